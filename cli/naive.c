@@ -62,19 +62,24 @@ static luattn_status set_globals(naive *n, luattn_error *err) {
   TRY(front_oracle_set(n->oracle, "q_len", p->q_len, err));
   TRY(front_oracle_set(n->oracle, "kv_len", p->kv_len, err));
   TRY(front_oracle_set(n->oracle, "heads", p->heads, err));
+  TRY(front_oracle_set(n->oracle, "head_dim", p->dim, err));
+  TRY(front_oracle_set(n->oracle, "head_dim_v", p->dim_v, err));
   return front_oracle_set(n->oracle, "heads_kv", p->heads_kv, err);
 }
 
 static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out,
                             luattn_error *err) {
-  const int64_t count = array_count(from);
-  double *to = calloc((size_t)count + 1, sizeof *to);
+  const int64_t count = array_count(from), dim = from->shape[3];
+  double *to = calloc((size_t)count + (size_t)dim + 1, sizeof *to);
   if (to == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
   *out = to;
+  double *row = to + count; /* as it is given */
+  front_oracle_set_row(n->oracle, row, (int)dim);
   for (int64_t i = 0; i < count; i++) {
     to[i] = array_get(from, i);
     if (!used) continue;
+    for (int64_t c = 0; i % dim == 0 && c < dim; c++) row[c] = array_get(from, i + c);
     const int64_t d = i % from->shape[3], pos = i / from->shape[3] % from->shape[2];
     const int64_t h = i / from->shape[3] / from->shape[2] % from->shape[1],
                   b = i / from->shape[3] / from->shape[2] / from->shape[1];

@@ -33,6 +33,16 @@ typedef struct traced_online {
   ir_ref backward; /* d loss / d VAR_SCORE from VAR_DP, VAR_P, VAR_DELTA, VAR_FINAL, VAR_SCORE; IR_NONE: derive it */
 } traced_online;
 
+#define SPEC_MAX_READS 8 /* x[..] in all input mods of a spec, each index once */
+
+/* Where an input mod's VAR_READ, VAR_READ_GRAD and VAR_CHANNEL of an index lie, seen from channel d: at
+ * channel[index][d]. Each is a permutation of the row's channels, and none is the identity. */
+#define ROW_MAX_TABLES 24
+typedef struct row_tables {
+  int count, dim;
+  uint16_t *channel[ROW_MAX_TABLES];
+} row_tables;
+
 typedef struct traced_spec {
   arena *a;
   ir *g;
@@ -47,6 +57,12 @@ typedef struct traced_spec {
   ir_ref score_mod;  /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
   ir_ref block_mask; /* BOOL; IR_NONE: everything is kept */
   ir_ref query_mod, key_mod, value_mod; /* of VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D; IR_NONE if none */
+  /* x[..] in these. VAR_READ of index i is the element at read[i], of VAR_D and the head dim, until analysis/mod_rows.c
+   * knows that: then it is the one at table i of rows (NULL: a mod of one element), of query_mod, key_mod, value_mod. */
+  int num_reads;
+  ir_ref read[SPEC_MAX_READS];
+  int read_line[SPEC_MAX_READS];
+  const row_tables *rows[3];
   traced_online online;
 } traced_spec;
 
@@ -66,8 +82,13 @@ typedef struct derived_term {
 
 typedef struct derived_terms { int count; derived_term term[DERIVED_MAX_TERMS]; } derived_terms;
 
-/* Derivative of one input mod: dx of VAR_X, VAR_GRAD, .., and its parameter terms. */
-typedef struct derived_mod { ir_ref dx; derived_terms terms; } derived_mod;
+/* Derivative of one input mod: dx of VAR_X, VAR_GRAD, .., and its parameter terms. Until the head dim is known, dx lacks
+ * what comes from channels that read this one: by_read[i] is what goes to the element at traced_spec.read[i]. */
+typedef struct derived_mod {
+  ir_ref dx;
+  derived_terms terms;
+  ir_ref by_read[SPEC_MAX_READS];
+} derived_mod;
 
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {

@@ -17,6 +17,7 @@ set(LUATTN_TEMPLATES
   around/input_mods.cuh
   around/prepare.cuh
   around/round.cuh
+  around/row_mods.cuh
   around/tile_skipping.cuh
   contract/absent.cuh
   contract/contract.cuh

@@ -5,6 +5,7 @@
 #include "gen/analysis/online.h"
 
 #define MAX_LEAVES DERIVED_MAX_TERMS
+#define MAX_X (1 + SPEC_MAX_READS)
 
 static luattn_status no_memory(const traced_spec *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
@@ -45,12 +46,13 @@ static ir_ref factor_of(ir *g, ir_ref by_parameter, ir_ref by_score) {
   return factor == IR_NONE || reads_element(g, factor) ? IR_NONE : factor;
 }
 
-/* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; *dx = the gradient of variable x.
- */
-static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy, ir_ref x,
-                                   ir_ref *dx, derived_terms *terms, luattn_error *err) {
-  ir_ref wrt[1 + MAX_LEAVES] = {x}, grad[1 + MAX_LEAVES], slope[1 + MAX_LEAVES] = {IR_NONE};
-  const int n = online_leaves(t, &y, 1, wrt + 1, MAX_LEAVES);
+/* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; dx[i] = the gradient of variable x[i],
+ * of which there are num_x. IR_NONE: 0. */
+static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy,
+                                   const ir_ref *x, int num_x, ir_ref *dx, derived_terms *terms,
+                                   luattn_error *err) {
+  ir_ref wrt[MAX_X + MAX_LEAVES], grad[MAX_X + MAX_LEAVES], slope[MAX_X + MAX_LEAVES] = {IR_NONE};
+  const int n = online_leaves(t, &y, 1, wrt + num_x, MAX_LEAVES);
   if (n < 0) return no_memory(t, err);
   if (n > MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC,
@@ -59,26 +61,27 @@ static luattn_status differentiate(const traced_spec *t, const char *hook, ir_re
                        "counts, and an input without grad does not",
                        t->file, hook, n, MAX_LEAVES);
   }
-  ir_grad(t->g, &y, &dy, 1, wrt, grad, 1 + n);
-  *dx = grad[0] == IR_NONE ? ir_real(t->g, 0) : grad[0];
-  if (n > 0 && ir_is_var(t->g, x, VAR_SCORE)) {
+  for (int i = 0; i < num_x; i++) wrt[i] = x[i];
+  ir_grad(t->g, &y, &dy, 1, wrt, grad, num_x + n);
+  for (int i = 0; i < num_x; i++) dx[i] = grad[i];
+  if (n > 0 && ir_is_var(t->g, x[0], VAR_SCORE)) {
     const ir_ref one = ir_real(t->g, 1);
-    ir_grad(t->g, &y, &one, 1, wrt, slope, 1 + n);
-    ir_simplify(t->g, slope, 1 + n);
+    ir_grad(t->g, &y, &one, 1, wrt, slope, num_x + n);
+    ir_simplify(t->g, slope, num_x + n);
   }
-  for (int i = 0; i < n; i++) {
+  for (int i = num_x; i < num_x + n; i++) {
     const int before = terms->count;
-    if (grad[1 + i] == IR_NONE) continue;
-    if (!online_add_term(t->g, terms, wrt[1 + i], grad[1 + i]))
+    if (grad[i] == IR_NONE) continue;
+    if (!online_add_term(t->g, terms, wrt[i], grad[i]))
       return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs",
                          t->file, hook, DERIVED_MAX_TERMS);
-    if (terms->count > before) terms->term[before].factor = factor_of(t->g, slope[1 + i], slope[0]);
+    if (terms->count > before) terms->term[before].factor = factor_of(t->g, slope[i], slope[0]);
   }
   return ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
 }
 
 static void simplify_terms(const traced_spec *t, ir_ref *first, int num_first, derived_terms *terms) {
-  ir_ref root[4 + DERIVED_MAX_TERMS];
+  ir_ref root[4 + MAX_X + DERIVED_MAX_TERMS];
   int n = 0;
   for (int i = 0; i < num_first; i++) root[n++] = first[i];
   for (int i = 0; i < terms->count; i++) root[n++] = terms->term[i].value;
@@ -102,8 +105,8 @@ static luattn_status chain_score(const traced_spec *t, const online_grad *online
     for (int k = 0; k < term->num_index; k++)
       term->index[k] = ir_substitute(g, term->index[k], &score, &t->score_mod, 1);
   }
-  TRY(differentiate(t, "score_mod", t->score_mod, ds, score, &out->ds, &out->element_terms, err));
-  ir_ref roots[2] = {out->prob, out->ds};
+  TRY(differentiate(t, "score_mod", t->score_mod, ds, &score, 1, &out->ds, &out->element_terms, err));
+  ir_ref roots[2] = {out->prob, out->ds == IR_NONE ? ir_real(g, 0) : out->ds};
   simplify_terms(t, roots, 2, &out->element_terms);
   out->prob = roots[0];
   out->ds = roots[1];
@@ -114,9 +117,19 @@ static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref m
                                 luattn_error *err) {
   *out = (derived_mod){.dx = IR_NONE};
   if (mod == IR_NONE) return LUATTN_OK;
-  TRY(differentiate(t, hook, mod, ir_variable(t->g, VAR_GRAD, 0), ir_variable(t->g, VAR_X, 0), &out->dx,
-                    &out->terms, err));
-  simplify_terms(t, &out->dx, 1, &out->terms);
+  ir_ref x[MAX_X] = {IR_NONE}, dx[MAX_X] = {IR_NONE}, root[MAX_X];
+  const int num_x = 1 + t->num_reads;
+  for (int i = 0; i < num_x; i++)
+    x[i] = i == 0 ? ir_variable(t->g, VAR_X, 0) : ir_variable(t->g, VAR_READ, (uint32_t)(i - 1));
+  const ir_ref given = ir_variable(t->g, VAR_GRAD, 0);
+  TRY(differentiate(t, hook, mod, given, x, num_x, dx, &out->terms, err));
+  int n = 0;
+  for (int i = 0; i < num_x; i++)
+    if (i == 0 || dx[i] != IR_NONE) root[n++] = dx[i] == IR_NONE ? ir_real(t->g, 0) : dx[i];
+  simplify_terms(t, root, n, &out->terms);
+  out->dx = root[0];
+  for (int i = 1, at = 1; i < num_x; i++)
+    if (dx[i] != IR_NONE) out->by_read[i - 1] = root[at++];
   return LUATTN_OK;
 }
 

@@ -23,6 +23,9 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_POS:
     case VAR_D:
     case VAR_GRAD:
+    case VAR_READ:
+    case VAR_READ_GRAD:
+    case VAR_CHANNEL:
       return LEVEL_ELEMENT;
     default:
       return LEVEL_HEAD;

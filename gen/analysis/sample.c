@@ -110,6 +110,9 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
       return 8;
     case VAR_HEADS_KV:
       return 4;
+    case VAR_HEAD_DIM:
+    case VAR_HEAD_DIM_V:
+      return 64;
     case VAR_SCALE:
       return 0.1 + uniform(key, r);
     case VAR_SCALAR: {

@@ -17,13 +17,14 @@ static void add_nodes(hasher *h, const ir *g, bool with_lines) {
 }
 
 static void add_spec(hasher *h, const compilation *c, bool with_lines) {
-  const traced_spec *t = &c->spec.traced;
+  const traced_spec *t = c->given; /* the head dims, which c->spec is for, are the target's */
   const traced_online *o = &t->online;
   const ir_ref roots[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod,
                           o->prob,      o->rescale,    o->out,       o->forward, o->backward};
   hasher_add(h, "name", t->name, strlen(t->name));
   add_nodes(h, c->loaded, with_lines);
   hasher_add(h, "roots", roots, sizeof roots);
+  hasher_add(h, "reads", t->read, (size_t)t->num_reads * sizeof t->read[0]);
   hasher_add(h, "init", o->init, (size_t)o->num_state * sizeof o->init[0]);
   hasher_add(h, "next", o->next, (size_t)o->num_state * sizeof o->next[0]);
   hasher_add(h, "final", o->final, (size_t)o->num_final * sizeof o->final[0]);
@@ -102,7 +103,7 @@ luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luatt
     hasher_add(&h, c->templates[i].name, c->templates[i].data, c->templates[i].size);
   hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
   add_spec(&h, c, true);
-  add_declarations(&h, &c->spec.traced);
+  add_declarations(&h, c->given);
   add_target(&h, c, one_code);
   *key = hasher_close(&h);
   return LUATTN_OK;

@@ -4,11 +4,19 @@
 #include <string.h>
 
 #include "common/struct_size.h"
+#include "gen/analysis/mod_rows.h"
 
 /* Programs that compile only forward learn at once that backward will not work. */
 static const char *backward_note(const compilation *c) {
   const char *missing = c->spec.derived.missing;
   return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
+}
+
+/* Head dims that no kernel has are refused later, by plan_start. */
+static luattn_status resolve_rows(compilation *c, luattn_error *err) {
+  const int dim = c->target.head_dim, dim_v = c->target.head_dim_v > 0 ? c->target.head_dim_v : dim;
+  if (dim < 1 || dim > PLAN_MAX_DIM || dim_v > PLAN_MAX_DIM) return LUATTN_OK;
+  return mod_rows_resolve(c->a, &c->spec, dim, dim_v, err);
 }
 
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
@@ -30,6 +38,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   c->target = taken;
   nvrtc_search_start(&c->search, taken.nvrtc, (int)taken.driver_version, taken.ptx != 0);
   c->spec = *spec;
+  c->given = &spec->traced;
   c->loaded = spec->traced.g;
   c->spec.traced.g = ir_clone(c->a, spec->traced.g);
   if (c->spec.traced.g == NULL)
@@ -38,6 +47,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   c->note = backward_note(c);
   if (c->note == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  TRY(resolve_rows(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
 }

@@ -23,7 +23,8 @@ typedef struct compilation {
   arena *a;
   arena *second;        /* for the second run of NVRTC, in whose thread the caller's allocator is never
                          * called; NULL: none */
-  const ir *loaded;     /* the caller's IR, as loaded */
+  const traced_spec *given; /* the caller's, as loaded */
+  const ir *loaded;         /* its IR */
   luattn_spec spec;     /* the caller's, with a clone of the IR to build in */
   luattn_target target; /* converted to this version's size */
   mask_info mask;

@@ -32,22 +32,21 @@ typedef struct finish_rule {
 
 static void finish_part(const finish_rule *f, cpu_worker *worker, const int64_t at[4], int count, double *g) {
   const backward *w = f->w;
-  double x[IR_LANES], channel[IR_LANES], result[IR_LANES];
+  double channel[IR_LANES], result[IR_LANES];
   const int d0 = (int)at[3];
-  for (int d = 0; squares_tensors(w) && d < count; d++) g[d] = sqrt(g[d]);
-  memcpy(result, g, (size_t)count * sizeof *g);
+  memcpy(result, g + d0, (size_t)count * sizeof *g);
   if (f->dx->program != NULL) {
-    for (int d = 0; d < count; d++)
-      x[d] = view_get(f->from, (int64_t[]){at[0], at[1], at[2], d0 + d}), channel[d] = d0 + d;
+    for (int d = 0; d < count; d++) channel[d] = d0 + d;
     cpu_lanes lanes = {.p = &w->p,
                        .w = worker,
                        .b = (int)at[0],
                        .h = (int)at[1],
                        .pos0 = (double)at[2],
                        .d = channel,
-                       .x = x,
-                       .grad = g,
-                       .of_keys = f->of_keys};
+                       .x = worker->given + d0,
+                       .grad = g + d0,
+                       .of_keys = f->of_keys,
+                       .row_of = {f->dx->rows, d0, worker->given, g}};
     program_run(f->dx, &lanes, count, (double *const[]){result});
     terms_add(w, f->terms, &lanes, count);
   }
@@ -57,6 +56,16 @@ static void finish_part(const finish_rule *f, cpu_worker *worker, const int64_t 
              w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
 }
 
+/* g: of the whole row, which a mod may read at other channels. */
+static void finish_row(const finish_rule *f, cpu_worker *worker, int64_t at[4], double *g) {
+  const int dim = (int)f->from->shape[3];
+  for (int d = 0; squares_tensors(f->w) && d < dim; d++) g[d] = sqrt(g[d]);
+  for (int d = 0; f->dx->program != NULL && d < dim; d++)
+    worker->given[d] = view_get(f->from, (int64_t[]){at[0], at[1], at[2], d});
+  for (at[3] = 0; at[3] < dim; at[3] += IR_LANES)
+    finish_part(f, worker, at, (int)(dim - at[3] < IR_LANES ? dim - at[3] : IR_LANES), g);
+}
+
 enum { CHUNK = 64 }; /* rows of a tensor that are finished at a time */
 
 static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
@@ -64,12 +73,10 @@ static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
   const int64_t heads = f->from->shape[1], len = f->from->shape[2], dim = f->from->shape[3];
   const int64_t rows = f->from->shape[0] * heads * len,
                 end = rows - chunk * CHUNK < CHUNK ? rows : (chunk + 1) * CHUNK;
-  for (int64_t row = chunk * CHUNK; row < end; row++)
-    for (int64_t d0 = 0; d0 < dim; d0 += IR_LANES) {
-      const int64_t at[] = {row / len / heads, row / len % heads, row % len, d0};
-      finish_part(f, &f->w->p.worker[worker], at, (int)(dim - d0 < IR_LANES ? dim - d0 : IR_LANES),
-                  f->grad + row * dim + d0);
-    }
+  for (int64_t row = chunk * CHUNK; row < end; row++) {
+    int64_t at[] = {row / len / heads, row / len % heads, row % len, 0};
+    finish_row(f, &f->w->p.worker[worker], at, f->grad + row * dim);
+  }
 }
 
 /* Sums of a mod's parameters are added up by one thread, in the order of rows. */
@@ -176,7 +183,11 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
   const derived_mod *derivative[] = {&d->query_mod, &d->key_mod, &d->value_mod};
   for (int i = 0; i < 3; i++) {
     if (mod[i] == IR_NONE) continue;
-    TRY(program_open(&w->p, &derivative[i]->dx, 1, &w->mod_dx[i], err));
+    ir_ref dx = derivative[i]->dx;
+    /* What several channels give one element may cancel, and their noise does not. */
+    if (t->rows[i] != NULL && w->purpose != GRADIENTS) TRY(magnitude_of(w->p.a, w->p.g, &dx, 1, err));
+    TRY(program_open(&w->p, &dx, 1, &w->mod_dx[i], err));
+    w->mod_dx[i].rows = t->rows[i];
     TRY(terms_open(w, &derivative[i]->terms, &w->mod_terms[i], err));
   }
   return LUATTN_OK;
@@ -184,9 +195,9 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
 
 static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
                                    luattn_dtype precision, arena *a, luattn_error *err) {
-  const derived_spec *derived = &spec->derived;
   TRY(problem_open(&(cpu_call){.spec = spec, .args = args, .precision = precision}, false, a, &w->p, err));
   cpu_problem *p = &w->p;
+  const derived_spec *derived = &p->spec->derived; /* for these head dims */
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
   ir_ref element[] = {derived->prob, derived->ds};

@@ -6,6 +6,7 @@
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/overlap.h"
+#include "gen/analysis/mod_rows.h"
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536
@@ -222,21 +223,29 @@ luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error
                      spec->traced.online.name, spec->traced.name);
 }
 
-/* The graph is cloned before anything is built in it: the spec's own is shared by threads. */
-static luattn_status open_mask(const traced_spec *t, cpu_problem *p, luattn_error *err) {
-  traced_spec cloned = *t;
-  cloned.g = p->g = ir_clone(p->a, t->g);
-  if (p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  return mask_analyse(p->a, &cloned, &p->mask, err);
+/* The graph is cloned before anything is built in it: the spec's own is shared by threads. From then on p->spec is a
+ * copy with that graph, for the head dims of the tensors. */
+static luattn_status open_mask(cpu_problem *p, bool is_mask_alone, luattn_error *err) {
+  luattn_spec *own = arena_new(p->a, sizeof *own);
+  p->g = ir_clone(p->a, p->spec->traced.g);
+  if (own == NULL || p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  *own = *p->spec;
+  own->traced.g = p->g;
+  if (is_mask_alone) own->traced.query_mod = own->traced.key_mod = own->traced.value_mod = IR_NONE;
+  p->spec = own;
+  TRY(mod_rows_resolve(p->a, own, p->dim, p->dim_v > 0 ? p->dim_v : p->dim, err));
+  return mask_analyse(p->a, &own->traced, &p->mask, err);
 }
 
 /* Room for a tensor as doubles, and its input mod. */
-static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod, cpu_program *program,
-                               double **out, luattn_error *err) {
-  const size_t rows = (size_t)from->shape[0] * (size_t)from->shape[1] * (size_t)from->shape[2];
-  *out = arena_raw(p->a, rows, (size_t)from->shape[3] * sizeof **out);
+static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod, const row_tables *rows,
+                               cpu_program *program, double **out, luattn_error *err) {
+  const size_t count = (size_t)from->shape[0] * (size_t)from->shape[1] * (size_t)from->shape[2];
+  *out = arena_raw(p->a, count, (size_t)from->shape[3] * sizeof **out);
   if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  return program_open(p, &mod, mod != IR_NONE, program, err);
+  TRY(program_open(p, &mod, mod != IR_NONE, program, err));
+  program->rows = rows;
+  return LUATTN_OK;
 }
 
 luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *p,
@@ -263,10 +272,11 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   TRY(check_names(t, args, err));
   for (int i = 0; i < t->num_inputs; i++) TRY(read_input(t, i, args, p, err));
   TRY(read_scalars(t, args, p, err));
-  TRY(open_mask(t, p, err));
-  TRY(make_room(p, &p->q_given, t->query_mod, &p->query_mod, &p->q, err));
-  TRY(make_room(p, &p->k_given, t->key_mod, &p->key_mod, &p->k, err));
-  return make_room(p, &p->v_given, t->value_mod, &p->value_mod, &p->v, err);
+  TRY(open_mask(p, false, err));
+  t = &p->spec->traced;
+  TRY(make_room(p, &p->q_given, t->query_mod, t->rows[0], &p->query_mod, &p->q, err));
+  TRY(make_room(p, &p->k_given, t->key_mod, t->rows[1], &p->key_mod, &p->k, err));
+  return make_room(p, &p->v_given, t->value_mod, t->rows[2], &p->value_mod, &p->v, err);
 }
 
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
@@ -305,7 +315,8 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   TRY(open_qk(args, true, p, err));
   TRY(check_names(t, args, err));
   TRY(read_scalars(t, args, p, err));
-  TRY(open_mask(t, p, err));
+  TRY(open_mask(p, true, err));
+  t = &p->spec->traced;
   if (t->block_mask != IR_NONE) TRY(find_loads(p, t->block_mask, loads, err));
   for (int i = 0; i < t->num_inputs; i++) {
     if (loads[i]) TRY(read_input(t, i, args, p, err));

@@ -63,6 +63,7 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
 /* A compiled program. */
 typedef struct cpu_program {
   const ir_program *program; /* NULL: no roots */
+  const row_tables *rows;    /* of an input mod, or its derivative, that reads x[..]; else NULL */
 } cpu_program;
 
 /* What one thread of a call has to itself. */
@@ -71,6 +72,7 @@ typedef struct cpu_worker {
   ir_bounds *bounds;       /* of the tile classifier */
   ir_lane_block *values;   /* cpu_problem.most_values of them: what a program of many roots gives */
   double *row;             /* dim_v numbers: o of a row */
+  double *given;           /* a row of q, k or v before its input mod */
   double kv_idx[IR_LANES]; /* positions of a tile's kept columns, ascending */
   double exponent;         /* forward.c: the largest so far, of noise */
 } cpu_worker;
@@ -110,6 +112,13 @@ luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool 
 luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,
                                 luattn_error *err);
 
+/* The row that an input mod's lanes are channels of, from `first` on. */
+typedef struct cpu_row {
+  const row_tables *tables; /* NULL: nothing reads it */
+  int first;
+  const double *x, *grad; /* [dim] */
+} cpu_row;
+
 /* What the lanes of one run read. Where an array is NULL, the scalar of the same name holds for all lanes. */
 typedef struct cpu_lanes {
   const cpu_problem *p;
@@ -121,6 +130,7 @@ typedef struct cpu_lanes {
   const double *state, *final, *row, *red; /* per index, same for all lanes */
   double pos0, delta, dlse, out;
   bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
+  cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
 
 /* call_offsets.c. Call `open` once lengths and heads are known. What is added to a tensor's positions (LUATTN_AXIS_Q, _KV) and

@@ -85,6 +85,9 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_D:
     case VAR_DP:
     case VAR_GRAD:
+    case VAR_READ:
+    case VAR_READ_GRAD:
+    case VAR_CHANNEL:
       return 0; /* the caller of the program fills these */
     case VAR_P:
     case VAR_DOT:
@@ -92,14 +95,27 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_PART:
     case VAR_SHIFT:
     case VAR_TERM:
+    case VAR_HEAD_DIM:
+    case VAR_HEAD_DIM_V:
     case VAR_COUNT:
       break;
   }
   return NAN;
 }
 
+/* Of an input mod, at other channels of the row. */
+static void row_values(const cpu_row *row, ir_var v, uint32_t index, int lanes, double *out) {
+  const uint16_t *channel = row->tables->channel[index] + row->first;
+  for (int i = 0; i < lanes; i++)
+    out[i] = v == VAR_CHANNEL ? channel[i] : v == VAR_READ ? row->x[channel[i]] : row->grad[channel[i]];
+}
+
 static void lane_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   const cpu_lanes *c = user;
+  if (v == VAR_READ || v == VAR_READ_GRAD || v == VAR_CHANNEL) {
+    row_values(&c->row_of, v, index, lanes, out);
+    return;
+  }
   const double *values = lane_values(c, v), same = values == NULL ? shared_value(c, v, index) : 0;
   const double offset = values != NULL ? (double)offset_of(c, v) : 0;
   for (int i = 0; i < lanes; i++) out[i] = values != NULL ? values[i] + offset : same;

@@ -178,12 +178,12 @@ typedef struct count_call {
 static luattn_status count_within(void *arguments, luattn_error *err) {
   const count_call *given = arguments;
   const luattn_spec *spec = given->spec;
-  const ir_ref mask = spec->traced.block_mask;
   arena *a = arena_open(arena_allocator(spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   cpu_problem p;
   cpu_program keep;
   luattn_status status = problem_open_mask(spec, given->args, a, &p, err);
+  const ir_ref mask = status == LUATTN_OK ? p.spec->traced.block_mask : IR_NONE;
   if (status == LUATTN_OK) status = program_open(&p, &mask, mask != IR_NONE, &keep, err);
   if (status == LUATTN_OK) status = problem_start(&p, 1, err);
   if (status == LUATTN_OK) {

@@ -26,7 +26,8 @@ static bool make_worker(const cpu_problem *p, cpu_worker *w) {
   w->bounds = arena_array(p->a, ir_count(p->g), sizeof *w->bounds);
   w->values = arena_array(p->a, (size_t)p->most_values, sizeof *w->values);
   w->row = arena_array(p->a, (size_t)p->dim_v, sizeof *w->row);
-  return w->scratch != NULL && w->bounds != NULL && w->values != NULL && w->row != NULL;
+  w->given = arena_array(p->a, (size_t)(p->dim > p->dim_v ? p->dim : p->dim_v), sizeof *w->given);
+  return w->scratch != NULL && w->bounds != NULL && w->values != NULL && w->row != NULL && w->given != NULL;
 }
 
 luattn_status problem_start(cpu_problem *p, int threads, luattn_error *err) {
@@ -83,12 +84,13 @@ typedef struct conversion {
 
 static void modify(const conversion *c, cpu_worker *w, int b, int h, int i, double *row) {
   const int dim = (int)c->from->shape[3];
+  memcpy(w->given, row, (size_t)dim * sizeof *row);
   for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
     const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
-    double x[IR_LANES], channel[IR_LANES], y[IR_LANES];
-    for (int d = 0; d < count; d++) x[d] = row[d0 + d], channel[d] = d0 + d;
-    cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = x,
-                       .of_keys = c->of_keys};
+    double channel[IR_LANES], y[IR_LANES];
+    for (int d = 0; d < count; d++) channel[d] = d0 + d;
+    cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = w->given + d0,
+                       .of_keys = c->of_keys, .row_of = {c->mod->rows, d0, w->given, NULL}};
     program_run(c->mod, &lanes, count, (double *const[]){y});
     round_all(c->p->precision, y, count); /* q', k' and v' are stored tensors as well */
     memcpy(row + d0, y, (size_t)count * sizeof *y);

@@ -52,6 +52,9 @@ const char *emit_online(writer *w); /* spec_online.c */
 const char *emit_grad(writer *w);   /* spec_grad.c */
 const char *emit_mods(writer *w);   /* spec_grad.c */
 
+/* spec_rows.c: prints struct `type`: which channels x[..] of an input mod reads. */
+void emit_row_map(writer *w, const char *type, const row_tables *t, int width);
+
 /* spec_mask.c: prints a body that computes bounds of the roots in a tile; then the bounds of one root. */
 void bounds_lines(writer *w, const ir_ref *roots, int n);
 const char *bounds_of(writer *w, ir_ref r);

@@ -302,14 +302,19 @@ const char *emit_grad(writer *w) {
 /* Of which positions, and heads, a mod's are. */
 static const char *places_of(const char *mod) { return strncmp(mod, "query", 5) == 0 ? "q" : "kv"; }
 
-static void mod_value(writer *w, const char *name, ir_ref value) {
+/* What a mod is given that reads x[..]: `row`, as struct `type` has it. */
+static const char *row_parameter(writer *w, const row_tables *rows, const char *type) {
+  return rows == NULL ? "" : writer_format(w, "const RowValues<Real, %s::count> &row, ", type);
+}
+
+static void mod_value(writer *w, const char *name, const char *row, ir_ref value) {
   const char *call = NULL;
   if (lowered_is_called(w->f, name)) {
     outline_open(w, "Real", name, 0, "", &value, 1, 0);
     body_return(w, value);
     call = outline_close(w);
   }
-  open_function(w, writer_format(w, "Real %s(" P ", Real x, int i, int d)", name));
+  open_function(w, writer_format(w, "Real %s(" P ", Real x, %sint i, int d)", name, row));
   body_begin(w, 0, "");
   if (call != NULL)
     text_add(&w->out, "return %s;\n", call);
@@ -318,11 +323,12 @@ static void mod_value(writer *w, const char *name, ir_ref value) {
   close_function(w);
 }
 
-static void mod_grad(writer *w, const char *name, const derived_mod *d) {
+static void mod_grad(writer *w, const char *name, const char *row, const derived_mod *d) {
   const bool outlined = lowered_is_called(w->f, name);
   outlined_gradient made = {NULL, NULL};
   if (outlined) made = outline_gradient(w, name, 0, &d->dx, 1, &d->terms, false);
-  open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, int i, int d, Grad::Acc &acc)", name));
+  open_function(
+      w, writer_format(w, "Real %s(" P ", Real x, Real g, %sint i, int d, Grad::Acc &acc)", name, row));
   body_begin(w, 0, "");
   if (outlined) {
     text_add(&w->out, "const %s made = %s;\n", made.type, made.call);
@@ -342,12 +348,12 @@ const char *emit_mods(writer *w) {
   const traced_spec *t = writer_traced(w);
   const derived_spec *d = &w->f->spec->derived;
   const struct {
-    const char *name, *grad_name, *constant, *absence;
+    const char *name, *grad_name, *constant, *absence, *row;
     ir_ref value;
     const derived_mod *grad;
-  } mod[] = {{"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", t->query_mod, &d->query_mod},
-             {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", t->key_mod, &d->key_mod},
-             {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", t->value_mod, &d->value_mod}};
+  } mod[] = {{"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, &d->query_mod},
+             {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, &d->key_mod},
+             {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", "ValueRow", t->value_mod, &d->value_mod}};
   absence lacks[COUNT(mod)];
   constant flags[COUNT(mod)];
   bool any = false;
@@ -364,8 +370,11 @@ const char *emit_mods(writer *w) {
   for (int i = 0; i < COUNT(mod); i++) {
     if (mod[i].value == IR_NONE) continue;
     w->places = places_of(mod[i].name);
-    mod_value(w, mod[i].name, mod[i].value);
-    if (!writer_forward(w)) mod_grad(w, mod[i].grad_name, mod[i].grad);
+    const row_tables *rows = t->rows[i];
+    const char *row = row_parameter(w, rows, mod[i].row);
+    if (rows != NULL) emit_row_map(w, mod[i].row, rows, w->f->row_width[i]);
+    mod_value(w, mod[i].name, row, mod[i].value);
+    if (!writer_forward(w)) mod_grad(w, mod[i].grad_name, row, mod[i].grad);
   }
   w->places = "q";
   close_struct(w);

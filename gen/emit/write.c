@@ -140,6 +140,12 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return i < 4 ? tile[i] : "";
     case VAR_PART:
       return i < 4 ? part[i] : "";
+    case VAR_READ:
+      return writer_format(w, "row.x[%u]", i);
+    case VAR_READ_GRAD:
+      return writer_format(w, "row.g[%u]", i);
+    case VAR_CHANNEL:
+      return writer_format(w, "row.d[%u]", i);
     default:
       w->failed = true; /* analysis/ leaves no others */
       return "";

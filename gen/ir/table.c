@@ -120,6 +120,11 @@ static const var_row var_table[] = {
     [VAR_PART] = {"part", IR_INT, true},
     [VAR_SHIFT] = {"shift", IR_REAL, false},
     [VAR_TERM] = {"term", IR_REAL, false},
+    [VAR_HEAD_DIM] = {"head_dim", IR_INT, false},
+    [VAR_HEAD_DIM_V] = {"head_dim_v", IR_INT, false},
+    [VAR_READ] = {"read", IR_REAL, true},
+    [VAR_READ_GRAD] = {"read_grad", IR_REAL, true},
+    [VAR_CHANNEL] = {"channel", IR_INT, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

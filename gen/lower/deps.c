@@ -36,6 +36,9 @@ static int deps_of_var(ir_var v) {
     case VAR_D:
     case VAR_GRAD:
     case VAR_TILE:
+    case VAR_READ:
+    case VAR_READ_GRAD:
+    case VAR_CHANNEL:
       return DEP_MOD;
     case VAR_PART:
       return DEP_PART;
@@ -47,6 +50,8 @@ static int deps_of_var(ir_var v) {
     case VAR_HEADS_KV:
     case VAR_SCALAR:
     case VAR_SCALE:
+    case VAR_HEAD_DIM:
+    case VAR_HEAD_DIM_V:
     case VAR_COUNT:
       break;
   }

@@ -86,6 +86,7 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
   TRY(hoist_open(out, err)); /* nodes are fixed from here on */
   TRY(accumulators_collect(out, err));
   write_notes(out, &why);
+  row_width_choose(out, &why);
   hooks_plan_slots(out);
   if (!out->failed) hooks_choose_called(out, &why);
   if (!out->failed) facts_find(out);

@@ -110,6 +110,7 @@ typedef struct lowered {
   bool pairs_in_row;                     /* likewise, pair_grads_in_rows */
   int pairs_q_axis;                      /* the axis of pair biases that only q indexes; -1: none */
   uint32_t pairs[12];                    /* luattn_input_info.pairs */
+  int row_width[3]; /* of query_mod, key_mod, value_mod, where it reads x[..]: channels taken at once */
 
   /* Slots, and which hooks are called. Nodes are fixed from hoist_open on. */
   uint32_t num_nodes;

@@ -72,6 +72,9 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n);
 /* head_factors.c: moves factors and conditions that are constant per head out of element_terms. */
 void head_factors_take(lowered *f);
 
+/* row_width.c: chooses how many channels an input mod that reads x[..] takes at once; sets `row_width`. */
+void row_width_choose(lowered *f, text *why);
+
 /* accumulators.c: chooses the parameter gradients that a block sums before it adds them; sets `acc`. */
 luattn_status accumulators_collect(lowered *f, luattn_error *err);
 

@@ -84,8 +84,9 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
   lua_getinfo(L, ">Su", &info);
   if (info.isvararg || info.nparams == row->count) return;
   if (strcmp(info.source, CHUNK_PRELUDE) == 0) {
-    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = causal()",
-                name, name);
+    const bool is_mod = id >= HOOK_QUERY_MOD && id <= HOOK_VALUE_MOD;
+    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = %s", name,
+                name, is_mod ? "rotary(\"cosine\", \"sine\")" : "causal()");
   }
   if (info.nparams < row->count) {
     check_places(L, row, name, info.nparams);

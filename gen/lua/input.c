@@ -5,6 +5,7 @@
 #include "common/input_dtype.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
+#include "gen/lua/row.h"
 #include "gen/lua/value.h"
 
 #define METATABLE "input"
@@ -290,12 +291,15 @@ bool input_push_name(lua_State *L, const char *name) {
       push_load(L, &t);
     return true;
   }
+  /* After what a spec declares, so that one may have an input or a scalar of that name. */
+  if (strcmp(name, "head_dim") == 0) return row_push_head_dim(L), true;
   return false;
 }
 
 void input_suggest(lua_State *L, front_suggestion *s) {
   const traced_spec *spec = front_of(L)->spec;
   for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
+  front_suggest_try(s, "head_dim");
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);
   for (int i = 0; i < spec->num_inputs; i++) front_suggest_try(s, spec->input[i].name);
 }

@@ -9,6 +9,9 @@ typedef struct front_numbers {
   front_load load;
   void *user;
   long long length[INPUT_LENGTHS];
+  int head_dim, head_dim_v;
+  const double *row; /* what x is an element of, in an input mod; NULL: x[..] is refused */
+  int row_size;
   double scalar[32];
   double variable[VAR_COUNT];
   double state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];

@@ -6,6 +6,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/numbers.h"
+#include "gen/lua/row.h"
 #include "gen/lua/trace_online.h"
 
 struct front_oracle {
@@ -31,6 +32,7 @@ static int load_main(lua_State *L) {
     o->declared[id] = hook_push_field(L, table, id) != NULL;
     lua_settop(L, table);
   }
+  row_open_numbers(L);
   lua_setfield(L, LUA_REGISTRYINDEX, "luattn.oracle");
   return 0;
 }
@@ -81,8 +83,18 @@ luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, do
     o->numbers.scalar[i] = value;
     return LUATTN_OK;
   }
+  const bool of_v = strcmp(scalar_or_length, "head_dim_v") == 0;
+  if (of_v || strcmp(scalar_or_length, "head_dim") == 0) {
+    *(of_v ? &o->numbers.head_dim_v : &o->numbers.head_dim) = (int)value;
+    return LUATTN_OK;
+  }
   return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is neither a scalar of the spec nor a length", o->s.file,
                      scalar_or_length);
+}
+
+void front_oracle_set_row(front_oracle *o, const double *row, int size) {
+  o->numbers.row = row;
+  o->numbers.row_size = size;
 }
 
 static int find_name(const char *const *names, int n, const char *name) {

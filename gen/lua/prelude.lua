@@ -308,6 +308,67 @@ function relative_position(table_name, n)
   end
 end
 
+---- Input mods
+
+-- What both layouts of a rotary embedding have: `partner` gives the channel that d is rotated with, its pair and
+-- whether it is the first of it, of n channels.
+local function rotation(what, cos, sin, options, partner)
+  options = options or {}
+  if type(options) ~= "table" then
+    error(what .. ": the third argument is a " .. type(options) .. "; give { channels = n, positions = \"ids\" }")
+  end
+  for key in pairs(options) do
+    if key ~= "channels" and key ~= "positions" then
+      error(what .. ": there is no option '" .. tostring(key) .. "'; there are channels and positions")
+    end
+  end
+  local channels, position = options.channels, function(b, pos) return pos end
+  if channels and whole(what .. ": channels", channels, 2) % 2 == 1 then
+    error(what .. ": channels is " .. channels .. ", which is odd; channels are rotated in pairs")
+  end
+  if options.positions then position = at_position(what .. ": positions", options.positions) end
+  local function table_of(name)
+    if type(name) ~= "string" then
+      error(what .. ": a table of angles is a " .. type(name) .. "; give the name of an input")
+    end
+    return function(b, at, pair)
+      local input = _ENV[name]
+      if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; name an input") end
+      if num_axes(input) == 3 then return input[{b, at, pair}] end
+      return input[{at, pair}]
+    end
+  end
+  local cos_at, sin_at = table_of(cos), table_of(sin)
+  return function(x, b, h, pos, d)
+    local n = channels or head_dim
+    if channels and d >= n then return x end
+    local other, pair, is_first = partner(d, n)
+    local at = position(b, pos)
+    local c, s = cos_at(b, at, pair), sin_at(b, at, pair)
+    if is_first then return x * c - x[other] * s end
+    return x * c + x[other] * s
+  end
+end
+
+-- Rotary embedding, channels d and d + n / 2 being a pair, as in GPT-NeoX, Llama and Hugging Face's rotate_half:
+--   x'[d] = x[d] cos - x[d + n / 2] sin,   x'[d + n / 2] = x[d + n / 2] cos + x[d] sin
+-- cos and sin name inputs with axes {position, n / 2} or {b, position, n / 2}; n = head_dim, or `channels`, and those
+-- from there on stay as they are. The row of a table is pos, or what the input `positions` has there, which has the
+-- axes {position} or {b, position}.   RoFormer (Su et al. 2021)
+function rotary(cos, sin, options)
+  return rotation("rotary", cos, sin, options, function(d, n)
+    local half = n // 2 -- where n is odd, two channels would have one partner, and the spec is refused
+    return (d + (n + 1) // 2) % (2 * half), d % half, d < half
+  end)
+end
+
+-- The same with channels 2 i and 2 i + 1 being a pair, as in GPT-J and RoFormer.
+function rotary_interleaved(cos, sin, options)
+  return rotation("rotary_interleaved", cos, sin, options, function(d, n)
+    return d + 1 - 2 * (d % 2), d // 2, eq(d % 2, 0)
+  end)
+end
+
 ---- Combining
 
 local function check_functions(what, list)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "gen/lua/input.h"
+#include "gen/lua/row.h"
 #include "gen/lua/scan.h"
 
 typedef struct refused_row {
@@ -56,24 +57,16 @@ static int raise_boolean(lua_State *L) {
   front_raise(L, "%s%s", row->message, whole ? "" : negates ? negated : compares ? chained : number_needed);
 }
 
-static const char *element_hint(lua_State *L) {
-  const char *hook = front_of(L)->hook;
-  const bool of_channel = hook != NULL && (strcmp(hook, "query_mod") == 0 || strcmp(hook, "key_mod") == 0 ||
-                                           strcmp(hook, "value_mod") == 0);
-  return of_channel
-             ? ", and a mod sees one channel of its row; do what mixes channels, such as a rotation, before "
-               "the call (see examples/xpos.lua)"
-             : "";
-}
-
-/* score:tanh() and score.tanh() are Python's. */
-static int raise_member(lua_State *L) {
+/* x[d ~ 1] is another element of the row in an input mod. score:tanh() and score.tanh() are Python's. */
+static int read_or_raise(lua_State *L) {
+  if (row_push_read(L)) return 1;
   if (lua_type(L, 2) != LUA_TSTRING) {
     const char *number = input_number_name(L, 1);
     if (number != NULL)
       front_raise(L, "input '%s' has no axes, so it is one number and takes no index; write %s", number,
                   number);
-    front_raise(L, "a traced number is indexed; only inputs and tables have elements%s", element_hint(L));
+    front_raise(L, "a traced number is indexed; only inputs and tables have elements%s",
+                row_in_mod(L) ? ", and x its row's at a channel that is an integer" : "");
   }
   const char *name = lua_tostring(L, 2);
   if (globals_defined(L, name))
@@ -91,7 +84,7 @@ static void add_rows(lua_State *L, const refused_row *row, size_t count, lua_CFu
 
 void refuse_on_numbers(lua_State *L) {
   add_rows(L, on_numbers, sizeof on_numbers / sizeof *on_numbers, raise_number);
-  lua_pushcfunction(L, raise_member);
+  lua_pushcfunction(L, read_or_raise);
   lua_setfield(L, -2, "__index");
 }
 

@@ -15,9 +15,9 @@ enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
-  if (t->head_dim < 1 || t->head_dim > 256)
+  if (t->head_dim < 1 || t->head_dim > PLAN_MAX_DIM)
     return luattn_fail(err, LUATTN_INVALID, "target: head_dim: is %d, must be 1 to 256", t->head_dim);
-  if (t->head_dim_v < 0 || dim_v > 256)
+  if (t->head_dim_v < 0 || dim_v > PLAN_MAX_DIM)
     return luattn_fail(err, LUATTN_INVALID, "target: head_dim_v: is %d, must be 1 to 256, or 0 for head_dim",
                        t->head_dim_v);
   if ((unsigned)t->dtype > LUATTN_F16)

@@ -4,6 +4,8 @@
 
 #include "gen/plan/candidates.h"
 
+#define PLAN_MAX_DIM 256 /* channels of a row, of any kernel */
+
 /* Starts a plan from a target, before tiles are chosen: checks it, fills its defaults, and chooses the
  * family. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);

@@ -59,6 +59,7 @@ struct Pack {
 struct PlainRows {
   static constexpr bool zeroes = false;
   static constexpr bool writes = false;
+  static constexpr int neighbours = 1;  // that `load` reads at least
   LUATTN_FN int head_rows(int len) { return len; }
   template <int Dim, int N, class Real>
   LUATTN_FN void load(Pack<Real, N> &x, const Real *head, int, int row, int d) {

@@ -4,10 +4,9 @@
 // Grid as luattn_mod (around/input_mods.cuh), or (.., batch) where nothing but dq has to be written;
 // aux_threads threads.
 #pragma once
-#include "around/around.cuh"
+#include "around/row_mods.cuh"
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
-#include "arch/tensor.cuh"
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d,
@@ -57,6 +56,111 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
+// In the sm90 family, where blocks take turns or claim q tiles: the number of head h that is 0 if nobody has, so that
+// there is nothing in dq_acc for the block's rows. Else null.
+template <class Spec, class Config>
+LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
+  const int first = int(blockIdx.x) * aux_tile;
+  if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
+    if (h < p.shape.heads && first < p.shape.q_len) return turn_of<Config>(p, b, h, first);
+  return nullptr;
+}
+
+template <class Spec, int Which, class Real, class Values>
+LUATTN_FN Real apply_row_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, const Values &row, int i, int d,
+                                  typename Spec::Acc &acc) {
+  if constexpr (Which == WHICH_Q) return Spec::query_mod_grad(p, s, x, g, row, i, d, acc);
+  else if constexpr (Which == WHICH_K) return Spec::key_mod_grad(p, s, x, g, row, i, d, acc);
+  else return Spec::value_mod_grad(p, s, x, g, row, i, d, acc);
+}
+
+// N neighbours of an accumulator's row from d on, times scale: with what blocks have left that shared the queries (dk,
+// dv), and 0 where nobody has stored any (dq).
+template <int Which, int Width, class Order, class Real, int N>
+LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real *head, i64 plane, int len, int i, int d,
+                             bool there) {
+  const int splits = Order::writes && Which != WHICH_Q ? p.schedule.num_splits : 1;
+  const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+#pragma unroll
+  for (int j = 0; j < N; ++j) g[j] = Real(0);
+#pragma unroll 1
+  for (int split = 0; there && split < splits; ++split) {
+    constexpr int at_once = Order::neighbours;
+    Pack<Real, N < at_once ? at_once : N> more;
+    Order::template load<Width>(more, head + split * plane, len, i, N < at_once ? d / at_once * at_once : d);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if constexpr (N < at_once) {
+        static_assert(N == 1);
+#pragma unroll
+        for (int c = 0; c < at_once; ++c)
+          if (c == d % at_once) g[0] += more[c];
+      } else {
+        g[j] += more[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) g[j] *= scale;
+}
+
+// Where a mod reads x[..] (around/row_mods.cuh): the gradients that come back from the channels that read this one are
+// read as elements are.
+template <class Spec, class Config, int Which, int Width, class Order>
+LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
+                           int heads, int len) {
+  using Elem = typename Config::Elem;
+  using Real = typename Spec::Real;
+  using Row = RowMapOf<Spec, Which>;
+  constexpr int n = Row::width;
+  constexpr bool flushes = Needs<Spec, Config>::parameters && Spec::num_acc > 0;  // of one head at a time
+  constexpr int together = flushes ? 1 : row_heads;
+  typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+  const RowShare share = row_share<together>(heads, len);
+  const i64 plane = i64(p.shape.batch) * heads * Order::head_rows(len) * Width;
+  for_each_vector<Width / n>(share, [&](int i, int v) {
+    RowVectors<Row, Elem> x[together];
+    RowVectors<Row, Real> g[together];
+#pragma unroll
+    for (int h = 0; h < together; ++h) {
+      if (h >= share.heads) break;
+      const int head = share.head + h;
+      bool there = true;
+      if constexpr (Order::writes && Which == WHICH_Q) {
+        const u32 *first_store = dq_first_store_of<Spec, Config>(p, b, head);
+        there = first_store == nullptr || *first_store != 0;
+      }
+      const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), b, head, 0);
+      x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, head, i) + d); });
+      g[h].load(v, [&](Pack<Real, n> &to, int d) {
+        load_gradient<Which, Width, Order>(p, to, acc_head, plane, len, i, d, there);
+      });
+    }
+#pragma unroll
+    for (int h = 0; h < together; ++h) {
+      if (h >= share.heads) break;
+      const Site site{b, share.head + h, p.shape.q_len, p.shape.kv_len};
+      Pack<Elem, n> y;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        RowValues<Real, Row::count> row;
+#pragma unroll
+        for (int t = 0; t < Row::count; ++t) {
+          row.x[t] = to_real(x[h].at(t, j)), row.g[t] = g[h].at(t, j);
+          row.d[t] = Row::vector(t, v) * n + Row::lane(t, j);
+        }
+        y[j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i,
+                                                               v * n + j, acc));
+      }
+      if (dst.data != nullptr) y.store(row_of<Elem>(dst, b, site.h, i) + v * n);
+    }
+  });
+  if constexpr (flushes) {
+    const Site site{b, share.head, p.shape.q_len, p.shape.kv_len};
+    flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
+  }
+}
+
 // claim: of dq_first_store_of.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
@@ -64,21 +168,15 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   using Elem = typename Config::Elem;
   const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
   if (site.h >= heads || from == nullptr) return;
-  typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-  finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
-                                                                     first_store, acc);
-  if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
-    flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
-}
-
-// In the sm90 family, where blocks take turns or claim q tiles: the number that is 0 if nobody has, so that
-// there is nothing in dq_acc for the block's rows. Else null.
-template <class Spec, class Config>
-LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b) {
-  const int h = int(blockIdx.y), first = int(blockIdx.x) * aux_tile;
-  if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if (h < p.shape.heads && first < p.shape.q_len) return turn_of<Config>(p, b, h, first);
-  return nullptr;
+  if constexpr (reads_row<Spec, Which>) {
+    finish_rows<Spec, Config, Which, Width, Order>(p, b, from, src, dst, heads, len);
+  } else {
+    typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
+                                                                       first_store, acc);
+    if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
+      flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
+  }
 }
 
 // dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
@@ -94,7 +192,7 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
             b = p.shape.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
   const u32 *first_store = nullptr;
   if constexpr (DqOrder::writes) {
-    if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b);
+    if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
     const bool has_mod = which == WHICH_Q   ? Spec::has_query_mod
                          : which == WHICH_K ? Spec::has_key_mod
                                             : Spec::has_value_mod;

@@ -1,10 +1,10 @@
 // around/input_mods.cuh: luattn_mod: q', k', v' from q, k, v by query_mod, key_mod, value_mod.
 //
 // Grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch), blockIdx.z = 3 * b + which, which = 0: q,
-// 1: k, 2: v; aux_threads threads.
+// 1: k, 2: v; aux_threads threads. Of a mod that reads
+// x[..], blocks divide their positions and heads otherwise: around/row_mods.cuh.
 #pragma once
-#include "around/around.cuh"
-#include "arch/tensor.cuh"
+#include "around/row_mods.cuh"
 
 template <class Spec, int Which, class Real>
 LUATTN_FN Real apply_mod(const LuattnParams &p, const Site &s, Real x, int i, int d) {
@@ -32,7 +32,9 @@ LUATTN_FN void mod_elements(const LuattnParams &p, const Site &site, const Luatt
 template <class Spec, class Config, int Which, int Width>
 LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src, const LuattnTensor &dst,
                           int heads, int len) {
-  if constexpr (has_mod<Spec, Which>) {
+  if constexpr (reads_row<Spec, Which>) {
+    if (int(blockIdx.y) < heads) mod_rows<Spec, typename Config::Elem, Which, Width>(p, b, src, dst, heads, len);
+  } else if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
     const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
     if (site.h < heads) mod_elements<Spec, Elem, Which, Width, per_access<Elem>>(p, site, src, dst, len);

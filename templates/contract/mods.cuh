@@ -4,17 +4,42 @@
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
+// A mod that reads x[..], other elements of its row, has a struct QueryRow, KeyRow or ValueRow, which says where
+// they lie, and is given them behind x and g, as RowValues. Seen from channel v * width + j, table t is channel
+// vector(t, v) * width + lane(t, j): each is a permutation of the row.
+template <class Row>
+concept RowMap = requires(int table, int v, int j) {
+  requires Row::count >= 1 && Row::width >= 1;
+  int(Row::vector(table, v));
+  int(Row::lane(table, j));
+};
+template <class S> concept QueryReadsRow = requires { requires RowMap<typename S::QueryRow>; };
+template <class S> concept KeyReadsRow = requires { requires RowMap<typename S::KeyRow>; };
+template <class S> concept ValueReadsRow = requires { requires RowMap<typename S::ValueRow>; };
+
 // The _grad hooks, of backward, return d loss / d x and add parameter gradients; g = d loss / d x'. dq_acc
 // and dk_acc hold that without the factor scale, dv_acc as it is; luattn_finish multiplies.
 template <class S, class Real = typename S::Real>
 concept ValidMods = requires(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d) {
-  requires S::has_query_mod == requires { Real(S::query_mod(p, s, x, i, d)); };
-  requires S::has_key_mod == requires { Real(S::key_mod(p, s, x, i, d)); };
-  requires S::has_value_mod == requires { Real(S::value_mod(p, s, x, i, d)); };
+  requires S::has_query_mod == (QueryReadsRow<S> || requires { Real(S::query_mod(p, s, x, i, d)); });
+  requires S::has_key_mod == (KeyReadsRow<S> || requires { Real(S::key_mod(p, s, x, i, d)); });
+  requires S::has_value_mod == (ValueReadsRow<S> || requires { Real(S::value_mod(p, s, x, i, d)); });
   requires(S::has_query_mod && S::has_grad) ==
-      requires(typename S::Acc &acc) { Real(S::query_mod_grad(p, s, x, g, i, d, acc)); };
+      (requires(typename S::Acc &acc) { Real(S::query_mod_grad(p, s, x, g, i, d, acc)); } ||
+       requires(typename S::Acc &acc, const RowValues<Real, S::QueryRow::count> &row) {
+         Real(S::query_mod(p, s, x, row, i, d));
+         Real(S::query_mod_grad(p, s, x, g, row, i, d, acc));
+       });
   requires(S::has_key_mod && S::has_grad) ==
-      requires(typename S::Acc &acc) { Real(S::key_mod_grad(p, s, x, g, i, d, acc)); };
+      (requires(typename S::Acc &acc) { Real(S::key_mod_grad(p, s, x, g, i, d, acc)); } ||
+       requires(typename S::Acc &acc, const RowValues<Real, S::KeyRow::count> &row) {
+         Real(S::key_mod(p, s, x, row, i, d));
+         Real(S::key_mod_grad(p, s, x, g, row, i, d, acc));
+       });
   requires(S::has_value_mod && S::has_grad) ==
-      requires(typename S::Acc &acc) { Real(S::value_mod_grad(p, s, x, g, i, d, acc)); };
+      (requires(typename S::Acc &acc) { Real(S::value_mod_grad(p, s, x, g, i, d, acc)); } ||
+       requires(typename S::Acc &acc, const RowValues<Real, S::ValueRow::count> &row) {
+         Real(S::value_mod(p, s, x, row, i, d));
+         Real(S::value_mod_grad(p, s, x, g, row, i, d, acc));
+       });
 };

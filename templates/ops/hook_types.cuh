@@ -40,5 +40,12 @@ template <class Stored> struct InputRow {
   i64 stride, pitch;
 };
 
+// What an input mod reads of its row besides its own element: for each table of its QueryRow, KeyRow or ValueRow the
+// element there, the gradient that comes in there (backward), and the channel.
+template <class Real, int Count> struct RowValues {
+  Real x[Count], g[Count];
+  int d[Count];
+};
+
 // The batch entry and head of a block. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site { int b, h, q_len, kv_len; };

@@ -14,6 +14,7 @@
 // exists, so no row beyond q_len is ever touched, and the array is as large as a plain one.
 struct FragmentGroups {
   static constexpr bool writes = false;
+  static constexpr int neighbours = 8;
   LUATTN_FN int head_rows(int len) { return len; }
   // How many rows of the octet at row0 (a multiple of 8) exist; not positive: none.
   LUATTN_FN int rows(int len, int row0) { return min_of(len - row0, 8); }
@@ -82,6 +83,7 @@ struct FragmentGroups {
 // rows g and g + 8. The last 16 rows of a head are all there.
 struct ResultGroups {
   static constexpr bool writes = false, zeroes = true;  // by prepare
+  static constexpr int neighbours = 8;
   LUATTN_FN int head_rows(int len) { return workspace_rows(true, len); }
 
   // 8 neighbours of row q from d on, a multiple of 8.

@@ -133,12 +133,14 @@ static void flip_nodes(compilation *c, hash128 want) {
 }
 
 static void flip_declarations(compilation *c, hash128 want) {
-  traced_spec *t = &c->spec.traced;
+  traced_spec *t = (traced_spec *)(uintptr_t)c->given;
   ir_ref *const roots[] = {&t->score_mod,      &t->block_mask,     &t->query_mod,       &t->key_mod,
                            &t->value_mod,      &t->online.prob,    &t->online.rescale,  &t->online.out,
                            &t->online.init[0], &t->online.next[0], &t->online.final[0], &t->online.forward,
                            &t->online.backward};
   for (int i = 0; i < (int)(sizeof roots / sizeof *roots); i++) FLIP(*roots[i], "root", i);
+  assert_true(t->num_reads > 0);
+  for (int i = 0; i < t->num_reads; i++) FLIP(t->read[i], "the channel of x[..]", i);
   assert_true(t->num_inputs > 0 && t->num_scalars > 0);
   for (int i = 0; i < t->num_inputs; i++) {
     FLIP(t->input[i].name[0], "the name of input", i);
@@ -162,9 +164,29 @@ static void flip_declarations(compilation *c, hash128 want) {
   t->file = file;
 }
 
+/* x[..] is told apart by its channel, which no root leads to. */
+static void test_channels(void **state) {
+  (void)state;
+  static const char *const by[] = {"d + 1", "d + 2", "d + 3"};
+  char source[256];
+  hash128 key[3];
+  for (int i = 0; i < 3; i++) {
+    snprintf(source, sizeof source,
+             "return attention { query_mod = function(x, b, h, pos, d)\n"
+             "  local here = {x[(d + 1) %% head_dim], x[(d + 2) %% head_dim], x[(d + 3) %% head_dim]}\n"
+             "  return here[1] + x[(%s) %% head_dim] end }",
+             by[i]);
+    key[i] = key_of_text(source);
+    for (int j = 0; j < i; j++) assert_false(same(key[i], key[j]));
+  }
+}
+
 static void test_every_part(void **state) {
   (void)state;
-  luattn_spec *spec = load(SPEC);
+  char source[1024];
+  luattn_spec *spec =
+      load(with("return attention {",
+                "return attention { query_mod = function(x, b, h, pos, d) return x[head_dim - 1 - d] end,", source));
   const luattn_target target = target_new();
   compilation *c;
   luattn_error err;
@@ -238,8 +260,7 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_specs), cmocka_unit_test(test_every_part),
-                                     cmocka_unit_test(test_templates)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_specs),
+                                     cmocka_unit_test(test_every_part), cmocka_unit_test(test_channels), cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,18 @@ static Position in_parts(int at) { return {at / 2, at - at / 2}; }
 
 static bool in(Range r, int at) { return r.lo <= at && at < r.hi; }
 
+// What a mod that reads x[..] is given at channel d of a row: x, and g, the gradient that comes in (or null).
+template <class Row>
+static RowValues<double, Row::count> seen_from(const double *x, const double *g, int d) {
+  RowValues<double, Row::count> row;
+  for (int t = 0; t < Row::count; ++t) {
+    row.d[t] = Row::vector(t, d / Row::width) * Row::width + Row::lane(t, d % Row::width);
+    row.x[t] = x[row.d[t]];
+    row.g[t] = g != nullptr ? g[row.d[t]] : NAN;
+  }
+  return row;
+}
+
 // Common to both passes. For a spec that is a template's parameter, as in kernels: absent hooks are not
 // instantiated.
 template <class Spec>
@@ -77,13 +89,29 @@ struct Hosted {
 
   double mod(int which, int b, int h, int i, int d) const {
     const Site s{b, h, p.shape.q_len, p.shape.kv_len};
-    const double x = at(which == WHICH_Q ? p.tensors.q : which == WHICH_K ? p.tensors.k : p.tensors.v, b, h, i)[d];
+    const double *row = at(which == WHICH_Q ? p.tensors.q : which == WHICH_K ? p.tensors.k : p.tensors.v, b, h, i);
+    const double x = row[d];
     if constexpr (Spec::has_query_mod)
-      if (which == WHICH_Q) return Spec::query_mod(p, s, x, i, d);
+      if (which == WHICH_Q) {
+        if constexpr (QueryReadsRow<Spec>)
+          return Spec::query_mod(p, s, x, seen_from<typename Spec::QueryRow>(row, nullptr, d), i, d);
+        else
+          return Spec::query_mod(p, s, x, i, d);
+      }
     if constexpr (Spec::has_key_mod)
-      if (which == WHICH_K) return Spec::key_mod(p, s, x, i, d);
+      if (which == WHICH_K) {
+        if constexpr (KeyReadsRow<Spec>)
+          return Spec::key_mod(p, s, x, seen_from<typename Spec::KeyRow>(row, nullptr, d), i, d);
+        else
+          return Spec::key_mod(p, s, x, i, d);
+      }
     if constexpr (Spec::has_value_mod)
-      if (which == WHICH_V) return Spec::value_mod(p, s, x, i, d);
+      if (which == WHICH_V) {
+        if constexpr (ValueReadsRow<Spec>)
+          return Spec::value_mod(p, s, x, seen_from<typename Spec::ValueRow>(row, nullptr, d), i, d);
+        else
+          return Spec::value_mod(p, s, x, i, d);
+      }
     return x;
   }
   double dot(int b, int h, int q, int kv) const {
@@ -314,14 +342,29 @@ struct Backward : Hosted<Spec> {
     flush(s, head, acc);
   }
 
-  double mod_grad(int which, const Site &s, double x, double g, int i, int d, Acc &acc) const {
+  double mod_grad(int which, const Site &s, const double *x, const double *g, int i, int d, Acc &acc) const {
     if constexpr (Spec::has_query_mod)
-      if (which == WHICH_Q) return Spec::query_mod_grad(p, s, x, g, i, d, acc);
+      if (which == WHICH_Q) {
+        if constexpr (QueryReadsRow<Spec>)
+          return Spec::query_mod_grad(p, s, x[d], g[d], seen_from<typename Spec::QueryRow>(x, g, d), i, d, acc);
+        else
+          return Spec::query_mod_grad(p, s, x[d], g[d], i, d, acc);
+      }
     if constexpr (Spec::has_key_mod)
-      if (which == WHICH_K) return Spec::key_mod_grad(p, s, x, g, i, d, acc);
+      if (which == WHICH_K) {
+        if constexpr (KeyReadsRow<Spec>)
+          return Spec::key_mod_grad(p, s, x[d], g[d], seen_from<typename Spec::KeyRow>(x, g, d), i, d, acc);
+        else
+          return Spec::key_mod_grad(p, s, x[d], g[d], i, d, acc);
+      }
     if constexpr (Spec::has_value_mod)
-      if (which == WHICH_V) return Spec::value_mod_grad(p, s, x, g, i, d, acc);
-    return g;
+      if (which == WHICH_V) {
+        if constexpr (ValueReadsRow<Spec>)
+          return Spec::value_mod_grad(p, s, x[d], g[d], seen_from<typename Spec::ValueRow>(x, g, d), i, d, acc);
+        else
+          return Spec::value_mod_grad(p, s, x[d], g[d], i, d, acc);
+      }
+    return g[d];
   }
   void finish(int which, const LuattnTensor &x, const LuattnTensor &dx, const void *from, int heads, int len, int dim) const {
     for (int b = 0; b < p.shape.batch; ++b)
@@ -330,8 +373,8 @@ struct Backward : Hosted<Spec> {
         Acc acc = zero();
         for (int i = 0; i < len; ++i)
           for (int d = 0; d < dim; ++d) {
-            const double g = static_cast<const double *>(from)[((1ll * b * heads + h) * len + i) * dim + d];
-            at(dx, b, h, i)[d] = mod_grad(which, s, at(x, b, h, i)[d], g, i, d, acc);
+            const double *g = static_cast<const double *>(from) + ((1ll * b * heads + h) * len + i) * dim;
+            at(dx, b, h, i)[d] = mod_grad(which, s, at(x, b, h, i), g, i, d, acc);
           }
         flush(s, Spec::head(p, s), acc);
       }

@@ -92,6 +92,8 @@ const char *show(const traced_file *t, ir_ref r) {
 
 /* ---- comparing with the oracle ---- */
 
+enum { CHANNELS = 128 };
+
 typedef struct comparison {
   const char *name;
   traced_spec spec;
@@ -99,6 +101,7 @@ typedef struct comparison {
   front_oracle *oracle;
   uint64_t seed;
   double var[VAR_COUNT][IR_LANES];
+  double row[IR_LANES][CHANNELS]; /* of which x is the element at d */
   double scalar[32][IR_LANES], state[SPEC_MAX_STATE][IR_LANES], final[SPEC_MAX_FINAL][IR_LANES];
   bool mask_kept, mask_dropped;
 } comparison;
@@ -147,8 +150,26 @@ static void trace_load(void *user, uint32_t input, int n, const double *const *i
   }
 }
 
+static void trace_variable(void *user, ir_var v, uint32_t index, int lanes, double *out);
+
+/* x[..] of the row of each lane. */
+static void trace_read(const comparison *c, uint32_t read, int lanes, double *out) {
+  const ir_program *p = ir_program_new(c->a, c->spec.g, &c->spec.read[read], 1);
+  const ir_env env = {.user = (void *)(uintptr_t)c, .variable = trace_variable};
+  assert_non_null(p);
+  ir_program_run(p, &env, lanes, arena_new(c->a, ir_program_scratch(p)), &out);
+  for (int i = 0; i < lanes; i++) {
+    const int channel = (int)out[i];
+    out[i] = channel >= 0 && channel < CHANNELS ? c->row[i][channel] : NAN; /* where an arm is not taken */
+  }
+}
+
 static void trace_variable(void *user, ir_var v, uint32_t index, int lanes, double *out) {
   const comparison *c = user;
+  if (v == VAR_READ) {
+    trace_read(c, index, lanes, out);
+    return;
+  }
   const double *from = v == VAR_SCALAR  ? c->scalar[index]
                        : v == VAR_STATE ? c->state[index]
                        : v == VAR_FINAL ? c->final[index]
@@ -173,8 +194,9 @@ static void draw_lane(comparison *c, int i) {
       {VAR_B, below(c, 3)},
       {VAR_SCORE, uniform(c, -4, 4)},
       {VAR_POS, q},
-      {VAR_D, below(c, 128)},
-      {VAR_X, uniform(c, -3, 3)},
+      {VAR_D, below(c, CHANNELS)},
+      {VAR_HEAD_DIM, CHANNELS},
+      {VAR_HEAD_DIM_V, CHANNELS},
       {VAR_OUT, uniform(c, -3, 3)},
       {VAR_P, uniform(c, 0, 1)},
       {VAR_DP, uniform(c, -2, 2)},
@@ -182,6 +204,8 @@ static void draw_lane(comparison *c, int i) {
   };
   for (size_t k = 0; k < sizeof values / sizeof *values; k++) c->var[(int)values[k][0]][i] = values[k][1];
   c->var[VAR_H][i] = below(c, (int)c->var[VAR_HEADS][i]);
+  for (int d = 0; d < CHANNELS; d++) c->row[i][d] = uniform(c, -3, 3);
+  c->var[VAR_X][i] = c->row[i][(int)c->var[VAR_D][i]];
   for (int k = 0; k < c->spec.num_scalars; k++)
     c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
   for (int k = 0; k < SPEC_MAX_STATE; k++) c->state[k][i] = uniform(c, 0.1, 4);
@@ -225,9 +249,10 @@ static int arguments(const comparison *c, const ir_var *var, int n, int lane, do
 }
 
 static void set_lane(comparison *c, int lane) {
-  const char *const names[] = {"q_len", "kv_len", "heads", "heads_kv"};
-  const ir_var vars[] = {VAR_Q_LEN, VAR_KV_LEN, VAR_HEADS, VAR_HEADS_KV};
-  for (int k = 0; k < 4; k++) {
+  const char *const names[] = {"q_len", "kv_len", "heads", "heads_kv", "head_dim", "head_dim_v"};
+  const ir_var vars[] = {VAR_Q_LEN, VAR_KV_LEN, VAR_HEADS, VAR_HEADS_KV, VAR_HEAD_DIM, VAR_HEAD_DIM_V};
+  front_oracle_set_row(c->oracle, c->row[lane], CHANNELS);
+  for (int k = 0; k < 6; k++) {
     assert_int_equal(front_oracle_set(c->oracle, names[k], c->var[vars[k]][lane], NULL), LUATTN_OK);
   }
   for (int k = 0; k < c->spec.num_scalars; k++) {

@@ -1,0 +1,91 @@
+// around/row_mods.cuh: input mods that read x[..], other elements of their row.
+//
+// A thread has a vector of channels, and loads with it the vectors that these read: a warp has loaded them for other
+// threads, so they are in the L1 cache. What is read of inputs is the same for all heads, as a rule (the sines of a
+// rotary embedding): so a thread does a position of several heads, and the compiler reads it once.
+#pragma once
+#include "around/around.cuh"
+#include "arch/tensor.cuh"
+
+struct NoRow {};
+template <class Spec, int Which> LUATTN_FN auto row_map() {
+  if constexpr (Which == WHICH_Q && QueryReadsRow<Spec>) return typename Spec::QueryRow();
+  else if constexpr (Which == WHICH_K && KeyReadsRow<Spec>) return typename Spec::KeyRow();
+  else if constexpr (Which == WHICH_V && ValueReadsRow<Spec>) return typename Spec::ValueRow();
+  else return NoRow();
+}
+template <class Spec, int Which> using RowMapOf = decltype(row_map<Spec, Which>());
+template <class Spec, int Which> inline constexpr bool reads_row = RowMap<RowMapOf<Spec, Which>>;
+
+// How many heads a thread does one after the other.
+static constexpr int row_heads = 4;
+
+// What a block of the grid of luattn_mod does instead of aux_tile positions of one head: a part of them, of up to Heads
+// heads.
+struct RowShare { int head, heads, first, count; };
+template <int Heads> LUATTN_FN RowShare row_share(int heads, int len) {
+  const int y = int(blockIdx.y), head = y / Heads * Heads, n = min_of(Heads, heads - head);
+  const int each = ceil_div(aux_tile, n), tile = int(blockIdx.x) * aux_tile, first = tile + (y - head) * each;
+  return {head, n, first, min_of(first + each, min_of(tile + aux_tile, len)) - first};
+}
+
+// Calls body(position, vector) for every vector of the share's positions, spread over the threads.
+template <int Vectors, class Body> LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < share.count * Vectors; i += aux_threads)
+    body(share.first + i / Vectors, i % Vectors);
+}
+
+// A vector of a row, and those that it reads.
+template <class Row, class T> struct RowVectors {
+  static constexpr int width = Row::width;
+  Pack<T, width> own, seen[Row::count];
+
+  // load(pack, channel) loads the vector that begins there.
+  template <class Load> __device__ __forceinline__ void load(int v, const Load &load) {
+    load(own, v * width);
+#pragma unroll
+    for (int t = 0; t < Row::count; ++t) load(seen[t], Row::vector(t, v) * width);
+  }
+  __device__ __forceinline__ T at(int table, int j) { return seen[table][Row::lane(table, j)]; }
+};
+
+template <class Spec, int Which, class Real, class Values>
+LUATTN_FN Real apply_row_mod(const LuattnParams &p, const Site &s, Real x, const Values &row, int i, int d) {
+  if constexpr (Which == WHICH_Q) return Spec::query_mod(p, s, x, row, i, d);
+  else if constexpr (Which == WHICH_K) return Spec::key_mod(p, s, x, row, i, d);
+  else return Spec::value_mod(p, s, x, row, i, d);
+}
+
+template <class Spec, class Elem, int Which, int Width>
+LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, const LuattnTensor &dst, int heads,
+                        int len) {
+  using Row = RowMapOf<Spec, Which>;
+  using Real = typename Spec::Real;
+  constexpr int n = Row::width;
+  const RowShare share = row_share<row_heads>(heads, len);
+  for_each_vector<Width / n>(share, [&](int i, int v) {
+    RowVectors<Row, Elem> x[row_heads];
+#pragma unroll
+    for (int h = 0; h < row_heads; ++h)
+      if (h < share.heads)
+        x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, share.head + h, i) + d); });
+#pragma unroll
+    for (int h = 0; h < row_heads; ++h) {
+      if (h >= share.heads) break;
+      const Site site{b, share.head + h, p.shape.q_len, p.shape.kv_len};
+      Pack<Elem, n> y;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        RowValues<Real, Row::count> row;
+#pragma unroll
+        for (int t = 0; t < Row::count; ++t) {
+          row.x[t] = to_real(x[h].at(t, j)), row.g[t] = 0;
+          row.d[t] = Row::vector(t, v) * n + Row::lane(t, j);
+        }
+        y[j] = from_real<Elem>(apply_row_mod<Spec, Which>(p, site, to_real(x[h].own[j]), row, i, v * n + j));
+      }
+      y.store(row_of<Elem>(dst, b, site.h, i) + v * n);
+    }
+  });
+}
