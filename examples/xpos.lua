@@ -1,6 +1,6 @@
 -- xPos' length scaling, by mods of q and k: a decay with distance that needs no bias.
 --   q' = q * zeta_d^(pos / 512),   k' = k / zeta_d^(pos / 512),   zeta_d = (2 floor(d / 2) / D + 0.4) / 1.4
--- Sun et al. 2022; causal. The rotation mixes two channels and is done before: this is the elementwise
+-- Sun et al. 2022; causal. The rotation is that of rotary.lua, to be chained with it: this is the elementwise
 -- rest, with a learned gate on v.
 local D = 64
 local function power(pos, d)

@@ -57,7 +57,7 @@ static int raise_boolean(lua_State *L) {
   front_raise(L, "%s%s", row->message, whole ? "" : negates ? negated : compares ? chained : number_needed);
 }
 
-/* x[d ~ 1] is another element of the row in an input mod. score:tanh() and score.tanh() are Python's. */
+/* x[d + 1] is another element of the row in an input mod. score:tanh() and score.tanh() are Python's. */
 static int read_or_raise(lua_State *L) {
   if (row_push_read(L)) return 1;
   if (lua_type(L, 2) != LUA_TSTRING) {
