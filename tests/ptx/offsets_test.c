@@ -58,6 +58,15 @@ static const spec_row specs[] = {
      "  key_mod = function(y, b, h, pos, d) return y * x[{h, pos}] end,\n"
      "  value_mod = function(y, b, h, pos, d) return y + 0.01 * pos + 0.1 * h end }",
      "gk", F32, true, false},
+    {"rotary",
+     "local function turn(x, b, h, pos, d)\n"
+     "  local a = 0.02 * pos * (1 + d % (head_dim // 2)) + h\n"
+     "  local other = where(d < head_dim // 2, -1, 1) * x[(d + head_dim // 2) % head_dim]\n"
+     "  return (x + other * a) / (1 + a * a)\n"
+     "end\n"
+     "return attention { inputs = { x = { axes = {'hkv', 'kv'}, grad = true } }, query_mod = turn, block_mask = causal(),\n"
+     "  key_mod = function(y, b, h, pos, d) return turn(y, b, h, pos, d) * x[{h, pos}] end }",
+     "gk", F32, true, false},
     {"sigmoid", "return attention { online_func = sigmoid_attention, block_mask = causal() }", NULL, F32, false, true},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
