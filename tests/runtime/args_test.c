@@ -206,12 +206,15 @@ static void grad_strided(problem *p) {
   p->inputs[0].grad = NULL;
 }
 
+static luattn_batch *batches[32]; /* close_all closes them */
+static size_t num_batches;
+
 static luattn_batch *batch_of(const luattn_batch_options *given) {
   luattn_batch_options options = *given;
-  luattn_batch *batch;
   options.struct_size = sizeof options;
-  assert_int_equal(luattn_batch_open(&options, &batch, NULL), LUATTN_OK);
-  return batch; /* until the program ends */
+  assert_true(num_batches < sizeof batches / sizeof *batches);
+  assert_int_equal(luattn_batch_open(&options, &batches[num_batches], NULL), LUATTN_OK);
+  return batches[num_batches++];
 }
 static void batch_for_whole(problem *p) { p->args.batch = batch_of(&(luattn_batch_options){.q_offset = 1}); }
 static void offset_beyond_max_len(problem *p) {
@@ -598,6 +601,7 @@ static int open_all(void **state) {
 static int close_all(void **state) {
   (void)state;
   luattn_driver_close(driver);
+  while (num_batches > 0) luattn_batch_close(batches[--num_batches]);
   const fake_live_counts live = fake_live();
   return live.contexts + live.modules;
 }
