@@ -52,7 +52,21 @@ class Args(c.Structure):
             ("workspace_size", c.c_size_t),
             ("num_splits", c.c_int),
             ("skip", c.c_int),
+            ("cu_seqlens_q", c.c_void_p),
+            ("cu_seqlens_k", c.c_void_p),
+            ("max_seqlen_q", c.c_int),
+            ("max_seqlen_k", c.c_int),
+            ("batch", c.c_void_p),
+            ("num_threads", c.c_int),
         ]
+    )
+
+
+class BatchOptions(c.Structure):
+    _fields_ = (
+        [("struct_size", c.c_size_t), ("q_offset", c.c_int64), ("kv_offset", c.c_int64)]
+        + [("q_offsets", c.c_void_p), ("kv_offsets", c.c_void_p)]
+        + [(name, c.c_int64) for name in ("q_len", "kv_len", "head_offset", "heads", "heads_kv")]
     )
 
 
@@ -154,9 +168,11 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library, family=None, deterministic=False):
-        """family: of FAMILIES, for every kernel; None: the plan chooses."""
+    def __init__(self, library, family=None, deterministic=False, offsets=False):
+        """family: of FAMILIES, for every kernel; None: the plan chooses. offsets: with kernels that take
+        tensors as parts of a whole (luattn/batch.h), at offset 0."""
         self.path, self.of_family, self.is_deterministic = library, family, deterministic
+        self.offsets = offsets
         self.lib = c.CDLL(library)
         self.err = Error()
         self.engine = c.c_void_p()
@@ -165,11 +181,15 @@ class Luattn:
             struct_size=c.sizeof(EngineOptions), family=self.family, deterministic=int(deterministic)
         )
         self._call("luattn_engine_open", c.byref(options), c.byref(self.engine))
+        self.batch = c.c_void_p()
+        if offsets:
+            whole = BatchOptions(struct_size=c.sizeof(BatchOptions))
+            self._call("luattn_batch_open", c.byref(whole), c.byref(self.batch))
 
     @functools.cache
     def deterministic(self):
         """The same library with an engine whose backward gives the same bits in every run."""
-        return Luattn(self.path, self.of_family, True)
+        return Luattn(self.path, self.of_family, True, self.offsets)
 
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
@@ -218,6 +238,7 @@ class Luattn:
         )
         args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
         args.skip = SKIP_NEVER if every_tile else 0
+        args.batch = self.batch
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))
         size = c.c_size_t()

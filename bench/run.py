@@ -189,7 +189,10 @@ def openers_of(a):
     """By library, a function that returns its maker: a function from (variation, tensors) to passes."""
 
     def open_luattn(path):
-        return functools.partial(contenders.luattn, Luattn(path, a.family))
+        library, at, how = path.partition("@")
+        if at and how != "offsets":
+            raise NotInstalled(f"'{path}': after @ comes offsets, or nothing")
+        return functools.partial(contenders.luattn, Luattn(library, a.family, offsets=how == "offsets"))
 
     def open_fa3():
         if not a.fa3:
@@ -237,7 +240,7 @@ def arguments():
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help="another build of libluattn.so beside it",
+        help="another build of libluattn.so beside it; PATH@offsets: with kernels that take offsets",
     )
     parser.add_argument(
         "--fa3",
