@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct luattn_spec luattn_spec;
 
-/* Loads, traces and differentiates a spec. `name` stands in messages for the file. `allocator` may be NULL.
+/* Loads, traces and differentiates a spec. `name` replaces the file in messages. `allocator` may be NULL.
  * Errors: LUATTN_SPEC (message starts with name:line, and with the name alone where no one line is to blame, as of a
  * file without attention {..} or of an online function whose result depends on the tiles; of a long name its last 200
  * bytes, with control characters as '?'), LUATTN_IO, LUATTN_NO_MEMORY. A spec that takes more than 10 s of the thread's
@@ -25,7 +25,7 @@ LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *tex
                                                const luattn_allocator *allocator, luattn_spec **spec, luattn_error *err);
 LUATTN_API void luattn_spec_free(luattn_spec *spec);
 
-/* What the spec declares; valid while the spec lives. */
+/* The spec's declarations; valid as long as the spec. */
 typedef struct luattn_spec_info {
   const char *name;
   size_t num_inputs, num_scalars, num_saved;
@@ -36,23 +36,23 @@ typedef struct luattn_spec_info {
   uint64_t hash[2]; /* of the spec's text and luattn's standard library: names a spec in packs */
   const char *const *axis_names; /* axis_names[4 * i + j]: how the spec writes axis j of inputs[i]: "b", "h", "hkv", "q", "kv", a
                                   * size such as "16", or of a free axis (LUATTN_AXIS_FREE) the name that the spec gave it */
-  int has_backward; /* 0: the spec runs forward only, and what needs its backward is LUATTN_UNSUPPORTED */
-  const char *why_no_backward; /* that message: the term that is in the way, and how to write it; NULL: there is a backward */
+  int has_backward; /* 0: the spec runs forward only, and calls that need its backward are LUATTN_UNSUPPORTED */
+  const char *why_no_backward; /* the message of these calls: the term that prevents a backward, and how to write it; NULL: there is one */
 } luattn_spec_info;
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
-/* Gradients that a backward image computes; the fewer, the faster. */
+/* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
-/* Those that the spec has: what a launch wants that is given a tensor for each of them. 0: it has no backward, or spec is
+/* All gradients that the spec has. 0: it has no backward, or spec is
  * NULL. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
-/* Which lengths the tiles of an image are chosen for; the image runs at every length. What counts is the length whose tiles are
- * the grid: q_len in forward, kv_len in backward. */
+/* The lengths for which the tiles of an image are chosen; the image runs at every length. The length that counts is that of the
+ * grid: q_len in forward, kv_len in backward. */
 typedef enum luattn_lengths { LUATTN_LONG, LUATTN_SHORT } luattn_lengths;
 #define LUATTN_SHORT_MAX 2048
 static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, int64_t kv_len) {
@@ -103,10 +103,10 @@ typedef struct luattn_target {
                              * LUATTN_INVALID: neither 0 nor 1 */
 } luattn_target;
 
-/* How a compilation went; for people and tests. */
+/* Report of a compilation, for people and tests. */
 typedef struct luattn_compile_report {
   int cache_hit;
-  int is_kept; /* the image is in the disk cache now; where it should be and is not, *err has a warning */
+  int is_kept; /* the image is in the disk cache now; if it should be and is not, *err has a warning */
   double trace_ms, plan_ms, nvrtc_ms, cache_ms; /* of a cache_hit, plan_ms and nvrtc_ms are 0 */
   char plan[4096]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
@@ -155,7 +155,7 @@ LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn
  * evaluating the mask. args as above. */
 LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err);
 
-/* Tuning questions. The plan's tiles for these lengths, and the bytes that a pass needs, with luattn_args.num_splits = 1. */
+/* Tuning. The plan's tiles for these lengths, and the bytes that a pass needs, with luattn_args.num_splits = 1. */
 typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
 typedef struct luattn_problem { int batch, heads, heads_kv, q_len, kv_len; } luattn_problem;
 LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,

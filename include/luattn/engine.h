@@ -1,4 +1,4 @@
-/* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, remembers, launches. Links Lua;
+/* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, keeps them, and launches them. Links Lua;
  * NVRTC and libcuda at run time, and on the CPU (LUATTN_CPU) neither. */
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
@@ -35,10 +35,10 @@ typedef struct luattn_engine_options {
   int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
   int no_tuned;          /* 1: tiles that were measured and remembered (luattn tune) are not used */
   int lengths;           /* 0: tiles by the lengths of each call; else 1 + luattn_lengths: the tiles of this class for every call */
-  /* Looked into first, in this order, by the spec's hash; they must outlive the engine. What is in none is compiled. */
+  /* Searched first, in this order, by the spec's hash; they must outlive the engine. Kernels that are in none are compiled. */
   const luattn_pack *const *packs;
   size_t num_packs;
-  int never_compile; /* 1: what is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is touched */
+  int never_compile; /* 1: a kernel that is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is used */
   int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
   const char *nvrtc; /* as in luattn_target */
   int cpu_relaxed;   /* 1, with LUATTN_CPU: arguments and specs are what luattn_cpu_forward and luattn_cpu_backward take, in any
@@ -59,13 +59,13 @@ LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine); /* NULL o
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 
-/* The same, and why its tiles are what they are: luattn_compile_report.plan, valid as long as the kernel. */
+/* The same, and the reasons for its tiles: luattn_compile_report.plan, valid as long as the kernel. */
 LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                             const luattn_args *args, const char **plan, luattn_error *err);
 
-/* Unloads the spec's kernels, after which it may be freed before the engine; what luattn_engine_kernel and
- * luattn_engine_plan gave of it is gone. No call with this spec and engine may be under way, and no launch of it may
- * be in flight, nor a CUDA graph with one be launched again. A spec of which the engine has no kernels is fine; one that
+/* Unloads the spec's kernels, after which it may be freed before the engine; results of luattn_engine_kernel and
+ * luattn_engine_plan for it become invalid. No call with this spec and engine may be under way, and no launch of it may
+ * be in flight, nor a CUDA graph with one be launched again. A spec of which the engine has no kernels is accepted; one that
  * is used again is compiled again. Errors: LUATTN_INVALID (one of its kernels is being compiled). */
 LUATTN_API luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err);
 
@@ -82,14 +82,14 @@ typedef struct luattn_request {
 typedef void luattn_progress(void *user, size_t done, size_t count);
 
 /* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on
- * `threads` threads (0: as many as there are processors). progress may be NULL. Stops at the first failure; what was ready
- * stays. */
+ * `threads` threads (0: as many as there are processors). progress may be NULL. Stops at the first failure; kernels that are ready
+ * stay. */
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);
 
 /* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says, for the lengths of this
  * launch: where short and long ones have different tiles, a shorter launch may need a few hundred bytes more.
- * The first launch of a class of lengths may compile or load a kernel, which a graph capture does not bear:
+ * The first launch of a class of lengths may compile or load a kernel, which is not allowed during a graph capture:
  * call luattn_prepare before, or set luattn_engine_options.lengths. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                                       const luattn_args *args, size_t *size, luattn_error *err);

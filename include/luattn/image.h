@@ -1,8 +1,8 @@
-/* image.h: a compiled pass of one spec as data: what the compiler hands to the runtime, in memory, in the cache or in a pack.
+/* image.h: a compiled pass of one spec as data: what the compiler passes to the runtime, in memory, in the cache or in a pack.
  *
  * An image is one immutable block of bytes: a header with magic, version and checksum, sections that say what it is, and its
  * code. It holds no pointers and is the same on every machine of one byte order. Opening checks every offset, size and the
- * checksum. What it says of itself is read by luattn_image_describe.
+ * checksum. luattn_image_describe reads its description.
  */
 #ifndef LUATTN_IMAGE_H
 #define LUATTN_IMAGE_H
@@ -46,7 +46,7 @@ typedef enum luattn_axis {
   LUATTN_AXIS_B = -1, LUATTN_AXIS_H = -2, LUATTN_AXIS_HKV = -3, LUATTN_AXIS_Q = -4, LUATTN_AXIS_KV = -5
 } luattn_axis;
 
-/* A run-time scalar of a spec, and its value where a launch gives none. */
+/* A run-time scalar of a spec, and its default value. */
 typedef struct luattn_scalar_info {
   char name[LUATTN_NAME_SIZE];
   double value;
@@ -55,13 +55,13 @@ typedef struct luattn_scalar_info {
 /* One function of an image's code. */
 typedef struct luattn_function_info {
   char name[LUATTN_NAME_SIZE];     /* its symbol */
-  uint32_t is_main;                /* the attention itself; others prepare, finish or divide its work */
+  uint32_t is_main;                /* the attention kernel itself; others prepare, finish or distribute its work */
   uint32_t threads, shared_bytes;  /* of a block; dynamic shared memory */
-  uint32_t tile_m, tile_n;         /* rows and columns that a block covers; 0: it has none */
+  uint32_t tile_m, tile_n;         /* rows and columns of a block's tile; 0: it has none */
   uint32_t registers, local_bytes; /* of a thread, as ptxas reported; local_bytes > 0 means spills or a stack */
 } luattn_function_info;
 
-/* What an image or a kernel computes, and how. Pointers live as long as what was described. */
+/* What an image or a kernel computes, and how. Pointers are valid as long as the image or kernel. */
 typedef struct luattn_kernel_description {
   size_t struct_size;
   const char *spec_name;
@@ -72,7 +72,7 @@ typedef struct luattn_kernel_description {
   char arch_suffix[4];  /* "a" where the code runs on that architecture alone, else "" */
   int is_ptx;           /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
   int head_dim, head_dim_v;
-  unsigned wants;       /* backward: the gradients that it computes, of luattn_wants */
+  unsigned wants;       /* backward: the gradients that it computes (luattn_wants) */
   int deterministic;    /* backward gives the same bits in every run */
   int has_lse, has_mask;
   int num_saved;        /* rows of luattn_args.saved; 0: it is not needed */
@@ -94,7 +94,7 @@ typedef struct luattn_kernel_description {
 
 typedef struct luattn_image luattn_image;
 
-/* Checks and copies bytes that luattn_image_bytes once gave. Errors: LUATTN_IMAGE (says what is wrong and where). */
+/* Checks and copies bytes from luattn_image_bytes. Errors: LUATTN_IMAGE (says what is wrong and where). */
 LUATTN_API luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **image, luattn_error *err);
 LUATTN_API void luattn_image_free(luattn_image *image); /* NULL is fine */
 LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *size);

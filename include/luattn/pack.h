@@ -1,9 +1,9 @@
 /* pack.h: kernels compiled ahead of time, many images in one file. Writing and reading need neither Lua nor
  * NVRTC; `luattn pack` makes packs from specs.
  *
- * A pack is an index, then the images, each by itself compressed (zstd) where that makes it smaller. Whatever
- * opens or reads one checks sizes, offsets and hashes first, so that damage is reported and never used. The
- * hashes find damage, not malice: a pack holds code for the GPU, and is to be trusted like a shared library
+ * A pack is an index, then the images, each compressed by itself (zstd) if that makes it smaller. Opening
+ * and reading check sizes, offsets and hashes first, so that damage is reported and never used. The
+ * hashes find damage, not malice: a pack holds code for the GPU, so trust it like a shared library
  * (SECURITY.md).
  *
  * Thread safety: an open pack is immutable and may be used from several threads at once.
@@ -19,11 +19,11 @@ extern "C" {
 
 typedef struct luattn_pack luattn_pack;
 
-/* Opens a pack; reads its index alone. The file stays open, so that one renamed over it changes nothing; one
- * that is written over in place is noticed when an image is read. A single image, such as an entry of the
+/* Opens a pack; reads only its index. The file stays open, so that renaming another one over it changes nothing;
+ * overwriting it in place is detected when an image is read. A single image, such as an entry of the
  * cache, is a pack of one. Errors: LUATTN_IO, LUATTN_IMAGE (says what is wrong and where). */
 LUATTN_API luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_error *err);
-/* The same for bytes in memory, which must outlive the pack. `name` stands in messages for a path. */
+/* The same for bytes in memory, which must outlive the pack. `name` replaces the path in messages. */
 LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size,
                                                 luattn_pack **pack, luattn_error *err);
 LUATTN_API void luattn_pack_close(luattn_pack *pack); /* NULL is fine; images and kernels stay valid */
@@ -34,10 +34,10 @@ typedef struct luattn_pack_info {
 } luattn_pack_info;
 LUATTN_API void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *info);
 
-/* Specs and sources are carried for people to read. */
+/* Specs and sources are included for people to read. */
 typedef enum luattn_pack_kind { LUATTN_PACK_IMAGE, LUATTN_PACK_SPEC, LUATTN_PACK_SOURCE } luattn_pack_kind;
 
-/* One entry, as the index has it. A spec has name and hash alone. */
+/* One entry of the index. A spec has only name and hash. */
 typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
   uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
@@ -63,11 +63,11 @@ LUATTN_API luattn_status luattn_pack_read(const luattn_pack *pack, size_t index,
                                           luattn_error *err);
 LUATTN_API void luattn_pack_free(void *bytes);
 
-/* What a program wants. Zero means any, except for pass and dtype. */
+/* A program's query. Zero means any, except for pass and dtype. */
 typedef struct luattn_pack_query {
   size_t struct_size;
   const char *spec_name; /* or NULL */
-  uint64_t spec_hash[2]; /* or 0. If given, it decides, and the name is for messages alone */
+  uint64_t spec_hash[2]; /* or 0. If given, it decides, and the name is only for messages */
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
@@ -79,9 +79,9 @@ typedef struct luattn_pack_query {
   int deterministic; /* 1: in backward, only images that are; 0: others are preferred */
 } luattn_pack_query;
 
-/* The image that serves best: made for this very architecture, else for an earlier one whose code runs there,
- * else PTX. What it needs of the device beyond that is not looked at. Errors: LUATTN_UNSUPPORTED, with what there
- * is instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
+/* The image that serves best: made for exactly this architecture, else for an earlier one whose code runs there,
+ * else PTX. Other requirements on the device are not checked. Errors: LUATTN_UNSUPPORTED, with what the pack
+ * has instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,
@@ -93,7 +93,7 @@ LUATTN_API luattn_status luattn_pack_kernel(const luattn_pack *pack, luattn_driv
                                             const luattn_pack_query *query, luattn_kernel **kernel, size_t *index,
                                             luattn_error *err);
 
-/* Something to pack: an image, or a text that is carried along. */
+/* An item to pack: an image, or a text. */
 typedef struct luattn_pack_item {
   luattn_pack_kind kind;
   const luattn_image *image; /* of a source: the image that was made of it; NULL for a spec */
@@ -105,7 +105,7 @@ typedef struct luattn_pack_item {
 } luattn_pack_item;
 
 /* Writes a pack: the same items give the same bytes, whatever the machine or the time. The file appears whole
- * or not at all; one that is there is replaced, and a folder, a link or a device is refused. Errors:
+ * or not at all; an existing file is replaced, and a folder, a link or a device is refused. Errors:
  * LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
 LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version,
                                            const luattn_pack_item *items, size_t num_items,

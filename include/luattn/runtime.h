@@ -20,7 +20,7 @@ typedef struct luattn_kernel luattn_kernel; /* an image on a device */
 LUATTN_API luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err);
 LUATTN_API void luattn_driver_close(luattn_driver *driver); /* after everything that was made with it; NULL is fine */
 
-/* The version of CUDA that the driver is of: 1000 * major + 10 * minor. */
+/* The driver's CUDA version: 1000 * major + 10 * minor. */
 LUATTN_API luattn_status luattn_driver_version(luattn_driver *driver, int *version, luattn_error *err);
 
 typedef struct luattn_device_info {
@@ -68,11 +68,11 @@ LUATTN_API luattn_status luattn_kernel_describe(const luattn_kernel *kernel, lua
                                                 luattn_error *err);
 
 /* Bytes of device workspace for these arguments. Looks at q, k, v and the inputs, whose data pointers may be NULL, at
- * scalars, scale, num_splits and skip; at nothing else. 0 is a possible answer. What the workspace holds before a launch does
- * not matter, nor how many of them there are: where forward draws tiles (luattn_kernel_description.draws_tiles), a kernel has a
- * counter for each of about 1000 workspaces, and for each of about 250 streams, which launches with further workspaces take. A
- * launch has none of these, and zeroes one in its workspace first, where it comes with a further workspace and is captured into
- * a CUDA graph, or is on a further stream, on the per-thread default stream, or under a driver before CUDA 12.0. */
+ * scalars, scale, num_splits and skip; at nothing else. The result may be 0. The contents of a workspace before a launch do
+ * not matter, nor does the number of workspaces: where forward draws tiles (luattn_kernel_description.draws_tiles), a kernel has a
+ * work counter for each of about 1000 workspaces, and for each of about 250 streams, used by launches with further workspaces. A
+ * launch with a further workspace has neither if it is captured into a CUDA graph, on a further stream, on the per-thread default
+ * stream, or under a driver before CUDA 12.0: it uses a counter in its workspace, and zeroes it first. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 

@@ -5,31 +5,31 @@
  * global state.
  *
  * Errors and warnings. `err` may be NULL everywhere. Every call that takes it writes it, so that it need not be initialised:
- * after LUATTN_OK the status in it is LUATTN_OK, and the message is empty, or a warning: of something that the call did
- * without, such as a cache directory that cannot be written. Of a kernel that an engine compiles, the calls that waited for it
- * are told; later ones are not.
+ * after LUATTN_OK the status in it is LUATTN_OK, and the message is empty, or a warning that the call went
+ * without something, such as a cache directory that cannot be written. For a kernel that an engine compiles, only the calls that
+ * waited for it get the warning.
  *
  * NULL. A pointer that is not said to be optional must not be NULL: LUATTN_INVALID, with a message that names the parameter.
- * Functions that return no status answer NULL with NULL, 0 or zeros, and those that free or close take it.
+ * Functions that return no status return NULL, 0 or zeros for NULL, and those that free or close accept it.
  *
  * Versions. Structs that a program hands in and that start with `struct_size` (luattn_args, luattn_target,
  * luattn_engine_options, luattn_pack_query) grow at their ends, and all follow one rule. Set struct_size to sizeof of the struct,
- * and what is not used to zero.
- *   - a smaller one, of a program built for an earlier luattn, is taken; what it lacks is zero, which means the default;
- *   - a larger one, of a program built for a later luattn, is taken if what this one does not know is zero; else an error
+ * and unused members to zero.
+ *   - a smaller one, of a program built for an earlier luattn, is accepted; members that it lacks are zero, which means the default;
+ *   - a larger one, of a program built for a later luattn, is accepted if the part that this one does not know is zero; else an error
  *     names the byte that is set and this library's version;
  *   - 0, a size without the first members, which every version had, and one that is no multiple of 8: an error.
  * A struct that luattn fills and that starts with `struct_size` (luattn_kernel_description) grows likewise. Set struct_size, and
  * nothing else: a smaller one gets the members that it has, a larger one zeros in those that this luattn does not know.
  * All other structs (luattn_input, luattn_scalar, luattn_request, luattn_pack_item, luattn_problem, luattn_tiles,
- * luattn_allocator, and the rest of those that luattn fills) keep their size from 0.1.0 on, in all versions with the soname libluattn.so.0. What a
- * later version needs besides comes as a new function or a struct_size'd one.
+ * luattn_allocator, and the rest of those that luattn fills) keep their size from 0.1.0 on, in all versions with the soname libluattn.so.0. Additions of
+ * later versions come as new functions or structs with struct_size.
  *
- * The program around a call changes nothing of what it computes, writes or says, and finds its own state as it was:
+ * The calling program's state does not affect results, output or messages of a call, and is unchanged afterwards:
  *   locale          Every call works in the "C" locale, which it sets for its own thread alone.
  *   floating point  Every call rounds to nearest, traps nothing and keeps subnormal numbers. On return rounding mode, traps,
  *                   exception flags and flush-to-zero are the caller's again.
- *   stack           Every call needs less than 64 KB of the caller's stack, and what the driver takes in calls that use a
+ *   stack           Every call needs less than 64 KB of the caller's stack, plus the driver's in calls that use a
  *                   device. Where a thread has less than 4 MB left, calls on a spec (compiler.h) run in a thread with a
  *                   stack of 8 MB that luattn starts, with all signals blocked, and waits for. There the allocator is
  *                   called, too. Where it cannot be started, LUATTN_NO_MEMORY says so.
@@ -67,19 +67,19 @@ typedef enum luattn_status {
 #undef LUATTN_X
 } luattn_status;
 
-/* Caller-owned; need not be initialised. What a call leaves in it is said above. */
+/* Caller-owned; need not be initialised. See above for its contents after a call. */
 typedef struct luattn_error {
   luattn_status status;
   char message[1020];
 } luattn_error;
 
-/* "0.1.0": of the library that is linked. */
+/* "0.1.0": the version of the linked library. */
 LUATTN_API const char *luattn_version(void);
 
 /* "invalid argument" and so on; never NULL. */
 LUATTN_API const char *luattn_status_text(luattn_status status);
 
-/* Replaces malloc for the host memory of a compilation, but for that of the second run of NVRTC (luattn_compile). size 0 frees.
+/* Replaces malloc for the host memory of a compilation, except for that of the second run of NVRTC (luattn_compile). size 0 frees.
  * Must be thread safe if used by several threads. It is called in the locale and with the floating-point environment of a
  * call, and where the caller's stack is short in another thread, for which the caller waits. */
 typedef struct luattn_allocator {

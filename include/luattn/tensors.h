@@ -1,4 +1,4 @@
-/* tensors.h: how tensors and scalars are handed to luattn. Tensors are DLPack's DLTensor; luattn never owns one.
+/* tensors.h: how tensors and scalars are passed to luattn. Tensors are DLPack's DLTensor; luattn never owns one.
  *
  * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]   logical order; any strides with a contiguous last
  * k, dk            [batch, heads_kv, kv_len, head_dim]                 dimension, so that memory may be heads-first (bhsd) or
@@ -40,18 +40,18 @@ typedef struct luattn_input {
   const DLTensor *grad; /* NULL: not wanted */
 } luattn_input;
 
-/* Not NaN. But where q is float64: 0, infinite, or of a magnitude from 2^-126 on that float32 can hold; so is the spec's default,
+/* Not NaN. But where q is float64: 0, infinite, or a float32 number of at least 2^-126; so is the spec's default,
  * where it is used. */
 typedef struct luattn_scalar {
   const char *name;
   double value;
 } luattn_scalar;
 
-/* Whether tiles of scores are skipped whose weights norms of q and k prove to be negligible: together below 2^-24 of a row's sum,
+/* Whether to skip tiles of scores whose weights are negligible, as norms of q and k prove: together below 2^-24 of a row's sum,
  * in backward also of all rows of a column. Kernels of the sm90 family for a softmax whose scores fall with positions, as ALiBi's
- * do, have this. What v holds there is then not read. */
+ * do, have this. v is not read there. */
 typedef enum luattn_skip {
-  LUATTN_SKIP_AUTO,   /* where lengths are such that it pays */
+  LUATTN_SKIP_AUTO,   /* if it pays at these lengths */
   LUATTN_SKIP_ALWAYS, /* at every length. In forward an error where the kernel cannot. In backward a kernel that cannot computes
                        * every tile, since one luattn_args may serve both passes; with more than 32767 batches none can */
   LUATTN_SKIP_NEVER   /* every tile that the mask leaves is computed */
@@ -59,8 +59,8 @@ typedef enum luattn_skip {
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
-/* Arguments of a forward or backward pass. One may serve both: a pass looks at nothing that is the other's alone. Set
- * struct_size = sizeof(luattn_args), zero what is not used; luattn/status.h says which other sizes are taken. At most 12 inputs
+/* Arguments of a forward or backward pass. One may serve both: a pass ignores members that only the other uses. Set
+ * struct_size = sizeof(luattn_args), zero unused members; luattn/status.h says which other sizes are taken. At most 12 inputs
  * and 32 scalars.
  * Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse and writes dq, dk, dv, the
  * inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
