@@ -80,7 +80,7 @@ typedef struct image_manifest {
   uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
   uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
   uint32_t offsets_layout[1];         /* in the layout of LuattnOffsets: 0, the only one */
-  uint32_t on_cpu;                    /* in no image: there is no code, and the CPU path computes */
+  uint32_t on_cpu;                    /* never in an image: there is no code, and the CPU path computes */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;

@@ -142,17 +142,20 @@ typedef struct LuattnPacked {
   int total_q, total_k;
 } LuattnPacked;
 
-/* What hooks see of the whole that a call's tensors are a part of: their positions, heads and lengths are q_offset + q_idx and so
- * on, of a whole that has q_len, kv_len and heads. Inputs are local: their axes b, h, hkv, q and kv have the tensors' sizes. */
+/* The offsets of a call whose tensors are a part of a whole: hooks see positions, heads and lengths of the
+ * whole, q_offset + q_idx and so on, with q_len, kv_len and heads. Inputs are local: their axes b, h, hkv, q
+ * and kv have the tensors' sizes. */
 typedef struct LuattnOffsets {
   const int *q_offsets, *kv_offsets; /* [batch], on the device; null: the numbers below */
   int q_offset, kv_offset;
   int q_len, kv_len;           /* of the whole; 0: offset + length */
-  int most_q, most_kv;         /* offset + length is at most that: what comes from the device is clamped to it */
+  int most_q, most_kv;         /* upper bounds of offset + length, to which values from the device are
+                                * clamped */
   int head_offset, kv_head_offset, heads, heads_kv;
 } LuattnOffsets;
 
-/* What kernels of packed sequences, and of parts of a whole, take. Dense kernels take only the part before `packed`. */
+/* The parameters of packed kernels, and of kernels with offsets. Dense kernels take only the part before
+ * `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   LuattnPacked packed;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""cpu_threads.py: how much faster an engine on the CPU is with several threads. Needs neither torch nor NumPy.
+"""cpu_threads.py: the speedup of an engine on the CPU with several threads. Needs neither torch nor NumPy.
 
-    python3 bench/cpu_threads.py build/release/engine/libluattn.so [--threads 1,2] [--repeat 5] [SPEC..]
+  python3 bench/cpu_threads.py build/release/engine/libluattn.so [--threads 1,2] [--repeat 5] [SPEC..]
 
-Thread counts take turns, and the least wall time of each counts. Beside it stands the processor time (user and
-system) of that run over its wall time: where other programs keep the processors busy, it is less than the number of
-threads, and the speed says nothing.
+Thread counts alternate, and the least wall time of each counts. It also prints the processor time (user and system)
+of that run over its wall time: if other programs keep the processors busy, it is less than the number of threads, and
+the speedup is not meaningful.
 """
 
 import argparse
@@ -71,7 +71,7 @@ class Spec(c.Structure):
 
 
 def tensor(*shape, fill=False):
-    """float32, and whoever keeps it alive."""
+    """float32, with the owner of its memory."""
     count = 1
     for size in shape:
         count *= size

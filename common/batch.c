@@ -1,4 +1,4 @@
-/* batch.c: opens a luattn_batch, and checks what of it depends on a call's tensors. */
+/* batch.c: opens a luattn_batch, and checks it against a call's tensors. */
 #include "common/batch.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* batch.h: what a luattn_batch holds. Read by the GPU's and by the CPU path. */
+/* batch.h: the contents of a luattn_batch. Shared by the GPU and the CPU path. */
 #ifndef LUATTN_COMMON_BATCH_H
 #define LUATTN_COMMON_BATCH_H
 
@@ -21,15 +21,16 @@ struct luattn_batch {
   int64_t head_offset, heads, heads_kv;
 };
 
-/* The heads of the whole, as hooks see them. */
+/* Numbers of heads of the whole, as hooks see them. */
 typedef struct batch_heads {
   int offset, offset_kv, heads, heads_kv;
 } batch_heads;
 
-/* What a call of so many heads sees. *text: without its place. */
+/* Computes them for a call of so many heads. *text: a message without its place. */
 bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_heads *out, char *text, size_t size);
 
-/* Whether a side of a call of `batch` entries of at most `length` positions fits; `most`: positions of a whole. */
+/* Whether a side of a call of `batch` entries with at most `length` positions fits; `most`: positions of a
+ * whole. */
 bool batch_offset_ok(const batch_offset *side, int64_t batch, int64_t length, int64_t most, char *text, size_t size);
 
 #endif

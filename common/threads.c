@@ -33,7 +33,7 @@ static int processors(void) {
   return count < 1 ? 1 : count > THREADS_MOST ? THREADS_MOST : (int)count;
 }
 
-/* Digits alone; -1: something else, or out of range. */
+/* Accepts only digits; -1: other text, or out of range. */
 static int read_count(const char *text) {
   int count = 0;
   for (const char *c = text; *c != 0; c++) {

@@ -1,4 +1,4 @@
-/* threads.h: how many threads a call on the CPU has. */
+/* threads.h: chooses the number of threads of a call on the CPU. */
 #ifndef LUATTN_THREADS_H
 #define LUATTN_THREADS_H
 
@@ -7,9 +7,9 @@
 
 enum { THREADS_MOST = 1024 };
 
-/* `asked` if it is not 0, else LUATTN_NUM_THREADS, else `otherwise`, or where that is 0 as many as the
- * calling thread's affinity mask has processors. Where what is given is out of range: false, and in *text
- * a message without its place. */
+/* `asked` if it is not 0, else LUATTN_NUM_THREADS, else `otherwise`, or if that is 0 the number of processors
+ * in the calling thread's affinity mask. If a value is out of range: false, with a message without its place
+ * in *text. */
 bool threads_count(int asked, int otherwise, int *count, char *text, size_t size);
 
 #endif

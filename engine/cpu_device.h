@@ -6,7 +6,7 @@
 
 enum { CPU_DEVICE_MAX_DIM = 65536 }; /* head dims of the CPU path */
 
-/* Of the engine's options. */
+/* From the engine's options. */
 typedef struct cpu_device {
   int family;
   bool deterministic, relaxed;

@@ -1,4 +1,4 @@
-/* engine.h: what the files of the engine share. */
+/* engine.h: shared by the files of the engine. */
 #ifndef LUATTN_ENGINE_ENGINE_H
 #define LUATTN_ENGINE_ENGINE_H
 

@@ -1,4 +1,4 @@
-/* kernel_key.h: what makes one kernel of an engine differ from another. */
+/* kernel_key.h: the key that tells kernels of an engine apart. */
 #ifndef LUATTN_ENGINE_KERNEL_KEY_H
 #define LUATTN_ENGINE_KERNEL_KEY_H
 

@@ -10,7 +10,7 @@
 
 /* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */
 struct luattn_kernel {
-  cpu_pass *cpu_run; /* not NULL: the CPU path computes, and all else but `info` is 0 */
+  cpu_pass *cpu_run; /* not NULL: the CPU path computes, and everything except `info` is 0 */
   void *cpu_user;
   bool cpu_relaxed;
   luattn_driver *driver;

@@ -1,9 +1,9 @@
-/* offsets.c: checks the offsets of a call, and hands them to kernels. */
+/* offsets.c: checks the offsets of a call, and passes them to kernels. */
 #include "runtime/offsets.h"
 
 #include "common/batch.h"
 
-/* One side's, of queries or of keys. */
+/* For one side, of queries or of keys. */
 static luattn_status take_side(const args_call *c, const batch_offset *side, int entries, int length, const int **array, int *number,
                                int *whole, int *most) {
   char text[400];

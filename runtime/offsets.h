@@ -5,7 +5,8 @@
 #include "abi/params.h"
 #include "runtime/args.h"
 
-/* Fills what the kernels of an image with offsets take; of another image, checks that the call has none. After the shape. */
+/* Fills the parameters of an image with offsets; for another image, checks that the call has none. Called
+ * after the shape is known. */
 luattn_status offsets_fill(const args_call *c, LuattnOffsetParams *params);
 
 #endif

@@ -14,7 +14,7 @@ arena *arena_open(const luattn_allocator *allocator);
 void arena_close(arena *a);             /* NULL is fine */
 void *arena_new(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
 void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */
-/* As arena_array, but what it holds is undefined: for large arrays, which threads then fill side by side. */
+/* As arena_array, but uninitialised: for large arrays, which threads then fill in parallel. */
 void *arena_raw(arena *a, size_t count, size_t size);
 char *arena_copy(arena *a, const char *s, size_t n);    /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -18,7 +18,7 @@ typedef struct text {
 void text_init(text *t, arena *a);
 void text_add(text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void text_bytes(text *t, const char *s, size_t n);
-void text_insert(text *t, size_t at, const char *s); /* before what stands at `at`, as it is */
+void text_insert(text *t, size_t at, const char *s); /* before the text at `at`, unindented */
 const char *text_get(const text *t); /* "" if empty; NULL if it failed */
 bool text_failed(const text *t);
 

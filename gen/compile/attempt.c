@@ -62,7 +62,7 @@ bool attempt_next_tiles(compilation *c) {
   return plan_alternative(c->a, &c->spec, &c->target, p->softcap_poly, p->rank + 1, &c->at.plan);
 }
 
-/* Loads ahead take addresses, of which the sm80 backward has as many with one stage as with two. */
+/* Prefetches take addresses, of which the sm80 backward has as many with one stage as with two. */
 static bool spill_alike(const plan *a, const plan *b) {
   luattn_tiles x = plan_tiles(a), y = plan_tiles(b);
   if (a->family != b->family) return false;

@@ -24,11 +24,11 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->head_dim = (uint32_t)t->head_dim;
   out->head_dim_v = (uint32_t)t->head_dim_v;
   out->wants = t->pass == LUATTN_BACKWARD ? t->wants : 0;
-  out->max_len = INT64_C(1) << 30; /* as the CPU path has it */
+  out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
   manifest_fill_declared(c, out);
 }
 
-/* Nothing of a kernel is left but what arguments have to be. */
+/* Keeps only the requirements on arguments. */
 static void take_out_code(image_manifest *m) {
   m->arch = 0;
   memset(m->arch_suffix, 0, sizeof m->arch_suffix);
@@ -63,7 +63,7 @@ static luattn_status within(void *arguments, luattn_error *err) {
   luattn_status status = compilation_open(given->spec, given->target, &c, err);
   if (status == LUATTN_OK) status = facts(c, given, err);
   compilation_close(c);
-  if (status == LUATTN_OK) fail_clear(err); /* other tiles may have been tried first */
+  if (status == LUATTN_OK) fail_clear(err); /* other tiles may have failed first */
   return status;
 }
 

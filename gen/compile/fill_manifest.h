@@ -8,7 +8,7 @@
  * the spec exceed 32 bits at any length). */
 luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err);
 
-/* What the spec alone says, as far as arguments are concerned. */
+/* Fills only what the spec itself says about arguments. */
 void manifest_fill_declared(const compilation *c, image_manifest *out);
 
 #endif

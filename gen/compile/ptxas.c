@@ -32,7 +32,7 @@ static int spills_accepted(const compilation *c) {
 static bool is_accepted(const compilation *c, const nvrtc_result *r) {
   const int accepted = spills_accepted(c);
   if (c->at.lowered->outlined_work == 0) return damage(c, r) <= accepted;
-  bool ok = r->remark == NULL; /* what hooks that are called spill, they spill in any tiles */
+  bool ok = r->remark == NULL; /* spills of called hooks are the same in any tiles */
   for (int i = 0; i < r->num_entries; i++)
     ok &= !is_launched(c, r->entry[i].name) || r->entry[i].spill_bytes <= accepted;
   return ok;

@@ -5,7 +5,7 @@
 #include "gen/compile/compilation.h"
 
 /* CROWDED: good, but perhaps better without staged bias rows. */
-enum { PTXAS_UNUSABLE = 1 << 20 }; /* spills from here on: there is no code, or ptxas has remarks */
+enum { PTXAS_UNUSABLE = 1 << 20 }; /* spills from here on mean: no code, or remarks of ptxas */
 typedef enum ptxas_verdict { PTXAS_FITS, PTXAS_CROWDED, PTXAS_SPILLS } ptxas_verdict;
 /* *spills: a measure to compare attempts by; INT_MAX without a cubin. */
 ptxas_verdict ptxas_judge(const compilation *c, const nvrtc_result *r, int *spills);

@@ -67,7 +67,7 @@ static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_err
   return LUATTN_OK;
 }
 
-/* Whether it may fit without bias rows, in the same tiles. */
+/* Whether the same tiles may fit without bias rows. */
 static bool is_close(const compilation *c, const search *s) {
   const attempt *at = &c->at;
   return s->spills <= policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) +

@@ -21,7 +21,7 @@ typedef struct search {
   /* The state of the loop. */
   nvrtc lib;
   bool is_open;
-  int compiled; /* attempts that NVRTC was asked for */
+  int compiled; /* attempts that NVRTC compiled */
   int spills;   /* of the last one */
   int least;            /* spills of the best attempt; -1: none so far */
   bool found;           /* a good attempt exists, and a better one is looked for */

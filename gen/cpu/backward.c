@@ -66,7 +66,7 @@ static void finish_row(const finish_rule *f, cpu_worker *worker, int64_t at[4], 
     finish_part(f, worker, at, (int)(dim - at[3] < IR_LANES ? dim - at[3] : IR_LANES), g);
 }
 
-enum { CHUNK = 64 }; /* rows of a tensor that are finished at a time */
+enum { CHUNK = 64 }; /* rows of a tensor that are finished together */
 
 static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
   const finish_rule *f = of_rule;
@@ -93,7 +93,7 @@ typedef struct parameter_rule {
   int64_t size;
 } parameter_rule;
 
-enum { PARAMETERS = 4096 }; /* that are written at a time */
+enum { PARAMETERS = 4096 }; /* written together */
 
 static void write_chunk(void *of_rule, int worker, int64_t chunk) {
   const parameter_rule *f = of_rule;

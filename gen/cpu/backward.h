@@ -1,4 +1,4 @@
-/* backward.h: what a backward pass of the CPU path works with. */
+/* backward.h: the state of a backward pass on the CPU. */
 #ifndef LUATTN_GEN_CPU_BACKWARD_H
 #define LUATTN_GEN_CPU_BACKWARD_H
 
@@ -7,7 +7,7 @@
 
 #define MAX_ROOTS (DERIVED_MAX_TERMS * 5)
 
-/* A term whose gradient somebody wants: the sum, and which root its value is; its indices follow. */
+/* A term with a wanted gradient: its sum, and which root its value is; its indices follow. */
 typedef struct wanted_term {
   const derived_term *term;
   int root;
@@ -26,27 +26,27 @@ typedef struct term_program {
  * their place. */
 typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NOISE } purpose;
 
-/* What a row's tiles share. */
+/* State shared by a row's tiles. */
 typedef struct row_state {
   bool is_live; /* it kept something */
   double number[DERIVED_MAX_ROWS], delta, dlse;
   double size; /* SCORE_NOISE: |lse| */
 } row_state;
 
-/* P and dS of one tile: of each row its kept columns, side by side. */
+/* P and dS of one tile: each row's kept columns, contiguous. */
 typedef struct tile_stage {
   unsigned char count[CPU_TILE], column[CPU_TILE][CPU_TILE];
   double prob[CPU_TILE][CPU_TILE], ds[CPU_TILE][CPU_TILE];
 } tile_stage;
 
-/* What rows leave for columns. Rows are computed by whoever is free, a run of blocks and a run of kv tiles
- * at a time. Then dk and dv of each kv tile, and each sum of a parameter, are one thread's, which adds in
- * the order of rows: so every number of threads gives the same bits. How many blocks and tiles there are
- * at a time depends on the problem alone. */
+/* The results of rows for columns. Rows are computed in parallel, for a run of blocks and a run of kv tiles
+ * at a time. Then dk and dv of each kv tile, and each sum of a parameter, belong to one thread, which adds in
+ * the order of rows: so every number of threads gives the same bits. The sizes of runs depend only on the
+ * problem. */
 typedef struct gradient_stage {
   row_blocks blocks;
   int most_tiles;             /* of a run */
-  int first_tile, num_tiles;  /* the run at hand */
+  int first_tile, num_tiles;  /* of the current run */
   row_state *row;             /* [blocks][CPU_TILE] */
   tile_stage *tile;           /* [blocks][most_tiles] */
   double *value, *row_value;  /* of wanted terms: [blocks][most_tiles][CPU_TILE][terms][CPU_TILE],
@@ -94,18 +94,18 @@ static inline bool squares_parameters(const backward *w) {
 
 /* gradient_terms.c */
 luattn_status terms_open(backward *w, const derived_terms *terms, term_program *out, luattn_error *err);
-/* Once the arrays of gradients are there. */
+/* Called once the gradients' arrays exist. */
 void terms_want(backward *w, term_program *t);
-/* Of the wanted terms, what each lane adds, and where: value[term * stride + lane]. weight: factors of the
- * values, for each lane; NULL: 1. */
+/* For the wanted terms: what each lane adds, and where: value[term * stride + lane]. weight: factors of the
+ * values, one a lane; NULL: 1. */
 void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight,
                int stride, double *value, size_t *offset);
 /* Adds what one term's lanes have to its sum; that of a scalar has no offsets, and none are read or written. */
 void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count);
-/* Runs a program and adds it all. For one thread at a time. */
+/* Runs a program and adds all of its terms. For one thread at a time. */
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count);
 
-/* gradient_walk.c: dq, dk, dv and the gradients of parameters. stage_open comes last of all that is
+/* gradient_walk.c: dq, dk, dv and the gradients of parameters. Call stage_open after everything else is
  * opened. */
 luattn_status stage_open(backward *w, luattn_error *err);
 void gradient_walk(backward *w);

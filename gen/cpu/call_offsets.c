@@ -1,5 +1,5 @@
-/* call_offsets.c: which part of a whole the tensors of a CPU call are (luattn/batch.h). Programs see positions, heads and lengths of the
- * whole; tensors and the axes of inputs have their own. */
+/* call_offsets.c: offsets of a CPU call whose tensors are a part of a whole (luattn/batch.h). Programs see
+ * positions, heads and lengths of the whole; tensors and the axes of inputs have their own. */
 #include "common/batch.h"
 #include "gen/cpu/cpu.h"
 
@@ -27,7 +27,7 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
   return LUATTN_OK;
 }
 
-/* As kernels clamp it (templates/ops/offsets.cuh). */
+/* Clamped as in kernels (templates/ops/offsets.cuh). */
 static int64_t side_offset(const batch_offset *side, int b, int64_t length) {
   if (!side->is_array) return side->number;
   const int32_t *array = (const int32_t *)(const void *)((const char *)side->array.data + side->array.byte_offset);

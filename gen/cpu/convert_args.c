@@ -237,7 +237,7 @@ static luattn_status open_mask(cpu_problem *p, bool is_mask_alone, luattn_error 
   return mask_analyse(p->a, &own->traced, &p->mask, err);
 }
 
-/* Room for a tensor as doubles, and its input mod. */
+/* Allocates a tensor as doubles, and opens its input mod. */
 static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod, const row_tables *rows,
                                cpu_program *program, double **out, luattn_error *err) {
   const size_t count = (size_t)from->shape[0] * (size_t)from->shape[1] * (size_t)from->shape[2];

@@ -55,7 +55,7 @@ typedef struct cpu_call {
   int first_entry, entries; /* args are one of so many packed sequences, and its number; 0: they are the whole batch */
 } cpu_call;
 
-/* Those that luattn_cpu_forward and its like have. */
+/* The number of threads of luattn_cpu_forward and similar functions. */
 luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err);
 
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
@@ -66,7 +66,7 @@ typedef struct cpu_program {
   const row_tables *rows;    /* of an input mod, or its derivative, that reads x[..]; else NULL */
 } cpu_program;
 
-/* What one thread of a call has to itself. */
+/* The private state of one thread of a call. */
 typedef struct cpu_worker {
   void *scratch;           /* of programs */
   ir_bounds *bounds;       /* of the tile classifier */
@@ -133,14 +133,15 @@ typedef struct cpu_lanes {
   cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
 
-/* call_offsets.c. Call `open` once lengths and heads are known. What is added to a tensor's positions (LUATTN_AXIS_Q, _KV) and
- * heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes. Lengths of the whole. */
+/* call_offsets.c. Call `open` once lengths and heads are known. The amounts added to a tensor's positions
+ * (LUATTN_AXIS_Q, _KV) and heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes.
+ * Lengths of the whole. */
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err);
 int64_t problem_offset(const cpu_problem *p, int32_t axis, int b);
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b);
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
-/* Where along an axis an input is read, or its gradient added to, for an index that an expression gave. */
+/* The place on an axis where an input is read, or its gradient added, for an index of an expression. */
 int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
@@ -187,8 +188,8 @@ bool cpu_magnifies_scores(const luattn_spec *spec);
 /* The error for a tensor `name` that is given though the online function has no lse. */
 luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err);
 
-/* After all programs of the pass have been opened: makes workers, and starts their threads, at most
- * `threads` with the caller's: fewer where there is little to do, or where the system starts no more. */
+/* Called after all programs of the pass have been opened: makes workers, and starts their threads, at most
+ * `threads` including the caller's: fewer if there is little to do, or if the system starts no more. */
 luattn_status problem_start(cpu_problem *p, int threads, luattn_error *err);
 void problem_stop(cpu_problem *p); /* ends them; one that was not started is fine */
 /* Runs units [0, count) of a job on all workers; returns once all are done. */
@@ -197,7 +198,7 @@ void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count)
 void problem_zero(const cpu_problem *p, double *x, int64_t count);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
-/* A tensor [batch][heads][len][dim] to doubles, through its input mod. */
+/* Converts a tensor [batch][heads][len][dim] to doubles, through its input mod. */
 void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to);
 
 /* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */

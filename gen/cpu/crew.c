@@ -13,15 +13,15 @@ typedef struct member {
 } member;
 
 struct crew {
-  int cancel_state; /* the caller's before */
+  int cancel_state; /* the caller's state before */
   int num_members;
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t begin, end;
   crew_job *job;
   void *user;
-  int64_t next, count, left; /* units: the next one, all, and those that are not done */
+  int64_t next, count, left; /* units: the next one, all, and unfinished ones */
   bool closes;
-  member member[]; /* all but the caller */
+  member member[]; /* all except the caller */
 };
 
 /* Called and returns with the lock held. */
@@ -68,7 +68,7 @@ crew *crew_open(int threads) {
     return NULL;
   }
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
-                         &c->cancel_state); /* members work on what lies on this stack */
+                         &c->cancel_state); /* members work on data on this stack */
   for (int i = 0; i + 1 < threads; i++) {
     member *m = &c->member[i];
     m->c = c, m->number = i + 1;

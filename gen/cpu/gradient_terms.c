@@ -17,7 +17,7 @@ luattn_status terms_open(backward *w, const derived_terms *terms, term_program *
   return program_open(p, roots, n, &out->program, err);
 }
 
-/* NULL: nobody wants it. */
+/* NULL: not wanted. */
 static double *sum_of(backward *w, const derived_term *t) {
   if (!has_parameters(w)) return NULL;
   if (t->input >= 0) return w->input_grad[t->input];
@@ -43,7 +43,7 @@ static size_t input_offset(const cpu_lanes *c, const derived_term *term, const d
   return at;
 }
 
-/* Of the values that the program gave. */
+/* Selects from the values of the program. */
 static void one_term(const backward *w, const wanted_term *t, const cpu_lanes *lanes, double *const *out, int count,
                      const double *weight, double *value, size_t *offset) {
   const double *from = out[t->root], *const *index = (const double *const *)(out + t->root + 1);

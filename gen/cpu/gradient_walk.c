@@ -1,5 +1,5 @@
-/* gradient_walk.c: gradients row by row from the derived expressions, in double; then, column by column, what
- * rows have left for dk, dv and the gradients of parameters. */
+/* gradient_walk.c: computes gradients row by row from the derived expressions, in double; then, column by
+ * column, adds the rows' contributions to dk, dv and the gradients of parameters. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- the stage ---- */
 
-/* Bytes of a stage, more or less, and tiles of a run: neither may depend on the number of threads. */
+/* Approximate bytes of a stage, and tiles of a run: neither may depend on the number of threads. */
 enum { STAGE_BYTES = 16 << 20, MOST_TILES = 64 };
 
 static size_t bytes_of_tile(const backward *w) {
@@ -15,7 +15,7 @@ static size_t bytes_of_tile(const backward *w) {
   return sizeof(tile_stage) + lanes * (sizeof(double) + sizeof(size_t));
 }
 
-/* Of the wanted terms, without repetitions. */
+/* The wanted terms, without repetitions. */
 static void list_sums(gradient_stage *s, const term_program *t) {
   for (int i = 0; i < t->num_wanted; i++) {
     int at = 0;
@@ -51,7 +51,7 @@ luattn_status stage_open(backward *w, luattn_error *err) {
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-/* Number of tile `t` of the run at hand, of block `i`, in the arrays. */
+/* The index of tile `t` of the current run, of block `i`, in the arrays. */
 static size_t tile_at(const gradient_stage *s, int i, int t) {
   return (size_t)i * (size_t)s->most_tiles + (size_t)t;
 }
@@ -60,7 +60,7 @@ static unsigned char class_at(const gradient_stage *s, int i, int t) {
   return s->blocks.classes[(size_t)i * (size_t)s->blocks.kv_tiles + (size_t)(s->first_tile + t)];
 }
 
-/* Where the values of a tile's row begin, in `value` and `offset`. */
+/* The start of the values of a tile's row, in `value` and `offset`. */
 static size_t lanes_at(const backward *w, size_t tile, int row) {
   return (tile * CPU_TILE + (size_t)row) * (size_t)w->element_terms.num_wanted * CPU_TILE;
 }
@@ -151,13 +151,13 @@ static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, doub
   }
 }
 
-/* What the element adds to a gradient: a product; with KINKS its largest magnitude; or its square. */
+/* The element's contribution to a gradient: a product; with KINKS its largest magnitude; or its square. */
 static double product(const backward *w, double a, double b) {
   const double x = a * b;
   return w->purpose == KINKS ? fabs(x) : squares_tensors(w) ? x * x : x;
 }
 
-/* P and dS of the kept columns of a row in a tile, into the stage, and dq. */
+/* Computes P and dS of the kept columns of a row in a tile, into the stage, and dq. */
 static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t tile, int r, int count,
                         double *score, double *dq) {
   const cpu_problem *p = &w->p;
@@ -194,7 +194,7 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
   }
 }
 
-/* Row `r` of block `i`, in the tiles of the run at hand. */
+/* Row `r` of block `i`, in the tiles of the current run. */
 static void backward_row(const backward *w, cpu_worker *worker, const block_place *at, int i, int r) {
   const cpu_problem *p = &w->p;
   const gradient_stage *s = &w->stage;
@@ -226,7 +226,7 @@ static void backward_rows(void *of_backward, int worker, int64_t unit) {
 
 /* ---- columns ---- */
 
-/* What the rows of block `i` add to dk and dv of a tile of the run at hand. */
+/* Adds the contributions of block `i`'s rows to dk and dv of a tile of the current run. */
 static void add_block(const backward *w, int i, int t) {
   const cpu_problem *p = &w->p;
   const gradient_stage *s = &w->stage;
@@ -247,7 +247,7 @@ static void add_block(const backward *w, int i, int t) {
   }
 }
 
-/* Heads of k that the blocks at hand attend to: [first, end), numbered over all batches. */
+/* Heads of k that the current blocks attend to: [first, end), numbered over all batches. */
 static int64_t first_head(const backward *w) {
   return w->stage.blocks.first / ((int64_t)w->stage.blocks.per_head * w->p.group);
 }
@@ -256,7 +256,7 @@ static int64_t end_head(const backward *w) {
   return (b->first + b->count - 1) / ((int64_t)b->per_head * w->p.group) + 1;
 }
 
-/* A tile of columns of a head, of the run at hand. */
+/* A tile of columns of a head, in the current run. */
 static void add_columns(const backward *w, int64_t unit) {
   const gradient_stage *s = &w->stage;
   const int64_t of_head = (int64_t)s->blocks.per_head * w->p.group;
@@ -266,7 +266,7 @@ static void add_columns(const backward *w, int64_t unit) {
     if (class_at(s, (int)i, t) != 0) add_block(w, (int)i, t);
 }
 
-/* What a row adds to one sum in the tiles of the run at hand. */
+/* Adds a row's contributions to one sum, from the tiles of the current run. */
 static void add_row(const backward *w, int i, int r, double *sum) {
   const gradient_stage *s = &w->stage;
   const size_t n = (size_t)i * CPU_TILE + (size_t)r;

@@ -25,7 +25,7 @@ static const double *lane_values(const cpu_lanes *c, ir_var v) {
   }
 }
 
-/* What is added to a position or a head for that of the whole. */
+/* The offset of a position or a head in the whole. */
 static int64_t offset_of(const cpu_lanes *c, ir_var v) {
   switch (v) {
     case VAR_H:

@@ -10,20 +10,20 @@ typedef struct row_blocks {
   const cpu_problem *p;
   int per_head, kv_tiles; /* blocks of a head, tiles of a row */
   int64_t first;          /* number of the first block */
-  int count, most;        /* blocks at hand, and at most */
+  int count, most;        /* blocks of the current run, and the most */
   unsigned char *classes; /* [most][kv_tiles]: of their tiles */
 } row_blocks;
 
-/* Rows of a block are shared among threads, so many at a time. */
+/* The rows of a block are shared among threads, so many at a time. */
 enum { ROWS_OF_UNIT = 8, UNITS_OF_BLOCK = CPU_TILE / ROWS_OF_UNIT };
 
 typedef struct block_place { int b, h, q0, rows; } block_place;
 
 luattn_status blocks_open(const cpu_problem *p, int64_t most, row_blocks *out, luattn_error *err);
 int64_t blocks_in_all(const cpu_problem *p);
-/* Goes on to the next blocks, and classifies their tiles; false: there are none. */
+/* Advances to the next run, and classifies its tiles; false: there is none. */
 bool blocks_next(row_blocks *r);
-/* Of block `i` of those at hand, and its rows [*from, *to) that unit `i` of UNITS_OF_BLOCK * count has. */
+/* Block `i` of the current run, and its rows [*from, *to) for unit `i` of UNITS_OF_BLOCK * count. */
 block_place blocks_place(const row_blocks *r, int i);
 block_place blocks_rows(const row_blocks *r, int64_t unit, int *from, int *to);
 

@@ -1,10 +1,10 @@
-/* workers.c: starts the threads of a call, and the work on tensors that every pass begins with. */
+/* workers.c: starts the threads of a call, and runs the tensor conversions that every pass begins with. */
 #include <string.h>
 
 #include "common/threads.h"
 #include "gen/cpu/row_blocks.h"
 
-/* Numbers that are added up in about a quarter of a millisecond: to start a thread takes a fifth of that. */
+/* Additions that take about a quarter of a millisecond: starting a thread takes a fifth of that. */
 enum { LEAST_FOR_A_THREAD = 1 << 18 };
 
 luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err) {
@@ -13,7 +13,7 @@ luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
 }
 
-/* More threads than units would wait. What one computes does not depend on how many there are. */
+/* More threads than units would idle. Results do not depend on the number of threads. */
 static int useful_threads(const cpu_problem *p, int threads) {
   const double rows = (double)p->batch * p->heads * p->q_len;
   const double most = rows * p->kv_len * (p->dim + p->dim_v) / LEAST_FOR_A_THREAD;

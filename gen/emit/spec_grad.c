@@ -299,7 +299,7 @@ const char *emit_grad(writer *w) {
 /* ---- input mods
  * ------------------------------------------------------------------------------------------------------- */
 
-/* Of which positions, and heads, a mod's are. */
+/* The position and the heads of a mod. */
 static const char *places_of(const char *mod) { return strncmp(mod, "query", 5) == 0 ? "q" : "kv"; }
 
 /* What a mod is given that reads x[..]: `row`, as struct `type` has it. */

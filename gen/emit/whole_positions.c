@@ -1,13 +1,13 @@
-/* whole_positions.c: prints what luattn_target.offsets changes. A spec's positions, heads and lengths are those of a whole, of which
- * a call's tensors are a part (templates/ops/offsets.cuh); what kernels ask for, and the axes of inputs, are the tensors' own.
- */
+/* whole_positions.c: prints the code for luattn_target.offsets. A spec's positions, heads and lengths are
+ * those of a whole, of which a call's tensors are a part (templates/ops/offsets.cuh); ranges for kernels, and
+ * the axes of inputs, are the tensors' own. */
 #include <string.h>
 
 #include "gen/emit/sections.h"
 
 static bool is_whole(const writer *w) { return w->f->plan->offsets; }
 
-/* The member of Offsets that is added to a variable; NULL: none is. */
+/* The member of Offsets that is added to a variable; NULL: none. */
 static const char *added_to(const writer *w, const ir_node *n) {
   static const char *const tile[] = {"q", "q", "kv", "kv"};
   const unsigned i = ir_index_of(n);
@@ -22,7 +22,7 @@ static const char *added_to(const writer *w, const ir_node *n) {
       return strcmp(w->places, "q") == 0 ? "h" : "hkv";
     case VAR_TILE:
       return tile[i];
-    case VAR_PART: /* q.base, q.offset, kv.base, kv.offset: a base moves, and what is added to it does not */
+    case VAR_PART: /* q.base, q.offset, kv.base, kv.offset: only a base is shifted */
       return i % 2 == 0 ? tile[i] : NULL;
     default:
       return NULL;
@@ -62,7 +62,7 @@ const char *offsets_variable(writer *w, const ir_node *n, const char *own) {
   }
 }
 
-/* The offset that an index of this axis has too much; NULL: none. */
+/* The offset to subtract from an index of this axis; NULL: none. */
 static const char *taken_off(const writer *w, unsigned input, int axis) {
   return is_whole(w) ? axis_member(w, input, axis) : NULL;
 }

@@ -229,9 +229,9 @@ void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
   for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
 }
 
-/* NVRTC's front end looks whether the initializer of an integer or a condition is a constant, at those of what
- * it reads as well, and at one that is read twice twice: in a chain, twice as often with each step. It does not
- * look at an assignment. */
+/* NVRTC's front end checks whether the initializer of an integer or a condition is a constant, recursively
+ * through what it reads, and twice for a variable that is read twice: in a chain, the work doubles with each
+ * step. It does not check an assignment. */
 static void declare(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const int number = w->temp[r] = ++w->num_temps;

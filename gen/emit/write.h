@@ -14,7 +14,8 @@ typedef struct writer {
   int has, num_temps;
   bool *need;
   int *temp;           /* per node: t<n>; 0: none yet */
-  float *reach;        /* per node that has one: operations that its initializer, and those of what it reads, come to */
+  float *reach;        /* per node that has one: total operations of its initializer and of those that it
+                        * reads */
   const char *state;   /* "old" or "state" */
   const char *element; /* which of a thread's elements is computed, where the hook takes it */
   bool outlined;       /* an outlined function: it reads only its parameters */
@@ -22,8 +23,8 @@ typedef struct writer {
   bool calls_ops;      /* long functions are called, not inlined */
   const char *call;    /* the call */
   int num_values;      /* the first results of a function that computes gradients; sums for Acc follow */
-  size_t body;         /* where its first statement stands in `out` */
-  const char *places;  /* what an offset adds to: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
+  size_t body;         /* the start of its first statement in `out` */
+  const char *places;  /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
   bool failed;
 } writer;
 
@@ -46,14 +47,14 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
 void called_ops(writer *w);
 const char *outline_close(writer *w); /* the call of it */
 
-/* whole_positions.c. A kernel's positions and heads are those of the tensors; a spec's, with luattn_target.offsets, those of
- * a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
-const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: what the kernel has */
+/* whole_positions.c. A kernel's positions and heads are those of the tensors; a spec's, with
+ * luattn_target.offsets, those of a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
+const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: the kernel's variable */
 const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
-/* Where an input is read: its axes are the tensors'. Bounds of that over a tile. */
+/* The place where an input is read: its axes are the tensors'. Bounds of that over a tile. */
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);
 const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);
-/* Whether that is the kernel's own position, so that a tile lies in one block of stats. */
+/* Whether it is the kernel's own position, so that a tile lies in one block of stats. */
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
@@ -62,7 +63,7 @@ void offsets_close(writer *w); /* inserts the statement by which a function has 
 
 /* Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
-const char *writer_own(writer *w, const ir_node *n); /* a variable as the kernel has it: "q", "s.h" */
+const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "q", "s.h" */
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
 const char *writer_input_type(const writer *w, uint32_t input);

@@ -56,7 +56,7 @@ static bool decides(const ir *g, ir_op op, ir_ref x, ir_ref y) {
   return op == IR_AND ? o.k + p.k < 0 : o.k + p.k >= -1;
 }
 
-/* Of two that say the same, as 6 < x and 7 <= x do, the first stays. */
+/* Of two equal conditions, such as 6 < x and 7 <= x, keeps the first. */
 static bool is_idle(const ir *g, ir_op op, const members *l, ir_ref r, int self) {
   for (int i = 0; i < l->n; ++i)
     if (i != self && makes_idle(g, op, l->m[i], r) &&

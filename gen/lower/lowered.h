@@ -77,7 +77,7 @@ typedef struct lowered {
   bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
   ir_ref score_bounds;            /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
                                    * tile is skipped */
-  bool bounds_are_long;           /* `score_bounds` would be, but takes too long to compile */
+  bool bounds_are_long;           /* scores have bounds, but `score_bounds` would take too long to compile */
   ir_ref keep;                    /* IR_NONE: no mask */
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
@@ -143,9 +143,9 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
 /* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
-/* What the body of a function with `has` computes, or reads from slots. NULL: out of memory. */
+/* What the body of a function with parameters `has` computes, or reads from slots. NULL: out of memory. */
 bool *lowered_needed(const lowered *f, int has, const ir_ref *roots, int n);
-/* Whether this function of real numbers takes so many instructions that large hooks call it. */
+/* Whether this function of real numbers is so long that large hooks call it. */
 bool lowered_is_long(const lowered *f, ir_ref r);
 /* Whether this outlined hook calls such functions. */
 bool lowered_calls_ops(const lowered *f, const char *hook);

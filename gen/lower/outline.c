@@ -85,7 +85,7 @@ static bool may_call(const lowered *f, const char *name) {
   return f->plan->family != LUATTN_SM90 || (strcmp(name, "row") != 0 && strcmp(name, "col") != 0);
 }
 
-/* Instructions of long functions that a function with `has` has in line. */
+/* Instructions of long functions that a function with parameters `has` has inline. */
 static int long_work(const lowered *f, int has, const bool *need) {
   int work = 0;
   for (uint32_t r = 1; r < f->num_nodes; r++)
@@ -93,7 +93,7 @@ static int long_work(const lowered *f, int has, const bool *need) {
   return work;
 }
 
-/* Of hooks that are called, and of gradients' sums. The wide backward sums in a warp with few registers. */
+/* For called hooks, and sums of gradients. The d256 backward sums in a warp with few registers. */
 void outline_choose_ops(lowered *f) {
   ir_ref roots[LOWERED_MAX_TERM_ROOTS];
   int sums = 0;

@@ -90,7 +90,7 @@ static bool falls(lowered *f) {
   return false;
 }
 
-/* More to bound than what it saves is worth compiling. */
+/* Too many operations to bound: compiling them costs more than skipping saves. */
 static bool is_long(const lowered *f) {
   const uint32_t count = ir_count(f->g);
   bool *need = arena_array(f->a, count, sizeof *need);

@@ -152,8 +152,7 @@ static const char *axis_text(lua_State *L) {
   return text;
 }
 
-/* A table that lists nothing in order may still have entries, as { q = 1 } has; it must not pass for one of
- * no axes. */
+/* A table without list entries may still have others, as { q = 1 }; it must not pass as having no axes. */
 static void check_listed(lua_State *L, const char *owner, lua_Unsigned n) {
   lua_pushnil(L);
   while (lua_next(L, -2) != 0) {

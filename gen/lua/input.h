@@ -12,7 +12,7 @@ void input_suggest(lua_State *L, front_suggestion *s);
 /* Raises if the value at `index` is an input with indices still missing. */
 void input_refuse_unindexed(lua_State *L, int index, const char *what);
 int input_num_axes(lua_State *L, int index);
-/* The name of the input without axes that the traced number at `index` is; NULL: it is none. */
+/* The name of the input without axes behind the traced number at `index`; NULL: it is none. */
 const char *input_number_name(lua_State *L, int index);
 
 /* The integer variables that are visible to every hook. */

@@ -181,10 +181,10 @@ int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_wo
   return alone + (next_to_hooks < 1024 ? next_to_hooks : 1024);
 }
 
-/* From what 25 specs of examples/, tests/specs/ and other places spill in each row of the tables, D 64 and 128:
- * sm90's backward 308 to 692 bytes, then none in sm80's first or second tiles, 2000 and more none in its third;
- * sm80's backward up to D 64 up to 324 bytes, then 28 at most with chunks of 16, and 388 to 952 none in
- * 64 x 64; sm80's forward up to 204, then 60 at most with one stage, all but once. */
+/* Spills of 25 specs of examples/, tests/specs/ and other places in each row of the tables, D 64 and 128:
+ * sm90's backward 308 to 692 bytes, then none in sm80's first or second tiles, 2000 and more none in its
+ * third; sm80's backward up to D 64 up to 324 bytes, then 28 at most with chunks of 16, and 388 to 952 none
+ * in 64 x 64; sm80's forward up to 204, then 60 at most with one stage, with one exception. */
 int policy_tiles_skipped(const plan *p, int spills) {
   const bool backward = p->pass == LUATTN_BACKWARD, narrow = p->head_dim <= 64 && p->head_dim_v <= 64;
   if (p->family == LUATTN_SIMT) return spills > 200;

@@ -34,19 +34,19 @@ enum {
   /* The most operations of a gradient's factor that are repeated for each element whose dS is summed by
    * itself. */
   POLICY_FEW_OPERATIONS = 4,
-  /* Choices of tiles that are compiled for a spec, if one of them can be used at all. */
+  /* The most choices of tiles that are compiled for a spec, if one of them is usable. */
   POLICY_COMPILES_MAX = 2,
-  /* Bytes that bias rows in registers may make a kernel spill more. */
+  /* Additional spilled bytes that bias rows in registers may cause. */
   POLICY_BIAS_ROWS_SPILL = 200,
-  /* Functions of so many instructions are called by hooks with many of them: sines, powers, erf. NVRTC takes
-   * three times as long for 64 sines in one hook as for a kernel without, 16 times for 200, and next to no time
-   * for calls of one. They run slower, as they are long anyway. */
+  /* Functions with at least this many instructions are called by hooks that have many of them: sines, powers,
+   * erf. NVRTC takes three times as long for 64 inlined sines in a hook as for a kernel without, 16 times for
+   * 200, and next to no time for calls of one. Calls are slower, but such hooks are long anyway. */
   POLICY_LONG_OP = 24,
   POLICY_CALLED_OPS_MIN = 4000,
-  /* Operations of a score whose bounds tell which tiles have no weight: NVRTC takes a hundred times as long as for
-   * a kernel without where there are 600. */
+  /* The most operations of a score with bounds for tile skipping: at 600, NVRTC takes a hundred times as long
+   * as for a kernel without. */
   POLICY_SKIP_BOUNDS_MAX = 48,
-  /* Operations that an initializer may reach: NVRTC's front end takes a second for tens of
+  /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of
    * millions. */
   POLICY_INITIALIZER_MAX = 20000,
   /* Rows of the table from which tuning steps: later rows are there for their few registers. */
@@ -98,8 +98,8 @@ bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool ma
  * 390 in all such a kernel is 1.4 times as fast as the next. Three consumers of the sm90 forward spill around
  * each call: 144 bytes there cost two thirds of the speed. */
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work);
-/* After `spills` bytes that were too many, choices of the table that spill too much as well, and are not compiled
- * to find that out. */
+/* After `spills` bytes that were too many, the choices of the table that would spill too much as well, and
+ * are not compiled. */
 int policy_tiles_skipped(const plan *p, int spills);
 /* Staged bias rows make a sm90 backward kernel 1.05 to 1.5 times as fast up to 190 spilled bytes of
  * luattn_dkdv, and cost it 0.09 of its speed at 270 and 290, where it is better without. Above head dim 128

@@ -1,17 +1,17 @@
-// ops/offsets.cuh: which part of a whole a call's tensors are (abi/params.h, LuattnOffsets). For generated
-// code of images that are compiled with offsets. Kernels, tiles and inputs go by the tensors' own positions and
-// heads, from 0 on; a spec's expressions by those of the whole. Generated code adds an offset where it reads a
-// position, a head or a length, and takes it off again where it says which of the tensors' positions are
-// kept, or where in an input it reads.
+// ops/offsets.cuh: the offsets of a call whose tensors are a part of a whole (abi/params.h, LuattnOffsets).
+// For generated code of images that are compiled with offsets. Kernels, tiles and inputs use the tensors' own
+// positions and heads, from 0 on; a spec's expressions use those of the whole. Generated code adds an offset
+// where it reads a position, a head or a length, and subtracts it where it returns kept positions of the
+// tensors, or indexes an input.
 #pragma once
 #include "ops/hook_types.cuh"
 
 struct Offsets {
-  int q, kv, h, hkv;  // what to add to the tensors' positions and heads
+  int q, kv, h, hkv;  // added to the tensors' positions and heads
   int q_len, kv_len, heads, heads_kv;
 };
 
-// What the device holds is clamped, so that no position of the whole leaves the range for which the spec's
+// Values from the device are clamped, so that no position of the whole leaves the range for which the spec's
 // arithmetic is exact.
 LUATTN_FN int offset_of(const int *of_batch, int number, int b, int most, int length) {
   return of_batch == nullptr ? number : max(min(__ldg(of_batch + b), most - length), 0);
@@ -31,10 +31,10 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   return made;
 }
 
-// An index of the whole as one of the tensors', which may lie outside of the axis.
+// Converts an index of the whole to the tensors', which may lie outside of the axis.
 LUATTN_FN int own_index(int index, int offset) { return max(index, -2147483647 + offset) - offset; }
 
-// Of positions [lo, hi) of the whole, those of the tensors', of which there are `len`.
+// Converts positions [lo, hi) of the whole to the tensors', clipped to their `len`.
 LUATTN_FN Range own_range(int lo, int hi, int offset, int len) {
   const int first = max(min(lo, offset + len), offset);
   return {first - offset, max(min(hi, offset + len), first) - offset};

@@ -102,7 +102,7 @@ struct SequenceKind<true> {
 template <class Config>
 using SequenceOf = typename SequenceKind<Config::packed>::type;
 
-// What kernels take.
+// The parameters that kernels take.
 template <bool Offsets, class Params>
 struct ParamsKind {
   using type = Params;

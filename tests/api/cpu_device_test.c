@@ -1,5 +1,5 @@
-/* cpu_device_test.c: an engine on the CPU: the calls of a GPU's, refusals in its words, and neither libcuda
- * nor NVRTC. */
+/* cpu_device_test.c: an engine on the CPU: the same calls as on a GPU, errors with the same messages, and
+ * neither libcuda nor NVRTC. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void fill(api_call *c) {
   for (int h = 0; h < API_HEADS; h++) floats(&c->slopes)[h] = 0.125f * (float)(h + 1);
 }
 
-/* ---- the same sums in double, from their formulas: a tanh cap, ALiBi, causal ---- */
+/* ---- the same computation in double, from the formulas: a tanh cap, ALiBi, causal ---- */
 
 typedef struct plain {
   double o[API_LEN][API_DIM], lse[API_LEN], dq[API_LEN][API_DIM], dk[API_LEN][API_DIM], dv[API_LEN][API_DIM];
@@ -123,7 +123,7 @@ static void both_passes(void **state) {
   }
 }
 
-/* Nothing of CUDA is looked for: both are named, and are no libraries. */
+/* Nothing of CUDA is opened: both variables name files that are no libraries. */
 static void without_cuda(void **state) {
   (void)state;
   api_call c;
@@ -193,7 +193,7 @@ static void describe(void **state) {
   api_close(&c);
 }
 
-/* ---- what a GPU refuses ---- */
+/* ---- errors of a GPU ---- */
 
 typedef struct spoiled {
   api_call c;
@@ -316,7 +316,7 @@ static void streams_and_options(void **state) {
   api_close(&c);
 }
 
-/* Specs that no kernel computes. */
+/* Specs that no GPU kernel computes. */
 static void specs_of_no_kernel(void **state) {
   (void)state;
   static const char source[] =
@@ -345,7 +345,7 @@ static void specs_of_no_kernel(void **state) {
   api_close(&c);
 }
 
-/* Types of all kinds side by side, any strides, and head dims beyond a kernel's. */
+/* Mixed types, any strides, and head dims beyond a kernel's. */
 static void takes_more_when_relaxed(void **state) {
   (void)state;
   luattn_engine *engine = api_engine(&relaxed);

@@ -1,4 +1,4 @@
-/* batch_test.c: what luattn_batch_open refuses, and what a call's tensors make of a batch. */
+/* batch_test.c: errors of luattn_batch_open, and a batch's values for a call's tensors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

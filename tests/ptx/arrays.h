@@ -1,5 +1,5 @@
-/* arrays.h: arrays of a storage type on the host and on the device of an engine, for programs that run on the PTX machine or on a
- * GPU. What fails there ends the program. */
+/* arrays.h: arrays of a storage type on the host and on the device of an engine, for programs that run on the
+ * PTX machine or on a GPU. A failure ends the program. */
 #ifndef LUATTN_TESTS_PTX_ARRAYS_H
 #define LUATTN_TESTS_PTX_ARRAYS_H
 

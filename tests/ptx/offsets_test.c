@@ -1,8 +1,9 @@
-/* offsets_test.c: parts of a whole (luattn/batch.h), from luattn_forward and luattn_backward to the kernels, which a machine without a
- * GPU runs. A whole is cut in two along heads, queries and keys; each of the eight parts is a call of its own, with its offsets
- * and slices of the inputs. Merged on the host, they give what the CPU path gives for the whole in one call: O and lse of
- * forward, and of backward dq, dk, dv and the gradients of inputs. Then offsets that differ from one batch entry to the
- * next, on the device, which are changed between two launches of one handle.
+/* offsets_test.c: parts of a whole (luattn/batch.h), from luattn_forward and luattn_backward to the kernels,
+ * which the PTX machine executes. A whole is split in two along heads, queries and keys; each of the eight
+ * parts is a call of its own, with its offsets and slices of the inputs. Merged on the host, they equal the
+ * CPU path's result for the whole in one call: O and lse of forward, and of backward dq, dk, dv and the
+ * gradients of inputs. Then offsets that differ between batch entries, on the device, which are changed
+ * between two launches of one handle.
  *
  * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
  */
@@ -81,8 +82,8 @@ static const int64_t shapes[NUM_TENSORS][4] = {
 enum { ELEMENTS = BATCH * HEADS * Q_LEN * DIM };
 
 typedef struct whole {
-  array t[NUM_TENSORS], lse, input;     /* what calls are given, and, of O and lse, what the CPU computed */
-  double *want[NUM_TENSORS], *want_lse; /* by the CPU */
+  array t[NUM_TENSORS], lse, input;     /* arguments of calls, and, for O and lse, the CPU's results */
+  double *want[NUM_TENSORS], *want_lse; /* from the CPU */
   double *want_grad;
   int input_dims;
 } whole;
@@ -118,7 +119,7 @@ static double *doubles(const array *a) {
   return x;
 }
 
-/* On the CPU, in one call, without offsets. */
+/* Computes the whole on the CPU, in one call, without offsets. */
 static void compute(const luattn_spec *spec, const spec_row *row, whole *w) {
   static const int64_t lse_shape[] = {BATCH, HEADS, Q_LEN};
   DLTensor t[NUM_TENSORS], lse = on_cpu(w->want_lse, lse_shape, 3);
@@ -223,7 +224,7 @@ typedef struct run {
   const luattn_batch *batch;
 } run;
 
-/* Adds a contiguous array, of the part's shape, to the part's place in the whole's. */
+/* Adds a contiguous array, of the part's shape, at the part's place in the whole. */
 static void add_to(double *sum, const array *whole_shape, const char *axes, const part *p, const array *part_array) {
   slice s;
   cut(whole_shape, axes, p, &s);
@@ -238,7 +239,7 @@ static void add_to(double *sum, const array *whole_shape, const char *axes, cons
   }
 }
 
-/* What the parts give, put together. */
+/* The merged results of the parts. */
 typedef struct merged {
   double *sum[NUM_TENSORS]; /* of O: not divided yet */
   double *most, *weight;    /* of a row: the largest lse so far, and the sum of exp(lse - most) */
@@ -327,7 +328,7 @@ static void close_merged(merged *m) {
   free(m->most), free(m->weight), free(m->grad);
 }
 
-/* The largest difference, in units of the largest number that is wanted. */
+/* The largest difference, in units of the largest expected number. */
 static double difference(const double *got, const double *want, size_t n) {
   double most = 1e-30, worst = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -337,7 +338,7 @@ static double difference(const double *got, const double *want, size_t n) {
   return worst / most;
 }
 
-/* Each part rounds once what the whole rounds once, and there are at most four of them to a sum. */
+/* Each part rounds once what the whole rounds once, and at most four of them add up to a sum. */
 static bool judge(const run *r, const char *what, const char *of, double off) {
   const double allowed = r->k == F64 ? 1e-12 : r->k == F32 ? 2e-5 : 16 * kind_unit[r->k];
   if (off <= allowed) return true;
@@ -393,7 +394,8 @@ static bool check_parts(run *r, whole *w) {
   return ok;
 }
 
-/* Offsets of each batch entry, on the device: queries of which the two entries have other ones. Only rows are compared. */
+/* Offsets of each batch entry, on the device: only rows are compared, since the two entries have different
+ * ones. */
 static bool check_arrays(run *r, whole *w) {
   enum { LEN = 40 };
   static const int first[][BATCH] = {{13, 90}, {110, 0}, {-5, 1000}}, real[][BATCH] = {{13, 90}, {110, 0}, {0, Q_LEN - LEN}};

@@ -410,7 +410,7 @@ static void every_bad_argument_is_named(void **state) {
 
 BEND(all_host, (void)p)
 
-/* What has to do with a device, its memory and its grids alone. */
+/* Errors that concern only a device, its memory and its grids. */
 static bool is_of_gpu(bend *b) {
   static bend *const of_gpu[] = {v_device_type,   q_on_cpu,       q_on_device_1,     input_on_cpu,
                                  q_null,          no_workspace,   offsets_elsewhere, odd_workspace,
@@ -426,8 +426,8 @@ static void bend_on_host(problem *p, luattn_pass pass, bend *b) {
   b(p);
 }
 
-/* A kernel of the CPU path refuses what one of a GPU does, in its words, before anything is computed. One
- * that is relaxed leaves it to the CPU path. */
+/* A kernel of the CPU path refuses what a GPU kernel refuses, with the same messages, before anything is
+ * computed. A relaxed one leaves it to the CPU path. */
 static void the_cpu_refuses_the_same(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {

@@ -104,7 +104,7 @@ static void test_spills(void **state) {
   luattn_spec_free(spec);
 }
 
-/* How often the main kernel is compiled for SPEC, where NVRTC does what `mode` says. */
+/* Counts how often the main kernel is compiled for SPEC, with NVRTC in this mode. */
 static long compilations(const luattn_target *target, const char *mode) {
   folder dir = folder_new();
   char path[128];
@@ -125,7 +125,7 @@ static long compilations(const luattn_target *target, const char *mode) {
   return count;
 }
 
-/* However many tiles the table has, two are compiled, and none that spill as those did; more only where there is
+/* However many tiles the table has, two are compiled, and none that would spill alike; more only if there is
  * no code otherwise. */
 static void test_two_compilations(void **state) {
   (void)state;

@@ -1,5 +1,5 @@
-/* threads_test.c: the CPU path on several threads: the same bits for every number of them, and how many there
- * are. */
+/* threads_test.c: the CPU path on several threads: the same bits for every number of threads, and their
+ * number. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -115,7 +115,7 @@ static void run(whole_call *w, int threads) {
   if (luattn_cpu_backward(w->spec, &w->c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
 }
 
-/* Outputs are NaN before each run: what a thread leaves out shows. */
+/* Outputs are NaN before each run, so that unwritten elements show. */
 static void same_as_one_thread(whole_call *w, const char *what, const int *threads, int count) {
   tensor *out[OUTPUTS];
   void *first[OUTPUTS];
@@ -160,7 +160,7 @@ static void same_bits(void **state) {
   }
 }
 
-/* ---- how many ---- */
+/* ---- number of threads ---- */
 
 static int threads_of(whole_call *w, int asked) {
   luattn_error err;
@@ -196,7 +196,7 @@ static void how_many(void **state) {
   unsetenv("LUATTN_NUM_THREADS");
 }
 
-/* Where the system starts no more threads, those that there are do the work. */
+/* If the system starts no more threads, the existing ones do the work. */
 static void fewer_than_asked(void **state) {
   (void)state;
   static const int size[7] = {1, 2, 1, 200, 200, 8, 8}, threads[] = {4};

@@ -543,7 +543,7 @@ static void test_out_of_memory(void **state) {
   out_of_memory(HERE "/specs/positions.lua");
 }
 
-/* Many long functions in a hook are called, each of which stands there once; a few are not, nor short ones. */
+/* Many long functions in a hook are called, with one copy of each; a few are not, nor short ones. */
 static void test_long_functions(void **state) {
   (void)state;
   static const char chain[] =
@@ -566,7 +566,7 @@ static void test_long_functions(void **state) {
   luattn_text_free(text);
 }
 
-/* Conditions at the end of a chain are assigned, so that NVRTC's front end does not look behind them. */
+/* Conditions at the end of a chain are assigned, so that NVRTC's front end does not evaluate them. */
 static void test_long_initializers(void **state) {
   (void)state;
   static const char chain[] =

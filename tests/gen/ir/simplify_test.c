@@ -141,7 +141,7 @@ static void test_ranges_meet(void **state) {
 }
 
 /* A comparison sees REAL operands bit for bit as they were written. */
-/* One comparison in two forms, of which one alone is in normal form: what a negation makes of it is not. */
+/* One comparison in two forms, only one of which is normal: the negation of the other is not. */
 static void test_equal_comparisons(void **state) {
   fixture *f = *state;
   ir *g = f->g;
