@@ -80,7 +80,7 @@ static const char *side_text(ir_ref lo, ir_ref hi) {
   return lo != IR_NONE ? "bounded below" : hi != IR_NONE ? "bounded above" : "not bounded";
 }
 
-static void describe_line(text *how, const char *name, const mask_intervals *m) {
+static void describe_intervals(text *how, const char *name, const mask_intervals *m) {
   static const char *const kept[2] = {"an interval", "two intervals"};
   if (m->count == 0) return;
   text_add(how, "; %s: %s", name, kept[m->count - 1]);
@@ -97,8 +97,8 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   }
   text_add(&how, "kv of a q tile: %s; q of a kv tile: %s; tiles inside are classified by interval arithmetic",
            side_text(m->kv_lo, m->kv_hi), side_text(m->q_lo, m->q_hi));
-  describe_line(&how, "kv of a row", &m->rows);
-  describe_line(&how, "q of a column", &m->columns);
+  describe_intervals(&how, "kv of a row", &m->rows);
+  describe_intervals(&how, "q of a column", &m->columns);
   for (int i = 0; i < m->num_stats; i++) {
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
              t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
@@ -128,13 +128,13 @@ static bool fits(const ir *g, mask_info *m, ir_ref side) {
 
 /* A kernel adds rest_lo to the start of a grid row, which may lie in a tile that extends beyond the
  * length. */
-static void limit_line(ir *g, mask_info *m, mask_intervals *line, ir_var len) {
+static void limit_intervals(ir *g, mask_info *m, mask_intervals *kept, ir_var len) {
   enum { WIDEST = 512 }; /* at least a tile */
   const ir_ref ends = ir_op2(g, IR_ADD, ir_variable(g, len, 0), ir_int(g, WIDEST));
-  const ir_ref rest_lo = line->rest_lo == IR_NONE ? IR_NONE : ir_op2(g, IR_ADD, line->rest_lo, ends);
-  const ir_ref side[] = {line->lo[0], line->hi[0], line->lo[1], line->hi[1], rest_lo, line->rest_hi};
-  for (size_t i = 0; i < sizeof side / sizeof side[0] && line->count > 0; i++)
-    if (!fits(g, m, side[i])) *line = (mask_intervals){.count = 0};
+  const ir_ref rest_lo = kept->rest_lo == IR_NONE ? IR_NONE : ir_op2(g, IR_ADD, kept->rest_lo, ends);
+  const ir_ref side[] = {kept->lo[0], kept->hi[0], kept->lo[1], kept->hi[1], rest_lo, kept->rest_hi};
+  for (size_t i = 0; i < sizeof side / sizeof side[0] && kept->count > 0; i++)
+    if (!fits(g, m, side[i])) *kept = (mask_intervals){.count = 0};
 }
 
 /* The spec's own integer arithmetic sets max_len. A range that would overflow at lengths in use is dropped
@@ -152,8 +152,8 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
   if (m->max_len == 0) m->too_large = ir_int_overflow(t->g, root, n, 1, &m->largest);
   for (int i = 0; i < 4; i++)
     if (!fits(t->g, m, *side[i])) *side[i] = IR_NONE;
-  limit_line(t->g, m, &m->rows, VAR_KV_LEN);
-  limit_line(t->g, m, &m->columns, VAR_Q_LEN);
+  limit_intervals(t->g, m, &m->rows, VAR_KV_LEN);
+  limit_intervals(t->g, m, &m->columns, VAR_Q_LEN);
   if (m->rows.count > 0) return;
   m->rest = m->bounds = IR_NONE;
   if (m->columns.apart) m->columns = (mask_intervals){.count = 0};

@@ -2,8 +2,8 @@
  *
  * A comparison is brought into the form f(main) <= U, where U bounds everything else over the interval of the
  * other position (symbolic interval arithmetic). f is then inverted from outside in: sums, products by
- * constants, floor divisions, min, max, abs and select. What cannot be inverted gives no bound, which is
- * always sound. `and` intersects, `or` takes the hull, or of a single line two intervals.
+ * constants, floor divisions, min, max, abs and select. An expression that cannot be inverted gives no bound,
+ * which is always sound. `and` intersects; `or` takes the hull or, for a single row or column, two intervals.
  */
 #include "gen/analysis/range.h"
 

@@ -111,7 +111,7 @@ static void sums_of_ds(writer *w) {
 }
 
 /* The places that the only term of `kind` adds to; axis: the one that only q indexes, or -1. */
-static void line(writer *w, const char *name, int kind, int axis) {
+static void gradient_row(writer *w, const char *name, int kind, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
   open_function(w, writer_format(w, "GradRow<Real> %s(" PH ", int q, int kv)", name));
   body_begin(w, lowered_sum_has[kind], "");
@@ -289,8 +289,8 @@ const char *emit_grad(writer *w) {
   grad(w);
   sums_of_ds(w);
   if (f->facts.same_bucket) alike(w);
-  if (f->distance_step != 0) line(w, "distance_grad_row", SUM_DISTANCE, -1);
-  if (f->pairs_in_row) line(w, "pair_grad_row", SUM_ELEMENT, f->pairs_q_axis);
+  if (f->distance_step != 0) gradient_row(w, "distance_grad_row", SUM_DISTANCE, -1);
+  if (f->pairs_in_row) gradient_row(w, "pair_grad_row", SUM_ELEMENT, f->pairs_q_axis);
   if (f->num_acc > 0) flush(w);
   close_struct(w);
   return "Grad";

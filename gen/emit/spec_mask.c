@@ -182,8 +182,8 @@ static void remainders(writer *w, const char *signature, const mask_intervals *m
 
 /* The mask intervals of a row or a column: `name`_interval and, where they are requested, the second one and
  * remainders. */
-static void line(writer *w, const char *name, const char *position, const char *axis, const mask_intervals *m,
-                 int ranges) {
+static void interval_functions(writer *w, const char *name, const char *position, const char *axis,
+                               const mask_intervals *m, int ranges) {
   arena *a = w->f->a;
   if (ranges == 0) return;
   range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), axis, m->lo[0], m->hi[0]);
@@ -237,8 +237,8 @@ const char *emit_mask(writer *w) {
   tile_class(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);
   if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "q", m->q_lo, m->q_hi);
-  line(w, "row", "q0", "kv", &m->rows, row_intervals(w));
-  line(w, "column", "kv0", "q", &m->columns, column_intervals(w));
+  interval_functions(w, "row", "q0", "kv", &m->rows, row_intervals(w));
+  interval_functions(w, "column", "kv0", "q", &m->columns, column_intervals(w));
   close_struct(w);
   return "Mask";
 }

@@ -68,7 +68,7 @@ static void test_holds(void **state) {
     for (size_t d = 0; d < COUNT(dtypes); d++) assert_int_equal(failures(examples[i], dtypes[d], NULL), 0);
 }
 
-/* In a half type, whose errors along a direction may hide one wrong gradient, all of them. */
+/* Makes all gradients wrong in a half type, whose errors along a direction may hide a single wrong one. */
 static void test_finds(void **state) {
   static const char *const wrong[] = {"dq", "dk", "dv"};
   (void)state;

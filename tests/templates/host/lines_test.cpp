@@ -1,8 +1,8 @@
-// lines_test.cpp: which number of an input a thread of the sm90 backward reads ahead for each element
-// (LineTerms), and which pieces of the input its producer asks for before (prefetch_lines): lines that begin
-// anywhere, are longer or shorter than the keys, and lie as an input's strides say; tiles that end past the
-// queries; all parts in which kernels read them. The instructions are emulated: what is read from outside the
-// input, or from where no number begins, fails.
+// lines_test.cpp: which bias-row element a thread of the sm90 backward loads ahead for each score
+// (LineTerms), and which cache lines its producer prefetches (prefetch_lines): bias rows that begin anywhere,
+// are longer or shorter than the keys, and lie as an input's strides say; tiles that end past the queries;
+// all parts in which kernels load them. The instructions are emulated: reads outside the input, or misaligned
+// ones, fail.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -84,9 +84,9 @@ static u64 address_of(const Given &x, int q, int place) {
 
 // ---- a tile ----
 
-static std::set<u64> pieces_wanted;  // those of numbers that are read at their own index, not a clamped one
+static std::set<u64> pieces_wanted;  // those of elements that are read at their own index, not a clamped one
 
-// The number of column j, for query q and key kv.
+// The element of column j, for query q and key kv.
 template <class Stored, class Lines>
 static void check_number(const Given &x, const Lines &lines, int half, int j, int q, int kv) {
   const int size = x.input().size[2], index = kv + x.shift, place = max(min(index, size - 1), 0);
@@ -100,8 +100,8 @@ static void check_number(const Given &x, const Lines &lines, int half, int j, in
   if (index == place) pieces_wanted.insert(at / 128);
 }
 
-// A lane of a warp, whose first key is kv0, in the order in which kernels do it: the first part; then beside
-// each column the part that begins as many columns further on, where one does.
+// A lane of a warp, whose first key is kv0, in the kernels' order: the first part; then with each column the
+// part that begins as many columns further on, if one does.
 template <class Stored, int Octets, int Parts>
 static void read_columns(const Given &x, int kv0, int lane) {
   constexpr int cols = 2 * Octets, part = cols / Parts;
@@ -126,7 +126,7 @@ static void read_columns(const Given &x, int kv0, int lane) {
   }
 }
 
-// What a producer's warp asks for, and all warps of consumers read.
+// What a producer's warp prefetches, and all warps of consumers read.
 template <class Stored, int Octets, int Parts, int Keys>
 static void read_tile(const Given &x) {
   const int lane = int(threadIdx.x);
@@ -135,7 +135,7 @@ static void read_tile(const Given &x) {
     read_columns<Stored, Octets, Parts>(x, x.kv0 + warp * 16, lane);
 }
 
-// Of a line wholly before or behind the input's, whose one number all keys get, nothing need be asked for.
+// A row entirely before or past the input's, whose only element all keys get, need not be prefetched.
 template <class Stored, int Octets, int Parts, int Keys>
 static void check_tile(const Given &x) {
   asks = 0;
