@@ -166,7 +166,7 @@ template <class Spec, class Config, int Which, int Width, class Order = PlainRow
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
                              const LuattnTensor &dst, int heads, int len, const u32 *first_store = nullptr) {
   using Elem = typename Config::Elem;
-  const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
+  const SequenceOf<Config> site(p, b, int(blockIdx.y));
   if (site.h >= heads || from == nullptr) return;
   if constexpr (reads_row<Spec, Which>) {
     finish_rows<Spec, Config, Which, Width, Order>(p, b, from, src, dst, heads, len);

@@ -65,7 +65,7 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
 // Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn or the claim
 // of its q tile, and the counter that kv tiles are drawn from.
 template <class Spec, class Config, class RowOrder>
-LUATTN_FN void prepare_sums(const LuattnParams &p, const Site &site, int first) {
+LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &site, int first) {
   constexpr int width = Config::head_dim;
   using Need = Needs<Spec, Config>;
   static_assert(!Need::dq_first_store || Config::tile_m == aux_tile);
@@ -108,7 +108,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
   constexpr int width = Config::head_dim_v;
-  const Site site{int(blockIdx.z), int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
+  const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds)
     find_stats<Spec>(p);

@@ -21,8 +21,8 @@ LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
 // Where no other score adds to the places of a tile of rows queries from q0 on, they take it by stores, which
 // are twice as fast. A tile that ends past the queries adds to the last one's places.
 template <class Spec>
-LUATTN_FN bool may_store(const LuattnParams &p, int q0, int rows) {
-  return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= p.shape.q_len;
+LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int rows) {
+  return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
 // A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
@@ -47,10 +47,10 @@ struct PairSums {
     // then nobody stores, for nothing orders the two. A deterministic kernel, which adds one by one, has
     // none.
     constexpr bool skips_zeros = Config::deterministic;
-    if (!skips_zeros) line.index = kv0 < p.shape.kv_len ? line.index : line.size - 16;
+    if (!skips_zeros) line.index = kv0 < site.kv_len ? line.index : line.size - 16;
     if (line.row == nullptr) return true;
-    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return skips_zeros && kv0 >= p.shape.kv_len;
-    if (may_store<Spec>(p, q0, TileM) && (skips_zeros || line.index <= line.size - 32))
+    if (!lies_in_quads(line, 16) || !keeps_zeros(line)) return skips_zeros && kv0 >= site.kv_len;
+    if (may_store<Spec>(p, site, q0, TileM) && (skips_zeros || line.index <= line.size - 32))
       put_quads<true>(line, ds);
     else
       put_quads<false>(line, ds);

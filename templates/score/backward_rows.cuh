@@ -27,12 +27,11 @@ LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const
   for (int i = 0; i < Spec::num_acc; ++i) acc.x[i] = !Masked || kept ? sum.x[i] : acc.x[i];
 }
 
-// Row numbers of one row, as prepare wrote them.
-template <class Spec>
-LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Site &site, int q) {
+// Row numbers of one row, as prepare wrote them, in PlainRows.
+template <class Spec, class Sequence>
+LUATTN_FN typename Spec::BwdRow load_bwd_row(const LuattnParams &p, const Sequence &site, int q) {
   typename Spec::BwdRow row = {};
-  const i64 plane = i64(p.shape.batch) * p.shape.heads * site.q_len,
-            at = (i64(site.b) * p.shape.heads + site.h) * site.q_len + q;
+  const i64 plane = site.q_rows(p), at = site.q_index(p, q);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
     row.x[i] = static_cast<const typename Spec::Real *>(p.scratch.bwd_rows)[i * plane + at];

@@ -36,7 +36,7 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 // acc either. One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles
 // have one without a branch, 7 % faster.
 template <bool WithInputs, class Spec, class Config>
-LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
+LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                          const typename Spec::Head &head, int q0, int kv0, bool masked,
                          const DistanceTable<Spec, Config> &terms, typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
@@ -79,7 +79,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
     const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.h / p.shape.group;
+    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
@@ -125,9 +125,9 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
       const int at = q0 + t.row_at(r);
       Real *row;
       if constexpr (Spec::has_query_mod)
-        row = acc_row<dim, Real>(p.scratch.dq_acc, p.shape.heads, site.q_len, site.b, site.h, at);
+        row = site.template q_acc_row<PlainRows, dim, Real>(p, p.scratch.dq_acc, site.b, site.h, at);
       else
-        row = row_of<Real>(p.tensors.dq, site.b, site.h, at);
+        row = site.template q_row<Real>(p.tensors.dq, at);
       t.template store<dim>(row, dq[r], Spec::has_query_mod ? Real(1) : Real(p.scale), wide, at < site.q_len);
     }
   }
@@ -135,8 +135,8 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
 
 // One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the
 // workspace.
-template <bool ToAcc, int Width, class T, class Real, int Each>
-LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0,
+template <bool ToAcc, int Width, class T, class Sequence, class Real, int Each>
+LUATTN_FN void store_kv(const T &t, const LuattnParams &p, const Sequence &site, int h_kv, int kv0,
                         const Real (&x)[T::rows_n][Each], const LuattnTensor &out, void *acc, Real scale) {
   if (ToAcc ? acc == nullptr : out.data == nullptr) return;
   const bool wide = ToAcc ? allows_16_bytes(acc) : allows_16_bytes<Real>(out);
@@ -145,10 +145,10 @@ LUATTN_FN void store_kv(const T &t, const LuattnParams &p, int b, int h, int kv0
     const int at = kv0 + t.group * T::rows_n + r;
     Real *row;
     if constexpr (ToAcc)
-      row = acc_row<Width, Real>(acc, p.shape.heads_kv, p.shape.kv_len, b, h, at);
+      row = site.template kv_acc_row<PlainRows, Width, Real>(p, acc, 0, site.b, h_kv, at);
     else
-      row = row_of<Real>(out, b, h, at);
-    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < p.shape.kv_len);
+      row = site.template kv_row<Real>(out, h_kv, at);
+    t.template store<Width>(row, x[r], ToAcc ? Real(1) : scale, wide, at < site.kv_end(p));
   }
 }
 
@@ -172,7 +172,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
                      v = kv_slab<Real>(of_block, p.tensors.v, h_kv, kv0);
 
 #pragma unroll 1
-    for (int h = h_kv * p.shape.group; h < (h_kv + 1) * p.shape.group; ++h) {
+    for (int h = of_block.first_head(p, h_kv); h < of_block.first_head(p, h_kv + 1); ++h) {
       const SequenceOf<Config> site(p, b, h);
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
@@ -238,9 +238,11 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     }
 
     if constexpr (Need::dk)
-      store_kv<Spec::has_key_mod, dim>(t, p, b, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc, Real(p.scale));
+      store_kv<Spec::has_key_mod, dim>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc,
+                                       Real(p.scale));
     if constexpr (Need::dv)
-      store_kv<Spec::has_value_mod, dim_v>(t, p, b, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc, Real(1));
+      store_kv<Spec::has_value_mod, dim_v>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc,
+                                           Real(1));
   }
 }
 

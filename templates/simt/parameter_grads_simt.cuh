@@ -7,6 +7,7 @@
 #pragma once
 #include "contract/needs.cuh"
 #include "simt/tile_products.cuh"
+#include "work/sequence.cuh"
 
 template <class Spec, class Config>
 struct SumsSimt {
@@ -25,7 +26,7 @@ struct SumsSimt {
   // Where the block is.
   struct At {
     const LuattnParams &p;
-    const Site &site;
+    const SequenceOf<Config> &site;
     const typename Spec::Head &head;
     Acc &acc;
     int q0, kv0;
@@ -44,7 +45,7 @@ struct SumsSimt {
 #pragma unroll
       for (int i = 0; i < columns; ++i) {
         const int n = int(threadIdx.x) % N + i * T::threads, kv = at.kv0 + n;
-        if (n < N && kv < at.p.shape.kv_len) Spec::add_col(at.p, at.site, at.head, kv, col[i], at.acc);
+        if (n < N && kv < at.site.kv_end(at.p)) Spec::add_col(at.p, at.site, at.head, kv, col[i], at.acc);
       }
   }
 
@@ -79,7 +80,7 @@ struct SumsSimt {
       for (int c = 0; c < T::cols; ++c) sum += at.ds[m * T::weight_stride + t.col_at(c)];
 #pragma unroll
       for (int i = T::lanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, i);
-      if (t.lane == 0 && q < at.p.shape.q_len && sum != Real(0))
+      if (t.lane == 0 && q < at.site.q_end(at.p) && sum != Real(0))
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

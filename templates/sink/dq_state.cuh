@@ -3,6 +3,7 @@
 #pragma once
 #include "abi/workspace.h"
 #include "contract/needs.cuh"
+#include "work/sequence.cuh"
 
 // How many numbers of p.scratch.turns a q tile has.
 template <class Config>
@@ -12,7 +13,7 @@ inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Conf
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
   return p.scratch.turns + LUATTN_TURNS_FIRST +
-         ((i64(b) * p.shape.heads + h) * ceil_div(p.shape.q_len, Config::tile_m) + first / Config::tile_m) *
+         SequenceOf<Config>::template q_tile_index<Config::tile_m>(p, b, h, first / Config::tile_m) *
              turns_of_tile<Config>;
 }
 

@@ -52,6 +52,7 @@
 #include "sm80/parameter_grads_sm80.cuh"
 #include "source/cp_async_tile.cuh"
 #include "work/dq_order.cuh"
+#include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
 // In order: the shape of a block and its shared memory; what a thread holds; P and dS of its elements;
@@ -121,7 +122,7 @@ struct BwdSm80 {
   // ---- a thread's view ----------------------------------------------------------------------------------
 
   const LuattnParams &p;
-  Site site;  // site.h: the q head at work
+  SequenceOf<Config> site;  // site.h: the q head at work
   Head head;
   Col col[frags][2];
   Acc acc;
@@ -133,7 +134,7 @@ struct BwdSm80 {
 
   __device__ __forceinline__ BwdSm80(const LuattnParams &p, unsigned char *shared, KvBlock at)
       : p(p),
-        site{at.b, at.h * p.shape.group, p.shape.q_len, p.shape.kv_len},
+        site(p, at.b, SequenceOf<Config>::first_head(p, at.h)),
         shared(shared),
         base(shared_address(shared)),
         thread(threadIdx.x),
@@ -178,7 +179,7 @@ struct BwdSm80 {
     for (int f = 0; f < frags; ++f)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), p.shape.kv_len - 1));
+        col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     sums.enter_head();
   }
@@ -258,8 +259,8 @@ struct BwdSm80 {
       next_octet<c_s, chunk_tiles, frags>(s);
       next_octet<c_dp, chunk_tiles, frags>(dp);
     }
-    set_apart<c_s, chunk_blocks>(p.shape.q_len >> 31);
-    set_apart<c_dp, chunk_blocks>(p.shape.q_len >> 31);
+    set_apart<c_s, chunk_blocks>(site.q_end(p) >> 31);
+    set_apart<c_dp, chunk_blocks>(site.q_end(p) >> 31);
   }
 
   // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. What a
@@ -275,7 +276,7 @@ struct BwdSm80 {
   }
   __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage,
                                                bool (&kept)[chunk_rows]) const {
-    const int m = in_tile(column, c), kv_end = q0 + m < p.shape.q_len ? p.shape.kv_len : 0;
+    const int m = in_tile(column, c), kv_end = q0 + m < site.q_end(p) ? site.kv_end(p) : 0;
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
@@ -335,8 +336,11 @@ struct BwdSm80 {
 
   // ---- load ---------------------------------------------------------------------------------------------
 
-  LUATTN_FN HeadRows<Elem> rows_of(const LuattnTensor &t, int b, int h) {
-    return {static_cast<const Elem *>(t.data) + b * t.batch + h * t.head, t.seq};
+  __device__ __forceinline__ HeadRows<Elem> q_rows(const LuattnTensor &t) const {
+    return {site.template q_row<const Elem>(t, 0), t.seq};
+  }
+  __device__ __forceinline__ HeadRows<Elem> kv_rows(const LuattnTensor &t) const {
+    return {site.template kv_row<const Elem>(t, h_kv, 0), t.seq};
   }
 
   // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim
@@ -367,30 +371,29 @@ struct BwdSm80 {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i)
-        load_tile<true, N, D>(i == 0 ? at_k : at_v, rows_of(i == 0 ? p.tensors.k : p.tensors.v, site.b, h_kv),
-            kv0, p.shape.kv_len);
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, kv_rows(i == 0 ? p.tensors.k : p.tensors.v), kv0,
+                              site.kv_end(p));
     } else {
-      load_tile<true, N, D>(at_k, rows_of(p.tensors.k, site.b, h_kv), kv0, p.shape.kv_len);
-      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, rows_of(p.tensors.v, site.b, h_kv), kv0, p.shape.kv_len);
+      load_tile<true, N, D>(at_k, kv_rows(p.tensors.k), kv0, site.kv_end(p));
+      if constexpr (needs_dp) load_tile<true, N, DV>(at_v, kv_rows(p.tensors.v), kv0, site.kv_end(p));
     }
   }
 
   // Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
-    load_tile<false, M, D>(at_q + stage * q_bytes, rows_of(p.tensors.q, site.b, site.h), index * M, p.shape.q_len);
-    load_tile<false, M, DV>(at_do + stage * do_bytes, rows_of(p.tensors.dout, site.b, site.h), index * M,
-        p.shape.q_len);
+    load_tile<false, M, D>(at_q + stage * q_bytes, q_rows(p.tensors.q), index * M, site.q_end(p));
+    load_tile<false, M, DV>(at_do + stage * do_bytes, q_rows(p.tensors.dout), index * M, site.q_end(p));
 #pragma unroll
     for (int r0 = 0; r0 < M; r0 += threads)
-      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, p.shape.q_len - 1), r, stage);
+      if (const int r = r0 + int(thread); r < M) load_row(min_of(index * M + r, site.q_end(p) - 1), r, stage);
     cp_async_commit();
   }
 
   __device__ __forceinline__ void load_row(int q, int r, int stage) const {
-    const i64 plane = i64(p.shape.batch) * p.shape.heads * p.shape.q_len;
+    const i64 plane = site.template q_acc_rows<PlainRows>(p);
     const float *src =
-        static_cast<const float *>(p.scratch.bwd_rows) + (i64(site.b) * p.shape.heads + site.h) * p.shape.q_len + q;
+        static_cast<const float *>(p.scratch.bwd_rows) + site.template q_acc_index<PlainRows>(p, q);
     const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
@@ -513,12 +516,13 @@ struct BwdSm80 {
       load_dq_a<0>(a_lane, base + at_ds + stage * p_bytes, k, first_q);
       multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
-    float *out = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * p.shape.heads + site.h) * p.shape.q_len * D;
+    float *out = static_cast<float *>(p.scratch.dq_acc) +
+                 (i64(site.b) * site.heads(p) + site.h) * site.q_end(p) * D;
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
-      const i64 head = i64(site.b) * p.shape.heads + site.h, tile = head * ceil_div(p.shape.q_len, M) + index;
-      u32 *turn =
-          p.scratch.turns + LUATTN_TURNS_FIRST + tile * warps + warp;  // a warp's part is the same in every block
+      // A warp's part is the same in every block.
+      u32 *turn = p.scratch.turns + LUATTN_TURNS_FIRST +
+                  site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
       turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
       write_dq<0>(out, index * M + first_q, first_d * 16);
       turn_pass(turn, kv_tile());
@@ -545,8 +549,8 @@ struct BwdSm80 {
   template <int F>
   __device__ __forceinline__ void write_dq(float *out, int row0, int d0) const {
     if constexpr (F < dq_frags) {
-      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, p.shape.q_len, row0, d0, int(lane));
-      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, p.shape.q_len, row0 + 8, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 0, dq_tiles>(out, site.q_end(p), row0, d0, int(lane));
+      FragmentGroups::add<D, c_dq + F * dq_tiles, 1, dq_tiles>(out, site.q_end(p), row0 + 8, d0, int(lane));
       write_dq<F + 1>(out, row0 + 16, d0);
     }
   }
@@ -587,17 +591,17 @@ struct BwdSm80 {
   template <int Dim>
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
-    Elem *out = static_cast<Elem *>(t.data) + site.b * t.batch + h_kv * t.head + kv0 * t.seq;
-    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, p.shape.kv_len - kv0, int(thread));
+    Elem *out = site.template kv_row<Elem>(t, h_kv, kv0);
+    store_tile<N, Dim, threads>(out, t.seq, base + at, 0, site.kv_end(p) - kv0, int(thread));
   }
 
   // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
     const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
-    const i64 head = i64(site.b) * (p.shape.heads / p.shape.group) + h_kv;
-    float *out = static_cast<float *>(dst) + (head * p.shape.kv_len + kv) * Dim + d0 + int(lane % 4) * 2;
-    store_accumulators<Dim, C, Tiles>(out, p.shape.kv_len - kv, Dim - d0);
+    float *out =
+        site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + int(lane % 4) * 2;
+    store_accumulators<Dim, C, Tiles>(out, site.kv_end(p) - kv, Dim - d0);
   }
   // Of `rows` rows and `columns` columns that there are, from this thread's first row on.
   template <int Dim, int C, int Tiles, int B = 0>
@@ -687,9 +691,9 @@ struct BwdSm80 {
   __device__ __forceinline__ void run() {
     load_kv();
     cp_async_commit();
-    const int first = h_kv * p.shape.group;
+    const int first = site.first_head(p, h_kv);
 #pragma unroll 1
-    for (int h = first; h < first + p.shape.group; ++h) run_head(h);
+    for (int h = first; h < first + site.group(p); ++h) run_head(h);
     cp_async_wait<0>();
     __syncthreads();
     finish();

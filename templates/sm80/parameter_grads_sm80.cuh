@@ -10,6 +10,7 @@
 #pragma once
 #include "contract/needs.cuh"
 #include "grads/parameter_grads.cuh"
+#include "work/sequence.cuh"
 
 template <class Spec, class Config>
 struct SumsSm80 {
@@ -30,7 +31,7 @@ struct SumsSm80 {
   // Where the warp is. dS^T: the tile of keys by queries in shared memory.
   struct At {
     const LuattnParams &p;
-    const Site &site;
+    const SequenceOf<Config> &site;
     const typename Spec::Head &head;
     Acc &acc;
     int q0, kv0, warp, lane;
@@ -54,7 +55,7 @@ struct SumsSm80 {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int n = at.strip(i) + half * 8 + at.lane / 4, kv = at.kv0 + n;
-          if (at.lane % 4 == 0 && n < N && kv < at.p.shape.kv_len)
+          if (at.lane % 4 == 0 && n < N && kv < at.site.kv_end(at.p))
             Spec::add_col(at.p, at.site, at.head, kv, col[i][half], at.acc);
         }
   }
@@ -108,7 +109,7 @@ struct SumsSm80 {
       }
       const int q = at.q0 + m + at.lane % 4 * 8 + at.lane / 4;
       const float sum = at.lane % 4 == 0 ? c[0] : c[2];
-      if (at.lane % 4 < 2 && q < at.p.shape.q_len && sum != 0.f)
+      if (at.lane % 4 < 2 && q < at.site.q_end(at.p) && sum != 0.f)
         Spec::add_row(at.p, at.site, at.head, q, sum, at.acc);
     }
   }

@@ -7,6 +7,10 @@
 // Nothing past an entry's end is read or written: by TMA because the descriptor ends there, elsewhere because
 // copies compare positions with the entry's lengths. Hooks see the Site that a sequence is, never where its
 // rows lie.
+//
+// Backward's arrays in the workspace have rows of each head in an Order (PlainRows, or one of
+// sink/dq_acc.cuh), which says how many a head has there. So far they are known for entries of equal lengths
+// alone. Arrays come by reference, and numbers are worked out in the order in which they stand, for ptxas.
 #pragma once
 #include "arch/tensor.cuh"
 #include "ops/hook_types.cuh"
@@ -16,12 +20,36 @@ struct RowBox {
   int row, entry;
 };
 
+// A number of a row in an array, and how far behind it the same row's next one is.
+template <class Real>
+struct RowNumbers {
+  Real *first;
+  i64 plane;
+};
+
 struct DenseSequence : Site {
   using Params = LuattnParams;
   enum : bool { packed = false };
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
       : Site{b, h, p.shape.q_len, p.shape.kv_len} {}
+  // Goes on to a head of another entry. The lengths of all are one.
+  __device__ __forceinline__ void move_to(const LuattnParams &, int entry, int head) {
+    b = entry;
+    h = head;
+  }
+
+  // Where positions end: the lengths, read from the constant bank where they are asked for.
+  LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
+
+  LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
+  LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
+  LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
+  // How many query heads read one kv head; the kv head of this one; the first one of a kv head.
+  LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
+  __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
+  LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
 
   // The row of a position in a tensor with an axis of queries, and in one with an axis of keys.
   template <class Elem>
@@ -38,6 +66,50 @@ struct DenseSequence : Site {
   }
   __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const {
     return i64(p.shape.batch) * p.shape.heads * q_len;
+  }
+
+  // The number of a head among the query heads of all entries, and what has its rows.
+  LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
+  LUATTN_FN DenseSequence numbered(const LuattnParams &p, int number) { return {p, 0, number}; }
+
+  // Of head h of entry b: a query's row of Width numbers in an array [batch][heads][rows of Order], and the
+  // first row of all.
+  template <class Order, int Width, class Real>
+  LUATTN_FN Real *q_acc_row(const LuattnParams &p, void *const &acc, int b, int h, int position) {
+    return acc_row<Width, Real>(acc, p.shape.heads, Order::head_rows(q_end(p)), b, h, position);
+  }
+  template <class Order, int Width, class Real>
+  LUATTN_FN Real *q_acc_head(const LuattnParams &p, void *const &acc, int b, int h) {
+    const i64 rows = Order::head_rows(q_end(p));
+    return static_cast<Real *>(acc) + (i64(b) * p.shape.heads + h) * rows * Width;
+  }
+  // A query's numbers in an array [numbers][batch][heads][rows of Order].
+  template <class Order, class Real>
+  LUATTN_FN RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int b, int h,
+                                       int position) {
+    const i64 rows = Order::head_rows(q_end(p)), plane = i64(p.shape.batch) * p.shape.heads * rows;
+    return {static_cast<Real *>(array) + (i64(b) * p.shape.heads + h) * rows + position, plane};
+  }
+  // The same as an index, and how many rows there are.
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int position) const {
+    return (i64(b) * p.shape.heads + h) * Order::head_rows(q_end(p)) + position;
+  }
+  template <class Order>
+  LUATTN_FN i64 q_acc_rows(const LuattnParams &p) {
+    return i64(p.shape.batch) * p.shape.heads * Order::head_rows(q_end(p));
+  }
+  // Index of a q tile in an array [batch][heads][q tiles].
+  template <int TileM>
+  LUATTN_FN i64 q_tile_index(const LuattnParams &p, int b, int h, int tile) {
+    return (i64(b) * p.shape.heads + h) * ceil_div(q_end(p), TileM) + tile;
+  }
+  // Of a kv head: a key's row in an array [num_splits][batch][heads_kv][rows of Order].
+  template <class Order, int Width, class Real>
+  LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv,
+                             int position) {
+    return acc_row<Width, Real>(acc, p.shape.heads_kv, Order::head_rows(kv_end(p)),
+                                split * p.shape.batch + b, h_kv, position);
   }
 
   __device__ __forceinline__ RowBox q_box(const LuattnParams &, int position) const { return {position, b}; }
@@ -57,6 +129,16 @@ struct PackedSequence : Site {
     q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);
     kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len);
   }
+  __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
+    *this = PackedSequence(p, entry, head);
+  }
+
+  __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }
+  __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
+
+  LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
+  __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
+  LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
 
   template <class Elem>
   __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {

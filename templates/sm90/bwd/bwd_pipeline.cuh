@@ -11,6 +11,7 @@
 #include "sm90/pipeline.cuh"
 #include "source/cp_async_tile.cuh"
 #include "work/dq_order.cuh"
+#include "work/sequence.cuh"
 
 // The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a
 // share of the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may
@@ -402,21 +403,21 @@ struct SharedBwdSm90 {
 
 // What producers of both kernels bring of the rows of a q tile from `row` on, besides tensors. The numbers of
 // `rows` rows as luattn_prepare wrote them, to a stage of `shared`, counted on `full`; one thread.
-template <class Spec, class Shared>
-LUATTN_FN void load_numbers(const LuattnParams &p, const Site &site, const Shared &shared, int stage, u32 full,
-                            int row, int rows) {
-  const i64 head_rows = ResultGroups::head_rows(p.shape.q_len), plane = i64(p.shape.batch) * p.shape.heads * head_rows;
-  const float *from =
-      static_cast<const float *>(p.scratch.bwd_rows) + (i64(site.b) * p.shape.heads + site.h) * head_rows + row;
+template <class Spec, class Sequence, class Shared>
+LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const Shared &shared, int stage,
+                            u32 full, int row, int rows) {
+  const RowNumbers<const float> from =
+      site.template q_numbers<ResultGroups, const float>(p, p.scratch.bwd_rows, site.b, site.h, row);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
-    bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from + i * plane, rows * 4, full);
+    bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from.first + i * from.plane,
+              rows * 4, full);
 }
 // Row of each; of the last one in place of those that do not exist. A warp.
-template <class Spec, class Shared>
-LUATTN_FN void load_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+template <class Spec, class Sequence, class Shared>
+LUATTN_FN void load_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
                          const Shared &shared, int stage, int row, int lane) {
 #pragma unroll 1
   for (int r = lane; r < Shared::tile_m; r += 32)
-    shared.rows(stage)[r].value = Spec::row(p, site, head, min_of(row + r, p.shape.q_len - 1));
+    shared.rows(stage)[r].value = Spec::row(p, site, head, min_of(row + r, site.q_end(p) - 1));
 }

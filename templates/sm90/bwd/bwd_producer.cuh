@@ -13,7 +13,7 @@ struct ProducerBwdSm90 {
   const LuattnTensorMaps &maps;
   const Shared shared;
   const int lane;
-  Site site;
+  SequenceOf<Config> site;
   typename Spec::Head head;
   PipelineState<Config::stages> q;
   u32 num_tiles = 0;  // turns: q tiles of the block so far
@@ -24,7 +24,7 @@ struct ProducerBwdSm90 {
         maps(m),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         q(1) {}
 
   // K and V of the block's kv tile number `turn`, if there is a q tile for it.
@@ -33,14 +33,17 @@ struct ProducerBwdSm90 {
     if (!elected()) return;
     message.store(shared.block_message(turn));
     if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
-    const int row = message.at.tile * tile_n;
+    const SequenceOf<Config> of_block(p, message.at.b, 0);
+    const RowBox box = of_block.kv_box(p, message.at.tile * tile_n);
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes; ++i)
-      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, row, message.at.h, message.at.b);
+      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, box.row, message.at.h,
+                  box.entry);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, row, message.at.h, message.at.b);
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box.row, message.at.h,
+                  box.entry);
   }
   // last: of its head; ends: and of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
@@ -48,21 +51,22 @@ struct ProducerBwdSm90 {
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
     barrier_wait(shared.empty(q.stage), q.parity);
     if (elected()) {
+      const RowBox box = site.q_box(p, row);
       const TileMessage message = TileMessage::of(tile, last, site.h, ends, halves);
       message.store(shared.message(q.stage));
       if constexpr (Shared::turns) message.store(shared.turn_message(num_tiles));
       barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, row, site.h,
-                    site.b);
-      const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
+        tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, box.row, site.h,
+                    box.entry);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
       barrier_arrive_expect(shared.do_full(q.stage), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
       load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, row,
-                    site.h, site.b);
+        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box.row,
+                    site.h, box.entry);
     }
     if constexpr (Shared::has_rows) {
       if (Spec::grad_reads_row || (tile.masked && !tile.by_range))
@@ -77,8 +81,8 @@ struct ProducerBwdSm90 {
   // before is done.
   __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn) {
     const QShare share{at.split};
-    Site ahead{at.b, at.h * p.shape.group + share.first(p) - 1, p.shape.q_len, p.shape.kv_len};
-    const int last_head = at.h * p.shape.group + share.end(p) - 1;
+    SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
+    const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
     using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
     Walk walk;
     bool first = true;

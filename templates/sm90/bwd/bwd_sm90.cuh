@@ -86,7 +86,7 @@ struct ConsumerBwdSm90 {
   const int group, lane, warp;
   u32 turn;  // kv tiles before this one
   int kv0;   // the warp's first row
-  Site site;
+  SequenceOf<Config> site;
   Head head;
   Col col[2];
   Acc acc;
@@ -108,7 +108,7 @@ struct ConsumerBwdSm90 {
         warp(int(uniform(threadIdx.x / 32 % 4))),
         turn(0),
         kv0(0),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         q(0),
         ds(0),
         ds_before(1),
@@ -123,7 +123,7 @@ struct ConsumerBwdSm90 {
     head = Spec::head(p, site);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.shape.kv_len - 1));
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
     sums.enter_head();
   }
@@ -170,7 +170,7 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < p.shape.q_len ? p.shape.kv_len : 0;
+      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
@@ -259,8 +259,10 @@ struct ConsumerBwdSm90 {
         select(s, dp, [&](int j, int half) {
           return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
         });
-      if (q0 + tile_m > p.shape.q_len || kv0 / tile_n * tile_n + tile_n > p.shape.kv_len)
-        select(s, dp, [&](int j, int half) { return q0 + column(j) < p.shape.q_len && kv_of(half) < p.shape.kv_len; });
+      if (q0 + tile_m > site.q_end(p) || kv0 / tile_n * tile_n + tile_n > site.kv_end(p))
+        select(s, dp, [&](int j, int half) {
+          return q0 + column(j) < site.q_end(p) && kv_of(half) < site.kv_end(p);
+        });
     }
   }
   // From both products under way to P and dS. What grad is given of each element beside them is read, or
@@ -334,9 +336,9 @@ struct ConsumerBwdSm90 {
   static constexpr bool lags = Shared::lags;
 
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
-    site.b = at.b;
+    site.move_to(p, at.b, site.h);
     kv0 = at.tile * tile_n + group * 64 + warp * 16;
-    due = shared_dq = DqPlace{Part::no_dq(p), 0};
+    due = shared_dq = DqPlace{Part::no_dq(site.q_end(p)), 0};
 #pragma unroll
     for (int i = 0; i < dim / 2; ++i) dk[i] = 0;
 #pragma unroll
@@ -448,7 +450,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int i = 0; i < tile_m / 2; ++i) dp[i] = 0;
     }
-    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     differentiate(tile, s, dp);
     if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
     sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
@@ -498,7 +500,7 @@ struct ConsumerBwdSm90 {
     due = here;
     if constexpr (Need::dq) {
       part.share_dq(dq);
-      if constexpr (!adds_late) part.add_dq(p, site.b, shared_dq);
+      if constexpr (!adds_late) part.add_dq(p, site, shared_dq);
     }
   }
 
@@ -510,7 +512,7 @@ struct ConsumerBwdSm90 {
     // dO on its way to a stage that is given back: where both consumers may leave a tile out, one has to
     // wait.
     if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
-    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds) {
       const u32 zeros = shared.ds(ds.stage) + group * tile_m * 128 + (warp * 32 + lane) * 16;
 #pragma unroll
@@ -546,7 +548,7 @@ struct ConsumerBwdSm90 {
   }
   // The last q tile's dQ, where it comes late; and K and V go back.
   __device__ __forceinline__ void leave_block() {
-    if constexpr (Need::dq && adds_late) part.add_dq(p, site.b, shared_dq);
+    if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds && lags) {
       issue_dq();
       wgmma_wait<0>();
@@ -559,7 +561,7 @@ struct ConsumerBwdSm90 {
     }
     if constexpr (Need::dq && lags) {
       part.share_dq(dq);
-      part.add_dq(p, site.b, shared_dq);
+      part.add_dq(p, site, shared_dq);
     }
   }
   __device__ __forceinline__ void run() {
@@ -585,17 +587,18 @@ struct ConsumerBwdSm90 {
   // ---- finish ----
 
   __device__ __forceinline__ void finish(const KvBlock &at) {
+    const SequenceOf<Config> site(p, at.b, 0);
     if constexpr (Need::dk) {
       if (Spec::has_key_mod || p.schedule.num_splits > 1)
-        part.template store_accumulator<D>(p, p.scratch.dk_acc, at, kv0, dk);
+        part.template store_accumulator<D>(p, site, p.scratch.dk_acc, at, kv0, dk);
       else
-        part.template store<D>(p, p.tensors.dk, at, kv0, dk, float(p.scale));
+        part.template store<D>(p, site, p.tensors.dk, at, kv0, dk, float(p.scale));
     }
     if constexpr (Need::dv) {
       if (Spec::has_value_mod || p.schedule.num_splits > 1)
-        part.template store_accumulator<DV>(p, p.scratch.dv_acc, at, kv0, dv);
+        part.template store_accumulator<DV>(p, site, p.scratch.dv_acc, at, kv0, dv);
       else
-        part.template store<DV>(p, p.tensors.dv, at, kv0, dv, 1.f);
+        part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);
     }
   }
 };

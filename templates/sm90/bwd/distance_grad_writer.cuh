@@ -22,7 +22,7 @@ struct SumsWriterSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
-  Site site;
+  SequenceOf<Config> site;
   Head head;
   Acc acc;
   int kv0, next_q;   // behind the last tile, of which sums at distances from next_q - kv0 - tile_n on are
@@ -35,7 +35,7 @@ struct SumsWriterSm90 {
       : p(params),
         shared(s),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         kv0(0),
         next_q(-1),
         first(0),
@@ -143,7 +143,7 @@ struct SumsWriterSm90 {
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
          message = shared.await_block(turn)) {
       barrier_arrive(shared.kv_empty());
-      site.b = message.at.b;
+      site.move_to(p, message.at.b, site.h);
       kv0 = message.at.tile * tile_n;
       if (message.state == BlockMessage::SOME) add_tiles();
       ++turn;

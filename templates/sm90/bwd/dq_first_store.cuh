@@ -56,7 +56,8 @@ struct DqFirstStoreSm90 {
     return x;
   }
   __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
-    const int last = ceil_div(p.shape.q_len, Config::tile_m) - 1;
+    const SequenceOf<Config> site(p, b, head);
+    const int last = ceil_div(site.q_end(p), Config::tile_m) - 1;
     return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
@@ -103,6 +104,7 @@ struct DqFirstStoreSm90 {
 template <class Spec, class Config>
 struct DqStorerSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
+  using Sequence = SequenceOf<Config>;
 
   const LuattnParams &p;
   const Shared shared;
@@ -123,7 +125,8 @@ struct DqStorerSm90 {
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
-      u32 *first_store = turn_of<Config>(p, 0, message.head, message.row);
+      const Sequence site = Sequence::numbered(p, message.head);
+      u32 *first_store = turn_of<Config>(p, site.b, site.h, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
     }
@@ -135,10 +138,11 @@ struct DqStorerSm90 {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    float *to = acc_row<Config::head_dim, float>(p.scratch.dq_acc, p.shape.heads,
-        ResultGroups::head_rows(p.shape.q_len), 0,
-                                                 message.head, row);
-    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < p.shape.q_len);
+    const Sequence site = Sequence::numbered(p, message.head);
+    float *to =
+        site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
+    bulk_store(to + d0 * 16, shared.dq(lane), width * 64,
+               lane < Shared::warps && width > 0 && row < site.q_end(p));
     bulk_commit();
   }
 };

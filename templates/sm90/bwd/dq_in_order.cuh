@@ -19,7 +19,7 @@ struct DqWriterSm90 {
   const Shared shared;
   const int lane;
   const u32 which;  // of the two
-  Site site;
+  SequenceOf<Config> site;
   u32 num_tiles;  // q tiles before this one
 
   __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s, u32 w)
@@ -27,7 +27,7 @@ struct DqWriterSm90 {
         shared(s),
         lane(int(threadIdx.x) % 32),
         which(w),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         num_tiles(0) {}
 
   // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
@@ -36,10 +36,9 @@ struct DqWriterSm90 {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    const i64 head_rows = ResultGroups::head_rows(p.shape.q_len);
-    float *head = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * p.shape.heads + h) * head_rows
-        * Config::head_dim;
-    const bool there = lane < Shared::warps && width > 0 && row < p.shape.q_len;
+    float *head =
+        site.template q_acc_head<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, h);
+    const bool there = lane < Shared::warps && width > 0 && row < site.q_end(p);
     float *to = head + i64(row) * Config::head_dim + d0 * 16;
     fence_async_global();
     bulk_store(to, shared.dq(lane), width * 64, there && is_first);
@@ -71,7 +70,7 @@ struct DqWriterSm90 {
     for (BlockMessage message = shared.await_block(0); message.state != BlockMessage::END;
          message = shared.await_block(++turn)) {
       barrier_arrive(shared.kv_empty());
-      site.b = message.at.b;
+      site.move_to(p, message.at.b, site.h);
       if (message.state == BlockMessage::SOME) add_block(message.at.tile);
     }
   }

@@ -26,6 +26,7 @@ template <class Spec, class Config>
 struct WarpPart {
   using Shared = SharedBwdSm90<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Sequence = SequenceOf<Config>;
   static constexpr bool turns = Shared::turns, claims = Shared::claims;
   static constexpr int D = Config::head_dim, dq_cols = Shared::dq_cols;
 
@@ -60,20 +61,19 @@ struct WarpPart {
     for (int i = 0; i < dq_cols / 2; i += 4)
       store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
   }
-  __device__ __forceinline__ void add_dq(const LuattnParams &p, int b, const DqPlace &at) {
+  __device__ __forceinline__ void add_dq(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if constexpr (turns) return hand_dq_over(at);
-    if (claims && !is_added(p, b, at)) return;
+    if (claims && !is_added(p, site, at)) return;
     const int d0 = Shared::splits_rows ? 0 : group * dq_cols, width = min_of(dq_cols, D - d0);
-    const i64 head_rows = ResultGroups::head_rows(p.shape.q_len);
-    float *head_acc = static_cast<float *>(p.scratch.dq_acc) + (i64(b) * p.shape.heads + at.head) * head_rows * D;
+    float *head_acc = site.template q_acc_head<ResultGroups, D, float>(p, p.scratch.dq_acc, site.b, at.head);
     fence_async();
     __syncwarp();
     bulk_add(head_acc + i64(at.row) * D + d0 * 16, address(), width * 64,
-             lane == 0 && width > 0 && at.row < p.shape.q_len);
+             lane == 0 && width > 0 && at.row < site.q_end(p));
     bulk_commit();
   }
   // Whether this part is to be added, and may be now; what is to be stored goes to the warp that does it.
-  __device__ __forceinline__ bool is_added(const LuattnParams &p, int b, const DqPlace &at) {
+  __device__ __forceinline__ bool is_added(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if (at.row < 0) return false;
     const u32 first_store = shared.taken_first(num_tiles);
     barrier_wait(first_store, num_tiles / 4 & 1);
@@ -84,7 +84,7 @@ struct WarpPart {
     if (!stored) return true;
     fence_async();
     if (group == 0 && warp == 0 && lane == 0)
-      StoreMessage{at.row, b * p.shape.heads + at.head}.store(shared.taken(num_stored) + 8);
+      StoreMessage{at.row, site.number(p, site.b, at.head)}.store(shared.taken(num_stored) + 8);
     barrier_arrive(shared.handed(num_stored));
     return false;
   }
@@ -100,7 +100,7 @@ struct WarpPart {
     }
   }
   // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
-  LUATTN_FN int no_dq(const LuattnParams &p) { return turns || claims ? -1 : p.shape.q_len; }
+  LUATTN_FN int no_dq(int q_end) { return turns || claims ? -1 : q_end; }
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
     if (at.row < 0) return;
@@ -112,8 +112,9 @@ struct WarpPart {
 
   // Of the warp's rows from kv0 on, in Elem.
   template <int Dim>
-  __device__ __forceinline__ void store(const LuattnParams &p, const LuattnTensor &t, const KvBlock &at,
-                                        int kv0, const float (&x)[padded_dim(Dim) / 2], float factor) {
+  __device__ __forceinline__ void store(const LuattnParams &p, const Sequence &site, const LuattnTensor &t,
+                                        const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2],
+                                        float factor) {
     const u32 to = address() + lane % 16 * Shared::row_pitch + lane / 16 * 16;
     await();
 #pragma unroll
@@ -126,17 +127,17 @@ struct WarpPart {
     fence_async();
     __syncwarp();
     const int kv = kv0 + lane;
-    bulk_store(row_of<Elem>(t, at.b, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
-               lane < 16 && kv < p.shape.kv_len);
+    bulk_store(site.template kv_row<Elem>(t, at.h, kv), address() + lane * Shared::row_pitch, Dim * 2,
+               lane < 16 && kv < site.kv_end(p));
     bulk_commit();
   }
   // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
   // luattn_finish.
   template <int Dim>
-  __device__ __forceinline__ void store_accumulator(const LuattnParams &p, void *dst, const KvBlock &at,
-                                                    int kv0, const float (&x)[padded_dim(Dim) / 2]) {
-    float *out = acc_row<Dim, float>(dst, p.shape.heads_kv, ResultGroups::head_rows(p.shape.kv_len),
-                                     at.split * p.shape.batch + at.b, at.h, kv0);
+  __device__ __forceinline__ void store_accumulator(const LuattnParams &p, const Sequence &site, void *dst,
+                                                    const KvBlock &at, int kv0,
+                                                    const float (&x)[padded_dim(Dim) / 2]) {
+    float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, at.split, at.b, at.h, kv0);
 #pragma unroll
     for (int d = 0; d < Dim; d += 32) {
       await();
@@ -146,7 +147,7 @@ struct WarpPart {
                         x[d / 2 + i + 3]);
       fence_async();
       __syncwarp();
-      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < p.shape.kv_len);
+      bulk_store(out + d * 16, address(), min_of(32, Dim - d) * 64, lane == 0 && kv0 < site.kv_end(p));
       bulk_commit();
     }
   }

@@ -36,7 +36,7 @@ struct ParameterSums {
   // Where the warp is. Handed on to each call: kept here, it would keep the consumer out of registers.
   struct At {
     const LuattnParams &p;
-    const Site &site;
+    const SequenceOf<Config> &site;
     const typename Spec::Head &head;
     Acc &acc;
     int kv0, lane;
@@ -69,7 +69,7 @@ struct ParameterSums {
     for (int half = 0; half < 2; ++half) {
       const float sum = lanes_sum<4>(col[half]);
       const int kv = at.kv_of(half);
-      if (at.lane % 4 == 0 && kv < at.p.shape.kv_len) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
+      if (at.lane % 4 == 0 && kv < at.site.kv_end(at.p)) Spec::add_col(at.p, at.site, at.head, kv, sum, at.acc);
     }
   }
 
@@ -169,8 +169,8 @@ struct ParameterSums {
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
-    if (line.index < 0 || line.index + min_of(16, at.p.shape.kv_len - at.kv0) > line.size || line.size % 4 != 0 ||
-        reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
+    if (line.index < 0 || line.index + min_of(16, at.site.kv_end(at.p) - at.kv0) > line.size ||
+        line.size % 4 != 0 || reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
       return false;
     const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
     const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1),
@@ -256,11 +256,11 @@ struct RowSums {
     for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
   }
   // To memory: of the warp's 16 rows from q0 on. `head` is that of site.h.
-  __device__ __forceinline__ void add(const LuattnParams &p, Site site, const typename Spec::Head &head,
-                                      int h, int q0, int lane, typename Spec::Acc &acc) const {
+  __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site,
+                                      const typename Spec::Head &head, int h, int q0, int lane, typename Spec::Acc &acc) const {
     const int q = q0 + lane % 4 * 8 + lane / 4;
     const float all = lane % 4 == 0 ? sum[0] : sum[2];
-    if (q0 < 0 || q >= p.shape.q_len || lane % 4 >= 2 || all == 0.f) return;
+    if (q0 < 0 || q >= site.q_end(p) || lane % 4 >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
     site.h = h;  // the head before, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);

@@ -33,6 +33,7 @@ template <class Spec, class Config, bool Value>
 struct SumsD256 {
   using Shared = SharedD256<Spec, Config>;
   using Elem = typename Config::Elem;
+  using Sequence = SequenceOf<Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n;
   static constexpr int Dim = Value ? Config::head_dim_v : Config::head_dim;
   static constexpr int boxes = Value ? Shared::boxes_v : Shared::boxes;
@@ -120,14 +121,18 @@ struct SumsD256 {
   __device__ __forceinline__ int first_row(const D256Message &block) const {
     return (block.kv_tile() * 2 + rank) * tile_n + warp * 16;
   }
+  __device__ __forceinline__ Sequence sequence(const D256Message &block) const {
+    return {p, int(block.b), int(block.head)};
+  }
   __device__ __forceinline__ void store(const LuattnTensor &t, const D256Message &block, float factor) const {
     if (t.data == nullptr) return;
     __syncwarp();
     const int thread = lane_anew(), part = thread % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const Sequence site = sequence(block);
       const int kv = first_row(block) + thread / 4 + half * 8;
-      Elem *out = row_of<Elem>(t, int(block.b), int(block.head) / p.shape.group, kv) + part;
+      Elem *out = site.template kv_row<Elem>(t, site.kv_head(p), kv) + part;
 #pragma unroll
       for (int n = 0; n < boxes * 8; n += 4) {
         u32 w[4];
@@ -137,7 +142,7 @@ struct SumsD256 {
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);
-        if (kv < p.shape.kv_len && (Dim % 32 == 0 || n * 8 + part < Dim))
+        if (kv < site.kv_end(p) && (Dim % 32 == 0 || n * 8 + part < Dim))
           *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }
@@ -146,10 +151,10 @@ struct SumsD256 {
   // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst, const D256Message &block) const {
     const int kv0 = first_row(block);
-    if (kv0 >= p.shape.kv_len) return;
-    float *out = acc_row<Dim, float>(dst, p.shape.heads_kv, ResultGroups::head_rows(p.shape.kv_len),
-                                     block.split() * p.shape.batch + int(block.b), int(block.head)
-                                         / p.shape.group, kv0) +
+    if (kv0 >= Sequence::kv_end(p)) return;
+    float *out = acc_row<Dim, float>(dst, Sequence::heads_kv(p), ResultGroups::head_rows(Sequence::kv_end(p)),
+                                     block.split() * Sequence::batch(p) + int(block.b),
+                                     int(block.head) / Sequence::group(p), kv0) +
                  lane_anew() * 4;
 #pragma unroll
     for (int n = 0; n < Dim / 2; n += 4)

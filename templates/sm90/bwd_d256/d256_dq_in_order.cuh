@@ -37,7 +37,7 @@ struct DqInOrderD256 {
     barrier_arrive(shared.turn_read(message.stage));
     message.advance();
     if (!tile.is(D256Message::TILE)) return {tile, nullptr, 0};
-    const Site site{int(tile.b), int(tile.head), p.shape.q_len, p.shape.kv_len};
+    const SequenceOf<Config> site(p, int(tile.b), int(tile.head));
     return {tile, turn_of<Config>(p, site.b, site.h, tile.index() * tile_m) + rank,
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }

@@ -13,7 +13,7 @@ struct ProducerD256 {
   const LuattnTensorMaps &maps;
   const Shared shared;
   const int rank;
-  Site site;
+  SequenceOf<Config> site;
   typename Spec::Head head;
   PipelineState<Config::stages> q, dout;
   u32 draws, kv_tiles;  // of this block: of tickets; of kv tiles that have q tiles
@@ -24,7 +24,7 @@ struct ProducerD256 {
         maps(m),
         shared(s),
         rank(cluster_rank()),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         q(1),
         dout(1),
         draws(0),
@@ -59,14 +59,14 @@ struct ProducerD256 {
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
       const u32 full = shared.do_full(dout.stage);
-      D256Message::of(kind, at, {0, false}, at.h * p.shape.group, kind != D256Message::VALUES)
+      D256Message::of(kind, at, {0, false}, site.first_head(p, at.h), kind != D256Message::VALUES)
           .store(shared.do_message(dout.stage));
       barrier_arrive_expect(full, kind == D256Message::VALUES ? Shared::v_bytes : 0);
       if (kind == D256Message::VALUES) {
+        const RowBox rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, (at.tile * 2 + rank) * tile_n,
-                      at.h, at.b);
+          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, rows.row, at.h, rows.entry);
       }
     }
     if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.stage));
@@ -77,7 +77,7 @@ struct ProducerD256 {
     load_v(at, kind);
     barrier_wait(shared.q_empty(q.stage), q.parity);
     if (elected()) {
-      D256Message::of(kind, at, {0, false}, at.h * p.shape.group, true).store(shared.q_message(q.stage));
+      D256Message::of(kind, at, {0, false}, site.first_head(p, at.h), true).store(shared.q_message(q.stage));
       barrier_arrive(shared.q_full(q.stage));
     }
     q.advance();
@@ -85,7 +85,7 @@ struct ProducerD256 {
   // K, which counts as the first Q: the channels of which the other block computes dQ as soon as the kv tile
   // before has its last scores.
   __device__ __forceinline__ void load_k(const KvBlock &at) const {
-    const int row = (at.tile * 2 + rank) * tile_n;
+    const RowBox rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
       const int whose = rank ^ 1 ^ part, first = Shared::first_dq(whose), count = Shared::num_dq(whose);
@@ -93,7 +93,7 @@ struct ProducerD256 {
       if (elected())
 #pragma unroll 1
         for (int i = first; i < first + count; ++i)
-          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, row, at.h, at.b);
+          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, rows.row, at.h, rows.entry);
     }
   }
   // dO, which is free sooner and needed sooner, and Q.
@@ -102,14 +102,16 @@ struct ProducerD256 {
     const D256Message message = D256Message::of(D256Message::TILE, at, tile, site.h, ends);
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
+    const RowBox at_q = site.q_box(p, row);
     if (elected()) {
-      const int rows = min_of(tile_m, ResultGroups::head_rows(p.shape.q_len) - row);
+      const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
       const u32 full = shared.do_full(dout.stage);
       message.store(shared.do_message(dout.stage));
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, row, site.h, site.b);
+        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, at_q.row, site.h,
+                    at_q.entry);
       load_numbers<Spec>(p, site, shared, dout.stage, full, row, rows);
     }
     if constexpr (Shared::has_rows) {
@@ -123,7 +125,7 @@ struct ProducerD256 {
       barrier_arrive_expect(full, Shared::k_bytes * (begins ? 2 : 1));
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.stage) + i * box, maps.q, full, i * 64, row, site.h, site.b);
+        tensor_load(shared.q(q.stage) + i * box, maps.q, full, i * 64, at_q.row, site.h, at_q.entry);
     }
     if (begins) {
       load_k(at);
@@ -136,8 +138,8 @@ struct ProducerD256 {
   // V and the q tiles of a kv tile.
   __device__ __forceinline__ void load_block(const KvBlock &at) {
     const QShare share{at.split};
-    Site ahead{at.b, at.h * p.shape.group + share.first(p) - 1, p.shape.q_len, p.shape.kv_len};
-    const int last_head = at.h * p.shape.group + share.end(p) - 1;
+    SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
+    const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
     WarpQTiles<Spec, tile_m, 2 * tile_n> walk;
     bool begins = true;
     for (Tile tile{-1, false};;) {
@@ -234,9 +236,11 @@ struct SenderD256 {
                              const D256Message &message, u32 full, int rank) {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
     barrier_expect(full, count * Shared::box);
+    const SequenceOf<Config> site(p, int(message.b), int(message.head));
+    const RowBox rows = site.kv_box(p, (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n);
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
-      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64,
-                  (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n, int(message.head) / p.shape.group, int(message.b));
+      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64, rows.row,
+                  site.kv_head(p), rows.entry);
   }
 };

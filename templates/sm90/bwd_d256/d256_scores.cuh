@@ -35,7 +35,7 @@ struct ScoresD256 {
   const Shared shared;
   const int rank, lane, warp;
   int kv0;  // the warp's first row
-  Site site;
+  SequenceOf<Config> site;
   Head head;
   Col col[2];
   Acc acc;
@@ -55,7 +55,7 @@ struct ScoresD256 {
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32 % 4),
         kv0(0),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         q(0),
         dout(0),
         ds(0),
@@ -70,7 +70,7 @@ struct ScoresD256 {
     head = Spec::head(p, site);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), p.shape.kv_len - 1));
+      col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
   }
 
@@ -91,7 +91,7 @@ struct ScoresD256 {
       q.advance();
     }
     if (message.is(D256Message::END)) return false;
-    site.b = int(message.b);
+    site.move_to(p, int(message.b), site.h);
     kv0 = (message.kv_tile() * 2 + rank) * tile_n + warp * 16;
     const u32 row = shared.dout(dout.stage) + (warp * 16 + lane % 16) * 128;
 #pragma unroll
@@ -115,7 +115,7 @@ struct ScoresD256 {
       Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
     wgmma_commit();
     if constexpr (Lines::any) {
-      Site at = site;
+      SequenceOf<Config> at = site;
       at.h = int(tile.head);
       lines.load(p, at, Spec::head(p, at), tile.index() * tile_m, kv0, lane, 0);
     }
@@ -166,8 +166,8 @@ struct ScoresD256 {
   __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
     float *to = static_cast<float *>(p.scratch.dq_acc) +
-                (i64(tile.plane) * ResultGroups::head_rows(p.shape.q_len) + row) * D + d0 * 16 + lane * 4;
-    if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= p.shape.q_len) return;
+                (i64(tile.plane) * ResultGroups::head_rows(site.q_end(p)) + row) * D + d0 * 16 + lane * 4;
+    if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= site.q_end(p)) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {
@@ -235,7 +235,7 @@ struct ScoresD256 {
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < p.shape.q_len ? p.shape.kv_len : 0;
+      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
@@ -285,7 +285,7 @@ struct ScoresD256 {
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < p.shape.q_len ? p.shape.kv_len : 0;
+      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
       Row row{};
       if constexpr (Spec::keep_is_cheap) row = row_at(column(j));
 #pragma unroll
@@ -380,7 +380,7 @@ struct ScoresD256 {
       if (leaves && lane == 0) barrier_arrive(shared.k_scored());
       hand_on(tile);
       ds.advance();
-      const DqPlace here{tile.index() * tile_m, site.b * p.shape.heads + h};
+      const DqPlace here{tile.index() * tile_m, site.number(p, site.b, h)};
       if (leaves) {
         const bool more = leave_block(last);
         last = here;

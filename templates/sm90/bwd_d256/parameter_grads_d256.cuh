@@ -27,7 +27,7 @@ struct ParametersD256 {
   const LuattnParams &p;
   const Shared shared;
   const int rank, lane;
-  Site site;
+  SequenceOf<Config> site;
   Head head;
   Acc acc;
   int kv0;
@@ -42,7 +42,7 @@ struct ParametersD256 {
         shared(s),
         rank(cluster_rank()),
         lane(int(threadIdx.x) % 32),
-        site{0, 0, params.shape.q_len, params.shape.kv_len},
+        site(params, 0, 0),
         kv0(0),
         next_q(-1) {}
 
@@ -171,7 +171,7 @@ struct ParametersD256 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int kv = kv0 + own_row(half);
-        if (kv < p.shape.kv_len) Spec::add_col(p, site, head, kv, col[half], acc);
+        if (kv < site.kv_end(p)) Spec::add_col(p, site, head, kv, col[half], acc);
       }
     if constexpr (Spec::num_acc > 0) flush_warp<Spec>(p, site, head, acc);
   }
@@ -198,7 +198,7 @@ struct ParametersD256 {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = q0 + own_row(half);
-      if (q < p.shape.q_len && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
+      if (q < site.q_end(p) && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
   // Of four keys each lane, which lie side by side in memory where their places do; each line by itself.
@@ -258,9 +258,9 @@ struct ParametersD256 {
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
-    if (!lies_in_quads(line, min_of(tile_n, p.shape.kv_len - kv0)) || !keeps_zeros(line)) return false;
-    if (kv0 + key >= p.shape.kv_len) return true;  // of this lane, all
-    if (may_store<Spec>(p, q0, tile_m))
+    if (!lies_in_quads(line, min_of(tile_n, site.kv_end(p) - kv0)) || !keeps_zeros(line)) return false;
+    if (kv0 + key >= site.kv_end(p)) return true;  // of this lane, all
+    if (may_store<Spec>(p, site, q0, tile_m))
       put_quads<true>(line, tile, q0, key);
     else
       put_quads<false>(line, tile, q0, key);
@@ -270,7 +270,7 @@ struct ParametersD256 {
   __device__ __forceinline__ void put_quads(const GradRow<float> &line, u32 tile, int q0, int key) const {
 #pragma unroll 4
     for (int i = lane / 16; i < tile_m; i += 2) {
-      const int query = min_of(i, p.shape.q_len - 1 - q0);
+      const int query = min_of(i, site.q_end(p) - 1 - q0);
       float x[4];
       load_four(x, tile, i, key);
       put_four<Store>(line.row + line.index + key + i64(query) * line.pitch, x, line.factor);
@@ -317,7 +317,7 @@ struct ParametersD256 {
       if (!message.is(D256Message::TILE)) continue;
       if (int(message.head) != h) {
         if (h >= 0) leave_head();
-        site.b = int(message.b);
+        site.move_to(p, int(message.b), site.h);
         kv0 = (message.kv_tile() * 2 + rank) * tile_n;
         enter_head(h = int(message.head));
       }

@@ -113,7 +113,7 @@ struct Tiles {
   static constexpr int tile_m = M, tile_n = N, threads = Threads, head_dim = 64, head_dim_v = 64, stages = 2;
   static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
                         wants_scalars = false, accumulates_dq = true, deterministic = false,
-                        dq_first_store = false;
+                        dq_first_store = false, packed = false;
 };
 
 static void expect(double got, double want, const char *what) {
@@ -134,7 +134,7 @@ template <class Config>
 static void sum_tile_simt(const Problem &x) {
   using Sums = SumsSimt<Spec, Config>;
   const Simt<Spec, Config> t;
-  const Site site{0, 0, x.p.shape.q_len, x.p.shape.kv_len};
+  const SequenceOf<Config> site(x.p, 0, 0);
   const Spec::Head head;
   Spec::Acc acc;
   float *const ds = t.weights(0);
@@ -166,7 +166,7 @@ static void sum_tile(const Problem &x) {
         memcpy(dynamic_shared + SharedTile<M>::offset(u32(n), u32(m / 8)) + m % 8 * 2, &b, 2);
       }
   __syncthreads();
-  const Site site{0, 0, x.p.shape.q_len, x.p.shape.kv_len};
+  const SequenceOf<Config> site(x.p, 0, 0);
   const Spec::Head head;
   Spec::Acc acc;
   const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32,
