@@ -121,14 +121,40 @@ typedef struct LuattnInputs {
                    * (common/pairs.h), so it may be stored */
 } LuattnInputs;
 
+/* Sizes, and which block has what, are for those in templates/ who hand them out; elsewhere in a kernel to name them does not compile. */
+#ifdef __CUDACC__
+#define ABI_FOR_WORK_ALONE \
+ private: \
+  friend struct Site; /* ops/hook_types.cuh: what hooks see */ \
+  friend struct DenseSequence; /* work/sequence.cuh */ \
+  friend struct PackedSequence; \
+  friend struct BlockSite; /* work/tile_scheduler.cuh */ \
+  template <bool, bool> \
+  friend struct TileScheduler; \
+  friend struct KvBlock; /* work/dq_order.cuh */ \
+  friend struct QShare; /* work/tile_walk.cuh */ \
+  template <class, class, int> \
+  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */ \
+  friend struct AroundParams; /* around/around.cuh */
+#define ABI_FOR_ALL \
+ public:
+#else
+#define ABI_FOR_WORK_ALONE
+#define ABI_FOR_ALL
+#endif
+
 /* The block grows only at its end: an image records how many of its bytes its kernels take, and a later
  * luattn passes that many. A new field goes into a new struct after the last one. Any other change takes a
  * new LUATTN_PARAMS_VERSION. */
 typedef struct LuattnParams {
+  ABI_FOR_WORK_ALONE
   LuattnShape shape;
   LuattnSchedule schedule;
+  ABI_FOR_ALL
   double scale;      /* scores are scale * dot(q, k); > 0 */
+  ABI_FOR_WORK_ALONE
   LuattnOrder order; /* forward, except for the simt family */
+  ABI_FOR_ALL
   LuattnTensors tensors;
   LuattnScratch scratch;
   LuattnInputs inputs;
@@ -158,6 +184,7 @@ typedef struct LuattnOffsets {
  * `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
+  ABI_FOR_WORK_ALONE
   LuattnPacked packed;
 };
 struct LuattnOffsetParams : LuattnPackedParams {

@@ -91,6 +91,7 @@ set(LUATTN_TEMPLATES
   sm90/pipeline.cuh
   source/cp_async_tile.cuh
   work/dq_order.cuh
+  work/kv_tile_scheduler.cuh
   work/sequence.cuh
   work/tile_scheduler.cuh
   work/tile_walk.cuh

@@ -7,6 +7,17 @@
 #pragma once
 #include "contract/contract.cuh"
 
+// The sizes of a call, which these kernels may read.
+struct AroundParams {
+  LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
+  LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
+  LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
+  LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
+  LUATTN_FN int q_len(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int kv_len(const LuattnParams &p) { return p.shape.kv_len; }
+  LUATTN_FN int num_splits(const LuattnParams &p) { return p.schedule.num_splits; }
+};
+
 static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
 
 // Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.

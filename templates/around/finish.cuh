@@ -35,10 +35,10 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
       for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
     }
     if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
-      for (int split = 1; split < p.schedule.num_splits; ++split) {
+      for (int split = 1; split < AroundParams::num_splits(p); ++split) {
         Pack<Real, N> more;
         Order::template load<Width>(
-            more, acc_head + split * (i64(p.shape.batch) * heads * Order::head_rows(len) * Width), len, i, d);
+            more, acc_head + split * (i64(AroundParams::batch(p)) * heads * Order::head_rows(len) * Width), len, i, d);
 #pragma unroll
         for (int j = 0; j < N; ++j) g[j] += more[j];
       }
@@ -62,7 +62,7 @@ template <class Spec, class Config>
 LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
   const int first = int(blockIdx.x) * aux_tile;
   if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if (h < p.shape.heads && first < p.shape.q_len) return turn_of<Config>(p, b, h, first);
+    if (h < AroundParams::heads(p) && first < AroundParams::q_len(p)) return turn_of<Config>(p, b, h, first);
   return nullptr;
 }
 
@@ -79,7 +79,7 @@ LUATTN_FN Real apply_row_mod_grad(const LuattnParams &p, const Site &s, Real x, 
 template <int Which, int Width, class Order, class Real, int N>
 LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real *head, i64 plane, int len, int i, int d,
                              bool there) {
-  const int splits = Order::writes && Which != WHICH_Q ? p.schedule.num_splits : 1;
+  const int splits = Order::writes && Which != WHICH_Q ? AroundParams::num_splits(p) : 1;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
 #pragma unroll
   for (int j = 0; j < N; ++j) g[j] = Real(0);
@@ -117,7 +117,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   constexpr int together = flushes ? 1 : row_heads;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
-  const i64 plane = i64(p.shape.batch) * heads * Order::head_rows(len) * Width;
+  const i64 plane = i64(AroundParams::batch(p)) * heads * Order::head_rows(len) * Width;
   for_each_vector<Width / n>(share, [&](int i, int v) {
     RowVectors<Row, Elem> x[together];
     RowVectors<Row, Real> g[together];
@@ -139,7 +139,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
-      const Site site{b, share.head + h, p.shape.q_len, p.shape.kv_len};
+      const Site site{b, share.head + h, AroundParams::q_len(p), AroundParams::kv_len(p)};
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
@@ -156,7 +156,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
     }
   });
   if constexpr (flushes) {
-    const Site site{b, share.head, p.shape.q_len, p.shape.kv_len};
+    const Site site{b, share.head, AroundParams::q_len(p), AroundParams::kv_len(p)};
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
 }
@@ -186,10 +186,10 @@ template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = P
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
-  const bool q_alone = int(gridDim.z) == p.shape.batch;
+  const bool q_alone = int(gridDim.z) == AroundParams::batch(p);
   // The last heads first: what has just been added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
-            b = p.shape.batch - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+            b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
   const u32 *first_store = nullptr;
   if constexpr (DqOrder::writes) {
     if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
@@ -201,16 +201,16 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
       finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, p.tensors.src_q,
-          p.tensors.dq, p.shape.heads,
-                                                                      p.shape.q_len, first_store);
+          p.tensors.dq, AroundParams::heads(p),
+                                                                      AroundParams::q_len(p), first_store);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
       finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, p.tensors.src_k,
           p.tensors.dk,
-                                                                      p.shape.heads_kv, p.shape.kv_len);
+                                                                      AroundParams::heads_kv(p), AroundParams::kv_len(p));
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
       finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, p.tensors.src_v,
           p.tensors.dv,
-                                                                        p.shape.heads_kv, p.shape.kv_len);
+                                                                        AroundParams::heads_kv(p), AroundParams::kv_len(p));
 }

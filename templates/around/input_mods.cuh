@@ -36,7 +36,7 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
     if (int(blockIdx.y) < heads) mod_rows<Spec, typename Config::Elem, Which, Width>(p, b, src, dst, heads, len);
   } else if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
-    const Site site{b, int(blockIdx.y), p.shape.q_len, p.shape.kv_len};
+    const Site site{b, int(blockIdx.y), AroundParams::q_len(p), AroundParams::kv_len(p)};
     if (site.h < heads) mod_elements<Spec, Elem, Which, Width, per_access<Elem>>(p, site, src, dst, len);
   }
 }
@@ -47,12 +47,12 @@ LUATTN_FN void aux_mod(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if (which == WHICH_Q)
-    mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.tensors.src_q, p.tensors.q, p.shape.heads,
-        p.shape.q_len);
+    mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, b, p.tensors.src_q, p.tensors.q, AroundParams::heads(p),
+        AroundParams::q_len(p));
   if (which == WHICH_K)
-    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.tensors.src_k, p.tensors.k, p.shape.heads_kv,
-        p.shape.kv_len);
+    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, b, p.tensors.src_k, p.tensors.k, AroundParams::heads_kv(p),
+        AroundParams::kv_len(p));
   if (which == WHICH_V)
-    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.tensors.src_v, p.tensors.v, p.shape.heads_kv,
-        p.shape.kv_len);
+    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, b, p.tensors.src_v, p.tensors.v, AroundParams::heads_kv(p),
+        AroundParams::kv_len(p));
 }

@@ -48,7 +48,7 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
       }
       // ptxas would rather wait for the first rows before it asks for the last: what is before a branch,
       // hardly ever taken, stays before it.
-      if (rows > 1 && p.shape.q_len < 0) __nanosleep(0);
+      if (rows > 1 && AroundParams::q_len(p) < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
 #pragma unroll
@@ -79,7 +79,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
     float4 *to =
-        reinterpret_cast<float4 *>(acc_row<width, float>(p.scratch.dq_acc, p.shape.heads, rows, site.b, site.h, first));
+        reinterpret_cast<float4 *>(acc_row<width, float>(p.scratch.dq_acc, AroundParams::heads(p), rows, site.b, site.h, first));
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
@@ -121,12 +121,12 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
   const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
-  const i64 row_plane = i64(p.shape.batch) * p.shape.heads * rows,
-      row_at = (i64(site.b) * p.shape.heads + site.h) * rows + q;
+  const i64 row_plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * rows,
+      row_at = (i64(site.b) * AroundParams::heads(p) + site.h) * rows + q;
   typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
-    const i64 plane = i64(p.shape.batch) * p.shape.heads * site.q_len,
-              at = (i64(site.b) * p.shape.heads + site.h) * site.q_len + q;
+    const i64 plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * site.q_len,
+              at = (i64(site.b) * AroundParams::heads(p) + site.h) * site.q_len + q;
     Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {

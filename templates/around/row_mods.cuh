@@ -73,7 +73,7 @@ LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, c
 #pragma unroll
     for (int h = 0; h < row_heads; ++h) {
       if (h >= share.heads) break;
-      const Site site{b, share.head + h, p.shape.q_len, p.shape.kv_len};
+      const Site site{b, share.head + h, AroundParams::q_len(p), AroundParams::kv_len(p)};
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {

@@ -19,6 +19,7 @@
 #include "abi/workspace.h"
 #include "score/online_rows.cuh"
 #include "arch/tensor.cuh"
+#include "around/around.cuh"
 #include "work/tile_walk.cuh"
 
 static constexpr int norm_rows = LUATTN_NORM_ROWS, norm_threads = 128, reach_threads = 128;
@@ -64,7 +65,7 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
 // Of rows that keep something. A NaN gives -inf: nothing is left out beside it.
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
-  if (row < p.shape.q_len)
+  if (row < AroundParams::q_len(p))
     x = *(static_cast<const float *>(p.tensors.lse.data) + b * p.tensors.lse.batch + h * p.tensors.lse.head + row
         * p.tensors.lse.seq);
   if (x == -infinity<float>()) x = infinity<float>();
@@ -76,7 +77,7 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
   using Elem = typename Config::Elem;
   const bool of_q = Backward && blockIdx.z % 2 == 0;
   const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
-            len = of_q ? p.shape.q_len : p.shape.kv_len, heads = of_q ? p.shape.heads : p.shape.heads_kv;
+            len = of_q ? AroundParams::q_len(p) : AroundParams::kv_len(p), heads = of_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
   const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
   if (h >= heads || first >= len) return;
   const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.tensors.q : p.tensors.k, b, h, first, len);
@@ -116,14 +117,14 @@ struct Reach {
 
   __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
       : p(params),
-        site{b, h, params.shape.q_len, params.shape.kv_len},
+        site{b, h, AroundParams::q_len(params), AroundParams::kv_len(params)},
         norm_k(params.scratch.norm_k +
-               (i64(b) * params.shape.heads_kv + h / params.shape.group) * workspace_norms(params.shape.kv_len)) {}
+               (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) * workspace_norms(AroundParams::kv_len(params))) {}
   // Can these rows' scores in the kv tile that begins at kv0 come near `best`? What is left out of a row, or
   // in backward of a column, is together below 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
-    const int kv1 = min_of(kv0 + TileN, p.shape.kv_len) - 1, last = kv1 / norm_rows;
-    const double margin = (24 + 32 - __clz(max_of(p.shape.q_len, p.shape.kv_len))) * 0.69314718055994531;
+    const int kv1 = min_of(kv0 + TileN, AroundParams::kv_len(p)) - 1, last = kv1 / norm_rows;
+    const double margin = (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
     float k = 0;
 #pragma unroll
     for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i)
@@ -183,7 +184,7 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     Pack<Elem, 8> x;
-    if (inside) x.load(row_of<Elem>(p.tensors.k, s.b, s.h / p.shape.group, key[i]) + channel);
+    if (inside) x.load(row_of<Elem>(p.tensors.k, s.b, s.h / AroundParams::group(p), key[i]) + channel);
 #pragma unroll
     for (int j = 0; j < 8; ++j) k[i][j] = inside ? to_real(x[j]) : 0.0f;
   }
@@ -235,16 +236,16 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
   __shared__ u32 part[warps];
   const Reach<Spec, tile_n> reach(p, int(blockIdx.z), int(blockIdx.y));
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, p.shape.q_len) - 1;
+  const int q0 = int(blockIdx.x * tile_m + warp * norm_rows), q1 = min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1;
   double best = 0;
   float norm = 0;
   Range keys = {0, 0};
-  if (q0 < p.shape.q_len) {
+  if (q0 < AroundParams::q_len(p)) {
     best = score_of_rows<Spec, Config>(reach, q0, q1, norm);
     keys = kept_keys<Spec>(p, reach.site, q0, q1);
   }
-  const int words = workspace_words(ceil_div(p.shape.kv_len, tile_n));
-  u32 *out = p.scratch.visits + ((i64(reach.site.b) * p.shape.heads + reach.site.h) * gridDim.x + blockIdx.x) * words;
+  const int words = workspace_words(ceil_div(AroundParams::kv_len(p), tile_n));
+  u32 *out = p.scratch.visits + ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
@@ -268,17 +269,17 @@ template <class Spec, class Config, int TileN>
 LUATTN_FN void reach_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
   const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
-  const u32 words = u32(workspace_words(ceil_div(p.shape.q_len, tile_m))),
-      kv_tiles = u32(ceil_div(p.shape.kv_len, TileN)),
+  const u32 words = u32(workspace_words(ceil_div(AroundParams::q_len(p), tile_m))),
+      kv_tiles = u32(ceil_div(AroundParams::kv_len(p), TileN)),
             index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(reach.site.b) * p.shape.heads + reach.site.h, groups = head * workspace_norms(p.shape.q_len);
+  const i64 head = i64(reach.site.b) * AroundParams::heads(p) + reach.site.h, groups = head * workspace_norms(AroundParams::q_len(p));
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
   bool visits = false;
 #pragma unroll 1
-  for (int q0 = first; q0 < min_of(first + tile_m, p.shape.q_len) && !visits; q0 += norm_rows) {
+  for (int q0 = first; q0 < min_of(first + tile_m, AroundParams::q_len(p)) && !visits; q0 += norm_rows) {
     const i64 group = groups + q0 / norm_rows;
-    visits = reach.matters(q0, min_of(q0 + norm_rows, p.shape.q_len) - 1, p.scratch.norm_q[group], int(kv_tile) * TileN,
+    visits = reach.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group], int(kv_tile) * TileN,
                            double(p.scratch.least_lse[group]));
   }
   const u32 bits = __ballot_sync(0xffffffffu, visits);

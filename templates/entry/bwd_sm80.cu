@@ -15,11 +15,11 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
   extern __shared__ __align__(128) unsigned char shared[];
   if constexpr (Needs<Spec, Config>::dq_in_order) {
     __shared__ KvBlock drawn;
-    if (threadIdx.x == 0) drawn = draw_kv_block(p);
+    if (threadIdx.x == 0) drawn = KvBlock::drawn(p);
     __syncthreads();
     BwdSm80<Spec, Config>(p, shared, drawn).run();
   } else {
-    BwdSm80<Spec, Config>(p, shared, KvBlock{int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}).run();
+    BwdSm80<Spec, Config>(p, shared, KvBlock::of_grid()).run();
   }
 }
 #endif

@@ -48,4 +48,9 @@ template <class Real, int Count> struct RowValues {
 };
 
 // The batch entry and head of a block. `h` is the query head, or the kv head in key_mod and value_mod.
-struct Site { int b, h, q_len, kv_len; };
+struct Site {
+  int b, h, q_len, kv_len;
+
+  LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
+  LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
+};

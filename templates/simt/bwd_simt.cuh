@@ -20,6 +20,8 @@
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
 #include "simt/parameter_grads_simt.cuh"
+#include "work/dq_order.cuh"
+#include "work/tile_scheduler.cuh"
 
 // Writes the thread's elements of a score tile to a tile of weights.
 template <class T, class Real>
@@ -78,8 +80,9 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
-    const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-    const int q_tile = int(gridDim.x - 1 - blockIdx.x), q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
+    const BlockSite block = BlockSite::of_grid(p);
+    const SequenceOf<Config> site(p, block.b, block.h);
+    const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
@@ -162,8 +165,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
     using Sums = SumsSimt<Spec, Config>;
     constexpr bool needs_dp = Need::dk || Need::parameters;
-    const int b = int(blockIdx.z), h_kv = int(blockIdx.y), kv_tile = int(blockIdx.x),
-              kv0 = kv_tile * T::tile_n;
+    const KvBlock block = KvBlock::of_grid();
+    const int b = block.b, h_kv = block.h, kv_tile = block.tile, kv0 = kv_tile * T::tile_n;
     T t;
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
     const DistanceTable<Spec, Config> terms{t.weights(2)};

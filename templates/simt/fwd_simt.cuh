@@ -15,6 +15,7 @@
 #pragma once
 #include "simt/tile_products.cuh"
 #include "sink/row_numbers.cuh"
+#include "work/tile_scheduler.cuh"
 
 // Replaces the dots of one tile by scores, for all elements: one copy of the code for masked and other tiles.
 template <class Spec, class Config>
@@ -65,9 +66,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
-  const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-  const int q_tile = int(gridDim.x - 1 - blockIdx.x);  // longest rows of a causal mask first
-  const int q0 = q_tile * T::tile_m, h_kv = site.h / p.shape.group;
+  const BlockSite block = BlockSite::of_grid(p);
+  const SequenceOf<Config> site(p, block.b, block.h);
+  const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
   if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
   T t;
 

@@ -471,8 +471,7 @@ struct ForwardSm80 {
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   using Kernel = ForwardSm80<Spec, Config>;
-  const u32 index = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  Kernel kernel(p, shared_address(shared), site_of(p.order, index));
+  Kernel kernel(p, shared_address(shared), BlockSite::of_block(p));
   if (kernel.site.packed && kernel.q_tile * Config::tile_m >= kernel.site.q_len) return;  // as in fwd_simt
   kernel.run();
   kernel.finish();

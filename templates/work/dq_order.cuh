@@ -18,10 +18,14 @@
 #pragma once
 #include "work/tile_walk.cuh"
 
-// The kv tile, kv head and batch of a block of luattn_dkdv, and which of p.schedule.num_splits shares of the
+// The kv tile, kv head and batch of a block of luattn_dkdv, and which of num_splits shares of the
 // kv tile's q tiles it has.
 struct KvBlock {
   int tile, h, b, split;
+
+  // Of kernels with a block for each kv tile: the grid's own order, and drawn.
+  LUATTN_FN KvBlock of_grid() { return {int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}; }
+  LUATTN_FN KvBlock drawn(const LuattnParams &p);
 };
 
 // The tile for a value of the work counter: of `tiles` kv tiles of each of `all` heads, heads_kv of them of
@@ -41,9 +45,10 @@ LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u
 }
 // Draws the next block's tile, in one thread of each block. All blocks of the grid (kv tiles, kv heads, batch
 // and splits) draw.
-LUATTN_FN KvBlock draw_kv_block(const LuattnParams &p) {
-  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.shape.batch),
-                     u32(p.schedule.num_splits), 256);  // a multiprocessor may have two blocks
+__device__ __forceinline__ KvBlock KvBlock::drawn(const LuattnParams &p) {
+  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y,
+                     gridDim.y * u32(p.shape.batch), u32(p.schedule.num_splits),
+                     256);  // a multiprocessor may have two blocks
 }
 
 // The semaphore value that kv_tile waits for in q_tile. Called by a whole warp.

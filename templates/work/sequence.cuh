@@ -44,8 +44,6 @@ struct DenseSequence : Site {
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
 
   LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
-  LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
-  LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
   // How many query heads read one kv head; the kv head of this one; the first one of a kv head.
   LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
   __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }

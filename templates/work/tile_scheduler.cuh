@@ -6,6 +6,16 @@
 
 struct BlockSite {
   int q_tile, h, b, h_kv;
+
+  // Of kernels with a block for each q tile, of the longest entry's: the grid's own order, the long rows of a
+  // causal mask first; and that of site_of.
+  LUATTN_FN BlockSite of_grid(const LuattnParams &p) {
+    const int h = int(blockIdx.y);
+    return {int(gridDim.x - 1 - blockIdx.x), h, int(blockIdx.z), h / p.shape.group};
+  }
+  LUATTN_FN BlockSite of_block(const LuattnParams &p);
+  // The kv head of a query head, without a division.
+  LUATTN_FN int kv_head(const LuattnParams &p, int h);
 };
 
 // n / by.d for n below 2^31: dividing by a run-time number takes 20 instructions.
@@ -23,19 +33,26 @@ LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   return {int(o.q_tiles - 1 - row), int(h), int(b), int(quotient(h, o.group))};
 }
 
+__device__ __forceinline__ BlockSite BlockSite::of_block(const LuattnParams &p) {
+  return site_of(p.order, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+}
+__device__ __forceinline__ int BlockSite::kv_head(const LuattnParams &p, int h) {
+  return int(quotient(u32(h), p.order.group));
+}
+
 // The same where all batches read the same bias rows (Spec::bias_row_shared): batches come one after another,
 // so that later ones find the rows in the L2 cache. Without a mask heads do not mix.
 template <bool Masked>
-LUATTN_FN BlockSite site_of_batches(const LuattnParams &p, u32 index) {
-  const u32 batch = u32(p.shape.batch), heads = u32(p.shape.heads);
+LUATTN_FN BlockSite site_of_batches(const LuattnShape &shape, const LuattnOrder &order, u32 index) {
+  const u32 batch = u32(shape.batch), heads = u32(shape.heads);
   if constexpr (Masked) {
-    const BlockSite s = site_of(p.order, index);
+    const BlockSite s = site_of(order, index);
     const u32 head = u32(s.b) * heads + u32(s.h), h = head / batch;
-    return {s.q_tile, int(h), int(head - h * batch), int(quotient(h, p.order.group))};
+    return {s.q_tile, int(h), int(head - h * batch), int(quotient(h, order.group))};
   }
-  const u32 row = index / batch, h = row / p.order.q_tiles;
-  return {int((h + 1) * p.order.q_tiles - 1 - row), int(h), int(index - row * batch),
-          int(quotient(h, p.order.group))};
+  const u32 row = index / batch, h = row / order.q_tiles;
+  return {int((h + 1) * order.q_tiles - 1 - row), int(h), int(index - row * batch),
+          int(quotient(h, order.group))};
 }
 
 // The tiles of a persistent block. Without a mask all take equally long, and a block takes every
@@ -53,7 +70,7 @@ struct TileScheduler {
       : p(params), index(blockIdx.x), drawn(0) {}
   __device__ __forceinline__ bool valid() const { return index < p.order.tiles; }
   __device__ __forceinline__ BlockSite site() const {
-    if constexpr (BatchesTogether) return site_of_batches<Masked>(p, index);
+    if constexpr (BatchesTogether) return site_of_batches<Masked>(p.shape, p.order, index);
     return site_of(p.order, index);
   }
   __device__ __forceinline__ void draw() {

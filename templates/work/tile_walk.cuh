@@ -59,7 +59,7 @@ struct Visits {
   // Row `row` of a head's `rows`, with `tiles` tiles.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
       : words(p.scratch.visits) {
-    if (words != nullptr) words += ((i64(s.b) * p.shape.heads + s.h) * rows + row) * workspace_words(tiles);
+    if (words != nullptr) words += ((i64(s.b) * Site::heads(p) + s.h) * rows + row) * workspace_words(tiles);
   }
   __device__ __forceinline__ bool has(int tile) const {
     return words == nullptr || (words[tile / 32] >> tile % 32 & 1) != 0;
@@ -97,11 +97,13 @@ struct KvTiles {
   }
 };
 
-// A block's share of the q tiles of a kv tile, number `split` of p.schedule.num_splits: the q tiles of the
+// A block's share of the q tiles of a kv tile, number `split` of num_splits: the q tiles of the
 // group's heads in sequence, in equal parts, as if all heads had as many.
 struct QShare {
   int split;
 
+  // How many blocks share a kv tile. More than one leave dk and dv to luattn_finish.
+  LUATTN_FN int count(const LuattnParams &p) { return p.schedule.num_splits; }
   // The group's heads of which the share has some tiles.
   __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.shape.group
       / p.schedule.num_splits; }

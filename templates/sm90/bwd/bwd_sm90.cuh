@@ -589,13 +589,13 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void finish(const KvBlock &at) {
     const SequenceOf<Config> site(p, at.b, 0);
     if constexpr (Need::dk) {
-      if (Spec::has_key_mod || p.schedule.num_splits > 1)
+      if (Spec::has_key_mod || QShare::count(p) > 1)
         part.template store_accumulator<D>(p, site, p.scratch.dk_acc, at, kv0, dk);
       else
         part.template store<D>(p, site, p.tensors.dk, at, kv0, dk, float(p.scale));
     }
     if constexpr (Need::dv) {
-      if (Spec::has_value_mod || p.schedule.num_splits > 1)
+      if (Spec::has_value_mod || QShare::count(p) > 1)
         part.template store_accumulator<DV>(p, site, p.scratch.dv_acc, at, kv0, dv);
       else
         part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);

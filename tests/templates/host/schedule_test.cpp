@@ -76,7 +76,7 @@ struct Launch {
   void check_batches() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
     for (unsigned i = 0; i < tiles; ++i) {
-      const BlockSite s = site_of_batches<false>(p, i), first = site_of_batches<false>(p, i - unsigned(s.b));
+      const BlockSite s = site_of_batches<false>(p.shape, p.order, i), first = site_of_batches<false>(p.shape, p.order, i - unsigned(s.b));
       if (s.b != int(i % unsigned(p.shape.batch)) || s.h != first.h || s.q_tile != first.q_tile)
         host_fail("a batch is not behind the one before");
     }

@@ -1,0 +1,64 @@
+// work/kv_tile_scheduler.cuh: the order of kv tiles in the sm90 family's backward, whose blocks stay on their
+// multiprocessors and draw one tile after the other.
+#pragma once
+#include "contract/needs.cuh"
+#include "work/dq_order.cuh"
+
+// Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
+// the other from a counter at p.scratch.turns. One warp draws.
+template <class Spec, class Config, int Together = 1>
+struct KvTileScheduler {
+  // A block may have a kv tile of all batches, for the order of what they add to a gradient.
+  static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
+                                         (Spec::grad_adds || (Spec::parameter_sums & SUM_ELEMENT) != 0);
+
+  const LuattnParams &p;
+  const u32 kv_tiles, splits, tiles, batch, heads;  // of a head; shares of each, their product; tickets'
+                                                    // batches and kv heads
+
+  __device__ __forceinline__ explicit KvTileScheduler(const LuattnParams &params)
+      : p(params),
+        kv_tiles(u32(ceil_div(params.shape.kv_len, Together * Config::tile_n))),
+        splits(u32(params.schedule.num_splits)),
+        tiles(kv_tiles * splits),
+        batch(orders_batches && params.schedule.batches_in_turn ? 1 : u32(params.shape.batch)),
+        heads(u32(params.shape.heads_kv) * batch) {}
+  __device__ __forceinline__ u32 draw_ticket() const {
+    u32 ticket = 0;
+    if (threadIdx.x % 32 == 0) ticket = atomicAdd(p.scratch.turns, 1u);
+    return uniform(ticket);
+  }
+  __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
+  // Turns to what the ticket stands for besides. False: that was all.
+  __device__ __forceinline__ bool next(KvBlock &at) const {
+    if constexpr (!orders_batches) return false;
+    return p.schedule.batches_in_turn != 0 && ++at.b < p.shape.batch;
+  }
+  // Tile -1: there are no more.
+  __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
+    if (ticket >= tiles * heads) return {-1, 0, 0, 0};
+    if constexpr (Needs<Spec, Config>::dq_in_order)
+      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits,
+                         Config::head_dim <= 64 ? 256 : 128);
+    return block_of(ticket);
+  }
+
+ private:
+  // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
+  // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
+  // mask leaves most for the first positions, and a long tile that starts last would leave the other
+  // multiprocessors idle. Batches come before heads, or behind them where these have numbers for pairs that
+  // all batches read and add to, likewise in the L2 cache.
+  __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
+    const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
+    const u32 alone = heads - together, first = alone * tiles;
+    u32 head = ticket / tiles, tile = ticket - head * tiles;
+    if (Spec::has_mask && ticket >= first) {
+      tile = (ticket - first) / together;
+      head = alone + (ticket - first - tile * together);
+    }
+    constexpr bool pairs = (Spec::parameter_sums & SUM_ELEMENT) != 0 || Spec::bias_row_shared;
+    const u32 inner = pairs ? batch : u32(p.shape.heads_kv), outer = head / inner, rest = head - outer * inner;
+    return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
+  }
+};
