@@ -32,11 +32,36 @@ static void print(compilation *c, text *out, const roots *r) {
   ir_print(t->g, out, r->ref, r->name, r->n, inputs);
 }
 
+enum { RUNS = 8 }; /* of a permutation that are shown */
+
+/* "# query_mod: read[0] is x[d + 32] for d < 32, x[d - 32] for d < 64" */
+static void print_row(text *out, const char *name, const row_tables *rows) {
+  for (int i = 0; rows != NULL && i < rows->count; i++) {
+    const uint16_t *channel = rows->channel[i];
+    text_add(out, "# %s: read[%d] is", name, i);
+    for (int d = 0, next, run = 0; d < rows->dim; d = next, run++) {
+      const int added = channel[d] - d;
+      for (next = d + 1; next < rows->dim && channel[next] - next == added;) next++;
+      if (run < RUNS)
+        text_add(out, "%s x[d %c %d] for d < %d", run > 0 ? "," : "", added < 0 ? '-' : '+', abs(added), next);
+      else if (run == RUNS)
+        text_add(out, ", ..");
+    }
+    text_add(out, "\n");
+  }
+}
+
+static void print_rows(const compilation *c, text *out) {
+  static const char *const hooks[3] = {"query_mod", "key_mod", "value_mod"};
+  for (int i = 0; i < 3; i++) print_row(out, hooks[i], c->spec.traced.rows[i]);
+}
+
 static void stage_ir(compilation *c, text *out) {
   const traced_spec *t = &c->spec.traced;
   const traced_online *o = &t->online;
   roots *r = arena_new(c->a, sizeof *r);
   if (r == NULL) return;
+  print_rows(c, out);
   add(r, "query_mod", t->query_mod);
   add(r, "key_mod", t->key_mod);
   add(r, "value_mod", t->value_mod);
@@ -71,6 +96,7 @@ static void stage_grad(compilation *c, text *out) {
   if (r == NULL) return;
   text_add(out, "# %s\n", d->missing != NULL ? d->missing : d->how);
   if (d->missing != NULL) return;
+  print_rows(c, out);
   for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
   for (int i = 0; i < d->num_rows; i++) add(r, arena_printf(c->a, "row%d", i), d->row[i]);
   add(r, "prob", d->prob);
