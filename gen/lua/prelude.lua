@@ -365,7 +365,7 @@ end
 -- The same with channels 2 i and 2 i + 1 being a pair, as in GPT-J and RoFormer.
 function rotary_interleaved(cos, sin, options)
   return rotation("rotary_interleaved", cos, sin, options, function(d, n)
-    return d + 1 - 2 * (d % 2), d // 2, eq(d % 2, 0)
+    return d ~ 1, d // 2, eq(d % 2, 0)
   end)
 end
 

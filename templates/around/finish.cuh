@@ -114,7 +114,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   using Row = RowMapOf<Spec, Which>;
   constexpr int n = Row::width;
   constexpr bool flushes = Needs<Spec, Config>::parameters && Spec::num_acc > 0;  // of one head at a time
-  constexpr int together = flushes ? 1 : row_heads;
+  constexpr int together = flushes ? 1 : row_heads<Row>;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
   const i64 plane = i64(AroundParams::batch(p)) * heads * Order::head_rows(len) * Width;

@@ -17,8 +17,9 @@ template <class Spec, int Which> LUATTN_FN auto row_map() {
 template <class Spec, int Which> using RowMapOf = decltype(row_map<Spec, Which>());
 template <class Spec, int Which> inline constexpr bool reads_row = RowMap<RowMapOf<Spec, Which>>;
 
-// How many heads a thread does one after the other.
-static constexpr int row_heads = 4;
+// How many heads a thread computes at once: what it holds of each must fit into registers.
+template <class Row>
+inline constexpr int row_heads = Row::count * Row::width <= 16 ? 4 : 1;
 
 // What a block of the grid of luattn_mod does instead of aux_tile positions of one head: a part of them, of up to Heads
 // heads.
@@ -63,15 +64,16 @@ LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, c
   using Row = RowMapOf<Spec, Which>;
   using Real = typename Spec::Real;
   constexpr int n = Row::width;
-  const RowShare share = row_share<row_heads>(heads, len);
+  constexpr int together = row_heads<Row>;
+  const RowShare share = row_share<together>(heads, len);
   for_each_vector<Width / n>(share, [&](int i, int v) {
-    RowVectors<Row, Elem> x[row_heads];
+    RowVectors<Row, Elem> x[together];
 #pragma unroll
-    for (int h = 0; h < row_heads; ++h)
+    for (int h = 0; h < together; ++h)
       if (h < share.heads)
         x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, share.head + h, i) + d); });
 #pragma unroll
-    for (int h = 0; h < row_heads; ++h) {
+    for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
       const Site site{b, share.head + h, AroundParams::q_len(p), AroundParams::kv_len(p)};
       Pack<Elem, n> y;
