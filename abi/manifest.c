@@ -169,7 +169,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   if (m->packed) TRY(check_range(err, "packed_layout", m->packed_layout[0], 0, 0));
-  if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 0));
+  if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");

@@ -79,7 +79,7 @@ typedef struct image_manifest {
   uint32_t packed;                    /* section "SEQU", which dense images lack: sequences are packed, */
   uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
   uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
-  uint32_t offsets_layout[1];         /* in the layout of LuattnOffsets: 0, the only one */
+  uint32_t offsets_layout[1];         /* 0: numbers alone; 1: arrays of numbers too */
   uint32_t on_cpu;                    /* never in an image: there is no code, and the CPU path computes */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

@@ -24,13 +24,13 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *arch, *pass, *cache_dir,
       *family;
-  const char *head_dim, *lengths, *skip, *max_bytes, *wants;
+  const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
   bool has_scale; /* --scale was given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, offsets;
+  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 

@@ -56,8 +56,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
                        .head_dim_v = sizes.dim_v,
                        .arch = 80,
                        .cache_dir = o->cache_dir,
-                       .deterministic = o->deterministic,
-                       .offsets = o->offsets};
+                       .deterministic = o->deterministic};
   TRY(dtype_option(o, &t->dtype, err));
   TRY(family_option(o, &t->family, err));
   TRY(read_arch(o, t, device, err));
@@ -75,6 +74,10 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
   }
   TRY(read_wants(o, t, err));
+  if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers or arrays", o->offsets);
+  if (o->offsets != NULL)
+    t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
   TRY(lengths_option(o, &lengths, err));
   if (lengths != 0)
     t->lengths = (luattn_lengths)(lengths - 1);

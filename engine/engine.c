@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/batch.h"
 #include "common/choices.h"
 #include "common/struct_size.h"
 #include "engine/cpu_device.h"
@@ -207,6 +208,11 @@ static unsigned wants_of(const luattn_args *a) {
   return wants;
 }
 
+static luattn_offsets offsets_of(const luattn_batch *batch) {
+  if (batch == NULL) return LUATTN_OFFSET_NONE;
+  return batch->side[0].is_array || batch->side[1].is_array ? LUATTN_OFFSET_ARRAYS : LUATTN_OFFSET_NUMBERS;
+}
+
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
 static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass,
                               const luattn_args *given, kernel_key *key, luattn_error *err) {
@@ -237,7 +243,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
           err, LUATTN_INVALID,
           "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
           i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
-  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = args->batch != NULL};
+  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = offsets_of(args->batch)};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "

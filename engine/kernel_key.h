@@ -14,7 +14,7 @@ typedef struct kernel_key {
   unsigned wants; /* 0 in forward */
   luattn_lengths lengths;
   bool packed;  /* luattn_args.cu_seqlens_q and _k are given */
-  bool offsets; /* luattn_args.batch is given */
+  luattn_offsets offsets; /* what luattn_args.batch has */
 } kernel_key;
 
 #endif

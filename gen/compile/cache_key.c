@@ -52,7 +52,7 @@ luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_erro
   const plan *p = &c->at.plan;
   const int numbers[] = {
       p->pass,          p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
-      p->deterministic, p->packed, p->offsets};
+      p->deterministic, p->packed, (int)p->offsets};
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
   add_spec(&h, c, false);
@@ -85,7 +85,7 @@ static void add_target(hasher *h, const compilation *c, bool one_code) {
   const int numbers[] = {p->pass,     p->family,     p->dtype,      p->arch,
                          p->head_dim, p->head_dim_v, (int)p->wants, p->may_fall_back,
                          t->tile_m,   t->tile_n,     p->is_short,   p->deterministic,
-                         p->packed,   p->offsets,    t->ptx != 0, one_code,     compilation_has_line_info()};
+                         p->packed,   (int)p->offsets, t->ptx != 0, one_code,     compilation_has_line_info()};
   hasher_add(h, "target", numbers, sizeof numbers);
   if (t->tiles != NULL) {
     const luattn_tiles *x = t->tiles;

@@ -29,8 +29,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"accumulates_dq", p->accumulates_dq},
                {"deterministic", p->deterministic},
                {"dq_first_store", p->dq_first_store},
-               {"packed", p->packed},
-               {"offsets", p->offsets}};
+               {"packed", p->packed}};
   text t;
   text_init(&t, a);
   text_add(&t,
@@ -42,6 +41,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
       text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
+  text_add(&t, "  static constexpr int offsets = %d;\n", (int)p->offsets);
   text_add(&t, "};\n");
   if (p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD)
     text_add(&t,

@@ -42,8 +42,8 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
 }
 
 static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
-  if ((unsigned)t->offsets <= 1) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected 0 or 1", t->offsets);
+  if ((unsigned)t->offsets <= LUATTN_OFFSET_ARRAYS) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected a luattn_offsets, 0 to 2", (int)t->offsets);
 }
 
 /* Refuses what packed sequences do not support yet: backward, and inputs or mods along q or kv. */
@@ -263,7 +263,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->wants = t->pass == LUATTN_FORWARD ? 0 : t->wants == 0 ? LUATTN_WANT_ALL : t->wants;
   p->shared_limit = tiles_shared_limit(t->arch);
   p->packed = t->packed != 0;
-  p->offsets = t->offsets != 0;
+  p->offsets = t->offsets;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

@@ -65,6 +65,10 @@ typedef struct luattn_tiles {
   int warps_n, chunk_m; /* backward of the sm80 family, else 0: templates/sm80/bwd_sm80.cuh says what they are */
 } luattn_tiles;
 
+/* Which offsets a luattn_batch may have: none, so that the image costs nothing for them; numbers, which are operands in the
+ * kernels' constant memory; or arrays on the device as well, which kernels load. */
+typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_OFFSET_ARRAYS } luattn_offsets;
+
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */
 typedef struct luattn_target {
   size_t struct_size;
@@ -98,9 +102,8 @@ typedef struct luattn_target {
                              * takes no others, and no pack holds it. LUATTN_UNSUPPORTED: backward; a spec with a query_mod,
                              * key_mod, value_mod, or an input with an axis q or kv. No tile is skipped for want of weight.
                              * LUATTN_INVALID: neither 0 nor 1 */
-  int offsets;              /* 1: q, k and v are parts of a whole, whose positions, heads and lengths hooks see: luattn_batch. An
-                             * image with 0 takes no offsets, and costs nothing for them; no pack holds one with 1.
-                             * LUATTN_INVALID: neither 0 nor 1 */
+  luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths hooks
+                             * see (luattn_args.batch). No pack holds such an image. LUATTN_INVALID: no luattn_offsets */
 } luattn_target;
 
 /* Report of a compilation, for people and tests. */

@@ -58,7 +58,7 @@ struct Config {
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
   static constexpr bool dq_first_store = EXAMPLE_DQ_FIRST_STORE;
   static constexpr bool packed = false;
-  static constexpr bool offsets = false;
+  static constexpr int offsets = 0;
 #ifdef EXAMPLE_SHARED_BYTES  // else it is left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;
 #endif

@@ -11,10 +11,21 @@ struct Offsets {
   int q_len, kv_len, heads, heads_kv;
 };
 
+// Config::offsets, as luattn_offsets. Numbers are operands in the constant bank, and cost nothing; arrays cost loads
+// and registers.
+enum { OFFSET_NUMBERS = 1, OFFSET_ARRAYS = 2 };
+
 // Values from the device are clamped, so that no position of the whole leaves the range for which the spec's
 // arithmetic is exact.
 LUATTN_FN int offset_of(const int *of_batch, int number, int b, int most, int length) {
+  if constexpr (Config::offsets == OFFSET_NUMBERS) return number;
   return of_batch == nullptr ? number : max(min(__ldg(of_batch + b), most - length), 0);
+}
+
+// The runtime fills in `given` where the host knows offset and length.
+LUATTN_FN int whole_length(int given, int offset, int length) {
+  if constexpr (Config::offsets == OFFSET_NUMBERS && !Config::packed) return given;
+  return given != 0 ? given : offset + length;
 }
 
 LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
@@ -24,8 +35,8 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   made.kv = offset_of(given.kv_offsets, given.kv_offset, s.b, given.most_kv, s.kv_len);
   made.h = given.head_offset;
   made.hkv = given.kv_head_offset;
-  made.q_len = given.q_len != 0 ? given.q_len : made.q + s.q_len;
-  made.kv_len = given.kv_len != 0 ? given.kv_len : made.kv + s.kv_len;
+  made.q_len = whole_length(given.q_len, made.q, s.q_len);
+  made.kv_len = whole_length(given.kv_len, made.kv, s.kv_len);
   made.heads = given.heads;
   made.heads_kv = given.heads_kv;
   return made;

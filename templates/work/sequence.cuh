@@ -192,4 +192,4 @@ struct ParamsKind<true, Params> {
   using type = LuattnOffsetParams;
 };
 template <class Config>
-using ParamsOf = typename ParamsKind<Config::offsets, typename SequenceOf<Config>::Params>::type;
+using ParamsOf = typename ParamsKind<Config::offsets != 0, typename SequenceOf<Config>::Params>::type;

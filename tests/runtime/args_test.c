@@ -230,7 +230,12 @@ static void offsets_elsewhere(problem *p) {
   static int32_t numbers[2];
   static const DLTensor t = {.data = numbers, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
   p->info.offsets = 1;
+  p->info.offsets_layout[0] = 1;
   p->args.batch = batch_of(&(luattn_batch_options){.kv_offsets = &t});
+}
+static void array_for_numbers(problem *p) {
+  offsets_elsewhere(p);
+  p->info.offsets_layout[0] = 0;
 }
 
 static const bad_case cases[] = {
@@ -238,6 +243,7 @@ static const bad_case cases[] = {
      "batch: is given, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
     {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length up to"},
     {LUATTN_BACKWARD, head_beyond_whole, "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
+    {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
      "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 208 in luattn 0.1.0 "
