@@ -18,6 +18,12 @@ foreach(against "plan;lower/lowered.h" "plan;emit/emit.h" "lower;emit/emit.h" "c
     PASS_REGULAR_EXPRESSION "gen/${from}/ may not include \"gen/${to}\"")
 endforeach()
 
+add_test(NAME check_kernels COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_kernels.cmake)
+file(WRITE ${bad_tree}/kernels/templates/sm80/bad.cuh "  const int len = p.shape.q_len;\n")
+file(WRITE ${bad_tree}/kernels/templates/simt/bad.cuh "  const Site site{b, int(blockIdx.y), 1, 1};\n")
+add_test(NAME check_kernels_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/kernels -P ${CMAKE_CURRENT_LIST_DIR}/check_kernels.cmake)
+set_tests_properties(check_kernels_refuses PROPERTIES PASS_REGULAR_EXPRESSION "simt/bad.cuh: ask work/.*sm80/bad.cuh: ask work/")
+
 add_test(NAME check_circles COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
 foreach(circle compile source parts tuned)
   file(WRITE ${bad_tree}/circle/gen/compile/${circle}.h "\n")

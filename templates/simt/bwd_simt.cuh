@@ -82,7 +82,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
     const BlockSite block = BlockSite::of_grid(p);
     const SequenceOf<Config> site(p, block.b, block.h);
-    const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
+    const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};

@@ -122,6 +122,27 @@ static void test_simt(void **state) {
   }
 }
 
+/* Sizes of a call are for work/ and around/ alone: another's code that names one does not compile (abi/params.h). */
+static void test_private_sizes(void **state) {
+  (void)state;
+  static const edit edits[] = {{"a length", "{Real(p.scale), ", "{Real(p.shape.q_len), "},
+                               {"a schedule", "{Real(p.scale), ", "{Real(p.schedule.num_splits), "},
+                               {"an order", "{Real(p.scale), ", "{Real(p.order.tiles), "}};
+  nvrtc_file file;
+  nvrtc lib;
+  luattn_error err;
+  if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
+  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304",
+                                 "-DLUATTN_PART=1"};
+  arena *a = arena_open(NULL);
+  for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+    const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
+    if (why == NULL || strstr(why, "inaccessible") == NULL)
+      fail_msg("%s: %s", edits[i].what, why == NULL ? "compiles" : why);
+  }
+  arena_close(a);
+}
+
 /* A spec must declare what it lacks, and have exactly the rest: checked by the first line of a kernel. */
 static void test_contract(void **state) {
   (void)state;
@@ -164,6 +185,7 @@ static void test_contract(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sm80), cmocka_unit_test(test_sm90),
-                                     cmocka_unit_test(test_simt), cmocka_unit_test(test_contract)};
+                                     cmocka_unit_test(test_simt), cmocka_unit_test(test_private_sizes),
+                                     cmocka_unit_test(test_contract)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
