@@ -225,6 +225,12 @@ static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *
   if (raw.t.ndim != rule->ndim) {
     status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected %d, %s; reshape it",
                          rule->option, rule->path, raw.t.ndim, rule->ndim, rule->axes);
+  } else if (rule->type.bits == 0 && raw.t.dtype.code != kDLFloat) {
+    status = luattn_fail(
+        err, LUATTN_INVALID,
+        "%s: %s: holds %s, and dtype any in the spec stands for floats; save x.astype(numpy.float32), or "
+        "declare an integer's type",
+        rule->option, rule->path, type_name(raw.t.dtype));
   } else if (!converts(&raw, &(array){.t.dtype = rule->type})) {
     status =
         luattn_fail(err, LUATTN_INVALID,
@@ -242,7 +248,8 @@ static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *
     raw.shape[1] = raw.shape[2], raw.stride[1] = raw.stride[2];
     raw.shape[2] = shape, raw.stride[2] = stride;
   }
-  if (status == LUATTN_OK) status = array_new(out, rule->type, rule->ndim, raw.shape, heads_last, err);
+  const DLDataType type = rule->type.bits > 0 ? rule->type : raw.t.dtype;
+  if (status == LUATTN_OK) status = array_new(out, type, rule->ndim, raw.shape, heads_last, err);
   if (status == LUATTN_OK) {
     status = convert_elements(rule->path, &raw, out, err);
     if (status != LUATTN_OK) array_free(out);
@@ -364,12 +371,15 @@ static luattn_status check_names(const cli_options *o, const cli_problem *p, lua
   return LUATTN_OK;
 }
 
+/* Stands for the type that a file has. */
+static const DLDataType any_float = {kDLFloat, 0, 1};
+
 static luattn_status read_input(const luattn_input_info *info, const char *path, const cli_problem *p,
                                 array *out, luattn_error *err) {
   char option[32 + LUATTN_NAME_SIZE];
   snprintf(option, sizeof option, "--input: %s", info->name);
   const file_rule rule = {option, path, (int)info->num_axes, "as the spec declares",
-                          dtype_of_input(info->dtype)};
+                          info->dtype == LUATTN_INPUT_ANY ? any_float : dtype_of_input(info->dtype)};
   TRY(read_tensor(&rule, false, out, err));
   for (uint32_t j = 0; j < info->num_axes; j++) {
     const int64_t have = out->shape[j], want = axis_size(p, info->axis[j]);
@@ -421,7 +431,9 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     }
     int64_t shape[4];
     for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info->axis[j]);
-    TRY(array_new(&p->input[i], dtype_of_input(info->dtype), (int)info->num_axes, shape, false, err));
+    const DLDataType type =
+        info->dtype == LUATTN_INPUT_ANY ? dtype_dl(p->dtype) : dtype_of_input(info->dtype);
+    TRY(array_new(&p->input[i], type, (int)info->num_axes, shape, false, err));
     fill_input(&p->input[i], info, p, seed);
   }
   return LUATTN_OK;

@@ -7,7 +7,7 @@
 
 #include "luattn/image.h"
 
-#define INPUT_DTYPES (LUATTN_INPUT_U8 + 1)
+#define INPUT_DTYPES (LUATTN_INPUT_ANY + 1)
 
 /* Integers are compared, computed with and used as indices; a bool is none of them. */
 static inline bool input_is_integer(uint32_t dtype) {

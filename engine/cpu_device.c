@@ -31,7 +31,8 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .lengths = key->lengths,
                                 .deterministic = how->deterministic,
                                 .packed = key->packed,
-                                .offsets = key->offsets};
+                                .offsets = key->offsets,
+                                .input_types = key->input_types};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));
   report->every_length = 1;

@@ -213,6 +213,45 @@ static luattn_offsets offsets_of(const luattn_batch *batch) {
   return batch->side[0].is_array || batch->side[1].is_array ? LUATTN_OFFSET_ARRAYS : LUATTN_OFFSET_NUMBERS;
 }
 
+static bool read_input_type(DLDataType t, uint64_t *out) {
+  luattn_dtype dtype;
+  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
+                                                [LUATTN_F32] = LUATTN_INPUT_F32,
+                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
+                                                [LUATTN_F16] = LUATTN_INPUT_F16};
+  if (!read_dtype(t, &dtype)) return false;
+  *out = 1 + (uint64_t)as_input[dtype];
+  return true;
+}
+
+/* Of inputs whose dtype is any, the types of their tensors. */
+static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args,
+                                      uint64_t *out, luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  for (size_t i = 0; i < info.num_inputs; ++i) {
+    if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
+    const char *name = info.inputs[i].name;
+    const DLTensor *t = NULL;
+    uint64_t type;
+    for (size_t j = 0; j < args->num_inputs && args->inputs != NULL; ++j)
+      if (args->inputs[j].name != NULL && strcmp(args->inputs[j].name, name) == 0) t = args->inputs[j].tensor;
+    if (t == NULL)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name",
+          place, name);
+    if (!read_input_type(t->dtype, &type))
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: input '%s': has DLPack dtype (code %d, %d bits, %d lanes), and dtype any in a spec stands for "
+          "float64, float32, bfloat16 or float16; declare an integer's type there, as i32",
+          place, name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    *out |= type << 4 * i;
+  }
+  return LUATTN_OK;
+}
+
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
 static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass,
                               const luattn_args *given, kernel_key *key, luattn_error *err) {
@@ -226,9 +265,10 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   const char *of_packed = choices_packed(args);
   const bool packed = of_packed != NULL;
   if (packed && e->cpu_relaxed)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: %s: is given, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place,
-                       of_packed);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "%s: %s: is given, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place,
+        of_packed);
   if (packed && (args->cu_seqlens_q == NULL || args->cu_seqlens_k == NULL))
     return luattn_fail(
         err, LUATTN_INVALID,
@@ -259,6 +299,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   key->head_dim_v = (int)dim[1];
   key->lengths = packed ? luattn_lengths_of(pass, args->max_seqlen_q, args->max_seqlen_k)
                         : luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
+  TRY(read_input_types(spec, place, args, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
@@ -272,7 +313,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
-         a->offsets == b->offsets;
+         a->offsets == b->offsets && a->input_types == b->input_types;
 }
 
 /* The slot of this key, or that of the other lengths where it serves both. While that one is being compiled
@@ -357,12 +398,17 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->offsets;
+  const bool in_packs = !key->packed && !key->offsets && key->input_types == 0;
   if (e->never_compile && !in_packs)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; leave never_compile 0",
-        key->packed ? "cu_seqlens_q" : "batch", key->packed ? "packed sequences" : "parts of a whole");
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
+                       "leave never_compile 0",
+                       key->packed    ? "cu_seqlens_q"
+                       : key->offsets ? "batch"
+                                      : "inputs",
+                       key->packed    ? "packed sequences"
+                       : key->offsets ? "parts of a whole"
+                                      : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
@@ -387,6 +433,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .deterministic = e->deterministic,
                                 .packed = key->packed,
                                 .offsets = key->offsets,
+                                .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;
   luattn_error said;

@@ -15,6 +15,7 @@ typedef struct kernel_key {
   luattn_lengths lengths;
   bool packed;  /* luattn_args.cu_seqlens_q and _k are given */
   luattn_offsets offsets; /* what luattn_args.batch has */
+  uint64_t input_types; /* luattn_target.input_types */
 } kernel_key;
 
 #endif

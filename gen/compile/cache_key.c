@@ -32,7 +32,8 @@ static void add_spec(hasher *h, const compilation *c, bool with_lines) {
     const luattn_input_info *in = &t->input[i];
     hasher_add(h, "input", in->name, strlen(in->name));
     hasher_add(h, "axes", in->axis, in->num_axes * sizeof in->axis[0]);
-    hasher_add(h, "type", (const uint32_t[]){in->dtype, in->grad}, 2 * sizeof(uint32_t));
+    const uint32_t dtype = in->dtype == LUATTN_INPUT_ANY ? c->spec.traced.input[i].dtype : in->dtype;
+    hasher_add(h, "type", (const uint32_t[]){dtype, in->grad}, 2 * sizeof(uint32_t));
   }
   for (int i = 0; i < t->num_scalars; i++)
     hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
@@ -51,7 +52,7 @@ static unsigned effective_wants(const compilation *c) {
 luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_error *err) {
   const plan *p = &c->at.plan;
   const int numbers[] = {
-      p->pass,          p->family, p->dtype, p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
+      p->pass,          p->family, p->dtype,  p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
       p->deterministic, p->packed, (int)p->offsets};
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
@@ -82,10 +83,23 @@ static void add_declarations(hasher *h, const traced_spec *t) {
 static void add_target(hasher *h, const compilation *c, bool one_code) {
   const plan *p = &c->at.plan;
   const luattn_target *t = &c->target;
-  const int numbers[] = {p->pass,     p->family,     p->dtype,      p->arch,
-                         p->head_dim, p->head_dim_v, (int)p->wants, p->may_fall_back,
-                         t->tile_m,   t->tile_n,     p->is_short,   p->deterministic,
-                         p->packed,   (int)p->offsets, t->ptx != 0, one_code,     compilation_has_line_info()};
+  const int numbers[] = {p->pass,
+                         p->family,
+                         p->dtype,
+                         p->arch,
+                         p->head_dim,
+                         p->head_dim_v,
+                         (int)p->wants,
+                         p->may_fall_back,
+                         t->tile_m,
+                         t->tile_n,
+                         p->is_short,
+                         p->deterministic,
+                         p->packed,
+                         (int)p->offsets,
+                         t->ptx != 0,
+                         one_code,
+                         compilation_has_line_info()};
   hasher_add(h, "target", numbers, sizeof numbers);
   if (t->tiles != NULL) {
     const luattn_tiles *x = t->tiles;

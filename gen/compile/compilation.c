@@ -19,6 +19,32 @@ static luattn_status resolve_rows(compilation *c, luattn_error *err) {
   return mod_rows_resolve(c->a, &c->spec, dim, dim_v, err);
 }
 
+/* Gives each input of any type the one that the target says. */
+static luattn_status resolve_types(compilation *c, luattn_error *err) {
+  for (int i = 0; i < c->spec.traced.num_inputs; i++) {
+    luattn_input_info *in = &c->spec.traced.input[i];
+    const int type = (int)(c->target.input_types >> 4 * i & 15) - 1;
+    if (in->dtype != LUATTN_INPUT_ANY && type < 0) continue;
+    if (in->dtype != LUATTN_INPUT_ANY)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0", in->name);
+    if (type < 0)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "target: input_types: says no type of input '%s', whose dtype is any, and a kernel is for one; say "
+          "which, or declare it in the spec",
+          in->name);
+    if (type > LUATTN_INPUT_F16)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16",
+          in->name, type + 1);
+    in->dtype = (uint32_t)type;
+  }
+  return LUATTN_OK;
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
@@ -47,6 +73,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   c->note = backward_note(c);
   if (c->note == NULL)
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);

@@ -139,7 +139,7 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
                                                 [LUATTN_INPUT_BOOL] = VIEW_BOOL,
                                                 [LUATTN_INPUT_I64] = VIEW_I64,
                                                 [LUATTN_INPUT_I16] = VIEW_I16,
-                                                [LUATTN_INPUT_U8] = VIEW_U8}; /* others are VIEW_REAL */
+                                                [LUATTN_INPUT_U8] = VIEW_U8}; /* others, any among them, are VIEW_REAL */
   rule.kind = kinds[info->dtype];
   for (int j = 0; j < rule.ndim; j++) {
     const bool broadcasts = info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H;

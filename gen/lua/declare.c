@@ -212,12 +212,12 @@ static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
                 "whose values must fit",
                 owner, name);
   }
-  front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, i64, i16, u8, bool", owner,
+  front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, i64, i16, u8, bool, any", owner,
               front_shown(L, -1));
 }
 
 static const char *const dtype_short[] = {"f64",  "f32", "bf16", "f16", "i32",
-                                          "bool", "i64", "i16",  "u8"}; /* as luattn_input_dtype */
+                                          "bool", "i64", "i16",  "u8",  "any"}; /* as luattn_input_dtype */
 
 /* The dtype at the top of the stack. */
 static uint32_t dtype_at_top(lua_State *L, const char *owner) {

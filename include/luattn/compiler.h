@@ -104,6 +104,9 @@ typedef struct luattn_target {
                              * LUATTN_INVALID: neither 0 nor 1 */
   luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths hooks
                              * see (luattn_args.batch). No pack holds such an image. LUATTN_INVALID: no luattn_offsets */
+  uint64_t input_types;     /* of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i at bits 4 * i to
+                             * 4 * i + 3, and 0 for all others. LUATTN_INVALID: an input of any type without one, or another with
+                             * one (names the input) */
 } luattn_target;
 
 /* Report of a compilation, for people and tests. */

@@ -37,7 +37,9 @@ typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, 
 typedef enum luattn_input_dtype {
   LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL,
   /* Other integers, which are read as the nearest of 32 bits. */
-  LUATTN_INPUT_I64, LUATTN_INPUT_I16, LUATTN_INPUT_U8
+  LUATTN_INPUT_I64, LUATTN_INPUT_I16, LUATTN_INPUT_U8,
+  /* In a spec only: F64, F32, BF16 or F16, as the tensor is. An image is for one of them. */
+  LUATTN_INPUT_ANY
 } luattn_input_dtype;
 
 /* Axes with a meaning. Size 1 broadcasts along LUATTN_AXIS_B and LUATTN_AXIS_H. */

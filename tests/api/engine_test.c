@@ -198,9 +198,78 @@ static void axis_names(void **state) {
   luattn_spec_free(spec);
 }
 
+/* A kernel for each type that an input of any type has; what is no float has none. */
+static void any_types(void **state) {
+  (void)state;
+  static const char source[] =
+      "return attention { inputs = { slopes = { axes = {'h'}, dtype = 'any', grad = true } },\n"
+      "  score_mod = function(score, b, h) return score + slopes[h] end }";
+  static const DLDataType types[] = {
+      {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}, {kDLFloat, 16, 1}};
+  const DLDeviceType devices[] = {kDLCUDA, kDLCPU};
+  for (int d = 0; d < 2; d++) {
+    luattn_engine_options options = no_cache;
+    luattn_error err;
+    luattn_spec *spec;
+    api_call c;
+    api_open(&c, devices[d]);
+    if (devices[d] == kDLCPU) options.device = LUATTN_CPU;
+    api_ok(luattn_spec_load_text("any", source, sizeof source - 1, NULL, &spec, &err), &err);
+    luattn_engine *engine = api_engine(&options);
+    for (int round = 0; round < 2; round++)
+      for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const int before = fake_live().modules;
+        c.slopes.t.dtype = types[i];
+        api_ok(luattn_forward(engine, spec, &c.args, NULL, &err), &err);
+        if (devices[d] == kDLCUDA) assert_int_equal(fake_live().modules > before, round == 0);
+      }
+    c.slopes.t.dtype = (DLDataType){kDLInt, 32, 1};
+    api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
+                "input 'slopes': has DLPack dtype (code 0, 32 bits, 1 lanes), and dtype any in a spec stands "
+                "for float64");
+    c.args.num_inputs = 0;
+    api_refused(
+        luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
+        "input 'slopes': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name");
+    luattn_engine_close(engine);
+    luattn_spec_free(spec);
+    api_close(&c);
+  }
+}
+
+/* Without tensors the target says the types, of these inputs alone. */
+static void types_of_target(void **state) {
+  (void)state;
+  static const char source[] =
+      "return attention { inputs = { a = { axes = {'h'} }, w = { axes = {'h'}, dtype = 'any' } },\n"
+      "  score_mod = function(score, b, h) return score + a[h] * w[h] end }";
+  luattn_spec *spec;
+  luattn_image *image;
+  luattn_error err;
+  luattn_target target = api_target();
+  api_ok(luattn_spec_load_text("any", source, sizeof source - 1, NULL, &spec, &err), &err);
+  api_refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
+              "target: input_types: says no type of input 'w', whose dtype is any");
+  target.input_types = (1 + LUATTN_INPUT_I32) << 4;
+  api_refused(
+      luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
+      "target: input_types: input 'w': is 5, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16");
+  target.input_types = (1 + LUATTN_INPUT_BF16) << 4 | 1;
+  api_refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
+              "target: input_types: gives a type to input 'a', whose dtype is not any; leave it 0");
+  target.input_types = (1 + LUATTN_INPUT_BF16) << 4;
+  api_ok(luattn_compile(spec, &target, &image, NULL, &err), &err);
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  api_ok(luattn_image_describe(image, &d, &err), &err);
+  assert_int_equal(d.inputs[1].dtype, LUATTN_INPUT_BF16);
+  luattn_image_free(image);
+  luattn_spec_free(spec);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(forget),      cmocka_unit_test(nvrtc_of_the_engine),
                                      cmocka_unit_test(warnings),    cmocka_unit_test(no_warning),
-                                     cmocka_unit_test(both_passes), cmocka_unit_test(axis_names)};
+                                     cmocka_unit_test(both_passes), cmocka_unit_test(axis_names),
+                                     cmocka_unit_test(any_types),   cmocka_unit_test(types_of_target)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

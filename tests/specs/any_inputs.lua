@@ -1,0 +1,11 @@
+-- Inputs of any type: a kernel for each that tensors have.
+return attention {
+  inputs = {
+    bias = { axes = {"h", "q", "kv"}, dtype = "any", grad = true },
+    sink = { axes = {"h"}, dtype = "any", grad = true },
+    heat = { axes = {}, dtype = "any", grad = true },
+  },
+  score_mod = function(score, b, h, q_idx, kv_idx) return score * exp(heat) + bias[{h, q_idx, kv_idx}] end,
+  mask_mod = causal_bottom_right(),
+  online_func = attention_sink("sink"),
+}
