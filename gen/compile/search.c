@@ -1,7 +1,10 @@
 #include "gen/compile/search.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
+#include "common/real.h"
 #include "gen/compile/attempt.h"
 #include "gen/compile/programs.h"
 #include "gen/compile/ptxas.h"
@@ -43,6 +46,53 @@ static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* LUATTN_COMPILE_LIMIT, in times of `causal`; 0: none. */
+static luattn_status get_limit(double *limit, luattn_error *err) {
+  const char *text = getenv("LUATTN_COMPILE_LIMIT");
+  char *end = NULL;
+  *limit = POLICY_COMPILE_LIMIT;
+  if (text == NULL || text[0] == 0) return LUATTN_OK;
+  *limit = real_read(text, &end);
+  if (end == text || *end != 0 || !(*limit >= 0))
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "LUATTN_COMPILE_LIMIT: '%s' is not a limit; give times of what `causal` takes to compile, as "
+        "8, or 0 for none",
+        text);
+  if (*limit == 0) *limit = INFINITY;
+  return LUATTN_OK;
+}
+
+static luattn_status refuse_work(const compilation *c, double estimate, double limit, luattn_error *err) {
+  const traced_spec *t = &c->spec.traced;
+  const compile_work *w = &c->at.lowered->work;
+  const char *what = c->at.plan.pass == LUATTN_BACKWARD ? "backward" : "forward";
+  if (w->line == 0)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "%s: %s: to compile it is estimated at %.1f times what `causal` takes, more than %g; write "
+        "shorter hooks, or set LUATTN_COMPILE_LIMIT",
+        t->file, what, estimate, limit);
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "%s:%u: %s: to compile the spec is estimated at %.1f times what `causal` takes, more than %g, and "
+      "%.0f %% of that is this line; do less in it, as by a table in an input in place of a loop, or "
+      "set LUATTN_COMPILE_LIMIT",
+      t->file, w->line, what, estimate, limit, 100 * w->share);
+}
+
+/* Adds c->at to what was estimated so far. *allowed: it is below the limit, or something has to be compiled.
+ */
+static luattn_status account(compilation *c, search *s, bool *allowed, luattn_error *err) {
+  const double estimate = policy_compile_estimate(&c->at.plan, &c->at.lowered->work);
+  double limit;
+  TRY(get_limit(&limit, err));
+  *allowed = s->work + estimate <= limit;
+  if (*allowed) s->work += estimate;
+  if (*allowed || (s->least >= 0 && s->least < PTXAS_UNUSABLE)) return LUATTN_OK;
+  return refuse_work(c, s->work + estimate, limit, err);
+}
+
 /* Runs NVRTC over c->at, and keeps the result if it is the best so far. A good result stays, even if a later
  * attempt fails. */
 static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
@@ -82,7 +132,8 @@ static bool replan(compilation *c, search *s, verdict v) {
   if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
   if (v == SPILLS && is_close(c, s) && attempt_without_bias_rows(c)) return true;
   if (s->found || (s->compiled >= POLICY_COMPILES_MAX && s->least < PTXAS_UNUSABLE)) return false;
-  if (v == SPILLS ? attempt_skip_tiles(c, policy_tiles_skipped(&c->at.plan, s->spills)) : attempt_next_tiles(c))
+  if (v == SPILLS ? attempt_skip_tiles(c, policy_tiles_skipped(&c->at.plan, s->spills))
+                  : attempt_next_tiles(c))
     return true;
   if (s->takes_crowded) return false;
   c->at = s->crowded; /* all others are crowded as well */
@@ -92,6 +143,7 @@ static bool replan(compilation *c, search *s, verdict v) {
 /* Estimates before asking ptxas, each of whose answers takes as long as a compilation. */
 static verdict judge_lowered(compilation *c) {
   if (attempt_for_softcap(c)) return REPLANNED;
+  if (c->at.plan.may_fall_back && policy_lacks_registers(&c->at.plan, &c->at.lowered->work)) return UNFIT;
   return c->at.lowered->crowded && !c->at.plan.forced ? CROWDED : FITS;
 }
 
@@ -103,6 +155,9 @@ luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
     s->made = false;
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && first) return refuse(s, status, err);
     v = status != LUATTN_OK ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
+    bool allowed = true;
+    if (v == FITS && s->compiles) TRY(account(c, s, &allowed, err));
+    if (!allowed) break;
     if (v == FITS && s->compiles) TRY(ask_ptxas(c, s, &v, err));
     if (v == FITS) return compilation_memory(c, err);
   }

@@ -21,6 +21,7 @@ typedef struct search {
   /* The state of the loop. */
   nvrtc lib;
   bool is_open;
+  double work;  /* estimated for those that were compiled, in times of `causal` */
   int compiled; /* attempts that NVRTC compiled */
   int spills;   /* of the last one */
   int least;            /* spills of the best attempt; -1: none so far */

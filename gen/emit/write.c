@@ -19,8 +19,7 @@ bool writer_open(writer *w, const lowered *f) {
   w->temp = arena_array(f->a, f->num_nodes, sizeof *w->temp);
   w->reach = arena_array(f->a, f->num_nodes, sizeof *w->reach);
   w->slot_name = arena_array(f->a, f->num_nodes, sizeof *w->slot_name);
-  return w->need != NULL && w->param != NULL && w->temp != NULL && w->reach != NULL &&
-         w->slot_name != NULL;
+  return w->need != NULL && w->param != NULL && w->temp != NULL && w->reach != NULL && w->slot_name != NULL;
 }
 
 bool writer_in_slot(const writer *w, ir_ref r) {

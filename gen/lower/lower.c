@@ -62,8 +62,9 @@ static void write_notes(const lowered *f, text *why) {
   if (f->bounded)
     text_add(why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
   if (f->bounds_are_long)
-    text_add(why,
-             "scores fall with positions, but are too long to bound: no tiles are skipped for their weights\n");
+    text_add(
+        why,
+        "scores fall with positions, but are too long to bound: no tiles are skipped for their weights\n");
   if (f->score_bounds != IR_NONE)
     text_add(
         why,
@@ -91,6 +92,7 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
   if (!out->failed) hooks_choose_called(out, &why);
   if (!out->failed) facts_find(out);
   if (!out->failed) facts_find_rows(out);
+  if (!out->failed) compile_work_count(out);
   out->notes = text_get(&why);
   if (out->notes == NULL || ir_failed(out->g) || arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);

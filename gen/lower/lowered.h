@@ -33,7 +33,8 @@ typedef struct hook {
   const char *name;
   int cost, copies;       /* instructions, roughly; number of inlined copies */
   bool outlined, inlined; /* inlined: always */
-  int has;
+  int has, num_roots;
+  const ir_ref *roots;
   const bool *need; /* per node: it computes or reads it */
   bool calls_ops;   /* outlined, and calls its long functions */
 } hook;
@@ -128,6 +129,7 @@ typedef struct lowered {
   const char *notes; /* lines for the plan's reasons */
   plan_rows rows;
   int outlined_work; /* instructions of all called hooks, for one copy of each loop */
+  compile_work work; /* the code of hooks */
   bool sums_call_ops; /* hooks of `sum` call their long functions */
   bool crowded;      /* is known to do better in other tiles than the plan's */
   int64_t max_len;   /* the longest lengths for which the arithmetic on positions is exact */
@@ -178,6 +180,9 @@ extern const int lowered_sum_has[SUM_KINDS];
 int lowered_stat_of(const lowered *f, const ir_node *n);
 /* The indices of the place that add_distance adds to. */
 int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]);
+/* What is bounded over a tile; how many. */
+enum { LOWERED_MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
+int lowered_bounded_roots(const lowered *f, ir_ref root[LOWERED_MAX_BOUNDED]);
 /* The nodes whose bounds are needed to bound the roots. NULL: out of memory. */
 bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n);
 

@@ -100,6 +100,9 @@ int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* exce
 void hooks_plan_slots(lowered *f);
 void hooks_choose_called(lowered *f, text *why);
 
+/* compile_work.c: the code of hooks, for an estimate of the time to compile it. Writes `work`. */
+void compile_work_count(lowered *f);
+
 /* tile_bounds.c: what tile_class and the other tile bounds need. Set `facts`. */
 void tile_bounds_find(lowered *f);
 /* facts.c: the other facts, and what the plan and the image need. */

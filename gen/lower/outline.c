@@ -31,12 +31,14 @@ static bool is_fetched(const plan *p, const char *name) {
 
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n) {
   const bool *need = lowered_needed(f, has, roots, n);
-  if (need == NULL || f->num_hooks == LOWERED_MAX_HOOKS) {
+  ir_ref *kept = arena_array(f->a, (size_t)n + 1, sizeof *kept);
+  if (need == NULL || kept == NULL || f->num_hooks == LOWERED_MAX_HOOKS) {
     f->failed = true;
     return;
   }
+  if (n > 0) memcpy(kept, roots, (size_t)n * sizeof *kept);
   hook *h = &f->hook[f->num_hooks++];
-  *h = (hook){.name = name, .copies = copies, .has = has, .need = need};
+  *h = (hook){.name = name, .copies = copies, .has = has, .num_roots = n, .roots = kept, .need = need};
   for (uint32_t r = 1; r < f->num_nodes; r++) {
     if (!need[r] || lowered_in_slot(f, has, r)) continue;
     const ir_op op = ir_get(f->g, r)->op;
@@ -99,7 +101,8 @@ void outline_choose_ops(lowered *f) {
   int sums = 0;
   for (int i = 0; i < f->num_hooks; i++) {
     hook *h = &f->hook[i];
-    h->calls_ops = h->outlined && may_call(f, h->name) && long_work(f, h->has, h->need) > POLICY_CALLED_OPS_MIN;
+    h->calls_ops =
+        h->outlined && may_call(f, h->name) && long_work(f, h->has, h->need) > POLICY_CALLED_OPS_MIN;
   }
   for (int kind = 0; kind < SUM_KINDS; kind++) {
     const bool *need =

@@ -43,15 +43,14 @@ int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERM
 }
 
 /* The nodes behind tile classes and places; and whether anything is bounded. */
-enum { MAX_BOUNDED = 3 + 4 * DERIVED_MAX_TERMS };
-static int class_roots(const lowered *f, ir_ref root[MAX_BOUNDED]) {
+static int class_roots(const lowered *f, ir_ref root[LOWERED_MAX_BOUNDED]) {
   int n = 0;
   if (f->keep != IR_NONE) root[n++] = f->keep;
   if (f->mask->rest != IR_NONE) root[n++] = f->mask->rest;
   return n + (f->facts.same_bucket ? lowered_distance_indices(f, root + n) : 0);
 }
 
-static int bounded_roots(const lowered *f, ir_ref root[MAX_BOUNDED]) {
+int lowered_bounded_roots(const lowered *f, ir_ref root[LOWERED_MAX_BOUNDED]) {
   int n = class_roots(f, root);
   if (f->score_bounds != IR_NONE) root[n++] = f->score_bounds;
   return n;
@@ -71,9 +70,9 @@ static bool is_rounded(const lowered *f, const ir_node *n) {
 }
 
 static bool bounds_small(const lowered *f) {
-  ir_ref root[MAX_BOUNDED];
+  ir_ref root[LOWERED_MAX_BOUNDED];
   bool all = !uses_reals(f, root, class_roots(f, root));
-  const int n = bounded_roots(f, root);
+  const int n = lowered_bounded_roots(f, root);
   const bool *need = lowered_bounded_nodes(f, root, n);
   all = all && need != NULL && ir_ints_fit(f->g, root, n, f->mask->max_len);
   for (uint32_t r = 1; all && r < f->num_nodes; r++) {
@@ -86,8 +85,8 @@ static bool bounds_small(const lowered *f) {
 }
 
 void tile_bounds_find(lowered *f) {
-  ir_ref root[MAX_BOUNDED];
+  ir_ref root[LOWERED_MAX_BOUNDED];
   f->facts.same_bucket = has_same_bucket(f);
-  f->facts.bounds_reals = uses_reals(f, root, bounded_roots(f, root));
+  f->facts.bounds_reals = uses_reals(f, root, lowered_bounded_roots(f, root));
   f->facts.bounds_small = bounds_small(f);
 }

@@ -181,6 +181,11 @@ int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_wo
   return alone + (next_to_hooks < 1024 ? next_to_hooks : 1024);
 }
 
+bool policy_lacks_registers(const plan *p, const compile_work *w) {
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p)) return false;
+  return w->of[WORK_SUMMED] > POLICY_SUMS_SM90 * tiles_copies(p).element;
+}
+
 /* Spills of 25 specs of examples/, tests/specs/ and other places in each row of the tables, D 64 and 128:
  * sm90's backward 308 to 692 bytes, then none in sm80's first or second tiles, 2000 and more none in its
  * third; sm80's backward up to D 64 up to 324 bytes, then 28 at most with chunks of 16, and 388 to 952 none
@@ -195,6 +200,45 @@ int policy_tiles_skipped(const plan *p, int spills) {
 
 bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes) {
   return p->pass == LUATTN_BACKWARD && rows->bias_row_bytes > 0 && !tiles_d256(p) && spill_bytes > 240;
+}
+
+/* ---- the time to compile ---- */
+
+/* What 1000 instructions of a kind add, over what `causal` takes for the same family and pass: fitted to the
+ * CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and random specs, then raised, as
+ * large ones grow faster than their instructions: of 619 images one in twenty takes less than 0.64 of the
+ * estimate, one in twenty more than 1.25. What is inlined costs sm80 and simt more, whose own kernels compile
+ * in half of sm90's time; a value that a call is given is moved for each score, and in simt's backward two
+ * kernels call; a sum that a block keeps is a register in all of a kernel's loops, and an atomic at its end;
+ * a bound has some ten instructions. */
+typedef struct compile_weights {
+  double of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, once */
+  double called_twice;   /* of the square of what is called */
+} compile_weights;
+static const compile_weights compile_weight[][2] = {
+    [LUATTN_SIMT] = {{{0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 0.1}, 0.008},
+                     {{0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 0.2}, 0.012}},
+    [LUATTN_SM80] = {{{0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 0.1}, 0.006},
+                     {{0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 0.8}, 0.008}},
+    [LUATTN_SM90] = {{{0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 0.1}, 0.006},
+                     {{0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 9, 0.5}, 0.006}}};
+/* Sines that a producer of the sm90 forward computes for keys: 7000 instructions of them take ten times as
+ * long as `causal`, 26000 a hundred times. */
+static const double fetched_twice = 0.2;
+/* What runs on sm_90 for want of registers there takes little more than half of the time. */
+static const double fallback_share = 0.7;
+
+double policy_work_weight(const plan *p, work_kind kind) {
+  return compile_weight[p->family][p->pass == LUATTN_BACKWARD].of[kind] / 1000;
+}
+
+double policy_compile_estimate(const plan *p, const compile_work *w) {
+  const compile_weights *weights = &compile_weight[p->family][p->pass == LUATTN_BACKWARD];
+  const double fetched = w->of[WORK_FETCHED] / 1000, called = w->of[WORK_CALLED] / 1000;
+  double estimate = 1;
+  for (int kind = 0; kind < WORK_KINDS; kind++) estimate += weights->of[kind] * w->of[kind] / 1000;
+  estimate += fetched_twice * fetched * fetched + weights->called_twice * called * called;
+  return p->fallback ? fallback_share * estimate : estimate;
 }
 
 /* Passes of NVVM's optimizer that are disabled for a kernel: combining instructions, repeated combining, and

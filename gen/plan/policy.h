@@ -36,13 +36,16 @@ enum {
   POLICY_FEW_OPERATIONS = 4,
   /* The most choices of tiles that are compiled for a spec, if one of them is usable. */
   POLICY_COMPILES_MAX = 2,
+  /* Sums that a gradient adds to for each score, for which the sm90 backward has registers. */
+  POLICY_SUMS_SM90 = 12,
   /* Additional spilled bytes that bias rows in registers may cause. */
   POLICY_BIAS_ROWS_SPILL = 200,
   /* Functions with at least this many instructions are called by hooks that have many of them: sines, powers,
-   * erf. NVRTC takes three times as long for 64 inlined sines in a hook as for a kernel without, 16 times for
-   * 200, and next to no time for calls of one. Calls are slower, but such hooks are long anyway. */
-  POLICY_LONG_OP = 24,
-  POLICY_CALLED_OPS_MIN = 4000,
+   * divisions in f32. NVRTC takes three times as long for 64 inlined sines in a hook as for a kernel without, 16
+   * times for 200, and next to no time for calls of one. Calls are slower, but such hooks are long anyway. */
+  POLICY_LONG_OP = 12,
+  POLICY_CALLED_OPS_MIN = 3500,
+  POLICY_CALL_COST = 10, /* of such a call, as NVRTC sees it */
   /* The most operations of a score with bounds for tile skipping: at 600, NVRTC takes a hundred times as long
    * as for a kernel without. */
   POLICY_SKIP_BOUNDS_MAX = 48,
@@ -98,6 +101,10 @@ bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool ma
  * 390 in all such a kernel is 1.4 times as fast as the next. Three consumers of the sm90 forward spill around
  * each call: 144 bytes there cost two thirds of the speed. */
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work);
+struct compile_work;
+/* Whether so many sums that a gradient adds to for each score leave the sm90 backward no registers, which need
+ * not be found out by compiling it: with 16 it spills 700 bytes, with 26 and more 4 to 20 KB. */
+bool policy_lacks_registers(const plan *p, const struct compile_work *w);
 /* After `spills` bytes that were too many, the choices of the table that would spill too much as well, and
  * are not compiled. */
 int policy_tiles_skipped(const plan *p, int spills);
@@ -105,6 +112,35 @@ int policy_tiles_skipped(const plan *p, int spills);
  * luattn_dkdv, and cost it 0.09 of its speed at 270 and 290, where it is better without. Above head dim 128
  * they gain at 600 as well. */
 bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes);
+
+/* ---- the time to compile */
+
+/* Code that a spec adds to a kernel without hooks. */
+typedef enum work_kind {
+  WORK_INLINED, /* hooks, times their copies */
+  WORK_FETCHED, /* sines of keys, which producers of the sm90 forward compute in line */
+  WORK_CALLED,  /* hooks out of line */
+  WORK_CALLS,   /* values that calls are given, times the calls' copies */
+  WORK_SUMMED,  /* gradients that are added to sums in registers */
+  WORK_ADDED,   /* gradients that are added to memory */
+  WORK_SUMS,    /* gradients made from sums of dS */
+  WORK_FLUSHED, /* sums of a block, which it adds to memory at its end */
+  WORK_BOUNDS,  /* operations that are bounded over tiles */
+  WORK_ONCE,    /* what stands there once: numbers of a head, prepare, ranges */
+  WORK_KINDS
+} work_kind;
+typedef struct compile_work compile_work;
+struct compile_work {
+  double of[WORK_KINDS]; /* instructions, roughly */
+  uint32_t line;         /* of the spec, which adds most; 0: none */
+  double share;          /* of all, what that line adds */
+};
+double policy_work_weight(const plan *p, work_kind kind); /* of an instruction, in times of `causal` */
+/* NVRTC's work, in units of what `causal` takes for the same target, head dims and pass. */
+double policy_compile_estimate(const plan *p, const compile_work *w);
+/* What is estimated above it is refused: it also bounds the memory that NVRTC takes, some 100 MB for `causal`
+ * and less than 1 GB at this limit. */
+#define POLICY_COMPILE_LIMIT 8.0
 
 /* Options that disable passes of NVVM's optimizer for a kernel; returns how many. */
 enum { POLICY_MAX_LEFT_OUT = 2 };

@@ -84,7 +84,8 @@ static void test_spills(void **state) {
   target.pass = LUATTN_FORWARD;
   fake_mode("spill");
   luattn_image *image = compile(spec, &target, &report);
-  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the other tiles that were tried do no better"));
+  assert_non_null(
+      strstr(report.plan, "luattn_fwd spills 904 bytes: the other tiles that were tried do no better"));
   const manifest_entry *entry = image_get_manifest(image)->entry;
   while (strcmp(entry->name, "luattn_fwd") != 0) entry++;
   assert_int_equal(entry->registers, 255);
@@ -138,6 +139,45 @@ static void test_two_compilations(void **state) {
   assert_int_equal(compilations(&target, "exhaust threads = 128"), 3);
   target.arch = 90, target.head_dim = 128;
   assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
+}
+
+/* What would take NVRTC too long is refused before it is asked, by the line that costs most, unless the
+ * environment says otherwise. */
+static void test_budget(void **state) {
+  (void)state;
+  static const char source[] =
+      "return attention { score_mod = function(s, b, h, q, kv)\n"
+      "  s = s * 1.5\n"
+      "  for i = 1, 1900 do s = sin(s * 1.25) end\n"
+      "  return s end }";
+  luattn_spec *spec = load(source);
+  luattn_target target = target_new();
+  luattn_image *image = NULL;
+  luattn_error err;
+  fake_mode("fail");
+  for (int dtype = LUATTN_F64; dtype <= LUATTN_F16; dtype++) {
+    target.dtype = (luattn_dtype)dtype, target.head_dim = 64;
+    assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+    assert_non_null(strstr(err.message, ":3: backward: to compile the spec is estimated at "));
+    assert_non_null(strstr(err.message, " times what `causal` takes, more than 8, and "));
+    assert_non_null(strstr(err.message, "set LUATTN_COMPILE_LIMIT"));
+  }
+  fake_mode(NULL);
+  assert_int_equal(setenv("LUATTN_COMPILE_LIMIT", "0", 1), 0);
+  luattn_image_free(compile(spec, &target, NULL));
+  assert_int_equal(setenv("LUATTN_COMPILE_LIMIT", "0.5", 1), 0);
+  luattn_spec *small = load(SPEC);
+  assert_int_equal(luattn_compile(small, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "more than 0.5"));
+  assert_int_equal(setenv("LUATTN_COMPILE_LIMIT", "8 times", 1), 0);
+  assert_int_equal(luattn_compile(small, &target, &image, NULL, &err), LUATTN_INVALID);
+  assert_string_equal(err.message,
+                      "LUATTN_COMPILE_LIMIT: '8 times' is not a limit; give times of what `causal` takes "
+                      "to compile, as 8, or 0 for none");
+  assert_int_equal(unsetenv("LUATTN_COMPILE_LIMIT"), 0);
+  luattn_image_free(compile(small, &target, NULL));
+  luattn_spec_free(small);
+  luattn_spec_free(spec);
 }
 
 /* The same for a plan for which ptxas runs out of registers; if it does for all, the error says so. */
@@ -607,7 +647,8 @@ static void test_passes_left_out(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails),    cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),         cmocka_unit_test(test_two_compilations),         cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_spills),         cmocka_unit_test(test_two_compilations),
+      cmocka_unit_test(test_budget),         cmocka_unit_test(test_exhausted),
       cmocka_unit_test(test_crowded),        cmocka_unit_test(test_parts),
       cmocka_unit_test(test_order_of_parts), cmocka_unit_test(test_second_part),
       cmocka_unit_test(test_pairs),          cmocka_unit_test(test_mask),

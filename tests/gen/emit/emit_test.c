@@ -547,7 +547,8 @@ static void test_out_of_memory(void **state) {
 static void test_long_functions(void **state) {
   (void)state;
   static const char chain[] =
-      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = %s(x * 1.25) end return x end }";
+      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = %s(x * 1.25) end return "
+      "x end }";
   char source[256];
   snprintf(source, sizeof source, chain, 64, "sin");
   char *text = emit_text(source, &hopper, "spec");
@@ -570,7 +571,8 @@ static void test_long_functions(void **state) {
 static void test_long_initializers(void **state) {
   (void)state;
   static const char chain[] =
-      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = x - floor(x * 1.25) end return x end }";
+      "return attention { score_mod = function(x, b, h, q, kv) for i = 1, %d do x = x - floor(x * 1.25) end "
+      "return x end }";
   char source[256];
   snprintf(source, sizeof source, chain, 24);
   char *text = emit_text(source, &target, "spec");

@@ -1,0 +1,174 @@
+/* compile_work.c: counts the code that a spec adds to a kernel, as NVRTC has to work on it. */
+#include "gen/lower/lowering.h"
+#include "gen/plan/policy.h"
+
+typedef struct counter {
+  lowered *f;
+  double *node;   /* per node: what it adds to the estimate */
+  bool outlined;  /* the function at hand is called, */
+  bool calls_ops; /* and calls its long functions */
+} counter;
+
+/* Simple instructions that take NVRTC as long. Sines reduce large arguments with loops and an array; a chain
+ * of selects, as of 400 minima backward, takes four times as long as one of products. */
+static double cost_of(const counter *c, ir_ref r) {
+  const ir_op op = ir_get(c->f->g, r)->op;
+  if (c->calls_ops && lowered_is_long(c->f, r)) return POLICY_CALL_COST;
+  const double times = op == IR_SIN || op == IR_COS ? 1.5 : op == IR_SELECT && c->outlined ? 6 : 1;
+  return lowered_op_cost(c->f, r) * times;
+}
+
+static void count(counter *c, work_kind kind, ir_ref r, double work) {
+  c->f->work.of[kind] += work;
+  c->node[r] += work * policy_work_weight(c->f->plan, kind);
+}
+
+/* A function with `has` that stands there `copies` times. */
+static void count_nodes(counter *c, work_kind kind, int has, const bool *need, double copies) {
+  for (uint32_t r = 1; r < c->f->num_nodes; r++)
+    if (need[r] && !lowered_in_slot(c->f, has, r)) count(c, kind, r, copies * cost_of(c, r));
+}
+
+static void count_function(counter *c, work_kind kind, int has, const ir_ref *roots, int n, double copies) {
+  const bool *need = lowered_needed(c->f, has, roots, n);
+  if (need == NULL)
+    c->f->failed = true;
+  else
+    count_nodes(c, kind, has, need, copies);
+}
+
+/* What a call is given, each time. */
+static void count_call(counter *c, const hook *h) {
+  lowered *f = c->f;
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
+  uint8_t *param = arena_array(f->a, f->num_nodes, sizeof *param);
+  if (need == NULL || param == NULL) {
+    f->failed = true;
+    return;
+  }
+  lowered_choose_parameters(f, h->has, h->roots, h->num_roots, need, param);
+  for (uint32_t r = 1; r < f->num_nodes; r++)
+    if (param[r] != 0) count(c, WORK_CALLS, r, h->copies);
+  f->work.of[WORK_CALLS] += 4.0 * h->copies;
+}
+
+static void count_hooks(counter *c) {
+  for (int i = 0; i < c->f->num_hooks; i++) {
+    const hook *h = &c->f->hook[i];
+    const bool fetched = h->inlined; /* by a producer with few registers, and too much for it */
+    c->outlined = h->outlined, c->calls_ops = h->calls_ops;
+    count_nodes(c,
+                h->outlined ? WORK_CALLED
+                : fetched   ? WORK_FETCHED
+                            : WORK_INLINED,
+                h->has, h->need, h->outlined ? 1 : h->copies);
+    if (h->outlined) count_call(c, h);
+  }
+  c->outlined = c->calls_ops = false;
+}
+
+/* A node of the term that a line of the spec made. */
+static ir_ref of_line(const ir *g, const derived_term *t) {
+  const ir_ref candidate[] = {t->value, t->factor, t->index[0]};
+  for (int i = 0; i < 3; i++)
+    if (candidate[i] != IR_NONE && ir_get(g, candidate[i])->line > 0) return candidate[i];
+  return t->value;
+}
+
+/* Additions to memory: an address of 64 bits, and an atomic. A call does that itself, and returns what its
+ * caller sums. */
+static void count_additions(counter *c, const derived_terms *terms, double copies, double calls) {
+  for (int i = 0; i < terms->count; i++) {
+    const derived_term *t = &terms->term[i];
+    if (!lowered_wants(c->f, t)) continue;
+    const bool in_memory = lowered_acc_of(c->f, t) < 0;
+    const ir_ref r = of_line(c->f->g, t);
+    if (in_memory)
+      count(c, WORK_ADDED, r, (calls > 0 ? 1 : copies) * (8 + 4 * t->num_index));
+    else
+      count(c, WORK_SUMMED, r, copies);
+    if (!in_memory) count(c, WORK_CALLS, r, calls);
+  }
+}
+
+static void count_gradients(counter *c) {
+  lowered *f = c->f;
+  const plan_copies copies = tiles_copies(f->plan);
+  ir_ref roots[LOWERED_MAX_TERM_ROOTS];
+  if (f->plan->pass != LUATTN_BACKWARD) return;
+  count_additions(c, &f->element_terms, copies.element, lowered_is_called(f, "grad") ? copies.element : 0);
+  for (int kind = 0; kind < SUM_KINDS; kind++) {
+    const int n = lowered_term_roots(f, &f->sum[kind], roots);
+    const double times = kind == SUM_ELEMENT ? copies.element : 1;
+    if (n == 0) continue;
+    c->calls_ops = f->sums_call_ops;
+    count_function(c, kind == SUM_ELEMENT ? WORK_INLINED : WORK_SUMS, lowered_sum_has[kind], roots, n, times);
+    count_additions(c, &f->sum[kind], times, 0);
+    c->calls_ops = false;
+  }
+  count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, f->row, f->num_rows, 1);
+  count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, roots, lowered_term_roots(f, &f->row_terms, roots),
+                 1);
+  for (int i = 0; i < f->num_acc; i++) {
+    count_function(c, WORK_ONCE, HAS_HEAD, &f->acc[i].of_sum, 1, 1);
+    count(c, WORK_FLUSHED, f->acc[i].value, 1);
+  }
+}
+
+/* Interval arithmetic has several instructions for one. */
+static void count_bounds(counter *c) {
+  ir_ref root[LOWERED_MAX_BOUNDED];
+  const bool *need = lowered_bounded_nodes(c->f, root, lowered_bounded_roots(c->f, root));
+  for (uint32_t r = 1; need != NULL && r < c->f->num_nodes; r++)
+    if (need[r] && ir_get(c->f->g, r)->nargs > 0)
+      count(c, lowered_is_point(c->f, r) ? WORK_ONCE : WORK_BOUNDS, r,
+            lowered_is_point(c->f, r) ? cost_of(c, r) : 1);
+}
+
+static void count_rest(counter *c) {
+  lowered *f = c->f;
+  const mask_info *m = f->mask;
+  const ir_ref ranges[] = {m->kv_lo, m->kv_hi, m->q_lo, m->q_hi};
+  forward_part part[FORWARD_PARTS];
+  count_function(c, WORK_ONCE, 0, f->slot[SLOTS_HEAD].ref, f->slot[SLOTS_HEAD].count, 1);
+  count_function(c, WORK_ONCE, 0, ranges, 4, 1);
+  for (int i = f->plan->pass == LUATTN_FORWARD ? hooks_of_forward(f, part) : 0; i-- > 0;) {
+    const bool is_hook =
+        part[i].root == &f->score || part[i].root == f->step.term || part[i].root == &f->step.prob;
+    if (!is_hook) count_function(c, WORK_ONCE, part[i].has, part[i].root, part[i].n, 1);
+  }
+}
+
+/* The line of the spec that adds most. */
+static void find_line(counter *c) {
+  const ir *g = c->f->g;
+  double all = 0, most = 0, *by_line;
+  uint32_t lines = 1;
+  for (uint32_t r = 1; r < c->f->num_nodes; r++)
+    if (ir_get(g, r)->line >= lines) lines = ir_get(g, r)->line + 1;
+  by_line = arena_array(c->f->a, lines, sizeof *by_line);
+  if (by_line == NULL) {
+    c->f->failed = true;
+    return;
+  }
+  for (uint32_t r = 1; r < c->f->num_nodes; r++) {
+    by_line[ir_get(g, r)->line] += c->node[r];
+    all += c->node[r];
+  }
+  for (uint32_t i = 1; i < lines; i++)
+    if (by_line[i] > most) most = by_line[i], c->f->work.line = i;
+  c->f->work.share = all > 0 ? most / all : 0;
+}
+
+void compile_work_count(lowered *f) {
+  counter c = {.f = f, .node = arena_array(f->a, f->num_nodes, sizeof *c.node)};
+  if (c.node == NULL) {
+    f->failed = true;
+    return;
+  }
+  count_hooks(&c);
+  count_gradients(&c);
+  count_bounds(&c);
+  count_rest(&c);
+  find_line(&c);
+}
