@@ -1,4 +1,5 @@
-# Every file that is embedded into the library and handed to NVRTC. One that is not listed here is not found at run time.
+# Every file that is embedded into the library and passed to NVRTC. One that is not listed here is not found
+# at run time.
 set(LUATTN_TEMPLATES
   arch/cluster.cuh
   arch/cp_async.cuh

@@ -1,9 +1,9 @@
-// around/around.cuh: the shape that the small kernels around attention share, whatever the tiles of the
-// main kernels.
+// around/around.cuh: the block shape of the small kernels around attention, whatever the tiles of the main
+// kernels.
 //
-// They are bound by memory. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or
-// f64: then tensors may lie anywhere, and a mod stands in a kernel once, not once for each number of an
-// access and again for tensors that do not allow it.
+// They are memory-bound. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or f64:
+// then tensors need no alignment, and a mod has one copy in a kernel, not one for each number of an access
+// and more for unaligned tensors.
 #pragma once
 #include "contract/contract.cuh"
 

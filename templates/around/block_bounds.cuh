@@ -1,11 +1,12 @@
-// around/block_bounds.cuh: luattn_stats: minima and maxima of blocks of the integer inputs that a mask reads.
+// around/block_bounds.cuh: luattn_stats: computes minima and maxima of blocks of the integer inputs that a
+// mask reads.
 //
 // Grid (blocks, rows, num_stats), each the largest that any stat has (contract/contract.cuh); stats_threads
 // threads.
 #pragma once
 #include "around/around.cuh"
 
-// Rows of a stat, which are the positions along the axes before its own, and blocks of each.
+// Rows of a stat, the positions along the axes before its own, and blocks of each.
 template <class Spec>
 LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &blocks) {
   const LuattnInput &in = p.inputs.input[Spec::block_bounds_input(stat)];
@@ -14,7 +15,7 @@ LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &block
   for (int a = 0; a < axis; ++a) rows *= in.size[a];
   blocks = ceil_div(in.size[axis], Spec::block_bounds_size(stat));
 }
-// Minimum and maximum of one block of one row of an integer input; a warp.
+// Computes minimum and maximum of one block of one row of an integer input, by a warp.
 template <class Spec>
 LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, int blocks) {
   const int axis = Spec::block_bounds_axis(stat), size = Spec::block_bounds_size(stat);
@@ -58,7 +59,7 @@ LUATTN_FN void aux_stats(const LuattnParams &p) {
     if (block < blocks && blockIdx.y < rows) find_stat<Spec>(p, stat, blockIdx.y, block, blocks);
   }
 }
-// All of them, by the warps of a grid of aux_threads.
+// Computes all stats, by the warps of a grid of aux_threads.
 template <class Spec>
 LUATTN_FN void find_stats(const LuattnParams &p) {
   constexpr int warps = aux_threads / 32;

@@ -1,8 +1,8 @@
-// around/finish.cuh: luattn_finish: dq, dk and dv from their accumulators, through the derivatives of input
-// mods.
+// around/finish.cuh: luattn_finish: writes dq, dk and dv from their accumulators, through the derivatives of
+// input mods.
 //
-// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) where nothing but dq has to be written;
-// aux_threads threads.
+// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) if only dq has to be written; aux_threads
+// threads.
 #pragma once
 #include "around/row_mods.cuh"
 #include "grads/flush.cuh"
@@ -34,7 +34,7 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
 #pragma unroll
       for (int j = 0; j < N; ++j) g[j] = there ? g[j] : Real(0);
     }
-    if constexpr (Order::writes && Which != WHICH_Q) {  // what blocks have left that shared the queries
+    if constexpr (Order::writes && Which != WHICH_Q) {  // partial sums of blocks that shared the queries
       for (int split = 1; split < AroundParams::num_splits(p); ++split) {
         Pack<Real, N> more;
         Order::template load<Width>(
@@ -161,7 +161,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   }
 }
 
-// claim: of dq_first_store_of.
+// claim: from dq_first_store_of.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
                              const LuattnTensor &dst, int heads, int len, const u32 *first_store = nullptr) {
@@ -179,15 +179,15 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   }
 }
 
-// dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, to the
-// storage type. DqOrder, KvOrder: how the family's main kernel orders these. Where it `writes`, it writes
-// tensors without a mod itself, dk and dv too if luattn_dkdv has not.
+// Writes dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, in
+// the storage type. DqOrder, KvOrder: the layouts of the family's main kernel. If a layout `writes`, it
+// writes tensors without a mod itself, dk and dv too if luattn_dkdv has not.
 template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = PlainRows>
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const bool q_alone = int(gridDim.z) == AroundParams::batch(p);
-  // The last heads first: what has just been added to them is still in the cache.
+  // The last heads first: what was just added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
             b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
   const u32 *first_store = nullptr;

@@ -1,5 +1,5 @@
-// around/finish_grouped.cuh: luattn_finish of the sm90 family where a tensor has no mod: dq, dk and dv from
-// sums in the order of ResultGroups.
+// around/finish_grouped.cuh: luattn_finish of the sm90 family for tensors without a mod: writes dq, dk and dv
+// from accumulators in the layout of ResultGroups.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/wgmma.cuh"
@@ -9,8 +9,8 @@
 struct WrittenGroups : ResultGroups {
   static constexpr bool writes = true;
 
-  // Rows of dq, dk or dv. claim: of dq_first_store_of. One body for those of one width, which the compiler
-  // would else take long for.
+  // Rows of dq, dk or dv. claim: from dq_first_store_of. One function for tensors of one width, which would
+  // otherwise take long to compile.
   template <class Config>
   LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *first_store) {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
@@ -31,10 +31,10 @@ struct WrittenGroups : ResultGroups {
   }
 
  private:
-  // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, so
-  // that as much as can be is on its way. Of dk and dv it adds up what blocks have left that shared the
-  // queries, in order. What nobody has claimed is read, too, and the claim behind it: to wait for the answer
-  // first would take longer.
+  // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, to
+  // have as many loads in flight as possible. For dk and dv it adds up the parts of blocks that shared the
+  // queries, in order. Tiles without a first store are read, too, and their number after them: waiting for
+  // the number first would take longer.
   template <class Config, int D>
   LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
                             int len, int b, int h, int row0, int splits, float scale, const u32 *first_store) {

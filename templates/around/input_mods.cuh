@@ -41,7 +41,7 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
   }
 }
 
-// q', k', v' from q, k, v.
+// Computes q', k', v' from q, k, v.
 template <class Spec, class Config>
 LUATTN_FN void aux_mod(const LuattnParams &p) {
   static_assert(ValidSpec<Spec>);

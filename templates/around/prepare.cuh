@@ -1,5 +1,5 @@
-// around/prepare.cuh: luattn_prepare: delta = rowsum(dO * O), the row numbers that backward reads, and
-// zeros where luattn_dkdv adds.
+// around/prepare.cuh: luattn_prepare: computes delta = rowsum(dO * O) and the row numbers that backward
+// reads, and zeroes what luattn_dkdv adds to.
 //
 // Grid (ceil(q_len / aux_tile), heads, batch); aux_threads threads.
 #pragma once
@@ -16,9 +16,9 @@ LUATTN_FN constexpr int lanes_for(int units) {
 template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
-// delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread asks for what it needs
-// of several rows before it waits for the first; of the last row in place of those that do not exist. Once:
-// past the L1 cache, which pays where nothing is stored meanwhile (bench/journal.md).
+// delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread issues its loads for
+// several rows before it waits for the first; rows past the end load the last one. Once: bypasses the L1
+// cache, which pays if nothing is stored meanwhile (bench/journal.md).
 template <class Elem, int Width, int N, bool Once, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
@@ -46,8 +46,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
           y[i].load(o + row * p.tensors.o.seq + d);
         }
       }
-      // ptxas would rather wait for the first rows before it asks for the last: what is before a branch,
-      // hardly ever taken, stays before it.
+      // ptxas would otherwise wait for the first rows before it issues the last loads: what precedes a
+      // branch, hardly ever taken, stays before it.
       if (rows > 1 && AroundParams::q_len(p) < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
@@ -62,8 +62,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
-// Zeros to what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the turn or the claim
-// of its q tile, and the counter that kv tiles are drawn from.
+// Zeroes what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the semaphore or
+// first-store state of its q tile, and the work counter of kv tiles.
 template <class Spec, class Config, class RowOrder>
 LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &site, int first) {
   constexpr int width = Config::head_dim;
@@ -86,7 +86,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
 }
 
-// What a row without weight cannot say is 0.
+// For a row without weight, numbers that it cannot give are 0.
 template <class Spec>
 LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 #pragma unroll
@@ -95,13 +95,13 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
   return row;
 }
 
-// delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without weight, of
-// which nothing is kept or all scores are -inf, has an lse of -inf; for that it gets the numbers of an lse of
-// +inf, by which all of its weights are 0, whatever is in its scores, and no dlse. Its part of parameter
-// gradients is 0. Where there is no lse to tell such a row by, it has O = 0, and parameter gradients, linear
-// in delta, are left alone where delta is 0.
-// RowOrder: how many rows of a head have numbers; those past q_len have zeros. Where it `zeroes`, in the sm90
-// family, block minima and maxima too, unless luattn_reach has read them already.
+// Computes delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without
+// weight, which keeps nothing or whose scores are all -inf, has an lse of -inf; it gets the numbers of an lse
+// of +inf instead, which make all of its weights 0, whatever its scores are, and no dlse. Its part of
+// parameter gradients is 0. Without an lse to recognise such a row by, it has O = 0, and parameter gradients,
+// linear in delta, are left unchanged if delta is 0. RowOrder: how many rows of a head have numbers; those
+// past q_len have zeros. If it `zeroes`, in the sm90 family, computes block minima and maxima too, unless
+// luattn_reach has read them already.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);

@@ -1,4 +1,4 @@
-// around/round.cuh: luattn_round: gradients of inputs and scalars from their reproducible sums.
+// around/round.cuh: luattn_round: rounds the reproducible sums of gradients of inputs and scalars.
 //
 // Grid (ceil(most elements / aux_threads), inputs + 1), the last for the scalars; aux_threads threads.
 #pragma once
@@ -6,7 +6,7 @@
 #include "contract/needs.cuh"
 #include "ops/reproducible_sum.cuh"
 
-// Deterministic backward: gradients of inputs and scalars from their exact sums. What is there already is a
+// Deterministic backward: rounds exact sums to gradients of inputs and scalars. The gradient already holds a
 // sum of infinities and NaN, or 0.
 template <class Spec>
 LUATTN_FN void round_sums(void *grad, const u64 *exact, i64 count) {

@@ -1,20 +1,20 @@
 // around/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions
 // (Spec::has_score_bounds, as ALiBi's do). Two small kernels before the main one of the sm90 family, which
-// then visits no others (work/tile_walk.cuh: Visits). README.md has what is left out, and why that is no
-// error.
+// then computes no others (work/tile_walk.cuh: Visits). README.md says which tiles are skipped, and bounds
+// the error.
 //
 //     luattn_norms    a bound of the largest |k| of each norm_rows positions, as the main kernel reads
 //                     them, in backward also of |q|, and the least lse; a warp for each.
 //                     grid (positions, heads_kv, batch), in backward (positions, heads, 2 * batch)
-//     luattn_reach    a bit for each tile: may a weight of it matter?
+//     luattn_reach    the tile bitmap: whether a weight of a tile may matter.
 //                     forward: a block for each q tile, a warp for norm_rows queries of it.
 //                     grid (q tiles, heads, batch)
 //                     backward: a warp for 32 q tiles of a kv tile.
 //                     grid (a head's, four to a block, heads, batch)
 //
 // |scale * q.k| is at most scale * |q| * |k|. So the norms of a tile bound its dots, and the spec its scores.
-// What they are small beside is in backward the row's lse. Forward computes for each row the scores of two
-// keys that it keeps, where positions alone promise the best ones: the row's sum is at least their weights.
+// Backward compares them with the row's lse. Forward computes for each row the scores of two keys that it
+// keeps, whose positions promise the best ones: the row's sum is at least their weights.
 #pragma once
 #include "abi/workspace.h"
 #include "score/online_rows.cuh"
@@ -27,18 +27,18 @@ static_assert(norm_rows == 32, "a warp's lanes are the rows");
 
 // ---- norms ----
 
-// From a sum of squares; infinite where it is not finite, so that no score has a bound. It allows for errors
-// of the sum and of the root, and for squares that are flushed to 0.
+// An upper bound of the norm from a sum of squares; infinite if that is not finite, so that no score has a
+// bound. It allows for errors of the sum and of the root, and for squares that are flushed to 0.
 LUATTN_FN float norm_bound(float sum) {
   return sum < infinity<float>() ? fast_sqrt(sum) * 1.001f + 2e-18f : infinity<float>();
 }
 
-// So many lanes share a row, 8 channels each.
+// The number of lanes that share a row, 8 channels each.
 constexpr __device__ int lanes_of_row(int dim) {
   return dim > 128 ? 32 : dim > 64 ? 16 : dim > 32 ? 8 : dim > 16 ? 4 : dim / 8;
 }
 
-// Of the warp's rows of one head.
+// Norms of the warp's rows of one head.
 template <class Elem, int Dim>
 LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int len) {
   constexpr int chunks = Dim / 8, lanes = lanes_of_row(Dim);
@@ -62,7 +62,7 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
   return lanes_max<32>(most);
 }
 
-// Of rows that keep something. A NaN gives -inf: nothing is left out beside it.
+// The least lse of rows that keep something. A NaN gives -inf: nothing is skipped for it.
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
   if (row < AroundParams::q_len(p))
@@ -89,16 +89,16 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
   }
 }
 
-// ---- reach ----
+// ---- tile bitmap ----
 
-// Called, because its double precision takes long to compile.
+// A called function, because its double precision takes long to compile.
 template <class Spec>
 LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, int kv0, int kv1, double least,
                                 double most) {
   return Spec::score_bounds(p, s, q0, q1, kv0, kv1, least, most);
 }
 
-// Do tiles of norm_rows rows lie in those whose block statistics the spec looks up?
+// Whether tiles of norm_rows rows lie in those whose block statistics the spec looks up.
 template <class Spec, int TileN>
 LUATTN_FN constexpr bool walks_norms() {
   if constexpr (Spec::num_block_bounds == 0)
@@ -107,7 +107,7 @@ LUATTN_FN constexpr bool walks_norms() {
     return Spec::walk_rows % norm_rows == 0 && TileN == Spec::walk_columns;
 }
 
-// Of one query head.
+// For one query head.
 template <class Spec, int TileN>
 struct Reach {
   static_assert(walks_norms<Spec, TileN>());
@@ -120,8 +120,8 @@ struct Reach {
         site{b, h, AroundParams::q_len(params), AroundParams::kv_len(params)},
         norm_k(params.scratch.norm_k +
                (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) * workspace_norms(AroundParams::kv_len(params))) {}
-  // Can these rows' scores in the kv tile that begins at kv0 come near `best`? What is left out of a row, or
-  // in backward of a column, is together below 2^-24 of exp(best).
+  // Whether these rows' scores in the kv tile that begins at kv0 may come near `best`. What is left out of a
+  // row, or in backward of a column, is together below 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
     const int kv1 = min_of(kv0 + TileN, AroundParams::kv_len(p)) - 1, last = kv1 / norm_rows;
     const double margin = (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
@@ -137,7 +137,7 @@ struct Reach {
 
 // ---- forward ----
 
-// What the score of row q is beside others of this row, if its dot were 0. It chooses a key, and proves
+// The score of row q relative to others of this row, if its dot were 0. It only chooses a key, and proves
 // nothing.
 template <class Spec>
 LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
@@ -148,8 +148,8 @@ LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename
   return score;
 }
 
-// Of the keys that all of these rows keep, one whose rough score is the best, as far as a few looks find it:
-// at 32 keys, then at 32 around the best of them, and so on. -1: they have found none that all rows keep.
+// A key that all of these rows keep, with the best rough score found in a few probes: at 32 keys, then at 32
+// around the best of them, and so on. -1: no key was found that all rows keep.
 template <class Spec>
 LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
   const Range keys = kept_keys<Spec>(p, s, q0, q1);
@@ -171,7 +171,7 @@ LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
   }
 }
 
-// Of this lane's row, first + lane or the last one: its |q|, and its dots with two keys.
+// For this lane's row, first + lane or the last one: its |q|, and its dots with two keys.
 struct RowDots {
   float norm, dot[2];
 };
@@ -210,7 +210,7 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
   return mine;
 }
 
-// What each of these rows has a score above: of the better of two keys.
+// A lower bound of each row's best score: the better of two keys.
 template <class Spec, class Config, int TileN>
 LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, float &norm) {
   const LuattnParams &p = reach.p;
@@ -223,7 +223,7 @@ LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, 
   if (found < 0) return -IV_INF;
   const bool second = x.dot[1] > x.dot[0];
   const int at = second ? key[1] : key[0], row = min_of(q0 + int(threadIdx.x % 32), q1);
-  // The kernel adds in another order.
+  // the kernel adds in another order
   const double dot = p.scale * double(second ? x.dot[1] : x.dot[0]),
                error = p.scale * double(x.norm) * double(reach.norm_k[at / norm_rows]) * 0x1p-12;
   const iv score = score_bounds<Spec>(p, s, row, row, at, at, dot - error, dot + error);

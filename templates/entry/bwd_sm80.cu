@@ -8,8 +8,8 @@ using KvOrder = PlainRows;
 #include "entry/entries_bwd.cuh"
 
 #if LUATTN_PART != 2
-// Asked for no number of blocks, ptxas allocates registers twice, it seems first for more blocks than there
-// is room for.
+// Without a requested number of blocks, ptxas allocates registers twice, apparently first for more blocks
+// than fit.
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -1,6 +1,6 @@
 // entry/entries_bwd.cuh: the small kernels around backward, for the .cu file of any backward image. Before
-// it includes this, that file names the orders in which its main kernel has the accumulators: RowOrder
-// (bwd_rows), DqOrder (dq_acc) and KvOrder (dk_acc, dv_acc).
+// including this, that file names the layouts of its main kernel's accumulators: RowOrder (bwd_rows), DqOrder
+// (dq_acc) and KvOrder (dk_acc, dv_acc).
 #pragma once
 #include "entry/entries_fwd.cuh"
 

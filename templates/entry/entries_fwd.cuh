@@ -1,11 +1,11 @@
 // entry/entries_fwd.cuh: the small kernels before attention, those that the spec needs, for the .cu file of
-// any image. LUATTN_PART: 1, of an image's kernels only the main ones, which take long to compile; 2, the
-// others; undefined, all.
+// any image. LUATTN_PART: 1, only an image's main kernels, which take long to compile; 2, the others;
+// undefined, all.
 #pragma once
 #include "spec.cuh"
 #include "work/sequence.cuh"
 
-// To read these and to compile two empty kernels takes 10 ms, of 300 for a forward image.
+// Reading these and compiling two empty kernels takes 10 ms, of 300 for a forward image.
 #if !defined(LUATTN_NO_STATS) && LUATTN_PART != 1
 #include "around/block_bounds.cuh"
 extern "C" __global__ void __launch_bounds__(stats_threads)

@@ -1,5 +1,5 @@
-// config.cuh: example of what gen/emit writes for a plan. For an editor and for nvcc (-I templates/example
-// -I templates); each constant may be set with -D.
+// config.cuh: an example of the file that gen/emit writes for a plan. For an editor and for nvcc (-I
+// templates/example -I templates); each constant may be set with -D.
 #pragma once
 #include "arch/types.cuh"
 
@@ -59,7 +59,7 @@ struct Config {
   static constexpr bool dq_first_store = EXAMPLE_DQ_FIRST_STORE;
   static constexpr bool packed = false;
   static constexpr int offsets = 0;
-#ifdef EXAMPLE_SHARED_BYTES  // else it is left open
+#ifdef EXAMPLE_SHARED_BYTES  // otherwise left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;
 #endif
 };

@@ -13,7 +13,7 @@
 template <bool B, class T, class F> struct pick { using type = F; };
 template <class T, class F> struct pick<true, T, F> { using type = T; };
 
-// Both passes in one, which a generated Spec never is.
+// Both passes in one, unlike a generated Spec.
 struct Hoisted {
   using Real = pick<sizeof(Config::Elem) == 8, double, float>::type;
   struct Head { Real scale, scale_log2; };

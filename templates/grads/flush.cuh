@@ -1,9 +1,8 @@
-// grads/flush.cuh: parameter gradients that threads have summed, summed over a block or a warp and added to
-// memory.
+// grads/flush.cuh: sums threads' parameter gradients over a block or a warp and adds them to memory.
 #pragma once
 #include "score/online_rows.cuh"
 
-// A barrier of the block's threads from First on; with some of them left out, named barrier 15.
+// A barrier of the block's threads from First on; if some are left out, named barrier 15.
 template <int Threads, int First>
 LUATTN_FN void sync_threads() {
   if constexpr (First == 0)
@@ -21,7 +20,7 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
     using Real = typename Spec::Real;
     __shared__ Real part[Threads / 32][Spec::num_acc];
     const int thread = int(threadIdx.x) - First;
-    sync_threads<Threads, First>();  // part may still be read by the call before
+    sync_threads<Threads, First>();  // the previous call may still read part
 #pragma unroll
     for (int i = 0; i < Spec::num_acc; ++i) {
       const Real sum = lanes_sum<32>(acc.x[i]);
@@ -39,7 +38,7 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
   }
 }
 
-// The same for a warp by itself, which waits for no other.
+// The same for a single warp, which waits for no other.
 template <class Spec>
 LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                           typename Spec::Acc &acc) {

@@ -1,31 +1,31 @@
-// grads/pair_bias_grad.cuh: gradients of an input for pairs of positions whose lines lie a pitch apart from
-// query to query (contract/grad.cuh), in the sm90 backward kernels: each element of dS goes to a place next
-// to that of the next key. The additions are many, and so are their addresses. No branch parts one addition
-// from the next, behind which that would wait: so zeros are added, too, those of queries past the end to
-// the last one's places.
+// grads/pair_bias_grad.cuh: gradients of a pair bias whose gradient rows lie a pitch apart
+// (contract/grad.cuh), in the sm90 backward kernels: each element of dS is added next to that of the next
+// key. Additions and their addresses are many. There is no branch between additions, because each would wait
+// for the branch: so zeros are added, too, for queries past the end to the last one's places.
 #pragma once
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"
 
-// Of a factor that is not finite a zero would become NaN: then elements are added one by one, without zeros.
+// Times a factor that is not finite a zero would become NaN: then elements are added one by one, without
+// zeros.
 LUATTN_FN bool keeps_zeros(const GradRow<float> &line) {
   return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
 }
-// Do the places of so many keys from the line's index on lie inside the axis, each four of them at a multiple
-// of 16 bytes, in this line and in all others?
+// Whether the places of this many keys, from the row's index on, lie inside the axis, each four of them at a
+// multiple of 16 bytes, in this row and in all others.
 LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
   return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
 
-// Where no other score adds to the places of a tile of rows queries from q0 on, they take it by stores, which
-// are twice as fast. A tile that ends past the queries adds to the last one's places.
+// Whether no other score adds to the places of a tile of rows queries from q0 on: then they are stored, which
+// is twice as fast. A tile that ends past the queries adds to the last one's places.
 template <class Spec>
 LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int rows) {
   return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
-// A warp's dS of 16 keys from kv0 on by TileM queries: of a thread, keys lane / 4 and 8 further on.
+// A warp's dS of 16 keys from kv0 on by TileM queries: a thread has keys lane / 4 and 8 further on.
 template <class Spec, int TileM>
 struct PairSums {
   const LuattnParams &p;
@@ -33,19 +33,18 @@ struct PairSums {
   const typename Spec::Head &head;
   const int q0, kv0, lane;
 
-  // Of a query of the tile.
+  // The row of a query of the tile.
   __device__ __forceinline__ float *at_query(float *first, i64 pitch, int query) const {
     return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
   }
 
-  // Of four lanes that have four keys of two queries in common, and as many eight keys further on, each takes
-  // all four of one query: an instruction then adds to 16 neighbours for each of 8 queries. False: they do
-  // not lie in quads.
+  // Four lanes share four keys of two queries, and as many eight keys further on; each takes all four of one
+  // query: an instruction then adds to 16 neighbours for each of 8 queries. False: the places do not lie in
+  // quads.
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
     GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
-    // Behind the last key there are zeros alone: what adds them goes to the line's last 16 places, where
-    // then nobody stores, for nothing orders the two. A deterministic kernel, which adds one by one, has
-    // none.
+    // Past the last key there are only zeros: their additions go to the row's last 16 places, which are then
+    // never stored, because nothing orders the two. A deterministic kernel, which adds one by one, has none.
     constexpr bool skips_zeros = Config::deterministic;
     if (!skips_zeros) line.index = kv0 < site.kv_len ? line.index : line.size - 16;
     if (line.row == nullptr) return true;
@@ -63,7 +62,8 @@ struct PairSums {
     float *first = line.row + line.index + key;
 #pragma unroll
     for (int octet = 0; octet < TileM / 8; ++octet) {
-      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that differ in bit
+                              // 2
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
@@ -78,7 +78,7 @@ struct PairSums {
       put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
     }
   }
-  // One by one; a place outside the axis stands for its nearest end. False: zeros would not stay.
+  // Adds one by one; a place outside the axis is clamped. False: zeros would not stay zeros.
   __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0 + lane / 4);
     if (!keeps_zeros(line)) return false;

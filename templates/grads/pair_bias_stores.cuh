@@ -1,11 +1,10 @@
-// grads/pair_bias_stores.cuh: the stores and atomic adds of a pair bias gradient
-// (grads/pair_bias_grad.cuh). A test on the host puts its own in place of this file; hence a guard by
-// name.
+// grads/pair_bias_stores.cuh: the stores and atomic adds of a pair bias gradient (grads/pair_bias_grad.cuh).
+// A host test replaces this file by its own; hence the named include guard.
 #ifndef LUATTN_PAIR_BIAS_STORES_CUH
 #define LUATTN_PAIR_BIAS_STORES_CUH
 #include "arch/types.cuh"
 
-// Four floats to as many in global memory, at a multiple of 16 bytes: stored, or added.
+// Stores or adds four floats to global memory, at a multiple of 16 bytes.
 template <bool Store>
 LUATTN_FN void put_four(float *to, const float (&x)[4], float factor) {
   if constexpr (Store)

@@ -1,24 +1,24 @@
-// grads/parameter_grads.cuh: sums over a warp's part of dS, for gradients of parameters (contract/grad.cuh).
+// grads/parameter_grads.cuh: sums over a warp's part of dS, for parameter gradients (contract/grad.cuh).
 //
-// A warp has dS^T, 16 keys by some octets of queries, as mma and wgmma leave S^T: lane 4g + t has keys g and
-// g + 8, and of each octet of queries 2t and 2t + 1. Rounded and packed that is an A operand of mma.m16n8k16.
-// Every sum is made in a fixed order.
+// A warp has dS^T, 16 keys by some octets of queries, in the layout of S^T from mma and wgmma: lane 4g + t
+// has keys g and g + 8, and of each octet of queries 2t and 2t + 1. Rounded and packed that is an A operand
+// of mma.m16n8k16. Every sum has a fixed order.
 #pragma once
 #include "arch/mma.cuh"
 
-// From dS of 16 keys by Octets * 8 queries to sums along its diagonals.
+// Sums dS of 16 keys by Octets * 8 queries along its diagonals.
 //
 // Lane 4g + t has keys g and g + 8, and of each octet of queries 2t and 2t + 1. Blocks of 8 x 8 lie on
-// diagonals of blocks: what a lane has of those is added up first. The 8 distances from 8n on are shared by
-// the diagonals of blocks n and n + 1; `part` picks a lane's two columns from either, and adds them. Their
-// sums over all lanes that have a distance are made for four such rows of distances at a time, so that lane t
+// diagonals of blocks: a lane first adds up its elements of those. The 8 distances from 8n on are shared by
+// the diagonals of blocks n and n + 1; `part` selects a lane's two columns from either, and adds them. The
+// sums over all lanes with a distance are computed for four such rows of distances at a time, so that lane t
 // of a quad ends with row t: one number a lane for 32 distances.
 template <int Octets>
 struct DistanceSums {
   static constexpr int count = (Octets + 5) / 4;  // numbers a lane, of distances from -16 on
   float x[count];
 
-  // Of the lane's number i, how far its queries are behind its keys, first to first.
+  // For the lane's number i: the distance of its queries from its keys, first to first.
   LUATTN_FN int distance(int i, int lane) {
     return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
   }
@@ -63,9 +63,9 @@ struct DistanceSums {
   }
 };
 
-// Of a warp's dS, 16 keys by TileM queries, rounded for the products that follow: the sum over the queries of
-// a key, and, WithQueries, of the query's number in the tile times dS. By products with ones, and with these
-// numbers, which the half types have exactly. Lane 4g has those of keys g and g + 8, other lanes zeros.
+// From a warp's dS, 16 keys by TileM queries, rounded for the products that follow: the sum over the queries
+// of a key, and, WithQueries, of the query's number in the tile times dS. By products with ones, and with
+// these numbers, which are exact in the half types. Lane 4g has those of keys g and g + 8, other lanes zeros.
 template <class Elem, int TileM, bool WithQueries>
 struct QuerySums {
   float sum[2], by_query[2];

@@ -1,8 +1,8 @@
-// score/backward_rows.cuh: numbers of a row that backward reads, and P and dS of one element from them.
+// score/backward_rows.cuh: the row numbers that backward reads, and P and dS of one element from them.
 #pragma once
 #include "score/online_rows.cuh"
 
-// A row's numbers in shared memory, aligned so that one load brings as many as possible.
+// A row's numbers in shared memory, aligned so that one load fetches as many as possible.
 template <class T>
 struct alignas(sizeof(T) % 16 == 0  ? 16
                : sizeof(T) % 8 == 0 ? 8
@@ -10,8 +10,8 @@ struct alignas(sizeof(T) % 16 == 0  ? 16
   T value;
 };
 
-// P and dS of an element in place of its dot and dP, and zeros where it is not kept. Where grad may, it is
-// tried for all of them: behind a branch each element would wait for the one before it.
+// Replaces dot and dP of an element by P and dS, and by zeros if it is not kept. If grad allows it, it is
+// called for all elements: after a branch each element would wait for the previous one.
 template <class Spec, bool WithInputs, bool Masked>
 LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
                           const typename Spec::Row &row, const typename Spec::Col &col,

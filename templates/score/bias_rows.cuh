@@ -1,13 +1,13 @@
-// score/bias_rows.cuh: reads bias rows ahead for gradients (contract/score.cuh), for a thread of the sm90
-// backward kernels, whose warps hold 16 keys by the columns of a q tile. Read as soon as the scores'
-// product is under way, for behind it memory's latency would come once for every few of them; and kept as
-// it is stored, for a conversion would wait for it.
+// score/bias_rows.cuh: loads bias rows ahead for gradients (contract/score.cuh), for a thread of the sm90
+// backward kernels, whose warps hold 16 keys by the columns of a q tile. Loaded as soon as QK^T is in flight,
+// because later memory's latency would recur for every few of them; and kept as stored, because a conversion
+// would wait for the load.
 #pragma once
 #include "contract/contract.cuh"
 #include "score/bias_row_loads.cuh"
 
-// Brings what LineTerms will read for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 + Keys - 1 to the L2
-// cache, where lines lie densely; a warp of the producer's, ahead of the consumers.
+// Prefetches to the L2 cache what LineTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
+// + Keys - 1, if rows are dense; by a warp of the producer, ahead of the consumers.
 template <class Spec, int Rows, int Keys>
 LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                               int q0, int kv0, int lane) {
@@ -27,18 +27,18 @@ LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typ
   }
 }
 
-// In Parts, each while the elements of the one before are computed: as many registers do.
+// Loaded in Parts, each while the elements of the previous one are computed, to limit registers.
 template <class Spec, int Octets, int Parts>
 struct LineTerms {
   using Stored = typename Spec::BiasElem;
   static constexpr bool any = Spec::has_bias_row;
   static constexpr int cols = any ? 2 * Octets : 1,
-                       part = ceil_div(cols, Parts);  // columns of all, of a part
+                       part = ceil_div(cols, Parts);  // columns in all, in a part
   u32 stored[2][cols];
   static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
 
-  // Of queries q0 + 8 * octet + lane % 4 * 2 and the next, and keys kv0 + lane / 4 and 8 further on, the part
-  // that begins at column `first`; nothing, where none does. 0 for a query that does not exist.
+  // Loads, for queries q0 + 8 * octet + lane % 4 * 2 and the next, and keys kv0 + lane / 4 and 8 further on,
+  // the part that begins at column `first`, if one does. 0 for a query that does not exist.
   __device__ __forceinline__ void load(const LuattnParams &p, const Site &site,
                                        const typename Spec::Head &head, int q0, int kv0, int lane,
                                        int first) {

@@ -1,5 +1,5 @@
-// score/distance_terms.cuh: computes score terms that depend only on the distance between query and key,
-// for a warp that holds rows and columns as mma.m16n8k16 and wgmma leave them.
+// score/distance_terms.cuh: computes score terms that depend only on the distance between query and key, for
+// a warp that holds rows and columns in the layout of mma.m16n8k16 and wgmma.
 //
 // Of a warp's 8 * Rows rows, a lane has rows lane / 4 + 8 * r, of a tile's columns lane % 4 * 2 + 8 * n and
 // the one after it. So the distances of its elements lie 8 apart, those of all lanes side by side. Each lane
@@ -9,8 +9,8 @@
 #include "arch/mma.cuh"
 #include "contract/contract.cuh"
 
-// Rows are queries and columns keys; Turned: rows are keys, columns queries. Nothing, where the spec has no
-// such term.
+// Rows are queries and columns keys; Turned: rows are keys, columns queries. Empty if the spec has no such
+// term.
 template <class Spec, int Rows, int Octets, bool Turned = false>
 struct DistanceTerms {
   using Real = typename Spec::Real;
@@ -18,7 +18,8 @@ struct DistanceTerms {
   static constexpr int count = any ? Octets + Rows - 1 : 1, shares = ceil_div(8 * (count - 1) + 15, 32);
   Real term[count][2];
 
-  // `last`: position of the tile's first column less that of the warp's last row. All lanes of a warp.
+  // `last`: position of the tile's first column less that of the warp's last row. Called by all lanes of a
+  // warp.
   __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site,
                                            const typename Spec::Head &head, int last, int lane) {
     if constexpr (any) {
@@ -40,7 +41,7 @@ struct DistanceTerms {
     }
   }
 
-  // Of row r and column 8 * octet + odd of this lane.
+  // The term of row r and column 8 * octet + odd of this lane.
   __device__ __forceinline__ Real get(int r, int octet, int odd) const {
     return term[any ? octet - r + Rows - 1 : 0][odd];
   }

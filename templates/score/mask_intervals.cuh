@@ -4,16 +4,16 @@
 #pragma once
 #include "contract/contract.cuh"
 
-// Of a shorter period each remainder is looked at; of a longer one each multiple, where a grid's row begins.
+// With a shorter period each remainder is tested; with a longer one each multiple, where a grid's row begins.
 constexpr int short_period = 16;
 
-// Below x.
+// Bits below x.
 LUATTN_FN u32 columns_below(int x) {
   const int inside = min_of(max_of(x, 0), 128);
   return u32((1ull << (inside / 8 * 2 + min_of(inside % 8, 2))) - 1);
 }
 
-// From lo to hi - 1, of those below `end`.
+// Bits from lo to hi - 1, below `end`.
 LUATTN_FN u32 columns_between(int lo, int hi, int end) {
   const int width = min_of(end, 128);
   const int from = min_of(max_of(lo, 0), width), to = min_of(max_of(hi, 0), width);
@@ -23,14 +23,14 @@ LUATTN_FN u32 columns_between(int lo, int hi, int end) {
   return bits;
 }
 
-// Those of word w that are `residue` modulo period, counted from word 0's first.
+// Bits of word w that are `residue` modulo period, counted from word 0's first.
 LUATTN_FN constexpr u32 columns_of_residue(int period, int residue, int w) {
   u32 bits = 0;
   for (int j = 0; j < 32; ++j) bits |= (128 * w + j / 2 * 8 + j % 2) % period == residue ? 1u << j : 0;
   return bits;
 }
 
-// Those whose position mod Period lies in rest, a short period; word 0's first is at `first` >= 0.
+// Bits whose position mod Period lies in rest, a short period; word 0's first is at `first` >= 0.
 template <int Period, int Words>
 LUATTN_FN void columns_of_residues(u32 (&word)[Words], int first, Range rest) {
   const int begin = int(u32(first) % Period);

@@ -1,4 +1,4 @@
-// score/online_rows.cuh: the online function over a tile of scores held in registers, for any kernel family.
+// score/online_rows.cuh: the online function over a tile of scores in registers, for any kernel family.
 //
 // A thread holds Rows x Cols scores. Lanes threads of a warp (xor masks 1, 2, .. Lanes/2) share each of its
 // rows. step() turns scores into probabilities in place and gives the factors for the O accumulated so far.
@@ -22,7 +22,7 @@ template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
   return y != 0;
 }
 
-// Which of a thread's columns of one row are kept, where -inf cannot say it (see mask_by_inf).
+// Which of a thread's columns of one row are kept, where -inf cannot express it (see mask_by_inf).
 template <int Cols> struct KeepBits {
   u32 word[(Cols + 31) / 32];
   LUATTN_FN KeepBits none() {
@@ -35,8 +35,7 @@ template <int Cols> struct KeepBits {
   __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
 };
 
-// How many reductions it takes until all are done that the whole row shares: deferred ones are for `next`
-// alone.
+// The number of reductions up to the last one that the whole row shares: deferred ones are only for `next`.
 template <class Spec> LUATTN_FN constexpr int shared_reductions() {
   int n = 0;
   for (int k = 0; k < Spec::num_reductions; ++k)
@@ -121,8 +120,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
 
-  // A step over scores that all count; or, with mask_by_inf, over scores of which those that do not are
-  // -inf, with mask_by_zero 0: the same code for masked and unmasked tiles. The caller sees to `kept`.
+  // A step over scores that all count; or, with mask_by_inf, over scores that are -inf where masked, with
+  // mask_by_zero 0: the same code for masked and unmasked tiles. The caller sets `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
                                               const Row (&row)[Rows], Real (&score)[Rows][Cols],
                                               Real (&scale)[Rows]) {
@@ -134,7 +133,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
   // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row
-  // shares, which give the factor for O, as deferred ones are for `next` alone; then probabilities and
+  // shares, which give the factor for O, as deferred ones are only for `next`; then probabilities and
   // deferred sums.
   struct Part {
     Real red[num_red];
@@ -167,7 +166,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
   }
 
-  // Sums what was left per thread; afterwards every lane holds the row's state, and `kept` speaks of the
+  // Sums what was deferred per thread; afterwards every lane holds the row's state, and `kept` is that of the
   // whole row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
@@ -189,8 +188,8 @@ private:
    else
      return Real(1);
  }
-  // Under mask_by_inf the arithmetic itself leaves a masked column out; a row that keeps nothing changes
-  // nothing, or is put right by `any`.
+  // Under mask_by_inf the arithmetic itself drops a masked column; a row that keeps nothing changes nothing,
+  // or is corrected by `any`.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
     if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
     else return true;
@@ -203,7 +202,7 @@ private:
                         Real (&red)[num_red]) {
     if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
-      // Chains side by side, as each operation waits for the one before.
+      // Interleaved chains, because each operation waits for the previous one.
       constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
       Real part[chains];
 #pragma unroll

@@ -1,20 +1,20 @@
-// simt/bwd_simt.cuh: backward in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a fixed
-// order.
+// simt/bwd_simt.cuh: the backward kernels in f32 or f64 on the FMA units; dq, dk and dv without atomics, in a
+// fixed order.
 //
 // luattn_dkdv: grid (ceil(kv_len / tile_n), heads_kv, batch). A block owns a kv tile and walks the q tiles of
-// every q head of its group. Gradients of inputs and scalars arise here.
-// luattn_dq: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
+// every q head of its group. It also computes gradients of inputs and scalars. luattn_dq: grid (ceil(q_len /
+// tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
 // Config: as in simt/fwd_simt.cuh. tile_m, tile_n and threads serve both; accumulates_dq is false in this
 // family.
 //
-// Dynamic shared memory of either: simt_bytes of abi/shared_memory.h, with two tiles of weights.
-// luattn_dkdv also has (threads / 32) * num_acc * e bytes of static shared memory.
+// Dynamic shared memory of either: simt_bytes of abi/shared_memory.h, with two tiles of P. luattn_dkdv also
+// has (threads / 32) * num_acc * e bytes of static shared memory.
 //
 // Elements that a thread keeps in registers through the loop: in luattn_dkdv tile_n * (head_dim + head_dim_v)
-// / threads, in luattn_dq tile_m * head_dim / threads; and tile_m * tile_n / threads in each step.
-// Good tiles (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32
-// (256) beyond.
+// / threads, in luattn_dq tile_m * head_dim / threads; and tile_m * tile_n / threads in each step. Good tiles
+// (threads): f32 64 x 64 (256; 128 up to head dims of 128). f64 32 x 32 (128) up to 128, 32 x 32 (256)
+// beyond.
 #pragma once
 #include "contract/needs.cuh"
 #include "grads/flush.cuh"
@@ -23,7 +23,7 @@
 #include "work/dq_order.cuh"
 #include "work/tile_scheduler.cuh"
 
-// Writes the thread's elements of a score tile to a tile of weights.
+// Writes the thread's elements of a score tile to shared memory.
 template <class T, class Real>
 LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) {
 #pragma unroll
@@ -33,10 +33,10 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 }
 
 // Turns dots into P, in weights(0), and dP into dS, in weights(1), each thread its own elements. The loop
-// over rows is not unrolled: the hooks' code stands there once for each column, which compiles much faster
-// and needs fewer registers. Hooks are called for kept elements alone, for what is not kept must not reach
-// acc either. One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles
-// have one without a branch, 7 % faster.
+// over rows is not unrolled: the hooks' code has one copy for each column, which compiles much faster and
+// needs fewer registers. Hooks are called only for kept elements, because others must not reach acc either.
+// One copy of the code serves masked and other tiles, unless there is no mask: then whole tiles have one
+// without a branch, 7 % faster.
 template <bool WithInputs, class Spec, class Config>
 LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                          const typename Spec::Head &head, int q0, int kv0, bool masked,
@@ -86,7 +86,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
-    typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> leaves it alone
+    typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> does not change it
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
     const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
@@ -136,8 +136,8 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
   }
 }
 
-// One of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, under a mod, to the
-// workspace.
+// Writes one of dk and dv, from the thread's rows of the accumulator to the caller's tensor or, with a mod,
+// to the workspace.
 template <bool ToAcc, int Width, class T, class Sequence, class Real, int Each>
 LUATTN_FN void store_kv(const T &t, const LuattnParams &p, const Sequence &site, int h_kv, int kv0,
                         const Real (&x)[T::rows_n][Each], const LuattnTensor &out, void *acc, Real scale) {
@@ -186,7 +186,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
-      // One product asks for the first slice of the next, in this order; what is not needed is left out.
+      // Each product loads the first slice of the next, in this order; unneeded ones are left out.
       const auto request_scores = [&](const Tile &of) {
         q.first = dout.first = of.index * T::tile_m;
         t.template request_dot<dim>(q, k, 0);

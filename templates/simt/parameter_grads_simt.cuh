@@ -1,9 +1,8 @@
-// simt/parameter_grads_simt.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the
-// simt family.
+// simt/parameter_grads_simt.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the simt family.
 //
-// The tile of dS lies in shared memory for dk's product. A thread has a diagonal of it, or a column, and 16
-// lanes a row; neighbours in a warp read neighbours in memory. So a tile adds tile_m + tile_n - 1 numbers to
-// a table by distance where grad would add tile_m * tile_n.
+// The dS tile is in shared memory for dk's product. A thread sums a diagonal of it, or a column, and 16 lanes
+// a row; neighbours in a warp read neighbours in memory. So a tile adds tile_m + tile_n - 1 numbers to a
+// table by distance where grad would add tile_m * tile_n.
 #pragma once
 #include "contract/needs.cuh"
 #include "simt/tile_products.cuh"
@@ -19,11 +18,11 @@ struct SumsSimt {
   static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
                         distances = Wanted::distances;
 
-  // Where there are more threads than columns, several share one, each some of its rows.
+  // If there are more threads than columns, several share one, each with some of its rows.
   static constexpr int sharers = T::threads > N ? T::threads / N : 1, share = ceil_div(M, sharers);
   static constexpr int columns = ceil_div(N, T::threads);
 
-  // Where the block is.
+  // The block's position.
   struct At {
     const LuattnParams &p;
     const SequenceOf<Config> &site;
@@ -85,7 +84,7 @@ struct SumsSimt {
     }
   }
 
-  // A tile, all of whose dS is there.
+  // Adds a tile, all of whose dS is in shared memory.
   __device__ __forceinline__ void add(const T &t, const At &at) {
     if constexpr (distances) add_distances(at);
     if constexpr (cols) add_columns(at);

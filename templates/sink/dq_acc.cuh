@@ -1,17 +1,18 @@
-// sink/dq_acc.cuh: orders dq_acc, dk_acc and dv_acc as the main kernel of a family has its fragments.
+// sink/dq_acc.cuh: the layouts of dq_acc, dk_acc and dv_acc, which follow the fragments of a family's main
+// kernel.
 #pragma once
 #include "abi/workspace.h"
 #include "arch/mma_registers.cuh"
 #include "arch/tensor.cuh"
 
-// From C fragments of mma.m16n8k16 (the sm80 family).
+// The layout of C fragments of mma.m16n8k16 (the sm80 family).
 //
-// The accumulator of a head is q_len x Dim floats. Every 8 rows, and what is left of them at the end, make an
+// The accumulator of a head is q_len x Dim floats. Every 8 rows, and the rest of them at the end, make an
 // octet of contiguous floats, in groups of its rows x 16 columns: a group is what one warp holds of two
-// neighbouring C fragments, 4 floats a lane, so that an atomic add touches full lines. Columns beyond the
-// last multiple of 16 (8 of them or none) follow as a group of half that width, 2 floats a lane. Lane 4 * g +
-// t holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold what
-// exists, so no row beyond q_len is ever touched, and the array is as large as a plain one.
+// adjacent C fragments, 4 floats a lane, so that an atomic add touches full lines. Columns beyond the last
+// multiple of 16 (8 of them or none) follow as a group of half that width, 2 floats a lane. Lane 4 * g + t
+// holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold the rows
+// that exist, so no row beyond q_len is ever touched, and the array is as large as a plain one.
 struct FragmentGroups {
   static constexpr bool writes = false;
   static constexpr int neighbours = 8;
@@ -52,8 +53,9 @@ struct FragmentGroups {
     }
   }
 
-  // From a lane's first number to the next lane's. Before sm_90 an atomic add is of one float: then the
-  // numbers of all lanes with one index lie together, so that an instruction touches as few lines as it can.
+  // The distance from a lane's first number to the next lane's. Before sm_90 an atomic add is of one float:
+  // then the numbers of all lanes with one index are adjacent, so that an instruction touches as few lines as
+  // possible.
 #if __CUDA_ARCH__ >= 900
   static constexpr int lane_stride = 4;
 #else
@@ -77,10 +79,10 @@ struct FragmentGroups {
   }
 };
 
-// The order where the sm90 family's luattn_dkdv adds into p.scratch.dq_acc: as a warp has the result of a
-// product of wgmma, in groups of 16 rows x 8 columns, one behind the other for 16 rows, 4 floats a lane.
-// What a warp adds is contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of
-// rows g and g + 8. The last 16 rows of a head are all there.
+// The layout of p.scratch.dq_acc where the sm90 family's luattn_dkdv adds to it: a warp's result of wgmma, in
+// groups of 16 rows x 8 columns, one after another for 16 rows, 4 floats a lane. What a warp adds is
+// contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g + 8. The
+// last 16 rows of a head all exist.
 struct ResultGroups {
   static constexpr bool writes = false, zeroes = true;  // by prepare
   static constexpr int neighbours = 8;

@@ -1,5 +1,5 @@
-// sink/dq_state.cuh: the number in memory that each q tile of dq_acc has: whose turn has passed
-// (work/dq_order.cuh), or whether somebody has stored (sm90/bwd/dq_first_store.cuh).
+// sink/dq_state.cuh: the number in memory of each q tile of dq_acc: a semaphore of the dQ order
+// (work/dq_order.cuh), or the state of its first store (sm90/bwd/dq_first_store.cuh).
 #pragma once
 #include "abi/workspace.h"
 #include "contract/needs.cuh"
@@ -8,8 +8,7 @@
 // How many numbers of p.scratch.turns a q tile has.
 template <class Config>
 inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Config::tile_n);
-// The first of them for the q tile of row `first`. Each says whose turn has passed, or what has become of the
-// tile's claim.
+// The first of them for the q tile of row `first`.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
   return p.scratch.turns + LUATTN_TURNS_FIRST +
@@ -17,11 +16,11 @@ LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
              turns_of_tile<Config>;
 }
 
-// What has become of a q tile's claim (sm90/bwd/dq_first_store.cuh). 0 also says that nobody has had a turn
+// The state of a q tile's first store (sm90/bwd/dq_first_store.cuh). 0 also says that no block has added
 // (work/dq_order.cuh).
 enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
-// Where a q tile has few kv tiles: what is saved, once a q tile, is less in long rows than what is waited
-// for, in each of their tiles. A mask that reads memory may leave few of many.
+// Whether a q tile has few kv tiles: a first store saves time once a q tile, less in long rows than the waits
+// of each kv tile cost. A mask that reads memory may leave few of many.
 template <class Spec, class Config>
 LUATTN_FN bool pays_to_store_first(const LuattnParams &p, const Site &site, int q0) {
   const Range kept = kept_keys<Spec>(p, site, q0, min_of(q0 + Config::tile_m, site.q_len) - 1);

@@ -1,9 +1,10 @@
-// sink/row_numbers.cuh: what forward keeps of a row besides O: its lse, and what backward wants of it.
+// sink/row_numbers.cuh: stores what forward keeps of a row besides O: its lse, and saved numbers for
+// backward.
 #pragma once
 #include "contract/contract.cuh"
 #include "work/sequence.cuh"
 
-// Of the row at position `at`; one thread a row. kept: the row has kept a score.
+// Stores those of the row at position `at`; one thread a row. kept: the row has kept a score.
 template <class Spec, class Sequence>
 LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site,
                          const typename Spec::Head &head, const typename Spec::Row &row,

@@ -7,19 +7,19 @@
 //     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
 //     P^T, dS^T = Spec::grad, element by element
 //     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
-//     dQ  += dS K          the block, from dS in shared memory; atomic adds to p.scratch.dq_acc, without the scale
+//     dQ  += dS K          the block, from dS in shared memory; atomic adds to dq_acc, without the scale
 //     sums of dS           likewise, for gradients of parameters (sm80/parameter_grads_sm80.cuh)
 //
 // Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
-// first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory on
-// its way to dV and dK. With more, the warps of a row group exchange them there, which costs less than
-// reading Q and dO for 16 kv rows only. What limits the kernel is what ldmatrix reads from shared memory,
-// then latency with two warps on a scheduler. So each B fragment serves two products where registers allow;
-// dq_acc has an order in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier
-// per q tile when stages = 2: behind it, Q and dO of this tile have arrived, the other stage is free to be
+// first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory for
+// dV and dK. With more, the warps of a row group exchange them there, which costs less than
+// reading Q and dO for 16 kv rows only. The bottleneck is ldmatrix's shared-memory bandwidth,
+// then latency with two warps on a scheduler. So each B fragment serves two products if registers allow;
+// dq_acc has a layout in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier
+// per q tile when stages = 2: after it, Q and dO of this tile have arrived, the other stage is free to be
 // filled, and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a
 // tile, and of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of
-// one hide behind the products of the other. stages = 1 saves memory and costs a second barrier.
+// one overlap the products of the other. stages = 1 saves memory and costs a second barrier.
 //
 // Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
 //         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
@@ -31,7 +31,7 @@
 //
 // Dynamic shared memory: BwdSm80Layout of abi/shared_memory.h; and 4 * num_acc * warps bytes static.
 //
-// Tiles that are good, by max(head_dim, head_dim_v) and by the shared memory a block may have: tile_m,
+// Good tiles, by max(head_dim, head_dim_v) and the shared memory of a block: tile_m,
 // tile_n, threads, stages, sm80_warps_n, sm80_chunk_m. Up to 64, two blocks share a multiprocessor of 227 or
 // 163 KB.
 //              227 KB                 163 KB                 99 KB
@@ -55,8 +55,8 @@
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// In order: the shape of a block and its shared memory; what a thread holds; P and dS of its elements;
-// products; the loop over q tiles; the epilogue.
+// In order: the shape of a block and its shared memory; a thread's state; P and dS of its elements; products;
+// the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct BwdSm80 {
   static_assert(BackwardSpec<Spec>);
@@ -68,7 +68,7 @@ struct BwdSm80 {
   using Acc = typename Spec::Acc;
   static_assert(same_type<typename Spec::Real, float>::value, "the sm80 family accumulates in f32");
 
-  // ---- shape --------------------------------------------------------------------------------------------
+  // ---- shape -------------------------------------------------------------------------------------------
 
   static constexpr int DP = padded_dim(Config::head_dim), DVP = padded_dim(Config::head_dim_v);
   static constexpr int M = Config::tile_m, N = Config::tile_n, stages = Config::stages;
@@ -77,8 +77,8 @@ struct BwdSm80 {
   static constexpr int frags = N / (16 * warps_n);  // 16-row fragments of a warp along kv
   static constexpr int chunk = Config::sm80_chunk_m;
   // Warps of the dv and dk products: out_n along kv, the others along the columns. What warps_c > 1 warps
-  // have written to shared memory can be split anew, in up to 32 rows, so that every B fragment serves two
-  // products.
+  // have written to shared memory can be divided differently, in up to 32 rows, so that every B fragment
+  // serves two products.
   static constexpr int out_n = warps_c == 1                           ? warps_n
                                : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32
                                                                       : warps_n;
@@ -95,16 +95,16 @@ struct BwdSm80 {
   using Sums = SumsSm80<Spec, Config>;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
-  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
-  // ---- blocks of fragments (arch/mma_registers.cuh) --------------------------------------------------------------
+  // ---- blocks of fragments (arch/mma_registers.cuh) ----------------------------------------------------
 
   static constexpr int chunk_tiles = chunk / 16, chunk_blocks = frags * chunk_tiles;
   static constexpr int c_dk = 0, c_dv = c_dk + out_frags * k_tiles, c_s = c_dv + out_frags * v_tiles,
                        c_dp = c_s + chunk_blocks;
 
-  // ---- shared memory ------------------------------------------------------------------------------------
+  // ---- shared memory -----------------------------------------------------------------------------------
 
   using QK = SharedTile<DP>;
   using VO = SharedTile<DVP>;
@@ -119,7 +119,8 @@ struct BwdSm80 {
   static constexpr int at_ds = layout.at_ds, at_p = layout.at_p, at_bwd = layout.at_bwd_row, at_row = layout.at_row;
   static_assert(has_shared<Config, layout.bytes>());
 
-  // ---- a thread's view ----------------------------------------------------------------------------------
+  // ---- a thread's view
+  // --------------------------------------------------------------------------------------
 
   const LuattnParams &p;
   SequenceOf<Config> site;  // site.h: the q head at work
@@ -146,8 +147,8 @@ struct BwdSm80 {
     zero_blocks<c_dk, c_s - c_dk>();
   }
 
-  // Called where a phase begins, so that the compiler computes the phase's addresses there and does not hold
-  // them in registers through the other phases.
+  // Called at the start of a phase, so that the compiler computes the phase's addresses there and does not
+  // keep them in registers through the other phases.
   __device__ __forceinline__ void begin_phase() {
     thread = u32(opaque(int(thread)));
     lane = u32(opaque(int(lane)));
@@ -167,7 +168,7 @@ struct BwdSm80 {
     return reinterpret_cast<SharedRow<Row> *>(shared + at_row + stage * row_bytes);
   }
 
-  // ---- elements -----------------------------------------------------------------------------------------
+  // ---- elements ----------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Position kv_of(int f, int half) const {
     return {kv0 + score_row() + int(lane / 4), f * 16 + half * 8};
@@ -204,7 +205,7 @@ struct BwdSm80 {
 
   using Terms = DistanceTerms<Spec, chunk_rows, chunk / 8, true>;
 
-  // P and dS of one q position in place of its dots and dP. Masked: where the mask keeps them alone.
+  // Replaces dots and dP of one q position by P and dS. Masked: only where the mask keeps them.
   template <bool Masked>
   __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage,
                                                        float (&s)[chunk_rows], float (&dp)[chunk_rows],
@@ -223,7 +224,7 @@ struct BwdSm80 {
           terms.get(r, Spec::has_distance_term ? c / 2 : 0, c % 2), s[r], dp[r], acc);
   }
 
-  // All of the chunk at `column` of the q tile.
+  // All elements of the chunk at `column` of the q tile.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
     const Terms terms(p, site, head, q0 + column - (kv0 + score_row() + frags * 16 - 1), int(lane));
@@ -245,8 +246,8 @@ struct BwdSm80 {
     write_blocks<c_dp, chunk_blocks>(dp);
   }
 
-  // The same, masked, in a loop through whose turns the elements move to the left: few tiles are masked, and
-  // grad stands there for an octet of q positions only.
+  // The same, masked, in a rolled loop that rotates the elements to the left: few tiles are masked, and grad
+  // has one copy for an octet of q positions.
   __device__ __forceinline__ void differentiate_in_turn(int q0, int column, int stage) {
     const Terms terms(p, site, head, 0, int(lane));
 #pragma unroll 1
@@ -263,8 +264,8 @@ struct BwdSm80 {
     set_apart<c_dp, chunk_blocks>(site.q_end(p) >> 31);
   }
 
-  // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. What a
-  // long mask asks stands there once for a position, not for every one.
+  // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. A long
+  // mask has one copy for a position, not for each.
   __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; ++c) {
@@ -284,7 +285,7 @@ struct BwdSm80 {
       kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
   }
 
-  // Zeros in P and dS where the mask drops the element.
+  // Zeroes P and dS where the mask drops the element.
   __device__ __forceinline__ void drop(int q0, int column, int stage) const {
     u32 bits[frags] = {}, kept[chunk_blocks][8];
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, column, stage, bits);
@@ -318,9 +319,10 @@ struct BwdSm80 {
 
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr bool needs_ds = Need::dq || Need::dk || Sums::any, needs_dp = needs_ds || Need::parameters;
-  // Something is computed from all of a tile's dS, once it is in shared memory: dq, sums for parameters.
+  // Whether something is computed from all of a tile's dS, once it is in shared memory: dq, sums for
+  // parameters.
   static constexpr bool shares_ds = Need::dq || Sums::any;
-  // Of two warps on one scheduler, one does so with the last tile before its scores, the other after.
+  // Of two warps on one scheduler, one does so for the previous tile before its scores, the other after.
   static constexpr bool alternates = shares_ds && stages == 2 && warps > 4;
 
   // Warps of the dq product: dq_q along q, the others along d.
@@ -329,12 +331,12 @@ struct BwdSm80 {
 
   // Blocks of fragments, after those of scores.
   static constexpr int c_dq = c_dp + chunk_blocks;
-  static constexpr int a_p = 0, a_ds = frags;  // and from 0 on what a phase loads
+  static constexpr int a_p = 0, a_ds = frags;  // and loads of a phase from 0 on
   static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
   static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks,
                 "blocks of A");
 
-  // ---- load ---------------------------------------------------------------------------------------------
+  // ---- load --------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ HeadRows<Elem> q_rows(const LuattnTensor &t) const {
     return {site.template q_row<const Elem>(t, 0), t.seq};
@@ -343,14 +345,14 @@ struct BwdSm80 {
     return {site.template kv_row<const Elem>(t, h_kv, 0), t.seq};
   }
 
-  // Rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns from Dim
-  // on become zeros, and nothing is read there. One copy of the code for whole and ragged tiles. Rolled: in a
-  // rolled loop, for what is copied once a block.
+  // Copies rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns
+  // from Dim on become zeros without being read. One copy of the code for whole and ragged tiles. Rolled: in
+  // a rolled loop, for tiles that are copied once a block.
   template <bool Rolled, int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
     using Tile = SharedTile<padded_dim(Dim)>;
     constexpr u32 width = power_above(Tile::chunks),
-                  pass = threads / width;  // threads of a row, rows of a pass
+                  pass = threads / width;  // threads per row, rows per pass
     constexpr int passes = (Rows + pass - 1) / pass;
     const u32 chunk = thread % width, row = thread / width;
     if (width > Tile::chunks && chunk >= Tile::chunks) return;
@@ -364,9 +366,8 @@ struct BwdSm80 {
     }
   }
 
-  // K and V: the same rows of two tensors, in one loop where they have the same width. In the loop over q
-  // tiles that would cost a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run
-  // time.
+  // K and V: the same rows of two tensors, in one loop if they have the same width. In the loop over q tiles
+  // that would cost a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run time.
   __device__ __forceinline__ void load_kv() const {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
@@ -400,7 +401,7 @@ struct BwdSm80 {
     if constexpr (has_rows) shared_rows(stage)[r].value = Spec::row(p, site, head, q);
   }
 
-  // ---- compute ------------------------------------------------------------------------------------------
+  // ---- compute -----------------------------------------------------------------------------------------
 
   // Blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored
   // m x d), both over d.
@@ -450,7 +451,7 @@ struct BwdSm80 {
     }
   }
 
-  // From P and dS of one chunk, columns 16 * J and on, to dV, dK and dS in shared memory.
+  // Adds P and dS of one chunk, columns 16 * J and on, to dV and dK, and stores dS in shared memory.
   template <int J = 0>
   __device__ __forceinline__ void accumulate(int column, int stage) const {
     if constexpr (J < chunk_tiles) {
@@ -465,7 +466,7 @@ struct BwdSm80 {
     }
   }
 
-  // dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
+  // Computes dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
   __device__ __forceinline__ void accumulate_shared(int column, int stage) const {
     const LanePointer<M, false> a_lane(lane);
 #pragma unroll 1
@@ -482,7 +483,7 @@ struct BwdSm80 {
     }
   }
 
-  // Everything that is computed from one q tile but dq.
+  // Everything that is computed from one q tile except dq.
   __device__ __forceinline__ void work(const Tile &tile, int stage) {
     begin_phase();
     const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
@@ -505,7 +506,7 @@ struct BwdSm80 {
     }
   }
 
-  // dQ of a tile from its dS in shared memory, added to p.scratch.dq_acc.
+  // Computes dQ of a tile from its dS in shared memory, and adds it to p.scratch.dq_acc.
   __device__ __forceinline__ void add_dq(int index, int stage) {
     begin_phase();
     const LanePointer<M, true> a_lane(lane);
@@ -558,7 +559,7 @@ struct BwdSm80 {
   __device__ __forceinline__ typename Sums::At sums_at(int index, int stage) {
     return {p, site, head, acc, index * M, kv0, int(warp), int(lane), base + at_ds + stage * p_bytes};
   }
-  // What is computed from all of a tile's dS.
+  // Everything that is computed from all of a tile's dS.
   __device__ __forceinline__ void use_ds(int index, int stage) {
     if constexpr (Need::dq) add_dq(index, stage);
     if constexpr (Sums::any) {
@@ -567,7 +568,7 @@ struct BwdSm80 {
     }
   }
 
-  // ---- finish -------------------------------------------------------------------------------------------
+  // ---- finish ------------------------------------------------------------------------------------------
 
   // A gradient of the kv tile, blocks C and on, in Elem, to the shared tile at `at`.
   template <int Dim, int C, int Tiles, bool Scaled, int B = 0>
@@ -587,7 +588,7 @@ struct BwdSm80 {
       share_gradient<Dim, C, Tiles, Scaled, B + 1>(tile);
     }
   }
-  // From there to the caller's tensor.
+  // Stores it from there to the caller's tensor.
   template <int Dim>
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
@@ -603,7 +604,7 @@ struct BwdSm80 {
         site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + int(lane % 4) * 2;
     store_accumulators<Dim, C, Tiles>(out, site.kv_end(p) - kv, Dim - d0);
   }
-  // Of `rows` rows and `columns` columns that there are, from this thread's first row on.
+  // Stores at most `rows` rows and `columns` columns, from this thread's first row on.
   template <int Dim, int C, int Tiles, int B = 0>
   LUATTN_FN void store_accumulators(float *out, int rows, int columns) {
     if constexpr (B < out_frags * Tiles) {
@@ -613,7 +614,7 @@ struct BwdSm80 {
     }
   }
 
-  // Behind a barrier: the tiles of K and V are no longer read.
+  // Called after a barrier: the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
     constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
     if constexpr (stores_dk)
@@ -634,7 +635,7 @@ struct BwdSm80 {
     }
   }
 
-  // Behind the barrier of a step with two stages: dq of the tile before, and all else of this one.
+  // After the barrier of a step with two stages: dq of the previous tile, and everything else of this one.
   __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
     if constexpr (alternates) {
       const int dq_turn = opaque(warp >= warps / 2);
@@ -653,7 +654,7 @@ struct BwdSm80 {
     }
   }
 
-  // All q tiles of one q head. The first turn only asks for the first tile.
+  // All q tiles of one q head. The first iteration only loads the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
     QTiles<Spec, M, N> walk(p, site, kv_tile());

@@ -1,12 +1,12 @@
-// sm80/parameter_grads_sm80.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in the
-// sm80 backward kernel.
+// sm80/parameter_grads_sm80.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the sm80
+// backward kernel.
 //
-// They are made where dQ is, from dS of the tile as it lies in shared memory for that product, rounded: there
-// a warp has registers to spare, and all of the tile is there. Strips of 16 keys, or parts of such, are
-// shared out among the warps; for sums of rows, 16 queries each. What takes a multiply-add for each element,
-// and numbers for pairs, grad adds itself. Whether all of a tile's distances have one place is not asked, as
-// sm90's kernels do: it would take longer to compile than all the sums, and a warp's additions to one place
-// are one (add_distance).
+// They are computed with dQ, from the rounded dS tile in shared memory: there a warp has spare registers, and
+// the whole tile is available. Rows of 16 keys, or parts of such, are distributed over the warps; for sums of
+// rows, 16 queries each. Gradients that take a multiply-add for each element, and those of pair biases, are
+// added by grad. Unlike sm90's kernels, this does not test whether all of a tile's distances have one place:
+// that would take longer to compile than all the sums, and a warp's additions to one place are combined
+// anyway (add_distance).
 #pragma once
 #include "contract/needs.cuh"
 #include "grads/parameter_grads.cuh"
@@ -21,14 +21,14 @@ struct SumsSm80 {
   static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
                         distances = Wanted::distances;
 
-  // Strips of 16 keys; where there are more warps than strips, parts of a strip's queries.
+  // Groups of 16 keys; if there are more warps than groups, parts of a group's queries.
   static constexpr int spare = warps * 16 / N, parts = spare < 1 ? 1 : spare < M / 16 ? spare : M / 16;
   static constexpr int span = M / parts;
   static constexpr int side_by_side = warps / parts, strips = ceil_div(N / 16, side_by_side);
   static_assert(M % (parts * 16) == 0 && warps % parts == 0);
   using Distances = DistanceSums<span / 8>;
 
-  // Where the warp is. dS^T: the tile of keys by queries in shared memory.
+  // The warp's position. dS^T: the tile of keys by queries in shared memory.
   struct At {
     const LuattnParams &p;
     const SequenceOf<Config> &site;
@@ -41,7 +41,7 @@ struct SumsSm80 {
     __device__ __forceinline__ int strip(int i) const { return (warp / parts + i * side_by_side) * 16; }
   };
 
-  float col[cols ? strips : 1][2];  // of keys g and g + 8 of each strip, in lanes 4g
+  float col[cols ? strips : 1][2];  // of keys g and g + 8 of each group, in lanes 4g
 
   __device__ __forceinline__ void enter_head() {
     if constexpr (cols)
@@ -60,7 +60,7 @@ struct SumsSm80 {
         }
   }
 
-  // ---- strips of keys ----
+  // ---- groups of keys ----
 
   // dS of key g + 8 * half and query 8 * octet + 2t + i.
   LUATTN_FN float element(const u32 (&ds)[span / 16][4], int octet, int half, int i) {
@@ -114,7 +114,7 @@ struct SumsSm80 {
     }
   }
 
-  // A tile, all of whose dS is there.
+  // Adds a tile, all of whose dS is in shared memory.
   __device__ __forceinline__ void add(const At &at) {
     if constexpr (cols || distances) add_strips(at);
     if constexpr (rows) add_rows(at);

@@ -1,5 +1,5 @@
-// sm90/bwd/bwd_pipeline.cuh: the pipeline of the sm90 backward kernel: shared memory, barriers, messages,
-// the walk over q tiles. It shares PipelineState and barriers with sm90/pipeline.cuh.
+// sm90/bwd/bwd_pipeline.cuh: the pipeline of the sm90 backward kernel: shared memory, barriers, tile
+// messages, the walk over q tiles. It shares PipelineState and barriers with sm90/pipeline.cuh.
 #pragma once
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
@@ -15,8 +15,8 @@
 #include "work/sequence.cuh"
 
 // The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a
-// share of the tiles. Halves: they look at both halves of the kv tile, one for each consumer; nothing may
-// be kept of either, as of a tile that others decide about by the whole (Whole). SameBucket: they find
+// share of the tiles. Halves: they classify both halves of the kv tile, one for each consumer; a half may
+// keep nothing, as may a tile that others classify as a whole (Whole). SameBucket: they compute
 // Tile::same_bucket.
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
           bool SameBucket = Spec::may_be_same_bucket>
@@ -24,15 +24,15 @@ struct WarpQTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
   int kv0, kv1, base;
   bool ragged;
-  u32 present, masked, same_bucket, by_range;  // of the tiles base .. base + 31 that are still to come
-  u32 none[2], all[2];  // of which half of them nothing is kept; everything, inside the lengths
+  u32 present, masked, same_bucket, by_range;  // bits of tiles base .. base + 31 that are still to come
+  u32 none[2], all[2];  // of each half: the tiles of which it keeps nothing; everything, inside the lengths
   Range todo;
   Visits<Spec> visits;
-  // Of the tile that `next` has given last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
+  // For the tile that `next` returned last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
   // everything.
   u32 halves;
 
-  // Of no tile.
+  // For no tile.
   __device__ __forceinline__ WarpQTiles()
       : kv0(0),
         kv1(0),
@@ -85,7 +85,7 @@ struct WarpQTiles {
   }
 
  private:
-  // Without what data_class has said.
+  // Without the result of data_class.
   LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
     if constexpr (Spec::columns_need_full_data)
       return Spec::position_class(p, s, q0, q1, lo, hi);
@@ -96,7 +96,7 @@ struct WarpQTiles {
                                                        int q0, int q1, bool inside) {
     u32 kept = 0, full = 0;  // of halves 0 and 1
     bool some = false;       // of the whole
-    // The whole first: where no tile is partly kept, as far from a causal diagonal, that is all.
+    // The whole first: if no tile is partly kept, as far from a causal diagonal, that is enough.
 #pragma unroll 1
     for (int part = -1; part < 2; ++part) {
       const int lo = kv0 + (part > 0 ? TileN / 2 : 0), hi = part == 0 ? min_of(lo + TileN / 2 - 1, kv1) : kv1;
@@ -117,8 +117,8 @@ struct WarpQTiles {
   }
 };
 
-// Of a key's queries in the tile from q0 on, a thread's first at `first`: the bits of those in `kept`, and of
-// a long period of those in each row of a grid.
+// The bits of a key's queries in the tile from q0 on, a thread's first at `first`: those in `kept`, and with
+// a long period those in each row of a grid.
 template <class Spec, int TileM>
 LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
   constexpr int period = Spec::column_period;
@@ -135,15 +135,15 @@ LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
     return bits;
   }
 }
-// Of a thread's keys, kv and kv + 8, the bits of its queries in the tile from q0 on that they are kept for,
-// where these are an interval or two, or of those what is kept of each period.
+// For a thread's keys, kv and kv + 8: the bits of its queries in the tile from q0 on that keep them, where
+// these are one or two intervals, or a part of each period of those.
 template <class Spec, int TileM, int Cols>
 LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
                                  KeepBits<Cols> (&keep)[2]) {
   static_assert(Cols <= 32);
   constexpr int period = Spec::column_period;
   const int first = q0 + int(threadIdx.x) % 4 * 2;
-  kv = opaque(kv);  // what all tiles have in common would take registers
+  kv = opaque(kv);  // values common to all tiles would take registers
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = kv + half * 8;
@@ -168,8 +168,8 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
   }
 }
 
-// What the producer tells of a q tile, before it arrives at `q_full`: what Tile says, the q head, whether it
-// is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
+// The message of a q tile, written before the producer arrives at `q_full`: Tile's members, the q head,
+// whether it is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
 struct TileMessage {
   u32 bits, head;
   LUATTN_FN TileMessage of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
@@ -197,8 +197,8 @@ struct TileMessage {
   }
 };
 
-// What the producer tells of a kv tile, before it arrives at `kv_full`: its KvBlock, and whether there are q
-// tiles for it. END: there are no more.
+// The message of a kv tile, written before the producer arrives at `kv_full`: its KvBlock, and whether it has
+// q tiles. END: there are no more.
 struct BlockMessage {
   enum State { END, EMPTY, SOME };
   KvBlock at;
@@ -220,9 +220,9 @@ struct BlockMessage {
   }
 };
 
-// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; stages
-// for dS, in boxes of 64 keys by tile_m queries; each consumer warp's part of dQ in f32, 16 rows in the
-// order of sink/dq_acc.cuh; row numbers of each stage; barriers and notes; and 256 bytes of ones.
+// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; dS
+// stages, in boxes of 64 keys by tile_m queries; each consumer warp's dQ staging in f32, 16 rows in the
+// layout of sink/dq_acc.cuh; row numbers of each stage; barriers and tile messages; and 256 bytes of ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -234,8 +234,7 @@ struct SharedBwdSm90 {
   static constexpr bool keep_reads =
       Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
-  // Deterministic sums at distances: a line of them for each consumer warp
-  // (sm90/bwd/distance_grad_writer.cuh).
+  // Deterministic distance sums: a row of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
       Config::deterministic && Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_DISTANCE) != 0;
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
@@ -248,8 +247,8 @@ struct SharedBwdSm90 {
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
                        ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
-  // One stage of dS more than stages, if a block can have it: dQ of a tile
-  // then comes a tile later. Without, two.
+  // One dS stage more than pipeline stages, if it fits: dQ of a tile is then computed a tile later. Otherwise
+  // two.
   static constexpr int ds_slots = layout.ds_slots;
   static constexpr bool lags = ds_slots > 2;
   static constexpr int at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do, at_ds = layout.at_ds,
@@ -262,7 +261,7 @@ struct SharedBwdSm90 {
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
   static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 40) + (turns ? 64 : 0) <= barrier_bytes);
 
-  // A consumer leaves out a tile of whose half nothing is kept. Not where it has sums for others.
+  // A consumer skips a tile of which its half keeps nothing, unless it computes sums for others.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
 
   unsigned char *memory;
@@ -287,34 +286,35 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 do_full(int stage) const { return q_full(stage) + 8; }
   __device__ __forceinline__ u32 empty(int stage) const { return q_full(stage) + 16; }
   __device__ __forceinline__ u32 message(int stage) const { return q_full(stage) + 24; }
-  // Notes of kv tiles, two in turn: a consumer reads one until it has given back K and V of the next.
+  // Messages of kv tiles, two alternating: a consumer reads one until it has released K and V of the next.
   __device__ __forceinline__ u32 block_message(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
   __device__ __forceinline__ u32 ds_full(int stage) const { return q_full(stages) + 32 + stage * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
-  // Of a deterministic kernel: see sm90/bwd/dq_in_order.cuh.
+  // For a deterministic kernel: see sm90/bwd/dq_in_order.cuh.
   __device__ __forceinline__ u32 dq_full(u32 tile) const { return kv_full() + 16 + (tile & 1) * 8; }
   __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 32; }
-  // Where sums are handed over: see sm90/bwd/distance_grad_writer.cuh.
+  // For distance sums: see sm90/bwd/distance_grad_writer.cuh.
   __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
-  // The message of the q tile before which the block had n, also for who is behind the consumers: up to five.
+  // The message of the q tile before which the block had n, kept also for readers up to five tiles behind the
+  // consumers.
   __device__ __forceinline__ u32 turn_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
-  // Of a kernel that claims q tiles, for the block's q tile number `tile` and its stored dQ number n: see
-  // sm90/bwd/dq_first_store.cuh. Behind `claimed` and `taken` lies what is told with them.
+  // For first stores: of the block's q tile number `tile` and its stored dQ number n; see
+  // sm90/bwd/dq_first_store.cuh. The message follows `claimed` and `taken`.
   __device__ __forceinline__ u32 taken_first(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
   __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of Elem, as many as two core matrices of wgmma have.
   __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
-  // The kv tile that the block is at, `turn` of its own before it.
+  // The message of the block's current kv tile, after `turn` earlier ones.
   __device__ __forceinline__ BlockMessage await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);
     return BlockMessage::load(block_message(turn));
   }
 
-  // Arrivals that end a phase. Every lane that has read a stage's row numbers, or written a Row, arrives for
-  // itself: ptxas leaves out a __syncwarp before the arrival of one for all.
+  // Arrivals that end a phase. Every lane that has read a stage's row numbers, or written a Row, arrives
+  // itself: ptxas drops a __syncwarp before a single arrival for all.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
@@ -343,8 +343,8 @@ struct SharedBwdSm90 {
   }
 };
 
-// What producers of both kernels bring of the rows of a q tile from `row` on, besides tensors. The numbers of
-// `rows` rows as luattn_prepare wrote them, to a stage of `shared`, counted on `full`; one thread.
+// Loads of both producers for the rows of a q tile from `row` on, besides tensors: copies the numbers of
+// `rows` rows, as luattn_prepare wrote them, to a stage of `shared`, counted on `full`; one thread.
 template <class Spec, class Sequence, class Shared>
 LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const Shared &shared, int stage,
                             u32 full, int row, int rows) {
@@ -355,7 +355,7 @@ LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const S
     bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from.first + i * from.plane,
               rows * 4, full);
 }
-// Row of each; of the last one in place of those that do not exist. A warp.
+// Writes Row of each, clamped to the last one. Called by a warp.
 template <class Spec, class Sequence, class Shared>
 LUATTN_FN void load_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
                          const Shared &shared, int stage, int row, int lane) {

@@ -1,26 +1,26 @@
 // sm90/bwd/bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or
-// bf16, wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a alone.
+// bf16, wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a only.
 //
-// One block for each multiprocessor, or for each kv tile of each kv head where there are fewer; each draws
-// kv tiles of tile_n positions, or shares of their q tiles, until there are no more (KvTileScheduler). Each
-// consumer warpgroup has 64 of a tile's rows, and their dk and dv in registers.
-//   load     the producer, one warp, brings K and V once a kv tile. For each q head of the group it walks the
-//            q tiles that the mask leaves, and brings Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
+// Grid: persistent, one block for each multiprocessor, or for each kv tile of each kv head if those are
+// fewer; each draws kv tiles of tile_n positions, or shares of their q tiles (KvTileScheduler). Each consumer
+// warpgroup has 64 of a tile's rows, and their dk and dv in registers.
+//   load     the producer, one warp, loads K and V once a kv tile. For each q head of the group it walks the
+//            q tiles that the mask leaves, and loads Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.scratch.dq_acc
-//   sums     of dS, for gradients of parameters: sm90/bwd/parameter_grads_sm90.cuh
-//   finish   dk times the scale, dv, by way of shared memory to memory, while the next K and V are loaded
-// The consumers take turns at the elements, so that one multiplies meanwhile.
-// Scores are held transposed, because then what comes of them is, rounded, the A operand of dV's and dK's
+//   sums     of dS, for parameter gradients: sm90/bwd/parameter_grads_sm90.cuh
+//   finish   dk times the scale, and dv, go through shared memory to memory, while the next K, V are loaded
+// The consumers ping-pong at the elements, so that one computes products meanwhile.
+// Scores are held transposed, because then P^T and dS^T, rounded, are the A operands of dV's and dK's
 // products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
-// computes its half of it. README.md has the order in time, the barriers and the registers.
+// computes its half of it. README.md shows the timing, the barriers and the registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; what they lack to a multiple of
-//   64 TMA fills with zeros. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
+// Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; TMA pads them with zeros to a
+//   multiple of 64. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
 //   head dims up to 64; stages: stages for Q and dO, at least 2: the next tile is awaited before this one
-//   goes back.
+//   is released.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
 #include "sm90/bwd/bwd_producer.cuh"
@@ -30,8 +30,8 @@
 #include "sm90/bwd/grad_staging.cuh"
 #include "sm90/bwd/parameter_grads_sm90.cuh"
 
-// A consumer warpgroup. In order: what a thread holds; P and dS of its elements; dS on its way to shared
-// memory; products; the loop over q tiles; the epilogue.
+// A consumer warpgroup. In order: a thread's state; P and dS of its elements; staging of dS; products; the
+// loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -51,7 +51,7 @@ struct ConsumerBwdSm90 {
   static constexpr int dq_cols = Shared::dq_cols;
 
   using Distances = DistanceTerms<Spec, 2, tile_m / 8, true>;
-  // Where there are registers for it, what is read along the keys is read a tile ahead.
+  // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
   using Lines = LineTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
   using Sums = ParameterSums<Spec, Config>;
@@ -60,23 +60,23 @@ struct ConsumerBwdSm90 {
   static constexpr bool shares_ds = Need::dq || Rows::wanted;
   static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
                         needs_dp = needs_ds || Need::parameters;
-  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = Spec::num_acc > 0 && (grad_adds || Sums::any);
-  // With many scores a thread, P is computed while dP is still under way, where the spec can tell one from
-  // the other: grad is then called twice, with the same row numbers, and what both calls compute is computed
-  // once. With few it is quicker to add dQ of the tile before in that time.
+  // With many scores a thread, P is computed while dP is in flight, if the spec can compute it separately:
+  // grad is then called twice, with the same row numbers, and common subexpressions are shared. With few it
+  // is faster to add dQ of the previous tile in that time.
   static constexpr bool weighs_first =
       tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
   static_assert(!weighs_first || Lines::part == Lines::cols, "P asks for all terms at once");
   static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
-  // With few scores a thread the consumers compute elements in turn: left alone they fall into step, and
-  // nobody multiplies meanwhile. With many it costs more than it gives, and so it does where elements wait
-  // for memory or for terms from other lanes, or each consumer for other blocks, to add dQ in turn.
+  // Ping-pong: with few scores a thread the consumers alternate at the elements: otherwise they fall into
+  // step, and no products run meanwhile. With many it costs more than it gains, and also where elements wait
+  // for memory or for terms from other lanes, or consumers wait for other blocks to add dQ in order.
   static constexpr bool alternates =
       tile_m == 64 && !Need::dq_in_order && Spec::grad_is_light && !Spec::has_distance_term;
-  // Half of V stays in registers, as A operands, where a spec leaves room for it: shared memory sets the
-  // pace, and would be read for each q tile.
+  // Half of V stays in registers, as A operands, if a spec leaves room for it: shared memory is the
+  // bottleneck, and V would be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows && !Lines::any &&
                                   (!Spec::has_mask || Spec::keep_is_cheap);
@@ -93,11 +93,11 @@ struct ConsumerBwdSm90 {
   Sums sums;
   Rows row_sums;
   PipelineState<stages> q;
-  PipelineState<Shared::ds_slots> ds, ds_before;  // of this tile, of the one before
+  PipelineState<Shared::ds_slots> ds, ds_before;  // of this tile, of the previous one
   float dk[dim / 2], dv[dim_v / 2], dq[dq_cols / 2];
   u32 v[keeps_v ? 4 : 1][4];
   Lines lines;
-  DqPlace due, shared_dq;  // of the dQ to be computed next (lags), of the one to be added next
+  DqPlace due, shared_dq;  // the dQ to be computed next (lags), and the one to be added next
   Part part;
 
   __device__ __forceinline__ ConsumerBwdSm90(const LuattnParams &params, const Shared &s, int g)
@@ -128,7 +128,8 @@ struct ConsumerBwdSm90 {
     sums.enter_head();
   }
 
-  // Each consumer has a named barrier, at which it waits until the other has done with a tile's elements.
+  // Ping-pong: each consumer has a named barrier, at which it waits until the other has finished a tile's
+  // elements.
   __device__ __forceinline__ void await_turn() const {
     if constexpr (alternates) named_sync(1 + group, Shared::warps * 32);
   }
@@ -148,7 +149,7 @@ struct ConsumerBwdSm90 {
     else
       return Row{};
   }
-  // Where column j of the thread is in the tile.
+  // The position of the thread's column j in the tile.
   __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
   __device__ __forceinline__ Position query(int q0, int j) const {
     return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
@@ -166,7 +167,7 @@ struct ConsumerBwdSm90 {
       ask_all(q0, keep);
     }
   }
-  // Rolled, where a hook is long.
+  // Rolled if a hook is long.
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
@@ -177,7 +178,7 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // Of the numbers of columns j and j + 1, those that bits of Which name.
+  // The numbers of columns j and j + 1 that bits of Which name.
   template <u32 Which>
   __device__ __forceinline__ void load_rows(int j, BwdRow (&bwd)[cols]) const {
 #pragma unroll
@@ -187,8 +188,9 @@ struct ConsumerBwdSm90 {
       bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
     }
   }
-  // P alone. Distances by what the compiler takes for other positions than those of the second call: of a
-  // term that is not linear in them it would compute all first and keep them, more than there are registers.
+  // P only. Distances are made opaque, so that the compiler takes them for other positions than those of the
+  // second call: of a term that is not linear in them it would compute all first and keep them, more than
+  // there are registers.
   template <class Terms>
   __device__ __forceinline__ void softmax_step(int q0, const Terms &terms, BwdRow (&bwd)[cols],
                                         const float (&s)[tile_m / 2]) {
@@ -206,14 +208,14 @@ struct ConsumerBwdSm90 {
         Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
                                    query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds,
                                    acc);
-        asm volatile("" ::"f"(prob));  // wanted here
+        asm volatile("" ::"f"(prob));  // needed here
         if (j == cols - 1) sum += prob;
       }
     }
-    // ptxas would rather wait for dP first: what is before a branch, never taken, stays before it.
+    // ptxas would otherwise wait for dP first: what precedes a branch, never taken, stays before it.
     if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
   }
-  // Dots and dP to P and dS. Masked: only where the mask keeps the element.
+  // Turns dots and dP into P and dS. Masked: only where the mask keeps the element.
   template <bool Masked, class Terms>
   __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms,
                                                 BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
@@ -234,7 +236,7 @@ struct ConsumerBwdSm90 {
       }
     }
   }
-  // Zeros in P and dS where `kept`, of a column and half of the thread, says no.
+  // Zeroes P and dS where `kept`, of a column and half of the thread, is false.
   template <class Kept>
   LUATTN_FN void select(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const Kept &kept) {
 #pragma unroll
@@ -247,7 +249,8 @@ struct ConsumerBwdSm90 {
         dp[e] = stays ? dp[e] : 0.f;
       }
   }
-  // The mask, and in last tiles what lies past the lengths: apart, for most tiles of a mask are no last ones.
+  // The mask, and in last tiles the bounds of the lengths: separate, because most masked tiles are not last
+  // ones.
   __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
     if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap)) {
@@ -265,15 +268,14 @@ struct ConsumerBwdSm90 {
         });
     }
   }
-  // From both products under way to P and dS. What grad is given of each element beside them is read, or
-  // made, meanwhile.
+  // Turns both products in flight into P and dS. Loads and computes grad's other arguments meanwhile.
   __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
     if constexpr (Lines::any) {
       if constexpr (!reads_ahead) {
         lines.load(p, site, head, q0, kv0, lane, 0);
-        if (site.q_len < 0) __nanosleep(0);  // never; but ptxas would move what is read below the wait
+        if (site.q_len < 0) __nanosleep(0);  // never; but otherwise ptxas would move the loads below the wait
       }
       differentiate_with(tile, q0, lines, s, dp);
     } else {
@@ -310,7 +312,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int w = 0; w < 4; ++w) a[i][w] = pack<Elem>(x[i * 8 + w * 2], x[i * 8 + w * 2 + 1]);
   }
-  // dS of this warp to shared memory, where both consumers' products find it, a row for each query.
+  // Stores this warp's dS in shared memory, where both consumers' products read it, a row for each query.
   __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = shared.ds(ds.stage) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
@@ -328,11 +330,11 @@ struct ConsumerBwdSm90 {
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr bool splits_rows = Shared::splits_rows;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
-  // With few scores a thread, dQ of the tile before is added while dP is under way.
+  // With few scores a thread, dQ of the previous tile is added while dP is in flight.
   static constexpr bool adds_late = tile_m == 64;
-  // dQ of a tile is computed in the tile behind it: the other consumer's dS, which it needs too, is then
-  // there, and the two need not be at the same point. What it was read from is written again when a stage
-  // of Q has come back twice, which the other consumer had a part in after its own product.
+  // dQ of a tile is computed one tile later: the other consumer's dS, which it needs too, is then available,
+  // and the two need not be at the same point. Its operand is overwritten when a stage of Q has been released
+  // twice, which the other consumer took part in after its own product.
   static constexpr bool lags = Shared::lags;
 
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
@@ -393,8 +395,8 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // dQ and sums of rows, once both consumers have shared their dS. Of the tile before a kv tile's first,
-  // which is none of its own, they are never added.
+  // Computes dQ and sums of rows, once both consumers have shared their dS. For the tile before a kv tile's
+  // first, which is none of its own, they are never added.
   __device__ __forceinline__ void issue_dq() {
     auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
@@ -430,7 +432,7 @@ struct ConsumerBwdSm90 {
     return TileMessage::load(shared.message(q.stage));
   }
 
-  // What is read along the keys for the next tile of the head.
+  // Loads bias rows for the next tile of the head.
   __device__ __forceinline__ void read_ahead(TileMessage tile) {
     if (!reads_ahead || tile.last()) return;
     PipelineState<stages> next = q;
@@ -464,7 +466,7 @@ struct ConsumerBwdSm90 {
     }
     pass_turn();
     if constexpr (shares_ds)
-      announce_ds();  // here, for the fence takes a while, in which dV's product is under way
+      announce_ds();  // here, because the fence takes a while, during which dV's product is in flight
     read_ahead(tile);
     if constexpr (Sums::in_line) {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
@@ -492,7 +494,7 @@ struct ConsumerBwdSm90 {
     q.advance();
   }
 
-  // dQ, of this tile or the one before, has been computed.
+  // dQ, of this tile or the previous one, has been computed.
   __device__ __forceinline__ void take_dq(TileMessage tile) {
     dq_arrived();
     const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
@@ -504,13 +506,12 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // A tile of which the mask leaves nothing for this consumer: zeros in dS, and dQ of the tile before.
+  // A tile that the mask leaves empty for this consumer: zeros in dS, and dQ of the previous tile.
   __device__ __forceinline__ void skip_tile(TileMessage tile) {
     await_turn();
     pass_turn();
     read_ahead(tile);
-    // dO on its way to a stage that is given back: where both consumers may leave a tile out, one has to
-    // wait.
+    // dO may be in flight to a stage that is released: where both consumers may skip a tile, one has to wait.
     if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds) {
@@ -546,7 +547,7 @@ struct ConsumerBwdSm90 {
       leave_head();
     }
   }
-  // The last q tile's dQ, where it comes late; and K and V go back.
+  // Computes the last q tile's dQ, if it comes late; and releases K and V.
   __device__ __forceinline__ void leave_block() {
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds && lags) {
@@ -581,7 +582,7 @@ struct ConsumerBwdSm90 {
       ++turn;
     }
     part.dismiss();
-    bulk_wait_read();  // shared memory lasts no longer than the block
+    bulk_wait_read();  // shared memory lives no longer than the block
   }
 
   // ---- finish ----
@@ -615,13 +616,14 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     fence_async();
   }
   __syncthreads();
-  // What writers of dQ need of registers the consumers would rather have, and with many sums do have.
+  // The consumers would rather have the registers of dQ's writers, and with many sums do have them.
   constexpr bool tight = !Shared::turns || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
     registers_down<producer>();
-    // By one number that ptxas sees to be uniform: with conditions apart it would spill in the consumers.
+    // By one number that is visibly uniform to ptxas: with separate conditions it would spill in the
+    // consumers.
     const u32 worker = uniform(threadIdx.x / 32);
     if (worker == 0) {
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();

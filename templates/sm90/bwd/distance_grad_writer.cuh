@@ -1,11 +1,11 @@
 // sm90/bwd/distance_grad_writer.cuh: deterministic backward of the sm90 family: a warp that adds sums of dS
-// at distances q - kv to the gradients of the parameters that they belong to.
+// by distance q - kv to parameter gradients.
 //
 // It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two
-// additions to memory for each number, so numbers should be few. Each consumer warp leaves the sums of its
-// 16 keys by the tile's queries in shared memory, its line, and arrives at `sums_full`. This warp adds up
-// those of all, in order, and what it keeps of the tiles before, for a distance meets up to three q tiles
-// of a kv tile. Consumers may then write the next ones, while what no further tile will meet goes to
+// additions to memory for each number, so numbers should be few. Each consumer warp leaves the sums of its 16
+// keys by the tile's queries in a row of shared memory, and arrives at `sums_full`. This warp adds up those
+// of all, in order, and what it keeps of earlier tiles, since a distance occurs in up to three q tiles of a
+// kv tile. Consumers may then write the next ones, while sums in which no further tile takes part go to
 // memory: tile_m numbers a tile.
 #pragma once
 #include "sm90/bwd/parameter_grads_sm90.cuh"
@@ -16,7 +16,7 @@ struct SumsWriterSm90 {
   using Head = typename Spec::Head;
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = Shared::warps;
-  // Groups of 32 distances: of a tile; that further tiles may meet.
+  // Number of groups of 32 distances: of a tile; of those that further tiles may extend.
   static constexpr int groups = Shared::sums_groups, kept = tile_n / 32, leaving = groups - kept;
 
   const LuattnParams &p;
@@ -25,10 +25,10 @@ struct SumsWriterSm90 {
   SequenceOf<Config> site;
   Head head;
   Acc acc;
-  int kv0, next_q;   // behind the last tile, of which sums at distances from next_q - kv0 - tile_n on are
+  int kv0, next_q;   // after the last tile, of which sums at distances from next_q - kv0 - tile_n on are
                      // kept; -1: none are
-  int first;         // the ring's first group, of the next tile's
-  u32 turn, parity;  // kv tiles before this one; of the sums
+  int first;         // the ring's first group, for the next tile's first
+  u32 turn, parity;  // kv tiles before this one; parity of the sums' barriers
   PipelineState<Config::stages> q;
 
   __device__ __forceinline__ SumsWriterSm90(const LuattnParams &params, const Shared &s)
@@ -46,17 +46,17 @@ struct SumsWriterSm90 {
   __device__ __forceinline__ float line(int warp, int i) const {
     return __uint_as_float(load_shared(shared.line(warp) + i * 4));
   }
-  // Of group i of a tile's distances, from -tile_n on: what all warps have, whose keys are 16 apart.
+  // Group i of a tile's distances, from -tile_n on: the sum over all warps, whose keys are 16 apart.
   __device__ __forceinline__ float all_lines(int i) const {
     float x = 0.f;
 #pragma unroll
     for (int warp = 0; warp < warps; ++warp) {
-      const int at = i * 32 - tile_n + 16 + warp * 16 + lane;  // in a line, which begins at distance -16
+      const int at = i * 32 - tile_n + 16 + warp * 16 + lane;  // in a row, which begins at distance -16
       if (at >= 0 && at < Shared::line_floats) x += line(warp, at);
     }
     return x;
   }
-  // Of a tile in one bucket (Spec::same_bucket) a line has a number for each lane, which all belong to one
+  // For a tile in one bucket (Spec::same_bucket) a row has a number for each lane, which all belong to one
   // place.
   __device__ __forceinline__ float same_bucket_lines() const {
     float x = 0.f;
@@ -65,12 +65,12 @@ struct SumsWriterSm90 {
     return lanes_sum<32>(x);
   }
 
-  // Group i of those that are kept, in a ring.
+  // Group i of the kept sums, in a ring.
   __device__ __forceinline__ u32 group_at(int i) const {
     const int stage = first + i;
     return shared.sums_kept() + ((stage < groups ? stage : stage - groups) * 32 + lane) * 4;
   }
-  // What get(i) has of each group of a tile's distances to what is kept of them.
+  // Adds get(i), for each group of a tile's distances, to the kept sums.
   template <class Get>
   __device__ __forceinline__ void keep(const Get &get) const {
 #pragma unroll 1
@@ -79,7 +79,7 @@ struct SumsWriterSm90 {
       store_shared(group_at(i), __float_as_uint(before + get(i)));
     }
   }
-  // The first `out` groups, of distances from q0 - kv0 - tile_n on, to memory.
+  // Adds the first `out` groups, of distances from q0 - kv0 - tile_n on, to memory.
   __device__ __forceinline__ void add_groups(int q0, int out) {
 #pragma unroll 1
     for (int i = 0; i < out; ++i) {

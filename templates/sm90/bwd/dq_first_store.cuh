@@ -1,22 +1,20 @@
-// sm90/bwd/dq_first_store.cuh: backward of the sm90 family where nobody zeroes dq_acc: the kv tile that
-// comes to a q tile first stores its part of dQ, the others add theirs. Three warps of the producer's
-// warpgroup.
+// sm90/bwd/dq_first_store.cuh: backward of the sm90 family without zeroing dq_acc: the first kv tile of a q
+// tile stores its part of dQ, the others add theirs. Three warps of the producer's warpgroup.
 //
-// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) says what has become of
-// it. The block that makes CLAIMED of UNCLAIMED is the one that stores, and then makes STORED of it;
-// luattn_finish takes q tiles that nobody claimed for 0. Where it does not pay, prepare zeroes dq_acc and
-// says STORED.
+// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) holds its state. The block
+// that changes UNCLAIMED to CLAIMED is the one that stores, and then changes it to STORED; luattn_finish
+// takes unclaimed q tiles as 0. Where a first store does not pay, prepare zeroes dq_acc and writes STORED.
 //
-//   claims   one warp goes through the block's q tiles in order, and tells of each whether the block stores,
-//            or that others have stored, for which it waits: `claimed`
-//   stores   consumers leave dQ of such a tile in shared memory and arrive at `handed`. One of two warps, in
-//            turn, brings it to memory; arrives at `taken` when it has been read, and says STORED when it
-//            is there, which takes longer than a tile
+//   claims   one warp goes through the block's q tiles in order, and tells for each whether the block
+//            stores, or that others have stored, for which it waits: `claimed`
+//   stores   consumers leave dQ of such a tile in shared memory and arrive at `handed`. One of two warps,
+//            alternating, copies it to memory; it arrives at `taken` when the copy has been read, and writes
+//            STORED when it is complete, which takes longer than a tile
 //
-// It claims when the tile's dS has been shared, which is as long before its dQ is there in all blocks: so
-// whoever claims first has its dQ first, and others seldom wait. Nobody waits for ever, whatever order blocks
-// have: a block that waits for another's q tile claims none meanwhile, and what it has claimed before its
-// consumers compute and store without any claim that comes later.
+// It claims when the tile's dS has been shared, which is equally long before its dQ is ready in all blocks:
+// so the first to claim has its dQ first, and others seldom wait. There is no deadlock in any order of
+// blocks: a block that waits for another's q tile claims none meanwhile, and what it has claimed before, its
+// consumers compute and store without any later claim.
 #pragma once
 #include "sm90/bwd/grad_staging.cuh"
 #include "work/dq_order.cuh"
@@ -31,7 +29,7 @@ struct DqFirstStoreSm90 {
   PipelineState<Config::stages> q;
   PipelineState<Shared::ds_slots> ds;
   u32 num_tiles;
-  // Of q tiles first, first + 1, .. of a head, for lane 0, 1, ..: what has become of them, some time ago.
+  // The states of q tiles first, first + 1, .. of a head, for lane 0, 1, .., as of some time ago.
   int head, first;
   u32 known;
 
@@ -49,7 +47,7 @@ struct DqFirstStoreSm90 {
   }
 
  private:
-  // What others have done before they wrote it comes before what this thread now does.
+  // Acquire: later accesses of this thread come after what others did before they wrote the state.
   LUATTN_FN u32 look(const u32 *first_store) {
     u32 x;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(first_store) : "memory");
@@ -83,7 +81,7 @@ struct DqFirstStoreSm90 {
       __syncwarp();
     }
   }
-  // Whether this block is to store; else it has been done.
+  // Whether this block is to store; otherwise it has been done.
   __device__ __forceinline__ bool first_store(u32 *first_store) const {
     u32 before;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -95,7 +93,7 @@ struct DqFirstStoreSm90 {
     return false;
   }
   __device__ __forceinline__ void tell(u32 taken_first, bool stores) const {
-    fence_async_global();  // for those who now add
+    fence_async_global();  // for blocks that add from now on
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(taken_first + 8), "r"(u32(stores)) : "memory");
     barrier_arrive(taken_first);
   }
@@ -113,7 +111,7 @@ struct DqStorerSm90 {
   __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), lane(int(threadIdx.x) % 32) {}
 
-  // Every second one, `from` = 0 or 1 on.
+  // Every second one, from `from` = 0 or 1 on.
   __device__ __forceinline__ void run(u32 from) {
 #pragma unroll 1
     for (u32 n = from;; n += 2) {

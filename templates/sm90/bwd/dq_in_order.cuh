@@ -1,11 +1,11 @@
-// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that take dQ from shared
-// memory to dq_acc when it is the block's turn, each for every other q tile.
+// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that add dQ from shared
+// memory to dq_acc in the dQ order, each for every other q tile.
 //
-// They are the second and the fourth warp of the producer's warpgroup; to add a tile, and to see to it that
-// the next block may, takes one about as long as computing a tile does. Consumers leave their parts of a
-// tile's dQ in shared memory and arrive at `dq_full`; waiting for the turn, and for the additions to have
-// been made before it is passed on, is the writer's alone. When TMA has read the parts it arrives
-// at `dq_empty`. Which tiles they are the producer's notes say, kept for the writers a few tiles longer.
+// They are the second and the fourth warp of the producer's warpgroup; adding a tile, and letting the next
+// block proceed, takes one about as long as computing a tile does. Consumers leave their parts of a tile's dQ
+// in shared memory and arrive at `dq_full`; only the writer waits for the semaphore, and for the additions to
+// complete before it passes it on. When TMA has read the parts it arrives at `dq_empty`. The producer's
+// messages, kept a few tiles longer for the writers, say which tiles they are.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 #include "work/dq_order.cuh"
@@ -30,8 +30,8 @@ struct DqWriterSm90 {
         site(params, 0, 0),
         num_tiles(0) {}
 
-  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. Whoever is the
-  // first of a tile has nothing to add to.
+  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. The first of a tile
+  // stores instead of adding.
   __device__ __forceinline__ void add(int tile, int h, bool is_first) const {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
@@ -46,7 +46,7 @@ struct DqWriterSm90 {
     bulk_commit();
   }
 
-  // A tile, its number in memory, and whom it comes after.
+  // A tile, its semaphore, and the value that it waits for.
   struct Turn {
     TileMessage tile;
     u32 *number;
@@ -58,7 +58,7 @@ struct DqWriterSm90 {
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
   __device__ __forceinline__ TileMessage message(u32 tile) const { return TileMessage::load(shared.turn_message(tile)); }
-  // dQ of the next tile; of the other writer's, too: it cannot be overtaken, for the one behind it is this
+  // dQ of the next tile; also of the other writer's: it cannot be overtaken, because the one after it is this
   // one's.
   __device__ __forceinline__ void await_dq() const {
     barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1);
@@ -76,7 +76,7 @@ struct DqWriterSm90 {
   }
   __device__ __forceinline__ void add_block(int kv_tile) {
     Turn turn;
-    bool awaited = false;  // the turn has come
+    bool awaited = false;  // the semaphore has the awaited value
 #pragma unroll 1
     for (bool ends = false; !ends; ++num_tiles) {
       await_dq();
@@ -94,7 +94,7 @@ struct DqWriterSm90 {
         bulk_wait();
         turn_pass(turn.number, kv_tile);
         awaited = false;
-      } else if (Shared::lags && !ends) {  // consumers have had the next one, too
+      } else if (Shared::lags && !ends) {  // consumers have passed the next one, too
         turn = turn_in(message(num_tiles + 1), kv_tile);
         turn_await(turn.number, turn.before);
         awaited = true;

@@ -8,7 +8,8 @@ struct DqPlace {
   int row, head;
 };
 
-// Of dQ that is to be stored: the q tile's first row, and its batch * heads + head. Row -1: there is no more.
+// For a dQ that is to be stored: the q tile's first row, and its batch * heads + head. Row -1: there are no
+// more.
 struct StoreMessage {
   int row, head;
   LUATTN_FN StoreMessage end() { return {-1, 0}; }
@@ -32,13 +33,14 @@ struct WarpPart {
 
   const Shared shared;
   const int group, warp, lane;
-  u32 num_handed = 0;  // turns: of its parts of dQ that it has handed over, modulo 2
-  // claims: q tiles before this one, those of them that this block stores, whether its last is such a one.
+  u32 num_handed = 0;  // with dQ order: parts of dQ that it has handed over, modulo 2
+  // With first stores: q tiles before this one, those of them that this block stores, whether its last is one
+  // of them.
   u32 num_tiles = 0, num_stored = 0;
   bool stored = false;
 
   __device__ __forceinline__ u32 address() const { return shared.dq(group * 4 + warp); }
-  // What TMA brings to memory from here has been read.
+  // Waits until TMA has read this part.
   __device__ __forceinline__ void await() {
     if (claims && stored) {
       barrier_wait(shared.taken(num_stored), num_stored / 2 & 1);
@@ -52,8 +54,8 @@ struct WarpPart {
 
   // ---- dQ ----
 
-  // To shared memory, and from there TMA adds it to memory: not at once, because the fence takes
-  // a while, but where products are under way.
+  // Stores it in shared memory, from which TMA adds it to memory: later, while products are in flight,
+  // because the fence takes a while.
   __device__ __forceinline__ void share_dq(const float (&dq)[dq_cols / 2]) {
     const u32 slab = address() + lane * 16;
     await();
@@ -72,7 +74,7 @@ struct WarpPart {
              lane == 0 && width > 0 && at.row < site.q_end(p));
     bulk_commit();
   }
-  // Whether this part is to be added, and may be now; what is to be stored goes to the warp that does it.
+  // Whether this part is to be added, and may be now; one to be stored goes to the warp that does it.
   __device__ __forceinline__ bool is_added(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if (at.row < 0) return false;
     const u32 first_store = shared.taken_first(num_tiles);
@@ -88,7 +90,7 @@ struct WarpPart {
     barrier_arrive(shared.handed(num_stored));
     return false;
   }
-  // Those who store may leave.
+  // The storing warps may exit.
   __device__ __forceinline__ void dismiss() {
     if constexpr (claims) {
       await();
@@ -99,7 +101,7 @@ struct WarpPart {
       }
     }
   }
-  // To the warp that adds it in turn, also a part that lies past the end; row -1 says that there is none.
+  // Hands it to the warp that adds in order, also a part past the end; row -1 says that there is none.
   LUATTN_FN int no_dq(int q_end) { return turns || claims ? -1 : q_end; }
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
@@ -110,7 +112,7 @@ struct WarpPart {
 
   // ---- dK and dV ----
 
-  // Of the warp's rows from kv0 on, in Elem.
+  // Stores the warp's rows from kv0 on, in Elem.
   template <int Dim>
   __device__ __forceinline__ void store(const LuattnParams &p, const Sequence &site, const LuattnTensor &t,
                                         const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2],
@@ -131,7 +133,7 @@ struct WarpPart {
                lane < 16 && kv < site.kv_end(p));
     bulk_commit();
   }
-  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
   // luattn_finish.
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(const LuattnParams &p, const Sequence &site, void *dst,

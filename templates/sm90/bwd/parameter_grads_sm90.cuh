@@ -1,22 +1,21 @@
-// sm90/bwd/parameter_grads_sm90.cuh: gradients of parameters that are sums of dS (contract/grad.cuh), in
-// the sm90 backward kernel.
+// sm90/bwd/parameter_grads_sm90.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the sm90
+// backward kernel.
 //
-// The consumers make them from their registers, a warp its own (ParameterSums), and sums of rows from the
-// tile of dS that they leave in shared memory for dQ (RowSums). All sums are made in a fixed order.
-// A deterministic kernel's consumers hand theirs at distances to a warp that adds them
-// (sm90/bwd/distance_grad_writer.cuh).
+// The consumers compute them from registers, each warp its own (ParameterSums), and sums of rows from the dS
+// stage in shared memory (RowSums). All sums have a fixed order. A deterministic kernel's consumers hand
+// their distance sums to a warp that adds them (sm90/bwd/distance_grad_writer.cuh).
 #pragma once
 #include "arch/wgmma_transposed.cuh"
 #include "grads/pair_bias_grad.cuh"
 #include "grads/parameter_grads.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 
-// What a warp adds to gradients of parameters from its dS of a tile.
+// A warp's additions to parameter gradients from its dS of a tile.
 //
-// Sums at one distance are made along diagonals (DistanceSums). Where their places are one for the whole
-// tile (Spec::same_bucket), so they are for the tiles that follow without a gap, as far as they are in one
-// bucket: one sum serves them all. Where they lie side by side in memory, TMA adds them, from
-// the warp's part of shared memory for dQ. Numbers for pairs: grads/pair_bias_grad.cuh.
+// Distance sums are computed along diagonals (DistanceSums). If their places are one for the whole tile
+// (Spec::same_bucket), that also holds for the consecutive tiles that follow, as far as they are in one
+// bucket: one sum serves them all. If places are adjacent in memory, TMA adds them, from the warp's dQ
+// staging. Pair biases: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
   using Need = Needs<Spec, Config>;
@@ -30,31 +29,31 @@ struct ParameterSums {
   static constexpr bool same_bucket = distances && Spec::may_be_same_bucket;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
-  // Which read dS in f32, and which rounded.
+  // Sums that read dS in f32, and rounded.
   static constexpr bool in_f32 = distances || here, rounded = cols || linear || same_bucket;
 
-  // Where the warp is. Handed on to each call: kept here, it would keep the consumer out of registers.
+  // The warp's position. Passed to each call: as a member, it would keep the consumer out of registers.
   struct At {
     const LuattnParams &p;
     const SequenceOf<Config> &site;
     const typename Spec::Head &head;
     Acc &acc;
     int kv0, lane;
-    u32 slab;  // its part of shared memory for dQ
+    u32 slab;  // its dQ staging in shared memory
     const SharedBwdSm90<Spec, Config> &shared;
     int stage;  // of Q
 
-    // hands: where the warp's sums lie for who adds them.
+    // hands: where the warp's sums lie for the warp that adds them.
     __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
 
     __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
   };
 
   float col[2];
-  float same;          // of tiles in one bucket, the last of which begins
+  float same;          // sum of the latest tiles in one bucket, the last of which begins
   int same_q;          // here
-  int line_first;      // of the places that TMA adds to next; no_line: nothing
-  u32 num_handed = 0;  // of lines
+  int line_first;      // of the places that TMA adds to next; no_line: none
+  u32 num_handed = 0;  // number of rows
 
   __device__ __forceinline__ void enter_head() {
     col[0] = col[1] = same = 0.f;
@@ -81,7 +80,7 @@ struct ParameterSums {
     if constexpr (distances)
       if (!same_bucket || !is_same_bucket) add_distances(at, q0, ds);
   }
-  // Where they do not lie side by side, each by itself.
+  // If places are not adjacent, adds each by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     if constexpr (Spec::pair_grads_pitched) {
       const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
@@ -95,7 +94,7 @@ struct ParameterSums {
   }
   __device__ __forceinline__ void add_per_element(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const int q_base =
-        opaque(q0 + at.lane % 4 * 2);  // distances are computed again, not kept since the scores
+        opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept since the scores
 #pragma unroll
     for (int j = 0; j < tile_m / 4; ++j)
 #pragma unroll
@@ -116,12 +115,12 @@ struct ParameterSums {
     }
     if constexpr (in_line)
       if (line_up(at, q0, sums)) return;
-#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // beside each other where they are few
+#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // interleaved if they are few
     for (int i = 0; i < Sums::count; ++i)
       Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i),
                          at.acc);
   }
-  // Until the line's last sums have been read; what has been written there is for who reads it.
+  // Waits until the row's last sums have been read; what is written there is for the reader.
   __device__ __forceinline__ void await_line(const At &at) const {
     const u32 tiles = Config::stages % 2 == 0 ? u32(at.stage) : num_handed;  // before this one, modulo 2
     barrier_wait(at.shared.sums_empty(), tiles & 1 ^ 1);
@@ -130,8 +129,8 @@ struct ParameterSums {
     barrier_arrive(at.shared.sums_full());
     ++num_handed;
   }
-  // Sums at distances from -15 to tile_m - 1 to the slab, as their places lie in memory, with zeros up to
-  // multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
+  // Writes sums at distances from -15 to tile_m - 1 to the slab, in the order of their places, with zeros up
+  // to multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
   // gradient.
   static constexpr int line_wide = tile_m + 15, line_count = (line_wide + 6) / 4 * 4, no_line = int(1u << 31);
   template <class Sums>
@@ -155,17 +154,17 @@ struct ParameterSums {
     if (at.lane < 4) store_shared(zero_at - step * 4 * (17 + at.lane), 0);
     return true;
   }
-  // In the slab, behind room for zeros that are not needed.
+  // In the slab, after room for zeros that are not needed.
   LUATTN_FN u32 line_at(const At &at) { return at.slab + 64; }
-  // Once the slab's stores are fenced.
+  // Called once the slab's stores are fenced.
   __device__ __forceinline__ void send_line(const At &at) const {
     const GradRow<float> line = Spec::distance_grad_row(at.p, at.site, at.head, 0, 0);
     bulk_add(line.row + line_first, line_at(at), line_count * 4, at.lane == 0 && line_first != no_line);
     bulk_commit();
   }
 
-  // As PairSums, where each line is to be found by itself: so not for zeros, for which it may not exist.
-  // False: some place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
+  // As PairSums, but each row is located by itself: so not for zeros, whose row may not exist. False: some
+  // place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
@@ -177,7 +176,8 @@ struct ParameterSums {
               key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
 #pragma unroll
     for (int octet = 0; octet < tile_m / 8; ++octet) {
-      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that do in bit 2
+      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that differ in bit
+                              // 2
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
@@ -192,7 +192,7 @@ struct ParameterSums {
     }
     return true;
   }
-  // Of keys kv to kv + 3.
+  // Adds those of keys kv to kv + 3.
   __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
                                            float x3) const {
     if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
@@ -239,8 +239,8 @@ struct ParameterSums {
   }
 };
 
-// Sums of rows of dS over a consumer's part of it: by products with ones, beside dQ's, of dS as it lies in
-// shared memory for that, rounded. They come with dQ, a tile late where that does.
+// Sums of rows of dS over a consumer's part of it: by products with ones, next to dQ's, of the rounded dS in
+// shared memory. They are computed with dQ, a tile late if that is.
 template <class Spec, class Config>
 struct RowSums {
   using Elem = typename Config::Elem;
@@ -255,14 +255,14 @@ struct RowSums {
 #pragma unroll
     for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
   }
-  // To memory: of the warp's 16 rows from q0 on. `head` is that of site.h.
+  // Adds the sums of the warp's 16 rows from q0 on to memory. `head` is that of site.h.
   __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site,
                                       const typename Spec::Head &head, int h, int q0, int lane, typename Spec::Acc &acc) const {
     const int q = q0 + lane % 4 * 8 + lane / 4;
     const float all = lane % 4 == 0 ? sum[0] : sum[2];
     if (q0 < 0 || q >= site.q_end(p) || lane % 4 >= 2 || all == 0.f) return;
     if (h == site.h) return Spec::add_row(p, site, head, q, all, acc);
-    site.h = h;  // the head before, of the same kv head
+    site.h = h;  // the previous head, of the same kv head
     Spec::add_row(p, site, Spec::head(p, site), q, all, acc);
   }
 };

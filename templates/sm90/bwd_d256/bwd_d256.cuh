@@ -1,25 +1,26 @@
 // sm90/bwd_d256/bwd_d256.cuh: the backward main kernel of the sm90 family for head dims above 128. As
 // sm90/bwd/bwd_sm90.cuh: dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA.
-// sm_90a alone.
+// sm_90a only.
 //
-// One block for each multiprocessor, or two for each kv tile of each kv head where there are fewer, in pairs
-// of neighbours that work together (clusters). A pair draws kv tiles of 128 positions, or shares of their q
-// tiles, until there are no more (KvTileScheduler). A block has 64 of the positions. What 64 positions add to
-// dq_acc would be what limits the kernel; so each block sends its dS to the other, and computes dQ of half of
-// the channels over the 128 positions of both.
+// Grid: persistent, one block for each multiprocessor, or two for each kv tile of each kv head if there are
+// fewer, in clusters of two. A cluster draws kv tiles of 128 positions, or shares of their q tiles
+// (KvTileScheduler). A block has 64 of the positions. Additions of 64 positions to dq_acc would be the
+// bottleneck; so each block sends its dS to the other, and computes dQ of half of the channels over the 128
+// positions of both.
 //
-// Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md has the order in
-// time, the barriers and the registers.
-//   load     one warp brings K and V, and then dO, row numbers and Q tile by tile; another sends dS:
-//            sm90/bwd_d256/d256_producer.cuh; one sums dS for gradients of parameters: sm90/bwd_d256/parameter_grads_d256.cuh
+// Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md shows the timing,
+// the barriers and the registers.
+//   load     one warp loads K and V, and then dO, row numbers and Q tile by tile; another sends dS:
+//            sm90/bwd_d256/d256_producer.cuh; one sums dS for parameter gradients:
+//            sm90/bwd_d256/parameter_grads_d256.cuh
 //   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
 //            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.scratch.dq_acc:
 //            sm90/bwd_d256/d256_scores.cuh
 //   values   dV += P^T dO
 //   keys     dK += dS^T Q
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; what they lack to a multiple of
-//   64 TMA fills with zeros. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
+// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; TMA pads them with zeros to a
+//   multiple of 64. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
 //   least 2.
 // Dynamic shared memory: BwdD256Layout of abi/shared_memory.h; and 4 * num_acc * 4 bytes static.
 #pragma once
@@ -28,7 +29,7 @@
 #include "sm90/bwd_d256/d256_scores.cuh"
 #include "sm90/bwd_d256/parameter_grads_d256.cuh"
 
-// dV (Value) or dK of the block's 64 positions.
+// Accumulates dV (Value) or dK of the block's 64 positions.
 template <class Spec, class Config, bool Value>
 struct SumsD256 {
   using Shared = SharedD256<Spec, Config>;
@@ -147,7 +148,7 @@ struct SumsD256 {
       }
     }
   }
-  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the order of ResultGroups, for
+  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
   // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst, const D256Message &block) const {
     const int kv0 = first_row(block);

@@ -1,11 +1,11 @@
 // sm90/bwd_d256/d256_dq_in_order.cuh: deterministic backward of the sm90 family for head dims above 128: a
-// warp that waits for the block's turn to add to dq_acc, and passes it on.
+// warp that waits for the block's place in the dQ order, and passes the semaphore on.
 //
-// It is the third warp of the loading warpgroup. Each block of a pair adds its own channels of dQ, from
-// registers, so each has turns of its own. The sender of dS tells which tile is next (`turn_told`), a tile
-// ahead of its dQ. When the turn has come this warp arrives at `turn`; the scores' threads then add, or store
-// where they are the first, and arrive at `dq_added`. That what they have added is in memory is waited for
-// here, while they compute the next tile.
+// It is the third warp of the loading warpgroup. Each block of a cluster adds its own channels of dQ, from
+// registers, so each has semaphores of its own. The sender of dS tells which tile is next (`turn_told`), a
+// tile ahead of its dQ. When the semaphore has the awaited value this warp arrives at `turn`; the scores'
+// threads then add, or store if they are the first, and arrive at `dq_added`. This warp waits until their
+// additions are in memory, while they compute the next tile.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 #include "work/dq_order.cuh"
@@ -15,7 +15,7 @@ struct DqInOrderD256 {
   using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = 2 * Config::tile_n;
 
-  // A tile, its number in memory, and whom it comes after.
+  // A tile, its semaphore, and the value that it waits for.
   struct Turn {
     D256Message tile;
     u32 *number;
@@ -26,7 +26,7 @@ struct DqInOrderD256 {
   const Shared shared;
   const int rank;
   PipelineState<2> message;
-  u32 parity;  // of the additions
+  u32 parity;  // of the additions' barrier
 
   __device__ __forceinline__ DqInOrderD256(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), rank(cluster_rank()), message(0), parity(0) {}
@@ -42,7 +42,7 @@ struct DqInOrderD256 {
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }
   __device__ __forceinline__ void give(const Turn &turn) const {
-    if (threadIdx.x % 32 == 0) {  // who has waited for it
+    if (threadIdx.x % 32 == 0) {  // the thread that has waited for it
       store_shared(shared.is_first(), turn.before == 0);
       barrier_arrive(shared.turn());
     }

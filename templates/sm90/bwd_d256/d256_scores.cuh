@@ -1,9 +1,9 @@
-// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: the scores and dP of
-// each q tile; from them P and dS, which it leaves in shared memory for the others' products; and dQ.
+// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: computes scores and dP
+// of each q tile, from them P and dS, which it leaves in shared memory for the others' products, and dQ.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
-// A tile of which dQ is due: its first query, -1: there is none; batch and head in one number.
+// A tile whose dQ is to be computed: its first query, -1: none; batch and head in one number.
 struct DqPlace {
   int row, plane;
 };
@@ -25,11 +25,11 @@ struct ScoresD256 {
   static constexpr int D = Config::head_dim;
   static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
   static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
-  // Where grad has no effect but its results, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of it serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = grad_adds && Spec::num_acc > 0;
 
-  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before each wait for it
+  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before the wait for it
 
   const LuattnParams &p;
   const Shared shared;
@@ -40,9 +40,9 @@ struct ScoresD256 {
   Col col[2];
   Acc acc;
   PipelineState<Config::stages> q, dout;
-  PipelineState<2> ds, before;  // stages of dS: the next to fill, and the one of which dQ comes next
+  PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
   u32 parity;          // of the phases of P
-  u32 turn_parity;     // of the turns, where there are any
+  u32 turn_parity;     // of the semaphore's barrier, in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
   using Lines = LineTerms<Spec, cols / 2, 8>;
@@ -76,7 +76,7 @@ struct ScoresD256 {
 
   // ---- products ----
 
-  // V of the next kv tile that has q tiles. False: there are no more.
+  // Loads V of the next kv tile that has q tiles. False: there are no more.
   __device__ __forceinline__ bool enter_block() {
     D256Message message;
 #pragma unroll 1
@@ -105,7 +105,7 @@ struct ScoresD256 {
     barrier_wait(shared.q_full(q.stage), q.parity);
     return D256Message::load(shared.q_message(q.stage));
   }
-  // Of the tile that has been awaited: its dots, and what is read while they are under way.
+  // For the awaited tile: issues its dots, and loads from memory while they are in flight.
   __device__ __forceinline__ void issue_dots(D256Message tile) {
     const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.stage), 0);
     wgmma_fence();
@@ -120,7 +120,7 @@ struct ScoresD256 {
       lines.load(p, at, Spec::head(p, at), tile.index() * tile_m, kv0, lane, 0);
     }
   }
-  // Peeked: an early look has been taken at the barrier.
+  // Peeked: the barrier was peeked at earlier.
   template <bool Peeked = false>
   __device__ __forceinline__ void issue_dp() {
     if constexpr (Peeked)
@@ -154,7 +154,7 @@ struct ScoresD256 {
     Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.stage), 0), peer, 1);
     wgmma_commit();
   }
-  // In a deterministic kernel: waits for the block's turn in the tile. True: it is the first to have one.
+  // In a deterministic kernel: waits for the block's place in the tile's dQ order. True: it is the first.
   __device__ __forceinline__ bool await_turn(DqPlace tile) {
     if constexpr (!Shared::turns) return false;
     if (tile.row < 0) return false;
@@ -162,7 +162,7 @@ struct ScoresD256 {
     turn_parity ^= 1;
     return load_shared(shared.is_first()) != 0;
   }
-  // The warp's 16 rows of it to memory, if the tile is one.
+  // Adds the warp's 16 rows of it to memory, if there is a tile.
   __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
     float *to = static_cast<float *>(p.scratch.dq_acc) +
@@ -177,8 +177,8 @@ struct ScoresD256 {
           add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
       }
   }
-  // dQ of a tile, if it is one, a turn behind its dS, which has had time to come over. What is added to
-  // memory is added while products are under way. Next: dP of another tile follows. leaves: no more is
+  // dQ of a tile, if there is one, an iteration after its dS, which has had time to arrive. Additions to
+  // memory are issued while products are in flight. Next: dP of another tile follows. leaves: nothing more is
   // computed from K.
   template <bool Next>
   __device__ __forceinline__ void compute_dq(DqPlace tile, bool leaves = false) {
@@ -224,14 +224,14 @@ struct ScoresD256 {
     else
       return Row{};
   }
-  // Where column j of the thread is in the tile.
+  // The position of the thread's column j in the tile.
   __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
   __device__ __forceinline__ Position query(int q0, int j) const {
     return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
   }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
-  // Bit j of a half: whether column j of the thread is kept there. Rolled, where a hook is long.
+  // Bit j of a half: whether column j of the thread is kept there. Rolled if a hook is long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
@@ -250,7 +250,7 @@ struct ScoresD256 {
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
-  // What grad is given of an element beside its products.
+  // Arguments of grad besides the products.
   using Distances = DistanceTerms<Spec, 2, cols / 2, true>;
   __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
     if constexpr (Lines::any)
@@ -258,7 +258,7 @@ struct ScoresD256 {
     else
       return distances.get(half, j / 2, j % 2);
   }
-  // Dots and dP to P and dS. Masked: only where the mask keeps the element.
+  // Turns dots and dP into P and dS. Masked: only where the mask keeps the element.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
@@ -279,7 +279,7 @@ struct ScoresD256 {
       }
     }
   }
-  // Zeros in P and dS where the mask drops the element.
+  // Zeroes P and dS where the mask drops the element.
   __device__ __forceinline__ void drop(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
@@ -309,7 +309,7 @@ struct ScoresD256 {
       if (tile.masked()) drop(q0);
     }
   }
-  // P or dS of this warp, rounded, to a tile in shared memory that has a row for each query.
+  // Stores P or dS of this warp, rounded, in a shared tile with a row for each query.
   __device__ __forceinline__ void share(u32 tile, const float (&x)[tile_m / 2]) const {
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = tile + row * 128 + ((chunk ^ lane % 8) << 4);
@@ -324,7 +324,7 @@ struct ScoresD256 {
 
   // ---- a q tile ----
 
-  // Elements, to where the other warpgroups find them.
+  // Computes the elements and stores them for the other warpgroups.
   __device__ __forceinline__ void hand_on(D256Message tile) {
     if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
     if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.stage), ds.parity ^ 1);
@@ -351,7 +351,7 @@ struct ScoresD256 {
     parity ^= 1;
   }
 
-  // Behind a kv tile's last q tile: dQ of the one before it, and V of the next kv tile. False: there is none.
+  // After a kv tile's last q tile: dQ of the previous one, and V of the next kv tile. False: there is none.
   __device__ __forceinline__ bool leave_block(DqPlace last) {
     if constexpr (reduces_acc) flush_block<Spec, 128, 128>(p, site, head, acc);
     if constexpr (Need::dq) {

@@ -1,11 +1,11 @@
 // sm90/bwd_d256/parameter_grads_d256.cuh: backward of the sm90 family for head dims above 128: a warp that
-// sums dS for gradients of parameters (contract/grad.cuh).
+// sums dS for parameter gradients (contract/grad.cuh).
 //
-// It is the fourth warp of the loading warpgroup. The scores' threads have no registers for sums; dS of a
-// tile, rounded, lies in shared memory for the products that follow, and this warp reads it there, in blocks
-// of 8 queries by 8 keys. All sums are made by products, with ones, with queries' numbers, or with the
-// identity, which adds up the blocks on one diagonal. What goes to memory, exactly in a deterministic kernel,
-// are 64 numbers a tile at distances or of queries, and of keys 64 a kv tile; or each score's.
+// It is the fourth warp of the loading warpgroup. The scores' threads have no registers for sums; the rounded
+// dS tile is in shared memory for the products that follow, and this warp reads it there, in blocks of 8
+// queries by 8 keys. All sums are products, with ones, with queries' numbers, or with the identity, which
+// adds up the blocks on one diagonal. It adds to memory, exactly in a deterministic kernel, 64 numbers a tile
+// for distances or queries, and 64 a kv tile for keys; or one for each score.
 #pragma once
 #include "arch/mma.cuh"
 #include "grads/pair_bias_grad.cuh"
@@ -32,10 +32,10 @@ struct ParametersD256 {
   Acc acc;
   int kv0;
   float col[2];  // of keys own_row(0) and own_row(1)
-  // At distances from -64 on behind that of the tile's first query and key, 32 a number: own_distance. Of
-  // those in the first half of the next tile's the tiles before have had a part.
+  // At distances from -64 on relative to that of the tile's first query and key, 32 a number: own_distance.
+  // Those in the first half of the next tile's include parts of earlier tiles.
   float far[4];
-  int next_q;  // behind the last tile; -1: nothing is kept in far
+  int next_q;  // after the last tile; -1: nothing is kept in far
 
   __device__ __forceinline__ ParametersD256(const LuattnParams &params, const Shared &s)
       : p(params),
@@ -48,15 +48,15 @@ struct ParametersD256 {
 
   // ---- products ----
 
-  // Where the lane points ldmatrix at its row of a block.
+  // The lane's ldmatrix address of its row of a block.
   __device__ __forceinline__ u32 block(u32 tile, int q_octet, int kv_octet) const {
     return tile + (q_octet * 8 + lane % 8) * 128 + ((kv_octet ^ lane % 8) << 4);
   }
   LUATTN_FN u32 ones() { return pack<Elem>(1.f, 1.f); }
 
-  // Of 64 rows by 64 columns, of which `load` brings 16 by 16 (row and column of blocks): the sum of each
-  // row, and with ByColumn of its elements times their column's number. The rows' 16 are told apart by the
-  // columns of B, so that sum[half] is that of row own_row(half).
+  // For 64 rows by 64 columns, which `load` loads 16 by 16 (row and column of blocks): the sum of each row,
+  // and with ByColumn of its elements times their column's number. Each 16 rows use other columns of B, so
+  // that sum[half] is that of row own_row(half).
   template <bool ByColumn, class Load>
   __device__ __forceinline__ void sum_rows(float (&sum)[2], float (&by_column)[2], const Load &load) const {
     const int column = lane / 4, first = lane % 4 * 2;
@@ -79,8 +79,8 @@ struct ParametersD256 {
   }
   __device__ __forceinline__ int own_row(int half) const { return lane % 4 * 16 + half * 8 + lane / 4; }
 
-  // Blocks on diagonal n (query block - key block) to c[0] and c[1], on -n to c[2] and c[3]: lane 4g + t has
-  // key g and queries 2t and 2t + 1.
+  // Adds blocks on diagonal n (query block - key block) to c[0] and c[1], on -n to c[2] and c[3]: lane 4g + t
+  // has key g and queries 2t and 2t + 1.
   template <int N>
   __device__ __forceinline__ void sum_diagonals(u32 tile, u32 identity, float (&c)[4]) const {
     const int second = lane / 16, turned = lane / 8 % 2;
@@ -95,7 +95,7 @@ struct ParametersD256 {
       mma_16x8x16<Elem>(c, a, identity, identity);
     }
   }
-  // To far: the 8 distances from 8n on, which diagonals n (low) and n + 1 (high) of blocks share.
+  // Adds to far the 8 distances from 8n on, which diagonals n (low) and n + 1 (high) of blocks share.
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
   template <int N>
   __device__ __forceinline__ void add_distances(float low0, float low1, float high0, float high1) {
@@ -119,7 +119,7 @@ struct ParametersD256 {
       add_distances<-N>(0.f, 0.f, before[2], before[3]);
     }
   }
-  // Of far[i].
+  // The distance of far[i].
   __device__ __forceinline__ int own_distance(int i) const {
     return i * 32 - 64 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
   }
@@ -130,7 +130,7 @@ struct ParametersD256 {
     sum_diagonals<0>(tile, identity, c);
     add_diagonals<1>(tile, identity, c);
   }
-  // Of a tile in one bucket (Spec::same_bucket): all of it, as if at its first query and key.
+  // For a tile in one bucket (Spec::same_bucket): the whole sum, as if at its first query and key.
   __device__ __forceinline__ void sum_same_bucket(u32 tile) {
     float c[4] = {};
 #pragma unroll
@@ -145,7 +145,7 @@ struct ParametersD256 {
 
   // ---- to memory ----
 
-  // far[0] and far[1], behind a tile that ends before q.
+  // Adds far[0] and far[1], after a tile that ends before q.
   __device__ __forceinline__ void add_far(int q) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -201,7 +201,7 @@ struct ParametersD256 {
       if (q < site.q_end(p) && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
-  // Of four keys each lane, which lie side by side in memory where their places do; each line by itself.
+  // For four keys each lane, which are adjacent in memory if their places are; each row by itself.
   __device__ __forceinline__ void add_apart(u32 tile, int q0) {
 #pragma unroll 1
     for (int i = lane / 16; i < tile_m; i += 2) {
@@ -240,7 +240,7 @@ struct ParametersD256 {
 #pragma unroll
     for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
   }
-  // The same where lines lie a pitch apart (grads/pair_bias_grad.cuh).
+  // The same where rows lie a pitch apart (grads/pair_bias_grad.cuh).
   __device__ __forceinline__ void add_pitched(u32 tile, int q0) {
     const int key = lane % 16 * 4;
     if (add_quads(tile, q0, key)) return;
@@ -254,7 +254,7 @@ struct ParametersD256 {
         Spec::add_per_element(p, site, head, Position{q0 + i, 0}, Position{kv0 + key, j}, x[j], acc);
     }
   }
-  // False: the places of some four keys do not lie side by side.
+  // False: the places of some four keys are not adjacent.
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
@@ -295,7 +295,7 @@ struct ParametersD256 {
     if constexpr (rows) add_queries(tile, q0);
     if constexpr (here) add_scores(tile, q0);
   }
-  // Once the tile's memory has been given back.
+  // Called once the tile's memory has been released.
   __device__ __forceinline__ void send_far(int q0) {
     add_far(q0);
     far[0] = far[2], far[1] = far[3];
