@@ -227,7 +227,9 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .inputs = m->input,
                                  .num_scalars = m->num_scalars,
                                  .scalars = m->scalar,
-                                 .on_cpu = (int)m->on_cpu};
+                                 .on_cpu = (int)m->on_cpu,
+                                 .packed = (int)m->packed,
+                                 .offsets = m->offsets ? 1 + (int)m->offsets_layout[0] : 0};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

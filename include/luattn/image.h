@@ -92,6 +92,8 @@ typedef struct luattn_kernel_description {
   const luattn_scalar_info *scalars; /* sorted by name */
   int on_cpu;           /* 1: of an engine on the CPU (LUATTN_CPU). There is no code: arch, functions and what speaks of tiles are 0;
                          * family is the one whose rules for arguments hold */
+  int packed;           /* 1: for packed sequences (luattn_args.cu_seqlens_q) */
+  int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;
