@@ -117,10 +117,11 @@ static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_err
   return LUATTN_OK;
 }
 
-/* Whether the same tiles may fit without bias rows. */
+/* Whether the same tiles may fit without bias rows: they spill little, or ptxas said nothing that tells. */
 static bool is_close(const compilation *c, const search *s) {
   const attempt *at = &c->at;
-  return s->spills <= policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) +
+  return s->spills >= PTXAS_UNUSABLE ||
+         s->spills <= policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) +
                           POLICY_BIAS_ROWS_SPILL;
 }
 

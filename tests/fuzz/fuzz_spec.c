@@ -2,6 +2,7 @@
  * CUDA text. */
 #include "luattn/compiler.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/any_types.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   luattn_spec *spec;
@@ -14,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                 .pass = size % 2 ? LUATTN_BACKWARD : LUATTN_FORWARD,
                                 .dtype = size % 3 ? LUATTN_BF16 : LUATTN_F32,
                                 .head_dim = 64,
-                                .arch = size % 5 ? 80 : 90};
+                                .arch = size % 5 ? 80 : 90,
+                                .input_types = any_types_f32(spec)};
   status = luattn_emit(spec, &target, "spec", &text, &err);
   fuzz_expect(status, LUATTN_UNSUPPORTED, LUATTN_SPEC);
   if (status == LUATTN_OK) luattn_text_free(text);

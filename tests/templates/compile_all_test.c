@@ -19,6 +19,7 @@
 #include "abi/image.h"
 #include "gen/nvrtc/nvrtc.h"
 #include "luattn/compiler.h"
+#include "tests/support/any_types.h"
 
 enum { MAX_EXAMPLES = 128, MAX_JOBS = 8192, WORKERS = 2 };
 
@@ -137,7 +138,7 @@ static bool run(work *w, const job *j) {
   luattn_spec *spec = NULL;
   luattn_image *image = NULL;
   luattn_compile_report r;
-  const luattn_target t = {.struct_size = sizeof t,
+  luattn_target t = {.struct_size = sizeof t,
                            .pass = j->pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD,
                            .dtype = dtypes[j->dtype],
                            .head_dim = dims[j->dim][0],
@@ -145,8 +146,9 @@ static bool run(work *w, const job *j) {
                            .arch = archs[j->arch],
                            .wants = j->wants,
                            .cache_dir = ""};
-  bool ok = luattn_spec_load(w->path[j->example], NULL, &spec, &err) == LUATTN_OK &&
-            luattn_compile(spec, &t, &image, &r, &err) == LUATTN_OK;
+  bool ok = luattn_spec_load(w->path[j->example], NULL, &spec, &err) == LUATTN_OK;
+  if (ok) t.input_types = any_types_f32(spec);
+  ok = ok && luattn_compile(spec, &t, &image, &r, &err) == LUATTN_OK;
   if (!ok) {
     report(w, j, "FAILED", err.message);
   } else {

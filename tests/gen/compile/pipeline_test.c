@@ -134,9 +134,9 @@ static void test_two_compilations(void **state) {
   target.dtype = LUATTN_F16, target.head_dim = 64;
   assert_int_equal(compilations(&target, NULL), 1);
   assert_int_equal(compilations(&target, "spill 400 400 x"), 2);
-  assert_int_equal(compilations(&target, "spill 400 0 tile_m = 64, tile_n = 128"), 2);
-  assert_int_equal(compilations(&target, "exhaust tile_m = 64"), 2);
-  assert_int_equal(compilations(&target, "exhaust threads = 128"), 3);
+  assert_int_equal(compilations(&target, "spill 400 0 int sm80_chunk_m = 32"), 2);
+  assert_int_equal(compilations(&target, "exhaust int tile_m = 64"), 3);
+  assert_int_equal(compilations(&target, "exhaust int threads = 128"), 2);
   target.arch = 90, target.head_dim = 128;
   assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
 }

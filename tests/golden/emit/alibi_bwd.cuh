@@ -25,7 +25,7 @@ struct Hoisted {
     const int t1 = s.h + 1;  // alibi.lua:7
     const int t2 = t1 * (-8);  // alibi.lua:7
     const Real t3 = Real(t2);  // alibi.lua:7
-    const Real t4 = Real(p.shape.heads);  // alibi.lua:7
+    const Real t4 = Real(Site::heads(p));  // alibi.lua:7
     const Real t5 = op_div(t3, t4);  // alibi.lua:7
     const Real t6 = op_exp2(t5);  // alibi.lua:7
     const Real t7 = op_div(Real(1), Real(p.scale));
