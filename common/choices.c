@@ -37,8 +37,8 @@ luattn_status choices_take_dense(const luattn_args *given, const char *place, lu
       place, first);
 }
 
-/* In the limits the scale is a normal number, and 1 / scale and scale * log2(e), which kernels take, are
- * finite. */
+/* Within these limits the scale is a normal number, and both 1 / scale and scale * log2(e), which kernels use,
+ * are finite. */
 static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
   const double least = is_float64 ? DBL_MIN : (double)FLT_MIN;
   const double most = (is_float64 ? DBL_MAX : (double)FLT_MAX) / 2;

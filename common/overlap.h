@@ -1,4 +1,4 @@
-/* overlap.h: checks that tensors which a call writes have memory of their own. Shared by the GPU and the CPU
+/* overlap.h: checks that the tensors that a call writes overlap no others. Shared by the GPU and the CPU
  * path. */
 #ifndef LUATTN_OVERLAP_H
 #define LUATTN_OVERLAP_H

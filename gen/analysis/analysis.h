@@ -21,8 +21,8 @@ typedef struct mask_stat {
   int input, axis;
   bool along_q;
 } mask_stat;
-/* From this period on, kernels treat a period as rows of a grid (short_period of
- * templates/score/mask_intervals.cuh). */
+/* Masks with at least this period are treated as grids: kernels build one range of bits per grid row instead
+ * of testing each remainder. Must match short_period in templates/score/mask_intervals.cuh. */
 #define MASK_GRID 16
 /* Mask intervals (mask_intervals.c): the kv that a row keeps, or the q that a column keeps. Kept positions
  * lie in [lo[0], hi[0]) or, with two intervals, in [lo[1], hi[1]); IR_NONE: no bound. If period > 0, only

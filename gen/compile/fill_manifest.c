@@ -90,7 +90,8 @@ static const char *way_out(ir_op op) {
 /* Integers of a kernel have 32 bits, and those of this spec might exceed them at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
-  /* Ranges that would exceed 32 bits at such lengths have been dropped, so there is a node to blame. */
+  /* Tile ranges that could overflow have been dropped already, so the overflow is in the spec's own
+   * arithmetic, and too_large names its node; without one, memory ran out. */
   if (c->mask.too_large == IR_NONE) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   const ir_node *n = ir_get(t->g, c->mask.too_large);
   return luattn_fail(

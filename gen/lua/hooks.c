@@ -60,8 +60,8 @@ static int argument_meant(const hook_row *row, const char *name) {
   return argument_at(row, name);
 }
 
-/* Trailing parameters may be left out, as everywhere in Lua. Others may not: in function(q_idx, kv_idx),
- * q_idx would be the batch entry. The names show it. */
+/* Only trailing parameters may be left out: in function(q_idx, kv_idx), q_idx would receive the batch entry.
+ * Detects this mistake by the parameters' names. */
 static void check_places(lua_State *L, const hook_row *row, const char *name, int num_params) {
   for (int i = 1; i <= num_params; i++) {
     const char *parameter = lua_getlocal(L, NULL, i);

@@ -20,7 +20,7 @@ local function parameter(what, x)
   end
 end
 
--- An input that is read at a position: its name, with axes {position} or {b, position}.
+-- Returns a function that reads the input `name`, whose axes are {position} or {b, position}.
 local function at_position(what, name)
   if type(name) ~= "string" then error(what .. " is a " .. type(name) .. "; give the name of an input") end
   return function(b, position)

@@ -170,8 +170,8 @@ LUATTN_API luattn_status luattn_estimate_memory(const luattn_spec *spec, const l
                                                 const luattn_problem *problem, luattn_memory_estimate *estimate,
                                                 luattn_error *err);
 
-/* Tuning: the tiles that a target could have, the table's first, then their neighbours, as far as shared memory and registers
- * allow. Writes at most `most`; *count says how many. */
+/* Lists candidate tiles for tuning: first those of the built-in table of tiles, then neighbouring sizes that fit shared memory and
+ * registers. Writes at most `most`; *count receives the number written. */
 LUATTN_API luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
                                                 int most, int *count, luattn_error *err);
 /* Remembers target->tiles beside the cache, for target->device, target->lengths and all else in the target. tiles NULL: forgets

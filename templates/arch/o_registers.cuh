@@ -16,7 +16,7 @@ LUATTN_FN void declare_out() {
 #undef OUT
 }
 
-// Eight blocks are one asm statement, because the compiler takes time for each.
+// Groups eight blocks in one asm statement, because each statement adds compile time.
 #define LUATTN_BLOCK(f, n) f(n, "0") f(n, "1") f(n, "2") f(n, "3") f(n, "4") f(n, "5") f(n, "6") f(n, "7")
 #define LUATTN_EIGHT(n) \
   "n"(n), "n"((n) + 1), "n"((n) + 2), "n"((n) + 3), "n"((n) + 4), "n"((n) + 5), "n"((n) + 6), "n"((n) + 7)

@@ -188,8 +188,8 @@ private:
    else
      return Real(1);
  }
-  // Under mask_by_inf the arithmetic itself drops a masked column; a row that keeps nothing changes nothing,
-  // or is corrected by `any`.
+  // With mask_by_inf a masked score is -inf, so the arithmetic drops the column without a test. A fully masked
+  // row leaves the state unchanged; where the arithmetic does not ensure that, the caller's `any` does.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
     if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
     else return true;

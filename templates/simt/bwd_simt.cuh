@@ -186,7 +186,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
-      // Each product loads the first slice of the next, in this order; unneeded ones are left out.
+      // Each product prefetches the first slice of the one after it: scores and dP, dV, dK, then the next
+      // tile's scores. Products that are not needed are skipped.
       const auto request_scores = [&](const Tile &of) {
         q.first = dout.first = of.index * T::tile_m;
         t.template request_dot<dim>(q, k, 0);

@@ -1,5 +1,5 @@
--- Two intervals, restricted to documents and to every third key: mask intervals of a row and a column where
--- the document part holds.
+-- Two kept intervals per row and per column, with period 3, combined with a document mask. The intervals
+-- apply only in tiles that the document condition keeps entirely.
 return attention {
   name = "lines_of_documents",
   inputs = { doc_q = { axes = {"q"}, dtype = "i32" }, doc_kv = { axes = {"kv"}, dtype = "i32" } },

@@ -1,5 +1,6 @@
-/* emit_test.c: golden spec.cuh for three examples and for hooks that are called, and the choices that the
- * contract leaves to the generator. LUATTN_UPDATE_GOLDEN=1 rewrites the golden files. */
+/* emit_test.c: compares the generated spec.cuh with golden files, for three examples and for a spec whose hooks
+ * are emitted as function calls; tests choices that the contract leaves to the generator.
+ * LUATTN_UPDATE_GOLDEN=1 rewrites the golden files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

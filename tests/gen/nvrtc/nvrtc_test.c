@@ -248,8 +248,8 @@ static bool same_code(const job *a, const job *b) {
   return a->r.cubin_size == b->r.cubin_size && memcmp(a->r.cubin, b->r.cubin, a->r.cubin_size) == 0;
 }
 
-/* The passes that one compilation disables stay on in others before, after and next to it. The code shows it
- * for LICM. */
+/* Passes that one compilation disables stay on in compilations before, after and concurrent with it. Compares
+ * the code of a loop on which LICM makes a difference. */
 static void test_passes_are_left_out_of_one_compilation(void **state) {
   (void)state;
   nvrtc lib;
