@@ -62,8 +62,8 @@ LUATTN_FN double op_sum_apart(double base, double offset) { return base + offset
 LUATTN_FN float op_floor(float x) { return floorf(x); }
 LUATTN_FN double op_floor(double x) { return floor(x); }
 
-// Lua's // and %: rounding towards minus infinity, with the sign of the divisor. For an integer divisor of 0, x // 0 = 0
-// and x % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always
+// Lua's // and %: rounding towards minus infinity, with the sign of the divisor. For an integer divisor of 0,
+// x // 0 = 0 and x % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always
 // constants.
 LUATTN_FN int op_floordiv(int x, int y) {
   if (y > 0 && (y & (y - 1)) == 0) return x >> (31 - __clz(y));
