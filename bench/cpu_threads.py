@@ -16,58 +16,11 @@ import random
 import resource
 import time
 
+from capi import Args, DLDataType, DLDevice, DLTensor, EngineOptions, Error, SpecInfo
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPU = -1  # LUATTN_CPU
 SHAPES = "1,1,1,1024,1024,64 1,1,1,300,2000,64 2,8,2,256,256,64 16,8,8,64,64,64"
-
-
-class Tensor(c.Structure):
-    _fields_ = [
-        ("data", c.c_void_p),
-        ("device_type", c.c_int32),
-        ("device_id", c.c_int32),
-        ("ndim", c.c_int32),
-        ("code", c.c_uint8),
-        ("bits", c.c_uint8),
-        ("lanes", c.c_uint16),
-        ("shape", c.POINTER(c.c_int64)),
-        ("strides", c.POINTER(c.c_int64)),
-        ("byte_offset", c.c_uint64),
-    ]
-
-
-class Error(c.Structure):
-    _fields_ = [("status", c.c_int), ("message", c.c_char * 1020)]
-
-
-class Input(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("tensor", c.POINTER(Tensor)), ("grad", c.POINTER(Tensor))]
-
-
-class Args(c.Structure):
-    _fields_ = (
-        [("struct_size", c.c_size_t)]
-        + [(n, c.POINTER(Tensor)) for n in ("q", "k", "v", "o", "lse", "saved", "dout", "dlse", "dq", "dk", "dv")]
-        + [("inputs", c.POINTER(Input)), ("num_inputs", c.c_size_t), ("scalars", c.c_void_p)]
-        + [("num_scalars", c.c_size_t), ("scalar_grads", c.POINTER(Tensor)), ("scale", c.c_double)]
-        + [("workspace", c.c_void_p), ("workspace_size", c.c_size_t), ("num_splits", c.c_int), ("skip", c.c_int)]
-        + [("cu_seqlens_q", c.POINTER(Tensor)), ("cu_seqlens_k", c.POINTER(Tensor))]
-        + [("max_seqlen_q", c.c_int), ("max_seqlen_k", c.c_int)]
-        + [("batch", c.c_void_p), ("num_threads", c.c_int)]
-    )
-
-
-class Options(c.Structure):  # an early one: the rest is 0
-    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_int), ("cache_dir", c.c_char_p)]
-
-
-class Spec(c.Structure):
-    _fields_ = (
-        [("name", c.c_char_p)]
-        + [(n, c.c_size_t) for n in ("num_inputs", "num_scalars", "num_saved")]
-        + [(n, c.c_void_p) for n in ("inputs", "scalar_names", "scalar_defaults")]
-        + [("has_lse", c.c_int)]
-    )
 
 
 def tensor(*shape, fill=False):
@@ -77,7 +30,7 @@ def tensor(*shape, fill=False):
         count *= size
     data = (c.c_float * max(count, 1))(*([random.gauss(0, 1) for _ in range(count)] if fill else []))
     sizes = (c.c_int64 * len(shape))(*shape)
-    t = Tensor(c.cast(data, c.c_void_p), 1, 0, len(shape), 2, 32, 1, sizes, None, 0)
+    t = DLTensor(c.cast(data, c.c_void_p), DLDevice(1, 0), len(shape), DLDataType(2, 32, 1), sizes, None, 0)
     t.kept = (data, sizes)
     return t
 
@@ -85,7 +38,7 @@ def tensor(*shape, fill=False):
 class Library:
     def __init__(self, path):
         self.lib, self.err, self.engine = c.CDLL(path), Error(), c.c_void_p()
-        options = Options(c.sizeof(Options), CPU, None)
+        options = EngineOptions(struct_size=c.sizeof(EngineOptions), device=CPU)
         self.call("luattn_engine_open", c.byref(options), c.byref(self.engine))
 
     def call(self, name, *args):
@@ -96,10 +49,9 @@ class Library:
 def bind(library, path, shape):
     """A function (pass, threads) -> (wall, processor) seconds; None: a spec with inputs."""
     b, h, hkv, sq, skv, d = shape
-    spec, info = c.c_void_p(), (c.c_byte * 256)()
+    spec, facts = c.c_void_p(), SpecInfo()
     library.call("luattn_spec_load", str(path).encode(), None, c.byref(spec))
-    library.lib.luattn_spec_get_info(spec, info)
-    facts = Spec.from_buffer(info)
+    library.lib.luattn_spec_get_info(spec, c.byref(facts))
     if facts.num_inputs > 0:
         return None
     q, k = (b, h, sq, d), (b, hkv, skv, d)

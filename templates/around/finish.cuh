@@ -143,12 +143,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
-        RowValues<Real, Row::count> row;
-#pragma unroll
-        for (int t = 0; t < Row::count; ++t) {
-          row.x[t] = to_real(x[h].at(t, j)), row.g[t] = g[h].at(t, j);
-          row.d[t] = Row::vector(t, v) * n + Row::lane(t, j);
-        }
+        const auto row = row_values<Row, Real>(x[h], v, j, [&](int t) { return g[h].at(t, j); });
         y[j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i,
                                                                v * n + j, acc));
       }

@@ -51,6 +51,18 @@ template <class Row, class T> struct RowVectors {
   __device__ __forceinline__ T at(int table, int j) { return seen[table][Row::lane(table, j)]; }
 };
 
+// What channel j of vector v reads: gradient(table) is what comes in there.
+template <class Row, class Real, class T, class Gradient>
+LUATTN_FN RowValues<Real, Row::count> row_values(RowVectors<Row, T> &x, int v, int j, const Gradient &gradient) {
+  RowValues<Real, Row::count> row;
+#pragma unroll
+  for (int t = 0; t < Row::count; ++t) {
+    row.x[t] = to_real(x.at(t, j)), row.g[t] = gradient(t);
+    row.d[t] = Row::vector(t, v) * Row::width + Row::lane(t, j);
+  }
+  return row;
+}
+
 template <class Spec, int Which, class Real, class Values>
 LUATTN_FN Real apply_row_mod(const LuattnParams &p, const Site &s, Real x, const Values &row, int i, int d) {
   if constexpr (Which == WHICH_Q) return Spec::query_mod(p, s, x, row, i, d);
@@ -79,12 +91,7 @@ LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, c
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
-        RowValues<Real, Row::count> row;
-#pragma unroll
-        for (int t = 0; t < Row::count; ++t) {
-          row.x[t] = to_real(x[h].at(t, j)), row.g[t] = 0;
-          row.d[t] = Row::vector(t, v) * n + Row::lane(t, j);
-        }
+        const auto row = row_values<Row, Real>(x[h], v, j, [](int) { return Real(0); });
         y[j] = from_real<Elem>(apply_row_mod<Spec, Which>(p, site, to_real(x[h].own[j]), row, i, v * n + j));
       }
       y.store(row_of<Elem>(dst, b, site.h, i) + v * n);
