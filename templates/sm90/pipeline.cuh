@@ -1,17 +1,17 @@
 // sm90/pipeline.cuh: the pipeline of the sm90 kernels: tiles in shared memory, the mbarriers of its stages,
 // and tile messages from the producer to the consumers.
 //
-// A stage holds one tile: `stages` stages for K, as many for V, and one for each consumer's Q. The producer
-// fills a stage when its `empty` barrier says that all warps have finished reading it, and TMA completes its
-// `full` barrier when the bytes have arrived. README.md shows the timing.
+// A stage is a buffer for one tile. K has `stages` of them, V as many, and Q one for each consumer. The
+// producer fills a stage when its `empty` barrier says that all warps have finished reading it. TMA completes
+// the `full` barrier when the bytes have arrived. README.md shows the timing.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/tma.cuh"
 #include "work/tile_walk.cuh"
 
-// One side's state in a ring of stages: the stage, and the parity of the phase to wait for at its barrier.
-// Consumers begin with parity 0, the first fill; the producer with 1, which a new barrier grants at once:
-// stages begin empty.
+// Tracks where one side (the producer or a consumer) is in a ring of stages: the stage, and the phase parity
+// to wait for at its barrier. Consumers start with parity 0, the first fill. The producer starts with parity
+// 1, for which a new barrier does not wait, because all stages begin empty.
 template <int Stages>
 struct PipelineState {
   int stage;
@@ -25,11 +25,11 @@ struct PipelineState {
   }
 };
 
-// Makes a warp-uniform number visibly uniform to ptxas, which serialises products after a branch that might
-// diverge.
+// Broadcasts lane 0's value, so that ptxas knows it to be the same in the whole warp. ptxas serialises wgmmas
+// after a branch that might diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// The hull of the tiles in the range that the bitmap keeps.
+// Shrinks `tiles` to the range from the first to the last tile that the tile bitmap keeps.
 template <class Spec>
 LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
   if constexpr (Spec::has_score_bounds) {
@@ -48,10 +48,11 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
   return tiles;
 }
 
-// The walk of KvTiles (work/tile_walk.cuh), for a whole warp, whose lanes classify 32 tiles at a time: where
-// a mask is read from memory, or leaves many tiles empty, one by one would be too slow for the products. And
-// downwards: the diagonal of a causal mask comes first, with the tile whose maximum is taken anyway, and
-// scores that fall with the distance from it, as ALiBi's do, need no other.
+// Walks the kv tiles of a q tile, as KvTiles (work/tile_walk.cuh) does, but with a whole warp, whose lanes
+// classify 32 tiles at a time. One tile at a time would be too slow for the products if the mask is read from
+// memory or leaves many tiles empty. The walk goes downwards, so the diagonal tile of a causal mask comes
+// first. The maxima of the first tile are always taken, and scores that fall with the distance from the
+// diagonal, as with ALiBi, need no other maxima.
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
@@ -94,12 +95,12 @@ struct WarpKvTiles {
   }
 };
 
-// Tile messages lie next to the stages, and are written before the producer arrives at `full`, so that they
-// are visible after a wait for that. Only lane 0 of a warp reads a message, because only it tells the
-// producer that the stage is free.
+// Tile messages lie next to the stages. The producer writes a message before it arrives at `full`, so the
+// message is visible to whoever has waited for `full`. Only lane 0 of a warp reads it, because only lane 0
+// tells the producer that the stage is free.
 //
-// The message of a q tile: where it is, and whether the mask leaves anything of it. EMPTY: no K and no V
-// follow, and Q is not copied. END: there are no more q tiles.
+// The message of a q tile: its index, head and batch, and whether the mask leaves it any kv tile. EMPTY: no K
+// and V follow, and Q is not copied. END: there are no more q tiles.
 struct QTileMessage {
   enum State { END, EMPTY, SOME };
   int q_tile, h, b;
@@ -121,8 +122,8 @@ struct QTileMessage {
   }
 };
 
-// The message to the bias loaders (sm90/fwd/bias_loader.cuh): of a kv tile, whether it is its q tile's first,
-// and of the q tile. END: there are no more.
+// The message to the bias loaders (sm90/fwd/bias_loader.cuh): a kv tile, whether it is the first of its q
+// tile, and that q tile. END: there are no more kv tiles.
 struct BiasMessage {
   enum { END = -1 };
   int q_tile, h, b;
@@ -144,14 +145,15 @@ struct BiasMessage {
   }
 };
 
-// The message of a kv tile: Tile's members, and whether it is the last of its q tile. It goes with K's stage;
-// V's needs none.
+// The message of a kv tile: the members of Tile, and whether it is the last kv tile of its q tile. It is
+// stored with K's stage; V's stage has no message.
 struct KvTileMessage {
   u32 bits;
   LUATTN_FN KvTileMessage of(Tile tile, bool last) {
     return {u32(tile.index) << 3 | u32(tile.by_range) << 2 | u32(tile.masked) << 1 | u32(last)};
   }
-  // A consumer's tile before the first kv tile of a q tile, and after the last.
+  // Placeholders for a consumer that has read no kv tile yet: `before` if kv tiles follow, `none` if the q
+  // tile has none.
   LUATTN_FN KvTileMessage before() { return {~1u}; }
   LUATTN_FN KvTileMessage none() { return {1}; }
   __device__ __forceinline__ bool before_first() const { return bits == ~1u; }
@@ -161,7 +163,7 @@ struct KvTileMessage {
   __device__ __forceinline__ bool last() const { return (bits & 1) != 0; }
 
   __device__ __forceinline__ void store(u32 address) const { store_shared(address, bits); }
-  // Loaded by lane 0; shared() broadcasts it later, when it has arrived.
+  // Reads the message in lane 0. shared() broadcasts it later, once the load has completed.
   LUATTN_FN KvTileMessage load(u32 address) {
     u32 x = 0;
     if (threadIdx.x % 32 == 0) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
@@ -170,9 +172,10 @@ struct KvTileMessage {
   __device__ __forceinline__ KvTileMessage shared() const { return {uniform(bits)}; }
 };
 
-// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, those of V, staging of
-// O, staged biases, and in the last 512 bytes the barriers and tile messages (abi/shared_memory.h). A tile is
-// a row of boxes of 64 channels (arch/wgmma.cuh), each of all the tile's rows, 128 bytes a row.
+// Shared memory of the forward kernel: Q of each consumer (64 rows), the stages of K, the stages of V,
+// staging of O, staged biases, and in the last 512 bytes the barriers and tile messages
+// (abi/shared_memory.h). A tile consists of boxes of 64 channels (arch/wgmma.cuh). Each box has all rows of
+// the tile, 128 bytes a row.
 template <class Spec, class Config>
 struct SharedSm90 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
@@ -183,14 +186,14 @@ struct SharedSm90 {
   static constexpr FwdSm90Layout layout = fwd_sm90_layout(
       layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
-  // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: a consumer's bias rows, the columns of a stage of
-  // K.
+  // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: the bias rows of one consumer, and the columns of
+  // one stage of K.
   static constexpr int bias_row_bytes = layout.bias_rows, col_bytes = layout.cols;
   static constexpr bool has_bias_rows = layout.has_bias_rows, has_cols = layout.has_cols;
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   static constexpr int staged_bytes = all_bias_rows + (has_cols ? stages * col_bytes : 0);
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
-  // O's boxes, 16 rows of each warp, that are staged for TMA: as many as fit.
+  // Staging of O for TMA: boxes of 16 rows for each warp, as many as fit.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
   static_assert(tile_m % 64 == 0 && tile_n % 16 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_m);
@@ -211,7 +214,7 @@ struct SharedSm90 {
 
   __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + staged_bytes + stage * 32; }
   __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }
-  // The columns of the stage that `empty` releases.
+  // The columns that are staged with the K stage whose `empty` barrier is given.
   __device__ __forceinline__ u32 cols_of(u32 empty) const {
     return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
   }
@@ -229,9 +232,9 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 bias_full(int group) const { return messages_full(stages) + group * 16; }
   __device__ __forceinline__ u32 bias_empty(int group) const { return bias_full(group) + 8; }
 
-  // Arrivals that end a phase: one thread of the producer fills a stage, and one of each warp that reads it
-  // empties it; for staged biases every thread that fills or reads them, because racecheck follows no other
-  // order.
+  // Sets how many arrivals complete a phase. One thread of the producer fills a stage, and one thread of each
+  // warp that reads the stage releases it. With staged biases, every thread that fills or reads them arrives,
+  // because racecheck follows no other order.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(k_full(i), has_cols ? 33 : 1);

@@ -14,10 +14,11 @@
 #include "work/kv_tile_scheduler.cuh"
 #include "work/sequence.cuh"
 
-// The walk of QTiles (work/tile_walk.cuh) for a whole warp, whose lanes classify 32 tiles at a time, over a
-// share of the tiles. Halves: they classify both halves of the kv tile, one for each consumer; a half may
-// keep nothing, as may a tile that others classify as a whole (Whole). SameBucket: they compute
-// Tile::same_bucket.
+// Walks the q tiles of a kv tile, as QTiles (work/tile_walk.cuh) does, over a share of the tiles and with a
+// whole warp, whose lanes classify 32 tiles at a time. With Halves, the lanes also classify each half of the
+// kv tile, one for each consumer. A half may keep nothing. With Whole, a tile stays in the walk if it is not
+// empty as a whole, even if both halves are, because other blocks classify only the whole. With SameBucket,
+// the lanes compute Tile::same_bucket.
 template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = false,
           bool SameBucket = Spec::may_be_same_bucket>
 struct WarpQTiles {
@@ -25,14 +26,15 @@ struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, same_bucket, by_range;  // bits of tiles base .. base + 31 that are still to come
-  u32 none[2], all[2];  // of each half: the tiles of which it keeps nothing; everything, inside the lengths
+  u32 none[2], all[2];  // tiles where each half keeps nothing; all, inside the lengths
   Range todo;
   Visits<Spec> visits;
-  // For the tile that `next` returned last, for halves 0 and 1: bits 0 and 1, nothing of it is kept; 2 and 3,
-  // everything.
+  // Describes the tile that `next` returned last. Bits 0 and 1: half 0 or 1 keeps nothing of it. Bits 2 and
+  // 3:
+  // half 0 or 1 keeps everything.
   u32 halves;
 
-  // For no tile.
+  // An empty walk.
   __device__ __forceinline__ WarpQTiles()
       : kv0(0),
         kv1(0),
@@ -85,7 +87,7 @@ struct WarpQTiles {
   }
 
  private:
-  // Without the result of data_class.
+  // The class of a tile by all conditions that data_class does not cover.
   LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
     if constexpr (Spec::columns_need_full_data)
       return Spec::position_class(p, s, q0, q1, lo, hi);
@@ -95,8 +97,9 @@ struct WarpQTiles {
   __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
                                                        int q0, int q1, bool inside) {
     u32 kept = 0, full = 0;  // of halves 0 and 1
-    bool some = false;       // of the whole
-    // The whole first: if no tile is partly kept, as far from a causal diagonal, that is enough.
+    bool some = false;       // of the whole tile
+    // Classifies the whole tile first. If no lane's tile is partly kept, as far from a causal diagonal, the
+    // halves need no classes of their own.
 #pragma unroll 1
     for (int part = -1; part < 2; ++part) {
       const int lo = kv0 + (part > 0 ? TileN / 2 : 0), hi = part == 0 ? min_of(lo + TileN / 2 - 1, kv1) : kv1;
@@ -117,8 +120,8 @@ struct WarpQTiles {
   }
 };
 
-// The bits of a key's queries in the tile from q0 on, a thread's first at `first`: those in `kept`, and with
-// a long period those in each row of a grid.
+// Returns the bits of the queries that keep a key, in the tile from q0 on: the queries in `kept` and, with a
+// long period, only those in each row of the grid. The thread's first query is `first`.
 template <class Spec, int TileM>
 LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
   constexpr int period = Spec::column_period;
@@ -135,8 +138,8 @@ LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
     return bits;
   }
 }
-// For a thread's keys, kv and kv + 8: the bits of its queries in the tile from q0 on that keep them, where
-// these are one or two intervals, or a part of each period of those.
+// For a thread's keys kv and kv + 8, sets the bits of the thread's queries in the tile from q0 on that keep
+// them. For a key, these queries are one or two intervals, or a part of each period of those.
 template <class Spec, int TileM, int Cols>
 LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
                                  KeepBits<Cols> (&keep)[2]) {
@@ -168,8 +171,9 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
   }
 }
 
-// The message of a q tile, written before the producer arrives at `q_full`: Tile's members, the q head,
-// whether it is this head's last, whether the kv tile's, and WarpQTiles::halves. END: there are no more.
+// The message of a q tile, which the producer writes before it arrives at `q_full`: the members of Tile, the
+// q head, whether the tile is the last of this head and of the kv tile, and WarpQTiles::halves. END: there
+// are no more q tiles.
 struct TileMessage {
   u32 bits, head;
   LUATTN_FN TileMessage of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
@@ -197,8 +201,8 @@ struct TileMessage {
   }
 };
 
-// The message of a kv tile, written before the producer arrives at `kv_full`: its KvBlock, and whether it has
-// q tiles. END: there are no more.
+// The message of a kv tile, which the producer writes before it arrives at `kv_full`: its KvBlock, and
+// whether it has q tiles. END: there are no more kv tiles.
 struct BlockMessage {
   enum State { END, EMPTY, SOME };
   KvBlock at;
@@ -220,9 +224,10 @@ struct BlockMessage {
   }
 };
 
-// Shared memory: K and V of the block; stages for Q and dO, in boxes of 64 channels by tile_m rows; dS
-// stages, in boxes of 64 keys by tile_m queries; each consumer warp's dQ staging in f32, 16 rows in the
-// layout of sink/dq_acc.cuh; row numbers of each stage; barriers and tile messages; and 256 bytes of ones.
+// Shared memory of the backward kernel: K and V of the block; stages for Q and dO, in boxes of 64 channels by
+// tile_m rows; dS stages, in boxes of 64 keys by tile_m queries; dQ staging in f32 for each consumer warp, 16
+// rows in the layout of sink/dq_acc.cuh; row numbers for each stage; barriers and tile messages; 256 bytes of
+// ones.
 template <class Spec, class Config>
 struct SharedBwdSm90 {
   using Row = typename Spec::Row;
@@ -234,7 +239,7 @@ struct SharedBwdSm90 {
   static constexpr bool keep_reads =
       Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
-  // Deterministic distance sums: a row of them for each consumer warp (sm90/bwd/distance_grad_writer.cuh).
+  // Deterministic distance sums. Each consumer warp has a row for them (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
       Config::deterministic && Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_DISTANCE) != 0;
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
@@ -247,8 +252,8 @@ struct SharedBwdSm90 {
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
                        ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
-  // One dS stage more than pipeline stages, if it fits: dQ of a tile is then computed a tile later. Otherwise
-  // two.
+  // There is one dS stage more than pipeline stages, if it fits, and two otherwise. With the extra stage, dQ
+  // of a tile is computed one tile later.
   static constexpr int ds_slots = layout.ds_slots;
   static constexpr bool lags = ds_slots > 2;
   static constexpr int at_v = layout.at_v, at_q = layout.at_q, at_do = layout.at_do, at_ds = layout.at_ds,
@@ -256,12 +261,12 @@ struct SharedBwdSm90 {
                        at_barriers = layout.at_barriers;
   static_assert(has_shared<Config, layout.bytes>());
   static_assert(tile_m % 64 == 0 && tile_n % 64 == 0 && stages >= 2 && Config::threads == 128 + 2 * tile_n);
-  // A consumer's part of dQ: with tile_m = 128 each of them computes 64 rows, with 64 half of the columns.
+  // A consumer's part of dQ: 64 rows if tile_m is 128, half of the columns if it is 64.
   static constexpr bool splits_rows = tile_m == 128;
   static constexpr int dq_cols = splits_rows ? boxes * 64 : boxes * 32;
   static_assert(stages * 32 + ds_slots * 8 + 48 + (claims ? 112 : 40) + (turns ? 64 : 0) <= barrier_bytes);
 
-  // A consumer skips a tile of which its half keeps nothing, unless it computes sums for others.
+  // A consumer skips a tile where its half keeps nothing, unless it computes distance sums for other warps.
   static constexpr bool halves = Spec::has_mask && tile_m == 64 && !hands_sums;
 
   unsigned char *memory;
@@ -274,7 +279,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 ds(int stage) const { return start + at_ds + stage * ds_bytes; }
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
-  __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // by the warp that adds them
+  __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // for the warp that adds them
   __device__ __forceinline__ float *numbers(int stage) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
     return reinterpret_cast<float *>(memory + at_rows + stage * row_bytes);
   }
@@ -286,35 +291,35 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 do_full(int stage) const { return q_full(stage) + 8; }
   __device__ __forceinline__ u32 empty(int stage) const { return q_full(stage) + 16; }
   __device__ __forceinline__ u32 message(int stage) const { return q_full(stage) + 24; }
-  // Messages of kv tiles, two alternating: a consumer reads one until it has released K and V of the next.
+  // Two alternating messages of kv tiles: a consumer still reads one when the producer writes the next.
   __device__ __forceinline__ u32 block_message(u32 turn) const { return q_full(stages) + (turn & 1) * 16; }
   __device__ __forceinline__ u32 ds_full(int stage) const { return q_full(stages) + 32 + stage * 8; }
   __device__ __forceinline__ u32 kv_full() const { return ds_full(ds_slots); }
   __device__ __forceinline__ u32 kv_empty() const { return kv_full() + 8; }
-  // For a deterministic kernel: see sm90/bwd/dq_in_order.cuh.
+  // Barriers of deterministic kernels (sm90/bwd/dq_in_order.cuh).
   __device__ __forceinline__ u32 dq_full(u32 tile) const { return kv_full() + 16 + (tile & 1) * 8; }
   __device__ __forceinline__ u32 dq_empty() const { return kv_full() + 32; }
-  // For distance sums: see sm90/bwd/distance_grad_writer.cuh.
+  // Barriers of distance sums (sm90/bwd/distance_grad_writer.cuh).
   __device__ __forceinline__ u32 sums_full() const { return kv_full() + 40; }
   __device__ __forceinline__ u32 sums_empty() const { return kv_full() + 48; }
-  // The message of the q tile before which the block had n, kept also for readers up to five tiles behind the
+  // The message of the block's q tile number n. It is kept for readers that are up to five tiles behind the
   // consumers.
   __device__ __forceinline__ u32 turn_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
-  // For first stores: of the block's q tile number `tile` and its stored dQ number n; see
-  // sm90/bwd/dq_first_store.cuh. The message follows `claimed` and `taken`.
+  // Barriers of first stores (sm90/bwd/dq_first_store.cuh): for the block's q tile number `tile`, and for its
+  // stored dQ number n. The message lies 8 bytes after `taken_first` or `taken`.
   __device__ __forceinline__ u32 taken_first(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
   __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
-  // Ones of Elem, as many as two core matrices of wgmma have.
+  // Ones of type Elem, enough for two core matrices of wgmma.
   __device__ __forceinline__ u32 ones() const { return start + at_barriers + barrier_bytes; }
-  // The message of the block's current kv tile, after `turn` earlier ones.
+  // Waits for the message of the block's kv tile number `turn`.
   __device__ __forceinline__ BlockMessage await_block(u32 turn) const {
     barrier_wait(kv_full(), turn & 1);
     return BlockMessage::load(block_message(turn));
   }
 
-  // Arrivals that end a phase. Every lane that has read a stage's row numbers, or written a Row, arrives
-  // itself: ptxas drops a __syncwarp before a single arrival for all.
+  // Sets how many arrivals complete a phase. Every lane that has read a stage's row numbers, or has written a
+  // Row, arrives itself: ptxas drops a __syncwarp before a single arrival for all lanes.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
@@ -343,8 +348,9 @@ struct SharedBwdSm90 {
   }
 };
 
-// Loads of both producers for the rows of a q tile from `row` on, besides tensors: copies the numbers of
-// `rows` rows, as luattn_prepare wrote them, to a stage of `shared`, counted on `full`; one thread.
+// Copies the row numbers of `rows` rows, which luattn_prepare wrote, to a stage of `shared`, with `full` as
+// the barrier. `row` is the first row of the q tile. Called by one thread of a producer; both producers use
+// it.
 template <class Spec, class Sequence, class Shared>
 LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const Shared &shared, int stage,
                             u32 full, int row, int rows) {
@@ -355,7 +361,7 @@ LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const S
     bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from.first + i * from.plane,
               rows * 4, full);
 }
-// Writes Row of each, clamped to the last one. Called by a warp.
+// Writes Row of each row of a q tile, clamped to the last row. Called by a warp of a producer.
 template <class Spec, class Sequence, class Shared>
 LUATTN_FN void load_rows(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
                          const Shared &shared, int stage, int row, int lane) {

@@ -1,5 +1,5 @@
-// sm90/bwd/bwd_producer.cuh: the producer of sm90/bwd/bwd_sm90.cuh, a warp that draws the block's kv tiles,
-// walks their q tiles and loads both by TMA.
+// sm90/bwd/bwd_producer.cuh: the producer of sm90/bwd/bwd_sm90.cuh, one warp. It draws the block's kv tiles,
+// walks their q tiles, and loads both by TMA.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 
@@ -16,7 +16,7 @@ struct ProducerBwdSm90 {
   SequenceOf<Config> site;
   typename Spec::Head head;
   PipelineState<Config::stages> q;
-  u32 num_tiles = 0;  // with dQ order: q tiles of the block so far
+  u32 num_tiles = 0;  // with dQ order: the block's q tiles so far
 
   __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
                                              const Shared &s)
@@ -27,7 +27,7 @@ struct ProducerBwdSm90 {
         site(params, 0, 0),
         q(1) {}
 
-  // Loads K and V of the block's kv tile number `turn`, if it has a q tile.
+  // Sends the message of the block's kv tile number `turn`, and loads its K and V if it has a q tile.
   __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 turn) const {
     barrier_wait(shared.kv_empty(), turn & 1 ^ 1);
     if (!elected()) return;
@@ -45,7 +45,7 @@ struct ProducerBwdSm90 {
       tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box.row, message.at.h,
                   box.entry);
   }
-  // last: of its head; ends: of its kv tile, too.
+  // `last`: the q tile is the last of its head. `ends`: it is also the last of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
     const int row = tile.index * tile_m;
     prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
@@ -77,7 +77,7 @@ struct ProducerBwdSm90 {
     if constexpr (Shared::turns) ++num_tiles;
   }
 
-  // Loads the q tiles of a kv tile. The first of them comes before K and V, which have to wait until the
+  // Loads the q tiles of a kv tile. The first q tile comes before K and V, which have to wait until the
   // previous kv tile is done.
   __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn) {
     const QShare share{at.split};

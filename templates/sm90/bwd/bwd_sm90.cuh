@@ -1,26 +1,30 @@
-// sm90/bwd/bwd_sm90.cuh: the backward main kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or
+// sm90/bwd/bwd_sm90.cuh: the main backward kernel of the sm90 family: dk, dv, and dq by atomic adds. f16 or
 // bf16, wgmma with f32 accumulation, TMA, one producer and two consumer warpgroups. sm_90a only.
 //
-// Grid: persistent, one block for each multiprocessor, or for each kv tile of each kv head if those are
-// fewer; each draws kv tiles of tile_n positions, or shares of their q tiles (KvTileScheduler). Each consumer
-// warpgroup has 64 of a tile's rows, and their dk and dv in registers.
-//   load     the producer, one warp, loads K and V once a kv tile. For each q head of the group it walks the
-//            q tiles that the mask leaves, and loads Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
+// Grid: persistent, one block per multiprocessor, or one per kv tile of each kv head if there are fewer of
+// those. A block draws kv tiles of tile_n positions, or shares of their q tiles (KvTileScheduler). Each
+// consumer warpgroup has 64 rows of a kv tile, with their dk and dv in registers.
+//   load     the producer, one warp, loads K and V once for each kv tile. For each q head of the group it
+//            walks
+//            the q tiles that the mask leaves, and loads Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
 //            dQ  = dS K            both consumers' dS, from shared memory; added to p.scratch.dq_acc
 //   sums     of dS, for parameter gradients: sm90/bwd/parameter_grads_sm90.cuh
-//   finish   dk times the scale, and dv, go through shared memory to memory, while the next K, V are loaded
-// The consumers ping-pong at the elements, so that one computes products meanwhile.
-// Scores are held transposed, because then P^T and dS^T, rounded, are the A operands of dV's and dK's
-// products. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each of them
-// computes its half of it. README.md shows the timing, the barriers and the registers.
+//   finish   dk, times the scale, and dv go through shared memory to memory, while the next K and V are
+//            loaded
+// The consumers ping-pong: while one computes P and dS of its elements, the other one's products run.
+// Scores are held transposed, because P^T and dS^T, rounded, are then the A operands of the products for dV
+// and dK. Only dS goes through shared memory: dQ sums over the rows of both consumers, and each consumer
+// computes half of dQ. README.md shows the timing, the barriers and the registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 128, in any combination; TMA pads them with zeros to a
-//   multiple of 64. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for
-//   head dims up to 64; stages: stages for Q and dO, at least 2: the next tile is awaited before this one
-//   is released.
+// Config: head_dim and head_dim_v are multiples of 8 up to 128, in any combination; TMA pads them with zeros
+// to
+//   a multiple of 64. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for head dims up to 64.
+//   `stages` is the number of stages of Q and dO. It is at least 2, because a consumer waits for the next
+//   tile
+//   before it releases this one.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
 #include "sm90/bwd/bwd_producer.cuh"
@@ -30,8 +34,8 @@
 #include "sm90/bwd/grad_staging.cuh"
 #include "sm90/bwd/parameter_grads_sm90.cuh"
 
-// A consumer warpgroup. In order: a thread's state; P and dS of its elements; staging of dS; products; the
-// loop over q tiles; the epilogue.
+// A consumer warpgroup. Its sections, in order: a thread's state; P and dS of its elements; staging of dS;
+// products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerBwdSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -60,23 +64,24 @@ struct ConsumerBwdSm90 {
   static constexpr bool shares_ds = Need::dq || Rows::wanted;
   static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
                         needs_dp = needs_ds || Need::parameters;
-  // If grad has no side effect, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = Spec::num_acc > 0 && (grad_adds || Sums::any);
-  // With many scores a thread, P is computed while dP is in flight, if the spec can compute it separately:
-  // grad is then called twice, with the same row numbers, and common subexpressions are shared. With few it
-  // is faster to add dQ of the previous tile in that time.
+  // With many scores per thread, P is computed while dP is in flight, if the spec can compute P separately.
+  // grad is then called twice, with the same row numbers, and common subexpressions are shared. With few
+  // scores it is faster to add dQ of the previous tile during that time.
   static constexpr bool weighs_first =
       tile_m == 128 && needs_dp && Spec::prob_rows >= 0 && !grad_adds && !Shared::has_rows;
   static_assert(!weighs_first || Lines::part == Lines::cols, "P asks for all terms at once");
   static constexpr u32 early_rows = weighs_first ? u32(Spec::prob_rows) : 0;
-  // Ping-pong: with few scores a thread the consumers alternate at the elements: otherwise they fall into
-  // step, and no products run meanwhile. With many it costs more than it gains, and also where elements wait
-  // for memory or for terms from other lanes, or consumers wait for other blocks to add dQ in order.
+  // Ping-pong: with few scores per thread, the consumers take turns at computing P and dS. Otherwise both
+  // would do so at the same time, while no products run. With many scores per thread, ping-pong costs more
+  // than it gains. The same holds where elements wait for memory or for terms from other lanes, and where
+  // consumers wait for other blocks to add dQ in order.
   static constexpr bool alternates =
       tile_m == 64 && !Need::dq_in_order && Spec::grad_is_light && !Spec::has_distance_term;
-  // Half of V stays in registers, as A operands, if a spec leaves room for it: shared memory is the
-  // bottleneck, and V would be read for each q tile.
+  // Half of V stays in registers, as A operands, if the spec leaves room for it: shared memory is the
+  // bottleneck, and V would otherwise be read for each q tile.
   static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows && !Lines::any &&
                                   (!Spec::has_mask || Spec::keep_is_cheap);
@@ -84,7 +89,7 @@ struct ConsumerBwdSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int group, lane, warp;
-  u32 turn;  // kv tiles before this one
+  u32 turn;  // number of kv tiles before this one
   int kv0;   // the warp's first row
   SequenceOf<Config> site;
   Head head;
@@ -128,8 +133,8 @@ struct ConsumerBwdSm90 {
     sums.enter_head();
   }
 
-  // Ping-pong: each consumer has a named barrier, at which it waits until the other has finished a tile's
-  // elements.
+  // Ping-pong: each consumer has a named barrier, where it waits until the other has computed the elements of
+  // a tile.
   __device__ __forceinline__ void await_turn() const {
     if constexpr (alternates) named_sync(1 + group, Shared::warps * 32);
   }
@@ -137,7 +142,7 @@ struct ConsumerBwdSm90 {
     if constexpr (alternates) named_arrive(2 - group, Shared::warps * 32);
   }
 
-  // kv_end: kv_len, or 0 for a query that does not exist.
+  // kv_end is kv_len, or 0 for a query that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
     bool kept = kv < kv_end;
     if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
@@ -156,7 +161,7 @@ struct ConsumerBwdSm90 {
   }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
-  // Bit j of a half: whether column j of the thread is kept there.
+  // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
   __device__ __forceinline__ void find_kept(TileMessage tile, int q0, KeepBits<cols> (&keep)[2]) const {
     if constexpr (Spec::column_intervals > 0) {
       if (!Spec::columns_need_full_data || tile.by_range())
@@ -167,7 +172,7 @@ struct ConsumerBwdSm90 {
       ask_all(q0, keep);
     }
   }
-  // Rolled if a hook is long.
+  // Calls `keep` for every element. The loop is rolled because a hook may be long.
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
@@ -178,7 +183,7 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // The numbers of columns j and j + 1 that bits of Which name.
+  // Loads the row numbers of columns j and j + 1 whose bits are set in Which.
   template <u32 Which>
   __device__ __forceinline__ void load_rows(int j, BwdRow (&bwd)[cols]) const {
 #pragma unroll
@@ -188,9 +193,9 @@ struct ConsumerBwdSm90 {
       bwd[j].x[i] = pair.x, bwd[j + 1].x[i] = pair.y;
     }
   }
-  // P only. Distances are made opaque, so that the compiler takes them for other positions than those of the
-  // second call: of a term that is not linear in them it would compute all first and keep them, more than
-  // there are registers.
+  // Computes only P. Makes distances opaque, so that the compiler takes them for other positions than those
+  // of the second call. Otherwise it would compute all terms that are not linear in the distance first and
+  // keep them, which takes more registers than there are.
   template <class Terms>
   __device__ __forceinline__ void softmax_step(int q0, const Terms &terms, BwdRow (&bwd)[cols],
                                         const float (&s)[tile_m / 2]) {
@@ -208,14 +213,15 @@ struct ConsumerBwdSm90 {
         Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
                                    query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds,
                                    acc);
-        asm volatile("" ::"f"(prob));  // needed here
+        asm volatile("" ::"f"(prob));  // keeps P's computation here
         if (j == cols - 1) sum += prob;
       }
     }
-    // ptxas would otherwise wait for dP first: what precedes a branch, never taken, stays before it.
+    // ptxas would otherwise wait for dP first. Code before a branch stays before it, even if the branch is
+    // never taken.
     if (__float_as_uint(sum) == 0x7fc54321u) __nanosleep(0);
   }
-  // Turns dots and dP into P and dS. Masked: only where the mask keeps the element.
+  // Turns dot products and dP into P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked, class Terms>
   __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms,
                                                 BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
@@ -236,7 +242,7 @@ struct ConsumerBwdSm90 {
       }
     }
   }
-  // Zeroes P and dS where `kept`, of a column and half of the thread, is false.
+  // Zeroes P and dS of the elements for which `kept` (of the thread's column and half) is false.
   template <class Kept>
   LUATTN_FN void select(float (&s)[tile_m / 2], float (&dp)[tile_m / 2], const Kept &kept) {
 #pragma unroll
@@ -249,8 +255,8 @@ struct ConsumerBwdSm90 {
         dp[e] = stays ? dp[e] : 0.f;
       }
   }
-  // The mask, and in last tiles the bounds of the lengths: separate, because most masked tiles are not last
-  // ones.
+  // Applies the mask and, in tiles at the ends, the bounds of the lengths. The two are separate because most
+  // masked tiles are not at an end.
   __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
     if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap)) {
@@ -268,14 +274,14 @@ struct ConsumerBwdSm90 {
         });
     }
   }
-  // Turns both products in flight into P and dS. Loads and computes grad's other arguments meanwhile.
+  // Turns the two products in flight into P and dS. Loads and computes the other arguments of grad meanwhile.
   __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
     if constexpr (Lines::any) {
       if constexpr (!reads_ahead) {
         lines.load(p, site, head, q0, kv0, lane, 0);
-        if (site.q_len < 0) __nanosleep(0);  // never; but otherwise ptxas would move the loads below the wait
+        if (site.q_len < 0) __nanosleep(0);  // never true; keeps ptxas from moving the loads below
       }
       differentiate_with(tile, q0, lines, s, dp);
     } else {
@@ -312,7 +318,7 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int w = 0; w < 4; ++w) a[i][w] = pack<Elem>(x[i * 8 + w * 2], x[i * 8 + w * 2 + 1]);
   }
-  // Stores this warp's dS in shared memory, where both consumers' products read it, a row for each query.
+  // Stages this warp's dS in shared memory, one row for each query. Both consumers' products read it.
   __device__ __forceinline__ void share_ds(const u32 (&a)[tile_m / 16][4]) const {
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = shared.ds(ds.stage) + group * tile_m * 128 + row * 128 + ((chunk ^ lane % 8) << 4);
@@ -330,11 +336,11 @@ struct ConsumerBwdSm90 {
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr bool splits_rows = Shared::splits_rows;
   static_assert(Shared::groups == 2 && (tile_m == 64 || tile_m == 128), "two consumers share dQ");
-  // With few scores a thread, dQ of the previous tile is added while dP is in flight.
+  // With few scores per thread, dQ of the previous tile is added while dP is in flight.
   static constexpr bool adds_late = tile_m == 64;
-  // dQ of a tile is computed one tile later: the other consumer's dS, which it needs too, is then available,
-  // and the two need not be at the same point. Its operand is overwritten when a stage of Q has been released
-  // twice, which the other consumer took part in after its own product.
+  // dQ of a tile is computed one tile later. It also needs the other consumer's dS, which is available by
+  // then, so the two consumers need not be at the same point. A dS stage is overwritten only after a stage of
+  // Q has been released twice, and the other consumer takes part in each release after its own product.
   static constexpr bool lags = Shared::lags;
 
   __device__ __forceinline__ void enter_block(const KvBlock &at) {
@@ -356,7 +362,7 @@ struct ConsumerBwdSm90 {
 
   // ---- products ----
 
-  // x = 64 rows of a tile of the block times all rows of a tile of q positions, over Dim channels.
+  // Issues x = A B^T over Dim channels: A is 64 rows of a tile of the block, B a tile of q positions.
   template <int Dim>
   LUATTN_FN void issue_scores(float (&x)[tile_m / 2], u32 rows, u32 columns) {
     const u64 a = wgmma_operand(rows, 0), b = wgmma_operand(columns, 0);
@@ -386,7 +392,7 @@ struct ConsumerBwdSm90 {
       issue_scores<dim_v>(dp, shared.v() + group * 64 * 128, shared.dout(q.stage));
     }
   }
-  // x += P^T dO, or dS^T Q.
+  // Issues x += P^T dO or dS^T Q.
   template <int Dim>
   LUATTN_FN void issue_sums(float (&x)[Dim / 2], u32 (&a)[tile_m / 16][4], u32 rows) {
     const u64 b = wgmma_operand(rows, tile_m * 128);
@@ -395,8 +401,8 @@ struct ConsumerBwdSm90 {
       Wgmma<Elem, Dim>::sums64(x, a[i], a[i + 1], a[i + 2], a[i + 3], b + (i * 16 * 128 >> 4));
     wgmma_commit();
   }
-  // Computes dQ and sums of rows, once both consumers have shared their dS. For the tile before a kv tile's
-  // first, which is none of its own, they are never added.
+  // Issues dQ and the row sums, once both consumers have shared their dS. With `lags`, the first call of a kv
+  // tile computes values of the tile before, which are never added.
   __device__ __forceinline__ void issue_dq() {
     auto &ring = lags ? ds_before : ds;
     const u32 columns = splits_rows ? 0 : group * (Shared::boxes == 2 ? tile_n * 128 : 64);
@@ -454,7 +460,7 @@ struct ConsumerBwdSm90 {
     }
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     differentiate(tile, s, dp);
-    if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P takes half of the registers then
+    if constexpr (Need::dv && Sums::in_f32) round(a_p, s);  // P then takes half as many registers
     sums.add(sums_at(), tile.index() * tile_m, tile.same_bucket(), dp);
     if constexpr (needs_ds) round(a_ds, dp);
     if constexpr (Sums::rounded) sums.add_rounded(sums_at(), tile.index() * tile_m, tile.same_bucket(), a_ds);
@@ -466,7 +472,7 @@ struct ConsumerBwdSm90 {
     }
     pass_turn();
     if constexpr (shares_ds)
-      announce_ds();  // here, because the fence takes a while, during which dV's product is in flight
+      announce_ds();  // here, because the fence takes a while and dV's product is in flight
     read_ahead(tile);
     if constexpr (Sums::in_line) {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
@@ -494,7 +500,7 @@ struct ConsumerBwdSm90 {
     q.advance();
   }
 
-  // dQ, of this tile or the previous one, has been computed.
+  // Hands on dQ, of this tile or of the previous one, after it has been computed.
   __device__ __forceinline__ void take_dq(TileMessage tile) {
     dq_arrived();
     const DqPlace here{tile.index() * tile_m + (splits_rows ? group * 64 : 0) + warp * 16, site.h};
@@ -506,12 +512,14 @@ struct ConsumerBwdSm90 {
     }
   }
 
-  // A tile that the mask leaves empty for this consumer: zeros in dS, and dQ of the previous tile.
+  // Handles a tile that the mask leaves empty for this consumer: writes zeros to dS, and computes dQ of the
+  // previous tile.
   __device__ __forceinline__ void skip_tile(TileMessage tile) {
     await_turn();
     pass_turn();
     read_ahead(tile);
-    // dO may be in flight to a stage that is released: where both consumers may skip a tile, one has to wait.
+    // dO may still be in flight to a stage that is released. If both consumers may skip a tile, one must
+    // wait.
     if constexpr (Shared::turns) barrier_wait(shared.do_full(q.stage), q.parity);
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds) {
@@ -547,7 +555,7 @@ struct ConsumerBwdSm90 {
       leave_head();
     }
   }
-  // Computes the last q tile's dQ, if it comes late; and releases K and V.
+  // Computes the last q tile's dQ, if dQ is computed one tile later, and releases K and V.
   __device__ __forceinline__ void leave_block() {
     if constexpr (Need::dq && adds_late) part.add_dq(p, site, shared_dq);
     if constexpr (shares_ds && lags) {
@@ -582,7 +590,7 @@ struct ConsumerBwdSm90 {
       ++turn;
     }
     part.dismiss();
-    bulk_wait_read();  // shared memory lives no longer than the block
+    bulk_wait_read();  // shared memory ends with the block
   }
 
   // ---- finish ----
@@ -616,14 +624,14 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
     fence_async();
   }
   __syncthreads();
-  // The consumers would rather have the registers of dQ's writers, and with many sums do have them.
+  // With dQ's writers, the producer's warpgroup needs more registers. With many sums the consumers keep them.
   constexpr bool tight = !Shared::turns || (Needs<Spec, Config>::parameters && Config::tile_m == 128);
   constexpr int producer = tight ? 24 : 40, consumer = tight ? 240 : 232;
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
     registers_down<producer>();
-    // By one number that is visibly uniform to ptxas: with separate conditions it would spill in the
-    // consumers.
+    // Selects the warp's work by one number that ptxas knows to be uniform: with separate conditions it would
+    // spill in the consumers.
     const u32 worker = uniform(threadIdx.x / 32);
     if (worker == 0) {
       ProducerBwdSm90<Spec, Config>(p, maps, shared).run();

@@ -1,12 +1,12 @@
-// sm90/bwd/distance_grad_writer.cuh: deterministic backward of the sm90 family: a warp that adds sums of dS
-// by distance q - kv to parameter gradients.
+// sm90/bwd/distance_grad_writer.cuh: the warp that adds sums of dS by distance q - kv to parameter gradients,
+// in the deterministic backward of the sm90 family.
 //
 // It is the third warp of the producer's warpgroup. An exact sum (ops/reproducible_sum.cuh) takes two
-// additions to memory for each number, so numbers should be few. Each consumer warp leaves the sums of its 16
-// keys by the tile's queries in a row of shared memory, and arrives at `sums_full`. This warp adds up those
-// of all, in order, and what it keeps of earlier tiles, since a distance occurs in up to three q tiles of a
-// kv tile. Consumers may then write the next ones, while sums in which no further tile takes part go to
-// memory: tile_m numbers a tile.
+// additions to memory for each number, so there should be few numbers. Each consumer warp writes the sums of
+// its 16 keys and the tile's queries to a row of shared memory, and arrives at `sums_full`. This warp adds up
+// the rows of all warps in order. It also adds what it has kept of earlier tiles, since a distance occurs in
+// up to three q tiles of a kv tile. It then releases the rows for the next sums. Sums that no later tile
+// extends go to memory: tile_m numbers for each tile.
 #pragma once
 #include "sm90/bwd/parameter_grads_sm90.cuh"
 
@@ -16,7 +16,7 @@ struct SumsWriterSm90 {
   using Head = typename Spec::Head;
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, warps = Shared::warps;
-  // Number of groups of 32 distances: of a tile; of those that further tiles may extend.
+  // Numbers of groups of 32 distances: of a tile; of those that later tiles may extend; of the others.
   static constexpr int groups = Shared::sums_groups, kept = tile_n / 32, leaving = groups - kept;
 
   const LuattnParams &p;
@@ -25,9 +25,9 @@ struct SumsWriterSm90 {
   SequenceOf<Config> site;
   Head head;
   Acc acc;
-  int kv0, next_q;   // after the last tile, of which sums at distances from next_q - kv0 - tile_n on are
-                     // kept; -1: none are
-  int first;         // the ring's first group, for the next tile's first
+  int kv0, next_q;   // end of the last tile; sums at distances from next_q - kv0 - tile_n on are
+                     // kept; -1: none are kept
+  int first;         // position in the ring of the next tile's first group
   u32 turn, parity;  // kv tiles before this one; parity of the sums' barriers
   PipelineState<Config::stages> q;
 
@@ -46,18 +46,18 @@ struct SumsWriterSm90 {
   __device__ __forceinline__ float line(int warp, int i) const {
     return __uint_as_float(load_shared(shared.line(warp) + i * 4));
   }
-  // Group i of a tile's distances, from -tile_n on: the sum over all warps, whose keys are 16 apart.
+  // Sums group i of a tile's distances, which begin at -tile_n, over all warps. The warps' keys are 16 apart.
   __device__ __forceinline__ float all_lines(int i) const {
     float x = 0.f;
 #pragma unroll
     for (int warp = 0; warp < warps; ++warp) {
-      const int at = i * 32 - tile_n + 16 + warp * 16 + lane;  // in a row, which begins at distance -16
+      const int at = i * 32 - tile_n + 16 + warp * 16 + lane;  // index in the row, which begins at distance -16
       if (at >= 0 && at < Shared::line_floats) x += line(warp, at);
     }
     return x;
   }
-  // For a tile in one bucket (Spec::same_bucket) a row has a number for each lane, which all belong to one
-  // place.
+  // Sums the rows of a tile in one bucket (Spec::same_bucket). Such a row has one number for each lane, and
+  // all the numbers go to one gradient.
   __device__ __forceinline__ float same_bucket_lines() const {
     float x = 0.f;
 #pragma unroll
@@ -65,12 +65,12 @@ struct SumsWriterSm90 {
     return lanes_sum<32>(x);
   }
 
-  // Group i of the kept sums, in a ring.
+  // The address of group i of the kept sums, which are a ring.
   __device__ __forceinline__ u32 group_at(int i) const {
     const int stage = first + i;
     return shared.sums_kept() + ((stage < groups ? stage : stage - groups) * 32 + lane) * 4;
   }
-  // Adds get(i), for each group of a tile's distances, to the kept sums.
+  // Adds get(i), for each group i of a tile's distances, to the kept sums.
   template <class Get>
   __device__ __forceinline__ void keep(const Get &get) const {
 #pragma unroll 1
@@ -79,7 +79,7 @@ struct SumsWriterSm90 {
       store_shared(group_at(i), __float_as_uint(before + get(i)));
     }
   }
-  // Adds the first `out` groups, of distances from q0 - kv0 - tile_n on, to memory.
+  // Adds the first `out` groups, whose distances begin at q0 - kv0 - tile_n, to memory.
   __device__ __forceinline__ void add_groups(int q0, int out) {
 #pragma unroll 1
     for (int i = 0; i < out; ++i) {
@@ -106,7 +106,7 @@ struct SumsWriterSm90 {
     barrier_wait(shared.sums_full(), parity);
     parity ^= 1;
     if (Spec::may_be_same_bucket && tile.same_bucket()) {
-      const float all = same_bucket_lines();  // at distance 0, that of the tile's first query and key
+      const float all = same_bucket_lines();  // at the distance of the tile's first query and key
       keep([&](int i) { return i == kept && lane == 0 ? all : 0.f; });
     } else {
       keep([&](int i) { return all_lines(i); });

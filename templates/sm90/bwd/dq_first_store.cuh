@@ -1,20 +1,23 @@
-// sm90/bwd/dq_first_store.cuh: backward of the sm90 family without zeroing dq_acc: the first kv tile of a q
-// tile stores its part of dQ, the others add theirs. Three warps of the producer's warpgroup.
+// sm90/bwd/dq_first_store.cuh: first stores, which save zeroing dq_acc in the sm90 backward. The first kv
+// tile of a q tile stores its part of dQ, and the others add theirs. Three warps of the producer's warpgroup
+// do this.
 //
-// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) holds its state. The block
-// that changes UNCLAIMED to CLAIMED is the one that stores, and then changes it to STORED; luattn_finish
-// takes unclaimed q tiles as 0. Where a first store does not pay, prepare zeroes dq_acc and writes STORED.
+// A number in memory for each q tile of a head (turn_of; luattn_prepare zeroes it) holds the q tile's state.
+// The block that changes UNCLAIMED to CLAIMED stores its part, and then writes STORED. luattn_finish takes
+// unclaimed q tiles as 0. Where first stores do not pay, luattn_prepare zeroes dq_acc and writes STORED.
 //
-//   claims   one warp goes through the block's q tiles in order, and tells for each whether the block
-//            stores, or that others have stored, for which it waits: `claimed`
-//   stores   consumers leave dQ of such a tile in shared memory and arrive at `handed`. One of two warps,
-//            alternating, copies it to memory; it arrives at `taken` when the copy has been read, and writes
-//            STORED when it is complete, which takes longer than a tile
+//   claims   one warp goes through the block's q tiles in order. At the barrier `taken_first` it tells the
+//            consumers whether the block stores dQ of the tile or adds it; before they may add, it waits
+//            until
+//            another block has stored
+//   stores   the consumers leave dQ of a tile to store in shared memory and arrive at `handed`. Two warps
+//            alternate: one copies dQ to memory, arrives at `taken` when the copy has been read, and writes
+//            STORED when the copy is complete, which takes longer than a tile
 //
-// It claims when the tile's dS has been shared, which is equally long before its dQ is ready in all blocks:
-// so the first to claim has its dQ first, and others seldom wait. There is no deadlock in any order of
-// blocks: a block that waits for another's q tile claims none meanwhile, and what it has claimed before, its
-// consumers compute and store without any later claim.
+// A block claims a tile when the tile's dS has been shared. That is equally long before its dQ is ready in
+// all blocks, so the first block to claim has its dQ first, and others seldom wait. Blocks cannot deadlock in
+// any order: a block that waits for another's q tile claims none meanwhile, and its consumers compute and
+// store the tiles it has claimed before without a later claim.
 #pragma once
 #include "sm90/bwd/grad_staging.cuh"
 #include "work/dq_order.cuh"
@@ -29,7 +32,7 @@ struct DqFirstStoreSm90 {
   PipelineState<Config::stages> q;
   PipelineState<Shared::ds_slots> ds;
   u32 num_tiles;
-  // The states of q tiles first, first + 1, .. of a head, for lane 0, 1, .., as of some time ago.
+  // The states of q tiles first, first + 1, .. of a head, in lanes 0, 1, .. They may be out of date.
   int head, first;
   u32 known;
 
@@ -47,7 +50,7 @@ struct DqFirstStoreSm90 {
   }
 
  private:
-  // Acquire: later accesses of this thread come after what others did before they wrote the state.
+  // Loads a state with acquire: this thread's later accesses follow all that others did before they wrote it.
   LUATTN_FN u32 look(const u32 *first_store) {
     u32 x;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(first_store) : "memory");
@@ -81,7 +84,7 @@ struct DqFirstStoreSm90 {
       __syncwarp();
     }
   }
-  // Whether this block is to store; otherwise it has been done.
+  // Returns true if this block must store; otherwise returns false once another block has stored.
   __device__ __forceinline__ bool first_store(u32 *first_store) const {
     u32 before;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -93,7 +96,7 @@ struct DqFirstStoreSm90 {
     return false;
   }
   __device__ __forceinline__ void tell(u32 taken_first, bool stores) const {
-    fence_async_global();  // for blocks that add from now on
+    fence_async_global();  // orders the later adds of this block after the store
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(taken_first + 8), "r"(u32(stores)) : "memory");
     barrier_arrive(taken_first);
   }
@@ -111,7 +114,7 @@ struct DqStorerSm90 {
   __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), lane(int(threadIdx.x) % 32) {}
 
-  // Every second one, from `from` = 0 or 1 on.
+  // Handles every second stored dQ. `from` is 0 or 1, the first one.
   __device__ __forceinline__ void run(u32 from) {
 #pragma unroll 1
     for (u32 n = from;; n += 2) {
@@ -131,7 +134,7 @@ struct DqStorerSm90 {
   }
 
  private:
-  // A lane for the part of each consumer warp, as DqWriterSm90::add.
+  // Stores with one lane for the part of each consumer warp, as DqWriterSm90::add does.
   __device__ __forceinline__ void store(const StoreMessage &message) const {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,

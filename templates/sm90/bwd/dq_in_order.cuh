@@ -1,11 +1,11 @@
-// sm90/bwd/dq_in_order.cuh: deterministic backward of the sm90 family: two warps that add dQ from shared
-// memory to dq_acc in the dQ order, each for every other q tile.
+// sm90/bwd/dq_in_order.cuh: two warps that add dQ from shared memory to dq_acc in the dQ order, each for
+// every other q tile (deterministic backward of the sm90 family).
 //
-// They are the second and the fourth warp of the producer's warpgroup; adding a tile, and letting the next
-// block proceed, takes one about as long as computing a tile does. Consumers leave their parts of a tile's dQ
-// in shared memory and arrive at `dq_full`; only the writer waits for the semaphore, and for the additions to
-// complete before it passes it on. When TMA has read the parts it arrives at `dq_empty`. The producer's
-// messages, kept a few tiles longer for the writers, say which tiles they are.
+// They are the second and the fourth warp of the producer's warpgroup. To add a tile and let the next block
+// proceed takes a warp about as long as computing a tile takes. Consumers leave their parts of a tile's dQ in
+// shared memory and arrive at `dq_full`. Only the writer waits for the semaphore, and it passes the semaphore
+// on once its additions are complete. It arrives at `dq_empty` when TMA has read the parts. The producer's
+// messages, which are kept a few tiles longer for the writers, say which tiles these are.
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 #include "work/dq_order.cuh"
@@ -18,7 +18,7 @@ struct DqWriterSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
-  const u32 which;  // of the two
+  const u32 which;  // 0 or 1: which writer this is
   SequenceOf<Config> site;
   u32 num_tiles;  // q tiles before this one
 
@@ -30,8 +30,8 @@ struct DqWriterSm90 {
         site(params, 0, 0),
         num_tiles(0) {}
 
-  // A lane for the part of each consumer warp: 16 rows, and all channels or half of them. The first of a tile
-  // stores instead of adding.
+  // Adds dQ of a tile with one lane for the part of each consumer warp: 16 rows, and all channels or half of
+  // them. The first kv tile of a q tile stores instead of adding.
   __device__ __forceinline__ void add(int tile, int h, bool is_first) const {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
@@ -46,7 +46,7 @@ struct DqWriterSm90 {
     bulk_commit();
   }
 
-  // A tile, its semaphore, and the value that it waits for.
+  // A q tile, its semaphore, and the value to wait for.
   struct Turn {
     TileMessage tile;
     u32 *number;
@@ -58,8 +58,8 @@ struct DqWriterSm90 {
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
   __device__ __forceinline__ TileMessage message(u32 tile) const { return TileMessage::load(shared.turn_message(tile)); }
-  // dQ of the next tile; also of the other writer's: it cannot be overtaken, because the one after it is this
-  // one's.
+  // Waits for dQ of the next tile, even if it is the other writer's. dq_full cannot get ahead by two phases,
+  // because the tile after the next is this writer's.
   __device__ __forceinline__ void await_dq() const {
     barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1);
   }
@@ -94,7 +94,7 @@ struct DqWriterSm90 {
         bulk_wait();
         turn_pass(turn.number, kv_tile);
         awaited = false;
-      } else if (Shared::lags && !ends) {  // consumers have passed the next one, too
+      } else if (Shared::lags && !ends) {  // consumers have also passed the next tile
         turn = turn_in(message(num_tiles + 1), kv_tile);
         turn_await(turn.number, turn.before);
         awaited = true;

@@ -3,13 +3,13 @@
 #pragma once
 #include "sm90/bwd/bwd_pipeline.cuh"
 
-// A warp's part of dQ of a tile: its first row, and its head. Row WarpPart::no_dq: there is none.
+// A warp's part of dQ of a tile: its first row, and its head. Row WarpPart::no_dq: there is no dQ.
 struct DqPlace {
   int row, head;
 };
 
-// For a dQ that is to be stored: the q tile's first row, and its batch * heads + head. Row -1: there are no
-// more.
+// The message about a dQ to store: the first row of the q tile, and batch * heads + head. Row -1: no more dQ
+// follows.
 struct StoreMessage {
   int row, head;
   LUATTN_FN StoreMessage end() { return {-1, 0}; }
@@ -33,9 +33,9 @@ struct WarpPart {
 
   const Shared shared;
   const int group, warp, lane;
-  u32 num_handed = 0;  // with dQ order: parts of dQ that it has handed over, modulo 2
-  // With first stores: q tiles before this one, those of them that this block stores, whether its last is one
-  // of them.
+  u32 num_handed = 0;  // with dQ order: parts of dQ that the warp has handed over, modulo 2
+  // With first stores: the number of q tiles before this one, how many of them this block stores, and whether
+  // it stores the last one.
   u32 num_tiles = 0, num_stored = 0;
   bool stored = false;
 
@@ -54,8 +54,8 @@ struct WarpPart {
 
   // ---- dQ ----
 
-  // Stores it in shared memory, from which TMA adds it to memory: later, while products are in flight,
-  // because the fence takes a while.
+  // Stores dQ in shared memory. TMA adds it to memory later, while products are in flight, because the fence
+  // takes a while.
   __device__ __forceinline__ void share_dq(const float (&dq)[dq_cols / 2]) {
     const u32 slab = address() + lane * 16;
     await();
@@ -74,7 +74,7 @@ struct WarpPart {
              lane == 0 && width > 0 && at.row < site.q_end(p));
     bulk_commit();
   }
-  // Whether this part is to be added, and may be now; one to be stored goes to the warp that does it.
+  // Returns true if this part is to be added and may be added now. Hands a part to store to the storing warp.
   __device__ __forceinline__ bool is_added(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if (at.row < 0) return false;
     const u32 first_store = shared.taken_first(num_tiles);
@@ -90,7 +90,7 @@ struct WarpPart {
     barrier_arrive(shared.handed(num_stored));
     return false;
   }
-  // The storing warps may exit.
+  // Tells the storing warps to exit.
   __device__ __forceinline__ void dismiss() {
     if constexpr (claims) {
       await();
@@ -101,7 +101,7 @@ struct WarpPart {
       }
     }
   }
-  // Hands it to the warp that adds in order, also a part past the end; row -1 says that there is none.
+  // Row that says that there is no dQ.
   LUATTN_FN int no_dq(int q_end) { return turns || claims ? -1 : q_end; }
   __device__ __forceinline__ void hand_dq_over(const DqPlace &at) {
     fence_async();
@@ -133,7 +133,7 @@ struct WarpPart {
                lane < 16 && kv < site.kv_end(p));
     bulk_commit();
   }
-  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
+  // Stores the rows in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
   // luattn_finish.
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(const LuattnParams &p, const Sequence &site, void *dst,

@@ -1,8 +1,8 @@
 // sm90/bwd/parameter_grads_sm90.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the sm90
 // backward kernel.
 //
-// The consumers compute them from registers, each warp its own (ParameterSums), and sums of rows from the dS
-// stage in shared memory (RowSums). All sums have a fixed order. A deterministic kernel's consumers hand
+// Each consumer warp computes its own sums from registers (ParameterSums). Row sums are computed from the dS
+// stage in shared memory (RowSums). All sums have a fixed order. In a deterministic kernel, consumers hand
 // their distance sums to a warp that adds them (sm90/bwd/distance_grad_writer.cuh).
 #pragma once
 #include "arch/wgmma_transposed.cuh"
@@ -10,11 +10,12 @@
 #include "grads/parameter_grads.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 
-// A warp's additions to parameter gradients from its dS of a tile.
+// Adds a warp's dS of a tile to parameter gradients.
 //
-// Distance sums are computed along diagonals (DistanceSums). If their places are one for the whole tile
-// (Spec::same_bucket), that also holds for the consecutive tiles that follow, as far as they are in one
-// bucket: one sum serves them all. If places are adjacent in memory, TMA adds them, from the warp's dQ
+// Distance sums are computed along diagonals (DistanceSums). If a whole tile adds to one gradient
+// (Spec::same_bucket), one sum serves this tile and the consecutive tiles that follow in the same bucket. If
+// the gradients are adjacent in memory, TMA adds the sums, from the warp's dQ staging. Pair biases:
+// grads/pair_bias_grad.cuh.
 // staging. Pair biases: grads/pair_bias_grad.cuh.
 template <class Spec, class Config>
 struct ParameterSums {
@@ -29,31 +30,32 @@ struct ParameterSums {
   static constexpr bool same_bucket = distances && Spec::may_be_same_bucket;
   static constexpr bool hands = SharedBwdSm90<Spec, Config>::hands_sums;
   static constexpr bool in_line = distances && Spec::distance_step != 0 && !Config::deterministic;
-  // Sums that read dS in f32, and rounded.
+  // Kinds of sums that read dS in f32, and that read dS rounded to Elem.
   static constexpr bool in_f32 = distances || here, rounded = cols || linear || same_bucket;
 
-  // The warp's position. Passed to each call: as a member, it would keep the consumer out of registers.
+  // The warp's position. Passed to each call, because as a member it would keep the consumer out of
+  // registers.
   struct At {
     const LuattnParams &p;
     const SequenceOf<Config> &site;
     const typename Spec::Head &head;
     Acc &acc;
     int kv0, lane;
-    u32 slab;  // its dQ staging in shared memory
+    u32 slab;  // the warp's dQ staging in shared memory
     const SharedBwdSm90<Spec, Config> &shared;
     int stage;  // of Q
 
-    // hands: where the warp's sums lie for the warp that adds them.
+    // With `hands`: the row for this warp's sums, which the adding warp reads.
     __device__ __forceinline__ u32 line() const { return shared.line(int(threadIdx.x) / 32 - 4); }
 
     __device__ __forceinline__ Position kv_of(int half) const { return {kv0 + lane / 4, half * 8}; }
   };
 
   float col[2];
-  float same;          // sum of the latest tiles in one bucket, the last of which begins
-  int same_q;          // here
-  int line_first;      // of the places that TMA adds to next; no_line: none
-  u32 num_handed = 0;  // number of rows
+  float same;          // sum over the latest tiles in one bucket
+  int same_q;          // first query of the last of them
+  int line_first;      // first of the gradients that TMA adds to next, or no_line
+  u32 num_handed = 0;  // rows handed over
 
   __device__ __forceinline__ void enter_head() {
     col[0] = col[1] = same = 0.f;
@@ -72,7 +74,7 @@ struct ParameterSums {
     }
   }
 
-  // ---- in f32, once masks are applied ----
+  // ---- sums of dS in f32, after masks are applied ----
 
   __device__ __forceinline__ void add(const At &at, int q0, bool is_same_bucket,
                                       const float (&ds)[tile_m / 2]) {
@@ -80,7 +82,7 @@ struct ParameterSums {
     if constexpr (distances)
       if (!same_bucket || !is_same_bucket) add_distances(at, q0, ds);
   }
-  // If places are not adjacent, adds each by itself.
+  // Adds the gradients of a pair bias. If they are not adjacent in memory, adds each one by itself.
   __device__ __forceinline__ void add_pairs(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     if constexpr (Spec::pair_grads_pitched) {
       const PairSums<Spec, tile_m> pairs{at.p, at.site, at.head, q0, at.kv0, at.lane};
@@ -94,7 +96,7 @@ struct ParameterSums {
   }
   __device__ __forceinline__ void add_per_element(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const int q_base =
-        opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept since the scores
+        opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept from the scores
 #pragma unroll
     for (int j = 0; j < tile_m / 4; ++j)
 #pragma unroll
@@ -115,12 +117,12 @@ struct ParameterSums {
     }
     if constexpr (in_line)
       if (line_up(at, q0, sums)) return;
-#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // interleaved if they are few
+#pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // interleaved if there are few
     for (int i = 0; i < Sums::count; ++i)
       Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i),
                          at.acc);
   }
-  // Waits until the row's last sums have been read; what is written there is for the reader.
+  // Waits until the reader has read the row's previous sums, so that the row can be written again.
   __device__ __forceinline__ void await_line(const At &at) const {
     const u32 tiles = Config::stages % 2 == 0 ? u32(at.stage) : num_handed;  // before this one, modulo 2
     barrier_wait(at.shared.sums_empty(), tiles & 1 ^ 1);
@@ -129,9 +131,9 @@ struct ParameterSums {
     barrier_arrive(at.shared.sums_full());
     ++num_handed;
   }
-  // Writes sums at distances from -15 to tile_m - 1 to the slab, in the order of their places, with zeros up
-  // to multiples of 16 bytes on either side. False: some place lies outside its axis, or a zero outside the
-  // gradient.
+  // Writes the sums at distances from -15 to tile_m - 1 to the slab, in the order of their gradients in
+  // memory, with zeros up to multiples of 16 bytes on either side. Returns false if a gradient lies outside
+  // its axis, or a zero outside the gradient tensor.
   static constexpr int line_wide = tile_m + 15, line_count = (line_wide + 6) / 4 * 4, no_line = int(1u << 31);
   template <class Sums>
   __device__ __forceinline__ bool line_up(const At &at, int q0, const Sums &sums) {
@@ -148,13 +150,13 @@ struct ParameterSums {
     __syncwarp();
     const u32 zero_at = line_at(at) + (lead + below) * 4;  // of distance 0
 #pragma unroll
-    for (int i = 0; i < Sums::count; ++i)  // lanes have distances past both ends, too, whose sums are zeros
+    for (int i = 0; i < Sums::count; ++i)  // lanes also have distances past both ends, with zero sums
       store_shared(zero_at + step * 4 * Sums::distance(i, at.lane),
                    __float_as_uint(sums.x[i] != 0.f ? sums.x[i] * line.factor : 0.f));
     if (at.lane < 4) store_shared(zero_at - step * 4 * (17 + at.lane), 0);
     return true;
   }
-  // In the slab, after room for zeros that are not needed.
+  // The address in the slab, after room for zeros that TMA does not add.
   LUATTN_FN u32 line_at(const At &at) { return at.slab + 64; }
   // Called once the slab's stores are fenced.
   __device__ __forceinline__ void send_line(const At &at) const {
@@ -163,8 +165,8 @@ struct ParameterSums {
     bulk_commit();
   }
 
-  // As PairSums, but each row is located by itself: so not for zeros, whose row may not exist. False: some
-  // place lies outside its axis, or four of them do not begin at a multiple of 16 bytes.
+  // Works as PairSums, but locates each row by itself, so it skips zeros, whose row may not exist. Returns
+  // false if a gradient lies outside its axis, or if four of them do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
@@ -176,8 +178,8 @@ struct ParameterSums {
               key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
 #pragma unroll
     for (int octet = 0; octet < tile_m / 8; ++octet) {
-      float low[2], high[2];  // of the keys of two lanes that differ in bit 3, at queries that differ in bit
-                              // 2
+      float low[2], high[2];  // keys of two lanes that differ in bit 3, at queries that
+                              // differ in bit 2
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float a = ds[octet * 4 + k], b = ds[octet * 4 + 2 + k];
@@ -192,7 +194,7 @@ struct ParameterSums {
     }
     return true;
   }
-  // Adds those of keys kv to kv + 3.
+  // Adds the gradients of keys kv to kv + 3.
   __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
                                            float x3) const {
     if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
@@ -204,7 +206,7 @@ struct ParameterSums {
                  : "memory");
   }
 
-  // ---- rounded ----
+  // ---- sums of rounded dS ----
 
   __device__ __forceinline__ void add_rounded(const At &at, int q0, bool is_same_bucket,
                                               const u32 (&ds)[tile_m / 16][4]) {
@@ -239,15 +241,15 @@ struct ParameterSums {
   }
 };
 
-// Sums of rows of dS over a consumer's part of it: by products with ones, next to dQ's, of the rounded dS in
-// shared memory. They are computed with dQ, a tile late if that is.
+// Row sums of a consumer's part of dS. They are products of the rounded dS in shared memory with ones, issued
+// together with dQ's product, and one tile late if dQ is.
 template <class Spec, class Config>
 struct RowSums {
   using Elem = typename Config::Elem;
   static constexpr bool wanted = Needs<Spec, Config>::parameters && (Spec::parameter_sums & SUM_ROW) != 0;
   float sum[wanted ? 4 : 1];
 
-  // The product; ds: 64 rows, of keys in Boxes boxes that are `across` bytes apart.
+  // Issues the product. `ds` has 64 rows; their keys are in Boxes boxes that are `across` bytes apart.
   template <int Boxes>
   __device__ __forceinline__ void issue(u32 ds, int across, u32 ones) {
     const u64 a = wgmma_operand(ds, 0), b = u64(128 >> 4) << 16 | ones >> 4;
@@ -255,7 +257,7 @@ struct RowSums {
 #pragma unroll
     for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
   }
-  // Adds the sums of the warp's 16 rows from q0 on to memory. `head` is that of site.h.
+  // Adds the sums of the warp's 16 rows from q0 on to memory. `head` belongs to site.h.
   __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site,
                                       const typename Spec::Head &head, int h, int q0, int lane, typename Spec::Acc &acc) const {
     const int q = q0 + lane % 4 * 8 + lane / 4;

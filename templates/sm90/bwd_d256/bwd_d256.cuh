@@ -1,17 +1,17 @@
-// sm90/bwd_d256/bwd_d256.cuh: the backward main kernel of the sm90 family for head dims above 128. As
-// sm90/bwd/bwd_sm90.cuh: dk, dv, and dq by atomic adds; f16 or bf16, wgmma with f32 accumulation, TMA.
-// sm_90a only.
+// sm90/bwd_d256/bwd_d256.cuh: the main backward kernel of the sm90 family for head dims above 128. Like
+// sm90/bwd/bwd_sm90.cuh, it computes dk, dv, and dq by atomic adds, in f16 or bf16, by wgmma with f32
+// accumulation and TMA. sm_90a only.
 //
-// Grid: persistent, one block for each multiprocessor, or two for each kv tile of each kv head if there are
-// fewer, in clusters of two. A cluster draws kv tiles of 128 positions, or shares of their q tiles
-// (KvTileScheduler). A block has 64 of the positions. Additions of 64 positions to dq_acc would be the
-// bottleneck; so each block sends its dS to the other, and computes dQ of half of the channels over the 128
-// positions of both.
+// Grid: persistent, in clusters of two blocks. There is one block per multiprocessor, or two per kv tile of
+// each kv head if that is fewer. A cluster draws kv tiles of 128 positions, or shares of their q tiles
+// (KvTileScheduler), and each of its blocks has 64 of the positions. If each block added dQ of its 64
+// positions to dq_acc, the additions would be the bottleneck. So each block sends its dS to the other one,
+// and computes dQ of half of the channels over all 128 positions.
 //
-// Four warpgroups: dk and dv of 64 positions are the accumulators of one each. README.md shows the timing,
-// the barriers and the registers.
-//   load     one warp loads K and V, and then dO, row numbers and Q tile by tile; another sends dS:
-//            sm90/bwd_d256/d256_producer.cuh; one sums dS for parameter gradients:
+// A block has four warpgroups, because the accumulators of dk of 64 positions fill the registers of one, and
+// so do those of dv. README.md shows the timing, the barriers and the registers.
+//   load     one warp loads K and V, then dO, row numbers and Q tile by tile; another warp sends dS:
+//            sm90/bwd_d256/d256_producer.cuh. A third sums dS for parameter gradients:
 //            sm90/bwd_d256/parameter_grads_d256.cuh
 //   scores   S^T = K Q^T   dP^T = V dO^T, with V in registers   P^T, dS^T = Spec::grad, element by element,
 //            rounded to shared memory, dS also to the other block's   dQ = dS K, added to p.scratch.dq_acc:
@@ -19,10 +19,11 @@
 //   values   dV += P^T dO
 //   keys     dK += dS^T Q
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; TMA pads them with zeros to a
-//   multiple of 64. tile_m = tile_n = 64, threads = 512; stages: stages for Q and dO, at
+// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; TMA pads them with zeros
+// to
+//   a multiple of 64. tile_m = tile_n = 64, threads = 512. `stages` is the number of stages of Q and dO, at
 //   least 2.
-// Dynamic shared memory: BwdD256Layout of abi/shared_memory.h; and 4 * num_acc * 4 bytes static.
+// Dynamic shared memory: BwdD256Layout of abi/shared_memory.h. Static shared memory: 4 * num_acc * 4 bytes.
 #pragma once
 #include "sm90/bwd_d256/d256_dq_in_order.cuh"
 #include "sm90/bwd_d256/d256_producer.cuh"
@@ -42,7 +43,8 @@ struct SumsD256 {
   const LuattnParams &p;
   const Shared shared;
   const int rank, lane, warp;
-  // Products of 128 channels, and one of 64: ptxas takes no wider ones in a kernel of 512 threads.
+  // Products are 128 channels wide, and one may be 64 wide: in a kernel of 512 threads ptxas accepts no wider
+  // ones.
   static constexpr int pairs = boxes / 2;
   static constexpr bool odd = boxes % 2 != 0;
   float sum[pairs + odd][64];
@@ -148,7 +150,7 @@ struct SumsD256 {
       }
     }
   }
-  // The same in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
+  // Stores the rows in f32 and unscaled, to [num_splits][batch][heads_kv] in the layout of ResultGroups, for
   // luattn_finish.
   __device__ __forceinline__ void store_accumulator(void *dst, const D256Message &block) const {
     const int kv0 = first_row(block);

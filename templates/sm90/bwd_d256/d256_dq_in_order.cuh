@@ -1,11 +1,11 @@
-// sm90/bwd_d256/d256_dq_in_order.cuh: deterministic backward of the sm90 family for head dims above 128: a
-// warp that waits for the block's place in the dQ order, and passes the semaphore on.
+// sm90/bwd_d256/d256_dq_in_order.cuh: the warp that waits for the block's place in the dQ order and passes
+// the semaphore on (deterministic sm90 backward for head dims above 128).
 //
 // It is the third warp of the loading warpgroup. Each block of a cluster adds its own channels of dQ, from
-// registers, so each has semaphores of its own. The sender of dS tells which tile is next (`turn_told`), a
-// tile ahead of its dQ. When the semaphore has the awaited value this warp arrives at `turn`; the scores'
-// threads then add, or store if they are the first, and arrive at `dq_added`. This warp waits until their
-// additions are in memory, while they compute the next tile.
+// registers, so each block has its own semaphores. One tile ahead of the tile's dQ, the sender of dS names
+// the next tile at `turn_told`. When the semaphore reaches the awaited value, this warp arrives at `turn`.
+// The threads of the scores' warpgroup then add their dQ, or store it if they are the first, and arrive at
+// `dq_added`. This warp waits until their additions are in memory, while they compute the next tile.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 #include "work/dq_order.cuh"
@@ -15,7 +15,7 @@ struct DqInOrderD256 {
   using Shared = SharedD256<Spec, Config>;
   static constexpr int tile_m = Config::tile_m, tile_n = 2 * Config::tile_n;
 
-  // A tile, its semaphore, and the value that it waits for.
+  // A q tile, its semaphore, and the value to wait for.
   struct Turn {
     D256Message tile;
     u32 *number;
@@ -26,7 +26,7 @@ struct DqInOrderD256 {
   const Shared shared;
   const int rank;
   PipelineState<2> message;
-  u32 parity;  // of the additions' barrier
+  u32 parity;  // of dq_added
 
   __device__ __forceinline__ DqInOrderD256(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), rank(cluster_rank()), message(0), parity(0) {}
@@ -42,7 +42,7 @@ struct DqInOrderD256 {
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), tile.kv_tile())};
   }
   __device__ __forceinline__ void give(const Turn &turn) const {
-    if (threadIdx.x % 32 == 0) {  // the thread that has waited for it
+    if (threadIdx.x % 32 == 0) {  // the thread that has waited for the semaphore
       store_shared(shared.is_first(), turn.before == 0);
       barrier_arrive(shared.turn());
     }

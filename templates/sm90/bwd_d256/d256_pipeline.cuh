@@ -1,17 +1,17 @@
 // sm90/bwd_d256/d256_pipeline.cuh: the pipeline of the sm90 backward kernel for head dims above 128: shared
-// memory, and the barriers between its warpgroups. It shares messages and the walk of
-// sm90/bwd/bwd_pipeline.cuh.
+// memory, and the barriers between its warpgroups. Uses the walk over q tiles of sm90/bwd/bwd_pipeline.cuh.
 #pragma once
 #include "arch/cluster.cuh"
 #include "arch/wgmma_transposed.cuh"
 #include "sm90/bwd/bwd_pipeline.cuh"
 
-// As wgmma_operand. In a cluster, shared-memory addresses include the block's rank, for which a matrix
-// descriptor has no room.
+// Does the same as wgmma_operand, for a block of a cluster. There shared-memory addresses include the block's
+// rank, which does not fit into a matrix descriptor.
 LUATTN_FN u64 block_operand(u32 address, u32 across) { return wgmma_operand(address & 0x3ffff, across); }
 
-// The message of a stage of Q or dO, written before the producer arrives at `q_full` or `do_full`: a q tile;
-// V of a kv tile (in a stage of dO); that a kv tile has no q tiles (in both); or END (in both).
+// The message of a stage of Q or dO, which the producer writes before it arrives at `q_full` or `do_full`.
+// TILE: the stage has a q tile. VALUES: it has V of a kv tile (a stage of dO only). NOTHING: the kv tile has
+// no q tiles (both stages). END: no more tiles follow (both stages).
 struct D256Message {
   enum Kind { TILE, VALUES, NOTHING, END };
   u32 bits, head;
@@ -46,10 +46,11 @@ struct D256Message {
 };
 static_assert(LUATTN_MAX_SPLITS <= 64);
 
-// Shared memory of one block of a cluster: its K, and the channels of the peer's K for which it computes dQ;
-// stages for Q and dO; P, and two stages each for dS and for the peer's dS, each a row of 64 positions for
-// each query; row numbers of each stage of dO; barriers and tile messages. Tiles are boxes of 64 channels by
-// 64 rows. V of a kv tile takes a stage of dO, ahead of its q tiles, until the scores have it in registers.
+// Shared memory of one block of a cluster: its K; the channels of the peer's K for which it computes dQ;
+// stages for Q and dO; P; two stages for dS and two for the peer's dS, with a row of 64 positions for each
+// query; row numbers for each stage of dO; barriers and tile messages. Tiles are boxes of 64 channels by 64
+// rows. V of a kv tile takes a stage of dO, ahead of the q tiles, until the scores' warpgroup has it in
+// registers.
 template <class Spec, class Config>
 struct SharedD256 {
   using Row = typename Spec::Row;
@@ -58,9 +59,9 @@ struct SharedD256 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int box = 64 * 128;  // bytes
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int most_dq = (boxes + 1) / 2;  // the most boxes of dQ that a block computes
-  static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;        // computed by a warp from
-                                                                                  // dS
+  static constexpr int most_dq = (boxes + 1) / 2;  // maximum number of boxes of dQ in a block
+  static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;        // summed by a warp
+                                                                                  // from dS
   static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::dq_in_order;
   static constexpr bool has_rows = !__is_empty(Row);
   static constexpr BwdD256Layout layout =
@@ -109,9 +110,9 @@ struct SharedD256 {
   __device__ __forceinline__ u32 ds_full(int stage) const { return ticket() + 64 + stage * 32; }
   __device__ __forceinline__ u32 ds_empty(int stage) const { return ds_full(stage) + 8; }
   __device__ __forceinline__ u32 peer_ds_full(int stage) const { return ds_full(stage) + 16; }
-  // dK of this tile may be computed now. One for each dS stage, as the scores may be two tiles ahead.
+  // Completes when dK of a tile may be computed. Each dS stage has one, as scores may be two tiles ahead.
   __device__ __forceinline__ u32 keys_turn(int stage) const { return ds_full(stage) + 24; }
-  // For a deterministic kernel: see sm90/bwd_d256/d256_dq_in_order.cuh.
+  // Barriers of deterministic kernels (sm90/bwd_d256/d256_dq_in_order.cuh).
   __device__ __forceinline__ u32 turn_message(int stage) const { return ds_full(2) + stage * 16; }
   __device__ __forceinline__ u32 turn_told(int stage) const { return turn_message(2) + stage * 8; }
   __device__ __forceinline__ u32 turn() const { return turn_message(2) + 16; }
@@ -119,8 +120,8 @@ struct SharedD256 {
   __device__ __forceinline__ u32 is_first() const { return turn_message(2) + 32; }
   __device__ __forceinline__ u32 turn_read(int stage) const { return turn_message(2) + 40 + stage * 8; }
 
-  // Arrivals that end a phase: the producer's, or one of each warp that is done, in both blocks if the stage
-  // is filled for both.
+  // Sets how many arrivals complete a phase: that of the producer, or one of each warp that is done with the
+  // stage, in both blocks if the stage is filled for both.
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < stages; ++i) {
       barrier_init(q_full(i), 1);
@@ -134,7 +135,7 @@ struct SharedD256 {
     barrier_init(k_empty(), 4);
     barrier_init(p_full(), 4);
     barrier_init(p_empty(), 4);
-    if constexpr (needs_ds) {  // ptxas crashes on a barrier of no arrivals
+    if constexpr (needs_ds) {  // ptxas crashes on a barrier without arrivals
       for (int i = 0; i < 2; ++i) {
         barrier_init(ds_full(i), 4);
         barrier_init(ds_empty(i), (Need::dk ? 4 : 0) + (Need::dq ? 8 : 0) + (sums != 0 ? 1 : 0));
@@ -153,7 +154,7 @@ struct SharedD256 {
     barrier_init_done();
   }
 
-  // The boxes of dQ that block `rank` computes: the first ones the first block, the rest the second.
+  // The boxes of dQ that block `rank` computes: rank 0 the first ones, rank 1 the rest.
   LUATTN_FN int first_dq(int rank) { return rank == 0 ? 0 : boxes / 2 + (boxes > 1 ? boxes % 2 : 0); }
   LUATTN_FN int num_dq(int rank) { return boxes / 2 + (rank == 0 ? boxes % 2 : 0); }
 };

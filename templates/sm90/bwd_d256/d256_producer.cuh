@@ -1,5 +1,5 @@
-// sm90/bwd_d256/d256_producer.cuh: the two warps of sm90/bwd_d256/bwd_d256.cuh that move data by TMA: the
-// producer, from memory, and the sender of dS, to the other block of the cluster.
+// sm90/bwd_d256/d256_producer.cuh: the two warps of sm90/bwd_d256/bwd_d256.cuh that copy data. The producer
+// loads tiles from memory by TMA, and the sender copies dS to the other block of the cluster.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
@@ -15,7 +15,7 @@ struct ProducerD256 {
   SequenceOf<Config> site;
   typename Spec::Head head;
   PipelineState<Config::stages> q, dout;
-  u32 draws, kv_tiles;  // of this block: draws; kv tiles that have q tiles
+  u32 draws, kv_tiles;  // counts of this block: draws; kv tiles that have q tiles
 
   __device__ __forceinline__ ProducerD256(const LuattnParams &params, const LuattnTensorMaps &m,
                                           const Shared &s)
@@ -29,7 +29,7 @@ struct ProducerD256 {
         draws(0),
         kv_tiles(0) {}
 
-  // One block of the cluster draws and tells the other.
+  // One block of the cluster draws a kv tile and sends its number to the other block.
   __device__ __forceinline__ u32 draw(const KvTileScheduler<Spec, Config, 2> &tickets) {
     const u32 parity = draws++ & 1;
     u32 ticket = 0;
@@ -53,7 +53,7 @@ struct ProducerD256 {
     return uniform(ticket);
   }
 
-  // Fills the next stage of dO with V, or with nothing.
+  // Fills the next stage of dO with V, or only with a message.
   __device__ __forceinline__ void load_v(const KvBlock &at, D256Message::Kind kind) {
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     if (elected()) {
@@ -71,7 +71,7 @@ struct ProducerD256 {
     if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.stage));
     dout.advance();
   }
-  // Tells that a kv tile has no q tiles, or that there are no more.
+  // Sends the message that a kv tile has no q tiles, or that there are no more kv tiles.
   __device__ __forceinline__ void tell(const KvBlock &at, D256Message::Kind kind) {
     load_v(at, kind);
     barrier_wait(shared.q_empty(q.stage), q.parity);
@@ -81,8 +81,8 @@ struct ProducerD256 {
     }
     q.advance();
   }
-  // Loads K, which counts as part of the first Q: the channels of which the other block computes dQ as soon
-  // as the previous kv tile has its last scores.
+  // Loads K, whose bytes count for the barrier of the first Q. The channels for which the other block
+  // computes dQ are free, and loaded, as soon as the last scores of the previous kv tile are computed.
   __device__ __forceinline__ void load_k(const KvBlock &at) const {
     const RowBox rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll 1
@@ -95,7 +95,7 @@ struct ProducerD256 {
           tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, rows.row, at.h, rows.entry);
     }
   }
-  // Loads dO, which is free earlier and needed earlier, and Q.
+  // Loads dO and then Q. A stage of dO is free earlier and needed earlier.
   __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
     const D256Message message = D256Message::of(D256Message::TILE, at, tile, site.h, ends);
@@ -179,9 +179,10 @@ struct ProducerD256 {
   }
 };
 
-// Sends dS of each tile to the other block, as soon as it is ready: by a separate warp, so that the scores'
-// threads do not wait for each other's. Like all readers of a message, its lanes release Q. With the other
-// block's first dS of a kv tile it loads the channels of the other's K for which this block computes dQ.
+// Sends dS of each tile to the other block as soon as it is ready. A separate warp does this, so that the
+// threads of the scores' warpgroup do not wait for one another. Its lanes release Q, as all readers of a
+// message do. With the other block's first dS of a kv tile, it also loads the channels of that block's K for
+// which this block computes dQ.
 template <class Spec, class Config>
 struct SenderD256 {
   using Shared = SharedD256<Spec, Config>;
@@ -202,13 +203,14 @@ struct SenderD256 {
       }
       if (message.is(D256Message::TILE)) {
         const u32 full = shared.peer_ds_full(ds.stage);
-        if (begins) {  // all dQ of the previous kv tile is complete, so that no phase of the barrier is in
-                       // progress
+        if (begins) {  // All dQ of the previous kv tile is complete, so no phase of the
+                       // barrier is in progress.
           barrier_wait(shared.k_empty(), parity);
           parity ^= 1;
           if (elected()) load_peer_k(p, maps, shared, message, full, rank);
         }
-        // Arrives after its own block's dS, which the scores' threads read together with the other's.
+        // Sends only after this block's own dS is complete, because the scores' warpgroup reads both
+        // together.
         barrier_wait(shared.ds_full(ds.stage), ds.parity);
         if (elected()) {
           barrier_arrive_expect(full, Shared::box);
@@ -224,7 +226,7 @@ struct SenderD256 {
   }
 
  private:
-  // Tells the next tile to the warp that waits for semaphores.
+  // Names the next tile to the warp that waits for semaphores.
   LUATTN_FN void tell_turns(const Shared &shared, const D256Message &message, const PipelineState<2> &ds) {
     barrier_wait(shared.turn_read(ds.stage), ds.parity ^ 1);
     if (elected()) {

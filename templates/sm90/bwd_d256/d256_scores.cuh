@@ -1,9 +1,10 @@
-// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh: computes scores and dP
-// of each q tile, from them P and dS, which it leaves in shared memory for the others' products, and dQ.
+// sm90/bwd_d256/d256_scores.cuh: the scores' warpgroup of sm90/bwd_d256/bwd_d256.cuh. It computes S and dP of
+// each q tile, turns them into P and dS, writes these to shared memory for the other warpgroups' products,
+// and computes dQ.
 #pragma once
 #include "sm90/bwd_d256/d256_pipeline.cuh"
 
-// A tile whose dQ is to be computed: its first query, -1: none; batch and head in one number.
+// A tile whose dQ is to be computed: its first query (-1 for no tile), and its batch and head as one number.
 struct DqPlace {
   int row, plane;
 };
@@ -25,11 +26,11 @@ struct ScoresD256 {
   static constexpr int D = Config::head_dim;
   static constexpr int cols = tile_m / 4;  // a thread's scores in each of its two kv rows
   static constexpr bool needs_ds = Shared::needs_ds, needs_dp = needs_ds || Need::parameters;
-  // If grad has no side effect, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = grad_adds && Spec::num_acc > 0;
 
-  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // peeks, each before the wait for it
+  enum { P_EMPTY, DS_EMPTY, DS_HERE, DO_FULL };  // barrier peeks, each before the wait for that barrier
 
   const LuattnParams &p;
   const Shared shared;
@@ -41,8 +42,8 @@ struct ScoresD256 {
   Acc acc;
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
-  u32 parity;          // of the phases of P
-  u32 turn_parity;     // of the semaphore's barrier, in a deterministic kernel
+  u32 parity;          // of p_full and p_empty
+  u32 turn_parity;     // of turn(), in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
   using Lines = LineTerms<Spec, cols / 2, 8>;
@@ -76,7 +77,7 @@ struct ScoresD256 {
 
   // ---- products ----
 
-  // Loads V of the next kv tile that has q tiles. False: there are no more.
+  // Loads V of the next kv tile that has q tiles. Returns false if there is none.
   __device__ __forceinline__ bool enter_block() {
     D256Message message;
 #pragma unroll 1
@@ -105,7 +106,7 @@ struct ScoresD256 {
     barrier_wait(shared.q_full(q.stage), q.parity);
     return D256Message::load(shared.q_message(q.stage));
   }
-  // For the awaited tile: issues its dots, and loads from memory while they are in flight.
+  // Issues S of the awaited tile, and loads from memory while the product is in flight.
   __device__ __forceinline__ void issue_dots(D256Message tile) {
     const u64 a = block_operand(shared.k(), 0), b = block_operand(shared.q(q.stage), 0);
     wgmma_fence();
@@ -120,7 +121,7 @@ struct ScoresD256 {
       lines.load(p, at, Spec::head(p, at), tile.index() * tile_m, kv0, lane, 0);
     }
   }
-  // Peeked: the barrier was peeked at earlier.
+  // Issues dP. With Peeked, the barrier was peeked at earlier.
   template <bool Peeked = false>
   __device__ __forceinline__ void issue_dp() {
     if constexpr (Peeked)
@@ -145,7 +146,7 @@ struct ScoresD256 {
     wgmma_arrived(s);
     if constexpr (needs_dp) wgmma_arrived(dp);
   }
-  // Box number `i` of this block's share of dQ: over its own positions, then over the other block's.
+  // Issues box `i` of this block's share of dQ: over its own positions, then over the other block's.
   __device__ __forceinline__ void issue_dq(float (&dq)[32], int i) const {
     const u64 own = block_operand(shared.k() + (Shared::first_dq(rank) + i) * box, 0),
               peer = block_operand(shared.peer_k() + i * box, 0);
@@ -154,7 +155,7 @@ struct ScoresD256 {
     Wgmma<Elem, 64>::turned64(dq, block_operand(shared.peer_ds(before.stage), 0), peer, 1);
     wgmma_commit();
   }
-  // In a deterministic kernel: waits for the block's place in the tile's dQ order. True: it is the first.
+  // In a deterministic kernel, waits for the block's place in the dQ order. Returns whether it is the first.
   __device__ __forceinline__ bool await_turn(DqPlace tile) {
     if constexpr (!Shared::turns) return false;
     if (tile.row < 0) return false;
@@ -162,7 +163,7 @@ struct ScoresD256 {
     turn_parity ^= 1;
     return load_shared(shared.is_first()) != 0;
   }
-  // Adds the warp's 16 rows of it to memory, if there is a tile.
+  // Adds the warp's 16 rows of box `i` of dQ to memory, if there is a tile.
   __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
     float *to = static_cast<float *>(p.scratch.dq_acc) +
@@ -177,9 +178,9 @@ struct ScoresD256 {
           add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
       }
   }
-  // dQ of a tile, if there is one, an iteration after its dS, which has had time to arrive. Additions to
-  // memory are issued while products are in flight. Next: dP of another tile follows. leaves: nothing more is
-  // computed from K.
+  // Computes dQ of a tile, if there is one. This happens one iteration after the tile's dS, so that the other
+  // block's dS has had time to arrive. Additions to memory are issued while products are in flight. With
+  // Next, dP of another tile follows. `leaves` says that nothing more is computed from K.
   template <bool Next>
   __device__ __forceinline__ void compute_dq(DqPlace tile, bool leaves = false) {
     constexpr bool two = Shared::most_dq > 1;
@@ -212,7 +213,7 @@ struct ScoresD256 {
 
   // ---- elements ----
 
-  // kv_end: kv_len, or 0 for a query that does not exist.
+  // kv_end is kv_len, or 0 for a query that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int half, int at, int kv, int kv_end) const {
     bool kept = kv < kv_end;
     if constexpr (Spec::has_mask) kept = kept & Spec::keep(p, site, head, row, col[half], at, kv);
@@ -231,7 +232,9 @@ struct ScoresD256 {
   }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
-  // Bit j of a half: whether column j of the thread is kept there. Rolled if a hook is long.
+  // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
+  // because
+  // a hook may be long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
@@ -241,7 +244,7 @@ struct ScoresD256 {
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
     }
   }
-  // Numbers of columns j and j + 1.
+  // Loads the row numbers of columns j and j + 1.
   __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
@@ -250,7 +253,7 @@ struct ScoresD256 {
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
-  // Arguments of grad besides the products.
+  // The term of a score that bias rows or distances give, an argument of grad.
   using Distances = DistanceTerms<Spec, 2, cols / 2, true>;
   __device__ __forceinline__ float term(const Distances &distances, int half, int j) const {
     if constexpr (Lines::any)
@@ -258,7 +261,7 @@ struct ScoresD256 {
     else
       return distances.get(half, j / 2, j % 2);
   }
-  // Turns dots and dP into P and dS. Masked: only where the mask keeps the element.
+  // Turns S and dP into P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
@@ -279,7 +282,7 @@ struct ScoresD256 {
       }
     }
   }
-  // Zeroes P and dS where the mask drops the element.
+  // Zeroes P and dS of elements that the mask drops.
   __device__ __forceinline__ void drop(int q0) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, keep);
@@ -309,7 +312,7 @@ struct ScoresD256 {
       if (tile.masked()) drop(q0);
     }
   }
-  // Stores P or dS of this warp, rounded, in a shared tile with a row for each query.
+  // Stores this warp's P or dS, rounded, in a shared tile that has one row per query.
   __device__ __forceinline__ void share(u32 tile, const float (&x)[tile_m / 2]) const {
     const int row = lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
     const u32 to = tile + row * 128 + ((chunk ^ lane % 8) << 4);
@@ -324,7 +327,7 @@ struct ScoresD256 {
 
   // ---- a q tile ----
 
-  // Computes the elements and stores them for the other warpgroups.
+  // Computes P and dS, and stores them for the other warpgroups.
   __device__ __forceinline__ void hand_on(D256Message tile) {
     if constexpr (Need::dv) barrier_peek<P_EMPTY>(shared.p_empty(), parity ^ 1);
     if constexpr (needs_ds) barrier_peek<DS_EMPTY>(shared.ds_empty(ds.stage), ds.parity ^ 1);
@@ -351,7 +354,8 @@ struct ScoresD256 {
     parity ^= 1;
   }
 
-  // After a kv tile's last q tile: dQ of the previous one, and V of the next kv tile. False: there is none.
+  // Ends a kv tile after its last q tile: computes dQ of the q tile before that, and loads V of the next kv
+  // tile. Returns false if there is none.
   __device__ __forceinline__ bool leave_block(DqPlace last) {
     if constexpr (reduces_acc) flush_block<Spec, 128, 128>(p, site, head, acc);
     if constexpr (Need::dq) {
@@ -374,7 +378,7 @@ struct ScoresD256 {
     for (;;) {
       if (int(tile.head) != h) {
         enter_head(h = int(tile.head));
-        asm volatile("");  // keeps this a branch: as a select it would cost its latency for each tile
+        asm volatile("");  // keeps this a branch: a select would cost its latency for each tile
       }
       const bool leaves = tile.ends_block();
       if (leaves && lane == 0) barrier_arrive(shared.k_scored());

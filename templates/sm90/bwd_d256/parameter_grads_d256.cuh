@@ -1,11 +1,12 @@
-// sm90/bwd_d256/parameter_grads_d256.cuh: backward of the sm90 family for head dims above 128: a warp that
-// sums dS for parameter gradients (contract/grad.cuh).
+// sm90/bwd_d256/parameter_grads_d256.cuh: the warp that sums dS for parameter gradients (contract/grad.cuh),
+// in the sm90 backward for head dims above 128.
 //
-// It is the fourth warp of the loading warpgroup. The scores' threads have no registers for sums; the rounded
-// dS tile is in shared memory for the products that follow, and this warp reads it there, in blocks of 8
-// queries by 8 keys. All sums are products, with ones, with queries' numbers, or with the identity, which
-// adds up the blocks on one diagonal. It adds to memory, exactly in a deterministic kernel, 64 numbers a tile
-// for distances or queries, and 64 a kv tile for keys; or one for each score.
+// It is the fourth warp of the loading warpgroup. The scores' warpgroup has no registers for sums. But the
+// rounded dS tile is in shared memory for the products that follow, and this warp reads it there, in blocks
+// of 8 queries by 8 keys. All sums are products: with ones, with the queries' numbers, or with the identity,
+// which adds up the blocks on a diagonal. The warp adds 64 numbers per tile to memory for distances or
+// queries, 64 per kv tile for keys, or one per score for pair biases. In a deterministic kernel the additions
+// are exact.
 #pragma once
 #include "arch/mma.cuh"
 #include "grads/pair_bias_grad.cuh"
@@ -31,11 +32,11 @@ struct ParametersD256 {
   Head head;
   Acc acc;
   int kv0;
-  float col[2];  // of keys own_row(0) and own_row(1)
-  // At distances from -64 on relative to that of the tile's first query and key, 32 a number: own_distance.
-  // Those in the first half of the next tile's include parts of earlier tiles.
+  float col[2];  // sums of keys own_row(0) and own_row(1)
+  // Sums by distance, 32 distances in each number of the lanes. The first distance is that of the tile's
+  // first query and key minus 64 (own_distance). The first half of them includes parts of earlier tiles.
   float far[4];
-  int next_q;  // after the last tile; -1: nothing is kept in far
+  int next_q;  // end of the last tile; -1: `far` holds nothing
 
   __device__ __forceinline__ ParametersD256(const LuattnParams &params, const Shared &s)
       : p(params),
@@ -48,15 +49,15 @@ struct ParametersD256 {
 
   // ---- products ----
 
-  // The lane's ldmatrix address of its row of a block.
+  // The ldmatrix address of this lane's row in a block.
   __device__ __forceinline__ u32 block(u32 tile, int q_octet, int kv_octet) const {
     return tile + (q_octet * 8 + lane % 8) * 128 + ((kv_octet ^ lane % 8) << 4);
   }
   LUATTN_FN u32 ones() { return pack<Elem>(1.f, 1.f); }
 
-  // For 64 rows by 64 columns, which `load` loads 16 by 16 (row and column of blocks): the sum of each row,
-  // and with ByColumn of its elements times their column's number. Each 16 rows use other columns of B, so
-  // that sum[half] is that of row own_row(half).
+  // Sums each row of 64 rows by 64 columns. With ByColumn, also sums the elements of a row times their
+  // column's number. `load` loads 16 by 16 elements, and takes the row and column of a block. Each 16 rows
+  // use other columns of B, so that sum[half] belongs to row own_row(half).
   template <bool ByColumn, class Load>
   __device__ __forceinline__ void sum_rows(float (&sum)[2], float (&by_column)[2], const Load &load) const {
     const int column = lane / 4, first = lane % 4 * 2;
@@ -79,8 +80,8 @@ struct ParametersD256 {
   }
   __device__ __forceinline__ int own_row(int half) const { return lane % 4 * 16 + half * 8 + lane / 4; }
 
-  // Adds blocks on diagonal n (query block - key block) to c[0] and c[1], on -n to c[2] and c[3]: lane 4g + t
-  // has key g and queries 2t and 2t + 1.
+  // Sums the blocks on diagonal N (query block - key block) into c[0] and c[1], and those on -N into c[2] and
+  // c[3]. Lane 4g + t has key g and queries 2t and 2t + 1.
   template <int N>
   __device__ __forceinline__ void sum_diagonals(u32 tile, u32 identity, float (&c)[4]) const {
     const int second = lane / 16, turned = lane / 8 % 2;
@@ -95,14 +96,15 @@ struct ParametersD256 {
       mma_16x8x16<Elem>(c, a, identity, identity);
     }
   }
-  // Adds to far the 8 distances from 8n on, which diagonals n (low) and n + 1 (high) of blocks share.
+  // Adds 8 distances from 8 N on to `far`. Diagonals N (low) and N + 1 (high) of blocks share these
+  // distances.
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
   template <int N>
   __device__ __forceinline__ void add_distances(float low0, float low1, float high0, float high1) {
     const int g = lane / 4, t = lane % 4;
     const float left = pick(2 * t >= g, low0, high0), right = pick(2 * t + 1 >= g, low1, high1);
     float x = left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
-    x += __shfl_xor_sync(0xffffffffu, x, 18);  // four lanes have a distance, those of g + 2 and t + 1
+    x += __shfl_xor_sync(0xffffffffu, x, 18);  // a distance is in four lanes, at g + 2 and t + 1
     x += __shfl_sync(0xffffffffu, x, (lane + 8 & 28) | (t + 1 & 3));
     if (t == (N & 3)) far[(N + octets) / 4] += x;
   }
@@ -119,7 +121,7 @@ struct ParametersD256 {
       add_distances<-N>(0.f, 0.f, before[2], before[3]);
     }
   }
-  // The distance of far[i].
+  // The distance that this lane's far[i] belongs to.
   __device__ __forceinline__ int own_distance(int i) const {
     return i * 32 - 64 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
   }
@@ -130,7 +132,7 @@ struct ParametersD256 {
     sum_diagonals<0>(tile, identity, c);
     add_diagonals<1>(tile, identity, c);
   }
-  // For a tile in one bucket (Spec::same_bucket): the whole sum, as if at its first query and key.
+  // Sums a whole tile in one bucket (Spec::same_bucket), at the distance of its first query and key.
   __device__ __forceinline__ void sum_same_bucket(u32 tile) {
     float c[4] = {};
 #pragma unroll
@@ -142,7 +144,7 @@ struct ParametersD256 {
     const float all = lanes_sum<32>(lane % 4 == 0 ? c[0] + c[2] : 0.f);
     if (lane == 0) far[2] += all;
   }
-
+  // Adds far[0] and far[1] to memory, before a tile that begins at q.
   // ---- to memory ----
 
   // Adds far[0] and far[1], after a tile that ends before q.
@@ -201,7 +203,8 @@ struct ParametersD256 {
       if (q < site.q_end(p) && sum[half] != 0.f) Spec::add_row(p, site, head, q, sum[half], acc);
     }
   }
-  // For four keys each lane, which are adjacent in memory if their places are; each row by itself.
+  // Adds the gradients of four keys per lane. Locates each row by itself, and uses one instruction for four
+  // gradients that are adjacent in memory.
   __device__ __forceinline__ void add_apart(u32 tile, int q0) {
 #pragma unroll 1
     for (int i = lane / 16; i < tile_m; i += 2) {
@@ -222,7 +225,7 @@ struct ParametersD256 {
         Spec::add_per_element(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
     }
   }
-  // False: some place lies outside its axis, or they do not begin at a multiple of 16 bytes.
+  // Returns false if a gradient lies outside its axis, or if they do not begin at a multiple of 16 bytes.
   __device__ __forceinline__ bool add_line(const GradRow<float> &line, const float (&x)[4]) const {
     float *to = line.row + line.index;
     if (line.row == nullptr) return true;
@@ -230,7 +233,7 @@ struct ParametersD256 {
     add_global(to, x[0] * line.factor, x[1] * line.factor, x[2] * line.factor, x[3] * line.factor);
     return true;
   }
-  // dS of a query of the tile and four keys from `key` on.
+  // Loads dS of a query of the tile and of four keys from `key` on.
   LUATTN_FN void load_four(float (&x)[4], u32 tile, int query, int key) {
     u32 pair[2];
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
@@ -240,7 +243,7 @@ struct ParametersD256 {
 #pragma unroll
     for (int j = 0; j < 4; ++j) x[j] = to_real(Elem{(unsigned short)(pair[j / 2] >> j % 2 * 16)});
   }
-  // The same where rows lie a pitch apart (grads/pair_bias_grad.cuh).
+  // Adds the gradients of a pair bias whose rows lie a pitch apart (grads/pair_bias_grad.cuh).
   __device__ __forceinline__ void add_pitched(u32 tile, int q0) {
     const int key = lane % 16 * 4;
     if (add_quads(tile, q0, key)) return;
@@ -254,12 +257,12 @@ struct ParametersD256 {
         Spec::add_per_element(p, site, head, Position{q0 + i, 0}, Position{kv0 + key, j}, x[j], acc);
     }
   }
-  // False: the places of some four keys are not adjacent.
+  // Returns false if the gradients of some four keys are not adjacent.
   __device__ __forceinline__ bool add_quads(u32 tile, int q0, int key) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
     if (line.row == nullptr) return true;
     if (!lies_in_quads(line, min_of(tile_n, site.kv_end(p) - kv0)) || !keeps_zeros(line)) return false;
-    if (kv0 + key >= site.kv_end(p)) return true;  // of this lane, all
+    if (kv0 + key >= site.kv_end(p)) return true;  // all four keys of this lane
     if (may_store<Spec>(p, site, q0, tile_m))
       put_quads<true>(line, tile, q0, key);
     else
@@ -295,7 +298,7 @@ struct ParametersD256 {
     if constexpr (rows) add_queries(tile, q0);
     if constexpr (here) add_scores(tile, q0);
   }
-  // Called once the tile's memory has been released.
+  // Adds the sums that no later tile extends. Called after the tile's shared memory has been released.
   __device__ __forceinline__ void send_far(int q0) {
     add_far(q0);
     far[0] = far[2], far[1] = far[3];

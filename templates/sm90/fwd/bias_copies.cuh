@@ -1,17 +1,17 @@
 // sm90/fwd/bias_copies.cuh: the PTX of bias staging (sm90/fwd/bias_staging.cuh). A host test replaces this
-// file by its own; hence the named include guard.
+// file by its own version, so the include guard has a name.
 #ifndef LUATTN_BIAS_COPIES_CUH
 #define LUATTN_BIAS_COPIES_CUH
 #include "arch/types.cuh"
 
-// Copies 16 bytes to shared memory at `to`, if `there`; both addresses are multiples of 16.
+// Copies 16 bytes to shared memory at `to` if `there` is true; both addresses are multiples of 16.
 LUATTN_FN void bias_copy_16(u32 to, u64 from, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to),
       "l"(from), "r"(int(there))
       : "memory");
 }
-// 4 bytes, likewise.
+// Copies 4 bytes in the same way; both addresses are multiples of 4.
 LUATTN_FN void bias_copy_4(u32 to, u64 from, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p cp.async.ca.shared.global [%0], [%1], 4;\n}" ::"r"(to),

@@ -1,11 +1,12 @@
-// sm90/fwd/bias_loader.cuh: the bias loaders of the sm90 forward: warps of the producer's warpgroup that
-// stage what scores read from memory (sm90/fwd/bias_staging.cuh), three for bias rows, one if there are only
-// columns. The producer sends them a message for each kv tile before it waits for a stage for its K.
+// sm90/fwd/bias_loader.cuh: the bias loaders of the sm90 forward. They are warps of the producer's warpgroup
+// that stage the inputs that scores read (sm90/fwd/bias_staging.cuh): three warps if there are bias rows, one
+// if there are only columns. The producer sends them a message for each kv tile before it waits for a free
+// stage for K.
 #pragma once
 #include "sm90/fwd/bias_staging.cuh"
 #include "work/sequence.cuh"
 
-// Loads Col of a tile's keys, some by each lane, next to K's stage.
+// Loads Col of a tile's keys into the buffer of K's stage. The lanes share the keys.
 template <class Spec, class Config>
 struct ColumnLoader {
   using Shared = SharedSm90<Spec, Config>;
@@ -35,11 +36,12 @@ struct ColumnLoader {
   }
 };
 
-// A bias loader's share of the bias rows of all consumers: 1, 2 or 4 rows at a time, as many as one
-// instruction copies in words of 16 bytes, and every third group of these.
-//   BY_16        where all rows begin at multiples of 16 bytes, have every key, and end at a whole word
-//   BY_4         where they have every key, with stride 1
-//   BY_ELEMENTS  otherwise
+// Loads one bias loader's share of the bias rows of all consumers. Rows are copied in groups of 1, 2 or 4: as
+// many as one instruction of the warp copies in words of 16 bytes. Each of the three loaders takes every
+// third group.
+//   BY_16        all rows begin at multiples of 16 bytes, have every key, and end at a whole word
+//   BY_4         all rows have every key, with stride 1
+//   BY_ELEMENTS  all other cases
 template <class Spec, class Config, int Groups>
 struct BiasRowLoader {
   using Head = typename Spec::Head;
@@ -47,18 +49,18 @@ struct BiasRowLoader {
   static constexpr int tile_n = Config::tile_n, size = Layout::size, pitch = Layout::pitch, bias_loaders = 3;
   static constexpr int words = tile_n * size / 16, rows = words <= 8 ? 4 : words <= 16 ? 2 : 1;
   static constexpr int packs = 64 / rows, lanes = 32 / rows;
-  static constexpr int most = ceil_div(packs, bias_loaders) * rows;  // of a consumer's rows
+  static constexpr int most = ceil_div(packs, bias_loaders) * rows;  // of one consumer, at most
   static_assert(most <= 32);
   enum How { BY_16, BY_4, BY_ELEMENTS };
 
   const int bias_loader, lane;
   u64 first;            // address of the first row's key 0
-  int distance[Groups];  // distance in elements to lane's row of each consumer
+  int distance[Groups];  // from there to this lane's row of each consumer, in elements
   How how;
 
   __device__ __forceinline__ BiasRowLoader(int f, int l) : bias_loader(f), lane(l) {}
 
-  // The place, of a consumer's 64, of the bias loader's row i.
+  // The position, among a consumer's 64 staged rows, of this loader's row i.
   __device__ __forceinline__ int place(int i) const {
     return (bias_loader + i / rows * bias_loaders) * rows + i % rows;
   }
@@ -81,8 +83,7 @@ struct BiasRowLoader {
     }
     how = !__all_sync(0xffffffffu, whole) ? BY_ELEMENTS : __all_sync(0xffffffffu, aligned) ? BY_16 : BY_4;
   }
-  // Loads the rows of consumer g. Returns whether copies are in flight, so that the barrier must wait for
-  // them.
+  // Loads the rows of consumer g. Returns whether copies are in flight, which the barrier must then await.
   __device__ __forceinline__ bool load(const LuattnParams &p, const Site &site, const Head &head, int q0,
                                         int kv0, int g, u32 start) const {
     int own = distance[0];
@@ -95,7 +96,7 @@ struct BiasRowLoader {
       copy_elements(p, site, head, q0 + g * 64, kv0, start);
     return how == BY_16;
   }
-  // Copies are issued in batches, after the shuffles of a batch: one shuffle takes as long as several.
+  // Shuffles for a whole batch before it issues the copies: several shuffles take no longer than one.
   template <int From, int Count>
   LUATTN_FN void batch_16(int own, int row, u64 base, u32 to, bool there) {
     int apart[Count];
@@ -106,12 +107,11 @@ struct BiasRowLoader {
       bias_copy_16(to + (From + i) * (bias_loaders * rows * pitch), base + i64(apart[i]) * size, there);
   }
   __device__ __forceinline__ void copy_16(int own, int kv0, int kv_len, u32 start) const {
-    constexpr int each = 16 / size, all = packs / bias_loaders;  // per bias loader; the first ones have one
-                                                                 // more
+    constexpr int each = 16 / size, all = packs / bias_loaders;  // per loader; the first ones have one more
     static_assert(all == 21 || all == 10 || all == 5);
     const int lane = opaque(this->lane), row = lane / lanes;
 #pragma unroll
-    for (int w = 0; w < words; w += lanes) {  // more than once where a row has more than 32
+    for (int w = 0; w < words; w += lanes) {  // a second pass if a row has more than 32 words
       const int word = w + lane % lanes, key = kv0 + word * each;
       const bool there = word < words && key < kv_len;
       const u64 base = first + u64(u32(key)) * size;
@@ -123,8 +123,8 @@ struct BiasRowLoader {
       if (bias_loader < packs % bias_loaders) batch_16<all, 1>(own, row, base, to, there);
     }
   }
-  // Copies whole words, the last one together with the half after the tile's, if there is one. Returns
-  // whether copies are in flight.
+  // Copies words of 4 bytes. If a row of 16-bit elements ends in the middle of a word, that word includes the
+  // element after the tile, if there is one. Returns whether copies are in flight.
   __device__ __forceinline__ bool copy_4(int own, int kv0, int kv_len, u32 start) const {
     constexpr bool halves = size == 2;
     constexpr int chunks = ceil_div((tile_n + halves) * size, 128), batch = 2;
@@ -152,8 +152,8 @@ struct BiasRowLoader {
     copy_last_half(base + i64(own) * size, bytes, start);
     return false;
   }
-  // Copies the last half of lane's row, whose keys in the tile take `bytes` bytes from `at` on, if it has a
-  // word of its own.
+  // Copies the last 16-bit element of this lane's row if it is alone in its word. The row's keys in the tile
+  // take `bytes` bytes from `at` on.
   __device__ __forceinline__ void copy_last_half(u64 at, int bytes, u32 start) const {
     const int before = Layout::is_second(at) ? 2 : 0, end = bytes + before;
     if (lane < most && place(lane) < 64 && end % 4 != 0)

@@ -1,15 +1,15 @@
-// sm90/fwd/bias_staging.cuh: stages what scores read from memory, besides K, in shared memory (sm90 forward).
+// sm90/fwd/bias_staging.cuh: stages in shared memory the inputs that scores read (sm90 forward).
 //
-// Read score by score, it would come after the wait for QK^T, with one memory latency for every few scores.
-// So bias loaders load it ahead, tile by tile (sm90/fwd/bias_loader.cuh):
+// If each score read its inputs itself, it would do so after the wait for QK^T, with one memory latency for
+// every few scores. So bias loaders load the inputs ahead, tile by tile (sm90/fwd/bias_loader.cuh):
 //
-//   columns     Col, which scores read for each key: of the tile's keys, for all consumers. Staged with K, a
-//               buffer for each stage, and released with it
-//   bias rows   one input that scores read along the keys, and which differs between queries, such as a pair
-//               bias: tile_n elements for each of a consumer's 64 queries, a buffer for each consumer
+//   columns     Col, which scores read for each key. All consumers share the columns of a tile's keys. Each
+//               stage of K has a buffer for them, which is filled and released together with K
+//   bias rows   one input that scores read along the keys and that differs between queries, such as a pair
+//               bias: tile_n elements for each of a consumer's 64 queries. Each consumer has one buffer
 //
-// They are staged where shared memory has room for all of them next to the tiles (SharedSm90); otherwise
-// scores read memory themselves. A thread has the keys 8 * octet + lane % 4 * 2 and the next, as in wgmma.
+// Inputs are staged if shared memory has room for all of them next to the tiles (SharedSm90). Otherwise
+// scores read memory themselves. A thread has keys 8 * octet + lane % 4 * 2 and the next one, as in wgmma.
 #pragma once
 #include "sm90/fwd/bias_copies.cuh"
 #include "sm90/pipeline.cuh"
@@ -31,7 +31,7 @@ struct StagedColumns {
   }
 };
 
-// Copies a bias row, element by element, by a warp. An index outside the axis is clamped.
+// Copies a bias row with one warp, element by element. Clamps an index that is outside the axis.
 template <class Layout, int TileN>
 __device__ __forceinline__ void copy_bias_row(const typename Layout::Row &x, u32 to, int lane) {
   to += Layout::is_second(Layout::begin_of(x)) ? 2 : 0;
@@ -40,10 +40,10 @@ __device__ __forceinline__ void copy_bias_row(const typename Layout::Row &x, u32
     bias_store(to + key * Layout::size, x.row[i64(max_of(min_of(x.index + key, x.size - 1), 0)) * x.stride]);
 }
 
-// The layout of a consumer's 64 bias rows: 16 for each of its warps, padded by 16 bytes, and in such an order
-// that the four rows that a warp reads at once, which lie two rows apart, are in different banks. A row of
-// 16-bit elements that is only 2-byte aligned in memory begins at the second half of its first word:
-// consumers shift it.
+// The layout of a consumer's 64 bias rows. Each warp has 16 of them, and each row is padded by 16 bytes. A
+// warp reads four rows at once; their places in the buffer are two rows apart, so that they are in different
+// banks. A row of 16-bit elements that is only 2-byte aligned in memory begins at the second half of its
+// first word, and consumers shift it.
 template <class Spec, class Config>
 struct BiasRowLayout {
   using Stored = typename Spec::BiasElem;
@@ -61,22 +61,24 @@ struct BiasRowLayout {
   LUATTN_FN bool is_second(u64 at) { return size == 2 && (at & 2) != 0; }
 };
 
-// A consumer's side of the staged rows: it peeks while QK^T is in flight, awaits, reads, and releases them
-// for every tile, also one that it skips. Those of a q tile's last kv tile are released once P is good.
-// `rescore` reads rows of other tiles, which were released and may be overwritten by the next ones: the warp
-// then loads its rows itself, those of that tile and, once, the next ones. Rows of the next q tile might come
-// only after this tile: hence the exception for the last one.
+// A consumer's view of its staged rows. For every kv tile, even one that it skips, the consumer waits for the
+// rows and releases them; for a tile that it computes, it peeks at the barrier while QK^T is in flight. It
+// releases the rows of a q tile's last kv tile once P is good, and other rows as soon as scores have read
+// them. `rescore` needs rows that were released and may already be overwritten by those of the next tile. The
+// warp then loads the rows of its tile itself, and also reloads those of the next tile once. This would fail
+// for a q tile's last kv tile, because rows of the next q tile might arrive only after it: hence the later
+// release.
 template <class Spec, class Config>
 struct StagedBiasRows {
-  enum { FULL = 2 };  // a peek, besides the consumers' own
+  enum { FULL = 2 };  // index of a barrier peek; ConsumerSm90 uses 0 and 1
   using Stored = typename Spec::BiasElem;
   using Head = typename Spec::Head;
   using Layout = BiasRowLayout<Spec, Config>;
   static constexpr int tile_n = Config::tile_n, size = Layout::size, pitch = Layout::pitch;
-  u32 start, full, parity;  // of the warp, of the consumer
-  u32 second;               // rows of the warp that begin at second halves
-  int own;                  // number of coming tiles whose rows the warp loads itself: 2, the current one and
-                            // the next; 1
+  u32 start, full, parity;  // the warp's rows; the consumer's barrier and its parity
+  u32 second;               // bit i: row i of the warp begins at a second half
+  int own;                  // the warp itself loads the rows of 2: this tile and the next one,
+                            // 1: this tile, 0: none
 
   __device__ __forceinline__ StagedBiasRows(const SharedSm90<Spec, Config> &s, int warp)
       : start(s.bias_rows(0) + warp * (16 * pitch)), full(s.bias_full(warp / 4)), parity(0), own(0) {}
@@ -122,7 +124,8 @@ struct StagedBiasRows {
     }
     __syncwarp();
   }
-  // Shifts rows that begin at second halves, several at a time; the last one may be repeated.
+  // Shifts the rows that begin at second halves, several at a time. The last row may be done twice, with the
+  // same result.
   __device__ __forceinline__ void shift_rows(int lane) const {
     constexpr int chunks = ceil_div(tile_n / 2, 32), beside = chunks > 2 ? 2 : 4;
     u32 todo = second;

@@ -1,24 +1,27 @@
 // sm90/fwd/fwd_sm90.cuh: the forward kernel of the sm90 family: f16 or bf16, wgmma with f32 accumulation,
 // TMA, one producer and several consumer warpgroups. sm_90a only.
 //
-// Grid: persistent, at most one block a multiprocessor. A block takes one tile of tile_m queries of a head
-// after another (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of them, and each of its warps 16
-// whole rows, so that a row's statistics never leave its four threads.
-//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves, and
-//            loads Q, then K and V tile by tile by TMA, as far ahead as there are stages; a tile message goes
-//            with K. Bias loaders load what scores read from memory (sm90/fwd/bias_loader.cuh)
-//   compute  S = Q K^T; S becomes P in registers, which, rounded, is the A operand of O += P V
-//   finish   O times the rows' factors, rounded, goes to shared memory, and from there by TMA while
-//            the next q tile is computed; what does not fit there, from registers to memory
+// Grid: persistent, at most one block per multiprocessor. A block takes one tile of tile_m queries of a head
+// after another (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of the queries, and each of its
+// warps 16 whole rows, so that a row's statistics never leave its four threads.
+//   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves. It
+//            loads
+//            Q, then K and V tile by tile by TMA, as far ahead as there are stages. It sends a tile message
+//            with each K. Bias loaders load the inputs that scores read (sm90/fwd/bias_loader.cuh)
+//   compute  S = Q K^T; the softmax step turns S into P in registers; P, rounded, is the A operand of O += P
+//            V
+//   finish   O is multiplied by the rows' factors, rounded and staged in shared memory. TMA stores it while
+//            the
+//            next q tile is computed. Columns that do not fit there are stored from registers
 // A consumer issues S(i) = Q K(i)^T and then O += P(i-1) V(i-1), and runs the softmax step on S(i) while the
 // second product is in flight. README.md shows the timing, the barriers and the registers.
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; TMA pads them with zeros to a
-// multiple of 64. threads = 128 + 2 * tile_m; tile_m a multiple of 64 up to 192; tile_n a multiple of 16 up
-// to 256; stages: for K, and as many for V; at least 2: K of the next tile is awaited before that of this one
-// is released. Dynamic shared memory: FwdSm90Layout of abi/shared_memory.h. Pointers and strides of q, k, v
-// and o must be multiples of 8 elements (16 bytes), and fit a TMA descriptor: the runtime refuses others
-// (runtime/args.c, runtime/tma_descriptors.c).
+// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; TMA pads them with zeros
+// to a multiple of 64. threads = 128 + 2 * tile_m. tile_m is a multiple of 64 up to 192, tile_n a multiple of
+// 16 up to 256. `stages` is the number of stages of K, and also of V. It is at least 2, because a consumer
+// waits for K of the next tile before it releases K of this one. Dynamic shared memory: FwdSm90Layout of
+// abi/shared_memory.h. Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes) and
+// fit a TMA descriptor. The runtime refuses others (runtime/args.c, runtime/tma_descriptors.c).
 #pragma once
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"
@@ -36,8 +39,8 @@
 
 // ---- compute ----
 
-// A consumer warpgroup. In order: state; pipeline stages; scores; the softmax step; products; the loop over
-// tiles; the epilogue.
+// A consumer warpgroup. Its sections, in order: state; pipeline stages; scores; the softmax step; products;
+// the loop over tiles; the epilogue.
 template <class Spec, class Config>
 struct ConsumerSm90 {
   using Shared = SharedSm90<Spec, Config>;
@@ -52,33 +55,34 @@ struct ConsumerSm90 {
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int rows = 2, cols = tile_n / 4;  // scores of a thread
   static constexpr bool two_softcap_poly =
-      Spec::has_softcap_poly && Shared::groups == 2;  // consumers with the soft cap's fast path
-  // A consumer skips kv tiles that the mask leaves only for others' rows. With two consumers one would just
-  // wait for the other.
+      Spec::has_softcap_poly && Shared::groups == 2;  // two consumers, with the soft cap's fast path
+  // A consumer skips kv tiles that the mask leaves only for the rows of other consumers. With two consumers,
+  // the one that skips would just wait for the other.
   static constexpr bool skips = Spec::has_mask && Shared::groups > 2;
   static constexpr bool skips_last = skips && !Spec::row_from_start;  // else kv_range rarely has a lower end
-  // A thread's sum of P over a tile stays below this under lazy rescaling: P is finite in Elem, and sums of
-  // its products with values up to 2^40 are finite in float.
+  // The limit of a thread's sum of P over a tile under lazy rescaling. Below it P is finite in Elem, and sums
+  // of products of P with values up to 2^40 are finite in float.
   static constexpr float most = same_type<Elem, half_t>::value ? 0x1p15f : 0x1p80f;
-  // A maximum that grows by more than the inverse of this factor from tile to tile: 2^4, 2.
+  // A row's maximum grows fast if a tile rescales O by this factor or a smaller one.
   static constexpr float fast = same_type<Elem, half_t>::value ? 0.5f : 0.0625f;
-  enum { K_FULL, V_FULL };  // peeks
+  enum { K_FULL, V_FULL };  // indices of barrier peeks
 
-  // Two consumers fall into ping-pong by themselves, except with the soft cap's fast path, or sigmoids, as
-  // measured. Storing O by TMA takes uniform registers, for lack of which ptxas moves the wait for O within
-  // the loop of the fast path.
+  // Measurements show that two consumers fall into ping-pong by themselves, except with the soft cap's fast
+  // path or with sigmoids. With the fast path, O is not stored by TMA: the store takes uniform registers, and
+  // without them ptxas moves the wait for O inside the loop.
   static constexpr bool two_sigmoid = Spec::prob_is_sigmoid && Shared::groups == 2;
-  // The products of scores have one copy where O is wide: ptxas checks the live registers of each accumulator
-  // that a product writes, and a separate copy for a q tile's first scores adds a tenth to its time. The
-  // branch costs up to 0.06 of the speed where O is narrow, and with sigmoids and scores from memory, and
-  // registers where Q is narrow and tiles thus wide. With it ping-pong gains a little.
+  // The code of QK^T has one copy where O is wide, because ptxas checks the live registers of each
+  // accumulator that a product writes: a separate copy for a q tile's first scores adds a tenth to its time.
+  // One copy needs a branch. The branch costs up to 6 % of the speed where O is narrow, with sigmoids, and
+  // where scores read memory. It also costs registers where Q is narrow, since tiles are then wide. With one
+  // copy, ping-pong gains a little.
   static constexpr bool once =
       Shared::groups == 2 && dim > 192 && dim_v > 192 && Spec::score_reads == 0 && !Spec::prob_is_sigmoid;
   static constexpr bool ping_pong = Shared::groups > 2 || two_softcap_poly || two_sigmoid || once;
   static constexpr int o_boxes = two_softcap_poly ? 0 : Shared::o_boxes;  // of 64 columns, staged for TMA
-  // The code of P has one copy, in a loop, because it takes most of a kernel's compile time. Three consumers
-  // have no registers for scores that live across the loop's end: there a q tile's first P has a copy of its
-  // own.
+  // The softmax step has one copy, in a loop, because it takes most of a kernel's compile time. Three
+  // consumers have no registers for scores that live across the loop's end, so they have a second copy for
+  // the first kv tile of a q tile.
   static constexpr bool twice = Shared::groups > 2;
   enum { ping_pong_barrier = 1 };
 
@@ -87,7 +91,7 @@ struct ConsumerSm90 {
   const Shared shared;
   const int group, warp, lane;
   SequenceOf<Config> site;
-  int first_row;  // of the warp
+  int first_row;  // the warp's first query
   Head head;
   Row row[rows];
   using Online = OnlineRows<Spec, rows, cols, 4>;
@@ -96,13 +100,14 @@ struct ConsumerSm90 {
   PipelineState<1> q;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
   float scale[rows];        // rescales O before P V is added
-  // What the softmax step of the current scores releases: barriers of K and V, or 0, and whether Q, too.
+  // What the softmax step of the current scores releases: the barriers of K and V (0 for none), and whether
+  // it also releases Q.
   u32 k_back, v_back;
   bool q_back;
   bool first;    // the current or next scores are the q tile's first: O is 0, and no P V is in flight
   bool may_lag;  // lazy rescaling: the maxima of the warp's rows may stay as they are
   bool sure;     // lazy rescaling: P is in range, because the maxima have just been updated
-  bool exceeds;  // lazy rescaling: a sum of the warp's first rows is not below `most`
+  bool exceeds;  // lazy rescaling: a sum of P of the warp's first rows reaches `most`
   Range wanted;  // skips: the q tile's kv tiles that the mask may leave for this consumer's rows
   bool late_v;   // skips: V of the latest skipped tile is still to be released
   using Columns = StagedColumns<Col>;
@@ -124,11 +129,11 @@ struct ConsumerSm90 {
         late_v(false),
         bias_rows(shared, group * 4 + warp) {}
 
-  // The query of row r of this thread, clamped to the last one.
+  // The position of row r of this thread. `query` clamps it to the last query.
   __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
   __device__ __forceinline__ int query(int r) const { return min_of(int(position(r)), site.q_len - 1); }
 
-  // Whether this consumer has no distance kv tile after this one.
+  // Whether this is the last kv tile that this consumer computes for its q tile.
   __device__ __forceinline__ bool ends(KvTileMessage tile) const {
     return tile.last() || (skips_last && tile.index() <= wanted.lo);
   }
@@ -168,8 +173,8 @@ struct ConsumerSm90 {
     else
       release(k_back);
   }
-  // Releases K, and peeks for the next one. `rescore` reloads columns, which are staged with K: so K stays
-  // until P is good.
+  // Releases K, and peeks at the barrier of the next K. If columns are staged with K, K is released later,
+  // once P is good, because `rescore` reads the columns again.
   __device__ __forceinline__ void release_k() {
     if constexpr (!Shared::has_cols) give_k();
     barrier_peek<K_FULL>(shared.k_full(k.stage), k.parity);
@@ -197,7 +202,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
   }
-  // Scores of two adjacent keys.
+  // Computes the scores of two adjacent keys.
   template <class Terms>
   __device__ __forceinline__ void score_two(int kv0, int j, const float (&s)[tile_n / 2], const Terms &terms,
                                             float (&x)[rows][cols]) {
@@ -231,8 +236,8 @@ struct ConsumerSm90 {
 
   using Mask = MaskSm90<Spec, Online, tile_n>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
-  // Turns scores into P by a step of the online function; leaves the factors for O in `scale`, and releases
-  // K, V and Q. Returns whether P is good.
+  // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
+  // K, V and Q. Returns whether P is good, that is, in range.
   __device__ __forceinline__ bool softmax_step(const float (&s)[tile_n / 2], KvTileMessage tile) {
     float x[rows][cols];
     typename Online::Part part[rows];
@@ -273,9 +278,9 @@ struct ConsumerSm90 {
     first = false;
     return end_step(part);
   }
-  // Whether all dots of the warp's rows are small, by sums of 8 squares, or of 10 and 16 where three
-  // consumers save instructions; a NaN fails either way. The squares must not be kept for P, which would take
-  // 64 registers: hence copies of the dots.
+  // Whether all dot products of the warp's rows are small enough for the fast path. Tests sums of 8 squares,
+  // or of 10 or 16 with three consumers, which save instructions. A NaN fails the test in either case. The
+  // dots are copied so that the compiler does not keep the squares for P, which would take 64 registers.
   __device__ __forceinline__ bool within_softcap_poly(const float (&s)[tile_n / 2]) const {
     constexpr int chains = two_softcap_poly ? tile_n / 16 : 4;
     float sum[chains];
@@ -290,8 +295,8 @@ struct ConsumerSm90 {
     for (int i = 1; i < chains; ++i) most = max_of(most, sum[i]);
     return __all_sync(0xffffffffu, most < Spec::softcap_poly_limit(p, site, head));
   }
-  // The softmax step where they are small, and what follows it. The second row's P stays after the branch, as
-  // in step_by_inf, by a 0 that comes through a shuffle.
+  // Runs the softmax step by the fast path, and the rest of the step. A 0 that comes through a shuffle keeps
+  // the second row's P after the branch, as in step_by_inf.
   __device__ __forceinline__ void softcap_poly_step(const float (&s)[tile_n / 2], float (&x)[rows][cols],
                                               typename Online::Part (&part)[rows]) {
     release_k();
@@ -316,8 +321,8 @@ struct ConsumerSm90 {
     }
     keep_probs(x);
   }
-  // Rescaling is lazy once every row has a maximum, unless it grows fast: then the next tile's P would be out
-  // of range as well.
+  // Raises the rows' maxima. Rescaling is lazy from then on, once every row has a maximum, unless a maximum
+  // grew fast: the next tile's P would then be out of range as well.
   __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
@@ -328,12 +333,12 @@ struct ConsumerSm90 {
     }
     if (first) scale[0] = scale[1] = 1;  // there is no O yet
   }
-  // The first row's P, then the second's, after the parts of a step that both rows share. At the branch
-  // between them ptxas puts the wait for O, which it would otherwise move up, before everything that O's
-  // product is to hide; and uses of the first row's P fill the gaps between the second's exponentials. With
-  // lazy rescaling there is a branch after both, and ptxas would move all P above the first, or sums below
-  // it. It moves no shuffle past a branch: hence a vote on the first row's sum above, and the second row's
-  // maximum by a shuffle below.
+  // Computes the first row's P and then the second's, after the parts of a step that both rows share. ptxas
+  // would move the wait for O up, before all the work that is to hide O's product. The branch between the
+  // rows stops it: the wait stays there, and uses of the first row's P fill the gaps between the second row's
+  // exponentials. With lazy rescaling there is also a branch after both rows, and ptxas would move all P
+  // above the first branch, or sums below it. It moves no shuffle past a branch: hence the vote on the first
+  // row's sum above the branch, and the shuffle of the second row's maximum below it.
   __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     softmax_row(0, x, part);
     if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
@@ -355,8 +360,8 @@ struct ConsumerSm90 {
     online.weigh_row_by_inf(p, site, head, row[r], r, x[r], part[r]);
     if constexpr (!Spec::lazy_rescaling) online.end_row(p, site, head, row[r], r, part[r]);
   }
-  // Adds the sums of P, unless one may not be finite. Also tests whether the maximum has just been updated:
-  // rounding of huge scores must not rescore a tile for ever.
+  // Adds the sums of P and returns true, or returns false if one may not be finite. Always adds them if the
+  // maxima have just been updated: rounding of huge scores must not rescore a tile for ever.
   __device__ __forceinline__ bool end_step(const typename Online::Part (&part)[rows]) {
     if constexpr (Spec::lazy_rescaling) {
       if ((__any_sync(0xffffffffu, part[1].red[1] >= most) | exceeds) & !sure) return false;
@@ -371,8 +376,9 @@ struct ConsumerSm90 {
       for (int w = 0; w < 4; ++w)
         probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
   }
-  // Turns powers into sigmoids while the next QK^T is in flight: only P V waits for them. The last ones of a
-  // q tile are few where O is wide, and their code is not worth its compile time.
+  // Turns powers into sigmoids while the next QK^T is in flight: only P V waits for them. For the last tile
+  // of a q tile the loop is not unrolled where O is wide: there are few sigmoids, and unrolled code is not
+  // worth its compile time.
   template <bool Last>
   __device__ __forceinline__ void finish_probs() {
     constexpr bool rolled = Last && dim_v > 192;
@@ -438,10 +444,10 @@ struct ConsumerSm90 {
     advance_v();
   }
 
-  // Prepares O for the next P V.
+  // Multiplies O by `scale` before the next P V is added.
   __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
-      // After a few tiles it is common that no row of the warp has a new maximum.
+      // After a few tiles, the rows of a warp often have no new maximum.
       if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
         scale_out<0, dim_v / 16>(scale[0], scale[1]);
     }
@@ -464,8 +470,8 @@ struct ConsumerSm90 {
     return tile;
   }
   // Issues QK^T of the next tile and P V of this one. O is rescaled between the two: QK^T has only begun, and
-  // P V would have to wait for it anyway. With `once`, also for a q tile's first scores, which have no P V
-  // with them, and O is rescaled after the softmax step.
+  // P V would have to wait for it anyway. With `once`, the function also issues a q tile's first scores,
+  // which come without a P V, and O is rescaled after the softmax step instead.
   __device__ __forceinline__ KvTileMessage next_scores(float (&s)[tile_n / 2]) {
     const KvTileMessage message = await_k();
     if constexpr (Shared::has_cols) give_k();
@@ -502,8 +508,8 @@ struct ConsumerSm90 {
     wgmma_wait<0>();
     release_v();
   }
-  // Skips the next kv tile, which the mask leaves empty for this consumer's rows. V, which comes later than
-  // K, is released with the one after it.
+  // Skips the next kv tile, which the mask leaves empty for this consumer's rows. V arrives later than K, so
+  // give_late_v() releases it one tile later.
   __device__ __forceinline__ void skip_tile(KvTileMessage &tile) {
     if (!tile.before_first()) ping_pong_skip();
     tile = await_k().shared();
@@ -521,7 +527,9 @@ struct ConsumerSm90 {
     release_v();
     late_v = false;
   }
-  // Skips the q tile's first kv tiles; returns whether one is left, and in `tile` the latest.
+  // Skips the q tile's first kv tiles that this consumer does not need. Returns whether a kv tile is left,
+  // and
+  // sets `tile` to the last one that it skipped.
   __device__ __forceinline__ bool skip_first(KvTileMessage &tile) {
 #pragma unroll 1
     for (; !tile.last(); skip_tile(tile)) {
@@ -538,7 +546,8 @@ struct ConsumerSm90 {
 #pragma unroll 1
       while (!tile.last()) skip_tile(tile);
   }
-  // From the current scores to the end, or to a tile whose P is not good, which it returns in `tile`.
+  // Computes tiles from the current scores to the q tile's end, or to a tile whose P is not good. Returns
+  // whether all were good; `tile` is then the last tile, otherwise the one that failed.
   __device__ __forceinline__ bool good_tiles(float (&s)[tile_n / 2], KvTileMessage &tile) {
     asm volatile("");  // otherwise ptxas would merge two loops, and put the rare case in the middle
     bool good = true;
@@ -557,12 +566,12 @@ struct ConsumerSm90 {
     }
     return good;
   }
-  // Rescores a tile that exceeded the maximum by too much, for a step with a new one.
+  // Recomputes the scores of a tile that exceeded the maximum by too much, for a step with a new maximum.
   __device__ __forceinline__ void rescore(float (&s)[tile_n / 2], KvTileMessage tile) {
     const int queries[rows] = {query(0), query(1)};
     SequenceOf<Config> at = site;
-    // Addresses that stay in registers for this spill others. Without a mask there is room for them where
-    // scores read nothing, and with three consumers also where they read only columns.
+    // If these addresses stayed in registers, they would spill others. Without a mask there is room for them
+    // if scores read nothing, and with three consumers also if scores read only columns.
     if constexpr (Spec::has_mask || Spec::score_reads > (Shared::groups > 2 ? 1 : 0)) at.h = anew(at.h);
     if constexpr (Shared::has_bias_rows)
       if (!ends(tile)) bias_rows.rescore(p, at, head, first_row, tile.index() * tile_n, lane);
@@ -571,16 +580,16 @@ struct ConsumerSm90 {
     v_back = 0;
     if constexpr (!Shared::has_cols) k_back = 0;
   }
-  // Returns the latest tile.
+  // Computes all kv tiles of a q tile. Returns the last one.
   __device__ __forceinline__ KvTileMessage all_tiles() {
     float s[tile_n / 2];
     KvTileMessage tile;
     first = true;
     v_back = 0;
     if constexpr (once) {
-      // One loop: in two nested ones, masks would be found before the inner one, also for tiles that have
-      // none. O is rescaled at its end, for the last P V as well. That costs no time here; where products
-      // have two copies it costs 0.03 of it.
+      // With two nested loops instead of this one, the mask would be evaluated before the inner loop, even
+      // for tiles that need no mask. O is rescaled at the loop's end, for the last P V as well. That costs no
+      // time here; where products have two copies it costs 3 %.
       bool good = true;
 #pragma unroll 1
       do {
@@ -619,7 +628,7 @@ struct ConsumerSm90 {
       finish();
       skip_rest(tile);
     }
-    if (o_boxes > 0 && elected()) bulk_wait_read();  // shared memory belongs to the block
+    if (o_boxes > 0 && elected()) bulk_wait_read();  // TMA still reads the block's shared memory
   }
 
   // ---- finish ----
@@ -633,10 +642,10 @@ struct ConsumerSm90 {
     }
     store_outs<Elem, Config::head_dim_v, o_boxes * 4>(to, lane);
   }
-  // The same through shared memory and TMA, which stores it while the next q tile is computed, and clips it
-  // to the tensor.
+  // Writes O through shared memory by TMA, which stores it while the next q tile is computed, and clips it to
+  // the tensor.
   __device__ __forceinline__ void stage_o(const float (&scale)[rows]) const {
-    // Where -inf does not mask, P takes more registers: an address kept in one would spill another.
+    // Without Spec::mask_by_inf, P takes more registers: an address kept in one would spill another.
     const u32 to = shared.o(group * 4 + warp), row = (Spec::mask_by_inf ? lane : anew(lane)) % 16;
     if (elected()) bulk_wait_read();
     __syncwarp();
@@ -654,7 +663,7 @@ struct ConsumerSm90 {
   }
   __device__ __forceinline__ void finish() {
     online.finish();
-    // Every lane of a row has its state, so each of two handles one of the rows that they share.
+    // Every lane of a row has the row's state, so each of two lanes handles one of the two rows they share.
     const int mine = lane % 2;
     const Row my_row = mine == 0 ? row[0] : row[1];
     const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
@@ -665,7 +674,7 @@ struct ConsumerSm90 {
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
     if constexpr (o_boxes > 0) stage_o(scale);
     if constexpr (o_boxes < Shared::boxes_v) write_o(scale);
-    // After O, whose copy has a fence before it that would otherwise wait for these stores.
+    // These stores come after O's, which begin with a fence that would otherwise wait for them.
     if (lane % 4 < rows && position(mine) < site.q_len)
       write_row<Spec>(p, site, head, my_row, my_state, position(mine), kept);
   }

@@ -1,16 +1,17 @@
-// sm90/fwd/mask.cuh: applies the mask to a tile of scores in registers (sm90 forward). A consumer's thread
-// has two rows of it, and two columns of each eight.
+// sm90/fwd/mask.cuh: applies the mask to a tile of scores in registers (sm90 forward). A thread of a consumer
+// has two rows of the tile, and two of every eight columns.
 #pragma once
 #include "arch/mma.cuh"
 #include "score/mask_intervals.cuh"
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
 
-// Replaces scores that do not count by -inf, or by 0 without Spec::mask_by_inf, records in `keep` which do,
-// and in `online` which rows have kept one. With mask intervals, an element costs a comparison with a
-// constant, or two, and a select; with only a cheap predicate, its value and a select. Otherwise intervals
-// with remainders, or loops over the predicate, which compile fast, set a bit for each, and an element costs
-// the test of its bit and a select.
+// Replaces scores that the mask drops by -inf, or by 0 without Spec::mask_by_inf. Records in `keep` which
+// scores count, and in `online` which rows have kept one. With a mask interval, an element costs one or two
+// comparisons with a constant, and a select. With only a cheap predicate, an element costs the predicate and
+// a select. In all other cases the code first sets a bit for each element that counts, from intervals with
+// remainders or by loops over the predicate, which compile fast; an element then costs a bit test and a
+// select.
 template <class Spec, class Online, int TileN>
 struct MaskSm90 {
   static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
@@ -21,11 +22,11 @@ struct MaskSm90 {
   const typename Spec::Row (&row)[rows];
   const int first_row, lane;
 
-  // As in ConsumerSm90.
+  // The query of the thread's row r, as in ConsumerSm90.
   __device__ __forceinline__ int query(int r) const {
     return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
   }
-  // kv0: the position of the thread's first column.
+  // kv0 is the position of the thread's first column.
   __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols],
                                         Keep (&keep)[rows], Online &online) const {
 #pragma unroll
@@ -49,14 +50,15 @@ struct MaskSm90 {
     bits_of_predicate(kv0, keep);
     note(keep, online);
   }
-  // What row r keeps, or the first interval of it.
+  // The interval of keys that row r keeps, or the first one of two.
   __device__ __forceinline__ Range range_of(int r) const {
     if constexpr (Spec::has_mask)
       return Spec::row_interval(p, site, query(r));
     else
       return {0, site.kv_len};
   }
-  // Records which rows keep something of the tile. If one of a row's four threads does, all may.
+  // Records which rows keep something of the tile. If one of a row's four threads does, all four may record
+  // it.
   __device__ __forceinline__ void note(const Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::mask_by_inf) online.kept.bits |= online.kept_rows(keep);
   }
@@ -124,7 +126,7 @@ struct MaskSm90 {
     }
     if constexpr (!one) note(keep, online);
   }
-  // All of an interval or, with a long period, the part in each row of a grid.
+  // Sets the bits of an interval or, with a long period, of its part in each row of the grid.
   __device__ __forceinline__ void bits_of_range(int kv0, const Range (&kept)[rows], const Range (&rest)[rows],
                                                 Keep (&keep)[rows]) const {
     constexpr int period = Spec::row_period;

@@ -54,8 +54,8 @@ struct OutSums;
   };
 #define OUT_SUMS_BOTH(first, n) \
   OUT_SUMS(half_t, first, n, "f16.f16 ") OUT_SUMS(bf16_t, first, n, "bf16.bf16 ")
-// As LUATTN_WGMMA_WIDTHS: bit i is an O of 16 (i + 1) columns. ptxas takes twice as long for products of 256
-// columns as for two of 128 each.
+// Bit i enables an O of 16 (i + 1) columns, as in LUATTN_WGMMA_WIDTHS. An O of 256 columns takes two products
+// of 128 columns: ptxas takes twice as long for one of 256.
 #ifndef LUATTN_OUT_WIDTHS
 #define LUATTN_OUT_WIDTHS 0xffff
 #endif
@@ -108,7 +108,7 @@ OUT_SUMS_BOTH(0, 240)
 OUT_SUMS_BOTH(8, 128)
 #endif
 
-// The same over Rows rows, a multiple of 16.
+// Does the same over Rows rows, a multiple of 16.
 template <class Elem, int First, int Columns, int Rows>
 LUATTN_FN void out_sums(const u32 *a, u64 b) {
   using Sums = OutSums<Elem, First, Columns>;
@@ -120,10 +120,10 @@ LUATTN_FN void out_sums(const u32 *a, u64 b) {
 
 // ---- results ----
 
-// Stores blocks of 16 columns, from Block to the row's end, times the row's factors, rounded, to shared
-// memory at `at`, the address of the lane's row and chunk: four 8 x 8 matrices a block, in boxes of 64
-// columns with TMA's swizzle. A factor of 0 gives 0, also where a row that keeps nothing has met V's
-// infinities: 0 * inf is NaN.
+// Multiplies the columns of O from block Block on by the rows' factors, rounds them and stores them to shared
+// memory. `at` is the address of the lane's row and chunk. Stores four 8 x 8 matrices for each block of 16
+// columns, in boxes of 64 columns with TMA's swizzle. A factor of 0 gives 0, even where a row that keeps
+// nothing has met infinities in V: 0 * inf is NaN.
 template <class Elem, int Columns, int Block = 0>
 LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 #define PAIR(type, w, i, j, scale, kept)                                                       \
@@ -152,17 +152,17 @@ LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
 #undef PAIR
 }
 
-// Where a thread's part of a row of O goes, and its factor before rounding.
+// The destination of a thread's part of a row of O, and the row's factor, which is applied before rounding.
 struct OutRow {
   u64 to;  // in global memory: column lane % 4 * 8
   float scale;
   u32 exists;
 };
 
-// Stores blocks Block and Block + 1, 32 columns: of each 8 columns a thread has two; as in gather_columns
-// (arch/wgmma.cuh) it gets eight of one row, 16 bytes to store at once. A factor of 0 gives 0, also where a
-// row that keeps nothing has met V's infinities: 0 * inf is NaN. One asm statement, because the compiler
-// takes time for each.
+// Stores blocks Block and Block + 1 (32 columns). A thread has two of every 8 columns; shuffles give it eight
+// columns of one row, 16 bytes to store at once, as in gather_columns (arch/wgmma.cuh). A factor of 0 gives
+// 0, even where a row that keeps nothing has met infinities in V: 0 * inf is NaN. All of it is one asm
+// statement, because the compiler takes time for each statement.
 template <class Elem, int Block>
 LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
 #define PAIR(type, w, scale, block, i, j)                                                                    \

@@ -1,5 +1,6 @@
-// sm90/fwd/producer.cuh: the producer of the sm90 forward: one warp, which draws q tiles, walks the kv tiles
-// that the mask leaves, and loads Q, K and V by TMA. README.md shows the timing.
+// sm90/fwd/producer.cuh: the producer of the sm90 forward, one warp. It draws q tiles from the tile
+// scheduler, walks the kv tiles that the mask leaves, and loads Q, K and V by TMA. README.md shows the
+// timing.
 #pragma once
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
@@ -40,7 +41,7 @@ struct ProducerSm90 {
     }
     q.advance();
   }
-  // Sends the bias loaders the message of the tile whose K is loaded next.
+  // Sends the bias loaders a message about the tile whose K is loaded next.
   __device__ __forceinline__ void tell_bias_loaders(const BiasMessage &message) {
     if constexpr (Shared::bias_loaders > 0) {
       barrier_wait(shared.messages_empty(k.stage), k.parity);
@@ -93,8 +94,8 @@ struct ProducerSm90 {
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
-        // Before the last K, because the answer takes a while; a block that drew earlier would hold a tile
-        // that idle blocks could take.
+        // Draws the next q tile before it loads the last K, because the answer takes a while. A block that
+        // drew earlier would hold a tile that an idle block could take.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           tell_bias_loaders(BiasMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));

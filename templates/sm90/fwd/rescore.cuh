@@ -1,13 +1,13 @@
-// sm90/fwd/rescore.cuh: recomputes scores from global memory, for the few kv tiles that lazy rescaling passes
-// through the softmax step a second time: their first scores are overwritten, and K is released.
+// sm90/fwd/rescore.cuh: recomputes scores from global memory for the few kv tiles that need a second softmax
+// step under lazy rescaling. By then their first scores are overwritten and K is released.
 #pragma once
 #include "arch/mma.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
-// All rows of the tile exist: the ragged tile at the end of K comes first, with its maximum taken at once.
-// query: the thread's rows, clamped. PTX statements step from row to row of K: the compiler would multiply
-// for each, which takes registers and compile time.
+// All rows of the tile exist, because the ragged tile at the end of K comes first and its maxima are taken at
+// once. `query` holds the thread's two rows, clamped. The asm statements step from one row of K to the next;
+// the compiler would multiply for each row, which takes registers and compile time.
 template <class Elem, int Dim, int TileN, class Sequence>
 LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
                                   const int (&query)[2], int tile, int lane, float (&s)[TileN / 2]) {
