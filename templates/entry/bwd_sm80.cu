@@ -1,4 +1,4 @@
-// entry/bwd_sm80.cu: the sm80 family's backward image.
+// entry/bwd_sm80.cu: the backward image of the sm80 family.
 #include "spec.cuh"
 #include "sm80/bwd_sm80.cuh"
 
@@ -9,7 +9,7 @@ using KvOrder = PlainRows;
 
 #if LUATTN_PART != 2
 // Without a requested number of blocks, ptxas allocates registers twice, apparently first for more blocks
-// than fit.
+// than fit on a multiprocessor.
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
     luattn_dkdv(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -1,6 +1,6 @@
-// entry/entries_bwd.cuh: the small kernels around backward, for the .cu file of any backward image. Before
-// including this, that file names the layouts of its main kernel's accumulators: RowOrder (bwd_rows), DqOrder
-// (dq_acc) and KvOrder (dk_acc, dv_acc).
+// entry/entries_bwd.cuh: the small kernels around backward, for the .cu file of any backward image. Before it
+// includes this file, the .cu file defines the layouts of its main kernel's accumulators: RowOrder
+// (bwd_rows), DqOrder (dq_acc) and KvOrder (dk_acc, dv_acc).
 #pragma once
 #include "entry/entries_fwd.cuh"
 

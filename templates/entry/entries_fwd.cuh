@@ -1,11 +1,11 @@
-// entry/entries_fwd.cuh: the small kernels before attention, those that the spec needs, for the .cu file of
-// any image. LUATTN_PART: 1, only an image's main kernels, which take long to compile; 2, the others;
-// undefined, all.
+// entry/entries_fwd.cuh: the small kernels before attention that the spec needs, for the .cu file of any
+// image. LUATTN_PART selects what is compiled. 1: only the image's main kernels, which take long to compile.
+// 2: the others. Undefined: all.
 #pragma once
 #include "spec.cuh"
 #include "work/sequence.cuh"
 
-// Reading these and compiling two empty kernels takes 10 ms, of 300 for a forward image.
+// Reading these headers and compiling two empty kernels takes 10 of 300 ms for a forward image.
 #if !defined(LUATTN_NO_STATS) && LUATTN_PART != 1
 #include "around/block_bounds.cuh"
 extern "C" __global__ void __launch_bounds__(stats_threads)

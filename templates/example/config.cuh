@@ -1,5 +1,5 @@
-// config.cuh: an example of the file that gen/emit writes for a plan. For an editor and for nvcc (-I
-// templates/example -I templates); each constant may be set with -D.
+// config.cuh: an example of the file that gen/emit writes for a plan, for editors and for nvcc (-I
+// templates/example -I templates). Each constant may be set with -D.
 #pragma once
 #include "arch/types.cuh"
 

@@ -1,11 +1,11 @@
-// spec.cuh: causal softmax, written by hand: an example of what gen/emit writes, for an editor and for nvcc.
+// spec.cuh: causal softmax, an example by hand of the file that gen/emit writes, for editors and for nvcc.
 //
 //   score = scale * q.k,  kept where kv_idx <= q_idx
 //   m' = max(m, max score),  p = exp(score - m'),  l' = l exp(m - m') + sum p
 //   O = sum p v / l,  lse = m + log l
 //
-// score() hands the unscaled dot on. The scale and log2(e) are folded into one factor, so an element costs
-// one FFMA and one MUFU.EX2.
+// score() returns the unscaled dot product. The scale and log2(e) are folded into one factor, so an element
+// costs one FFMA and one MUFU.EX2.
 #pragma once
 #include "config.cuh"
 #include "contract/contract.cuh"
@@ -13,7 +13,7 @@
 template <bool B, class T, class F> struct pick { using type = F; };
 template <class T, class F> struct pick<true, T, F> { using type = T; };
 
-// Both passes in one, unlike a generated Spec.
+// Values for both passes. A generated Spec has them for one.
 struct Hoisted {
   using Real = pick<sizeof(Config::Elem) == 8, double, float>::type;
   struct Head { Real scale, scale_log2; };

@@ -10,8 +10,8 @@ struct alignas(sizeof(T) % 16 == 0  ? 16
   T value;
 };
 
-// Replaces dot and dP of an element by P and dS, and by zeros if it is not kept. If grad allows it, it is
-// called for all elements: after a branch each element would wait for the previous one.
+// Replaces the dot product and dP of an element by P and dS, or by zeros if the mask drops it. If grad allows
+// it, grad is called for all elements: after a branch, each element would wait for the previous one.
 template <class Spec, bool WithInputs, bool Masked>
 LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const typename Spec::Head &head,
                           const typename Spec::Row &row, const typename Spec::Col &col,

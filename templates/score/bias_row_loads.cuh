@@ -1,10 +1,10 @@
 // score/bias_row_loads.cuh: the loads and prefetches of a bias row (score/bias_rows.cuh). A host test
-// replaces this file by its own; hence the named include guard.
+// replaces this file by its own version, so the include guard has a name.
 #ifndef LUATTN_BIAS_ROW_LOADS_CUH
 #define LUATTN_BIAS_ROW_LOADS_CUH
 #include "arch/types.cuh"
 
-// Reads the stored values of two places, unconverted; 0 if they do not exist.
+// Reads two stored values without converting them. A value that does not exist is 0.
 LUATTN_FN void read_stored(u32 &x, u32 &y, const float *from, const float *other, bool exist) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"

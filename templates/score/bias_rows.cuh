@@ -1,13 +1,13 @@
 // score/bias_rows.cuh: loads bias rows ahead for gradients (contract/score.cuh), for a thread of the sm90
-// backward kernels, whose warps hold 16 keys by the columns of a q tile. Loaded as soon as QK^T is in flight,
-// because later memory's latency would recur for every few of them; and kept as stored, because a conversion
-// would wait for the load.
+// backward kernels, whose warps hold 16 keys by the columns of a q tile. Rows are loaded as soon as QK^T is
+// in flight: later loads would cost a memory latency for every few of them. They are kept as stored, because
+// a conversion would wait for the load.
 #pragma once
 #include "contract/contract.cuh"
 #include "score/bias_row_loads.cuh"
 
-// Prefetches to the L2 cache what LineTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
-// + Keys - 1, if rows are dense; by a warp of the producer, ahead of the consumers.
+// Prefetches to the L2 cache what LineTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 +
+// Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
 template <class Spec, int Rows, int Keys>
 LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                               int q0, int kv0, int lane) {
@@ -27,7 +27,7 @@ LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typ
   }
 }
 
-// Loaded in Parts, each while the elements of the previous one are computed, to limit registers.
+// Loads the columns in Parts steps, each while elements of the previous one are computed, to limit registers.
 template <class Spec, int Octets, int Parts>
 struct LineTerms {
   using Stored = typename Spec::BiasElem;
@@ -37,8 +37,8 @@ struct LineTerms {
   u32 stored[2][cols];
   static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
 
-  // Loads, for queries q0 + 8 * octet + lane % 4 * 2 and the next, and keys kv0 + lane / 4 and 8 further on,
-  // the part that begins at column `first`, if one does. 0 for a query that does not exist.
+  // Loads the part that begins at column `first`, if one begins there: queries q0 + 8 * octet + lane % 4 * 2
+  // and the next one, and keys kv0 + lane / 4 and kv0 + lane / 4 + 8. A query that does not exist gives 0.
   __device__ __forceinline__ void load(const LuattnParams &p, const Site &site,
                                        const typename Spec::Head &head, int q0, int kv0, int lane,
                                        int first) {

@@ -1,16 +1,16 @@
 // score/distance_terms.cuh: computes score terms that depend only on the distance between query and key, for
 // a warp that holds rows and columns in the layout of mma.m16n8k16 and wgmma.
 //
-// Of a warp's 8 * Rows rows, a lane has rows lane / 4 + 8 * r, of a tile's columns lane % 4 * 2 + 8 * n and
-// the one after it. So the distances of its elements lie 8 apart, those of all lanes side by side. Each lane
-// computes the terms of every 32nd distance and gets its own from the others: there are 8 * (count - 1) + 15
-// of them for the warp, but 2 * count for each lane.
+// A warp has 8 * Rows rows. A lane has rows lane / 4 + 8 * r of them, and columns lane % 4 * 2 + 8 * n and
+// the next one of the tile. So the distances of a lane's elements are 8 apart, and those of all lanes are
+// adjacent. Each lane computes the terms of every 32nd distance and gets the others from other lanes: the
+// warp has 8 * (count - 1) + 15 terms, whereas each lane needs 2 * count.
 #pragma once
 #include "arch/mma.cuh"
 #include "contract/contract.cuh"
 
-// Rows are queries and columns keys; Turned: rows are keys, columns queries. Empty if the spec has no such
-// term.
+// Rows are queries and columns keys. With Turned, rows are keys and columns queries. Empty if the spec has no
+// distance term.
 template <class Spec, int Rows, int Octets, bool Turned = false>
 struct DistanceTerms {
   using Real = typename Spec::Real;
@@ -18,8 +18,8 @@ struct DistanceTerms {
   static constexpr int count = any ? Octets + Rows - 1 : 1, shares = ceil_div(8 * (count - 1) + 15, 32);
   Real term[count][2];
 
-  // `last`: position of the tile's first column less that of the warp's last row. Called by all lanes of a
-  // warp.
+  // `last` is the position of the tile's first column minus that of the warp's last row. Called by all lanes
+  // of a warp.
   __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site,
                                            const typename Spec::Head &head, int last, int lane) {
     if constexpr (any) {

@@ -1,10 +1,12 @@
-// score/mask_intervals.cuh: turns mask intervals and remainders into bits of a thread's columns of a
-// fragment. A word has a bit for each of 32 columns, bit j for the one at 8 * (j / 2) + j % 2 from the
-// word's first.
+// score/mask_intervals.cuh: turns mask intervals and remainders into bits for a thread's columns of a
+// fragment. A word has bits for 32 columns: bit j is the column at 8 * (j / 2) + j % 2 from the word's first
+// one.
 #pragma once
 #include "contract/contract.cuh"
 
-// With a shorter period each remainder is tested; with a longer one each multiple, where a grid's row begins.
+// A period below this is handled by testing each remainder, a longer one by stepping over its multiples,
+// where
+// the rows of a grid begin.
 constexpr int short_period = 16;
 
 // Bits below x.
@@ -30,7 +32,7 @@ LUATTN_FN constexpr u32 columns_of_residue(int period, int residue, int w) {
   return bits;
 }
 
-// Bits whose position mod Period lies in rest, a short period; word 0's first is at `first` >= 0.
+// Bits whose position modulo Period (a short period) lies in `rest`. Word 0 begins at `first` >= 0.
 template <int Period, int Words>
 LUATTN_FN void columns_of_residues(u32 (&word)[Words], int first, Range rest) {
   const int begin = int(u32(first) % Period);

@@ -22,7 +22,7 @@ template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
   return y != 0;
 }
 
-// Which of a thread's columns of one row are kept, where -inf cannot express it (see mask_by_inf).
+// Says which columns of a row a thread keeps, if -inf cannot express it (see mask_by_inf).
 template <int Cols> struct KeepBits {
   u32 word[(Cols + 31) / 32];
   LUATTN_FN KeepBits none() {
@@ -35,7 +35,7 @@ template <int Cols> struct KeepBits {
   __device__ __forceinline__ bool get(int j) const { return (word[j / 32] >> (j % 32)) & 1u; }
 };
 
-// The number of reductions up to the last one that the whole row shares: deferred ones are only for `next`.
+// The number of reductions up to the last one that the whole row shares. Deferred ones are only for `next`.
 template <class Spec> LUATTN_FN constexpr int shared_reductions() {
   int n = 0;
   for (int k = 0; k < Spec::num_reductions; ++k)
@@ -51,7 +51,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   static constexpr int num_red = Spec::num_reductions > 0 ? Spec::num_reductions : 1;
   static constexpr int num_shared = shared_reductions<Spec>();
 
-  // One bit a row, in one register for all of them.
+  // One bit per row, all in one register.
   struct Flags {
     u32 bits;
     __device__ __forceinline__ bool operator[](int r) const { return (bits >> r) & 1u; }
@@ -63,7 +63,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   State state[Rows];
   Flags kept;  // this thread has seen a kept score of the row
 
-  // This thread's rows that keep a score.
+  // Bits of this thread's rows that keep a score.
   LUATTN_FN u32 kept_rows(const KeepBits<Cols> (&keep)[Rows]) {
     u32 rows = 0;
 #pragma unroll
@@ -83,7 +83,9 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     for (int r = 0; r < Rows; ++r) state[r] = Spec::init(p, site, head, row[r]);
   }
 
-  // Masked: `keep[r]` says which columns count. With mask_by_inf the caller has also set the others to -inf.
+  // Runs a step. With Masked, `keep[r]` says which columns count. With mask_by_inf, the caller has also set
+  // the
+  // others to -inf.
   template <bool Masked>
   __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head,
                                        const Row (&row)[Rows], Real (&score)[Rows][Cols],
@@ -120,8 +122,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
 
-  // A step over scores that all count; or, with mask_by_inf, over scores that are -inf where masked, with
-  // mask_by_zero 0: the same code for masked and unmasked tiles. The caller sets `kept`.
+  // Runs a step over scores that all count. With mask_by_inf masked scores may be -inf, and with mask_by_zero
+  // 0, so that masked and unmasked tiles share the code. The caller sets `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
                                               const Row (&row)[Rows], Real (&score)[Rows][Cols],
                                               Real (&scale)[Rows]) {
@@ -132,8 +134,8 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
       end_row(p, site, head, row[r], r, part);
     }
   }
-  // It has two parts for each row, so that a kernel may choose the order: the reductions that the whole row
-  // shares, which give the factor for O, as deferred ones are only for `next`; then probabilities and
+  // The step has two parts for each row, so that a kernel may choose their order. The first computes the
+  // reductions that the whole row shares, which give the factor for O. The second computes probabilities and
   // deferred sums.
   struct Part {
     Real red[num_red];
@@ -166,7 +168,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     for (int r = 0; r < Rows; ++r) end_row(p, site, head, row[r], r, part[r]);
   }
 
-  // Sums what was deferred per thread; afterwards every lane holds the row's state, and `kept` is that of the
+  // Adds up what was deferred per thread. Afterwards every lane holds the row's state, and `kept` covers the
   // whole row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
@@ -180,7 +182,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
 
 private:
-  // The factor for O.
+  // Computes the factor for O.
  LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
                         const State &old, const Real *red) {
    if constexpr (Spec::has_rescale)
@@ -188,21 +190,21 @@ private:
    else
      return Real(1);
  }
-  // With mask_by_inf a masked score is -inf, so the arithmetic drops the column without a test. A fully masked
-  // row leaves the state unchanged; where the arithmetic does not ensure that, the caller's `any` does.
+  // With mask_by_inf a masked score is -inf, so the arithmetic drops the column without a test. A fully
+  // masked row leaves the state unchanged; if the arithmetic does not ensure that, `any` of the caller does.
   template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
     if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
     else return true;
   }
 
-  // Reductions K .. End - 1.
+  // Computes reductions K .. End - 1.
   template <bool Masked, int K, int End>
   LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
                         const State &old, Real (&score)[Cols], const KeepBits<Cols> &keep,
                         Real (&red)[num_red]) {
     if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
-      // Interleaved chains, because each operation waits for the previous one.
+      // Several interleaved chains, because each operation waits for the previous one of its chain.
       constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
       Real part[chains];
 #pragma unroll

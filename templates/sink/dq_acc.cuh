@@ -7,21 +7,21 @@
 
 // The layout of C fragments of mma.m16n8k16 (the sm80 family).
 //
-// The accumulator of a head is q_len x Dim floats. Every 8 rows, and the rest of them at the end, make an
-// octet of contiguous floats, in groups of its rows x 16 columns: a group is what one warp holds of two
-// adjacent C fragments, 4 floats a lane, so that an atomic add touches full lines. Columns beyond the last
-// multiple of 16 (8 of them or none) follow as a group of half that width, 2 floats a lane. Lane 4 * g + t
-// holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9: with fewer than 8 rows, the first lanes hold the rows
+// The accumulator of a head is q_len x Dim floats. Every 8 rows, and the remaining rows at the end, are an
+// octet of contiguous floats. An octet consists of groups of its rows x 16 columns. A group is what one warp
+// holds of two adjacent C fragments, 4 floats a lane, so that an atomic add touches full cache lines. If Dim
+// is not a multiple of 16, the last 8 columns are a group of half that width, 2 floats a lane. Lane 4 * g + t
+// holds row g, columns 2t, 2t + 1, 2t + 8 and 2t + 9. With fewer than 8 rows, the first lanes hold the rows
 // that exist, so no row beyond q_len is ever touched, and the array is as large as a plain one.
 struct FragmentGroups {
   static constexpr bool writes = false;
   static constexpr int neighbours = 8;
   LUATTN_FN int head_rows(int len) { return len; }
-  // How many rows of the octet at row0 (a multiple of 8) exist; not positive: none.
+  // The number of rows that exist in the octet at row0 (a multiple of 8). None if it is not positive.
   LUATTN_FN int rows(int len, int row0) { return min_of(len - row0, 8); }
 
-  // Adds half Half of blocks C, C + 1, .. C + Tiles - 1, which are 16 columns each from d0 (a multiple of 16)
-  // on, to the octet at row0.
+  // Adds half Half of blocks C .. C + Tiles - 1 to the octet at row0. A block is 16 columns; the first one
+  // begins at d0, a multiple of 16.
   template <int Dim, int C, int Half, int Tiles>
   LUATTN_FN void add(float *head, int len, int row0, int d0, int lane) {
     const int n = rows(len, row0);
@@ -29,7 +29,7 @@ struct FragmentGroups {
     add_tiles<Dim, C, Half, Tiles>(head + i64(row0) * Dim + d0 * n, d0, lane, n);
   }
 
-  // 8 neighbours of row q from d on, a multiple of 8.
+  // Returns 8 adjacent numbers of row q from column d on, a multiple of 8.
   template <int Dim, int N>
   LUATTN_FN void load(Pack<float, N> &x, const float *head, int len, int q, int d) {
     static_assert(N == 8, "tensors of 16-bit elements are read 8 at a time");
@@ -53,15 +53,15 @@ struct FragmentGroups {
     }
   }
 
-  // The distance from a lane's first number to the next lane's. Before sm_90 an atomic add is of one float:
-  // then the numbers of all lanes with one index are adjacent, so that an instruction touches as few lines as
-  // possible.
+  // The distance from a lane's first number to the next lane's. Before sm_90 an atomic add takes one float.
+  // Numbers with the same index are then adjacent over all lanes, so that an instruction touches as few cache
+  // lines as possible.
 #if __CUDA_ARCH__ >= 900
   static constexpr int lane_stride = 4;
 #else
   static constexpr int lane_stride = 1;
 #endif
-  // Columns 2t and 2t + 1 of a fragment, t = 0 .. 3, are numbers `first` and first + 1 of lane + t.
+  // Columns 2t and 2t + 1 of a fragment (t = 0 .. 3) are numbers `first` and first + 1 of lane + t.
   LUATTN_FN void load_wide(Pack<float, 8> &x, const float *group, int lane, int first, int rows) {
     if constexpr (lane_stride == 4) {
 #pragma unroll
@@ -79,16 +79,16 @@ struct FragmentGroups {
   }
 };
 
-// The layout of p.scratch.dq_acc where the sm90 family's luattn_dkdv adds to it: a warp's result of wgmma, in
+// The layout of p.scratch.dq_acc where the sm90 family's luattn_dkdv adds to it: a warp's wgmma result, as
 // groups of 16 rows x 8 columns, one after another for 16 rows, 4 floats a lane. What a warp adds is
-// contiguous, in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g + 8. The
-// last 16 rows of a head all exist.
+// contiguous both in memory and in registers. Lane 4 * g + t holds columns 2t and 2t + 1 of rows g and g + 8.
+// The last 16 rows of a head always exist.
 struct ResultGroups {
   static constexpr bool writes = false, zeroes = true;  // by prepare
   static constexpr int neighbours = 8;
   LUATTN_FN int head_rows(int len) { return workspace_rows(true, len); }
 
-  // 8 neighbours of row q from d on, a multiple of 8.
+  // Returns 8 adjacent numbers of row q from column d on, a multiple of 8.
   template <int Dim, int N>
   LUATTN_FN void load(Pack<float, N> &x, const float *head, int, int q, int d) {
     static_assert(N == 8, "tensors of 16-bit elements are read 8 at a time");

@@ -5,10 +5,10 @@
 #include "contract/needs.cuh"
 #include "work/sequence.cuh"
 
-// How many numbers of p.scratch.turns a q tile has.
+// The number of entries that a q tile has in p.scratch.turns.
 template <class Config>
 inline constexpr int turns_of_tile = workspace_turns(true, Config::threads, Config::tile_n);
-// The first of them for the q tile of row `first`.
+// The first entry of the q tile whose first row is `first`.
 template <class Config>
 LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
   return p.scratch.turns + LUATTN_TURNS_FIRST +
@@ -19,8 +19,8 @@ LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
 // The state of a q tile's first store (sm90/bwd/dq_first_store.cuh). 0 also says that no block has added
 // (work/dq_order.cuh).
 enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
-// Whether a q tile has few kv tiles: a first store saves time once a q tile, less in long rows than the waits
-// of each kv tile cost. A mask that reads memory may leave few of many.
+// Whether a q tile has few kv tiles. A first store saves time once per q tile; in long rows the waits of all
+// kv tiles cost more. A mask that reads memory may leave few of many kv tiles.
 template <class Spec, class Config>
 LUATTN_FN bool pays_to_store_first(const LuattnParams &p, const Site &site, int q0) {
   const Range kept = kept_keys<Spec>(p, site, q0, min_of(q0 + Config::tile_m, site.q_len) - 1);

@@ -4,7 +4,9 @@
 #include "contract/contract.cuh"
 #include "work/sequence.cuh"
 
-// Stores those of the row at position `at`; one thread a row. kept: the row has kept a score.
+// Stores the numbers of the row at position `at`; called by one thread per row. `kept` says whether the row
+// has
+// kept a score.
 template <class Spec, class Sequence>
 LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site,
                          const typename Spec::Head &head, const typename Spec::Row &row,

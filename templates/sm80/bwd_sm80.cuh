@@ -1,25 +1,28 @@
-// sm80/bwd_sm80.cuh: the sm80 family's backward main kernel: dk, dv, and dq by atomic adds. mma.sync with f32
-// accumulation.
+// sm80/bwd_sm80.cuh: the main backward kernel of the sm80 family: dk, dv, and dq by atomic adds. mma.sync
+// with f32 accumulation.
 //
 // A block owns one kv tile of one kv head and keeps its dk and dv in registers. For each q head of the group
-// and each q tile that the mask leaves something of:
+// and each q tile that the mask does not leave empty:
 //
 //     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
 //     P^T, dS^T = Spec::grad, element by element
-//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
+//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all warps that share kv rows, split by
+//         columns
 //     dQ  += dS K          the block, from dS in shared memory; atomic adds to dq_acc, without the scale
-//     sums of dS           likewise, for gradients of parameters (sm80/parameter_grads_sm80.cuh)
+//     sums of dS           the block, for parameter gradients (sm80/parameter_grads_sm80.cuh)
 //
-// Scores are held transposed (a row of a fragment is a kv position), because then P^T and dS^T leave the
-// first two products as A fragments of the next two: with warps_c = 1 neither goes through shared memory for
-// dV and dK. With more, the warps of a row group exchange them there, which costs less than
-// reading Q and dO for 16 kv rows only. The bottleneck is ldmatrix's shared-memory bandwidth,
-// then latency with two warps on a scheduler. So each B fragment serves two products if registers allow;
-// dq_acc has a layout in which an atomic add touches few lines (sink/dq_acc.cuh); and there is one barrier
-// per q tile when stages = 2: after it, Q and dO of this tile have arrived, the other stage is free to be
-// filled, and dS of the previous tile is complete, whose dQ is computed then. Warps drift apart by up to a
-// tile, and of the two warps on a scheduler one computes dQ first and one last, so that the exponentials of
-// one overlap the products of the other. stages = 1 saves memory and costs a second barrier.
+// Scores are held transposed (a row of a fragment is a kv position), because P^T and dS^T then leave the
+// first two products as A fragments of the next two. With warps_c = 1 neither goes through shared memory for
+// dV and dK. With more, the warps of a row group exchange them there, which costs less than reading Q and dO
+// for 16 kv rows only.
+//
+// The bottleneck is the shared-memory bandwidth of ldmatrix, then latency, with two warps on a scheduler. So
+// each B fragment serves two products if registers allow, and dq_acc has a layout in which an atomic add
+// touches few cache lines (sink/dq_acc.cuh). With stages = 2 there is one barrier per q tile. After it, Q and
+// dO of this tile have arrived, the other stage is free, and dS of the previous tile is complete, so that its
+// dQ is computed then. Warps drift apart by up to a tile. Of the two warps on a scheduler, one computes dQ
+// first and the other computes it last, so that the exponentials of one overlap the products of the other.
+// stages = 1 saves memory and costs a second barrier.
 //
 // Config: tile_m          rows of a q tile, a multiple of sm80_chunk_m * warps_c
 //         tile_n          kv rows of a block = 16 * frags * sm80_warps_n, frags 1 or 2
@@ -29,7 +32,8 @@
 //         sm80_chunk_m    q columns of a warp's score fragments, a multiple of 16; a thread holds
 //                         frags * sm80_chunk_m floats of scores and dP
 //
-// Dynamic shared memory: BwdSm80Layout of abi/shared_memory.h; and 4 * num_acc * warps bytes static.
+// Dynamic shared memory: BwdSm80Layout of abi/shared_memory.h. Static shared memory: 4 * num_acc * warps
+// bytes.
 //
 // Good tiles, by max(head_dim, head_dim_v) and the shared memory of a block: tile_m,
 // tile_n, threads, stages, sm80_warps_n, sm80_chunk_m. Up to 64, two blocks share a multiprocessor of 227 or
@@ -55,8 +59,8 @@
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// In order: the shape of a block and its shared memory; a thread's state; P and dS of its elements; products;
-// the loop over q tiles; the epilogue.
+// Its sections, in order: the shape of a block and its shared memory; a thread's state; P and dS of its
+// elements; products; the loop over q tiles; the epilogue.
 template <class Spec, class Config>
 struct BwdSm80 {
   static_assert(BackwardSpec<Spec>);
@@ -76,9 +80,9 @@ struct BwdSm80 {
   static constexpr int warps_n = Config::sm80_warps_n, warps_c = warps / warps_n;
   static constexpr int frags = N / (16 * warps_n);  // 16-row fragments of a warp along kv
   static constexpr int chunk = Config::sm80_chunk_m;
-  // Warps of the dv and dk products: out_n along kv, the others along the columns. What warps_c > 1 warps
-  // have written to shared memory can be divided differently, in up to 32 rows, so that every B fragment
-  // serves two products.
+  // Warps of the products for dv and dk: out_n along kv, the others along the columns. With warps_c > 1, P
+  // and dS are read from shared memory and can be divided differently, in up to 32 rows, so that every B
+  // fragment serves two products.
   static constexpr int out_n = warps_c == 1                           ? warps_n
                                : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32
                                                                       : warps_n;
@@ -95,7 +99,7 @@ struct BwdSm80 {
   using Sums = SumsSm80<Spec, Config>;
   static constexpr bool reduces_acc = Need::parameters && Spec::num_acc > 0;
   static constexpr bool has_rows = !__is_empty(Row);
-  // If grad has no side effect, one copy of it serves masked tiles too.
+  // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
 
   // ---- blocks of fragments (arch/mma_registers.cuh) ----------------------------------------------------
@@ -129,7 +133,7 @@ struct BwdSm80 {
   Acc acc;
   Sums sums;
   unsigned char *shared;
-  u32 base;  // the same, as an address in shared memory
+  u32 base;  // address of `shared` in shared memory
   u32 thread, lane, warp;
   int kv0, h_kv;
 
@@ -185,17 +189,17 @@ struct BwdSm80 {
     sums.enter_head();
   }
 
-  // kv_end: kv_len, or 0 for a row that does not exist.
+  // kv_end is kv_len, or 0 for a row that does not exist.
   __device__ __forceinline__ bool keeps(const Row &row, int f, int half, int q, int kv, int kv_end) const {
     bool kept = kv < kv_end;
     if constexpr (Spec::has_mask) kept &= Spec::keep(p, site, head, row, col[f][half], q, kv);
     return kept;
   }
 
-  // The element of a block's fragments: side is 0 on the left, 1 on the right.
+  // Index of an element in a block's fragments: side is 0 on the left, 1 on the right.
   LUATTN_FN constexpr int element(int side, int half, int i) { return side * 4 + half * 2 + i; }
 
-  // A chunk's elements of a thread: its q positions, of which it holds 4 of 16, times its kv rows.
+  // A thread's elements of a chunk: its q positions (4 of every 16) times its kv rows.
   static constexpr int chunk_columns = chunk / 4, chunk_rows = 2 * frags;
   LUATTN_FN constexpr int block_of(int c, int r) { return r / 2 * chunk_tiles + c / 4; }
   LUATTN_FN constexpr int element_of(int c, int r) { return element(c / 2 % 2, r % 2, c % 2); }
@@ -205,7 +209,7 @@ struct BwdSm80 {
 
   using Terms = DistanceTerms<Spec, chunk_rows, chunk / 8, true>;
 
-  // Replaces dots and dP of one q position by P and dS. Masked: only where the mask keeps them.
+  // Replaces S and dP of one q position by P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked>
   __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage,
                                                        float (&s)[chunk_rows], float (&dp)[chunk_rows],
@@ -224,7 +228,7 @@ struct BwdSm80 {
           terms.get(r, Spec::has_distance_term ? c / 2 : 0, c % 2), s[r], dp[r], acc);
   }
 
-  // All elements of the chunk at `column` of the q tile.
+  // Does this for all elements of the chunk at `column` of the q tile.
   template <bool Masked>
   __device__ __forceinline__ void differentiate(int q0, int column, int stage) {
     const Terms terms(p, site, head, q0 + column - (kv0 + score_row() + frags * 16 - 1), int(lane));
@@ -246,8 +250,8 @@ struct BwdSm80 {
     write_blocks<c_dp, chunk_blocks>(dp);
   }
 
-  // The same, masked, in a rolled loop that rotates the elements to the left: few tiles are masked, and grad
-  // has one copy for an octet of q positions.
+  // Does the same for a masked chunk, in a rolled loop that rotates the elements to the left: few tiles are
+  // masked, and the code of grad then has one copy for an octet of q positions.
   __device__ __forceinline__ void differentiate_in_turn(int q0, int column, int stage) {
     const Terms terms(p, site, head, 0, int(lane));
 #pragma unroll 1
@@ -264,8 +268,8 @@ struct BwdSm80 {
     set_apart<c_dp, chunk_blocks>(site.q_end(p) >> 31);
   }
 
-  // Which elements of each fragment the mask keeps, bits 2 c and 2 c + 1 being those of a q position. A long
-  // mask has one copy for a position, not for each.
+  // Finds which elements of each fragment the mask keeps. Bits 2 c and 2 c + 1 are the elements of q position
+  // c. The code of a long mask has one copy for all positions.
   __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; ++c) {
@@ -285,7 +289,7 @@ struct BwdSm80 {
       kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
   }
 
-  // Zeroes P and dS where the mask drops the element.
+  // Zeroes P and dS of elements that the mask drops.
   __device__ __forceinline__ void drop(int q0, int column, int stage) const {
     u32 bits[frags] = {}, kept[chunk_blocks][8];
     if constexpr (!Spec::keep_is_cheap) find_kept(q0, column, stage, bits);
@@ -319,10 +323,10 @@ struct BwdSm80 {
 
   static constexpr int D = Config::head_dim, DV = Config::head_dim_v;
   static constexpr bool needs_ds = Need::dq || Need::dk || Sums::any, needs_dp = needs_ds || Need::parameters;
-  // Whether something is computed from all of a tile's dS, once it is in shared memory: dq, sums for
-  // parameters.
+  // Whether dq or parameter gradients are computed from all of a tile's dS, once it is in shared memory.
   static constexpr bool shares_ds = Need::dq || Sums::any;
-  // Of two warps on one scheduler, one does so for the previous tile before its scores, the other after.
+  // Of two warps on one scheduler, one computes these for the previous tile before its scores, the other
+  // after.
   static constexpr bool alternates = shares_ds && stages == 2 && warps > 4;
 
   // Warps of the dq product: dq_q along q, the others along d.
@@ -331,7 +335,7 @@ struct BwdSm80 {
 
   // Blocks of fragments, after those of scores.
   static constexpr int c_dq = c_dp + chunk_blocks;
-  static constexpr int a_p = 0, a_ds = frags;  // and loads of a phase from 0 on
+  static constexpr int a_p = 0, a_ds = frags;  // loads of a phase use blocks from 0 on
   static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
   static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks,
                 "blocks of A");
@@ -345,9 +349,9 @@ struct BwdSm80 {
     return {site.template kv_row<const Elem>(t, h_kv, 0), t.seq};
   }
 
-  // Copies rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`; rows from `len` on and columns
-  // from Dim on become zeros without being read. One copy of the code for whole and ragged tiles. Rolled: in
-  // a rolled loop, for tiles that are copied once a block.
+  // Copies rows row0 .. row0 + Rows - 1 of `src` to the shared tile at `at`. Rows from `len` on and columns
+  // from Dim on become zeros without being read. Whole and ragged tiles use the same code. With Rolled, the
+  // loop is rolled, for tiles that a block copies once.
   template <bool Rolled, int Rows, int Dim>
   __device__ __forceinline__ void load_tile(int at, const HeadRows<Elem> &src, int row0, int len) const {
     using Tile = SharedTile<padded_dim(Dim)>;
@@ -366,8 +370,9 @@ struct BwdSm80 {
     }
   }
 
-  // K and V: the same rows of two tensors, in one loop if they have the same width. In the loop over q tiles
-  // that would cost a twelfth of the speed at D = 128: every warp would wait for tensors chosen at run time.
+  // Loads K and V, which are the same rows of two tensors, in one loop if they have the same width. In the
+  // loop over q tiles that would cost a twelfth of the speed at D = 128: every warp would wait for tensors
+  // chosen at run time.
   __device__ __forceinline__ void load_kv() const {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
@@ -380,7 +385,7 @@ struct BwdSm80 {
     }
   }
 
-  // Q, dO and row numbers of one q tile.
+  // Loads Q, dO and row numbers of one q tile.
   __device__ __forceinline__ void load_q(int index, int stage) {
     begin_phase();
     load_tile<false, M, D>(at_q + stage * q_bytes, q_rows(p.tensors.q), index * M, site.q_end(p));
@@ -403,8 +408,8 @@ struct BwdSm80 {
 
   // ---- compute -----------------------------------------------------------------------------------------
 
-  // Blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q tile (stored
-  // m x d), both over d.
+  // Computes blocks C + f * chunk_tiles + j = rows of the warp's kv tile (stored n x d) times rows of a q
+  // tile (stored m x d), both over d.
   template <int Cols, int C>
   __device__ __forceinline__ void multiply_scores(u32 kv_tile, u32 q_tile) const {
     const LanePointer<Cols, false> a_lane(lane);
@@ -419,8 +424,8 @@ struct BwdSm80 {
     }
   }
 
-  // Blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q, d),
-  // columns from tile `first` on, for n = 0 .. Tiles - 1.
+  // Computes blocks C + f * Step + n += blocks A + f (16 kv rows x 16 q) times 16 q rows of a tile stored (q,
+  // d), columns from tile `first` on, for n = 0 .. Tiles - 1.
   template <int Cols, int Frags, int A, int C, int Step, int Tiles>
   __device__ __forceinline__ void multiply_rows(u32 rows, int first) const {
     if constexpr (Tiles > 0) {
@@ -441,7 +446,7 @@ struct BwdSm80 {
                                                             int(warp % out_c) * k_tiles);
   }
 
-  // Blocks C + f * chunk_tiles, rounded, as blocks A + f, and to a tile of P^T or dS^T at `to`.
+  // Rounds blocks C + f * chunk_tiles to blocks A + f, and stores them to a tile of P^T or dS^T at `to`.
   template <bool Store, int A, int C, int Frags = frags>
   LUATTN_FN void round_column(u32 to) {
     if constexpr (Frags > 0) {
@@ -451,7 +456,7 @@ struct BwdSm80 {
     }
   }
 
-  // Adds P and dS of one chunk, columns 16 * J and on, to dV and dK, and stores dS in shared memory.
+  // Adds P and dS of columns 16 * J and on of one chunk to dV and dK, and stores dS in shared memory.
   template <int J = 0>
   __device__ __forceinline__ void accumulate(int column, int stage) const {
     if constexpr (J < chunk_tiles) {
@@ -466,7 +471,7 @@ struct BwdSm80 {
     }
   }
 
-  // Computes dV and dK from P^T and dS^T in shared memory: chunk * warps_c q columns from `column` on.
+  // Computes dV and dK from P^T and dS^T in shared memory, over chunk * warps_c q columns from `column` on.
   __device__ __forceinline__ void accumulate_shared(int column, int stage) const {
     const LanePointer<M, false> a_lane(lane);
 #pragma unroll 1
@@ -483,7 +488,7 @@ struct BwdSm80 {
     }
   }
 
-  // Everything that is computed from one q tile except dq.
+  // Computes everything from one q tile except dq.
   __device__ __forceinline__ void work(const Tile &tile, int stage) {
     begin_phase();
     const u32 k_rows = base + at_k + u32(score_row()) * (DP * 2);
@@ -521,7 +526,7 @@ struct BwdSm80 {
                  (i64(site.b) * site.heads(p) + site.h) * site.q_end(p) * D;
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
-      // A warp's part is the same in every block.
+      // A warp has the same part of a q tile in every block.
       u32 *turn = p.scratch.turns + LUATTN_TURNS_FIRST +
                   site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
       turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
@@ -559,7 +564,7 @@ struct BwdSm80 {
   __device__ __forceinline__ typename Sums::At sums_at(int index, int stage) {
     return {p, site, head, acc, index * M, kv0, int(warp), int(lane), base + at_ds + stage * p_bytes};
   }
-  // Everything that is computed from all of a tile's dS.
+  // Computes dq and parameter gradients from all of a tile's dS.
   __device__ __forceinline__ void use_ds(int index, int stage) {
     if constexpr (Need::dq) add_dq(index, stage);
     if constexpr (Sums::any) {
@@ -570,7 +575,7 @@ struct BwdSm80 {
 
   // ---- finish ------------------------------------------------------------------------------------------
 
-  // A gradient of the kv tile, blocks C and on, in Elem, to the shared tile at `at`.
+  // Stores a gradient of the kv tile (blocks C and on) in Elem to the shared tile at `at`.
   template <int Dim, int C, int Tiles, bool Scaled, int B = 0>
   __device__ __forceinline__ void share_gradient(u32 tile) const {
     constexpr int Cols = padded_dim(Dim);
@@ -588,7 +593,7 @@ struct BwdSm80 {
       share_gradient<Dim, C, Tiles, Scaled, B + 1>(tile);
     }
   }
-  // Stores it from there to the caller's tensor.
+  // Copies a gradient from the shared tile to the caller's tensor.
   template <int Dim>
   __device__ __forceinline__ void store_gradient(int at, const LuattnTensor &t) const {
     if (t.data == nullptr) return;
@@ -596,7 +601,7 @@ struct BwdSm80 {
     store_tile<N, Dim, threads>(out, t.seq, base + at, 0, site.kv_end(p) - kv0, int(thread));
   }
 
-  // The same in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for a mod's derivative.
+  // Stores a gradient in f32 and unscaled, to [batch][heads_kv][kv_len][Dim], for the derivative of a mod.
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
     const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
@@ -614,7 +619,7 @@ struct BwdSm80 {
     }
   }
 
-  // Called after a barrier: the tiles of K and V are no longer read.
+  // Stores dk and dv. Called after a barrier, when the tiles of K and V are no longer read.
   __device__ __forceinline__ void finish() const {
     constexpr bool stores_dk = Need::dk && !Spec::has_key_mod, stores_dv = Need::dv && !Spec::has_value_mod;
     if constexpr (stores_dk)
@@ -635,7 +640,7 @@ struct BwdSm80 {
     }
   }
 
-  // After the barrier of a step with two stages: dq of the previous tile, and everything else of this one.
+  // Computes dq of the previous tile and the rest of this one, after the barrier of a step with two stages.
   __device__ __forceinline__ void work_and_add(const Tile &tile, int last, int stage) {
     if constexpr (alternates) {
       const int dq_turn = opaque(warp >= warps / 2);
@@ -654,7 +659,7 @@ struct BwdSm80 {
     }
   }
 
-  // All q tiles of one q head. The first iteration only loads the first tile.
+  // Computes all q tiles of one q head. The first iteration only loads the first tile.
   __device__ __forceinline__ void run_head(int h) {
     site.h = h;
     QTiles<Spec, M, N> walk(p, site, kv_tile());

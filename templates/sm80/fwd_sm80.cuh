@@ -4,19 +4,19 @@
 // Grid (ceil(q_len / tile_m), heads, batch). A block takes tile_m queries of one head and walks the kv tiles
 // that the mask leaves. Each warp owns 16 or 32 whole rows, so that a row's statistics never leave its four
 // threads:
-//   load     Q once, then K and V tile by tile with cp.async, one tile ahead
+//   load     loads Q once, then K and V tile by tile with cp.async, one tile ahead
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   scales O by the rows' factors and stores it from the fragments
 //
-// Config: head_dim, head_dim_v multiples of 8 up to 256, in any combination; padded with zeros to multiples
-// of 16 in shared memory. threads a multiple of 32; tile_m = 16 or 32 times the warps; tile_n a multiple of
-// 16; stages 1 or 2. stages 2 loads the next K and V tile while a tile is computed (one barrier a tile);
-// stages 1 loads V during Q K^T and the next K during P V (two barriers, half the memory). Dynamic shared
-// memory: FwdSm80Layout of abi/shared_memory.h. Pointers and strides of q, k, v and o must be multiples of 8
-// elements (16 bytes): the runtime refuses others.
+// Config: head_dim and head_dim_v are multiples of 8 up to 256, in any combination; they are padded with
+// zeros to multiples of 16 in shared memory. threads is a multiple of 32; tile_m = 16 or 32 times the warps;
+// tile_n is a multiple of 16; stages is 1 or 2. stages = 2 loads the next K and V tile while a tile is
+// computed (one barrier a tile). stages = 1 loads V during Q K^T and the next K during P V (two barriers,
+// half the memory). Dynamic shared memory: FwdSm80Layout of abi/shared_memory.h. Pointers and strides of q,
+// k, v and o must be multiples of 8 elements (16 bytes): the runtime refuses others.
 //
 // Good tiles, by the larger of the padded head dims and the shared memory of a block. A warp with 32 rows
-// holds Dv + tile_n accumulators a thread, which is why wide heads have 16 rows a warp.
+// holds Dv + tile_n accumulators per thread, so warps have 16 rows if head dims are large.
 //   head dim   227 KB (9.0, 10.0)        163 KB (8.0, 8.7)         99 KB (8.6, 8.9, 12.0)
 //   <=  64     128 x 64, 128 thr, 2 st   the same                  the same
 //   <=  96     128 x 64, 128 thr, 2 st   the same                  128 x 64, 128 thr, 1 st
@@ -55,7 +55,7 @@ struct ForwardSm80 {
                 (warp_rows == 16 || warp_rows == 32));
   static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
-  // Q stays in registers where that leaves enough for addresses and temporaries.
+  // Q stays in registers if that leaves enough of them for addresses and temporaries.
   static constexpr int accumulators = m_tiles * (n_tiles + v_tiles) * 4, q_registers = m_tiles * dim / 4;
   static constexpr bool q_in_registers = accumulators + q_registers <= 176;
   static constexpr bool copies_anew = accumulators >= 160;         // see load
@@ -104,7 +104,7 @@ struct ForwardSm80 {
     zero_out<m_tiles * v_blocks>();
   }
 
-  // The query of row r of a lane's thread, clamped to the last one.
+  // The position of row r of a lane's thread. `query` clamps it to the last query.
   __device__ __forceinline__ Position position(int r, int lane) const {
     return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
   }
@@ -114,13 +114,13 @@ struct ForwardSm80 {
 
   // ---- load ----
 
-  // Where registers are short, each copy recomputes its addresses from the thread's number and the head.
-  // These are opaque to the compiler, which would otherwise keep all addresses through the loop, so that
-  // fragment loads could not run ahead of the products.
+  // Where registers are short, each copy recomputes its addresses from the thread's number and the head. Both
+  // are opaque to the compiler, which would otherwise keep all addresses through the loop, so that fragment
+  // loads could not run ahead of the products.
   static __device__ __forceinline__ int copier() { return copies_anew ? thread_anew() : int(threadIdx.x); }
 
-  // One copy of the code for whole and ragged tiles; Q, which a block loads once, in a rolled loop. Q is a
-  // commit group of its own.
+  // Loads tiles. Whole and ragged tiles use the same code. Q, which a block loads once, is copied in a rolled
+  // loop and is a commit group of its own.
   enum Operand { K, V };
   template <Operand first, Operand last>
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
@@ -160,10 +160,10 @@ struct ForwardSm80 {
 
   // ---- compute ----
 
-  // S = Q K^T. Fragments are loaded before the products that precede their own: K one step ahead, Q one round
-  // of 16 channels. Where Q comes from shared memory, an iteration of a rolled loop takes two rounds: `at`
-  // maps the address of a row's first channels to that of a round's by an exclusive or, within as many
-  // channels as the swizzle and the alignment of rows allow.
+  // Computes S = Q K^T. Fragments are loaded ahead of their products: K one step, Q one round of 16 channels.
+  // If Q comes from shared memory, an iteration of a rolled loop takes two rounds. `at` then maps the address
+  // of a row's first channels to that of a round's channels by an exclusive or, within as many channels as
+  // the swizzle and the alignment of rows allow.
   __device__ __forceinline__ void dots(float (&s)[m_tiles][n_tiles][4], int slot) const {
     constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
@@ -218,7 +218,7 @@ struct ForwardSm80 {
       return a[round & 1];
   }
 
-  // Turns dots into scores. Where only some tiles are masked, their masked elements are scored like the
+  // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
   __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
                                         float (&x)[rows][cols]) const {
@@ -239,7 +239,7 @@ struct ForwardSm80 {
   }
 
   // Evaluates the mask in a rolled loop over columns: it may be a long expression, and few tiles are masked.
-  // Values of the rows that only the mask uses take no registers outside of it.
+  // Row values that only the mask uses are recomputed here, so that they take no registers elsewhere.
   __device__ __forceinline__ void find_kept(int kv0, KeepBits<cols> (&keep)[rows]) const {
     const int lane = lane_anew();
 #pragma unroll
@@ -269,7 +269,7 @@ struct ForwardSm80 {
     else
       return true;
   }
-  // Replaces scores that do not count by -inf, or by 0 where -inf does not mask.
+  // Replaces scores that the mask drops by -inf, or by 0 without Spec::mask_by_inf.
   LUATTN_FN void mask(const KeepBits<cols> (&keep)[rows], float (&x)[rows][cols]) {
     const float gone = Spec::mask_by_inf ? -infinity<float>() : 0.f;  // also for mask_by_zero
 #pragma unroll
@@ -279,7 +279,8 @@ struct ForwardSm80 {
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone);
   }
 
-  // After a few tiles it is common that no row of the warp has a new maximum, and all factors are 1.
+  // Multiplies O by the rows' factors. After a few tiles, often no row of the warp has a new maximum, and all
+  // factors are 1.
   __device__ __forceinline__ void rescale(const float (&scale)[rows]) {
     if constexpr (Spec::has_rescale) {
       bool changed = false;
@@ -291,7 +292,7 @@ struct ForwardSm80 {
     }
   }
 
-  // O += P V.
+  // Adds P V to O.
   __device__ __forceinline__ void add_values(const float (&x)[rows][cols], int slot) {
     const LanePointer<dim_v, false> pointer{u32(lane)};
     const u32 tile = v_shared + slot * v_bytes;
@@ -310,10 +311,10 @@ struct ForwardSm80 {
     }
   }
 
-  // The tiles of a loop: all without a mask, all with one, or both. One loop for both takes half the time to
-  // compile; a masked tile differs in a branch that replaces masked scores by -inf, or 0. Where neither
-  // masks, the rest differs as well, and two loops are faster: at the join of a longer branch all
-  // accumulators would be moved.
+  // The tiles that a loop handles: without a mask, with one, or both. One loop for both takes half the time
+  // to compile; a masked tile then differs only in a branch that replaces masked scores by -inf or 0. If
+  // masked scores cannot be replaced, the rest of the step differs as well, and two loops are faster: at the
+  // join of a longer branch all accumulators would be moved.
   enum Kind { OPEN, MASKED, MIXED };
   static constexpr bool one_loop = Spec::mask_by_inf || Spec::mask_by_zero;
 
@@ -324,8 +325,8 @@ struct ForwardSm80 {
     score(s, kv0, x);
     if constexpr (kind == MIXED) {
       bool some = true;
-      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the warp stays
-                                                   // converged
+      if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the
+                                                   // warp stays converged
         KeepBits<cols> keep[rows];
         find_kept(kv0, keep);
         mask(keep, x);
@@ -335,7 +336,7 @@ struct ForwardSm80 {
       } else {
         online.kept.bits = online.all;
       }
-      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two, has_work has decided it
+      if (stages == 1 && !__any_sync(0xffffffffu, some)) return;  // with two stages, has_work decides this
       online.step_by_inf(p, site, head, row, x, scale);
     } else {
       KeepBits<cols> keep[rows];
@@ -349,9 +350,9 @@ struct ForwardSm80 {
     add_values(x, slot);
   }
 
-  // With two stages, whether a tile keeps anything of this warp's rows: they may lie beyond q_len, and a
-  // masked tile may be empty for them. Block statistics were already used for the tile. The vote tells the
-  // compiler that the warp stays converged.
+  // Whether a tile keeps anything of this warp's rows (used with two stages). The rows may lie beyond q_len,
+  // and a masked tile may be empty for them. The walk has already applied block statistics to the tile. The
+  // vote tells the compiler that the warp stays converged.
   __device__ __forceinline__ bool has_work(Tile tile) const {
     const int first = q_tile * tile_m + warp_row, last = min_of(first + warp_rows, site.q_len) - 1;
     bool work = tile.valid() && first <= last;
@@ -367,10 +368,10 @@ struct ForwardSm80 {
     return __any_sync(0xffffffffu, work);
   }
 
-  // One iteration over tiles: finds and loads the next tile, computes the current one. The first iteration
-  // has no current one, so that both are written once for all tiles. With one stage the scores are those of
-  // the previous iteration, and must not depend on has_work: a branch around everything that uses them adds a
-  // tenth to the compile time.
+  // Runs one iteration over tiles: finds and loads the next tile, and computes the current one. The first
+  // iteration has no current tile, so that the code of both has one copy for all tiles. With one stage the
+  // scores are those of the previous iteration, and must not depend on has_work: a branch around everything
+  // that uses them adds a tenth to the compile time.
   struct Turn {
     KvTiles<Spec, tile_m, tile_n> walk;
     Tile tile;
@@ -430,7 +431,7 @@ struct ForwardSm80 {
 
   // ---- finish ----
 
-  // Every lane of a row has its state, so each of them handles one of the rows that they share.
+  // Every lane of a row has the row's state, so each lane handles one of the rows that they share.
   __device__ __forceinline__ void finish() {
     online.finish();
     const int mine = lane % 4;
@@ -453,8 +454,8 @@ struct ForwardSm80 {
     cp_async_wait<0>();  // a block without tiles has not waited for Q
   }
 
-  // Through shared memory the stores would be wider and fill whole lines, but it is no faster: L2 merges the
-  // lines.
+  // Stores O directly from registers. Stores through shared memory would be wider and fill whole cache lines,
+  // but they are no faster: L2 merges the lines.
   __device__ __forceinline__ void write_output(const float (&scale)[rows]) const {
     Elem *out = site.template q_row<Elem>(p.tensors.o, 0) + lane % 4 * 2;
     OutRow row[rows];

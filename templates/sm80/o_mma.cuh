@@ -12,7 +12,7 @@ LUATTN_FN void declare_weights() { asm volatile(".reg .b32 p0_<4>; .reg .b32 p1_
 
 // ---- products ----
 
-// Stores P of 16 columns, of which a thread has four in each of its two rows.
+// Stores P of 16 columns in registers p<M>. A thread has four of them in each of its two rows.
 template <class Elem, int M>
 LUATTN_FN void round_probs(const float *upper, const float *lower) {
 #define ROUND(type)                                                                                      \
@@ -27,7 +27,8 @@ LUATTN_FN void round_probs(const float *upper, const float *lower) {
 #undef ROUND
 }
 
-// Block N + m * Blocks += p<m> times the 16 x 16 of V that ldmatrix.trans loads from `v`, m = 0 .. Rows - 1.
+// Computes block N + m * Blocks += p<m> times the 16 x 16 of V that ldmatrix.trans loads from `v`, for
+// m = 0 .. Rows - 1.
 template <class Elem, int Rows, int N, int Blocks>
 LUATTN_FN void add_values_16(u32 v) {
 #define MMA(type, m, n, half, b)                                                                          \
@@ -61,16 +62,16 @@ LUATTN_FN void add_values_16(u32 v) {
 
 // ---- results ----
 
-// Where a thread's part of a row of O goes, and its factor before rounding.
+// The destination of a thread's part of a row of O, and the row's factor, which is applied before rounding.
 struct OutRow {
   u64 to;  // in global memory
   float scale;
   u32 exists;
 };
 
-// Stores Columns columns from fragment Fragment on, scaled and rounded: 64 or 8 in one asm statement, because
-// the compiler takes time for each. A factor of 0 gives 0, also where a row that keeps nothing has met V's
-// infinities: 0 * inf is NaN.
+// Stores Columns columns from fragment Fragment on, scaled and rounded. One asm statement stores 64 or 8
+// columns, because the compiler takes time for each statement. A factor of 0 gives 0, even where a row that
+// keeps nothing has met infinities in V: 0 * inf is NaN.
 template <class Elem, int Fragment, int Columns>
 LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
 #define PAIR(type, to, i, j, scale, some, exists, at)                      \

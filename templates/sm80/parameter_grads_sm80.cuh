@@ -1,12 +1,12 @@
 // sm80/parameter_grads_sm80.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the sm80
 // backward kernel.
 //
-// They are computed with dQ, from the rounded dS tile in shared memory: there a warp has spare registers, and
-// the whole tile is available. Rows of 16 keys, or parts of such, are distributed over the warps; for sums of
-// rows, 16 queries each. Gradients that take a multiply-add for each element, and those of pair biases, are
-// added by grad. Unlike sm90's kernels, this does not test whether all of a tile's distances have one place:
-// that would take longer to compile than all the sums, and a warp's additions to one place are combined
-// anyway (add_distance).
+// The sums are computed with dQ, from the rounded dS tile in shared memory: there a warp has spare registers,
+// and the whole tile is available. Groups of 16 keys, or parts of them, are distributed over the warps; for
+// row sums, a warp has 16 queries. Gradients that take a multiply-add for each element, and those of pair
+// biases, are added by grad. Unlike the sm90 kernels, this code does not test whether all distances of a tile
+// add to one gradient. The test would take longer to compile than all the sums, and a warp combines its
+// additions to one gradient anyway (add_distance).
 #pragma once
 #include "contract/needs.cuh"
 #include "grads/parameter_grads.cuh"
@@ -28,7 +28,7 @@ struct SumsSm80 {
   static_assert(M % (parts * 16) == 0 && warps % parts == 0);
   using Distances = DistanceSums<span / 8>;
 
-  // The warp's position. dS^T: the tile of keys by queries in shared memory.
+  // The warp's position. `ds` is the address of dS^T, the tile of keys by queries in shared memory.
   struct At {
     const LuattnParams &p;
     const SequenceOf<Config> &site;
@@ -41,7 +41,7 @@ struct SumsSm80 {
     __device__ __forceinline__ int strip(int i) const { return (warp / parts + i * side_by_side) * 16; }
   };
 
-  float col[cols ? strips : 1][2];  // of keys g and g + 8 of each group, in lanes 4g
+  float col[cols ? strips : 1][2];  // sums of keys g and g + 8 of each group, in lanes 4g
 
   __device__ __forceinline__ void enter_head() {
     if constexpr (cols)
@@ -62,7 +62,7 @@ struct SumsSm80 {
 
   // ---- groups of keys ----
 
-  // dS of key g + 8 * half and query 8 * octet + 2t + i.
+  // Returns dS of key g + 8 * half and query 8 * octet + 2t + i.
   LUATTN_FN float element(const u32 (&ds)[span / 16][4], int octet, int half, int i) {
     return to_real(Elem{(unsigned short)(ds[octet / 2][octet % 2 * 2 + half] >> i * 16)});
   }
@@ -94,7 +94,7 @@ struct SumsSm80 {
 
   // ---- rows ----
 
-  // By products with ones: every column of C is the sum.
+  // Computes row sums by products with ones: every column of C is the sum.
   __device__ __forceinline__ void add_rows(const At &at) const {
     const LanePointer<M, true> a_lane{u32(at.lane)};
     const u32 ones = pack<Elem>(1.f, 1.f);
@@ -114,7 +114,7 @@ struct SumsSm80 {
     }
   }
 
-  // Adds a tile, all of whose dS is in shared memory.
+  // Adds a tile, once all of its dS is in shared memory.
   __device__ __forceinline__ void add(const At &at) {
     if constexpr (cols || distances) add_strips(at);
     if constexpr (rows) add_rows(at);

@@ -1,4 +1,4 @@
-// source/cp_async_tile.cuh: copies tiles between global and shared memory, 16 bytes a thread and step.
+// source/cp_async_tile.cuh: copies tiles between global and shared memory, 16 bytes per thread and step.
 //
 // A tensor's base pointer and its strides are multiples of 8 elements (the runtime refuses others for the
 // sm80 family), so every chunk is one aligned access. Rows beyond the tensor's length and columns between Dim
@@ -9,8 +9,8 @@
 
 LUATTN_FN constexpr int padded_dim(int dim) { return (dim + 15) / 16 * 16; }
 
-// The thread's number, its lane and a value, each opaque to the compiler: what is derived from one of them is
-// recomputed each time, and takes no register in between.
+// Return the thread's number, its lane, or a value, opaque to the compiler: it recomputes values derived from
+// them each time, instead of keeping them in registers.
 LUATTN_FN int thread_anew() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -74,8 +74,7 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   }
 }
 
-// As copy_tile_async, for a number of rows known at run time, in a rolled loop. Rows from `len` on become
-// zeros.
+// Does the same for a number of rows known at run time, in a rolled loop. Rows from `len` on become zeros.
 template <int Dim, int Threads, class Elem>
 LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, int row0, int len, int thread) {
   static_assert(sizeof(Elem) == 2 && Dim % 8 == 0, "16-bit elements, whole chunks");
@@ -94,8 +93,8 @@ LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, in
   }
 }
 
-// Stores rows row0 .. row0 + Rows - 1 of a shared tile to `dst` (whose row 0 is the tile's row 0), as far as
-// `len` rows exist, by `Threads` threads that number themselves `thread`.
+// Stores rows row0 .. row0 + Rows - 1 of a shared tile to `dst`, whose row 0 is the tile's row 0. Skips rows
+// from `len` on. Called by `Threads` threads; `thread` is the caller's number among them.
 template <int Rows, int Dim, int Threads, class Elem>
 LUATTN_FN void store_tile(Elem *dst, i64 seq, u32 tile, int row0, int len, int thread) {
   using Tile = SharedTile<padded_dim(Dim)>;

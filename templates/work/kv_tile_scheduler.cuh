@@ -1,14 +1,14 @@
-// work/kv_tile_scheduler.cuh: the order of kv tiles in the sm90 family's backward, whose blocks stay on their
-// multiprocessors and draw one tile after the other.
+// work/kv_tile_scheduler.cuh: the order of kv tiles in the sm90 family's backward, whose persistent blocks
+// draw one tile after another.
 #pragma once
 #include "contract/needs.cuh"
 #include "work/dq_order.cuh"
 
-// Which kv tiles a block, or `Together` blocks, take: they stay on their multiprocessors, and draw one after
-// the other from a counter at p.scratch.turns. One warp draws.
+// Schedules the kv tiles of persistent blocks, or of clusters of `Together` blocks. They draw one tile after
+// another from a counter at p.scratch.turns. One warp draws.
 template <class Spec, class Config, int Together = 1>
 struct KvTileScheduler {
-  // A block may have a kv tile of all batches, for the order of what they add to a gradient.
+  // A block may take a kv tile of all batches, which fixes the order of its additions to a gradient.
   static constexpr bool orders_batches = Config::deterministic && Needs<Spec, Config>::parameters &&
                                          (Spec::grad_adds || (Spec::parameter_sums & SUM_ELEMENT) != 0);
 
@@ -29,12 +29,12 @@ struct KvTileScheduler {
     return uniform(ticket);
   }
   __device__ __forceinline__ KvBlock draw() const { return block_at(draw_ticket()); }
-  // Turns to what the ticket stands for besides. False: that was all.
+  // Goes on to the next batch of the same draw. Returns false if there is none.
   __device__ __forceinline__ bool next(KvBlock &at) const {
     if constexpr (!orders_batches) return false;
     return p.schedule.batches_in_turn != 0 && ++at.b < p.shape.batch;
   }
-  // Tile -1: there are no more.
+  // Returns the block of a ticket. Tile -1: no tiles are left.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
     if constexpr (Needs<Spec, Config>::dq_in_order)
@@ -44,11 +44,11 @@ struct KvTileScheduler {
   }
 
  private:
-  // One head after the other, so that what runs together has q, dO and dQ in common in the L2 cache. With a
-  // mask, the last heads together, two tiles for each block, the first tile of each of them first: a causal
-  // mask leaves most for the first positions, and a long tile that starts last would leave the other
-  // multiprocessors idle. Batches come before heads, or behind them where these have numbers for pairs that
-  // all batches read and add to, likewise in the L2 cache.
+  // Heads come one after another, so that blocks that run together share q, dO and dQ in the L2 cache. With a
+  // mask, the last heads come together, two tiles for each block, the first tile of each head first: a causal
+  // mask leaves most work for the first positions, and a long tile that starts last would leave other
+  // multiprocessors idle. Batches come before heads, or after them if heads have pair biases that all batches
+  // read and add to, which then also share the L2 cache.
   __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
     const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;

@@ -1,26 +1,28 @@
-// work/sequence.cuh: one head of one batch entry: its lengths, and where its rows lie in tensors, in arrays
-// with one number per row, and for TMA. Positions are the entry's own, and begin at 0.
+// work/sequence.cuh: one head of one batch entry: its lengths, and where its rows are in tensors, in arrays
+// with one number per row, and for TMA. Positions are relative to the entry and begin at 0.
 //
 //   DenseSequence    entries have equal lengths, and tensors a batch axis
 //   PackedSequence   entries follow one another along the position axis (LuattnPacked)
 //
-// Nothing past an entry's end is read or written: by TMA because the descriptor ends there, elsewhere because
-// copies compare positions with the entry's lengths. Hooks see the Site that a sequence is, never where its
-// rows lie.
+// Nothing past an entry's end is read or written: the TMA descriptor ends there, and other copies compare
+// positions with the entry's lengths. Hooks see only the Site base of a sequence, which does not say where
+// rows are.
 //
-// Backward's arrays in the workspace have rows of each head in an Order (PlainRows, or one of
-// sink/dq_acc.cuh), which says how many a head has there. So far they are known for entries of equal lengths
-// alone. Arrays come by reference, and numbers are worked out in the order in which they stand, for ptxas.
+// Backward's arrays in the workspace have the rows of each head in an Order (PlainRows, or one of
+// sink/dq_acc.cuh), which also gives their number. So far these exist only for entries of equal lengths.
+// Arrays are passed by reference, and numbers are computed in the order in which they are declared, for
+// ptxas.
 #pragma once
 #include "arch/tensor.cuh"
 #include "ops/hook_types.cuh"
 
-// TMA coordinates of a box of rows: along the descriptor's position axis, and along its last axis.
+// TMA coordinates of a box of rows: along the descriptor's position axis, and along its last axis (the
+// entry).
 struct RowBox {
   int row, entry;
 };
 
-// A number of a row in an array, and how far behind it the same row's next one is.
+// The first number of a row in an array, and the distance from it to the next number of the same row.
 template <class Real>
 struct RowNumbers {
   Real *first;
@@ -33,23 +35,24 @@ struct DenseSequence : Site {
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
       : Site{b, h, p.shape.q_len, p.shape.kv_len} {}
-  // Goes on to a head of another entry. The lengths of all are one.
+  // Goes on to a head of another entry, which has the same lengths.
   __device__ __forceinline__ void move_to(const LuattnParams &, int entry, int head) {
     b = entry;
     h = head;
   }
 
-  // Where positions end: the lengths, read from the constant bank where they are asked for.
+  // Ends of positions: the lengths, read from the constant bank at each use.
   LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
 
   LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
-  // How many query heads read one kv head; the kv head of this one; the first one of a kv head.
+  // The number of query heads that read one kv head; the kv head of this query head; the first query head of
+  // a kv head.
   LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
   __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
   LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
 
-  // The row of a position in a tensor with an axis of queries, and in one with an axis of keys.
+  // The row of a position in a tensor of queries, and in a tensor of keys.
   template <class Elem>
   __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {
     return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
@@ -66,12 +69,12 @@ struct DenseSequence : Site {
     return i64(p.shape.batch) * p.shape.heads * q_len;
   }
 
-  // The number of a head among the query heads of all entries, and what has its rows.
+  // The number of a head among the query heads of all entries, and the sequence of a number.
   LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
   LUATTN_FN DenseSequence numbered(const LuattnParams &p, int number) { return {p, 0, number}; }
 
-  // Of head h of entry b: a query's row of Width numbers in an array [batch][heads][rows of Order], and the
-  // first row of all.
+  // For head h of entry b in an array [batch][heads][rows of Order]: a query's row of Width numbers, and the
+  // first row of the head.
   template <class Order, int Width, class Real>
   LUATTN_FN Real *q_acc_row(const LuattnParams &p, void *const &acc, int b, int h, int position) {
     return acc_row<Width, Real>(acc, p.shape.heads, Order::head_rows(q_end(p)), b, h, position);
@@ -88,7 +91,7 @@ struct DenseSequence : Site {
     const i64 rows = Order::head_rows(q_end(p)), plane = i64(p.shape.batch) * p.shape.heads * rows;
     return {static_cast<Real *>(array) + (i64(b) * p.shape.heads + h) * rows + position, plane};
   }
-  // The same as an index, and how many rows there are.
+  // A query's index in one plane of such an array, and the number of rows in a plane.
   template <class Order>
   __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int position) const {
     return (i64(b) * p.shape.heads + h) * Order::head_rows(q_end(p)) + position;
@@ -102,7 +105,7 @@ struct DenseSequence : Site {
   LUATTN_FN i64 q_tile_index(const LuattnParams &p, int b, int h, int tile) {
     return (i64(b) * p.shape.heads + h) * ceil_div(q_end(p), TileM) + tile;
   }
-  // Of a kv head: a key's row in an array [num_splits][batch][heads_kv][rows of Order].
+  // The row of a key of a kv head in an array [num_splits][batch][heads_kv][rows of Order].
   template <class Order, int Width, class Real>
   LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv,
                              int position) {
@@ -122,8 +125,8 @@ struct PackedSequence : Site {
   PackedSequence() = default;
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
       : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
-    // If an entry is longer than its declared maximum, only its first rows: the grid and descriptors end
-    // there.
+    // If an entry is longer than its declared maximum, only its first rows count: the grid and descriptors
+    // end there.
     q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);
     kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len);
   }
@@ -156,8 +159,8 @@ struct PackedSequence : Site {
 
   // The descriptor's position axis is as long as the longest entry, and its last axis also steps by rows
   // (runtime/tma_descriptors.c). A box starts as far before the end of the position axis as rows remain in
-  // the entry, so that TMA clips it at the entry's end; the coordinate on the last axis moves it to its
-  // place.
+  // the entry, so that TMA clips the box at the entry's end. The coordinate on the last axis moves the box to
+  // its place.
   __device__ __forceinline__ RowBox q_box(const LuattnParams &p, int position) const {
     return {p.shape.q_len - q_len + position, first_q + q_len};
   }

@@ -1,14 +1,14 @@
-// work/tile_scheduler.cuh: the tile scheduler: the order of the q tiles of all heads. site_of: that order,
-// for every forward kernel on the tensor cores. TileScheduler: which block takes which tile, for persistent
-// kernels (sm90).
+// work/tile_scheduler.cuh: the tile scheduler of forward. site_of is the order of the q tiles of all heads,
+// for every tensor-core kernel. TileScheduler says which block takes which tile, for persistent kernels
+// (sm90).
 #pragma once
 #include "contract/contract.cuh"
 
 struct BlockSite {
   int q_tile, h, b, h_kv;
 
-  // Of kernels with a block for each q tile, of the longest entry's: the grid's own order, the long rows of a
-  // causal mask first; and that of site_of.
+  // For kernels with a block for each q tile of the longest entry: by the order of the grid, where the long
+  // rows of a causal mask come first; by the order of site_of.
   LUATTN_FN BlockSite of_grid(const LuattnParams &p) {
     const int h = int(blockIdx.y);
     return {int(gridDim.x - 1 - blockIdx.x), h, int(blockIdx.z), h / p.shape.group};
@@ -18,13 +18,14 @@ struct BlockSite {
   LUATTN_FN int kv_head(const LuattnParams &p, int h);
 };
 
-// n / by.d for n below 2^31: dividing by a run-time number takes 20 instructions.
+// Returns n / by.d for n below 2^31. A division by a run-time number would take 20 instructions.
 LUATTN_FN u32 quotient(u32 n, const LuattnDivisor &by) { return __umulhi(n + n, by.multiplier) >> by.shift; }
 
-// Tile `index` of o.tiles. Neighbours are the heads of one group, as equal as whole kv heads allow, and
-// within a group the last queries come first: under a causal mask they are the longest, and a long tile that
-// starts last would leave the other multiprocessors idle. A group should have enough tiles to hide its own
-// longest one and no more, because the K and V of its heads share the L2 cache (runtime/order.h).
+// Returns tile `index` of o.tiles. Heads form groups of sizes as equal as whole kv heads allow, and the heads
+// of a group are neighbours. Within a group the last queries come first: under a causal mask they take
+// longest, and a long tile that starts last would leave other multiprocessors idle. A group should have
+// enough tiles to hide its own longest one, and no more, because the K and V of its heads share the L2 cache
+// (runtime/order.h).
 LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   const u32 group = quotient(index, o.group_tiles), within = index - group * o.group_tiles.d;
   const LuattnDivisor &heads = o.group_heads[group == o.last];
@@ -40,8 +41,8 @@ __device__ __forceinline__ int BlockSite::kv_head(const LuattnParams &p, int h) 
   return int(quotient(u32(h), p.order.group));
 }
 
-// The same where all batches read the same bias rows (Spec::bias_row_shared): batches come one after another,
-// so that later ones find the rows in the L2 cache. Without a mask heads do not mix.
+// Does the same if all batches read the same bias rows (Spec::bias_row_shared). Batches come one after
+// another, so that later ones find the rows in the L2 cache. Without a mask, heads do not mix.
 template <bool Masked>
 LUATTN_FN BlockSite site_of_batches(const LuattnShape &shape, const LuattnOrder &order, u32 index) {
   const u32 batch = u32(shape.batch), heads = u32(shape.heads);
@@ -55,11 +56,12 @@ LUATTN_FN BlockSite site_of_batches(const LuattnShape &shape, const LuattnOrder 
           int(quotient(h, order.group))};
 }
 
-// The tiles of a persistent block. Without a mask all take equally long, and a block takes every
-// gridDim.x-th. With one, a block's first tile is that of its number, and it draws each further one from the
-// work counter; the longest are drawn first. The counter is 0 before and after a launch: a block draws once
-// for each tile that it takes, so the total number of draws is known, and the last of them resets the counter
-// to 0. Called by one warp: draw, and then, when the answer has had time to arrive, advance.
+// The tiles of a persistent block. Without a mask all tiles take equally long, and a block takes every
+// gridDim.x-th tile. With a mask, the block's first tile is the one of its number, and it draws each further
+// tile from the work counter; the longest tiles are drawn first. The counter is 0 before and after a launch:
+// a block draws once for each tile that it takes, so the total number of draws is known, and the last draw
+// resets the counter. Called by one warp: draw(), and later, when the answer has had time to arrive,
+// advance().
 template <bool Masked, bool BatchesTogether = false>
 struct TileScheduler {
   const LuattnParams &p;

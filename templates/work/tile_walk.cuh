@@ -2,14 +2,14 @@
 //
 // A tile is TileM rows x TileN columns of the score matrix of one (b, h). KvTiles walks the kv tiles of one q
 // tile (forward, dq), QTiles the q tiles of one kv tile (dk, dv). Both go upwards and skip tiles that the
-// mask leaves empty, so a kernel that prefetches finds the next tile before it computes the current one:
+// mask leaves empty. A kernel that prefetches finds the next tile before it computes the current one:
 //
 //     KvTiles<Spec, TileM, TileN> walk(p, site, q_tile);
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
-// The walk is the same in every thread that walks. `site.h` is the query head: a mask may differ between the
-// query heads of one kv head. The walks of the sm90 family also skip tiles with negligible weights (Visits).
-// Otherwise WarpKvTiles gives the tiles of KvTiles, downwards, to one warp that walks for its whole block.
+// All threads that walk see the same tiles. `site.h` is the query head: a mask may differ between the query
+// heads of one kv head. The sm90 walks also skip tiles with negligible weights (Visits). WarpKvTiles yields
+// the tiles of KvTiles downwards, in one warp that walks for its whole block.
 #pragma once
 #include "abi/workspace.h"
 #include "contract/contract.cuh"
@@ -31,7 +31,7 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
   return lo < hi ? Range{lo / tile, ceil_div(hi, tile)} : Range{0, 0};
 }
 
-// Whether a walk's tiles are those for which its spec has block statistics.
+// Whether the tiles of a walk have the size for which the spec has block statistics.
 template <class Spec, int TileM, int TileN>
 LUATTN_FN constexpr bool walks_stats() {
   if constexpr (Spec::num_block_bounds == 0) return true;
@@ -46,17 +46,18 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
     return TILE_FULL;
 }
 
-// The class of a tile, from those of the two parts of the mask.
+// The class of a tile, from the classes of the two parts of the mask.
 LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
 
-// The tile bitmap (around/tile_skipping.cuh): for a row of tiles, which is a q tile in forward and a kv tile
-// in backward, a bit for each tile says whether it is computed. Empty where a spec's scores have no bounds.
+// The tile bitmap (around/tile_skipping.cuh). For each q tile in forward, and each kv tile in backward, it
+// has one bit for each tile on the other axis, which says whether the tile is computed. Empty if the spec's
+// scores have no bounds.
 template <class Spec, bool Some = Spec::has_score_bounds>
 struct Visits {
   const u32 *words;  // nullptr: all tiles are computed
 
   __device__ __forceinline__ Visits() : words(nullptr) {}
-  // Row `row` of a head's `rows`, with `tiles` tiles.
+  // Row `row` of the `rows` bitmap rows of a head. A row has `tiles` bits.
   __device__ __forceinline__ Visits(const LuattnParams &p, const Site &s, int row, int rows, int tiles)
       : words(p.scratch.visits) {
     if (words != nullptr) words += ((i64(s.b) * Site::heads(p) + s.h) * rows + row) * workspace_words(tiles);
@@ -72,15 +73,15 @@ struct Visits<Spec, false> {
   __device__ __forceinline__ bool has(int) const { return true; }
 };
 
-// Unmasked means: every row below q_len keeps all TileN columns. Rows at or past q_len do not make a tile
-// masked, because they only ever influence themselves and are not stored.
+// A tile is unmasked if every row below q_len keeps all TileN columns. Rows at or past q_len do not make a
+// tile masked, because they influence only themselves and are not stored.
 template <class Spec, int TileM, int TileN>
 struct KvTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
   int q0, q1;
   Range todo;
 
-  // q_tile * TileM < q_len
+  // Requires q_tile * TileM < q_len.
   __device__ __forceinline__ KvTiles(const LuattnParams &p, const Site &s, int q_tile) {
     q0 = q_tile * TileM;
     q1 = min_of(q0 + TileM, s.q_len) - 1;
@@ -97,14 +98,14 @@ struct KvTiles {
   }
 };
 
-// A block's share of the q tiles of a kv tile, number `split` of num_splits: the q tiles of the
-// group's heads in sequence, in equal parts, as if all heads had as many.
+// A block's share of the q tiles of a kv tile, number `split` of num_splits. The q tiles of all heads of the
+// group form one sequence, divided into equal parts as if no head had fewer tiles than another.
 struct QShare {
   int split;
 
-  // How many blocks share a kv tile. More than one leave dk and dv to luattn_finish.
+  // The number of blocks that share a kv tile. If it is above one, they leave dk and dv to luattn_finish.
   LUATTN_FN int count(const LuattnParams &p) { return p.schedule.num_splits; }
-  // The group's heads of which the share has some tiles.
+  // The range of the group's heads in which the share has tiles.
   __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.shape.group
       / p.schedule.num_splits; }
   __device__ __forceinline__ int end(const LuattnParams &p) const {
@@ -119,8 +120,8 @@ struct QShare {
   }
 };
 
-// Unmasked means: all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would be
-// summed into dk and dv, and a column past kv_len into the gradients of inputs, so either makes the tile
+// A tile is unmasked if all TileM x TileN pairs are kept and inside both lengths. Here a row past q_len would
+// be summed into dk and dv, and a column past kv_len into the gradients of inputs, so either makes the tile
 // masked.
 template <class Spec, int TileM, int TileN>
 struct QTiles {
@@ -129,7 +130,7 @@ struct QTiles {
   bool ragged;
   Range todo;
 
-  // kv_tile * TileN < kv_len
+  // Requires kv_tile * TileN < kv_len.
   __device__ __forceinline__ QTiles(const LuattnParams &p, const Site &s, int kv_tile) {
     kv0 = kv_tile * TileN;
     kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
