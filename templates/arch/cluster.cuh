@@ -1,7 +1,7 @@
 // arch/cluster.cuh: clusters of two blocks, neighbours in x, with access to each other's shared memory
 // (distributed shared memory). sm_90a only.
 //
-// A shared-memory address names the same location in both blocks; `peer` maps one's own to the other's.
+// A shared-memory address names the same location in both blocks. `peer` maps an address to the other block.
 #pragma once
 #include "arch/tma.cuh"
 
@@ -21,9 +21,9 @@ LUATTN_FN u32 peer(u32 address, int rank) {
   return x;
 }
 
-// Arrives at the barrier of the other block, or of both, to release what has been read. Without a release
-// fence, which would cover the whole GPU: nothing that this thread has written becomes visible to the other
-// block.
+// Arrives at the barrier of the other block, or of both, to release what has been read. A release fence,
+// which would cover the whole GPU, is not needed: nothing that this thread has written becomes visible to the
+// other block.
 LUATTN_FN void barrier_arrive_peer(u32 barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(peer(barrier, rank)) : "memory");
 }
@@ -48,7 +48,7 @@ LUATTN_FN void add_global(float *to, float x, float y, float z, float w) {
                "f"(y), "f"(z), "f"(w)
                : "memory");
 }
-// Stores them if `first`, otherwise adds them.
+// Stores 4 floats if `first`, otherwise adds them.
 LUATTN_FN void put_global(float *to, float x, float y, float z, float w, bool first) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"

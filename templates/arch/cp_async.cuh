@@ -1,5 +1,5 @@
 // arch/cp_async.cuh: cp.async and dynamic shared memory, for the simt family. A host test replaces this file
-// by its own; hence the named include guard.
+// by its own version, so the include guard has a name.
 #ifndef LUATTN_CP_ASYNC_CUH
 #define LUATTN_CP_ASYNC_CUH
 #include "arch/types.cuh"

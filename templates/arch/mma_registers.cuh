@@ -84,8 +84,8 @@ LUATTN_FN void multiply_more() {
   }
 }
 
-// Block C + f * Step += block A + f times the B of 16 columns that ldmatrix (Trans: with .trans) loads from
-// `address`, for f = 0 .. Frags - 1.
+// Computes block C + f * Step += block A + f times B, for f = 0 .. Frags - 1. ldmatrix (with Trans,
+// ldmatrix.trans) loads the 16 columns of B from `address`.
 template <class Elem, bool Trans, int Frags, int A, int C, int Step>
 LUATTN_FN void multiply(u32 address) {
 #define LUATTN_B(trans) "ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {b_0,b_1,b_2,b_3}, [%0];"
@@ -144,9 +144,9 @@ LUATTN_FN void write_blocks(const float (*x)[8]) {
     write_blocks<C + 1, Count - 1>(x + 1);
   }
 }
-// Rotates the elements of Tiles adjacent blocks, Frags times, as octets of columns, for a rolled loop:
-// returns a lane's elements of the first octet, moves all octets one to the left, and x becomes the last.
-// After as many rotations as octets each is in its place.
+// Rotates the elements of Tiles adjacent blocks, Frags times, as octets of columns, for a rolled loop.
+// Returns a lane's elements of the first octet, moves all octets one to the left, and puts x last. After as
+// many rotations as there are octets, each is back in its place.
 template <int C, int Tiles, int Frags, int R = 0, int Rows>
 LUATTN_FN void first_octet(float (&x)[2][Rows]) {
   if constexpr (2 * Frags > R) {
@@ -172,9 +172,9 @@ LUATTN_FN void next_octet(const float (&x)[2][Rows]) {
 }
 #undef LUATTN_MOVE_LEFT
 
-// Exclusive or of blocks C .. C + Count - 1 with `zero`, a 0 that is opaque to ptxas, so that a loop that
-// rotated them and the code after it use different registers. Otherwise ptxas would use the same ones, and
-// copy values that arrive by another path, without the loop, into them.
+// Applies an exclusive or with `zero` to blocks C .. C + Count - 1. `zero` is a 0 that is opaque to ptxas, so
+// that a loop that rotated the blocks and the code after it use different registers. Otherwise ptxas would
+// use the same ones, and copy into them the values that arrive on a path around the loop.
 template <int C, int Count>
 LUATTN_FN void set_apart(int zero) {
 #define LUATTN_XOR(i) "xor.b32 c%1_" i ", c%1_" i ", %0;"
@@ -225,8 +225,8 @@ LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
 
 // ---- results ----------------------------------------------------------------------------------------------
 
-// Stores block C to rows of Pitch floats; `out` is where this lane's first number goes. Stops after the given
-// rows and columns.
+// Stores block C to rows of Pitch floats, up to the given numbers of rows and columns. `out` is the
+// destination of this lane's first number.
 template <int C, int Pitch>
 LUATTN_FN void store_block(float *out, int rows, int columns) {
   asm volatile(
@@ -274,7 +274,7 @@ LUATTN_FN u32 store_pointer(u32 tile, u32 row0, u32 col0, u32 lane) {
   return tile + SharedTile<Cols>::offset(row0 + lane / 4, col0 / 8) + lane % 4 * 4;
 #endif
 }
-// That address moved `tiles` blocks to the right, where adding them to the block's number does not carry.
+// Moves that address `tiles` blocks to the right, where adding them to the block's number does not carry.
 template <int Cols>
 LUATTN_FN u32 beside(u32 pointer, int tiles) {
   constexpr int low = SharedTile<Cols>::group - 1;
@@ -296,9 +296,9 @@ LUATTN_FN void store_a(u32 address) {
 #endif
 }
 
-// Adds a lane's share of the upper (Half = 0) or lower (1) 8 rows of block C to global memory by atomics:
-// with `wide` 4 numbers, `next` bytes apart where they are added one by one (before sm_90), without it the 2
-// of the left 8 columns.
+// Adds a lane's share of the upper (Half = 0) or lower (1) 8 rows of block C to global memory by atomics.
+// With `wide` it adds 4 numbers; before sm_90 it adds them one by one, `next` bytes apart. Without `wide` it
+// adds the 2 numbers of the left 8 columns.
 template <int C, int Half, bool Wide>
 LUATTN_FN void add_half(float *slot, i64 next) {
 #if __CUDA_ARCH__ >= 900

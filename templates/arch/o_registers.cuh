@@ -37,7 +37,7 @@ LUATTN_FN void zero_out() {
 #undef ZERO
 }
 
-// Rescales blocks First .. First + Count - 1; the upper one of a thread's two rows by `upper`, the other by
+// Rescales blocks First .. First + Count - 1: the upper one of a thread's two rows by `upper`, the other by
 // `lower`.
 template <int First, int Count>
 LUATTN_FN void scale_out(float upper, float lower) {

@@ -7,7 +7,7 @@ template <class Elem>
 LUATTN_FN Elem *row_of(const LuattnTensor &t, int b, int h, int position) {
   return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
 }
-// The same in a workspace array [batch][heads][len][Width].
+// Returns an address in a workspace array [batch][heads][len][Width].
 template <int Width, class Real>
 LUATTN_FN Real *acc_row(void *acc, int heads, int len, int b, int h, int position) {
   return static_cast<Real *>(acc) + ((i64(b) * heads + h) * len + position) * Width;
@@ -24,7 +24,7 @@ LUATTN_FN bool allows_16_bytes(const void *p) { return (u64(p) & 15) == 0; }
 template <class Elem>
 inline constexpr int per_access = sizeof(Elem) == 2 ? 8 : 1;
 
-// Loads N elements, by 16 bytes at a time where they fill them.
+// Loads N elements, 16 bytes at a time if they fill 16 bytes.
 template <class T, int N>
 struct Pack {
   static constexpr int each = N * sizeof(T) < 16 ? N : 16 / int(sizeof(T));

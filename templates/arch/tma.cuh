@@ -36,10 +36,10 @@ LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Early test of a barrier. barrier_peek tests once, and unlike a wait never suspends the thread;
-// barrier_wait_peeked waits for the same phase later, and costs next to nothing where the peek found it
-// ended. The result takes more than a hundred cycles, and stays in one of four predicates that only PTX
-// knows, selected by `Which`: as a C++ value it would be awaited at once.
+// Tests a barrier early. barrier_peek tests once and, unlike a wait, never suspends the thread.
+// barrier_wait_peeked waits for the same phase later, and costs next to nothing if the peek found the phase
+// ended. The result of a peek takes more than a hundred cycles. It stays in one of four predicates, selected
+// by `Which`, that only PTX knows: a C++ value would be awaited at once.
 LUATTN_FN void barrier_peeks_init() {
   asm volatile(
       ".reg .pred ended_<4>;\nmov.pred ended_0, 0;\nmov.pred ended_1, 0;\nmov.pred ended_2, 0;\n"
@@ -61,9 +61,9 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Copies a box of a TMA descriptor, its first element at (channel, position, head, batch), to `dst`. Elements
-// outside of the tensor become 0 without being read. Counts the whole box's bytes on `barrier`. Called by one
-// thread.
+// Copies a box of a TMA descriptor to `dst`. The box begins at (channel, position, head, batch). Elements
+// outside the tensor become 0 without being read. Counts the bytes of the whole box on `barrier`. Called by
+// one thread.
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
                            int head, int batch) {
   asm volatile(
@@ -73,8 +73,8 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// Copies a box from `src` back to where the TMA descriptor says, leaving out what lies outside of the tensor;
-// bulk_commit closes its group, too. Called by one thread.
+// Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the
+// tensor. bulk_commit closes its group, too. Called by one thread.
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, int position, int head,
                             int batch) {
   asm volatile(
@@ -97,10 +97,10 @@ LUATTN_FN void fence_async() { asm volatile("fence.proxy.async.shared::cta;" :::
 // Orders this thread's view of global memory before the TMA operations that it issues next.
 LUATTN_FN void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Adds `bytes` / 4 floats in shared memory to global memory, if `there`; both addresses and the size are
-// multiples of 16. Called by one thread. bulk_commit closes a group of those that it has issued;
-// bulk_wait_read waits until all of them have read their source, which may then be overwritten, bulk_wait
-// until they have been added.
+// Adds `bytes` / 4 floats in shared memory to global memory, if `there` is true; both addresses and the size
+// are multiples of 16. Called by one thread. bulk_commit closes a group of the operations that the thread has
+// issued. bulk_wait_read waits until all of them have read their source, which may then be overwritten.
+// bulk_wait waits until they are complete.
 LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
@@ -109,7 +109,7 @@ LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
       "r"(src), "r"(bytes), "r"(int(there))
       : "memory");
 }
-// Copies `bytes` from shared to global memory, likewise.
+// Copies `bytes` from shared to global memory, under the same rules.
 LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"

@@ -1,11 +1,10 @@
 // arch/wgmma.cuh: the sm90 family's wgmma products, as PTX. sm_90a only.
 //
-// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Its warp w
-// owns rows 16 w to 16 w + 15 of the result, of which the thread of lane 4 g + t holds, in d[i] for i from 0
-// to N / 2 - 1,
+// A warpgroup (4 warps, 128 threads) multiplies 64 rows by N columns over 16 channels at a time. Warp w owns
+// rows 16 w to 16 w + 15 of the result. The thread of lane 4 g + t holds d[i], for i from 0 to N / 2 - 1:
 //     row 16 w + g + 8 * (i / 2 % 2), column i / 4 * 8 + 2 t + i % 2
-// and an A operand in registers is laid out as in mma.m16n8k16 (arch/mma.cuh), so that two adjacent groups of
-// 8 columns of an accumulator are, once rounded, the A operand of a product that sums over these 16 columns.
+// An A operand in registers is laid out as in mma.m16n8k16 (arch/mma.cuh). So two adjacent groups of 8
+// columns of an accumulator, once rounded, are the A operand of a product that sums over these 16 columns.
 //
 // Operands in shared memory are tiles as TMA writes them with a 128-byte swizzle: boxes of rows x 64
 // elements, one after another, each at a multiple of 1024 bytes. A descriptor counts in units of 16 bytes: 16
@@ -33,8 +32,8 @@ LUATTN_FN u64 wgmma_operand(u32 address, u32 across) {
 template <class Elem, int N>
 struct Wgmma;
 
-// One wgmma instruction. One or four of them make an asm statement, with all of their descriptors before the
-// first: ptxas keeps the order, and would otherwise let the tensor cores wait for the next descriptor. One
+// One wgmma instruction. An asm statement has one or four of them, with all of their descriptors before the
+// first. ptxas keeps that order; otherwise it would let the tensor cores wait for the next descriptor. One
 // statement also compiles faster.
 #define WGMMA(n, pair, acc, a, b, accumulate, transposed)                                       \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate \
@@ -50,8 +49,8 @@ struct Wgmma;
   DOTS(n, pair, acc, "%0", "%1", "0")    \
   DOTS_MORE(n, pair, acc, i) DOTS_MORE(n, pair, acc, j) DOTS_MORE(n, pair, acc, k)
 
-// Operands that are not accumulators come first, so that their numbers are the same for every N; they are "+"
-// although they are not written, because inputs would have to come last.
+// Operands that are not accumulators come first, so that their numbers are the same for every N. They are
+// "+", although they are not written, because inputs would have to come last.
 #define LUATTN_WGMMA(elem, n, pair, at3, at17, outs, results)                                                \
   template <>                                                                                                \
   struct Wgmma<elem, n> {                                                                                    \
@@ -273,8 +272,8 @@ struct Wgmma;
 #define LUATTN_WGMMA_BOTH(n, g)                                                \
   LUATTN_WGMMA(half_t, n, "f16.f16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g) \
   LUATTN_WGMMA(bf16_t, n, "bf16.bf16 ", AT3_##g, AT17_##g, OUT_##g, RESULTS_##g)
-// Reading one width takes the compiler 2 ms. Bit i is width 16 (i + 1); where config.cuh names none, all are
-// defined.
+// Bit i enables width 16 (i + 1). If config.cuh names no widths, all are defined. Reading one width takes the
+// compiler 2 ms.
 #ifndef LUATTN_WGMMA_WIDTHS
 #define LUATTN_WGMMA_WIDTHS 0xffff
 #endif
@@ -327,14 +326,14 @@ LUATTN_WGMMA_BOTH(240, 15)
 LUATTN_WGMMA_BOTH(256, 16)
 #endif
 
-// Keeps reads of registers that a product has written after the preceding wait.
+// Keeps the compiler from reading registers before the wait for the product that writes them.
 template <int N>
 LUATTN_FN void wgmma_arrived(float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-// Transposes a result rounded in pairs among four lanes, which hold two columns of each 8: lane t gets all 8
+// Transposes a result, rounded in pairs, among four lanes that hold two columns of every 8: lane t gets all 8
 // columns of group t, 16 bytes to store at once.
 LUATTN_FN void gather_columns(u32 (&w)[4], int lane) {
 #pragma unroll

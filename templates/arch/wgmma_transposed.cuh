@@ -3,15 +3,16 @@
 #pragma once
 #include "arch/wgmma.cuh"
 
-// d = a b' (first) or d += a b': a in registers, b 64 rows in shared memory, K-major.
+// d = a b' (with `first`) or d += a b': a is in registers, b is 64 rows in shared memory, K-major.
 template <class Elem>
 struct WgmmaKept;
 // d = a b', both in shared memory, K-major. Like dots64 with add = 0, but ptxas knows that it does not read
 // d.
 template <class Elem>
 struct WgmmaFresh;
-// Sums of 64 rows over 64 columns (first), or added to d: a in shared memory, K-major. In d, element 0 holds
-// the sums of row pairs up to 1, and element 2 those 8 further on. ones: 256 bytes of ones in shared memory.
+// Sums each of 64 rows of a over 64 columns into d (with `first`), or adds the sums to d. a is in shared
+// memory, K-major. Element 0 of d holds the sums of a row, and element 2 those of the row 8 further on.
+// `ones` is the address of 256 bytes of ones in shared memory.
 template <class Elem>
 struct WgmmaRowSums;
 // d += a' b over 64 rows of a and b, both in shared memory; a has 64 columns, b N. N / 2 elements of d are

@@ -1,9 +1,9 @@
-// around/around.cuh: the block shape of the small kernels around attention, whatever the tiles of the main
-// kernels.
+// around/around.cuh: the block shape of the small kernels around attention, which does not depend on the
+// tiles of the main kernels.
 //
-// They are memory-bound. A thread accesses 16 bytes of 16-bit elements at once, or one number of f32 or f64:
-// then tensors need no alignment, and a mod has one copy in a kernel, not one for each number of an access
-// and more for unaligned tensors.
+// These kernels are memory-bound. A thread accesses 16 bytes of 16-bit elements at once, or one f32 or f64
+// element. Single elements need no aligned tensors, and the code of a mod then has one copy, not one for each
+// element of an access and more for unaligned tensors.
 #pragma once
 #include "contract/contract.cuh"
 

@@ -15,7 +15,7 @@ LUATTN_FN void stat_shape(const LuattnParams &p, int stat, i64 &rows, int &block
   for (int a = 0; a < axis; ++a) rows *= in.size[a];
   blocks = ceil_div(in.size[axis], Spec::block_bounds_size(stat));
 }
-// Computes minimum and maximum of one block of one row of an integer input, by a warp.
+// Computes the minimum and maximum of one block of one row of an integer input, with one warp.
 template <class Spec>
 LUATTN_FN void find_stat(const LuattnParams &p, int stat, i64 row, int block, int blocks) {
   const int axis = Spec::block_bounds_axis(stat), size = Spec::block_bounds_size(stat);
@@ -59,7 +59,7 @@ LUATTN_FN void aux_stats(const LuattnParams &p) {
     if (block < blocks && blockIdx.y < rows) find_stat<Spec>(p, stat, blockIdx.y, block, blocks);
   }
 }
-// Computes all stats, by the warps of a grid of aux_threads.
+// Computes all block bounds, with the warps of a grid of aux_threads.
 template <class Spec>
 LUATTN_FN void find_stats(const LuattnParams &p) {
   constexpr int warps = aux_threads / 32;

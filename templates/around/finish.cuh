@@ -1,7 +1,7 @@
 // around/finish.cuh: luattn_finish: writes dq, dk and dv from their accumulators, through the derivatives of
 // input mods.
 //
-// Grid as luattn_mod (around/input_mods.cuh), or (.., batch) if only dq has to be written; aux_threads
+// Grid: as luattn_mod (around/input_mods.cuh), or (.., batch) if only dq has to be written; aux_threads
 // threads.
 #pragma once
 #include "around/row_mods.cuh"
@@ -56,8 +56,8 @@ LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *fr
   });
 }
 
-// In the sm90 family, where blocks take turns or claim q tiles: the number of head h that is 0 if nobody has, so that
-// there is nothing in dq_acc for the block's rows. Else null.
+// Used in the sm90 family, where blocks add dQ in order or claim q tiles. Returns the address of the number
+// of head h that is 0 if no block has stored or added dQ of the block's rows; otherwise null.
 template <class Spec, class Config>
 LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
   const int first = int(blockIdx.x) * aux_tile;
@@ -74,8 +74,8 @@ LUATTN_FN Real apply_row_mod_grad(const LuattnParams &p, const Site &s, Real x, 
   else return Spec::value_mod_grad(p, s, x, g, row, i, d, acc);
 }
 
-// N neighbours of an accumulator's row from d on, times scale: with what blocks have left that shared the queries (dk,
-// dv), and 0 where nobody has stored any (dq).
+// Returns N adjacent numbers of an accumulator's row from d on, times scale. For dk and dv it adds up the
+// parts of all blocks that shared the queries; for dq it returns 0 if no block has stored any.
 template <int Which, int Width, class Order, class Real, int N>
 LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real *head, i64 plane, int len, int i, int d,
                              bool there) {
@@ -104,8 +104,8 @@ LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real
   for (int j = 0; j < N; ++j) g[j] *= scale;
 }
 
-// Where a mod reads x[..] (around/row_mods.cuh): the gradients that come back from the channels that read this one are
-// read as elements are.
+// For a mod that reads x[..] (around/row_mods.cuh): reads the gradients that return from the channels that
+// read this one in the same way as elements.
 template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
                            int heads, int len) {
@@ -156,7 +156,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   }
 }
 
-// claim: from dq_first_store_of.
+// `claim` comes from dq_first_store_of.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
 LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
                              const LuattnTensor &dst, int heads, int len, const u32 *first_store = nullptr) {
@@ -174,15 +174,16 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   }
 }
 
-// Writes dq, dk, dv from dq_acc, dk_acc, dv_acc: times scale (q and k), through the derivative of the mod, in
-// the storage type. DqOrder, KvOrder: the layouts of the family's main kernel. If a layout `writes`, it
-// writes tensors without a mod itself, dk and dv too if luattn_dkdv has not.
+// Writes dq, dk and dv from dq_acc, dk_acc and dv_acc: multiplies q's and k's by scale, applies the
+// derivative of the mod, and converts to the storage type. DqOrder and KvOrder are the layouts of the
+// family's main kernel. A layout that `writes` also writes tensors without a mod itself, including dk and dv
+// if luattn_dkdv has not.
 template <class Spec, class Config, class DqOrder = PlainRows, class KvOrder = PlainRows>
 LUATTN_FN void aux_finish(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
   using Need = Needs<Spec, Config>;
   const bool q_alone = int(gridDim.z) == AroundParams::batch(p);
-  // The last heads first: what was just added to them is still in the cache.
+  // The last heads come first, because what was just added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
             b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
   const u32 *first_store = nullptr;

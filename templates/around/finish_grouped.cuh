@@ -9,8 +9,8 @@
 struct WrittenGroups : ResultGroups {
   static constexpr bool writes = true;
 
-  // Rows of dq, dk or dv. claim: from dq_first_store_of. One function for tensors of one width, which would
-  // otherwise take long to compile.
+  // Writes rows of dq, dk or dv. `claim` comes from dq_first_store_of. Tensors of one width share this
+  // function, which would otherwise take long to compile.
   template <class Config>
   LUATTN_FN void write(const LuattnParams &p, int which, int b, const u32 *first_store) {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
@@ -32,9 +32,9 @@ struct WrittenGroups : ResultGroups {
 
  private:
   // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, to
-  // have as many loads in flight as possible. For dk and dv it adds up the parts of blocks that shared the
-  // queries, in order. Tiles without a first store are read, too, and their number after them: waiting for
-  // the number first would take longer.
+  // have as many loads in flight as possible. For dk and dv it adds up, in order, the parts of blocks that
+  // shared the queries. It also reads q tiles without a first store, and only afterwards their state: waiting
+  // for the state first would take longer.
   template <class Config, int D>
   LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
                             int len, int b, int h, int row0, int splits, float scale, const u32 *first_store) {

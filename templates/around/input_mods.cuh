@@ -1,8 +1,8 @@
-// around/input_mods.cuh: luattn_mod: q', k', v' from q, k, v by query_mod, key_mod, value_mod.
+// around/input_mods.cuh: luattn_mod: computes q', k', v' from q, k, v by query_mod, key_mod, value_mod.
 //
-// Grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch), blockIdx.z = 3 * b + which, which = 0: q,
-// 1: k, 2: v; aux_threads threads. Of a mod that reads
-// x[..], blocks divide their positions and heads otherwise: around/row_mods.cuh.
+// Grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch), blockIdx.z = 3 * b + which, which = 0: q, 1:
+// k, 2: v; aux_threads threads. If a mod reads x[..], blocks divide the tensor's positions and heads
+// otherwise: around/row_mods.cuh.
 #pragma once
 #include "around/row_mods.cuh"
 

@@ -16,9 +16,9 @@ LUATTN_FN constexpr int lanes_for(int units) {
 template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
-// delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread issues its loads for
-// several rows before it waits for the first; rows past the end load the last one. Once: bypasses the L1
-// cache, which pays if nothing is stored meanwhile (bench/journal.md).
+// Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread issues its
+// loads for several rows before it waits for the first; rows past the end load the last row. With Once, loads
+// bypass the L1 cache, which pays if nothing is stored meanwhile (bench/journal.md).
 template <class Elem, int Width, int N, bool Once, class Real>
 LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
@@ -46,8 +46,8 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
           y[i].load(o + row * p.tensors.o.seq + d);
         }
       }
-      // ptxas would otherwise wait for the first rows before it issues the last loads: what precedes a
-      // branch, hardly ever taken, stays before it.
+      // ptxas would otherwise wait for the first rows before it issues the last loads. Code before a branch
+      // stays before it, even if the branch is hardly ever taken.
       if (rows > 1 && AroundParams::q_len(p) < 0) __nanosleep(0);
 #pragma unroll
       for (int i = 0; i < rows; ++i)
@@ -63,7 +63,7 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
 }
 
 // Zeroes what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the semaphore or
-// first-store state of its q tile, and the work counter of kv tiles.
+// first-store state of its q tile; and the work counter of kv tiles.
 template <class Spec, class Config, class RowOrder>
 LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &site, int first) {
   constexpr int width = Config::head_dim;
@@ -86,7 +86,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
 }
 
-// For a row without weight, numbers that it cannot give are 0.
+// Zeroes the numbers that a row without weight cannot give.
 template <class Spec>
 LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 #pragma unroll
@@ -96,12 +96,12 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 }
 
 // Computes delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without
-// weight, which keeps nothing or whose scores are all -inf, has an lse of -inf; it gets the numbers of an lse
-// of +inf instead, which make all of its weights 0, whatever its scores are, and no dlse. Its part of
-// parameter gradients is 0. Without an lse to recognise such a row by, it has O = 0, and parameter gradients,
-// linear in delta, are left unchanged if delta is 0. RowOrder: how many rows of a head have numbers; those
-// past q_len have zeros. If it `zeroes`, in the sm90 family, computes block minima and maxima too, unless
-// luattn_reach has read them already.
+// weight keeps nothing, or all its scores are -inf; its lse is -inf. It gets the numbers of an lse of +inf
+// instead, which make all its weights 0 whatever its scores are, and no dlse. Its part of parameter gradients
+// is 0. Without an lse, such a row cannot be recognised, but it has O = 0, and a delta of 0 leaves parameter
+// gradients unchanged, since they are linear in delta. RowOrder says how many rows of a head have numbers;
+// rows past q_len get zeros. If RowOrder `zeroes` (sm90 family), the kernel also computes block minima and
+// maxima, unless luattn_reach has already read them.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);

@@ -1,8 +1,9 @@
 // around/row_mods.cuh: input mods that read x[..], other elements of their row.
 //
-// A thread has a vector of channels, and loads with it the vectors that these read: a warp has loaded them for other
-// threads, so they are in the L1 cache. What is read of inputs is the same for all heads, as a rule (the sines of a
-// rotary embedding): so a thread does a position of several heads, and the compiler reads it once.
+// A thread has a vector of channels, and also loads the vectors that these channels read. Other threads of
+// the warp load the same vectors, so they are in the L1 cache. What a mod reads of inputs is usually the same
+// for all heads, such as the sines of a rotary embedding. So a thread computes one position of several heads,
+// and the compiler reads the inputs once.
 #pragma once
 #include "around/around.cuh"
 #include "arch/tensor.cuh"
@@ -17,12 +18,12 @@ template <class Spec, int Which> LUATTN_FN auto row_map() {
 template <class Spec, int Which> using RowMapOf = decltype(row_map<Spec, Which>());
 template <class Spec, int Which> inline constexpr bool reads_row = RowMap<RowMapOf<Spec, Which>>;
 
-// How many heads a thread computes at once: what it holds of each must fit into registers.
+// The number of heads that a thread computes at once. Their values must fit into registers.
 template <class Row>
 inline constexpr int row_heads = Row::count * Row::width <= 16 ? 4 : 1;
 
-// What a block of the grid of luattn_mod does instead of aux_tile positions of one head: a part of them, of up to Heads
-// heads.
+// The share of a block in the grid of luattn_mod: instead of aux_tile positions of one head, a part of them
+// for up to Heads heads.
 struct RowShare { int head, heads, first, count; };
 template <int Heads> LUATTN_FN RowShare row_share(int heads, int len) {
   const int y = int(blockIdx.y), head = y / Heads * Heads, n = min_of(Heads, heads - head);
@@ -37,7 +38,7 @@ template <int Vectors, class Body> LUATTN_FN void for_each_vector(const RowShare
     body(share.first + i / Vectors, i % Vectors);
 }
 
-// A vector of a row, and those that it reads.
+// A vector of a row, and the vectors that its channels read.
 template <class Row, class T> struct RowVectors {
   static constexpr int width = Row::width;
   Pack<T, width> own, seen[Row::count];

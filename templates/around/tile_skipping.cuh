@@ -1,10 +1,10 @@
-// around/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions
-// (Spec::has_score_bounds, as ALiBi's do). Two small kernels before the main one of the sm90 family, which
-// then computes no others (work/tile_walk.cuh: Visits). README.md says which tiles are skipped, and bounds
-// the error.
+// around/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions, as
+// with ALiBi (Spec::has_score_bounds). Two small kernels run before the main one of the sm90 family, which
+// then computes only the remaining tiles (Visits in work/tile_walk.cuh). README.md says which tiles are
+// skipped, and bounds the error.
 //
-//     luattn_norms    a bound of the largest |k| of each norm_rows positions, as the main kernel reads
-//                     them, in backward also of |q|, and the least lse; a warp for each.
+//     luattn_norms    for each norm_rows positions, an upper bound of |k| as the main kernel reads it; in
+//                     backward also of |q|, and the least lse. One warp for each.
 //                     grid (positions, heads_kv, batch), in backward (positions, heads, 2 * batch)
 //     luattn_reach    the tile bitmap: whether a weight of a tile may matter.
 //                     forward: a block for each q tile, a warp for norm_rows queries of it.
@@ -12,9 +12,10 @@
 //                     backward: a warp for 32 q tiles of a kv tile.
 //                     grid (a head's, four to a block, heads, batch)
 //
-// |scale * q.k| is at most scale * |q| * |k|. So the norms of a tile bound its dots, and the spec its scores.
-// Backward compares them with the row's lse. Forward computes for each row the scores of two keys that it
-// keeps, whose positions promise the best ones: the row's sum is at least their weights.
+// |scale * q.k| is at most scale * |q| * |k|. So the norms of a tile bound its dot products, and the spec
+// then bounds its scores. Backward compares the bounds with the row's lse. Forward computes, for each row,
+// the scores of two keys that the row keeps and whose positions promise the best scores: the row's sum is at
+// least their weights.
 #pragma once
 #include "abi/workspace.h"
 #include "score/online_rows.cuh"
@@ -27,8 +28,9 @@ static_assert(norm_rows == 32, "a warp's lanes are the rows");
 
 // ---- norms ----
 
-// An upper bound of the norm from a sum of squares; infinite if that is not finite, so that no score has a
-// bound. It allows for errors of the sum and of the root, and for squares that are flushed to 0.
+// Returns an upper bound of the norm from a sum of squares. It is infinite if the sum is not finite, so that
+// no score has a bound. It allows for errors of the sum and of the root, and for squares that are flushed to
+// 0.
 LUATTN_FN float norm_bound(float sum) {
   return sum < infinity<float>() ? fast_sqrt(sum) * 1.001f + 2e-18f : infinity<float>();
 }
@@ -38,7 +40,7 @@ constexpr __device__ int lanes_of_row(int dim) {
   return dim > 128 ? 32 : dim > 64 ? 16 : dim > 32 ? 8 : dim > 16 ? 4 : dim / 8;
 }
 
-// Norms of the warp's rows of one head.
+// Computes the norms of the warp's rows of one head.
 template <class Elem, int Dim>
 LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int len) {
   constexpr int chunks = Dim / 8, lanes = lanes_of_row(Dim);
@@ -62,7 +64,7 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
   return lanes_max<32>(most);
 }
 
-// The least lse of rows that keep something. A NaN gives -inf: nothing is skipped for it.
+// Returns the least lse of rows that keep something. A NaN gives -inf, so that nothing is skipped for it.
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
   if (row < AroundParams::q_len(p))
@@ -91,14 +93,14 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
 
 // ---- tile bitmap ----
 
-// A called function, because its double precision takes long to compile.
+// A function that is called, not inlined, because its double precision takes long to compile.
 template <class Spec>
 LUATTN_OUTLINED iv score_bounds(const LuattnParams &p, Site s, int q0, int q1, int kv0, int kv1, double least,
                                 double most) {
   return Spec::score_bounds(p, s, q0, q1, kv0, kv1, least, most);
 }
 
-// Whether tiles of norm_rows rows lie in those whose block statistics the spec looks up.
+// Whether tiles of norm_rows rows lie within tiles for which the spec looks up block statistics.
 template <class Spec, int TileN>
 LUATTN_FN constexpr bool walks_norms() {
   if constexpr (Spec::num_block_bounds == 0)
@@ -120,8 +122,8 @@ struct Reach {
         site{b, h, AroundParams::q_len(params), AroundParams::kv_len(params)},
         norm_k(params.scratch.norm_k +
                (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) * workspace_norms(AroundParams::kv_len(params))) {}
-  // Whether these rows' scores in the kv tile that begins at kv0 may come near `best`. What is left out of a
-  // row, or in backward of a column, is together below 2^-24 of exp(best).
+  // Whether the scores of these rows in the kv tile that begins at kv0 may come near `best`. All that is left
+  // out of a row (in backward, of a column) adds up to less than 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
     const int kv1 = min_of(kv0 + TileN, AroundParams::kv_len(p)) - 1, last = kv1 / norm_rows;
     const double margin = (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
@@ -137,8 +139,8 @@ struct Reach {
 
 // ---- forward ----
 
-// The score of row q relative to others of this row, if its dot were 0. It only chooses a key, and proves
-// nothing.
+// Returns the score of row q for a dot product of 0, relative to others of this row. It only serves to choose
+// a key, and proves nothing.
 template <class Spec>
 LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
                             typename Spec::Row row, int q, int key) {
@@ -148,8 +150,8 @@ LUATTN_FN float rough_score(const LuattnParams &p, const Site &s, const typename
   return score;
 }
 
-// A key that all of these rows keep, with the best rough score found in a few probes: at 32 keys, then at 32
-// around the best of them, and so on. -1: no key was found that all rows keep.
+// Finds a key that all of these rows keep, with the best rough score of a few probes: at 32 keys, then at 32
+// around the best of them, and so on. Returns -1 if no probe found a key that all rows keep.
 template <class Spec>
 LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
   const Range keys = kept_keys<Spec>(p, s, q0, q1);
@@ -171,7 +173,7 @@ LUATTN_FN int best_key(const LuattnParams &p, const Site &s, int q0, int q1) {
   }
 }
 
-// For this lane's row, first + lane or the last one: its |q|, and its dots with two keys.
+// For this lane's row (first + lane, at most the last row): its |q|, and its dot products with two keys.
 struct RowDots {
   float norm, dot[2];
 };
@@ -210,7 +212,7 @@ LUATTN_FN RowDots row_dots(const LuattnParams &p, const Site &s, int first, int 
   return mine;
 }
 
-// A lower bound of each row's best score: the better of two keys.
+// Returns a lower bound of each row's best score: the better one of two keys.
 template <class Spec, class Config, int TileN>
 LUATTN_FN double score_of_rows(const Reach<Spec, TileN> &reach, int q0, int q1, float &norm) {
   const LuattnParams &p = reach.p;
@@ -264,7 +266,7 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
 
 // ---- backward ----
 
-// TileN: of the tiles that the main kernel walks.
+// TileN is the size of the kv tiles that the main kernel walks.
 template <class Spec, class Config, int TileN>
 LUATTN_FN void reach_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;

@@ -1,11 +1,11 @@
-// contract/absent.cuh: types for what a spec lacks. A generated struct has each that applies among its bases,
-// so that absence is explicit. They hold only constants: an absent hook does not exist, and a kernel that
-// calls it without testing its constant does not compile.
+// contract/absent.cuh: types for what a spec lacks. A generated struct has each one that applies as a base,
+// so that absence is explicit. The types hold only constants: an absent hook does not exist, and a kernel
+// that calls it without testing its constant does not compile.
 #pragma once
 
 // ---- mask ----
 
-// No mask: a row keeps one interval, [0, kv_len), for which a kernel need not call a hook.
+// No mask: a row keeps the interval [0, kv_len), and a kernel need not call a hook for it.
 struct EveryKv {
   static constexpr bool has_mask = false, keep_is_cheap = true, only_keep_reads_row = false;
   static constexpr bool row_from_start = true;
@@ -17,7 +17,7 @@ struct EveryKv {
 struct NoDataPart {
   static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;
 };
-// No mask intervals: only `keep` decides; or no kernel of the pass uses them.
+// No mask intervals: only `keep` decides, or no kernel of the pass uses intervals.
 struct NoRowIntervals {
   static constexpr int row_intervals = 0, row_period = 0;
   static constexpr bool row_from_start = false;
@@ -30,14 +30,14 @@ struct NoBlockBounds { static constexpr int num_block_bounds = 0; };
 
 // Backward: scores are a part of `grad`.
 struct ScoreInGrad { static constexpr bool has_score = false, has_row_shift = false; };
-// No long part of a score depends only on the distance.
+// No distance term: no long part of a score depends only on the distance.
 struct NoDistanceTerm { static constexpr bool has_distance_term = false; };
 // No bias row. The type is for buffers, which are then empty.
 struct NoBiasRow {
   static constexpr bool has_bias_row = false, bias_row_shared = false;
   using BiasElem = float;
 };
-// Scores are complete: no shift is left to the row.
+// No row shift: scores are complete.
 struct NoRowShift { static constexpr bool has_row_shift = false; };
 // No bound of scores proves that a tile is negligible.
 struct NoScoreBounds { static constexpr bool has_score_bounds = false; };
@@ -48,9 +48,9 @@ struct NoScoreBounds { static constexpr bool has_score_bounds = false; };
 struct NoOnline { static constexpr bool has_online = false; };
 // O is never rescaled.
 struct NoRescale { static constexpr bool has_rescale = false; };
-// The maximum is updated with each tile, or there is none.
+// No lazy rescaling: the maximum is updated with each tile, or there is none.
 struct NoLazyRescaling { static constexpr bool lazy_rescaling = false; };
-// No cheaper P where all dots of a tile are small.
+// No fast path of the soft cap for tiles where all dot products are small.
 struct NoSoftcapPoly { static constexpr bool has_softcap_poly = false; };
 // A row has no lse, and forward saves nothing for backward.
 struct NoLse { static constexpr bool has_lse = false; };
@@ -58,13 +58,13 @@ struct NoSavedRows { static constexpr int num_saved = 0; };
 
 // ---- gradients ----
 
-// A forward image.
+// No gradients: a forward image.
 struct NoGrad { static constexpr bool has_grad = false; };
 // No gradient of a parameter is summed in Acc.
 struct NoAccumulators { static constexpr int num_acc = 0; };
 // `grad` adds to no parameter gradient.
 struct NoElementGrads { static constexpr bool grad_adds = false, grad_adds_to_memory = false; };
-// Distance sums: no tile adds all of them to one place, and no gradient row holds their places.
+// Distance sums: no tile adds all of them to one gradient, and their gradients do not lie in a row.
 struct NoSameBucket { static constexpr bool may_be_same_bucket = false; };
 struct NoDistanceGradRow { static constexpr int distance_step = 0; };
 // Gradients of pair biases do not lie in rows along the keys.

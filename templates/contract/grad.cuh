@@ -3,9 +3,9 @@
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
-// The elements whose dS add up to a parameter gradient before the parameter sees them: those of equal q - kv;
-// of equal q; of equal kv; or single elements, which add to one place with a cheap factor, or each to a place
-// of its own; or all, with a factor that is linear in q and kv.
+// The elements whose dS is summed before a parameter gradient is computed from it: those with the same q -
+// kv, the same q, or the same kv; single elements, which add to one gradient with a cheap factor or each to
+// its own; or all elements, with a factor that is linear in q and kv.
 enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8, SUM_LINEAR = 16 };
 
 // Constants
@@ -13,36 +13,37 @@ enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8,
 //   BwdRow, Acc          { Real x[num_bwd_rows]; }, { Real x[num_acc]; }, with at least one element: the row
 //                        numbers that `grad` reads; parameter gradients that a kernel sums over a block or
 //                        a warp
-//   prob_rows            prob depends on numbers i of BwdRow for which this has bit i, and not on dp; -1:
-//                        `grad` computes both or none
+//   prob_rows            bit i: prob depends on number i of BwdRow; prob does not depend on dp. -1: `grad`
+//                        computes both or none
 //   grad_is_light        grad reads no memory for an element, and is inlined
 //   grad_reads_row       hooks of the main kernel other than keep read Row
 //   grad_adds, grad_adds_to_memory
-//                        whether grad adds to parameter gradients at all; by atomics. It may be called
-//                        for elements that are not kept, if its result is dropped, unless it adds to
-//                        memory
+//                        grad adds to parameter gradients; it does so by atomics. grad may be called for
+//                        elements that are not kept, if the result is dropped, unless it adds to memory
 //   parameter_sums       bits of ParameterSum: gradients that are sums of dS, which grad leaves out
-//   may_be_same_bucket   some tile's distances all add to one place: `same_bucket` says so
-//   distance_step        not 0: add_distance adds factor * g to one place of a row, which moves by this many
-//                        elements as q moves by one
+//   may_be_same_bucket   all distances of some tiles add to one gradient; `same_bucket` says which tiles
+//   distance_step        not 0: add_distance adds factor * g to one gradient of a row, whose index changes by
+//                        this much when q grows by one
 //   pair_grads_in_rows, pair_grads_pitched
-//                        likewise add_per_element, which moves by one with kv; and by the row's pitch with
-//                        q, below q_len. Of input pair_grads_input
+//                        add_per_element adds to one gradient of a row, whose index grows by one with kv;
+//                        the row moves by its pitch with q, below q_len. The input is pair_grads_input
 //
 // Hooks
 //   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row.
-//                        Not called for a row whose lse is -inf, whose numbers are 0. Without has_lse it is
-//                        also called for a row that keeps nothing: delta is 0, and acc then stays unchanged
+//                        Not called for a row whose lse is -inf; the numbers of that row are 0. Without
+//                        has_lse it is also called for a row that keeps nothing: delta is 0, and acc then
+//                        stays unchanged
 //   grad                 one kept element: dp = sum over d of dO * v'; ds = d loss / d (scale * dot). It adds
-//                        gradients only if with_inputs
+//                        gradients only if with_inputs is true
 //   add_distance         g is the sum of ds over kept elements with the same q - kv. (q and kv may be any
 //                        positions at that distance, also outside the lengths.) Called by whole warps
-//   add_row, add_col     likewise for the same q, directly to memory; for the same kv
+//   add_row, add_col     the same for equal q, directly to memory; and for equal kv
 //   add_per_element      ds of one element, 0 if it is not kept
-//   add_linear           for the elements of one key: g the sum of ds, g_by_q of (their query - q) * ds
-//   same_bucket          add_distance adds all elements of the tile, as for tile_class, to the same places
+//   add_linear           for the elements of one key: g is the sum of ds, g_by_q that of (query - q) * ds
+//   same_bucket          add_distance adds all elements of the tile to the same gradient; arguments as for
+//                        tile_class
 //   distance_grad_row, pair_grad_row
-//                        the gradient rows with the places
+//                        the gradient rows that these hooks add to
 //   flush                adds acc's gradients to memory; called by one thread. Linear in acc, so that partial
 //                        sums may be flushed; s and head are those of the elements
 template <class S, class Real = typename S::Real>

@@ -1,8 +1,8 @@
-// contract/mask.cuh: the mask: which elements count, and what is known of rows, columns and tiles without
-// evaluating it for each element.
+// contract/mask.cuh: the mask: which elements count, and what a kernel can know about rows, columns and tiles
+// without evaluating the mask for each element.
 //
-// Elements that are not kept have no influence on anything. (v must be finite, in backward also q, k and dO:
-// in a tile that is partly kept, a weight of 0 times infinity is NaN.)
+// Elements that are not kept have no influence on anything. (v must be finite, and in backward also q, k and
+// dO: in a partly kept tile, a weight of 0 times infinity is NaN.)
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
@@ -11,13 +11,14 @@
 //   has_mask             false: EveryKv
 //   keep_is_cheap        keep takes a few instructions and no memory: worth unrolling
 //   only_keep_reads_row  in forward, only keep reads Row, and a few instructions fill it
-//   row_intervals        mask intervals of a row: 0, only keep decides; 1, all of row_interval; 2, also
-//                        all of second_row_interval
+//   row_intervals        mask intervals of a row. 0: only keep decides. 1: a row keeps row_interval. 2: it
+//                        also keeps second_row_interval
 //   row_from_start       row_interval begins at 0
-//   row_period           0, or: of these only the kv whose remainder mod row_period lies in row_remainders
+//   row_period           0, or a row keeps only those kv of its intervals whose remainder modulo row_period
+//                        lies in row_remainders
 //   column_intervals, column_period
-//                        the q that a column keeps, likewise
-//   has_data_part        a part of the mask reads memory along positions (data_class), another does not
+//                        the same for the q that a column keeps
+//   has_data_part        one part of the mask reads memory along positions (data_class), the other does not
 //                        (position_class)
 //   rows_need_full_data, columns_need_full_data
 //                        row and column intervals hold only in tiles whose data_class is FULL
@@ -31,21 +32,22 @@
 //                        it, in a grid that begins at position 0
 //
 // Hooks
-//   keep                 for positions past the ends the result is dropped (simt calls it for none)
+//   keep                 whether an element is kept. For positions past the ends the result is dropped (simt
+//                        does not call it there)
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
 //                        drops nothing
 //   kv_range             every kept kv of these rows lies inside, and inside [0, kv_len)
-//   q_range              backward: likewise every kept q of these columns
+//   q_range              backward: the same for every kept q of these columns
 //   data_class, position_class
-//                        of the two parts of the mask, whose conjunction is the mask
+//                        the classes of the two parts of the mask; the mask is their conjunction
 //   row_interval, second_row_interval, column_interval, second_column_interval
 //                        inside the lengths
 //   row_remainders, column_remainders
-//                        of positions modulo the period; may reach outside [0, period)
+//                        ranges of remainders of positions modulo the period; may reach outside [0, period)
 //   row_phase, column_phase
-//                        what to add to a position first: at least 0, below the period
-//   block_bounds_value   of the input of block bounds i, the element at a place, as an int; left out where they
-//                        all are int
+//                        added to a position before the remainder is taken: at least 0, below the period
+//   block_bounds_value   one element of the input of block bounds i, as an int; left out if all inputs are
+//                        int
 template <class S>
 concept ValidMask =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,

@@ -4,9 +4,9 @@
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
-// A mod that reads x[..], other elements of its row, has a struct QueryRow, KeyRow or ValueRow, which says where
-// they lie, and is given them behind x and g, as RowValues. Seen from channel v * width + j, table t is channel
-// vector(t, v) * width + lane(t, j): each is a permutation of the row.
+// A mod that reads x[..], other elements of its row, has a struct QueryRow, KeyRow or ValueRow, which says
+// where they are. The mod gets them as RowValues, after x and g. For channel v * width + j, table t gives
+// channel vector(t, v) * width + lane(t, j). Each table is a permutation of the row.
 template <class Row>
 concept RowMap = requires(int table, int v, int j) {
   requires Row::count >= 1 && Row::width >= 1;
@@ -17,8 +17,8 @@ template <class S> concept QueryReadsRow = requires { requires RowMap<typename S
 template <class S> concept KeyReadsRow = requires { requires RowMap<typename S::KeyRow>; };
 template <class S> concept ValueReadsRow = requires { requires RowMap<typename S::ValueRow>; };
 
-// The _grad hooks, of backward, return d loss / d x and add parameter gradients; g = d loss / d x'. dq_acc
-// and dk_acc hold that without the factor scale, dv_acc as it is; luattn_finish multiplies.
+// The _grad hooks of backward return d loss / d x and add parameter gradients; g = d loss / d x'. dv_acc
+// holds g. dq_acc and dk_acc hold it without the factor scale, by which luattn_finish multiplies.
 template <class S, class Real = typename S::Real>
 concept ValidMods = requires(const LuattnParams &p, const Site &s, Real x, Real g, int i, int d) {
   requires S::has_query_mod == (QueryReadsRow<S> || requires { Real(S::query_mod(p, s, x, i, d)); });

@@ -2,8 +2,9 @@
 #pragma once
 #include "contract/contract.cuh"
 
-// The gradients that a backward image computes. An input mod's parameters take theirs in finish, from the
-// gradient of the modified tensor, whether or not the caller wants that of the tensor itself.
+// The gradients that a backward image computes. luattn_finish computes parameter gradients of an input mod
+// from the gradient of the modified tensor, whether or not the caller wants the gradient of the tensor
+// itself.
 template <class Spec, class Config>
 struct Needs {
   static constexpr bool parameters = Config::wants_inputs || Config::wants_scalars;

@@ -1,16 +1,16 @@
 // contract/online.cuh: the online function: turns scores into probabilities, tile by tile, and computes a
 // row's results.
 //
-// One step takes the kept scores of a row in one tile: State old -> next. red[k] is reduction k of term<k>
-// over the kept columns; a term may use red[0 .. k-1]. A row that keeps nothing in a tile takes no step, or
-// one that changes nothing; a row that keeps nothing at all has O = 0, lse = -inf.
+// A step takes the kept scores of a row in one tile and turns State old into next. red[k] is reduction k of
+// term<k> over the kept columns; a term may use red[0 .. k-1]. A row that keeps nothing in a tile takes no
+// step, or one that changes nothing. A row that keeps nothing at all has O = 0 and lse = -inf.
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
-// A REDUCE_SUM_DEFERRED reduction is used only by `next`, and linearly: a thread passes its own partial sum,
-// and the state components with state_deferred(i) are summed over the row's threads at the end. (Their
-// initial value is 0.)
+// A REDUCE_SUM_DEFERRED reduction is used only by `next`, and linearly. Each thread passes its own partial
+// sum, and the state components with state_deferred(i), which begin at 0, are summed over the row's threads
+// at the end.
 enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
 
 // Constants

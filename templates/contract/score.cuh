@@ -1,17 +1,17 @@
-// contract/score.cuh: turns a dot product into a score, score_mod(scale * dot), in whatever unit the
-// generator chose. (A plain softmax keeps the dot itself and folds its scale into the exponent.) A kernel
-// passes a score on and never interprets its value. dot is the sum over d of q'[d] * k'[d], unscaled, of q
-// and k after their mods.
+// contract/score.cuh: turns a dot product into a score, score_mod(scale * dot), in a unit that the generator
+// chose. (For a plain softmax, the score is the dot product itself, and the scale is folded into the
+// exponent.) A kernel passes a score on and never interprets its value. dot is the unscaled sum over d of
+// q'[d] * k'[d], of q and k after their mods.
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
 
 // Constants
 //   has_score            false: ScoreInGrad
-//   score_reads          beyond the rows: 0, nothing; 1, memory for each column; 2, memory for each element,
-//                        or it is called
+//   score_reads          what score reads besides the rows. 0: nothing. 1: memory for each column. 2: memory
+//                        for each element, or score is a called function
 //   score_reads_col      score reads Col
-//   reads_columns        score, or with a bias row score_with, reads memory for each column and none for each
+//   reads_columns        score (with a bias row, score_with) reads memory for each column and none for each
 //                        element (sm90)
 //   bias_row_shared      the bias row is the same for all batches
 //   BiasElem             the stored type of the bias row's input
@@ -58,8 +58,8 @@ LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spe
     return Spec::score(p, s, head, row, col, dot, q, kv);
 }
 
-// Col for scores: empty where they do not read it, so that the compiler need not find that out, which takes
-// it time.
+// Computes Col for scores. It is empty if scores do not read it: to find that out would take the compiler
+// time.
 template <class Spec>
 LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s,
                                        const typename Spec::Head &head, int kv) {

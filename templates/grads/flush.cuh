@@ -2,7 +2,7 @@
 #pragma once
 #include "score/online_rows.cuh"
 
-// A barrier of the block's threads from First on; if some are left out, named barrier 15.
+// Synchronises the block's threads from First on. If some threads are left out, uses named barrier 15.
 template <int Threads, int First>
 LUATTN_FN void sync_threads() {
   if constexpr (First == 0)
@@ -11,8 +11,8 @@ LUATTN_FN void sync_threads() {
     asm volatile("barrier.cta.sync.aligned 15, %0;" ::"n"(Threads) : "memory");
 }
 
-// Sums acc over the block's threads from First on, Threads of them, and adds it to memory. All of them call
-// it.
+// Sums acc over Threads threads of the block, from First on, and adds the sums to memory. All of these
+// threads call it.
 template <class Spec, int Threads, int First = 0>
 LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                            typename Spec::Acc &acc) {
@@ -38,7 +38,7 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
   }
 }
 
-// The same for a single warp, which waits for no other.
+// Does the same for a single warp, which waits for no other.
 template <class Spec>
 LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                           typename Spec::Acc &acc) {

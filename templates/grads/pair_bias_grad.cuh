@@ -1,31 +1,31 @@
 // grads/pair_bias_grad.cuh: gradients of a pair bias whose gradient rows lie a pitch apart
-// (contract/grad.cuh), in the sm90 backward kernels: each element of dS is added next to that of the next
-// key. Additions and their addresses are many. There is no branch between additions, because each would wait
-// for the branch: so zeros are added, too, for queries past the end to the last one's places.
+// (contract/grad.cuh), in the sm90 backward kernels. The gradients of adjacent keys are adjacent in memory.
+// There are many additions and addresses. No branch separates the additions, because each addition would wait
+// for the branch. So zeros are added as well; those of queries past the end go to the last query's gradients.
 #pragma once
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"
 
-// Times a factor that is not finite a zero would become NaN: then elements are added one by one, without
-// zeros.
+// Whether zeros stay zeros. Times a factor that is not finite, a zero would become NaN. Elements are then
+// added one by one, and zeros are left out.
 LUATTN_FN bool keeps_zeros(const GradRow<float> &line) {
   return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
 }
-// Whether the places of this many keys, from the row's index on, lie inside the axis, each four of them at a
-// multiple of 16 bytes, in this row and in all others.
+// Whether the gradients of this many keys, from the row's index on, lie inside the axis, and each four of
+// them begin at a multiple of 16 bytes, in this row and in all others.
 LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
   return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
 
-// Whether no other score adds to the places of a tile of rows queries from q0 on: then they are stored, which
-// is twice as fast. A tile that ends past the queries adds to the last one's places.
+// Whether no other score adds to the gradients of a tile of `rows` queries from q0 on. They are then stored,
+// which is twice as fast. A tile that ends past the queries also adds zeros to the last query's gradients.
 template <class Spec>
 LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int rows) {
   return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
-// A warp's dS of 16 keys from kv0 on by TileM queries: a thread has keys lane / 4 and 8 further on.
+// A warp's dS of 16 keys from kv0 on by TileM queries. A thread has keys lane / 4 and lane / 4 + 8.
 template <class Spec, int TileM>
 struct PairSums {
   const LuattnParams &p;
@@ -38,13 +38,14 @@ struct PairSums {
     return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
   }
 
-  // Four lanes share four keys of two queries, and as many eight keys further on; each takes all four of one
-  // query: an instruction then adds to 16 neighbours for each of 8 queries. False: the places do not lie in
-  // quads.
+  // Exchanges dS so that each lane has four adjacent keys of one query: four lanes share four keys of two
+  // queries, and the same eight keys further on. An instruction then adds to 16 adjacent gradients for each
+  // of 8 queries. Returns false if the gradients are not aligned in fours.
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
     GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
-    // Past the last key there are only zeros: their additions go to the row's last 16 places, which are then
-    // never stored, because nothing orders the two. A deterministic kernel, which adds one by one, has none.
+    // Past the last key there are only zeros. They are added to the last 16 gradients of the row, which are
+    // then never stored, because nothing orders the store and the addition. A deterministic kernel adds one
+    // by one and has no such additions.
     constexpr bool skips_zeros = Config::deterministic;
     if (!skips_zeros) line.index = kv0 < site.kv_len ? line.index : line.size - 16;
     if (line.row == nullptr) return true;
@@ -78,7 +79,7 @@ struct PairSums {
       put_four<Store>(at_query(first, line.pitch, query + octet * 8), x, line.factor);
     }
   }
-  // Adds one by one; a place outside the axis is clamped. False: zeros would not stay zeros.
+  // Adds one by one; clamps an index outside the axis. Returns false if zeros would not stay zeros.
   __device__ __forceinline__ bool add_singles(const float (&ds)[TileM / 2]) const {
     const GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0 + lane / 4);
     if (!keeps_zeros(line)) return false;

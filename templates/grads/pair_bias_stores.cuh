@@ -1,5 +1,5 @@
 // grads/pair_bias_stores.cuh: the stores and atomic adds of a pair bias gradient (grads/pair_bias_grad.cuh).
-// A host test replaces this file by its own; hence the named include guard.
+// A host test replaces this file by its own version, so the include guard has a name.
 #ifndef LUATTN_PAIR_BIAS_STORES_CUH
 #define LUATTN_PAIR_BIAS_STORES_CUH
 #include "arch/types.cuh"

@@ -1,30 +1,30 @@
 // grads/parameter_grads.cuh: sums over a warp's part of dS, for parameter gradients (contract/grad.cuh).
 //
 // A warp has dS^T, 16 keys by some octets of queries, in the layout of S^T from mma and wgmma: lane 4g + t
-// has keys g and g + 8, and of each octet of queries 2t and 2t + 1. Rounded and packed that is an A operand
-// of mma.m16n8k16. Every sum has a fixed order.
+// has keys g and g + 8, and queries 2t and 2t + 1 of each octet. Rounded and packed, dS^T is an A operand of
+// mma.m16n8k16. Every sum has a fixed order.
 #pragma once
 #include "arch/mma.cuh"
 
 // Sums dS of 16 keys by Octets * 8 queries along its diagonals.
 //
-// Lane 4g + t has keys g and g + 8, and of each octet of queries 2t and 2t + 1. Blocks of 8 x 8 lie on
-// diagonals of blocks: a lane first adds up its elements of those. The 8 distances from 8n on are shared by
-// the diagonals of blocks n and n + 1; `part` selects a lane's two columns from either, and adds them. The
-// sums over all lanes with a distance are computed for four such rows of distances at a time, so that lane t
-// of a quad ends with row t: one number a lane for 32 distances.
+// Lane 4g + t has keys g and g + 8, and queries 2t and 2t + 1 of each octet. The 8 x 8 blocks form diagonals
+// of blocks, and a lane first adds up its elements along each of these. Diagonals n and n + 1 share the 8
+// distances from 8n on; `part` selects a lane's two columns from either one, and adds them. The sums over all
+// lanes of a distance are computed for four such rows of distances at a time, so that lane t of a quad ends
+// with row t: one number a lane for 32 distances.
 template <int Octets>
 struct DistanceSums {
-  static constexpr int count = (Octets + 5) / 4;  // numbers a lane, of distances from -16 on
+  static constexpr int count = (Octets + 5) / 4;  // numbers per lane, for distances from -16 on
   float x[count];
 
-  // For the lane's number i: the distance of its queries from its keys, first to first.
+  // The distance of this lane's number i, between the first query and the first key.
   LUATTN_FN int distance(int i, int lane) {
     return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
   }
 
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
-  // Element of column 2t + i on diagonal n of blocks.
+  // The sum of column 2t + i on diagonal n of blocks.
   template <class Get>
   LUATTN_FN float on_diagonal(const Get &ds, int n, int i) {
     return (n >= 0 && n < Octets ? ds(n, 0, i) : 0.f) + (n >= -1 && n < Octets - 1 ? ds(n + 1, 1, i) : 0.f);
@@ -36,7 +36,7 @@ struct DistanceSums {
     const float right = pick(2 * t + 1 >= g, on_diagonal(ds, n, 1), on_diagonal(ds, n + 1, 1));
     return left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
   }
-  // p0 .. p3: parts of four rows.
+  // Sums four rows; p0 .. p3 are the lane's parts of them.
   LUATTN_FN float gather(float p0, float p1, float p2, float p3, int lane) {
     const bool low = lane % 4 < 2, even = lane % 2 == 0;
     p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
@@ -44,7 +44,7 @@ struct DistanceSums {
     return pick(even, p0, p1) +
            __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
   }
-  // ds(octet, half, i): of key g + 8 * half, query 8 * octet + 2t + i.
+  // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.
   template <class Get>
   __device__ __forceinline__ DistanceSums(const Get &ds, int lane) {
 #pragma unroll
@@ -63,9 +63,10 @@ struct DistanceSums {
   }
 };
 
-// From a warp's dS, 16 keys by TileM queries, rounded for the products that follow: the sum over the queries
-// of a key, and, WithQueries, of the query's number in the tile times dS. By products with ones, and with
-// these numbers, which are exact in the half types. Lane 4g has those of keys g and g + 8, other lanes zeros.
+// For each key of a warp's dS (16 keys by TileM queries, rounded for the products that follow): the sum over
+// the queries and, with WithQueries, the sum of dS times the query's number in the tile. They are products
+// with ones and with these numbers, which are exact in the half types. Lane 4g has the sums of keys g and g +
+// 8, other lanes zeros.
 template <class Elem, int TileM, bool WithQueries>
 struct QuerySums {
   float sum[2], by_query[2];

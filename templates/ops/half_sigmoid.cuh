@@ -1,4 +1,4 @@
-// ops/half_sigmoid.cuh: sigmoids that are rounded to a half type anyway, two in a register.
+// ops/half_sigmoid.cuh: sigmoids that are rounded to a half type anyway, two per register.
 //
 // 1 / (1 + 2^-x) = e / (1 + e), e = 2^x. Rounding e first adds one rounding, at most 2^-8 of the weight
 // (bf16) or 2^-11 (f16), and halves the number of instructions that follow. A plain computation in a half
@@ -63,8 +63,8 @@ LUATTN_HALVES(half_t, "f16x2", "0x3C003C00", "0x77997799", "0x70007000", 0x21A8,
 
 LUATTN_FN bool halves_up_to(u32 pair, u32 most) { return (pair & 0xffff) <= most && pair >> 16 <= most; }
 
-// How many steps the powers of a warp need; 0: the general formula, as for a NaN. One is nearly always
-// enough: sigmoid attention has a bias of about -log(length).
+// The number of steps that the powers of a warp need. 0 is the general formula, also for a NaN. One step is
+// nearly always enough: sigmoid attention has a bias of about -log(length).
 template <class Elem, int N>
 LUATTN_FN int sigmoid_steps(const u32 (&e)[N]) {
   using H = Halves<Elem>;

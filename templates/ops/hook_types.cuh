@@ -1,4 +1,4 @@
-// ops/hook_types.cuh: types of hooks' parameters and results beyond numbers.
+// ops/hook_types.cuh: the types of hooks' parameters and results, other than numbers.
 #pragma once
 #include "arch/types.cuh"
 #include "abi/params.h"
@@ -8,39 +8,40 @@ enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
 // Half-open range of positions along one sequence axis.
 struct Range { int lo, hi; };
 
-// A position on a sequence axis, base + offset. base is one value for all elements of a thread in a tile, and
-// offset a constant once the kernel's loops are unrolled. Generated code converts linear functions of
-// positions as Real(part of the bases) + Real(part of the offsets): the first is one conversion a tile, the
-// second a constant. So it costs an addition an element, no conversion and no register per column; and a
+// A position on a sequence axis, base + offset. base is one value for all elements of a thread in a tile.
+// offset is a constant once the kernel's loops are unrolled. Generated code converts linear functions of
+// positions as Real(part of the bases) + Real(part of the offsets). The first part is one conversion per
+// tile, the second a constant, so an element costs an addition, no conversion, and no register per column. A
 // function of the distance is computed once for all elements at that distance, because the compiler sees that
-// they are equal. Any other split is correct as well, and slower.
+// they are equal. Any other split is correct as well, but slower.
 struct Position {
   int base, offset;
   __device__ __forceinline__ operator int() const { return base + offset; }
 };
 
-// A gradient row: the places of a gradient along its last axis. Position (q, kv) of the caller adds its sum
+// A gradient row: the gradients of an input along its last axis. The caller's position (q, kv) adds its sum
 // times `factor` at `index`, which may lie outside the axis. The whole gradient has `before` elements before
-// `row`, the axis's first, and `after` from there on. The row of q + 1 begins `pitch` elements further on, if
-// all do.
+// `row`, the first element of the axis, and `after` from there on. The row of q + 1 begins `pitch` elements
+// further on, if all rows do.
 template <class Real> struct GradRow {
-  Real *row;  // nullptr: not wanted
+  Real *row;  // nullptr: the gradient is not wanted
   int index, size;
   i64 before, after;
   Real factor;
   i64 pitch;
 };
 
-// An input row: the elements of an input along its last axis, `stride` elements apart. Position (q, kv) of
-// the caller reads at `index`, which may lie outside the axis and is then clamped. The row of q + 1 begins
-// `pitch` elements further on, if all do.
+// An input row: the elements of an input along its last axis, `stride` elements apart. The caller's position
+// (q, kv) reads at `index`, which is clamped if it lies outside the axis. The row of q + 1 begins `pitch`
+// elements further on, if all rows do.
 template <class Stored> struct InputRow {
-  const Stored *row;  // the axis's first
+  const Stored *row;  // first element of the axis
   int index, size;
   i64 stride, pitch;
 };
 
-// What an input mod reads of its row besides its own element: for each table of its QueryRow, KeyRow or ValueRow the
+// What an input mod reads of its row besides its own element: for each table of its QueryRow, KeyRow or
+// ValueRow, the element, in backward the gradient that the table gives, and the channel.
 // element there, the gradient that comes in there (backward), and the channel.
 template <class Real, int Count> struct RowValues {
   Real x[Count], g[Count];

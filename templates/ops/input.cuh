@@ -18,9 +18,10 @@ template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in,
   return at;
 }
 
-// Elements of a tile differ in the last index. The rest of the address is one number, kept separate from the
-// per-element offset (by asm: the compiler would add the two in another order), so that an element costs a
-// multiply-add. The runtime ensures that the last stride in bytes fits into 32 bits.
+// Elements of a tile differ only in the last index. The rest of the address is one number, kept separate from
+// the per-element offset, so that an element costs a multiply-add. An asm statement keeps them separate: the
+// compiler would add the two in another order. The runtime ensures that the last stride in bytes fits into 32
+// bits.
 template <class Stored, class... Index>
 LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
@@ -31,7 +32,7 @@ LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   return reinterpret_cast<const Stored *>(at);
 }
 
-// Pitched: the axis whose index is q; -1: none.
+// Pitched is the axis whose index is q, or -1 if there is none.
 template <class Stored, int Pitched, class... Index>
 LUATTN_FN InputRow<Stored> input_row(const LuattnInput &in, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;
@@ -55,7 +56,7 @@ LUATTN_FN float read_input(const half_t *x) { return to_real(half_t{__ldg(&x->bi
 LUATTN_FN float read_input(const bf16_t *x) { return to_real(bf16_t{__ldg(&x->bits)}); }
 LUATTN_FN int read_input(const int *x) { return __ldg(x); }
 LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
-// Integers of other widths: the nearest of 32 bits.
+// Integers of other widths become the nearest 32-bit integer.
 struct byte_t { unsigned char x; };
 LUATTN_FN int read_input(const i64 *x) { return int(min(max(i64(__ldg(x)), i64(-2147483648ll)), i64(2147483647))); }
 LUATTN_FN int read_input(const short *x) { return __ldg(x); }
@@ -70,8 +71,8 @@ LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
 #ifndef LUATTN_NO_GRADIENTS
 #include "ops/reproducible_sum.cuh"
 
-// All gradients of inputs and scalars are summed here. Deterministic: into `exact`, which luattn_round
-// converts to numbers.
+// Adds to the gradient of an input or a scalar; all such additions come here. A deterministic kernel adds
+// into `exact`, which luattn_round converts to numbers.
 template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
   if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
   else atomic_add(grad + at, x);
@@ -83,7 +84,7 @@ LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
     add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
-// The same for each score in a deterministic kernel: exact_add_called, exact_add_together.
+// Does the same for each score of a deterministic kernel, by exact_add_called or exact_add_together.
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_called(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
@@ -95,7 +96,8 @@ LUATTN_FN void add_input_grad_together(const LuattnInput &in, Real x, Index... i
   if (in.grad != nullptr) exact_add_together(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
 }
 
-// The same where the runtime may find that sums do not depend on the order (LuattnInput.exact is then null).
+// Does the same if the runtime may find that sums do not depend on the order (LuattnInput.exact is then
+// null).
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
@@ -105,7 +107,7 @@ LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... inde
   else exact_add_called(in.exact + at, in.count, grad, x);
 }
 
-// The same for all lanes of a warp at once, which often add to one place: then one of them adds for all.
+// Does the same for all lanes of a warp at once. They often add to one element; one lane then adds for all.
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
   if (in.grad == nullptr) return;
@@ -119,7 +121,7 @@ LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... in
   if (x != Real(0)) add_input_grad(in, x, index...);
 }
 
-// Not for exact sums. Axis: the one that only q indexes, or -1.
+// Not used for exact sums. Axis is the only axis that q indexes, or -1.
 template <class Real, int Axis = -1, class... Index>
 LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... index) {
   constexpr int last = int(sizeof...(Index)) - 1;

@@ -1,5 +1,5 @@
-// simt/fwd_simt.cuh: the forward kernel in f32 or f64 on the FMA units, for any architecture from 8.0 on. The
-// correctness baseline on a GPU.
+// simt/fwd_simt.cuh: the forward kernel in f32 or f64 on the FMA units, for any architecture from 8.0 on. It
+// is the correctness baseline on a GPU.
 //
 // luattn_fwd: grid (ceil(q_len / tile_m), heads, batch). A block owns a q tile and walks its kv tiles.
 //
@@ -17,7 +17,7 @@
 #include "sink/row_numbers.cuh"
 #include "work/tile_scheduler.cuh"
 
-// Replaces the dots of one tile by scores, for all elements: one copy of the code for masked and other tiles.
+// Replaces the dot products of a tile by scores, for all elements. Masked and other tiles share the code.
 template <class Spec, class Config>
 LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
                           const typename Spec::Head &head,

@@ -1,8 +1,8 @@
 // simt/parameter_grads_simt.cuh: parameter gradients from sums of dS (contract/grad.cuh), in the simt family.
 //
-// The dS tile is in shared memory for dk's product. A thread sums a diagonal of it, or a column, and 16 lanes
-// a row; neighbours in a warp read neighbours in memory. So a tile adds tile_m + tile_n - 1 numbers to a
-// table by distance where grad would add tile_m * tile_n.
+// The dS tile is in shared memory for dk's product. One thread sums a diagonal or a column of it, and 16
+// lanes sum a row; neighbouring threads of a warp read neighbouring words. So a tile adds tile_m + tile_n - 1
+// numbers to a table by distance, where grad would add tile_m * tile_n.
 #pragma once
 #include "contract/needs.cuh"
 #include "simt/tile_products.cuh"
@@ -84,7 +84,7 @@ struct SumsSimt {
     }
   }
 
-  // Adds a tile, all of whose dS is in shared memory.
+  // Adds a tile, once all of its dS is in shared memory.
   __device__ __forceinline__ void add(const T &t, const At &at) {
     if constexpr (distances) add_distances(at);
     if constexpr (cols) add_columns(at);
