@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* True of bytes that are no ELF file: they are not examined. */
+/* Returns true for bytes that are not an ELF file, without examining them. */
 bool elf_is_within(const void *bytes, size_t size);
 
 #endif

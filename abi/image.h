@@ -26,8 +26,9 @@
  *   LENS            every_length                               u32
  *   CODE  required  the code, which ends the image
  *
- * A section never changes: what a later version has to say comes with a new tag. A reader passes over a section that it does
- * not know, but refuses the image where that section is required: kernels that cannot be launched rightly without it say so.
+ * The format of a section never changes: a later version adds data in a section with a new tag. A reader
+ * skips a section that it does not know, but refuses the image if that section is required, because kernels
+ * could not be launched correctly without it.
  */
 #ifndef LUATTN_ABI_IMAGE_H
 #define LUATTN_ABI_IMAGE_H
@@ -55,7 +56,7 @@ luattn_status image_create(const image_manifest *manifest, const image_plan *pla
 /* Valid as long as the image; NULL for NULL. */
 const image_manifest *image_get_manifest(const luattn_image *image);
 
-/* Returns false and leaves *plan unchanged where the image records no plan. The text is valid as long as the
+/* Returns false and leaves *plan unchanged if the image records no plan. The text is valid as long as the
  * image. */
 bool image_get_plan(const luattn_image *image, image_plan *plan);
 

@@ -121,7 +121,8 @@ typedef struct LuattnInputs {
                    * (common/pairs.h), so it may be stored */
 } LuattnInputs;
 
-/* Sizes, and which block has what, are for those in templates/ who hand them out; elsewhere in a kernel to name them does not compile. */
+/* Makes the sizes of a call and its schedule private to the structs in templates/ that hand out work. Other
+ * kernel code that names them does not compile. */
 #ifdef __CUDACC__
 #define ABI_FOR_WORK_ALONE \
  private: \

@@ -18,11 +18,11 @@ typedef long long workspace_count;
  * (templates/sink/dq_acc.cuh), and copies 16 bytes at a time. */
 ABI_FN workspace_count workspace_rows(int is_sm90, workspace_count len) { return is_sm90 ? (len + 15) / 16 * 16 : len; }
 
-/* How many blocks share a kv tile of the main backward kernel: two in the sm90 family above head dim 128,
+/* The number of blocks for a kv tile of the main backward kernel: two in the sm90 family above head dim 128,
  * whose blocks have 64 positions each. */
 ABI_FN int workspace_blocks_together(int is_sm90, int tile_n) { return is_sm90 && tile_n == 64 ? 2 : 1; }
 
-/* LuattnScratch.turns: index of the first q tile's number, after the work counter. */
+/* LuattnScratch.turns: the index of the first q tile's entry, which follows the work counter. */
 #define LUATTN_TURNS_FIRST 32
 /* Numbers of a q tile: one; in the sm80 family one for each warp's part of it; in the sm90 family one for
  * each block of the cluster (templates/work/dq_order.cuh, templates/sm90/bwd/dq_first_store.cuh). */
@@ -30,7 +30,7 @@ ABI_FN int workspace_turns(int is_sm90, int threads, int tile_n) {
   return is_sm90 ? workspace_blocks_together(is_sm90, tile_n) : threads / 32;
 }
 
-/* LuattnScratch.visits: 32-bit words of a bitmap with a bit a tile. */
+/* LuattnScratch.visits: the number of 32-bit words of a tile bitmap, which has one bit per tile. */
 ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 31) / 32; }
 
 /* LuattnScratch.norm_k, norm_q and least_lse: positions per number, and numbers per length. */
@@ -44,7 +44,7 @@ ABI_FN int workspace_limbs(int real_size) {
   return ((real_size == 4 ? 254 + 24 : 2046 + 53) + LUATTN_EXACT_BITS - 1) / LUATTN_EXACT_BITS;
 }
 
-/* q_len and kv_len from which on tile skipping pays. */
+/* The least q_len and kv_len for which tile skipping pays. */
 #define LUATTN_SKIP_FORWARD 3072
 #define LUATTN_SKIP_BACKWARD 2048
 

@@ -326,7 +326,7 @@ LUATTN_WGMMA_BOTH(240, 15)
 LUATTN_WGMMA_BOTH(256, 16)
 #endif
 
-// Keeps the compiler from reading registers before the wait for the product that writes them.
+// Keeps reads of a product's registers after the preceding wait for that product.
 template <int N>
 LUATTN_FN void wgmma_arrived(float (&x)[N]) {
 #pragma unroll

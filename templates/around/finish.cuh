@@ -104,8 +104,8 @@ LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real
   for (int j = 0; j < N; ++j) g[j] *= scale;
 }
 
-// For a mod that reads x[..] (around/row_mods.cuh): reads the gradients that return from the channels that
-// read this one in the same way as elements.
+// Finishes a tensor whose mod reads x[..] (around/row_mods.cuh). Gradients that come back from the channels
+// that read this one are loaded in the same way as the elements that this one reads.
 template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
                            int heads, int len) {

@@ -6,8 +6,8 @@
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"
 
-// Whether zeros stay zeros. Times a factor that is not finite, a zero would become NaN. Elements are then
-// added one by one, and zeros are left out.
+// Whether zeros stay zeros when they are multiplied by the factor. A factor that is not finite would make
+// them NaN; elements are then added one by one, without the zeros.
 LUATTN_FN bool keeps_zeros(const GradRow<float> &line) {
   return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
 }

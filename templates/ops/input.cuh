@@ -84,7 +84,7 @@ LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
     add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
-// Does the same for each score of a deterministic kernel, by exact_add_called or exact_add_together.
+// Variants of add_input_grad for gradients that a deterministic kernel adds for each score.
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_called(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
@@ -96,8 +96,8 @@ LUATTN_FN void add_input_grad_together(const LuattnInput &in, Real x, Index... i
   if (in.grad != nullptr) exact_add_together(in.exact + at, in.count, static_cast<Real *>(in.grad) + at, x);
 }
 
-// Does the same if the runtime may find that sums do not depend on the order (LuattnInput.exact is then
-// null).
+// Variant of add_input_grad for sums that may not depend on the order. If the runtime finds that they do not,
+// LuattnInput.exact is null, and they are added by plain atomics.
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... index) {
   const i64 at = grad_offset(in, index...);
@@ -107,7 +107,8 @@ LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... inde
   else exact_add_called(in.exact + at, in.count, grad, x);
 }
 
-// Does the same for all lanes of a warp at once. They often add to one element; one lane then adds for all.
+// Variant of add_input_grad for all lanes of a warp at once. If they all add to one element, one lane adds
+// their sum.
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad_by_warp(const LuattnInput &in, Real x, Index... index) {
   if (in.grad == nullptr) return;
