@@ -6,10 +6,10 @@
 #include "contract/contract.cuh"
 #include "score/bias_row_loads.cuh"
 
-// Prefetches to the L2 cache what LineTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0 +
-// Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
+// Prefetches to the L2 cache what BiasRowTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
+// + Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
 template <class Spec, int Rows, int Keys>
-LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                               int q0, int kv0, int lane) {
   constexpr int size = int(sizeof(typename Spec::BiasElem));
   if constexpr (Spec::has_bias_row) {
@@ -29,7 +29,7 @@ LUATTN_FN void prefetch_lines(const LuattnParams &p, const Site &site, const typ
 
 // Loads the columns in Parts steps, each while elements of the previous one are computed, to limit registers.
 template <class Spec, int Octets, int Parts>
-struct LineTerms {
+struct BiasRowTerms {
   using Stored = typename Spec::BiasElem;
   static constexpr bool any = Spec::has_bias_row;
   static constexpr int cols = any ? 2 * Octets : 1,

@@ -57,7 +57,7 @@ struct ConsumerBwdSm90 {
   using Distances = DistanceTerms<Spec, 2, tile_m / 8, true>;
   // If registers allow, bias rows are loaded a tile ahead.
   static constexpr bool reads_ahead = Spec::has_bias_row && tile_m == 64 && dim <= 64 && dim_v <= 64;
-  using Lines = LineTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
+  using Lines = BiasRowTerms<Spec, tile_m / 8, tile_m == 64 && !reads_ahead ? 2 : 1>;
   using Sums = ParameterSums<Spec, Config>;
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;

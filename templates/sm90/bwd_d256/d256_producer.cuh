@@ -99,7 +99,7 @@ struct ProducerD256 {
   __device__ __forceinline__ void load_tile(const KvBlock &at, Tile tile, bool begins, bool ends) {
     const int row = tile.index * tile_m;
     const D256Message message = D256Message::of(D256Message::TILE, at, tile, site.h, ends);
-    prefetch_lines<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
+    prefetch_bias_rows<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
     const RowBox at_q = site.q_box(p, row);
     if (elected()) {

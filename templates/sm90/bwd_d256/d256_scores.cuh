@@ -46,7 +46,7 @@ struct ScoresD256 {
   u32 turn_parity;     // of turn(), in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
-  using Lines = LineTerms<Spec, cols / 2, 8>;
+  using Lines = BiasRowTerms<Spec, cols / 2, 8>;
   Lines lines;
 
   __device__ __forceinline__ ScoresD256(const LuattnParams &params, const Shared &m)

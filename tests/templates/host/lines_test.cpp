@@ -1,8 +1,8 @@
 // lines_test.cpp: which bias-row element a thread of the sm90 backward loads ahead for each score
-// (LineTerms), and which cache lines its producer prefetches (prefetch_lines): bias rows that begin anywhere,
-// are longer or shorter than the keys, and lie as an input's strides say; tiles that end past the queries;
-// all parts in which kernels load them. The instructions are emulated: reads outside the input, or misaligned
-// ones, fail.
+// (BiasRowTerms), and which cache lines its producer prefetches (prefetch_bias_rows): bias rows that begin
+// anywhere, are longer or shorter than the keys, and lie as an input's strides say; tiles that end past the
+// queries; all parts in which kernels load them. The instructions are emulated: reads outside the input, or
+// misaligned ones, fail.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -105,7 +105,7 @@ static void check_number(const Given &x, const Lines &lines, int half, int j, in
 template <class Stored, int Octets, int Parts>
 static void read_columns(const Given &x, int kv0, int lane) {
   constexpr int cols = 2 * Octets, part = cols / Parts;
-  using Lines = LineTerms<Spec<Stored>, Octets, Parts>;
+  using Lines = BiasRowTerms<Spec<Stored>, Octets, Parts>;
   static_assert(Lines::any && Lines::part == part);
   Lines lines;
   memset(&lines, 0x5a, sizeof lines);
@@ -130,7 +130,7 @@ static void read_columns(const Given &x, int kv0, int lane) {
 template <class Stored, int Octets, int Parts, int Keys>
 static void read_tile(const Given &x) {
   const int lane = int(threadIdx.x);
-  prefetch_lines<Spec<Stored>, Octets * 8, Keys>(x.p, x.site, {x.shift}, x.q0, x.kv0, lane);
+  prefetch_bias_rows<Spec<Stored>, Octets * 8, Keys>(x.p, x.site, {x.shift}, x.q0, x.kv0, lane);
   for (int warp = 0; warp < Keys / 16; ++warp)
     read_columns<Stored, Octets, Parts>(x, x.kv0 + warp * 16, lane);
 }
@@ -213,11 +213,11 @@ static void check_parts() {
 
 static void check_without_line() {
   const Given x = random_input<float>();
-  LineTerms<Spec<float, false>, 8, 2> lines;
+  BiasRowTerms<Spec<float, false>, 8, 2> lines;
   reads = 0;
   pieces_asked.clear();
   for (int first = 0; first < 16; ++first) lines.load(x.p, x.site, {0}, x.q0, x.kv0, 0, first);
-  prefetch_lines<Spec<float, false>, 64, 128>(x.p, x.site, {0}, x.q0, x.kv0, 0);
+  prefetch_bias_rows<Spec<float, false>, 64, 128>(x.p, x.site, {0}, x.q0, x.kv0, 0);
   if (lines.any || reads != 0 || !pieces_asked.empty()) host_fail("a line where there is none");
 }
 
@@ -228,7 +228,7 @@ int main() {
   check_parts<16, 1, 128>();
   // ... and above (sm90/bwd_d256/bwd_d256.cuh).
   check_parts<8, 8, 64>();
-  // Others that LineTerms can have.
+  // Others that BiasRowTerms can have.
   check_parts<8, 4, 64>();
   check_parts<16, 2, 128>();
   check_parts<16, 4, 64>();
