@@ -10,7 +10,7 @@
 // + Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
 template <class Spec, int Rows, int Keys>
 LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                              int q0, int kv0, int lane) {
+                                  int q0, int kv0, int lane) {
   constexpr int size = int(sizeof(typename Spec::BiasElem));
   if constexpr (Spec::has_bias_row) {
 #pragma unroll 1

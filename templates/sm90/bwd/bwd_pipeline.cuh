@@ -306,8 +306,8 @@ struct SharedBwdSm90 {
   // consumers.
   __device__ __forceinline__ u32 turn_message(u32 n) const { return kv_full() + 56 + n % 8 * 8; }
   // Barriers of first stores (sm90/bwd/dq_first_store.cuh): for the block's q tile number `tile`, and for its
-  // stored dQ number n. The message lies 8 bytes after `taken_first` or `taken`.
-  __device__ __forceinline__ u32 taken_first(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
+  // stored dQ number n. The message lies 8 bytes after `first_store_known` or `taken`.
+  __device__ __forceinline__ u32 first_store_known(u32 tile) const { return kv_full() + 16 + tile % 4 * 16; }
   __device__ __forceinline__ u32 handed(u32 n) const { return kv_full() + 80 + n % 2 * 24; }
   __device__ __forceinline__ u32 taken(u32 n) const { return handed(n) + 8; }
   // Ones of type Elem, enough for two core matrices of wgmma.
@@ -330,7 +330,7 @@ struct SharedBwdSm90 {
     barrier_init(kv_full(), 1);
     barrier_init(kv_empty(), warps * 32 + (turns ? 64 : claims ? 32 : 0) + (hands_sums ? 32 : 0));
     if constexpr (claims) {
-      for (int i = 0; i < 4; ++i) barrier_init(taken_first(i), 1);
+      for (int i = 0; i < 4; ++i) barrier_init(first_store_known(i), 1);
       for (int i = 0; i < 2; ++i) {
         barrier_init(handed(i), warps * 32);
         barrier_init(taken(i), 32);

@@ -6,10 +6,9 @@
 // The block that changes UNCLAIMED to CLAIMED stores its part, and then writes STORED. luattn_finish takes
 // unclaimed q tiles as 0. Where first stores do not pay, luattn_prepare zeroes dq_acc and writes STORED.
 //
-//   claims   one warp goes through the block's q tiles in order. At the barrier `taken_first` it tells the
-//            consumers whether the block stores dQ of the tile or adds it; before they may add, it waits
-//            until
-//            another block has stored
+//   claims   one warp goes through the block's q tiles in order. At the barrier `first_store_known` it tells
+//            the consumers whether the block stores dQ of the tile or adds it; before they may add, it waits
+//            until another block has stored
 //   stores   the consumers leave dQ of a tile to store in shared memory and arrive at `handed`. Two warps
 //            alternate: one copies dQ to memory, arrives at `taken` when the copy has been read, and writes
 //            STORED when the copy is complete, which takes longer than a tile
@@ -80,7 +79,8 @@ struct DqFirstStoreSm90 {
       }
       const u32 seen = __shfl_sync(0xffffffffu, known, tile.index() - first);
       if (lane == 0)
-        tell(shared.taken_first(num_tiles), seen == STORED ? false : first_store(first_store_of(b, tile.index())));
+        tell(shared.first_store_known(num_tiles),
+             seen == STORED ? false : first_store(first_store_of(b, tile.index())));
       __syncwarp();
     }
   }
@@ -95,10 +95,10 @@ struct DqFirstStoreSm90 {
     for (; before != STORED; before = look(first_store)) __nanosleep(200);
     return false;
   }
-  __device__ __forceinline__ void tell(u32 taken_first, bool stores) const {
+  __device__ __forceinline__ void tell(u32 first_store_known, bool stores) const {
     fence_async_global();  // orders the later adds of this block after the store
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(taken_first + 8), "r"(u32(stores)) : "memory");
-    barrier_arrive(taken_first);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(first_store_known + 8), "r"(u32(stores)) : "memory");
+    barrier_arrive(first_store_known);
   }
 };
 

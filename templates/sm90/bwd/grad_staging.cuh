@@ -77,7 +77,7 @@ struct WarpPart {
   // Returns true if this part is to be added and may be added now. Hands a part to store to the storing warp.
   __device__ __forceinline__ bool is_added(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if (at.row < 0) return false;
-    const u32 first_store = shared.taken_first(num_tiles);
+    const u32 first_store = shared.first_store_known(num_tiles);
     barrier_wait(first_store, num_tiles / 4 & 1);
     ++num_tiles;
     u32 mine;
