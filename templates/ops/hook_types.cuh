@@ -42,7 +42,6 @@ template <class Stored> struct InputRow {
 
 // What an input mod reads of its row besides its own element: for each table of its QueryRow, KeyRow or
 // ValueRow, the element, in backward the gradient that the table gives, and the channel.
-// element there, the gradient that comes in there (backward), and the channel.
 template <class Real, int Count> struct RowValues {
   Real x[Count], g[Count];
   int d[Count];

@@ -5,8 +5,7 @@
 #include "contract/contract.cuh"
 
 // A period below this is handled by testing each remainder, a longer one by stepping over its multiples,
-// where
-// the rows of a grid begin.
+// where the rows of a grid begin.
 constexpr int short_period = 16;
 
 // Bits below x.

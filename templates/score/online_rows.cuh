@@ -84,8 +84,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
 
   // Runs a step. With Masked, `keep[r]` says which columns count. With mask_by_inf, the caller has also set
-  // the
-  // others to -inf.
+  // the others to -inf.
   template <bool Masked>
   __device__ __forceinline__ void step(const LuattnParams &p, const Site &site, const Head &head,
                                        const Row (&row)[Rows], Real (&score)[Rows][Cols],

@@ -37,7 +37,6 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 // fewer registers. Hooks are called only for kept elements, because others must not reach acc either. Masked
 // and unmasked tiles share the code. Without a mask, whole tiles have a copy without a branch, which is 7 %
 // faster.
-// without a branch, 7 % faster.
 template <bool WithInputs, class Spec, class Config>
 LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                          const typename Spec::Head &head, int q0, int kv0, bool masked,

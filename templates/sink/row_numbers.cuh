@@ -5,8 +5,7 @@
 #include "work/sequence.cuh"
 
 // Stores the numbers of the row at position `at`; called by one thread per row. `kept` says whether the row
-// has
-// kept a score.
+// has kept a score.
 template <class Spec, class Sequence>
 LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site,
                          const typename Spec::Head &head, const typename Spec::Row &row,

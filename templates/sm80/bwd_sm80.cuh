@@ -6,8 +6,7 @@
 //
 //     S^T  = K Q^T         dP^T = V dO^T      warp: 16 * frags kv rows x sm80_chunk_m q columns
 //     P^T, dS^T = Spec::grad, element by element
-//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all warps that share kv rows, split by
-//         columns
+//     dV  += P^T dO        dK  += dS^T Q      the same warp, or all that share kv rows, split by columns
 //     dQ  += dS K          the block, from dS in shared memory; atomic adds to dq_acc, without the scale
 //     sums of dS           the block, for parameter gradients (sm80/parameter_grads_sm80.cuh)
 //

@@ -30,8 +30,7 @@ struct WarpQTiles {
   Range todo;
   Visits<Spec> visits;
   // Describes the tile that `next` returned last. Bits 0 and 1: half 0 or 1 keeps nothing of it. Bits 2 and
-  // 3:
-  // half 0 or 1 keeps everything.
+  // 3: half 0 or 1 keeps everything.
   u32 halves;
 
   // An empty walk.

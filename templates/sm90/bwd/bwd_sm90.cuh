@@ -5,8 +5,8 @@
 // those. A block draws kv tiles of tile_n positions, or shares of their q tiles (KvTileScheduler). Each
 // consumer warpgroup has 64 rows of a kv tile, with their dk and dv in registers.
 //   load     the producer, one warp, loads K and V once for each kv tile. For each q head of the group it
-//            walks
-//            the q tiles that the mask leaves, and loads Q, dO and row numbers: sm90/bwd/bwd_producer.cuh
+//            walks the q tiles that the mask leaves, and loads Q, dO and row numbers:
+//            sm90/bwd/bwd_producer.cuh
 //   compute  S^T  = K Q^T          dP^T = V dO^T      each consumer: 64 kv rows by tile_m columns
 //            P^T, dS^T = Spec::grad, element by element
 //            dV  += P^T dO         dK  += dS^T Q      P^T and dS^T from registers
@@ -20,11 +20,9 @@
 // computes half of dQ. README.md shows the timing, the barriers and the registers.
 //
 // Config: head_dim and head_dim_v are multiples of 8 up to 128, in any combination; TMA pads them with zeros
-// to
-//   a multiple of 64. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for head dims up to 64.
+//   to a multiple of 64. tile_n = 128; threads = 128 + 2 * tile_n; tile_m = 64, or 128 for head dims up to 64.
 //   `stages` is the number of stages of Q and dO. It is at least 2, because a consumer waits for the next
-//   tile
-//   before it releases this one.
+//   tile before it releases this one.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
 #include "sm90/bwd/bwd_producer.cuh"

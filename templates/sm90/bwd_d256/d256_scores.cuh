@@ -233,8 +233,7 @@ struct ScoresD256 {
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
-  // because
-  // a hook may be long.
+  // because a hook may be long.
   __device__ __forceinline__ void find_kept(int q0, KeepBits<cols> (&keep)[2]) const {
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {

@@ -5,14 +5,12 @@
 // after another (work/tile_scheduler.cuh). Each consumer warpgroup owns 64 of the queries, and each of its
 // warps 16 whole rows, so that a row's statistics never leave its four threads.
 //   load     the producer (sm90/fwd/producer.cuh), one warp, walks the kv tiles that the mask leaves. It
-//            loads
-//            Q, then K and V tile by tile by TMA, as far ahead as there are stages. It sends a tile message
-//            with each K. Bias loaders load the inputs that scores read (sm90/fwd/bias_loader.cuh)
-//   compute  S = Q K^T; the softmax step turns S into P in registers; P, rounded, is the A operand of O += P
-//            V
+//            loads Q, then K and V tile by tile by TMA, as far ahead as there are stages. It sends a tile
+//            message with each K. Bias loaders load the inputs that scores read (sm90/fwd/bias_loader.cuh)
+//   compute  S = Q K^T; the softmax step turns S into P in registers; P, rounded, is the A operand of
+//            O += P V
 //   finish   O is multiplied by the rows' factors, rounded and staged in shared memory. TMA stores it while
-//            the
-//            next q tile is computed. Columns that do not fit there are stored from registers
+//            the next q tile is computed. Columns that do not fit there are stored from registers
 // A consumer issues S(i) = Q K(i)^T and then O += P(i-1) V(i-1), and runs the softmax step on S(i) while the
 // second product is in flight. README.md shows the timing, the barriers and the registers.
 //
@@ -528,8 +526,7 @@ struct ConsumerSm90 {
     late_v = false;
   }
   // Skips the q tile's first kv tiles that this consumer does not need. Returns whether a kv tile is left,
-  // and
-  // sets `tile` to the last one that it skipped.
+  // and sets `tile` to the last one that it skipped.
   __device__ __forceinline__ bool skip_first(KvTileMessage &tile) {
 #pragma unroll 1
     for (; !tile.last(); skip_tile(tile)) {
