@@ -1,4 +1,5 @@
-/* compiler.h: from a spec in Lua to an image, and the CPU path. Needs Lua; NVRTC is loaded when the first image is compiled.
+/* compiler.h: compiles a spec in Lua to an image; also the CPU path. Needs Lua; NVRTC is loaded when the first image is
+ * compiled.
  *
  * Thread safety: a luattn_spec is immutable once loaded and may be compiled from several threads at once.
  */
@@ -14,11 +15,10 @@ extern "C" {
 typedef struct luattn_spec luattn_spec;
 
 /* Loads, traces and differentiates a spec. `name` replaces the file in messages. `allocator` may be NULL.
- * Errors: LUATTN_SPEC (message starts with name:line, and with the name alone where no one line is to blame, as of a
- * file without attention {..} or of an online function whose result depends on the tiles; of a long name its last 200
- * bytes, with control characters as '?'), LUATTN_IO, LUATTN_NO_MEMORY. A spec that takes more than 10 s of the thread's
- * CPU time to run is an error. One whose backward cannot be derived is loaded, and runs forward only
- * (luattn_spec_info.has_backward). */
+ * Errors: LUATTN_SPEC (the message starts with name:line, or with the name alone if no single line is wrong, such as in
+ * a file without attention {..}; a long name is cut to its last 200 bytes, and control characters become '?'),
+ * LUATTN_IO, LUATTN_NO_MEMORY. A spec that runs for more than 10 s of the thread's CPU time is an error. A spec whose
+ * backward cannot be derived loads, but runs forward only (luattn_spec_info.has_backward). */
 LUATTN_API luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
                                           luattn_error *err);
 LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
@@ -33,11 +33,12 @@ typedef struct luattn_spec_info {
   const char *const *scalar_names; /* sorted */
   const double *scalar_defaults;
   int has_lse, has_mask;
-  uint64_t hash[2]; /* of the spec's text and luattn's standard library: names a spec in packs */
-  const char *const *axis_names; /* axis_names[4 * i + j]: how the spec writes axis j of inputs[i]: "b", "h", "hkv", "q", "kv", a
-                                  * size such as "16", or of a free axis (LUATTN_AXIS_FREE) the name that the spec gave it */
+  uint64_t hash[2]; /* of the spec's text and luattn's standard library; identifies the spec in packs */
+  const char *const *axis_names; /* axis_names[4 * i + j]: axis j of inputs[i] as the spec writes it: "b", "h", "hkv", "q", "kv",
+                                  * a size such as "16", or the spec's name for a free axis (LUATTN_AXIS_FREE) */
   int has_backward; /* 0: the spec runs forward only, and calls that need its backward are LUATTN_UNSUPPORTED */
-  const char *why_no_backward; /* the message of these calls: the term that prevents a backward, and how to write it; NULL: there is one */
+  const char *why_no_backward; /* the error message of such calls: names the term that has no backward, and how to rewrite it; NULL if
+                                * there is a backward */
 } luattn_spec_info;
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
@@ -47,12 +48,11 @@ typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
-/* All gradients that the spec has. 0: it has no backward, or spec is
- * NULL. */
+/* Returns all gradients that the spec has; 0 if it has no backward or is NULL. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
-/* The lengths for which the tiles of an image are chosen; the image runs at every length. The length that counts is that of the
- * grid: q_len in forward, kv_len in backward. */
+/* The class of lengths for which an image's tiles are chosen; the image runs at every length. The length that counts is the one
+ * that the grid tiles: q_len in forward, kv_len in backward. */
 typedef enum luattn_lengths { LUATTN_LONG, LUATTN_SHORT } luattn_lengths;
 #define LUATTN_SHORT_MAX 2048
 static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, int64_t kv_len) {
@@ -62,11 +62,11 @@ static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, 
 /* The tiles of a pass's main kernel, threads of a block and stages of its pipeline. */
 typedef struct luattn_tiles {
   int tile_m, tile_n, threads, stages;
-  int warps_n, chunk_m; /* backward of the sm80 family, else 0: templates/sm80/bwd_sm80.cuh says what they are */
+  int warps_n, chunk_m; /* backward of the sm80 family, else 0: described in templates/sm80/bwd_sm80.cuh */
 } luattn_tiles;
 
-/* Which offsets a luattn_batch may have: none, so that the image costs nothing for them; numbers, which are operands in the
- * kernels' constant memory; or arrays on the device as well, which kernels load. */
+/* Which offsets a luattn_batch may have: none, at no cost; numbers, which kernels read from constant memory; or also arrays
+ * on the device, which kernels load. */
 typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_OFFSET_ARRAYS } luattn_offsets;
 
 /* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */
@@ -80,88 +80,92 @@ typedef struct luattn_target {
   int family;               /* 0: the plan chooses; else 1 + luattn_family */
   int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */
   const char *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
-  const char *nvrtc;        /* path of a libnvrtc.so, and no other is tried. NULL: LUATTN_NVRTC likewise, else the usual names and
-                             * places: the first that can be loaded, that knows arch, and whose code driver_version loads. What
-                             * was passed over is in luattn_compile_report.plan */
+  const char *nvrtc;        /* path of the only libnvrtc.so to try. NULL: the path in LUATTN_NVRTC, else the first library under
+                             * the usual names and paths that can be loaded, knows arch, and compiles code that driver_version
+                             * loads. luattn_compile_report.plan lists the rejected ones */
   luattn_lengths lengths;
-  const char *device;       /* its luattn_device_info.name: tiles that were measured on it and remembered beside the cache are used
+  const char *device;       /* a luattn_device_info.name: tiles that were tuned on that device and stored with the cache are used
                              * (luattn_tuned_store); NULL: none */
-  const luattn_tiles *tiles; /* exactly these, one of luattn_plan_candidates; refused where they spill registers. NULL: the plan
-                             * chooses */
-  int ptx;                  /* 1: an image with PTX for arch in place of a cubin: it runs on later architectures too, where the
-                             * driver compiles it when it is loaded; of 90 on 9.0 alone, as sm_90a's */
+  const luattn_tiles *tiles; /* exactly these tiles, out of luattn_plan_candidates; an error if they spill registers. NULL: the
+                              * plan chooses */
+  int ptx;                  /* 1: the image holds PTX for arch instead of a cubin, and the driver compiles it when it is
+                             * loaded. It also runs on later architectures, except that PTX for 90 (sm_90a) runs only on 9.0 */
   int deterministic;        /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
-                             * and scalars. On one GPU model, with one image: tiles of the other class of lengths, or tuned ones,
-                             * may give others. Forward always does */
-  int one_code;             /* 1: all kernels in one code (a cubin or PTX), for tools that read one, and for packs: one module to load.
-                             * Else the main kernel in the first and the others in a second one, which compile side by side, in
-                             * the time of the first; the image is another one, with a key of its own in the cache */
-  int64_t driver_version;   /* of the driver that will load the image, as luattn_driver_version gives it: 1000 * major + 10 *
-                             * minor; an NVRTC whose code it cannot load is not used. 0: any */
-  int packed;               /* 1: sequences of their own lengths, packed one after the other: luattn_args.cu_seqlens_q. The image
-                             * takes no others, and no pack holds it. LUATTN_UNSUPPORTED: backward; a spec with a query_mod,
-                             * key_mod, value_mod, or an input with an axis q or kv. No tile is skipped for want of weight.
-                             * LUATTN_INVALID: neither 0 nor 1 */
-  luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths hooks
-                             * see (luattn_args.batch). No pack holds such an image. LUATTN_INVALID: no luattn_offsets */
-  uint64_t input_types;     /* of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i at bits 4 * i to
-                             * 4 * i + 3, and 0 for all others. LUATTN_INVALID: an input of any type without one, or another with
-                             * one (names the input) */
+                             * and scalars. This holds for one image on one GPU model; other tiles (tuned ones, or those of the
+                             * other class of lengths) may give other bits. Forward is always deterministic */
+  int one_code;             /* 1: all kernels in one cubin (or PTX), for packs and for tools that read a single module. 0: the main
+                             * kernel in one cubin and the other kernels in a second, compiled in parallel. The two settings give
+                             * different images, with different cache keys */
+  int64_t driver_version;   /* version of the driver that will load the image, as luattn_driver_version returns it (12080 is
+                             * 12.8). An NVRTC whose code this driver cannot load is not used. 0: any */
+  int packed;               /* 1: sequences of different lengths, packed one after another: luattn_args.cu_seqlens_q. The image
+                             * takes only packed tensors, and packs do not store it. LUATTN_UNSUPPORTED: backward; a spec with a
+                             * query_mod, key_mod, value_mod, or an input with an axis q or kv. Its kernels cannot skip
+                             * tiles (luattn_args.skip). LUATTN_INVALID: neither 0 nor 1 */
+  luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths the
+                             * hooks see (luattn_args.batch). Packs do not store such an image. LUATTN_INVALID: not a
+                             * luattn_offsets */
+  uint64_t input_types;     /* types of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i in bits 4 *
+                             * i to 4 * i + 3, and 0 for all other inputs. LUATTN_INVALID (names the input): an input of any type
+                             * has no type here, or another input has one */
 } luattn_target;
 
-/* Report of a compilation, for people and tests. */
+/* Describes a compilation, for people and tests. */
 typedef struct luattn_compile_report {
   int cache_hit;
-  int is_kept; /* the image is in the disk cache now; if it should be and is not, *err has a warning */
-  double trace_ms, plan_ms, nvrtc_ms, cache_ms; /* of a cache_hit, plan_ms and nvrtc_ms are 0 */
+  int is_kept; /* the image is in the disk cache now; if it could not be stored, *err has a warning */
+  double trace_ms, plan_ms, nvrtc_ms, cache_ms; /* on a cache_hit, plan_ms and nvrtc_ms are 0 */
   char plan[4096]; /* family, tiles, shared memory and the reason for each, one line per fact */
   luattn_tiles tiles;
-  int every_length; /* the other target.lengths has the same tiles, so that one image will do */
+  int every_length; /* both values of target.lengths have the same tiles, so one image is enough */
 } luattn_compile_report;
 
-/* Compiles (or takes from the cache) one pass, in this thread and one that it starts and waits for: NVRTC runs in both, with
- * 4 MB of stack at least. `report` may be NULL. Caller frees *image with luattn_image_free.
- * Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
+/* Compiles one pass, or takes it from the cache. NVRTC runs in this thread and in a second one, which the call starts and
+ * joins, each with at least 4 MB of stack. `report` may be NULL. Caller frees *image with luattn_image_free. Errors:
+ * LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                                         luattn_compile_report *report, luattn_error *err);
 
-/* Version of the NVRTC that would be used, for any driver and architecture. `nvrtc` as in luattn_target. Errors: LUATTN_COMPILE
- * (there is none). */
+/* Returns the version of the NVRTC that would be used, for any driver and architecture. `nvrtc` is as in luattn_target. Errors:
+ * LUATTN_COMPILE (no NVRTC was found). */
 LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
 
-/* Text of one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". From "plan" on as chosen before
- * compiling, which may end with a later choice: luattn_compile_report.plan says which. Caller frees *text with
- * luattn_text_free. */
+/* Prints one stage: "ir", "grad", "mask", "plan", "spec", "config", "ptx". The stages from "plan" on show the
+ * first choice of tiles. Compiling may end with a later choice, which luattn_compile_report.plan names. The
+ * caller frees *text with luattn_text_free. */
 LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,
                                      luattn_error *err);
-/* The generated CUDA that `image` was compiled from, with this spec and target. Free it likewise. */
+/* Prints the generated CUDA that `image` was compiled from, with this spec and target. The caller frees *text
+ * likewise. */
 LUATTN_API luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target, const luattn_image *image,
                                             char **text, luattn_error *err);
 LUATTN_API void luattn_text_free(char *text);
 
-/* The CPU path: any spec, in double precision, tiled, no array of q_len x kv_len. All tensors on the CPU (kDLCPU), of any
- * luattn_dtype (converted on the way in and out; o and gradients may be float64 whatever q is). args->workspace is not used.
- * Gathers clamp their index into the input, as the kernels do. */
+/* The CPU path runs any spec in double precision, in tiles, without an array of q_len x kv_len. All tensors are on the CPU
+ * (kDLCPU) and have any luattn_dtype (they are converted on input and output; o and gradients may be float64 whatever q's
+ * type). args->workspace is not used. Gathers clamp their index into the input, as the kernels do. */
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* The same with every intermediate tensor (scores, probabilities, their gradients) rounded to `precision`: what a plain
- * implementation in that type computes. Half-precision kernels are held against its error. LUATTN_F64 rounds nothing. */
+/* The same with every intermediate tensor (scores, probabilities, their gradients) rounded to `precision`, as an unfused
+ * implementation in that type does. Tests compare the error of half-precision kernels with its error. LUATTN_F64 rounds
+ * nothing. */
 LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                 luattn_error *err);
 
-/* Classes of the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives lengths (q, k)
- * and the inputs that the mask reads (on the CPU); the data of q and k do not matter. */
+/* Classifies the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives the lengths
+ * (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). */
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                            int tile_n, unsigned char *out, luattn_error *err);
 
-/* How many of the batch * heads * q_len * kv_len scores the mask keeps, exactly: full tiles by their size, partial ones by
- * evaluating the mask. args as above. */
+/* Counts exactly how many of the batch * heads * q_len * kv_len scores the mask keeps: it adds the size of full tiles and
+ * evaluates the mask in partial ones. args as above. */
 LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err);
 
-/* Tuning. The plan's tiles for these lengths, and the bytes that a pass needs, with luattn_args.num_splits = 1. */
+/* For tuning: the plan's tiles for these lengths, and the bytes that a pass needs with luattn_args.num_splits =
+ * 1. */
 typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
 typedef struct luattn_problem { int batch, heads, heads_kv, q_len, kv_len; } luattn_problem;
 LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
@@ -170,13 +174,13 @@ LUATTN_API luattn_status luattn_estimate_memory(const luattn_spec *spec, const l
                                                 const luattn_problem *problem, luattn_memory_estimate *estimate,
                                                 luattn_error *err);
 
-/* Lists candidate tiles for tuning: first those of the built-in table of tiles, then neighbouring sizes that fit shared memory and
- * registers. Writes at most `most`; *count receives the number written. */
+/* Lists candidate tiles for tuning: first those of the built-in table, then neighbouring sizes that fit shared memory and
+ * registers. Writes at most `most`, and their number to *count. */
 LUATTN_API luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
                                                 int most, int *count, luattn_error *err);
-/* Remembers target->tiles beside the cache, for target->device, target->lengths and all else in the target. tiles NULL: forgets
- * what was remembered. `gain` is how many times as fast they are as the plan's own, for people. path[size], may be NULL: the file.
- * Errors: LUATTN_INVALID (no device, no cache on disk, no candidate), LUATTN_IO. */
+/* Stores target->tiles with the cache, for target->device, target->lengths and all other members of the target. tiles NULL:
+ * removes the record. `gain`, for people, is the speed relative to the plan's own tiles. path[size] (may be NULL) receives the
+ * file's name. Errors: LUATTN_INVALID (no device, no cache on disk, no candidate), LUATTN_IO. */
 LUATTN_API luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain, char *path,
                                             size_t size, luattn_error *err);
 

@@ -1,5 +1,5 @@
 /* engine.h: the convenience layer. Takes kernels from packs or compiles them on first use, keeps them, and launches them. Links Lua;
- * NVRTC and libcuda at run time, and on the CPU (LUATTN_CPU) neither. */
+ * loads NVRTC and libcuda at run time, except on the CPU (LUATTN_CPU). */
 #ifndef LUATTN_ENGINE_H
 #define LUATTN_ENGINE_H
 
@@ -13,19 +13,20 @@ extern "C" {
 
 typedef struct luattn_engine luattn_engine;
 
-/* luattn_engine_options.device: the CPU. The calls below are the same as on a GPU, but that
+/* luattn_engine_options.device: runs on the CPU. The calls below are the same as on a GPU, except that
  *   - tensors are in host memory (kDLCPU), stream is NULL, and a call returns when its outputs are written. No workspace is needed:
- *     its size is 0, and luattn_args.workspace is not looked at; a call takes memory of the spec's luattn_allocator while it runs;
+ *     its size is 0, and luattn_args.workspace is ignored; a running call takes its memory from the spec's luattn_allocator;
  *   - it computes in double precision, whatever the tensors' type, on luattn_args.num_threads threads, and gives the same bits in
  *     every run;
- *   - nothing is loaded or compiled, neither libcuda nor NVRTC, and cache_dir, nvrtc, packs, never_compile, no_tuned and lengths
- *     decide nothing. A kernel is planned when it is first asked for, which takes some milliseconds;
- *   - luattn_engine_driver gives NULL.
- * Arguments that a GPU of compute capability 8.0 refuses (9.0 for packed sequences, and where options.family asks for its kernels) are refused in the same
- * words: types that are not as the kernel's, strides, alignments, head dims and lengths, lse and saved that are not as a kernel
- * writes them, and specs that no kernel computes. So what runs here runs there, but for memory. cpu_relaxed lifts that.
- * Packed sequences are computed one after the other; what is in cu_seqlens is checked, and no sequence may be longer than
- * max_seqlen says. */
+ *   - neither libcuda nor NVRTC is loaded, nothing is compiled, and cache_dir, nvrtc, packs, never_compile, no_tuned and lengths
+ *     have no effect. The first request for a kernel plans it, which takes some milliseconds;
+ *   - luattn_engine_driver returns NULL.
+ * Arguments that a GPU of compute capability 8.0 refuses (9.0 for packed sequences, and if options.family asks for sm90 kernels)
+ * are refused with the same messages: types other than the kernel's, strides, alignments, head dims and lengths, lse and saved in
+ * another layout than a kernel writes, and specs that no kernel computes. So a call that runs on the CPU also runs on such a GPU,
+ * if its memory suffices. cpu_relaxed lifts these checks.
+ * Packed sequences are computed one after another. The contents of cu_seqlens are checked, and no sequence may be longer than
+ * max_seqlen. */
 #define LUATTN_CPU (-1)
 
 typedef struct luattn_engine_options {
@@ -33,17 +34,20 @@ typedef struct luattn_engine_options {
   int device;            /* number of a GPU, or LUATTN_CPU */
   const char *cache_dir; /* as in luattn_target */
   int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
-  int no_tuned;          /* 1: tiles that were measured and remembered (luattn tune) are not used */
-  int lengths;           /* 0: tiles by the lengths of each call; else 1 + luattn_lengths: the tiles of this class for every call */
-  /* Searched first, in this order, by the spec's hash; they must outlive the engine. Kernels that are in none are compiled. */
+  int no_tuned;          /* 1: stored tuning results (luattn tune) are not used */
+  int lengths;           /* 0: each call gets tiles for its lengths; else 1 + luattn_lengths: every call gets the tiles of this
+                          * class */
+  /* Searched first, in this order, by the spec's hash; they must outlive the engine. Kernels that no pack holds are
+   * compiled. */
   const luattn_pack *const *packs;
   size_t num_packs;
-  int never_compile; /* 1: a kernel that is in no pack is LUATTN_UNSUPPORTED; neither NVRTC nor the cache is used */
+  int never_compile; /* 1: a kernel that no pack holds is an error, LUATTN_UNSUPPORTED; neither NVRTC nor the cache
+                      * is used */
   int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
   const char *nvrtc; /* as in luattn_target */
-  int cpu_relaxed;   /* 1, with LUATTN_CPU: arguments and specs are what luattn_cpu_forward and luattn_cpu_backward take, in any
-                      * mixture of types, with any strides and head dims, and messages are theirs; a GPU may refuse them. No packed
-                      * sequences. With a GPU LUATTN_INVALID */
+  int cpu_relaxed;   /* 1, with LUATTN_CPU: accepts what luattn_cpu_forward and luattn_cpu_backward accept, in any mixture of
+                      * types, with any strides and head dims, and with their messages; a GPU may refuse such a call. No packed
+                      * sequences. LUATTN_INVALID with a GPU */
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */
@@ -51,25 +55,27 @@ LUATTN_API luattn_status luattn_engine_open(const luattn_engine_options *options
 LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine); /* NULL on the CPU */
 
-/* The kernel for these arguments, compiled or loaded on first use; owned by the engine. The engine reads dtype and head dims
- * from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants); two where the plan has other tiles for
- * short lengths than for long ones (luattn_lengths), the second compiled when it is first needed. Backward computes what
- * args has room for: dq, dk, dv, scalar_grads and the grads with a data pointer that are not NULL are the wants. The spec
- * must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
+/* Returns the kernel for these arguments, which the engine owns, and compiles or loads it on first use. The engine reads
+ * dtype and head dims from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). If the plan has
+ * different tiles for short and long lengths (luattn_lengths), it keeps two, and compiles the second when it is first
+ * needed. Backward computes the outputs that args provides: dq, dk, dv and scalar_grads that are not NULL, and input grads
+ * with a data pointer. The spec must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 
-/* The same, and the reasons for its tiles: luattn_compile_report.plan, valid as long as the kernel. */
+/* The same, and also returns the reasons for its tiles: luattn_compile_report.plan, valid as long as the
+ * kernel. */
 LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                             const luattn_args *args, const char **plan, luattn_error *err);
 
 /* Unloads the spec's kernels, after which it may be freed before the engine; results of luattn_engine_kernel and
- * luattn_engine_plan for it become invalid. No call with this spec and engine may be under way, and no launch of it may
- * be in flight, nor a CUDA graph with one be launched again. A spec of which the engine has no kernels is accepted; one that
- * is used again is compiled again. Errors: LUATTN_INVALID (one of its kernels is being compiled). */
+ * luattn_engine_plan for it become invalid. No other call with this spec and engine may be running, no launch of the spec
+ * may be in flight, and a CUDA graph that contains one must not be launched again. A spec without kernels in the engine is
+ * accepted; a spec that is used again is compiled again. Errors: LUATTN_INVALID (one of its kernels is being compiled). */
 LUATTN_API luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spec, luattn_error *err);
 
-/* A kernel that will be needed. head_dim_v 0: as head_dim. wants: the gradients that launches will ask for; 0: all there are. */
+/* A kernel that will be needed. head_dim_v 0: equals head_dim. wants: the gradients that launches will ask for; 0: all of the
+ * spec's gradients. */
 typedef struct luattn_request {
   const luattn_spec *spec;
   luattn_pass pass;
@@ -77,20 +83,20 @@ typedef struct luattn_request {
   int head_dim, head_dim_v;
   unsigned wants;
 } luattn_request;
-/* After each kernel, by one thread at a time, not always the caller's: in the process's locale, with the caller's floating-point
- * environment. */
+/* Called after each kernel, by one thread at a time, which may not be the caller's, in the process's locale and with the
+ * caller's floating-point environment. */
 typedef void luattn_progress(void *user, size_t done, size_t count);
 
-/* Compiles or loads kernels, for short and for long lengths where they differ, before the first launch needs them, on
- * `threads` threads (0: as many as there are processors). progress may be NULL. Stops at the first failure; kernels that are ready
- * stay. */
+/* Compiles or loads kernels before the first launch needs them, for short and for long lengths if their tiles differ, on `threads`
+ * threads (0: one per processor). progress may be NULL. Stops at the first failure and keeps the kernels that are ready. */
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);
 
-/* luattn_engine_kernel, then luattn_launch. args->workspace as luattn_engine_workspace_size says, for the lengths of this
- * launch: where short and long ones have different tiles, a shorter launch may need a few hundred bytes more.
- * The first launch of a class of lengths may compile or load a kernel, which is not allowed during a graph capture:
- * call luattn_prepare before, or set luattn_engine_options.lengths. */
+/* luattn_forward and luattn_backward call luattn_engine_kernel, then luattn_launch. args->workspace needs the size that
+ * luattn_engine_workspace_size returns for the lengths of this launch: if short and long lengths have different tiles, a
+ * shorter launch may need a few hundred bytes more. The first launch of a class of lengths may compile or load a kernel,
+ * which is not allowed during a graph capture: call luattn_prepare before the capture, or set
+ * luattn_engine_options.lengths. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                                       const luattn_args *args, size_t *size, luattn_error *err);
 LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,

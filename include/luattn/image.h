@@ -28,17 +28,17 @@ typedef struct luattn_input_info {
   uint32_t num_axes;           /* 0: one number, a tensor of no dimensions */
   int32_t axis[4];             /* > 0: fixed size; otherwise a luattn_axis */
   uint32_t grad;               /* marked grad in the spec */
-  uint32_t pairs;              /* where each score adds to its gradient at one place alone: what stands at each axis, a luattn_index of
-                                * four bits from axis 0 on, q and kv among them; 0: it does not */
+  uint32_t pairs;              /* nonzero if each score adds to one element of its gradient, with q and kv among the indices: the
+                                * index of each axis, a luattn_index of four bits, axis 0 in the lowest; else 0 */
 } luattn_input_info;
 
 typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, LUATTN_INDEX_Q, LUATTN_INDEX_KV } luattn_index;
 
 typedef enum luattn_input_dtype {
   LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL,
-  /* Other integers, which are read as the nearest of 32 bits. */
+  /* Other integers; kernels clamp them to 32 bits. */
   LUATTN_INPUT_I64, LUATTN_INPUT_I16, LUATTN_INPUT_U8,
-  /* In a spec only: F64, F32, BF16 or F16, as the tensor is. An image is for one of them. */
+  /* Only in a spec: the tensor may be F64, F32, BF16 or F16. An image is compiled for one of them. */
   LUATTN_INPUT_ANY
 } luattn_input_dtype;
 
@@ -57,9 +57,10 @@ typedef struct luattn_scalar_info {
 /* One function of an image's code. */
 typedef struct luattn_function_info {
   char name[LUATTN_NAME_SIZE];     /* its symbol */
-  uint32_t is_main;                /* the attention kernel itself; others prepare, finish or distribute its work */
+  uint32_t is_main;                /* the attention kernel itself; the others prepare, finish or distribute its
+                                    * work */
   uint32_t threads, shared_bytes;  /* of a block; dynamic shared memory */
-  uint32_t tile_m, tile_n;         /* rows and columns of a block's tile; 0: it has none */
+  uint32_t tile_m, tile_n;         /* rows and columns of a block's tile; 0: no tile */
   uint32_t registers, local_bytes; /* of a thread, as ptxas reported; local_bytes > 0 means spills or a stack */
 } luattn_function_info;
 
@@ -77,21 +78,21 @@ typedef struct luattn_kernel_description {
   unsigned wants;       /* backward: the gradients that it computes (luattn_wants) */
   int deterministic;    /* backward gives the same bits in every run */
   int has_lse, has_mask;
-  int num_saved;        /* rows of luattn_args.saved; 0: it is not needed */
-  int draws_tiles;      /* forward takes its tiles from a counter (luattn_workspace_size) */
+  int num_saved;        /* rows of luattn_args.saved; 0: saved is not used */
+  int draws_tiles;      /* forward has a tile scheduler with a work counter (luattn_workspace_size) */
   int can_split;        /* backward: luattn_args.num_splits may be more than 1 */
-  int can_skip;         /* tiles without weight can be skipped: luattn_args.skip */
+  int can_skip;         /* the kernel can skip tiles in which P vanishes: luattn_args.skip */
   int64_t max_len;      /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
-  size_t second_code;   /* where in the code (luattn_image_cubin) another cubin or PTX begins; 0: there is one alone */
-  uint64_t source_hash[2]; /* of everything that was compiled, with options and NVRTC's version: names an entry of the cache */
+  size_t second_code;   /* offset of a second cubin or PTX in the code (luattn_image_cubin); 0: there is only one */
+  uint64_t source_hash[2]; /* of all compiled text, options and NVRTC's version; the key of a cache entry */
   size_t num_functions;
   const luattn_function_info *functions; /* in launch order */
   size_t num_inputs;
   const luattn_input_info *inputs;
   size_t num_scalars;
   const luattn_scalar_info *scalars; /* sorted by name */
-  int on_cpu;           /* 1: of an engine on the CPU (LUATTN_CPU). There is no code: arch, functions and what speaks of tiles are 0;
-                         * family is the one whose rules for arguments hold */
+  int on_cpu;           /* 1: a kernel of an engine on the CPU (LUATTN_CPU). It has no code: arch, functions and members about tiles
+                         * are 0; arguments follow the rules of `family` */
   int packed;           /* 1: for packed sequences (luattn_args.cu_seqlens_q) */
   int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
 } luattn_kernel_description;
@@ -102,10 +103,11 @@ typedef struct luattn_image luattn_image;
 LUATTN_API luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **image, luattn_error *err);
 LUATTN_API void luattn_image_free(luattn_image *image); /* NULL is fine */
 LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *size);
-/* Set description->struct_size, and nothing else. Errors: LUATTN_INVALID. */
+/* Describes an image. Set only description->struct_size before the call. Errors: LUATTN_INVALID. */
 LUATTN_API luattn_status luattn_image_describe(const luattn_image *image, luattn_kernel_description *description,
                                                luattn_error *err);
-/* The code: a cubin, or PTX with a terminating 0, and at luattn_kernel_description.second_code, where that is set, another one. */
+/* Returns the code: a cubin, or PTX with a terminating 0. If luattn_kernel_description.second_code is set, a second one follows at
+ * that offset. */
 LUATTN_API const void *luattn_image_cubin(const luattn_image *image, size_t *size);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
-/* pack.h: kernels compiled ahead of time, many images in one file. Writing and reading need neither Lua nor
- * NVRTC; `luattn pack` makes packs from specs.
+/* pack.h: reads and writes packs, files of many images compiled ahead of time. Writing and reading need
+ * neither Lua nor NVRTC; `luattn pack` makes packs from specs.
  *
- * A pack is an index, then the images, each compressed by itself (zstd) if that makes it smaller. Opening
- * and reading check sizes, offsets and hashes first, so that damage is reported and never used. The
- * hashes find damage, not malice: a pack holds code for the GPU, so trust it like a shared library
+ * A pack is an index, then the images, each compressed separately (zstd) if that makes it smaller. Opening
+ * and reading check sizes, offsets and hashes first, so a damaged image is reported and never used. The
+ * hashes detect damage, not tampering: a pack holds code for the GPU, so trust it like a shared library
  * (SECURITY.md).
  *
  * Thread safety: an open pack is immutable and may be used from several threads at once.
@@ -29,7 +29,7 @@ LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *by
 LUATTN_API void luattn_pack_close(luattn_pack *pack); /* NULL is fine; images and kernels stay valid */
 
 typedef struct luattn_pack_info {
-  char luattn_version[32], nvrtc_version[32]; /* that made the pack; empty for a single image */
+  char luattn_version[32], nvrtc_version[32]; /* versions that made the pack; empty for a single image */
   size_t num_entries, bytes;
 } luattn_pack_info;
 LUATTN_API void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *info);
@@ -42,7 +42,7 @@ typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
   uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
   uint32_t kind;                /* luattn_pack_kind */
-  uint32_t pass, family, dtype; /* these and what follows as in luattn_kernel_description */
+  uint32_t pass, family, dtype; /* these and the next members as in luattn_kernel_description */
   uint32_t arch;
   char arch_suffix[4];
   uint32_t is_ptx;
@@ -71,17 +71,17 @@ typedef struct luattn_pack_query {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
-  unsigned wants; /* gradients, as in luattn_target; those of inputs and scalars may be among more. 0: dq, dk and dv, and of
-                     inputs and scalars what there is */
+  unsigned wants; /* gradients, as in luattn_target; an image may compute more gradients of inputs and scalars. 0: dq, dk,
+                   * dv, and those gradients of inputs and scalars that exist */
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
-  int lengths;    /* 0, or 1 + luattn_lengths: whose tiles are preferred; any image runs at every length */
-  int deterministic; /* 1: in backward, only images that are; 0: others are preferred */
+  int lengths;    /* 0, or 1 + luattn_lengths: prefers tiles of this class; any image runs at every length */
+  int deterministic; /* 1: in backward, only deterministic images; 0: prefers other images */
 } luattn_pack_query;
 
-/* The image that serves best: made for exactly this architecture, else for an earlier one whose code runs there,
- * else PTX. Other requirements on the device are not checked. Errors: LUATTN_UNSUPPORTED, with what the pack
- * has instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
+/* Finds the best image: one for exactly this architecture, else for an earlier one whose code runs there, else
+ * PTX. Other requirements on the device are not checked. Errors: LUATTN_UNSUPPORTED, with what the pack has
+ * instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
 LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
                                           size_t *index, luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,

@@ -1,7 +1,8 @@
-/* runtime.h: from an image to a launch. Needs neither Lua nor NVRTC; libcuda is loaded at run time.
+/* runtime.h: loads images and launches their kernels. Needs neither Lua nor NVRTC; libcuda is loaded at run
+ * time.
  *
  * Thread safety: a luattn_kernel may be launched from many threads on many streams. Launching allocates nothing, never
- * synchronises, and may be captured into a CUDA graph. Of an engine on the CPU, luattn/engine.h says what differs (LUATTN_CPU).
+ * synchronises, and may be captured into a CUDA graph. luattn/engine.h says what differs on the CPU (LUATTN_CPU).
  */
 #ifndef LUATTN_RUNTIME_H
 #define LUATTN_RUNTIME_H
@@ -16,9 +17,10 @@ typedef struct luattn_driver luattn_driver; /* libcuda's functions */
 typedef struct luattn_kernel luattn_kernel; /* an image on a device */
 
 /* Opens libcuda: LUATTN_LIBCUDA if set, else libcuda.so.1. Errors: LUATTN_CUDA (not found, too old, no device; the message
- * says what was tried). */
+ * lists the tried paths). */
 LUATTN_API luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err);
-LUATTN_API void luattn_driver_close(luattn_driver *driver); /* after everything that was made with it; NULL is fine */
+LUATTN_API void luattn_driver_close(luattn_driver *driver); /* close everything that was opened with it first; NULL is
+                                                             * fine */
 
 /* The driver's CUDA version: 1000 * major + 10 * minor. */
 LUATTN_API luattn_status luattn_driver_version(luattn_driver *driver, int *version, luattn_error *err);
@@ -48,7 +50,8 @@ LUATTN_API luattn_status luattn_copy_to_host(luattn_driver *driver, int device, 
 /* Waits for `stream`; reports the first fault of a kernel on it. */
 LUATTN_API luattn_status luattn_synchronize(luattn_driver *driver, int device, void *stream, luattn_error *err);
 
-/* Two device events: the time between start and stop on a stream. For one thread at a time. Close before the driver. */
+/* Measures the time between start and stop on a stream with two device events. Not thread safe. Close it before the
+ * driver. */
 typedef struct luattn_timer luattn_timer;
 LUATTN_API luattn_status luattn_timer_open(luattn_driver *driver, int device, luattn_timer **timer, luattn_error *err);
 LUATTN_API void luattn_timer_close(luattn_timer *timer); /* NULL is fine */
@@ -57,29 +60,30 @@ LUATTN_API luattn_status luattn_timer_stop(luattn_timer *timer, void *stream, lu
 /* Waits for stop; *ms is the time in milliseconds. */
 LUATTN_API luattn_status luattn_timer_read(luattn_timer *timer, double *ms, luattn_error *err);
 
-/* Loads an image for `device` in its primary context (which the CUDA runtime API and frameworks share). Copies what it needs
- * of the image. The driver must outlive the kernel. May allocate 41 KB of device memory and wait for the default stream,
+/* Loads an image into the primary context of `device` (which the CUDA runtime API and frameworks share). The image may be
+ * freed afterwards. The driver must outlive the kernel. May allocate 41 KB of device memory and wait for the default stream,
  * so load before capturing a graph. */
 LUATTN_API luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                             luattn_kernel **kernel, luattn_error *err);
 LUATTN_API void luattn_kernel_unload(luattn_kernel *kernel); /* NULL is fine */
-/* What the kernel computes, and how. Set description->struct_size, and nothing else. Errors: LUATTN_INVALID. */
+/* Describes what the kernel computes, and how. Set only description->struct_size before the call. Errors:
+ * LUATTN_INVALID. */
 LUATTN_API luattn_status luattn_kernel_describe(const luattn_kernel *kernel, luattn_kernel_description *description,
                                                 luattn_error *err);
 
-/* Bytes of device workspace for these arguments. Looks at q, k, v and the inputs, whose data pointers may be NULL, at
- * scalars, scale, num_splits and skip; at nothing else. The result may be 0. The contents of a workspace before a launch do
- * not matter, nor does the number of workspaces: where forward draws tiles (luattn_kernel_description.draws_tiles), a kernel has a
- * work counter for each of about 1000 workspaces, and for each of about 250 streams, used by launches with further workspaces. A
- * launch with a further workspace has neither if it is captured into a CUDA graph, on a further stream, on the per-thread default
- * stream, or under a driver before CUDA 12.0: it uses a counter in its workspace, and zeroes it first. */
+/* Returns the bytes of device workspace for these arguments; the result may be 0. Reads only q, k, v and the inputs (whose data
+ * pointers may be NULL), scalars, scale, num_splits and skip. A workspace needs no initialisation, and a program may use any
+ * number of them. If forward has a tile scheduler (luattn_kernel_description.draws_tiles), its kernel owns work counters for about
+ * 1000 workspaces, and for about 250 streams, which serve launches with further workspaces. A launch for which neither is left
+ * uses a counter in its workspace and zeroes it first; so does one with a further workspace that is captured into a CUDA graph,
+ * runs on the per-thread default stream, or runs under a driver before CUDA 12.0. */
 LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                                luattn_error *err);
 
 /* Checks the arguments and launches the pass on `stream` (a CUstream or cudaStream_t; NULL is the default stream). Backward
- * wants exactly the gradients that the image computes (luattn_kernel_description.wants), except that any input's grad and
- * scalar_grads may be left out. The caller's current context is left as it was.
- * Errors: LUATTN_INVALID (message names the tensor), LUATTN_CUDA. */
+ * needs exactly the gradients that the image computes (luattn_kernel_description.wants), except that any input's grad and
+ * scalar_grads may be NULL. The caller's current context is restored. Errors: LUATTN_INVALID (message names the tensor),
+ * LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);
 
 #ifdef __cplusplus
