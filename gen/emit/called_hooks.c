@@ -1,4 +1,4 @@
-/* called_hooks.c: prints outlined hooks with their parameters, and the calls of them. */
+/* called_hooks.c: prints outlined hooks with their parameters, and their calls. */
 #include <string.h>
 
 #include "gen/emit/write.h"
@@ -39,7 +39,7 @@ const char *outline_close(writer *w) {
   return w->call;
 }
 
-/* The long functions that hooks call. */
+/* Defines the long functions that hooks call. */
 void called_ops(writer *w) {
   bool printed[IR_OP_COUNT] = {false};
   bool any = w->f->sums_call_ops;

@@ -12,13 +12,13 @@
 #define BREAK ",\n    "
 #define NO_ELEMENT "0"
 
-/* spec_struct.c. Spec is one struct for each concept of templates/contract; for what it lacks it has a base
- * of contract/absent.cuh. */
+/* spec_struct.c. Spec has one struct for each concept of templates/contract. A feature that the spec lacks
+ * comes from a base in contract/absent.cuh. */
 typedef struct absence {
   bool holds;
   const char *type;
 } absence;
-/* `base`: a base that is always there, or NULL. */
+/* `base`: a base that the struct always has, or NULL. */
 void open_struct(writer *w, const char *name, const char *base, const absence *lacks, int n);
 void close_struct(writer *w);
 
@@ -45,7 +45,7 @@ void expression_function(writer *w, const char *name, const char *signature, int
 void emit_name_slots(writer *w);
 void emit_hoisted(writer *w);
 
-/* Each prints its struct, if there is one, and returns Spec's base for it. */
+/* Each prints its struct, if the spec needs it, and returns the name of Spec's base. */
 const char *emit_mask(writer *w);   /* spec_mask.c */
 const char *emit_score(writer *w);  /* spec_score.c */
 const char *emit_online(writer *w); /* spec_online.c */
@@ -55,7 +55,8 @@ const char *emit_mods(writer *w);   /* spec_grad.c */
 /* spec_rows.c: prints struct `type`: which channels x[..] of an input mod reads. */
 void emit_row_map(writer *w, const char *type, const row_tables *t, int width);
 
-/* spec_mask.c: prints a body that computes bounds of the roots in a tile; then the bounds of one root. */
+/* spec_mask.c: bounds_lines prints statements that bound the roots over a tile; bounds_of returns the bounds
+ * of one root. */
 void bounds_lines(writer *w, const ir_ref *roots, int n);
 const char *bounds_of(writer *w, ir_ref r);
 

@@ -3,7 +3,7 @@
 
 #include "gen/emit/sections.h"
 
-/* A slot is named after its value; the number keeps names distinct, and distinct from C++ keywords. */
+/* Names a slot after its value; a number makes the name unique and different from C++ keywords. */
 static const char *stem(const writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const traced_spec *t = &w->f->spec->traced;

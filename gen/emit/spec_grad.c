@@ -9,7 +9,7 @@ typedef struct outlined_gradient {
   const char *type, *call;
 } outlined_gradient;
 
-/* Elements of Acc that `terms` add to, each once. */
+/* Lists the elements of Acc that `terms` add to, each once. */
 static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
   bool seen[LOWERED_MAX_ACC] = {false};
   int n = 0;
@@ -22,7 +22,7 @@ static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
   return n;
 }
 
-/* What is added to element `acc`; in an outlined function, to the value that it returns. */
+/* Returns the variable for element `acc`: in Acc, or in the value that an outlined function returns. */
 static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
   int accs[LOWERED_MAX_ACC], at = 0;
   if (!w->outlined) return writer_format(w, "acc.x[%d]", acc);
@@ -30,7 +30,7 @@ static const char *acc_place(writer *w, const derived_terms *terms, int acc) {
   return writer_format(w, "made.x[%d]", w->num_values + at);
 }
 
-/* Adds up positions and what is fixed for a head: distances with different sums are distinguished. */
+/* Whether r is a sum of positions and values that are constant per head. */
 static bool is_sum_of_positions(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   if ((lowered_deps(w->f, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
@@ -40,18 +40,18 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
   return true;
 }
 
-/* For each score a deterministic kernel calls a function that sums exactly, unless the runtime finds that the
- * order does not matter (pairs.h). If registers allow, lanes that add to one place reduce among themselves
- * first. */
+/* A deterministic kernel calls a function that sums exactly, once per score, unless the runtime finds that
+ * the order does not matter (pairs.h). If registers allow, lanes that add to the same element reduce among
+ * themselves first. */
 static const char *ordered_adder_of(const writer *w, const derived_term *t) {
   return w->f->pairs[t->input] != 0          ? "add_input_grad_alone"
          : w->f->plan->family == LUATTN_SM90 ? "add_input_grad_called"
                                              : "add_input_grad_together";
 }
 
-/* Prints what adds to an input's gradient in memory, in the hook for sums of `kind` (-1: another hook). A
- * whole warp calls the hook for distances, where often all lanes have one place, so one lane adds for all: an
- * atomic addition takes a multiprocessor one cycle per lane. */
+/* Returns the function that adds to an input's gradient in memory, in the hook for sums of `kind` (-1:
+ * another hook). A whole warp calls the hook for distances, and its lanes often add to the same element. One
+ * lane then adds for all, because an atomic addition takes one cycle per lane. */
 static const char *adder_of(writer *w, int kind, const derived_term *t) {
   const bool by_score = kind < 0 || kind == SUM_ELEMENT;
   const char *adder = by_score && w->f->plan->deterministic ? ordered_adder_of(w, t) : "add_input_grad";
@@ -110,7 +110,7 @@ static void sums_of_ds(writer *w) {
   }
 }
 
-/* The places that the only term of `kind` adds to; axis: the one that only q indexes, or -1. */
+/* Prints the address that the only term of `kind` adds to. axis: the axis that only q indexes, or -1. */
 static void gradient_row(writer *w, const char *name, int kind, int axis) {
   const derived_term *t = &w->f->sum[kind].term[0];
   open_function(w, writer_format(w, "GradRow<Real> %s(" PH ", int q, int kv)", name));
@@ -168,7 +168,7 @@ static void flush(writer *w) {
   close_function(w);
 }
 
-/* Unpacks what an outlined function returned: its values, then the sums that are for Acc. */
+/* Unpacks the result of an outlined function: its values, then the sums for Acc. */
 static void add_returned(writer *w, const derived_terms *terms, int num_values) {
   int accs[LOWERED_MAX_ACC];
   const int n = accs_of(w, terms, accs);
@@ -299,10 +299,10 @@ const char *emit_grad(writer *w) {
 /* ---- input mods
  * ------------------------------------------------------------------------------------------------------- */
 
-/* The position and the heads of a mod. */
+/* The axis of a mod's position and heads. */
 static const char *places_of(const char *mod) { return strncmp(mod, "query", 5) == 0 ? "q" : "kv"; }
 
-/* What a mod is given that reads x[..]: `row`, as struct `type` has it. */
+/* The parameter of a mod that reads x[..]: `row`, laid out by struct `type`. */
 static const char *row_parameter(writer *w, const row_tables *rows, const char *type) {
   return rows == NULL ? "" : writer_format(w, "const RowValues<Real, %s::count> &row, ", type);
 }

@@ -4,12 +4,13 @@
 
 #include <string.h>
 
-/* Stats lie along one position; with blocks as long as the tiles of the walk, each tile needs one lookup. */
+/* Returns the block length of a stat along its position. It equals the tile length, so each tile needs one
+ * lookup. */
 static int stat_block(const writer *w, int stat) {
   return w->f->mask->stat[stat].along_q ? w->f->plan->tile_m : tiles_walk_columns(w->f->plan);
 }
 
-/* How a number is read for block bounds, where inputs are not all int. */
+/* Prints the function that reads a number for block bounds, if some input is not int. */
 static void stat_values(writer *w) {
   const mask_info *m = w->f->mask;
   const luattn_input_info *input = w->f->spec->traced.input;
@@ -73,7 +74,7 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   text_add(&w->out, "), %s)", offsets_bounds(w, input, last, n->arg[last]));
 }
 
-/* For a divisor above 0, quotients and remainders have a shorter function, which compiles faster. */
+/* Quotients and remainders by a positive divisor have a shorter function, which compiles faster. */
 static bool is_by_positive(const writer *w, const ir_node *n) {
   const ir_node *by = n->op == IR_FLOORDIV || n->op == IR_MOD ? ir_get(w->f->g, n->arg[1]) : NULL;
   return by != NULL && n->type == IR_INT && by->op == IR_CONST_INT && by->imm.integer > 0;
@@ -133,7 +134,7 @@ static void class_function(writer *w, const char *name, ir_ref keep) {
 
 static bool has_data_part(const writer *w) { return w->f->mask->rest != IR_NONE; }
 
-/* A part that reads memory along positions is bounded by itself, so that it is evaluated once. */
+/* A conjunct that reads memory along positions gets its own function, so it is evaluated once. */
 static void tile_class(writer *w) {
   const mask_info *m = w->f->mask;
   if (!has_data_part(w)) {
@@ -180,7 +181,7 @@ static void remainders(writer *w, const char *signature, const mask_intervals *m
   close_function(w);
 }
 
-/* The mask intervals of a row or a column: `name`_interval and, where they are requested, the second one and
+/* Prints the mask intervals of a row or a column: `name`_interval and, if needed, the second interval and
  * remainders. */
 static void interval_functions(writer *w, const char *name, const char *position, const char *axis,
                                const mask_intervals *m, int ranges) {
@@ -195,7 +196,7 @@ static void interval_functions(writer *w, const char *name, const char *position
   offsets_phase(w, name, axis, m->period);
 }
 
-/* Prints the ranges that the kernels of the pass use: of rows in forward, of columns in backward. */
+/* Forward kernels use the ranges of rows, backward kernels those of columns. */
 static int row_intervals(const writer *w) { return writer_forward(w) ? w->f->facts.row_intervals : 0; }
 static int column_intervals(const writer *w) { return writer_forward(w) ? 0 : w->f->facts.column_intervals; }
 

@@ -3,7 +3,7 @@
 
 #include "gen/emit/sections.h"
 
-/* Statements that return `of` plus what has to be added, for numbers below n. */
+/* Prints statements that return `of` plus its offset in `added`, for numbers below n. */
 static void add_runs(writer *w, const char *of, const int *added, int n) {
   for (int first = 0, next; first < n; first = next) {
     for (next = first + 1; next < n && added[next] == added[first];) next++;
@@ -15,7 +15,8 @@ static void add_runs(writer *w, const char *of, const int *added, int n) {
   }
 }
 
-/* For each table: of a vector, the vector that it reads; of a place in it, the place. */
+/* Prints, for each table, the function from a vector to the vector that it reads, or from an element of the
+ * vector to the element that it reads. */
 static void add_map(writer *w, const char *name, const char *of, const row_tables *t, int width, bool of_vectors) {
   int *added = arena_array(w->f->a, (size_t)t->dim, sizeof *added);
   if (added == NULL) {

@@ -1,6 +1,6 @@
-/* whole_positions.c: prints the code for luattn_target.offsets. A spec's positions, heads and lengths are
- * those of a whole, of which a call's tensors are a part (templates/ops/offsets.cuh); ranges for kernels, and
- * the axes of inputs, are the tensors' own. */
+/* whole_positions.c: prints the code for luattn_target.offsets. A spec sees positions, heads and lengths of
+ * the whole, of which a call's tensors are a part (templates/ops/offsets.cuh). Ranges for kernels and axes of
+ * inputs are relative to the call's tensors. */
 #include <string.h>
 
 #include "gen/emit/sections.h"

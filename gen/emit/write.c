@@ -82,21 +82,21 @@ static const char *real_literal(writer *w, double x) {
   return writer_format(w, "Real(%s)", real_write(x, 1, digits));
 }
 
-/* INT has 32 bits on the device. A larger constant occurs only in comparisons, where the end of the range
- * serves. */
+/* INT has 32 bits on the device. A larger constant occurs only in comparisons, so it is clamped to the range
+ * of INT. */
 static const char *int_literal(writer *w, long long x) {
   if (x > 2147483647) x = 2147483647;
   if (x < -2147483647) x = -2147483647;
   return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
 }
 
-/* lse, if the online function has one, then what forward saves. */
+/* Returns final row value i: lse first, if the online function has one, then the saved rows. */
 static const char *final_value(writer *w, unsigned i) {
   const unsigned first = w->f->spec->traced.online.lse >= 0 ? 1 : 0;
   return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
 }
 
-/* Variables that are one number, by their names in spec.cuh. */
+/* Names in spec.cuh of the variables without an index. */
 static const char *const single[VAR_COUNT] = {
     [VAR_SCORE] = "score",
     [VAR_B] = "s.b",
@@ -228,9 +228,9 @@ void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
   for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
 }
 
-/* NVRTC's front end checks whether the initializer of an integer or a condition is a constant, recursively
- * through what it reads, and twice for a variable that is read twice: in a chain, the work doubles with each
- * step. It does not check an assignment. */
+/* NVRTC's front end checks whether the initializer of an integer or a bool is a constant. The check recurses
+ * through the variables that the initializer reads, once for each read, so a chain of variables that are read
+ * twice doubles the work with each step. The front end does not check an assignment. */
 static void declare(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const int number = w->temp[r] = ++w->num_temps;

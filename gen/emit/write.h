@@ -14,15 +14,14 @@ typedef struct writer {
   int has, num_temps;
   bool *need;
   int *temp;           /* per node: t<n>; 0: none yet */
-  float *reach;        /* per node that has one: total operations of its initializer and of those that it
-                        * reads */
+  float *reach;        /* per node with an initializer: the operations that NVRTC visits to check it */
   const char *state;   /* "old" or "state" */
   const char *element; /* which of a thread's elements is computed, where the hook takes it */
-  bool outlined;       /* an outlined function: it reads only its parameters */
+  bool outlined;       /* the function is outlined and reads only its parameters */
   uint8_t *param;      /* per node: PARAM_* if it is a parameter */
   bool calls_ops;      /* long functions are called, not inlined */
   const char *call;    /* the call */
-  int num_values;      /* the first results of a function that computes gradients; sums for Acc follow */
+  int num_values;      /* how many values a gradient function returns before the sums for Acc */
   size_t body;         /* the start of its first statement in `out` */
   const char *places;  /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */
   bool failed;
@@ -51,15 +50,16 @@ const char *outline_close(writer *w); /* the call of it */
  * luattn_target.offsets, those of a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: the kernel's variable */
 const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
-/* The place where an input is read: its axes are the tensors'. Bounds of that over a tile. */
+/* offsets_index returns an input's index, relative to the call's tensors; offsets_bounds returns its bounds
+ * over a tile. */
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);
 const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);
-/* Whether it is the kernel's own position, so that a tile lies in one block of stats. */
+/* Whether index r is the kernel's own position, so that a tile lies in one block of stats. */
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
 void offsets_phase(writer *w, const char *line, const char *axis, int period); /* row_phase, column_phase */
-void offsets_close(writer *w); /* inserts the statement by which a function has offsets, if it uses them */
+void offsets_close(writer *w); /* declares the offsets at the start of a function that uses them */
 
 /* Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
@@ -67,7 +67,7 @@ const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
 const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
 const char *writer_input_type(const writer *w, uint32_t input);
-/* The spec's file name without its folder, whose path must not change the text. */
+/* Returns the spec's file name without its folder: the folder's path must not change the text. */
 const char *writer_file(const writer *w);
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
 const char *writer_format(writer *w, const char *fmt, ...)

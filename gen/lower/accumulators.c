@@ -2,7 +2,8 @@
  * directly. */
 #include "gen/lower/lowering.h"
 
-/* Terms that share an element of Acc: they add to one place, and flush multiplies both by the same factor. */
+/* Whether two terms share an element of Acc: they add to the same address, and flush multiplies both by the
+ * same factor. */
 static bool same_place(const derived_term *a, const derived_term *b) {
   if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
     return false;

@@ -1,5 +1,5 @@
-/* call_parameters.c: chooses the parameters of an outlined hook: slots and variables; it computes everything
- * else. */
+/* call_parameters.c: chooses the parameters of an outlined hook: slots and variables. The hook computes
+ * everything else. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -12,7 +12,7 @@ typedef struct call {
   uint8_t *param;
 } call;
 
-/* Whether it is read through p, which is passed whole. */
+/* Whether the node is read through p, which every call passes. */
 static bool is_in_params(const ir_node *n) {
   if (n->op == IR_LOAD) return true;
   if (n->op != IR_VAR) return false;
@@ -65,7 +65,7 @@ static void choose_positional(call *w, const ir_ref *roots, int n) {
   if (count_cost(w, &none) - with >= num_slots * POLICY_HANDED_ON_MIN) mark_params(w, roots, n, true);
 }
 
-/* Whether one instruction computes it from other parameters. */
+/* Whether one instruction computes the node from other parameters. */
 static bool is_made_again(const call *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   double constant;

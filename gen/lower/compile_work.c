@@ -1,16 +1,17 @@
-/* compile_work.c: counts the code that a spec adds to a kernel, as NVRTC has to work on it. */
+/* compile_work.c: estimates NVRTC's work on the code that a spec adds to a kernel. */
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
 typedef struct counter {
   lowered *f;
   double *node;   /* per node: what it adds to the estimate */
-  bool outlined;  /* the function at hand is called, */
-  bool calls_ops; /* and calls its long functions */
+  bool outlined;  /* the current function is called, */
+  bool calls_ops; /* and it calls its long functions */
 } counter;
 
-/* Simple instructions that take NVRTC as long. Sines reduce large arguments with loops and an array; a chain
- * of selects, as of 400 minima backward, takes four times as long as one of products. */
+/* Returns the number of simple instructions that take NVRTC as long as node r. Sines reduce large arguments
+ * with loops and an array. A chain of selects, such as the gradient of 400 minima, takes four times as long
+ * as a chain of products. */
 static double cost_of(const counter *c, ir_ref r) {
   const ir_op op = ir_get(c->f->g, r)->op;
   if (c->calls_ops && lowered_is_long(c->f, r)) return POLICY_CALL_COST;
@@ -23,7 +24,7 @@ static void count(counter *c, work_kind kind, ir_ref r, double work) {
   c->node[r] += work * policy_work_weight(c->f->plan, kind);
 }
 
-/* A function with `has` that stands there `copies` times. */
+/* Counts a function with parameters `has`, of which the kernel has `copies` copies. */
 static void count_nodes(counter *c, work_kind kind, int has, const bool *need, double copies) {
   for (uint32_t r = 1; r < c->f->num_nodes; r++)
     if (need[r] && !lowered_in_slot(c->f, has, r)) count(c, kind, r, copies * cost_of(c, r));
@@ -37,7 +38,7 @@ static void count_function(counter *c, work_kind kind, int has, const ir_ref *ro
     count_nodes(c, kind, has, need, copies);
 }
 
-/* What a call is given, each time. */
+/* Counts the arguments of a hook's calls. */
 static void count_call(counter *c, const hook *h) {
   lowered *f = c->f;
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
@@ -55,7 +56,7 @@ static void count_call(counter *c, const hook *h) {
 static void count_hooks(counter *c) {
   for (int i = 0; i < c->f->num_hooks; i++) {
     const hook *h = &c->f->hook[i];
-    const bool fetched = h->inlined; /* by a producer with few registers, and too much for it */
+    const bool fetched = h->inlined; /* always inlined: a producer warp computes it */
     c->outlined = h->outlined, c->calls_ops = h->calls_ops;
     count_nodes(c,
                 h->outlined ? WORK_CALLED
@@ -75,8 +76,8 @@ static ir_ref of_line(const ir *g, const derived_term *t) {
   return t->value;
 }
 
-/* Additions to memory: an address of 64 bits, and an atomic. A call does that itself, and returns what its
- * caller sums. */
+/* Counts additions to memory: each has a 64-bit address and an atomic. An outlined hook adds to memory
+ * itself, and returns the values that its caller sums. */
 static void count_additions(counter *c, const derived_terms *terms, double copies, double calls) {
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
@@ -115,7 +116,7 @@ static void count_gradients(counter *c) {
   }
 }
 
-/* Interval arithmetic has several instructions for one. */
+/* Interval arithmetic takes several instructions for each operation. */
 static void count_bounds(counter *c) {
   ir_ref root[LOWERED_MAX_BOUNDED];
   const bool *need = lowered_bounded_nodes(c->f, root, lowered_bounded_roots(c->f, root));

@@ -50,7 +50,7 @@ static void plan_gradient_slots(lowered *f) {
   hoist_plan(f, in_prepare, roots, lowered_term_roots(f, &f->row_terms, roots));
 }
 
-/* Hoists nothing for hooks that a forward kernel never calls: shared memory would hold it for each key. */
+/* Hoists nothing for hooks that a forward kernel never calls: each slot of a key takes shared memory. */
 void hooks_plan_slots(lowered *f) {
   forward_part part[FORWARD_PARTS];
   if (f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(f);
@@ -76,7 +76,7 @@ static void add_gradient_hooks(lowered *f, const plan_copies *copies) {
   add_gradient_hook(f, "value_mod_grad", 0, copies->mod, &d->value_mod.dx, 1, &d->value_mod.terms);
 }
 
-/* The hooks that the kernels of this pass repeat. */
+/* Lists the hooks that the kernels of this pass repeat, and chooses those to call. */
 void hooks_choose_called(lowered *f, text *why) {
   const traced_spec *t = lowered_traced(f);
   const plan_copies copies = tiles_copies(f->plan);

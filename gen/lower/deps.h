@@ -24,9 +24,9 @@ typedef struct deps {
   uint32_t count, capacity;
 } deps;
 void deps_open(deps *d, arena *a, const ir *g);
-int deps_of(deps *d, ir_ref r); /* also of nodes built since; 0 for IR_NONE */
+int deps_of(deps *d, ir_ref r); /* includes nodes built after deps_open; 0 for IR_NONE */
 
-/* Whether it has a value per element of a tile, shared by no row, column or head. */
+/* Whether the value differs between the elements of a tile, not only between rows, columns or heads. */
 static inline bool deps_element(int mask) {
   const int row = DEP_Q | DEP_STEP | DEP_ROW;
   return (mask & (DEP_ELEMENT | DEP_MOD | DEP_PART)) != 0 || ((mask & DEP_KV) != 0 && (mask & row) != 0);

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* The cost without subexpressions that are constant per head. */
+/* Returns the cost without subexpressions that are constant per head. */
 static int cost_of(lowered *f, ir_ref root, bool *need) {
   int cost = 0;
   for (ir_ref r = 1; r <= root; r++) need[r] = r == root;
@@ -23,8 +23,8 @@ static int cost_of(lowered *f, ir_ref root, bool *need) {
   return cost;
 }
 
-/* The expression for one thread, whose elements differ only in the offsets: with offsets for the positions.
- * IR_NONE: out of memory. */
+/* Substitutes whole positions for their offsets and 0 for their bases, because the elements of one thread
+ * differ only in the offsets. IR_NONE: out of memory. */
 static ir_ref with_whole_positions(lowered *f, ir_ref r) {
   ir *g = f->g;
   const ir_ref zero = ir_int(g, 0);
@@ -39,8 +39,8 @@ static bool is_of_distance(lowered *f, ir_ref r) {
   return root != IR_NONE && analyse_distance(f->a, f->g, &root, 1);
 }
 
-/* Among the long subexpressions of `roots` that depend only on the distance: the most expensive one that lies
- * in no other, or that another root also has. IR_NONE: there is none. */
+/* Finds, among the long subexpressions of `roots` that depend only on the distance, the most expensive one
+ * that is not part of another or that several roots share. IR_NONE: there is none. */
 static ir_ref longest_of_distance(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, best = IR_NONE, inner = IR_NONE;
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;
@@ -93,8 +93,8 @@ int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index) {
   return (deps_of(&f->deps, index[num_index - 1]) & DEP_Q) == 0 ? found : -1;
 }
 
-/* Whether it loads half or single precision along kv, one element for each key, and differs between queries.
- * Writes its indices along q and kv. */
+/* Whether r loads half or single precision along kv, one element for each key, and differs between queries.
+ * Writes the load's indices. */
 static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
   const ir_node n = *ir_get(f->g, r);
   if (n.op != IR_LOAD || n.type != IR_REAL || n.nargs == 0) return false;
@@ -111,7 +111,7 @@ static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
   return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
 }
 
-/* The first such load of the roots. A kernel has room for either this or a distance term. */
+/* Finds the first such load in the roots. A kernel has room for either this load or a distance term. */
 static void find_bias_row(lowered *f, const ir_ref *roots, int n) {
   ir_ref last = IR_NONE, index[4];
   for (int i = 0; i < n; i++) last = roots[i] > last ? roots[i] : last;

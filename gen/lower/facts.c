@@ -1,5 +1,5 @@
-/* facts.c: derives compile-time facts that kernels branch on, and what the plan and the image need to know of
- * a lowered spec. */
+/* facts.c: derives compile-time facts of a lowered spec: for kernels to branch on, for the plan, and for the
+ * image. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -49,8 +49,9 @@ static bool grad_is_light(const lowered *f) {
          !loads(f, HAS_ELEMENT, f->grad_ds);
 }
 
-/* What a score reads beyond its q tile's rows: 0, nothing; 1, memory for each column, as Col is filled anew
- * for each tile; 2, memory for each element, or it is called. Kernels branch on it. */
+/* Returns what a score reads besides its rows of the q tile: 0, nothing; 1, memory for each column, because
+ * Col is filled for each tile; 2, memory for each element, or the score is a called hook. Kernels branch on
+ * it. */
 static int reads_of(const lowered *f, ir_ref score) {
   if (lowered_is_called(f, "score") || loads(f, HAS_ELEMENT, score)) return 2;
   return loads(f, HAS_HEAD | HAS_ROW, score);
@@ -86,7 +87,8 @@ static bool only_keep_reads_row(const lowered *f) {
   return true;
 }
 
-/* Whether it takes a few instructions without memory: comparisons and sums of positions. */
+/* Whether keep takes only a few instructions and no memory reads, such as comparisons and sums of
+ * positions. */
 static bool keep_is_cheap(const lowered *f) {
   return f->keep == IR_NONE || (hook_cost(f, "keep") <= POLICY_CHEAP_KEEP && !keep_loads(f));
 }
@@ -101,7 +103,7 @@ static int row_intervals(const lowered *f) {
   return m->rows.apart && !rows_need_full_data(f) ? 0 : m->rows.count;
 }
 
-/* Kernels read only the end of the first. */
+/* Whether every row's first interval starts at 0, so kernels read only its end. */
 static bool row_from_start(const lowered *f) {
   return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE;
 }
@@ -112,7 +114,7 @@ static int column_intervals(const lowered *f) {
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
 
-/* What `root` reads, stopping at `known`: rows, the numbers of a backward row, as bits; dot. */
+/* What an expression reads, not looking below node `known`: numbers of a backward row, as bits, and dot. */
 typedef struct reads {
   int rows;
   bool dot;
@@ -134,9 +136,9 @@ static bool find_reads(const lowered *f, ir_ref root, ir_ref known, reads *out) 
   return true;
 }
 
-/* Which numbers of a backward row prob reads, as bits. -1: prob cannot be computed separately from ds, or
- * should not: a called grad returns both, and where ds needs more of the dot than prob, the dot would have to
- * be kept as well. */
+/* Returns which numbers of a backward row prob reads, as bits. -1: prob cannot be computed separately from
+ * ds, or should not: a called grad returns both, and if ds reads dot elsewhere than through prob, the kernel
+ * would have to keep the dot as well. */
 static int prob_rows(const lowered *f) {
   reads prob, ds;
   if (lowered_is_called(f, "grad") || !find_reads(f, f->grad_prob, IR_NONE, &prob) ||
@@ -198,8 +200,7 @@ static int bias_row_bytes(const lowered *f) {
   return lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->bias_row))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
 }
 
-/* Whether a kernel keeps Row. Where queries come along columns, the sm90 backward does without it for
- * masks. */
+/* Whether a kernel keeps Row. The sm90 backward, whose columns are queries, does not need Row for masks. */
 static bool needs_rows(const lowered *f) {
   const plan *p = f->plan;
   if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p) || f->facts.grad_reads_row)
@@ -214,8 +215,8 @@ static int outlined_work(const lowered *f) {
   return work;
 }
 
-/* mask_analyse knows how long the integers of the spec stay exact; positions converted to float are exact up
- * to 2^24. */
+/* mask_analyse computes up to which length the spec's integers stay exact; positions converted to float are
+ * exact up to 2^24. */
 static int64_t max_len(const lowered *f) {
   const int64_t limit = f->mask->max_len, exact = 1 << 24;
   return f->positions_as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;

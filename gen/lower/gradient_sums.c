@@ -18,8 +18,8 @@ static bool is_plain(lowered *f, ir_ref r, int *left) {
   return true;
 }
 
-/* The set of elements whose dS are summed before they reach the parameter. -1: none, grad adds them one by
- * one. Rows are summed only where there is no Acc. */
+/* Returns over which elements dS is summed before it is added to the parameter. -1: none; grad adds each
+ * element separately. Rows are summed only if there is no Acc. */
 static int sum_kind(lowered *f, const derived_term *t) {
   double by_q, by_kv;
   if (t->factor == IR_NONE) return -1;
@@ -42,7 +42,7 @@ static int sum_kind(lowered *f, const derived_term *t) {
   return (mask & DEP_KV) == 0 ? SUM_ROW : SUM_ELEMENT;
 }
 
-/* factor * sum, but 0 for an empty sum, whatever the factor is there. */
+/* Builds factor * sum, but 0 for an empty sum even if the factor is infinite or NaN. */
 static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   ir *g = f->g;
   double x;
@@ -55,8 +55,8 @@ static ir_ref value_of_sum(lowered *f, int kind, ir_ref factor) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_NE, sum, zero), product, zero);
 }
 
-/* Whether there is only one term of `kind`, and the last index of its place moves by one element with q
- * (SUM_DISTANCE) or kv (SUM_ELEMENT): by 1, or by -1. Its factor and its other indices must not move. */
+/* Returns 1 or -1 if there is only one term of `kind`, and the last index that it adds to moves by this step
+ * with q (SUM_DISTANCE) or kv (SUM_ELEMENT), while its factor and its other indices do not move; else 0. */
 static int step_of_row(lowered *f, int kind) {
   const derived_term *t = &f->sum[kind].term[0];
   const int last = t->num_index - 1, fixed = kind == SUM_ELEMENT ? DEP_SITE | DEP_Q : DEP_SITE;
@@ -75,7 +75,7 @@ static bool makes_sum(const plan *p, int kind) {
   return kind == SUM_DISTANCE || kind == SUM_ROW || kind == SUM_COL;
 }
 
-/* Moves the terms of an element that kernels compute from dS. */
+/* Moves terms out of element_terms that kernels compute from sums of dS. */
 static void take_sums(lowered *f) {
   derived_terms *from = &f->element_terms;
   const plan *p = f->plan;

@@ -1,9 +1,9 @@
 /* head_factors.c: moves factors that are constant per head out of sums of gradients.
  *
- * A term's factor, and a condition such as that a learned temperature has not been clamped, need not be
- * applied for each score: a block sums without them, and flush applies them to its sum. A sum of two such
- * terms is left as it is: in a soft cap's gradient they nearly cancel within each element, but not in two
- * separate sums.
+ * A factor or a condition that is constant per head (such as: a learned temperature was not clamped) need not
+ * be applied to each score: a block sums without it, and flush applies it to the sum. A sum of two such terms
+ * is not split: in a soft cap's gradient the two nearly cancel within each element, but would not cancel in
+ * two separate sums.
  */
 #include "gen/lower/lowering.h"
 

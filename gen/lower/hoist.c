@@ -37,7 +37,7 @@ luattn_status hoist_open(lowered *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* The slot in which a function with `has` would find r; -1: it computes r itself. */
+/* Returns the slot kind from which a function with parameters `has` reads r; -1: it computes r itself. */
 static int kind_of(const lowered *f, int has, ir_ref r) {
   const int mask = lowered_deps(f, r);
   if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 ||

@@ -1,5 +1,5 @@
-/* lowered.h: a spec as a kernel runs it: every expression that spec.cuh prints, with all choices of the
- * contract made. Data for plan's retries and for emit/, which prints it; only lower_spec writes it.
+/* lowered.h: a lowered spec: every expression that spec.cuh prints, with all choices of the contract made.
+ * Data for plan's retries and for emit/, which prints it; only lower_spec writes it.
  *
  * Everything is built in spec->traced.g, which must be the caller's own clone. */
 #ifndef LUATTN_GEN_LOWERED_H
@@ -13,8 +13,8 @@
 /* Indices of VAR_PART: the two summands of a position. */
 enum { PART_Q_BASE, PART_Q_OFFSET, PART_KV_BASE, PART_KV_OFFSET };
 
-/* Parameter gradients that are sums of dS, by what they are summed over; as contract/contract.cuh has it.
- * VAR_GRAD stands for the sum. */
+/* Parameter gradients that are sums of dS, by what they are summed over, as in contract/contract.cuh.
+ * VAR_GRAD is the sum. */
 enum { SUM_DISTANCE, SUM_ROW, SUM_COL, SUM_ELEMENT, SUM_LINEAR, SUM_KINDS };
 
 /* `has`: the parameters of a function of the contract. */
@@ -35,8 +35,8 @@ typedef struct hook {
   bool outlined, inlined; /* inlined: always */
   int has, num_roots;
   const ir_ref *roots;
-  const bool *need; /* per node: it computes or reads it */
-  bool calls_ops;   /* outlined, and calls its long functions */
+  const bool *need; /* per node: the hook computes or reads it */
+  bool calls_ops;   /* the hook is outlined and calls its long functions */
 } hook;
 enum { LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED, LOWERED_MAX_ACC = DERIVED_MAX_TERMS };
 
@@ -74,8 +74,9 @@ typedef struct lowered {
   ir_ref bias_row_index[4];
   int num_bias_row_index,
       bias_row_q_axis;            /* the axis that only q indexes; -1: q occurs in others, too */
-  ir_ref row_shift;               /* the offset left out of `score`, of parts of positions; IR_NONE: none */
-  bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores: the kernel adds the shift to it */
+  ir_ref row_shift;               /* the shift that was split off `score`, computed from VAR_PART; IR_NONE:
+                                   * none */
+  bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores, to which the kernel adds the shift */
   ir_ref score_bounds;            /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
                                    * tile is skipped */
   bool bounds_are_long;           /* scores have bounds, but `score_bounds` would take too long to compile */
@@ -87,8 +88,8 @@ typedef struct lowered {
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
   bool
-      lazy_rescale; /* the running maximum may be stale: `raise` updates it, the step uses the state as it
-                     * is */
+      lazy_rescale; /* the running maximum may be stale: `raise` updates it, and the step reads the state
+                     * unchanged */
   int max_state;    /* the state that is the maximum */
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 applied */
   int prob_term;
@@ -113,9 +114,9 @@ typedef struct lowered {
   uint32_t pairs[12];                    /* luattn_input_info.pairs */
   int row_width[3]; /* of query_mod, key_mod, value_mod, where it reads x[..]: channels taken at once */
 
-  /* Slots, and which hooks are called. Nodes are fixed from hoist_open on. */
+  /* Slots and called hooks. No nodes are added after hoist_open. */
   uint32_t num_nodes;
-  uint8_t *slot_kind; /* per node: 1 + SLOTS_*; 0: none. Its dependence decides which one */
+  uint8_t *slot_kind; /* per node: 1 + SLOTS_*; 0: no slot. The node's dependence decides which kind */
   uint8_t *cost;      /* per node: rough instructions to compute it */
   slots slot[SLOTS_KINDS];
   int num_acc;
@@ -131,7 +132,7 @@ typedef struct lowered {
   int outlined_work; /* instructions of all called hooks, for one copy of each loop */
   compile_work work; /* the code of hooks */
   bool sums_call_ops; /* hooks of `sum` call their long functions */
-  bool crowded;      /* is known to do better in other tiles than the plan's */
+  bool crowded;      /* other tiles than the plan's are known to be faster */
   int64_t max_len;   /* the longest lengths for which the arithmetic on positions is exact */
 } lowered;
 

@@ -8,18 +8,18 @@
 
 static inline const traced_spec *lowered_traced(const lowered *f) { return &f->spec->traced; }
 
-/* Whether it is constant per (b, h). */
+/* Whether r is constant per (b, h). */
 static inline bool lowered_of_head(lowered *f, ir_ref r) { return (deps_of(&f->deps, r) & ~DEP_SITE) == 0; }
 
-/* Whether a place is constant per head: the block sums what goes there, and adds it once. */
+/* Whether the term's address is constant per head: the block then sums the term, and adds the sum once. */
 static inline bool lowered_has_one_place(lowered *f, const derived_term *t) {
   for (int i = 0; i < t->num_index; i++)
     if (!lowered_of_head(f, t->index[i])) return false;
   return true;
 }
 
-/* online_step.c: chooses the unit of the stored score, then splits the online function into a step, what is
- * deferred to the end, and the epilogue. */
+/* online_step.c: chooses the unit of the stored score, then splits the online function into the step, the
+ * deferred reductions and the epilogue. */
 void online_step_choose_unit(lowered *f);
 luattn_status online_step_build(lowered *f, luattn_error *err);
 bool online_step_uses(ir *g, ir_ref r, ir_ref node);
@@ -27,8 +27,8 @@ bool online_step_uses(ir *g, ir_ref r, ir_ref node);
 /* probe.c. Leaves the step as it is, or removes its maximum and sets `bounded` and `tail`. */
 luattn_status probe_bounded_scores(lowered *f, luattn_error *err);
 luattn_status probe_lazy_rescale(lowered *f, luattn_error *err); /* sets `lazy_rescale` and `max_state` */
-/* Whether it is a softmax whose small weights may be left out in both passes. Called before a maximum is
- * removed. */
+/* Whether the online function is a softmax whose small P may be left out in both passes. Called before a
+ * maximum is removed. */
 luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err);
@@ -42,7 +42,7 @@ bool multiply_add_rest(lowered *f, ir_ref r, ir_ref x, ir_ref *rest);
  * tile. IR_NONE: there is none, and the score is unchanged. */
 ir_ref multiply_add_shift(lowered *f, ir_ref *score);
 
-/* row_shift.c: splits off of `score` what is constant per row and tile; the online function gets it
+/* row_shift.c: splits the terms that are constant per row and tile off `score`; the online function adds them
  * separately. */
 ir_ref row_shift_source(const lowered *f); /* the score_mod to start from */
 void row_shift_score(lowered *f);
@@ -60,8 +60,7 @@ void distance_term_take(lowered *f);
 void distance_term_take_gradient(lowered *f, ir_ref *roots, int n);
 void bias_row_take(lowered *f);
 void bias_row_take_gradient(lowered *f, ir_ref *roots, int n);
-/* For an input read at these indices: the axis whose index is q itself, if no other moves with q; -1:
- * none. */
+/* Returns the axis of an input whose index is q itself, if no other index depends on q; -1: none. */
 int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index);
 
 /* gradient_sums.c: moves the terms of an element that kernels compute from sums of dS; sets `sum` with its
@@ -79,14 +78,14 @@ void row_width_choose(lowered *f, text *why);
 luattn_status accumulators_collect(lowered *f, luattn_error *err);
 
 /* hoist.c: chooses the subexpressions that are computed once per head, row or column and kept in a slot.
- * First every function plans its expressions, then the slots are fixed. */
+ * Every function first registers its expressions; then the slots are chosen. */
 luattn_status hoist_open(lowered *f, luattn_error *err);
 void hoist_plan(lowered *f, int has, const ir_ref *roots, int n);
 void hoist_fix(lowered *f);
 
 /* outline.c: turns a hook whose inlined copies would take long to compile into one called function. */
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);
-void outline_choose_ops(lowered *f); /* which of them call their long functions */
+void outline_choose_ops(lowered *f); /* chooses the hooks that call their long functions */
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
 /* contract_hooks.c: the expressions of the contract's functions. */
@@ -103,7 +102,7 @@ void hooks_choose_called(lowered *f, text *why);
 /* compile_work.c: the code of hooks, for an estimate of the time to compile it. Writes `work`. */
 void compile_work_count(lowered *f);
 
-/* tile_bounds.c: what tile_class and the other tile bounds need. Set `facts`. */
+/* tile_bounds.c: finds what tile_class and the other tile bounds need; sets `facts`. */
 void tile_bounds_find(lowered *f);
 /* facts.c: the other facts, and what the plan and the image need. */
 void facts_find(lowered *f);

@@ -3,11 +3,12 @@
  * A real expression becomes a linear combination: sum of coefficient * atom, plus a part that is uniform
  * along the row, plus a part that is uniform along the column. Atoms differ from element to element,
  * coefficients do not. Written out again, it is a chain of multiply-adds, and each coefficient is one
- * subexpression that hoist.c moves to the head, row or column. exp and log become exp2 and log2, whose factor
- * of log2(e) disappears into the coefficients, and so do sigmoid and tanh where they are made of exp2.
+ * subexpression that hoist.c moves to the head, row or column. exp and log become exp2 and log2, and the
+ * factor log2(e) merges into the coefficients. The same holds for sigmoid and tanh if they are computed with
+ * exp2.
  *
- * One thing is not distributed: c * (kv - q) stays a product. As c * kv - c * q, each product would round at
- * the size of the position, and the difference, which decides the score, would keep that error.
+ * The exception is c * (kv - q), which stays a product. In c * kv - c * q, each product would have a rounding
+ * error relative to the position, and the difference, which decides the score, would keep that error.
  *
  * The Real of an integer that is linear in positions needs no conversion per column. A position is a base,
  * shared by many elements, plus an offset, a constant of the kernel's unrolled loop (contract/contract.cuh),
@@ -82,7 +83,7 @@ static ir_ref lin_write(fold *w, const lin *l) {
   return sum == IR_NONE ? ir_real(g, 0) : sum;
 }
 
-/* c * (position + col + row) stays a product: see the top. */
+/* c * (position + col + row) stays a product: see the file's head. */
 static void lin_close(fold *w, lin *l) {
   for (int i = 0; i < l->n; i++)
     if (l->atom[i] == IR_NONE || ir_get(w->g, l->atom[i])->op != IR_REAL_SUM) return;
@@ -158,12 +159,12 @@ static ir_ref rebuilt(fold *w, ir_ref r, const ir_node *n) {
   return n->nargs == 0 ? r : ir_rebuild(w->g, r, arg);
 }
 
-/* An integer as base + offset. */
+/* Splits an integer into base + offset. */
 typedef struct position_split {
   ir_ref base, offset;
 } position_split;
 
-/* False: it is not linear in positions with constant coefficients. */
+/* Returns false if r is not linear in positions with constant coefficients. */
 static bool take_apart(fold *w, ir_ref r, position_split *out) {
   ir *g = w->g;
   const ir_node n = *ir_get(g, r);
@@ -277,10 +278,10 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       const lin power = scaled(w, w->lin[a], ir_real(g, LOG2E));
       return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
     }
-    case IR_SIGMOID: /* only for approximations: the accurate functions do not use exp2 */
+    case IR_SIGMOID: /* only with fast math: the accurate function does not use exp2 */
       if (!w->f->plan->fast_math) break;
       return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_ALTERNATING, a, LOG2E));
-    case IR_TANH: { /* 2 / (1 + e^-2x) - 1; the remainder near 0 is too small for rough approximations */
+    case IR_TANH: { /* 2 / (1 + e^-2x) - 1; with fast math, its absolute error near 0 is small enough */
       if (!w->f->plan->fast_math) break;
       if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD)
         return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
@@ -312,7 +313,7 @@ static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
   return rebuilt(w, r, n);
 }
 
-/* Linear in the key position, with one coefficient for a whole row: one multiply-add of the position is
+/* Whether r is linear in the key position, with one coefficient per row: a multiply-add of the position is
  * cheaper than a number for each column. */
 static bool is_linear(fold *w, ir_ref r, const ir_node *n) {
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;

@@ -1,5 +1,5 @@
-/* online_step.c: lowers the online function: chooses the unit of the stored score, what is deferred from a
- * step to the end and whether rescaling is lazy, and writes the epilogue. */
+/* online_step.c: lowers the online function: chooses the unit of the stored score, which reductions are
+ * deferred to the end and whether rescaling is lazy, and writes the epilogue. */
 #include <string.h>
 
 #include "gen/ir/passes.h"
@@ -67,8 +67,8 @@ static bool used_elsewhere(lowered *f, ir_ref x, int state) {
   return online_step_uses(f->g, s->prob, x) || online_step_uses(f->g, s->rescale, x);
 }
 
-/* next = a * old + c * red with a and c free of both: then each thread may keep a partial sum until the
- * end. */
+/* Whether next = a * old + c * red, where a and c do not depend on old or red: then each thread may keep a
+ * partial sum until the end. */
 static bool is_linear_update(lowered *f, ir_ref next, ir_ref old, ir_ref red) {
   ir *g = f->g;
   const ir_ref one = ir_real(g, 1), from[2] = {old, red}, zero[2] = {ir_real(g, 0), ir_real(g, 0)};
@@ -113,7 +113,7 @@ static void choose_prob_term(lowered *f) {
   }
 }
 
-/* All roots of the step, for taking them out and putting them back. */
+/* The number of roots of the step. */
 enum { STEP_ROOTS = SPEC_MAX_RED + SPEC_MAX_STATE + 2 };
 static int step_roots(const lowered *f, ir_ref *root) {
   int n = 0;
@@ -153,7 +153,8 @@ static ir_ref only_reader(const lowered *f, const ir_ref *root, int n, ir_ref x)
 }
 
 /* Where the online function reads only a * score + b, with numbers of the head, score() gives that: its own
- * last multiply-add includes a and b. Not where -inf would no longer leave an element out. */
+ * last multiply-add includes a and b. The exception is a score of -inf that would then no longer mask its
+ * element. */
 static luattn_status choose_stored(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0);
@@ -184,7 +185,7 @@ static luattn_status choose_stored(lowered *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* The maximum of a row's first scores stays while P are in range, which the kernel checks. */
+/* The row keeps the maximum of its first scores as long as P stay in range, which the kernel checks. */
 static void rescale_lazily(lowered *f) {
   ir *g = f->g;
   online_split *s = &f->step;

@@ -1,9 +1,9 @@
 /* outline.c: chooses the hooks that are called instead of inlined.
  *
  * A kernel unrolls over the scores that a thread holds, so an inlined hook has up to a hundred copies, and
- * compile time grows with the product. Small hooks are best inlined. Large ones become functions of their
- * own, compiled once and called for each score; they take only values, because a reference to the kernel's
- * state would force it from registers to memory.
+ * compile time grows with the product. Small hooks are best inlined. Large ones become separate functions,
+ * compiled once and called for each score; they take only values, because a reference to the kernel's state
+ * would force it from registers to memory.
  */
 #include <string.h>
 
@@ -23,8 +23,8 @@ bool *lowered_needed(const lowered *f, int has, const ir_ref *roots, int n) {
   return need;
 }
 
-/* Whether a producer of the sm90 forward, which has few registers, calls it for scores. ptxas 13.0 crashes
- * there on a call of a function with a local array, which sin and cos have to reduce large arguments. */
+/* Whether a producer warp of the sm90 forward, which has few registers, computes the hook. ptxas 13.0 crashes
+ * on its calls of functions with a local array, such as sin and cos, which reduce large arguments. */
 static bool is_fetched(const plan *p, const char *name) {
   return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
 }
@@ -47,7 +47,7 @@ void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref
   }
 }
 
-/* The next hook to outline: of those that are large enough, the one whose inlined copies are the most
+/* The next hook to outline: of the hooks with at least `least` instructions, the one with the most inlined
  * code. */
 static hook *largest(lowered *f, int least) {
   hook *most = NULL;
@@ -81,13 +81,13 @@ bool lowered_is_long(const lowered *f, ir_ref r) {
          strstr(spelling, "%t") == NULL && lowered_op_cost(f, r) >= POLICY_LONG_OP;
 }
 
-/* ptxas crashes on calls of functions with a local array by warps that gave registers away (is_fetched), as
- * those that fill Row and Col in the sm90 family. */
+/* ptxas crashes on calls of functions with a local array in warps that released registers (is_fetched), such
+ * as the warps that fill Row and Col in the sm90 family. */
 static bool may_call(const lowered *f, const char *name) {
   return f->plan->family != LUATTN_SM90 || (strcmp(name, "row") != 0 && strcmp(name, "col") != 0);
 }
 
-/* Instructions of long functions that a function with parameters `has` has inline. */
+/* Counts the instructions of long functions that are inlined in a function with parameters `has`. */
 static int long_work(const lowered *f, int has, const bool *need) {
   int work = 0;
   for (uint32_t r = 1; r < f->num_nodes; r++)
@@ -95,7 +95,8 @@ static int long_work(const lowered *f, int has, const bool *need) {
   return work;
 }
 
-/* For called hooks, and sums of gradients. The d256 backward sums in a warp with few registers. */
+/* Decides for called hooks and for sums of gradients. The d256 backward computes the sums in a warp with few
+ * registers. */
 void outline_choose_ops(lowered *f) {
   ir_ref roots[LOWERED_MAX_TERM_ROOTS];
   int sums = 0;

@@ -1,4 +1,4 @@
-/* prepared_rows.c: moves what gradients compute only from row numbers into prepare. */
+/* prepared_rows.c: moves terms of gradients that depend only on row numbers into prepare. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
@@ -9,7 +9,7 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
   ir *g = f->g;
   const uint32_t count = ir_count(g);
   bool *need = arena_array(f->a, count, sizeof *need), *found = arena_array(f->a, count, sizeof *found);
-  if (need == NULL || found == NULL) return; /* harmless: the rows stay as they are */
+  if (need == NULL || found == NULL) return; /* harmless: the rows stay unchanged */
   for (int i = 0; i < n; i++)
     if (roots[i] != IR_NONE) need[roots[i]] = true;
   for (uint32_t r = count; r-- > 1;) {

@@ -1,5 +1,5 @@
-/* probe.c: probes the expressions that will be emitted with random numbers, where a choice rests on them. A
- * wrong answer would take a function that is right in all probes and wrong elsewhere.
+/* probe.c: tests properties of the emitted expressions with random numbers, for choices that no proof covers.
+ * A wrong answer needs a function that passes all probes and fails elsewhere.
  *
  * mask_by_inf: whether a score of -inf leaves an element out by itself. mask_by_zero: whether a score of 0
  * does. bounded_scores: whether a softmax needs its running maximum, which only keeps exponentials in range.
@@ -16,15 +16,14 @@
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 
-/* Rows of random numbers. Every fourth lane has scalars and inputs of 0 or below, with which a factor turns
+/* Rows of random numbers. In every fourth lane scalars and inputs are at most 0, because such a factor turns
  * -inf into NaN or +inf. */
 typedef struct probe {
   uint64_t random;
-  const ir_op *empty; /* kinds of reductions that are over no score; NULL: all are over some */
+  const ir_op *empty; /* ops of the reductions, if they reduce over no score; NULL: they reduce over some */
   double lo, hi;      /* of scores; if equal, all are -inf */
   bool zero;          /* all are 0 */
-  double slack;       /* the largest difference of two values about 1, or of the same size, that count as
-                       * equal */
+  double slack;       /* values count as equal if |got - want| <= slack * (1 + |want|) */
 } probe;
 
 static double next_random(probe *p) {
@@ -126,8 +125,8 @@ luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
   return run_probe(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
 }
 
-/* The same for a score of 0. What follows a row's first step need hold only for states that a step can give,
- * in which one number may imply another. */
+/* The same for a score of 0. After a row's first step, the equations need to hold only for states that a step
+ * can produce, in which one number may imply another. */
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const int num_state = lowered_traced(f)->online.num_state, num_red = f->step.num_red;
@@ -135,7 +134,8 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
   for (int i = 0; i < num_state; i++) state[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
   for (int k = 0; k < num_red; k++) {
     red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
-    before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* any number, like a state */
+    before[k] = ir_variable(g, VAR_STATE, (uint32_t)(SPEC_MAX_STATE + k)); /* random numbers, as for a
+                                                                            * state */
   }
   for (int i = 0; i < num_state; i++) stepped[i] = ir_substitute(g, f->step.next[i], red, before, num_red);
   equations some = {.n = 0}, none = {.n = 0};
@@ -169,7 +169,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
   return (ir_bounds){.real = iv_all(), .integer = ivi_all(), .boolean = tri_all()};
 }
 
-/* The range of scores within `score`. Out of memory: everything. */
+/* Bounds r for scores within `score`. Out of memory: returns the whole line. */
 static iv bounds_of(lowered *f, ir_ref r, iv score) {
   bounds_user user = {score};
   const ir_bounds_env env = {.user = &user, .variable = variable_bounds, .load = load_bounds};
@@ -179,7 +179,8 @@ static iv bounds_of(lowered *f, ir_ref r, iv score) {
   return out.real;
 }
 
-/* The state that is the running maximum of reduction *red; -1: there is none, or it is not the only one. */
+/* Returns the state that is the running maximum of reduction *red; -1: there is no such state, or more than
+ * one. */
 static int running_maximum(lowered *f, const online_split *s, int *red) {
   int found = -1;
   *red = -1;
@@ -227,7 +228,7 @@ static void without_maximum(lowered *f, const online_split *s, int max, int red,
   for (int i = 0; i < num_state; i++) out->next[i] = root[roots++];
 }
 
-/* The epilogue of a row of four scores in two steps, with values of 1 and 3. */
+/* Builds the epilogue of a row of four scores in two steps, with values of 1 and 3. */
 static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail,
                     int n, ir_ref *result) {
   ir *g = f->g;
@@ -273,7 +274,7 @@ static prob_range range_of(const plan *p) {
 
 static bool in_range(iv x, prob_range allowed) { return x.lo >= allowed.least && x.hi <= allowed.most; }
 
-/* All P and the other summed terms. */
+/* Whether all P and the other summed terms are in range. */
 static bool all_in_range(lowered *f, const online_split *s, iv score) {
   const prob_range allowed = range_of(f->plan);
   bool ok = in_range(bounds_of(f, s->prob, score), allowed);
@@ -354,9 +355,9 @@ static void without_rescale(lowered *f, int max, online_split *out) {
   out->next[1 - max] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
 }
 
-/* A step is a softmax's if it has a maximum of scores and the sum of exp(score - maximum), which are also the
- * P, and if it can be split in two: update the maximum and rescale, then sum. In range, any number serves as
- * the maximum if the row's results agree. False: certainly no softmax. Otherwise it is one if the equations
+/* A softmax step has a maximum of scores and a sum of P = exp(score - maximum), and can be split in two:
+ * update the maximum and rescale, then sum. Any number within range may replace the maximum if the row's
+ * results agree. Returns false if the step is certainly not a softmax. Otherwise it is one if the equations
  * hold, and *max is its maximum. */
 static bool equate_softmax(lowered *f, equations *same, int *max) {
   ir *g = f->g;
@@ -397,7 +398,7 @@ luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
 
 /* ---- softmax ---- */
 
-/* A small relative error of the sum changes the row's results by as little. */
+/* Tests that a small relative error of the sum causes an equally small error of the row's results. */
 static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
@@ -412,7 +413,7 @@ static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *e
   return run_probe(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
 }
 
-/* P is exp(score - lse), and an element's gradient is a multiple of it. */
+/* Tests that P is exp(score - lse), and that an element's gradient is a multiple of P. */
 static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;

@@ -3,7 +3,8 @@
  * ALiBi's score is dot + slope * (kv - q). With kv = base + offset (contract/contract.cuh), slope * (base -
  * q) is one number per row of a thread in a tile, the shift, and each element costs one multiply-add with a
  * constant, dot + slope * offset. The online function applies a shift at the cost of a row: the maximum of
- * shifted scores is the shifted maximum, and in what is linear in a score it joins the terms of the row.
+ * shifted scores is the shifted maximum, and in expressions that are linear in a score it joins the terms of
+ * the row.
  */
 #include "gen/lower/lowering.h"
 

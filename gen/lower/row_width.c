@@ -1,7 +1,8 @@
-/* row_width.c: chooses how many channels move together where an input mod reads other elements of its row. */
+/* row_width.c: chooses the vector width of an input mod that reads other elements of its row. */
 #include "gen/lower/lowering.h"
 
-/* Does every vector of `width` channels come from one vector, its elements at the same places in each? */
+/* Whether every vector of `width` channels reads from a single vector, with the same permutation of elements
+ * in each. */
 static bool keeps_vectors(const row_tables *t, int width) {
   if (t->dim % width != 0) return false;
   for (int i = 0; i < t->count; i++)

@@ -1,11 +1,12 @@
-/* softcap_poly.c: the soft cap's polynomial fast path; and P that are sigmoids.
+/* softcap_poly.c: chooses the soft cap's polynomial fast path, and the fast path for P that are sigmoids.
  *
  * tanh takes an operation of the exp2 unit for each score. But a capped score is nearly always far below its
- * cap, where a polynomial is accurate. A kernel first tests whether all q.k of its tile are so small, at the
- * cost of one multiply-add each: whether their squares, or sums of them, are below softcap_poly_limit.
+ * cap, where a polynomial is accurate. A kernel first tests whether all q.k of its tile are small enough:
+ * whether their squares, or sums of squares, are below softcap_poly_limit. The test costs one multiply-add
+ * for each q.k.
  *
- * 1 / (1 + 2^-x) takes one more such operation, or four multiply-adds. Where scores are used only for P,
- * which are rounded to a half type, a kernel computes P from 2^x in that type, and makes the same test:
+ * 1 / (1 + 2^-x) takes one more such operation, or four multiply-adds. If scores are used only for P, which
+ * are rounded to a half type, a kernel computes P from 2^x in that type, after the same test:
  * templates/ops/half_sigmoid.cuh.
  */
 #include "gen/lower/lowering.h"

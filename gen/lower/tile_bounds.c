@@ -1,4 +1,4 @@
-/* tile_bounds.c: finds what tile_class bounds by interval arithmetic, and in which number types. */
+/* tile_bounds.c: finds the nodes that tile_class bounds by interval arithmetic, and their number types. */
 #include "gen/lower/lowering.h"
 
 int lowered_stat_of(const lowered *f, const ir_node *n) {
@@ -25,8 +25,8 @@ bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n) {
   return need;
 }
 
-/* A gradient's place that depends on q - kv by more than a sum may be the same for all distances of a tile,
- * but is of no use where the factor differs. The sm80 family does not test for it. */
+/* An index of a gradient that is a nonlinear function of q - kv may be the same for all distances of a tile.
+ * That helps only if the factor is the same, too. The sm80 family does not test for it. */
 static bool has_same_bucket(const lowered *f) {
   const derived_terms *terms = &f->sum[SUM_DISTANCE];
   for (int i = 0; i < terms->count; i++)
@@ -42,7 +42,7 @@ int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERM
   return n;
 }
 
-/* The nodes behind tile classes and places; and whether anything is bounded. */
+/* Collects the roots of tile classes and gradient indices; returns their number. */
 static int class_roots(const lowered *f, ir_ref root[LOWERED_MAX_BOUNDED]) {
   int n = 0;
   if (f->keep != IR_NONE) root[n++] = f->keep;
@@ -63,7 +63,7 @@ static bool uses_reals(const lowered *f, const ir_ref *root, int n) {
   return any;
 }
 
-/* A real number converted to an integer may be any. */
+/* Whether the node converts a real number to an integer, whose bounds are then unknown. */
 static bool is_rounded(const lowered *f, const ir_node *n) {
   return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
          ir_typeof(f->g, n->arg[n->nargs - 1]) == IR_REAL;

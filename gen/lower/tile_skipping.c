@@ -8,7 +8,7 @@
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-/* A long example problem: a few queries in its middle, and values of per-head loads. */
+/* A long example problem: a few queries in its middle, and several values of per-head loads. */
 enum { LENGTH = 32768, FIRST = LENGTH / 2, ROWS = 32, COLUMNS = 128, PLACES = 8, HEADS = 16 };
 typedef struct trial {
   const lowered *f;
@@ -61,7 +61,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
   return type == IR_REAL ? real_bounds(iv_point(t->loaded)) : integer_bounds(ivi_point(LENGTH));
 }
 
-/* Whether a tile would be skipped, if scores before score_mod lie within 8 of 0. */
+/* Whether a kernel would skip the tile if scores before score_mod lie within 8 of 0. */
 static bool leaves_out(trial *t, ir_bounds *scratch) {
   const double margin = 40;
   const ir_bounds_env env = {.user = t, .variable = variable_bounds, .load = load_bounds};
@@ -90,7 +90,7 @@ static bool falls(lowered *f) {
   return false;
 }
 
-/* Too many operations to bound: compiling them costs more than skipping saves. */
+/* Whether bounding the score takes so many operations that compiling them costs more than skipping saves. */
 static bool is_long(const lowered *f) {
   const uint32_t count = ir_count(f->g);
   bool *need = arena_array(f->a, count, sizeof *need);

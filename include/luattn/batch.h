@@ -1,5 +1,5 @@
 /* batch.h: describes the larger problem ("the whole") of which a call's q, k and v are a part. All layers of a step share it: one
- * handle serves forward and backward of any number of layers, specs, types and head dims (luattn_args.batch), on a GPU and on the CPU.
+ * handle serves forward and backward of any number of layers, specs, types and head dims (luattn_args.batch), on a GPU and the CPU.
  * Without a handle, the call's tensors are the whole, and its kernels contain no code for offsets.
  *
  *     the whole      q_len                     a call's q: q_offset .. q_offset + its length - 1
