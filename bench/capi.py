@@ -49,10 +49,6 @@ class Args(c.Structure):
             ("workspace_size", c.c_size_t),
             ("num_splits", c.c_int),
             ("skip", c.c_int),
-            ("cu_seqlens_q", c.c_void_p),
-            ("cu_seqlens_k", c.c_void_p),
-            ("max_seqlen_q", c.c_int),
-            ("max_seqlen_k", c.c_int),
             ("batch", c.c_void_p),
             ("num_threads", c.c_int),
         ]
@@ -64,6 +60,8 @@ class BatchOptions(c.Structure):
         [("struct_size", c.c_size_t), ("q_offset", c.c_int64), ("kv_offset", c.c_int64)]
         + [("q_offsets", c.c_void_p), ("kv_offsets", c.c_void_p)]
         + [(name, c.c_int64) for name in ("q_len", "kv_len", "head_offset", "heads", "heads_kv")]
+        + [("cu_seqlens_q", c.c_void_p), ("cu_seqlens_k", c.c_void_p)]
+        + [("max_seqlen_q", c.c_int64), ("max_seqlen_k", c.c_int64)]
     )
 
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/limits.h"
 #include "common/struct_size.h"
@@ -14,28 +15,84 @@ static luattn_status take_number(const char *name, int64_t value, int64_t most, 
                      most);
 }
 
-static luattn_status take_array(batch_offset *side, const DLTensor *t, luattn_error *err) {
+static luattn_status take_array(batch_array *out, const char *name, const char *axes, const DLTensor *t, luattn_error *err) {
+  *out = (batch_array){.name = name};
   if (t == NULL) return LUATTN_OK;
-  if (side->number != 0)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: is %" PRId64 ", and %s is given; leave the number 0",
-                       side->name, side->number, side->array_name);
   if (t->ndim != 1 || t->shape == NULL || t->shape[0] < 0)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected one axis: [batch]", side->array_name);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected one axis: [%s]", name, axes);
   if (t->dtype.code != kDLInt || t->dtype.bits != 32 || t->dtype.lanes != 1)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_batch_open: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected int32; convert it",
-                       side->array_name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
+                       name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
   if (t->strides != NULL && t->shape[0] > 1 && t->strides[0] != 1)
     return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has stride %" PRId64 ", expected 1; copy it",
-                       side->array_name, t->strides[0]);
+                       name, t->strides[0]);
   if (t->shape[0] > 0 && t->data == NULL)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: its data pointer is NULL; give it memory",
-                       side->array_name);
-  side->is_array = true;
-  side->count = t->shape[0];
-  side->array = *t;
-  side->array.strides = NULL;
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: its data pointer is NULL; give it memory", name);
+  out->is_given = true;
+  out->count = t->shape[0];
+  out->given = *t;
+  out->given.shape = out->given.strides = NULL;
   return LUATTN_OK;
+}
+
+static luattn_status take_arrays(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
+  static const char *const name[] = {"q_offsets", "kv_offsets", "cu_seqlens_q", "cu_seqlens_k"};
+  const DLTensor *const given[] = {o->q_offsets, o->kv_offsets, o->cu_seqlens_q, o->cu_seqlens_k};
+  for (int i = 0; i < BATCH_ARRAYS; ++i)
+    TRY(take_array(&batch->array[i], name[i], i < BATCH_CU_SEQLENS_Q ? "batch" : "batch + 1", given[i], err));
+  return LUATTN_OK;
+}
+
+static luattn_status take_offsets(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
+  static const char *const length[] = {"q_len", "kv_len"};
+  batch->offset[0] = (batch_offset){"q_offset", o->q_offset, o->q_len};
+  batch->offset[1] = (batch_offset){"kv_offset", o->kv_offset, o->kv_len};
+  for (int i = 0; i < 2; ++i) {
+    const batch_offset *side = &batch->offset[i];
+    const batch_array *array = &batch->array[BATCH_Q_OFFSETS + i];
+    TRY(take_number(side->name, side->number, INT32_MAX, err));
+    TRY(take_number(length[i], side->whole, INT32_MAX, err));
+    if (array->is_given && side->number != 0)
+      return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: is %" PRId64 ", and %s is given; leave the number 0",
+                         side->name, side->number, array->name);
+  }
+  return LUATTN_OK;
+}
+
+/* The name of a member of packed sequences that is given; NULL: none is. */
+static const char *given_of_packed(const luattn_batch *batch) {
+  for (int i = 0; i < 2; ++i)
+    if (batch->array[BATCH_CU_SEQLENS_Q + i].is_given) return batch->array[BATCH_CU_SEQLENS_Q + i].name;
+  for (int i = 0; i < 2; ++i)
+    if (batch->lengths[i].longest != 0) return batch->lengths[i].name;
+  return NULL;
+}
+
+static luattn_status take_lengths(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
+  batch->lengths[0] = (batch_lengths){"max_seqlen_q", o->max_seqlen_q, -1};
+  batch->lengths[1] = (batch_lengths){"max_seqlen_k", o->max_seqlen_k, -1};
+  const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q];
+  const char *given = given_of_packed(batch);
+  if (given == NULL) return LUATTN_OK;
+  for (int i = 0; i < 2; ++i) {
+    TRY(take_number(batch->lengths[i].name, batch->lengths[i].longest, INT32_MAX, err));
+    batch->has_longest[i] = batch->lengths[i].longest != 0;
+    if (!cu[i].is_given)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: is missing, and %s is given; packed sequences need cu_seqlens of both q "
+                         "and k, entries of equal lengths none of them",
+                         cu[i].name, given);
+    if (cu[i].count < 1)
+      return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has no elements, expected at least 1: [batch + 1]",
+                         cu[i].name);
+  }
+  if (cu[0].count != cu[1].count)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: cu_seqlens_k: has %" PRId64 " elements, and cu_seqlens_q %" PRId64
+                       "; both have one more than there are sequences",
+                       cu[1].count, cu[0].count);
+  return batch_read_lengths(batch, "luattn_batch_open", err);
 }
 
 static luattn_status take_heads(const luattn_batch_options *o, luattn_error *err) {
@@ -51,19 +108,12 @@ static luattn_status take_heads(const luattn_batch_options *o, luattn_error *err
 }
 
 static luattn_status fill(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
-  batch->side[0] = (batch_offset){.name = "q_offset", .array_name = "q_offsets", .number = o->q_offset, .whole = o->q_len};
-  batch->side[1] =
-      (batch_offset){.name = "kv_offset", .array_name = "kv_offsets", .number = o->kv_offset, .whole = o->kv_len};
   batch->head_offset = o->head_offset;
   batch->heads = o->heads;
   batch->heads_kv = o->heads_kv;
-  static const char *const length[] = {"q_len", "kv_len"};
-  for (int i = 0; i < 2; ++i) {
-    TRY(take_number(batch->side[i].name, batch->side[i].number, INT32_MAX, err));
-    TRY(take_number(length[i], batch->side[i].whole, INT32_MAX, err));
-  }
-  TRY(take_array(&batch->side[0], o->q_offsets, err));
-  TRY(take_array(&batch->side[1], o->kv_offsets, err));
+  TRY(take_arrays(o, batch, err));
+  TRY(take_offsets(o, batch, err));
+  TRY(take_lengths(o, batch, err));
   return take_heads(o, err);
 }
 
@@ -86,6 +136,71 @@ luattn_status luattn_batch_open(const luattn_batch_options *options, luattn_batc
 }
 
 void luattn_batch_close(luattn_batch *batch) { free(batch); }
+
+bool batch_is_packed(const luattn_batch *batch) { return batch != NULL && batch->array[BATCH_CU_SEQLENS_Q].is_given; }
+
+luattn_offsets batch_offsets(const luattn_batch *batch) {
+  if (batch == NULL) return LUATTN_OFFSET_NONE;
+  if (batch->array[BATCH_Q_OFFSETS].is_given || batch->array[BATCH_KV_OFFSETS].is_given) return LUATTN_OFFSET_ARRAYS;
+  for (int i = 0; i < 2; ++i)
+    if (batch->offset[i].number != 0 || batch->offset[i].whole != 0) return LUATTN_OFFSET_NUMBERS;
+  return batch->heads != 0 ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_NONE;
+}
+
+bool batch_on_host(const batch_array *array) { return array->is_given && array->given.device.device_type == kDLCPU; }
+
+int32_t batch_at(const batch_array *array, int64_t i) {
+  int32_t x;
+  memcpy(&x, (const char *)array->given.data + array->given.byte_offset + (size_t)i * sizeof x, sizeof x);
+  return x;
+}
+
+/* The longest sequence; or -1, and an error. */
+static int64_t read_longest(const batch_array *cu, const char *place, luattn_error *err) {
+  int64_t longest = 0;
+  if (batch_at(cu, 0) != 0) {
+    luattn_fail(err, LUATTN_INVALID, "%s: %s: begins with %d, expected 0", place, cu->name, batch_at(cu, 0));
+    return -1;
+  }
+  for (int64_t i = 0; i + 1 < cu->count; ++i) {
+    const int64_t length = (int64_t)batch_at(cu, i + 1) - batch_at(cu, i);
+    if (length < 0) {
+      luattn_fail(err, LUATTN_INVALID, "%s: %s: falls from %d to %d at sequence %" PRId64 ", expected values that never fall",
+                  place, cu->name, batch_at(cu, i), batch_at(cu, i + 1), i);
+      return -1;
+    }
+    if (length > longest) longest = length;
+  }
+  return longest;
+}
+
+luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_error *err) {
+  for (int i = 0; i < 2; ++i) {
+    const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q + i];
+    batch_lengths *lengths = &batch->lengths[i];
+    if (!batch_on_host(cu)) continue;
+    const int64_t longest = read_longest(cu, place, err);
+    if (longest < 0) return LUATTN_INVALID;
+    if (!batch->has_longest[i]) lengths->longest = longest;
+    if (longest > lengths->longest)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %" PRId64 ", and the longest sequence has %" PRId64 " rows; give its length, or 0",
+                         place, lengths->name, lengths->longest, longest);
+    lengths->total = batch_at(cu, cu->count - 1);
+  }
+  return LUATTN_OK;
+}
+
+size_t batch_array_room(const batch_array *array) { return ((size_t)array->count * sizeof(int32_t) + 255) / 256 * 256; }
+
+luattn_status luattn_batch_size(const luattn_batch *batch, size_t *size, luattn_error *err) {
+  fail_clear(err);
+  NEED(batch);
+  NEED(size);
+  *size = 0;
+  for (int i = 0; i < BATCH_ARRAYS; ++i)
+    if (batch_on_host(&batch->array[i])) *size += batch_array_room(&batch->array[i]);
+  return LUATTN_OK;
+}
 
 bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_heads *out, char *text, size_t size) {
   *out = (batch_heads){.heads = heads, .heads_kv = heads_kv};
@@ -112,26 +227,27 @@ bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_he
   return true;
 }
 
-bool batch_offset_ok(const batch_offset *side, int64_t batch, int64_t length, int64_t most, char *text, size_t size) {
-  const bool of_q = side->name[0] == 'q';
-  if (side->is_array && side->count != batch) {
+bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text, size_t size) {
+  const batch_offset *offset = &batch->offset[side];
+  const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];
+  if (array->is_given && array->count != entries) {
     snprintf(text, size, "batch: %s: has %" PRId64 " elements, expected %" PRId64 ", one for each batch entry",
-             side->array_name, side->count, batch);
+             array->name, array->count, entries);
     return false;
   }
-  if (side->whole > most) {
+  if (offset->whole > most) {
     snprintf(text, size,
              "batch: %s: is %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
              " alone; shorten it, or use smaller factors in the spec",
-             of_q ? "q_len" : "kv_len", side->whole, most);
+             side == 0 ? "q_len" : "kv_len", offset->whole, most);
     return false;
   }
-  const int64_t limit = side->whole != 0 ? side->whole : most;
-  if (side->number + length <= limit) return true;
+  const int64_t limit = offset->whole != 0 ? offset->whole : most;
+  if (offset->number + length <= limit) return true;
   snprintf(text, size,
            "batch: %s: is %" PRId64 ", and with %s's length of %" PRId64 " exceeds %s of %" PRId64 "; give a smaller offset%s",
-           side->name, side->number, of_q ? "q" : "k", length,
-           side->whole != 0 ? "the whole's length" : "the length up to which this spec's index arithmetic is exact", limit,
-           side->whole != 0 ? ", or a longer whole" : "");
+           offset->name, offset->number, side == 0 ? "q" : "k", length,
+           offset->whole != 0 ? "the whole's length" : "the length up to which this spec's index arithmetic is exact", limit,
+           offset->whole != 0 ? ", or a longer whole" : "");
   return false;
 }

@@ -6,20 +6,54 @@
 
 #include "common/fail.h"
 #include "luattn/batch.h"
+#include "luattn/compiler.h"
 
-/* An offset of one side, of queries or of keys. */
-typedef struct batch_offset {
-  const char *name, *array_name; /* "q_offset", "q_offsets" */
-  int64_t number, whole;         /* whole: the whole's length; 0: not given */
-  bool is_array;
-  DLTensor array; /* int32 [count] */
+/* The int32 arrays that a batch may have. Those of queries and of keys are neighbours, queries first. */
+typedef enum batch_array_name { BATCH_Q_OFFSETS, BATCH_KV_OFFSETS, BATCH_CU_SEQLENS_Q, BATCH_CU_SEQLENS_K, BATCH_ARRAYS } batch_array_name;
+
+typedef struct batch_array {
+  const char *name; /* "cu_seqlens_q" */
+  bool is_given;
+  DLTensor given;       /* int32 [count], without shape and strides */
   int64_t count;
+  const void *prepared; /* the copy in memory of device `device` that luattn_batch_prepare made, or NULL */
+  int device;
+} batch_array;
+
+/* The offset of the queries or of the keys; its array is in luattn_batch.array. */
+typedef struct batch_offset {
+  const char *name;      /* "q_offset" */
+  int64_t number, whole; /* whole: the whole's length; 0: not given */
 } batch_offset;
 
+/* The lengths of packed queries or keys. */
+typedef struct batch_lengths {
+  const char *name; /* "max_seqlen_q" */
+  int64_t longest;
+  int64_t total; /* the last value of cu_seqlens, if luattn has read it; otherwise -1 */
+} batch_lengths;
+
 struct luattn_batch {
-  batch_offset side[2]; /* of queries, of keys */
+  batch_array array[BATCH_ARRAYS];
+  batch_offset offset[2];   /* of queries, of keys */
+  batch_lengths lengths[2]; /* likewise */
+  bool has_longest[2];      /* max_seqlen is the caller's, not computed */
   int64_t head_offset, heads, heads_kv;
 };
+
+/* Each of these takes NULL for a call without a batch. */
+bool batch_is_packed(const luattn_batch *batch);
+luattn_offsets batch_offsets(const luattn_batch *batch); /* the kind of kernel that its offsets need */
+
+/* Value i of an array in host memory. */
+int32_t batch_at(const batch_array *array, int64_t i);
+bool batch_on_host(const batch_array *array);
+
+size_t batch_array_room(const batch_array *array); /* bytes in a batch's device memory, a multiple of 256 */
+
+/* Reads the cu_seqlens that are in host memory: checks their values, and finds totals and longest sequences. `place` starts the
+ * message: "luattn_batch_open". Errors: LUATTN_INVALID. */
+luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_error *err);
 
 /* Numbers of heads of the whole, as hooks see them. */
 typedef struct batch_heads {
@@ -29,8 +63,8 @@ typedef struct batch_heads {
 /* Computes them for a call of so many heads. *text: a message without its place. */
 bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_heads *out, char *text, size_t size);
 
-/* Whether a side of a call of `batch` entries with at most `length` positions fits; `most`: positions of a
- * whole. */
-bool batch_offset_ok(const batch_offset *side, int64_t batch, int64_t length, int64_t most, char *text, size_t size);
+/* Returns whether the offsets of side 0 (queries) or 1 (keys) suit a call of `entries` batch entries with at most `length` positions;
+ * `most`: the longest whole that the spec's index arithmetic allows. *text: a message without its place. */
+bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text, size_t size);
 
 #endif

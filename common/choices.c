@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "common/batch.h"
 #include "common/host.h"
 #include "common/struct_size.h"
 
@@ -17,24 +18,15 @@ luattn_status choices_take(const luattn_args *given, const char *place, luattn_a
                      inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
 }
 
-const char *choices_packed(const luattn_args *args) {
-  return args->cu_seqlens_q != NULL   ? "cu_seqlens_q"
-         : args->cu_seqlens_k != NULL ? "cu_seqlens_k"
-         : args->max_seqlen_q != 0    ? "max_seqlen_q"
-         : args->max_seqlen_k != 0    ? "max_seqlen_k"
-                                      : NULL;
-}
-
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
                                  luattn_error *err) {
   TRY(choices_take(given, place, out, err));
-  const char *first = choices_packed(out);
-  if (first == NULL) return LUATTN_OK;
+  if (!batch_is_packed(out->batch)) return LUATTN_OK;
   return luattn_fail(
       err, LUATTN_UNSUPPORTED,
-      "%s: %s: is given, and luattn_forward and luattn_launch alone take packed sequences yet; call it for each "
-      "sequence, and leave cu_seqlens NULL and max_seqlen 0",
-      place, first);
+      "%s: batch: has cu_seqlens_q, and luattn_forward and luattn_launch alone take packed sequences yet; call it for "
+      "each sequence, with a batch that has none",
+      place);
 }
 
 /* Within these limits the scale is a normal number, and both 1 / scale and scale * log2(e), which kernels use,

@@ -13,9 +13,6 @@ enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 3
 /* The caller's arguments as this version has them. Errors: LUATTN_INVALID; `place` starts the message. */
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
-/* The name of the first packed-sequence argument that is set; NULL: none is. */
-const char *choices_packed(const luattn_args *args);
-
 /* As choices_take, but refuses packed sequences: LUATTN_UNSUPPORTED. */
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
                                  luattn_error *err);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/batch.h"
+
 static uint64_t magnitude(int64_t x) { return x < 0 ? -(uint64_t)x : (uint64_t)x; }
 
 /* `broadcasts`: ignore axes of stride 0. */
@@ -51,7 +53,7 @@ void overlap_reach_text(const DLTensor *t, char *text, size_t size) {
 /* Spans [low, high); `first` is its first element. */
 typedef struct region {
   const char *kind, *name; /* "grad of input '", "slopes" */
-  const DLTensor *t;       /* NULL: the workspace */
+  const DLTensor *t;       /* NULL: without gaps: the workspace, arrays of a batch */
   uintptr_t first, low, high;
   bool is_output;
 } region;
@@ -103,8 +105,6 @@ static const struct {
     {"q", offsetof(luattn_args, q), {READ, READ}},
     {"k", offsetof(luattn_args, k), {READ, READ}},
     {"v", offsetof(luattn_args, v), {READ, READ}},
-    {"cu_seqlens_q", offsetof(luattn_args, cu_seqlens_q), {READ, READ}},
-    {"cu_seqlens_k", offsetof(luattn_args, cu_seqlens_k), {READ, READ}},
     {"o", offsetof(luattn_args, o), {WRITTEN, READ}},
     {"lse", offsetof(luattn_args, lse), {WRITTEN, READ}},
     {"saved", offsetof(luattn_args, saved), {WRITTEN, READ}},
@@ -116,7 +116,21 @@ static const struct {
     {"scalar_grads", offsetof(luattn_args, scalar_grads), {UNUSED, WRITTEN}},
 };
 
-enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 1 + 2 * 12 };
+enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 2 * BATCH_ARRAYS + 1 + 2 * 12 };
+
+/* The arrays of a batch, and their copies in device memory. */
+static int find_batch_arrays(const luattn_batch *batch, region *out) {
+  int n = 0;
+  for (int i = 0; i < BATCH_ARRAYS && batch != NULL; i++) {
+    const batch_array *array = &batch->array[i];
+    const uintptr_t size = (uintptr_t)array->count * sizeof(int32_t), prepared = (uintptr_t)array->prepared;
+    const uintptr_t given = (uintptr_t)array->given.data + (uintptr_t)array->given.byte_offset;
+    if (!array->is_given || size == 0) continue;
+    out[n++] = (region){"", array->name, NULL, given, given, given + size, false};
+    if (prepared != 0) out[n++] = (region){"", array->name, NULL, prepared, prepared, prepared + size, false};
+  }
+  return n;
+}
 
 static int find_regions(const luattn_args *args, bool is_forward, region out[MAX_REGIONS]) {
   int n = 0;
@@ -127,6 +141,7 @@ static int find_regions(const luattn_args *args, bool is_forward, region out[MAX
     if (use == UNUSED || !span(t, &out[n])) continue;
     out[n].kind = "", out[n].name = members[i].name, out[n++].is_output = use == WRITTEN;
   }
+  n += find_batch_arrays(args->batch, out + n);
   for (size_t i = 0; i < args->num_inputs && n + 3 <= MAX_REGIONS; i++) {
     const luattn_input *in = &args->inputs[i];
     if (span(in->tensor, &out[n]))

@@ -1,5 +1,6 @@
 #include "engine/cpu_device.h"
 
+#include "common/batch.h"
 #include "common/fail.h"
 #include "common/threads.h"
 #include "gen/compile/cpu_facts.h"
@@ -12,7 +13,7 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   char wrong[200];
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
-  if (args->cu_seqlens_q != NULL)
+  if (batch_is_packed(args->batch))
     return cpu_packed_forward(spec, &used, err); /* forward, as the plan has it */
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
 }

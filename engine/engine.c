@@ -208,11 +208,6 @@ static unsigned wants_of(const luattn_args *a) {
   return wants;
 }
 
-static luattn_offsets offsets_of(const luattn_batch *batch) {
-  if (batch == NULL) return LUATTN_OFFSET_NONE;
-  return batch->side[0].is_array || batch->side[1].is_array ? LUATTN_OFFSET_ARRAYS : LUATTN_OFFSET_NUMBERS;
-}
-
 static bool read_input_type(DLDataType t, uint64_t *out) {
   luattn_dtype dtype;
   static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
@@ -262,19 +257,11 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   luattn_args taken;
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
-  const char *of_packed = choices_packed(args);
-  const bool packed = of_packed != NULL;
+  const bool packed = batch_is_packed(args->batch);
   if (packed && e->cpu_relaxed)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "%s: %s: is given, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place,
-        of_packed);
-  if (packed && (args->cu_seqlens_q == NULL || args->cu_seqlens_k == NULL))
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "%s: %s: is missing, and %s is given; packed sequences need cu_seqlens and max_seqlen of both q "
-        "and k, a batch of equal lengths none of them",
-        place, args->cu_seqlens_q == NULL ? "cu_seqlens_q" : "cu_seqlens_k", of_packed);
+        "%s: batch: has cu_seqlens_q, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place);
   const DLTensor *tensor[] = {args->q, args->v};
   const int ndim = packed ? 3 : 4;
   for (int i = 0; i < 2; ++i)
@@ -283,7 +270,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
           err, LUATTN_INVALID,
           "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
           i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
-  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = offsets_of(args->batch)};
+  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = batch_offsets(args->batch)};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
@@ -297,7 +284,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
                          i == 0 ? "q" : "v", (long long)dim[i], most);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
-  key->lengths = packed ? luattn_lengths_of(pass, args->max_seqlen_q, args->max_seqlen_k)
+  key->lengths = packed ? luattn_lengths_of(pass, args->batch->lengths[0].longest, args->batch->lengths[1].longest)
                         : luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
   TRY(read_input_types(spec, place, args, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
@@ -403,9 +390,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->packed    ? "cu_seqlens_q"
-                       : key->offsets ? "batch"
-                                      : "inputs",
+                       key->packed || key->offsets ? "batch" : "inputs",
                        key->packed    ? "packed sequences"
                        : key->offsets ? "parts of a whole"
                                       : "inputs whose dtype is any");

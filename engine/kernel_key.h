@@ -13,7 +13,7 @@ typedef struct kernel_key {
   int head_dim, head_dim_v;
   unsigned wants; /* 0 in forward */
   luattn_lengths lengths;
-  bool packed;  /* luattn_args.cu_seqlens_q and _k are given */
+  bool packed;  /* luattn_args.batch has cu_seqlens */
   luattn_offsets offsets; /* what luattn_args.batch has */
   uint64_t input_types; /* luattn_target.input_types */
 } kernel_key;

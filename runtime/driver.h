@@ -63,6 +63,8 @@ enum {
   X(alloc, "cuMemAlloc_v2", (cu_pointer * ptr, size_t size))                                               \
   X(free, "cuMemFree_v2", (cu_pointer ptr))                                                                \
   X(copy_to_device, "cuMemcpyHtoD_v2", (cu_pointer dst, const void *src, size_t size))                     \
+  X(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                                          \
+    (cu_pointer dst, const void *src, size_t size, cu_stream stream))                                      \
   X(copy_to_host, "cuMemcpyDtoH_v2", (void *dst, cu_pointer src, size_t size))                             \
   X(stream_wait, "cuStreamSynchronize", (cu_stream stream))                                                \
   X(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                                     \

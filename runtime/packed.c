@@ -3,43 +3,32 @@
 
 #include <inttypes.h>
 
-#include "common/choices.h"
+#include "runtime/batch.h"
 
 static luattn_status refuse(const args_call *c) {
-  const char *given = choices_packed(c->args);
-  if (given == NULL) return LUATTN_OK;
-  return args_fail(
-      c, "%s: is given, and this image is for a batch of equal lengths; compile with luattn_target.packed",
-      given);
+  if (!batch_is_packed(c->args->batch)) return LUATTN_OK;
+  return args_fail(c, "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile with "
+                      "luattn_target.packed");
 }
 
-static luattn_status take_offsets(const args_call *c, const char *name, const DLTensor *t, int64_t count,
-                                  const int **out) {
-  const tensor_rule rule = {.name = name,
-                            .axes = "batch + 1",
-                            .ndim = 1,
-                            .shape = {count},
-                            .dtype = {kDLInt, 32, 1},
-                            .is_contiguous = true};
-  long long stride[4];
-  void *data;
-  TRY(args_tensor(c, &rule, t, stride, &data));
-  *out = data;
-  return LUATTN_OK;
-}
-
-/* Checks the longest sequence's length against the `total` rows. A caller may give an upper bound. */
-static luattn_status take_longest(const args_call *c, const char *name, int given, int64_t total, int *out) {
-  if (given < 0) return args_fail(c, "%s: is %d, expected 0 or more", name, given);
-  if (given == 0 && total > 0)
-    return args_fail(c, "%s: is 0, and there are %" PRId64 " rows; give the longest sequence's length", name,
+/* Takes the lengths of the queries (side 0) or keys (1), which have `total` rows. */
+static luattn_status take_lengths(const args_call *c, int side, int64_t total, const int **cu_seqlens, int *longest) {
+  const luattn_batch *batch = c->args->batch;
+  const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q + side];
+  const batch_lengths *lengths = &batch->lengths[side];
+  TRY(batch_array_take(c, cu, "batch + 1", cu->count, cu_seqlens));
+  if (lengths->total >= 0 && lengths->total != total)
+    return args_fail(c, "batch: %s: ends with %" PRId64 ", and there are %" PRId64 " rows; give the end of the last sequence",
+                     cu->name, lengths->total, total);
+  if (lengths->longest == 0 && total > 0)
+    return args_fail(c, "batch: %s: is 0, and there are %" PRId64 " rows; give the longest sequence's length", lengths->name,
                      total);
-  if (given > c->info->max_len)
+  if (lengths->longest > c->info->max_len)
     return args_fail(c,
-                     "%s: is %d, but this spec's index arithmetic is exact up to %" PRId64
+                     "batch: %s: is %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
                      " alone; shorten the sequences, or use smaller factors in the spec",
-                     name, given, c->info->max_len);
-  *out = given < total ? given : (int)total;
+                     lengths->name, lengths->longest, c->info->max_len);
+  *longest = (int)(lengths->longest < total ? lengths->longest : total);
   return LUATTN_OK;
 }
 
@@ -47,21 +36,16 @@ luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
   const luattn_args *a = c->args;
   LuattnParams *p = &params->dense;
   if (!c->info->packed) return refuse(c);
-  if (a->cu_seqlens_q == NULL || a->cu_seqlens_k == NULL)
-    return args_fail(
-        c, "%s: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]",
-        a->cu_seqlens_q == NULL ? "cu_seqlens_q" : "cu_seqlens_k");
-  if (a->cu_seqlens_q->ndim != 1 || a->cu_seqlens_q->shape == NULL || a->cu_seqlens_q->shape[0] < 1)
-    return args_fail(c, "cu_seqlens_q: expected one axis of at least 1 element: [batch + 1]");
-  const int64_t count = a->cu_seqlens_q->shape[0];
-  TRY(args_batch(c, "cu_seqlens_q", count - 1));
-  p->shape.batch = (int)(count - 1);
-  TRY(take_offsets(c, "cu_seqlens_q", a->cu_seqlens_q, count, &params->packed.cu_seqlens_q));
-  TRY(take_offsets(c, "cu_seqlens_k", a->cu_seqlens_k, count, &params->packed.cu_seqlens_k));
+  if (!batch_is_packed(a->batch))
+    return args_fail(c, "batch: %s, and this image is for packed sequences; give cu_seqlens_q and cu_seqlens_k",
+                     a->batch == NULL ? "is missing" : "has no cu_seqlens_q");
+  const int64_t entries = a->batch->array[BATCH_CU_SEQLENS_Q].count - 1;
+  TRY(args_batch(c, "cu_seqlens_q", entries));
+  p->shape.batch = (int)entries;
   params->packed.total_q = (int)a->q->shape[0];
   params->packed.total_k = (int)a->k->shape[0];
-  TRY(take_longest(c, "max_seqlen_q", a->max_seqlen_q, a->q->shape[0], &p->shape.q_len));
-  return take_longest(c, "max_seqlen_k", a->max_seqlen_k, a->k->shape[0], &p->shape.kv_len);
+  TRY(take_lengths(c, 0, a->q->shape[0], &params->packed.cu_seqlens_q, &p->shape.q_len));
+  return take_lengths(c, 1, a->k->shape[0], &params->packed.cu_seqlens_k, &p->shape.kv_len);
 }
 
 bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size) {

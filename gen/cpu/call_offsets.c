@@ -3,11 +3,11 @@
 #include "common/batch.h"
 #include "gen/cpu/cpu.h"
 
-static luattn_status check_array(const batch_offset *side, luattn_error *err) {
-  if (!side->is_array || side->array.device.device_type == kDLCPU) return LUATTN_OK;
+static luattn_status check_array(const batch_array *array, luattn_error *err) {
+  if (!array->is_given || batch_on_host(array)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,
                      "cpu: batch: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
-                     side->array_name, (int)side->array.device.device_type, (int)kDLCPU);
+                     array->name, (int)array->given.device.device_type, (int)kDLCPU);
 }
 
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err) {
@@ -19,19 +19,19 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
   p->head_offset = heads.offset, p->kv_head_offset = heads.offset_kv;
   p->whole_heads = heads.heads, p->whole_heads_kv = heads.heads_kv;
   for (int i = 0; i < 2 && p->part != NULL; i++) {
-    const batch_offset *side = &p->part->side[i];
-    if (!batch_offset_ok(side, p->batch, i == 0 ? p->q_len : p->kv_len, CPU_MAX_LEN, wrong, sizeof wrong))
+    if (!batch_offset_ok(p->part, i, p->batch, i == 0 ? p->q_len : p->kv_len, CPU_MAX_LEN, wrong, sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
-    TRY(check_array(side, err));
+    TRY(check_array(&p->part->array[BATCH_Q_OFFSETS + i], err));
   }
   return LUATTN_OK;
 }
 
 /* Clamped as in kernels (templates/ops/offsets.cuh). */
-static int64_t side_offset(const batch_offset *side, int b, int64_t length) {
-  if (!side->is_array) return side->number;
-  const int32_t *array = (const int32_t *)(const void *)((const char *)side->array.data + side->array.byte_offset);
-  const int64_t most = (side->whole != 0 ? side->whole : CPU_MAX_LEN) - length, given = array[b];
+static int64_t side_offset(const luattn_batch *batch, int side, int b, int64_t length) {
+  const batch_offset *offset = &batch->offset[side];
+  const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];
+  if (!array->is_given) return offset->number;
+  const int64_t most = (offset->whole != 0 ? offset->whole : CPU_MAX_LEN) - length, given = batch_at(array, b);
   return given < 0 ? 0 : given > most ? most : given;
 }
 
@@ -39,9 +39,9 @@ int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
   if (p->part == NULL) return 0;
   switch (axis) {
     case LUATTN_AXIS_Q:
-      return side_offset(&p->part->side[0], b, p->q_len);
+      return side_offset(p->part, 0, b, p->q_len);
     case LUATTN_AXIS_KV:
-      return side_offset(&p->part->side[1], b, p->kv_len);
+      return side_offset(p->part, 1, b, p->kv_len);
     case LUATTN_AXIS_H:
       return p->head_offset;
     case LUATTN_AXIS_HKV:
@@ -53,6 +53,6 @@ int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
 
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b) {
   const int64_t own = axis == LUATTN_AXIS_Q ? p->q_len : p->kv_len;
-  const int64_t whole = p->part != NULL ? p->part->side[axis == LUATTN_AXIS_Q ? 0 : 1].whole : 0;
+  const int64_t whole = p->part != NULL ? p->part->offset[axis == LUATTN_AXIS_Q ? 0 : 1].whole : 0;
   return whole != 0 ? whole : problem_offset(p, axis, b) + own;
 }

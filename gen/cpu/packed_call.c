@@ -1,43 +1,7 @@
 #include "gen/cpu/packed_call.h"
 
-#include <string.h>
-
+#include "common/batch.h"
 #include "gen/cpu/cpu.h"
-
-/* ---- offsets ---- */
-
-static int offset_at(const DLTensor *t, int64_t i) {
-  int32_t x;
-  memcpy(&x, (const char *)t->data + t->byte_offset + (size_t)i * sizeof x, sizeof x);
-  return x;
-}
-
-static luattn_status check_offsets(const char *name, const DLTensor *t, int64_t total, int longest,
-                                   luattn_error *err) {
-  const int64_t entries = t->shape[0] - 1;
-  if (offset_at(t, 0) != 0)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: cu_seqlens_%s: begins with %d, expected 0", name,
-                       offset_at(t, 0));
-  for (int64_t i = 0; i < entries; i++) {
-    const int64_t length = (int64_t)offset_at(t, i + 1) - offset_at(t, i);
-    if (length < 0)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "cpu: cu_seqlens_%s: falls from %d to %d at sequence %lld, expected offsets that never fall", name,
-          offset_at(t, i), offset_at(t, i + 1), (long long)i);
-    if (length > longest)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "cpu: max_seqlen_%s: is %d, and sequence %lld has %lld rows; give the longest sequence's length",
-          name, longest, (long long)i, (long long)length);
-  }
-  if (offset_at(t, entries) != total)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "cpu: cu_seqlens_%s: ends with %d, and there are %lld rows; give the end of the last sequence", name,
-        offset_at(t, entries), (long long)total);
-  return LUATTN_OK;
-}
 
 /* ---- one sequence's tensors ---- */
 
@@ -87,23 +51,41 @@ static const DLTensor *take_numbers(const DLTensor *whole, int first, int rows, 
   return &out->t;
 }
 
+/* Leaves one sequence's offsets in a copy of the batch. */
+static void take_entry(luattn_batch *batch, int entry) {
+  for (int i = 0; i < BATCH_ARRAYS; i++) {
+    batch_array *array = &batch->array[i];
+    if (!array->is_given) continue;
+    array->is_given = i < BATCH_CU_SEQLENS_Q;
+    array->given.byte_offset += (uint64_t)entry * sizeof(int32_t);
+    array->count = 1;
+  }
+}
+
+static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args, luattn_error *err) {
+  const int64_t total[] = {args->q->shape[0], args->k->shape[0]};
+  TRY(batch_read_lengths(batch, "cpu", err));
+  for (int i = 0; i < 2; i++)
+    if (batch->lengths[i].total != total[i])
+      return luattn_fail(err, LUATTN_INVALID,
+                         "cpu: %s: ends with %lld, and there are %lld rows; give the end of the last sequence",
+                         batch->array[BATCH_CU_SEQLENS_Q + i].name, (long long)batch->lengths[i].total, (long long)total[i]);
+  return LUATTN_OK;
+}
+
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  const int entries = (int)args->cu_seqlens_q->shape[0] - 1;
-  if (args->batch != NULL)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "cpu: batch: is given beside cu_seqlens_q, and packed sequences on the CPU take none yet; leave "
-        "it NULL");
-  TRY(check_offsets("q", args->cu_seqlens_q, args->q->shape[0], args->max_seqlen_q, err));
-  TRY(check_offsets("k", args->cu_seqlens_k, args->k->shape[0], args->max_seqlen_k, err));
+  luattn_batch now = *args->batch; /* its arrays may have changed since it was opened */
+  TRY(check_lengths(&now, args, err));
+  const batch_array *cu = &now.array[BATCH_CU_SEQLENS_Q];
+  const int entries = (int)cu->count - 1;
   for (int i = 0; i < entries; i++) {
-    const int q = offset_at(args->cu_seqlens_q, i), k = offset_at(args->cu_seqlens_k, i);
-    const int q_len = offset_at(args->cu_seqlens_q, i + 1) - q,
-              kv_len = offset_at(args->cu_seqlens_k, i + 1) - k;
+    const int q = batch_at(&cu[0], i), k = batch_at(&cu[1], i);
+    const int q_len = batch_at(&cu[0], i + 1) - q, kv_len = batch_at(&cu[1], i + 1) - k;
+    luattn_batch entry = now;
     luattn_args one = *args;
     part parts[6];
-    one.cu_seqlens_q = one.cu_seqlens_k = NULL;
-    one.max_seqlen_q = one.max_seqlen_k = 0;
+    take_entry(&entry, i);
+    one.batch = batch_offsets(&entry) != LUATTN_OFFSET_NONE ? &entry : NULL;
     one.q = take_rows(args->q, q, q_len, &parts[0]);
     one.k = take_rows(args->k, k, kv_len, &parts[1]);
     one.v = take_rows(args->v, k, kv_len, &parts[2]);

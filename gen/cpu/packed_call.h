@@ -5,8 +5,8 @@
 #include "luattn/compiler.h"
 
 /* Forward, with arguments of this version that a packed kernel's checks have passed (runtime/args.h), so that only what
- * these cannot see is checked: the offsets themselves. Errors: LUATTN_INVALID, LUATTN_NO_MEMORY; nothing is written
- * before the offsets are known to be right. */
+ * these cannot see is checked: the values of cu_seqlens. Errors: LUATTN_INVALID, LUATTN_NO_MEMORY; nothing is written
+ * before these values are known to be right. */
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
 #endif

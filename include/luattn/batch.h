@@ -1,7 +1,9 @@
-/* batch.h: describes the larger problem ("the whole") of which a call's q, k and v are a part. All layers of a step share it: one
- * handle serves forward and backward of any number of layers, specs, types and head dims (luattn_args.batch), on a GPU and the CPU.
- * Without a handle, the call's tensors are the whole, and its kernels contain no code for offsets.
+/* batch.h: what all layers of a step share: the lengths of packed sequences, and the offsets of a call whose q, k and v are a part of
+ * a larger problem ("the whole"). One handle serves forward and backward of any number of layers, specs, types and head dims
+ * (luattn_args.batch), on a GPU and the CPU. Without a handle, batch entries have equal lengths, the call's tensors are the whole,
+ * and its kernels contain no code for either.
  *
+ * Offsets
  *     the whole      q_len                     a call's q: q_offset .. q_offset + its length - 1
  *       |------------[=========]----|          a call's k, v: kv_offset ..
  *                    q_offset
@@ -11,12 +13,35 @@
  * the keys of a growing KV cache up to its own position. Inputs belong to the call: their axes b, h, hkv, q and kv have the sizes of
  * the call's tensors. A spec indexes them with positions and heads of the whole, and luattn subtracts the offsets.
  *
- * Thread safety: a luattn_batch is immutable, and may be used by several threads at once.
+ * Packed sequences
+ *     cu_seqlens_q   0      3        8 8       12          3 + 5 + 0 + 4 rows of four sequences
+ *                    [======|========||========]
+ *
+ *     q [total_q, heads, head_dim]      k [total_k, heads_kv, head_dim]        lse [heads, total_q]
+ *     o [total_q, heads, head_dim_v]    v [total_k, heads_kv, head_dim_v]      saved [num_saved, heads, total_q]
+ *
+ * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never affect a
+ * sequence, not even NaN. Only forward takes packed sequences so far.
+ *
+ * Arrays
+ * All arrays are int32 and contiguous. Kernels read arrays in device memory when they run, so a replayed CUDA graph uses their current
+ * contents; the host never reads them. Arrays in host memory serve the CPU directly; for a GPU, luattn_batch_prepare copies them:
+ *
+ *     luattn_batch_open(&options, &batch, &err);
+ *     luattn_batch_size(batch, &size, &err);                                         only if an array is in host memory
+ *     luattn_batch_prepare(batch, driver, device, memory, size, stream, &err);       and calls are on a GPU
+ *     args.batch = batch;                                                            for every layer, forward and backward
+ *     luattn_batch_close(batch);
+ *
+ * An array must outlive the calls that use it. Outputs must not overlap it.
+ *
+ * Thread safety: no other thread may use a batch during luattn_batch_prepare. Apart from that, a luattn_batch is immutable, and several
+ * threads may use it at once.
  */
 #ifndef LUATTN_BATCH_H
 #define LUATTN_BATCH_H
 
-#include "luattn/tensors.h"
+#include "luattn/runtime.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,22 +50,42 @@ extern "C" {
 typedef struct luattn_batch_options {
   size_t struct_size;
   int64_t q_offset, kv_offset;              /* at least 0 */
-  /* Or one offset for each batch entry: int32 [batch], contiguous, on the device of q, k and v; q_offset or kv_offset is then 0. The
-   * kernels read the arrays, so a replayed CUDA graph uses their current contents, and the arrays must outlive the launches. An
-   * offset below 0, or so large that offset + length exceeds the whole's length (or, if q_len or kv_len is 0, the limit
-   * luattn_kernel_description.max_len), is clamped to the nearest valid one without an error. */
+  /* Or one offset for each batch entry: [batch]; q_offset or kv_offset is then 0. An offset below 0, or so large that offset + length
+   * exceeds the whole's length (or, if q_len or kv_len is 0, the limit luattn_kernel_description.max_len), is clamped to the nearest
+   * valid one without an error. */
   const DLTensor *q_offsets, *kv_offsets;
   int64_t q_len, kv_len;                    /* of the whole; 0: offset + length, for each batch entry */
   int64_t head_offset;                      /* of query heads; if it is not 0, heads must be set */
   int64_t heads, heads_kv;                  /* of the whole. heads 0: the call's. heads_kv 0: from the call's ratio of heads to
                                              * heads_kv. A query head must read the same key head in the whole as in the call */
+  /* Packed sequences, or NULL: both or neither. [batch + 1]: sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and o,
+   * and likewise with cu_seqlens_k of k and v. The values start at 0, never decrease, and end at the totals, at most 2^30; a sequence
+   * may be empty. luattn checks these rules for arrays in host memory. In device memory it does not: kernels access memory out of
+   * bounds where values break them. */
+  const DLTensor *cu_seqlens_q, *cu_seqlens_k;
+  /* The length of the longest sequence, or an upper bound of it: every sequence gets the tiles of this length. 0: luattn computes it
+   * from cu_seqlens in host memory; with device memory, no sequence has rows. With device memory, a longer sequence is cut without
+   * an error: kernels compute only its first max_seqlen_q rows, from its first max_seqlen_k keys. */
+  int64_t max_seqlen_q, max_seqlen_k;
 } luattn_batch_options;
 
-/* Copies *options, but keeps only the addresses of q_offsets and kv_offsets. Errors: LUATTN_INVALID (names the option, its
+/* Copies *options, but keeps only the addresses of the arrays. Errors: LUATTN_INVALID (names the option, its
  * value and what is expected), LUATTN_NO_MEMORY. Each call checks what depends on its tensors, such as offset + length. */
 LUATTN_API luattn_status luattn_batch_open(const luattn_batch_options *options, luattn_batch **batch, luattn_error *err);
 LUATTN_API void luattn_batch_close(luattn_batch *batch); /* NULL is fine. Not before the last launch with it has
                                                           * returned */
+
+/* The number of bytes of device memory that luattn_batch_prepare needs; 0 if no array is in host memory. It depends only on the shapes of
+ * these arrays, so memory for the largest batch serves all. */
+LUATTN_API luattn_status luattn_batch_size(const luattn_batch *batch, size_t *size, luattn_error *err);
+
+/* Copies the arrays that are in host memory to `memory`, asynchronously on `stream`, so that later launches on this device can use them.
+ * `memory`: `size` bytes on this device, 256-byte aligned; it belongs to this batch alone and must outlive those launches. The copy may
+ * be captured into a CUDA graph: each replay copies the current contents of the host arrays without checking them, so the arrays
+ * must outlive the graph. Call it again after changing an array. Errors: LUATTN_INVALID (too little memory; values as in
+ * luattn_batch_open), LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver *driver, int device, void *memory, size_t size,
+                                              void *stream, luattn_error *err);
 
 #ifdef __cplusplus
 }

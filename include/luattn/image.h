@@ -93,7 +93,7 @@ typedef struct luattn_kernel_description {
   const luattn_scalar_info *scalars; /* sorted by name */
   int on_cpu;           /* 1: a kernel of an engine on the CPU (LUATTN_CPU). It has no code: arch, functions and members about tiles
                          * are 0; arguments follow the rules of `family` */
-  int packed;           /* 1: for packed sequences (luattn_args.cu_seqlens_q) */
+  int packed;           /* 1: for packed sequences (luattn_args.batch has cu_seqlens) */
   int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
 } luattn_kernel_description;
 

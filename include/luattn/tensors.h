@@ -7,6 +7,7 @@
  * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
  * Outputs must not overlap: not an output's own elements, and not an output with another tensor of the pass or the workspace.
  * Launches check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a shared first element.
+ * luattn/batch.h has the axes of packed sequences.
  * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
  * that reach beyond 64-bit addresses are an error.
  */
@@ -88,20 +89,8 @@ typedef struct luattn_args {
                                  * then added in order */
   int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its entries is LUATTN_ROLE_REACH). Affects
                                  * luattn_workspace_size */
-  /* Packed sequences (luattn_target.packed), only in forward, by an engine or a kernel. Set all four members or none. int32 [batch
-   * + 1] on the device, contiguous: sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q [total_q, heads, head_dim]
-   * and o [total_q, heads, head_dim_v], and the same of cu_seqlens_k in k [total_k, heads_kv, head_dim] and v [total_k, heads_kv,
-   * head_dim_v]. They begin with 0, never decrease and end with the totals. The CPU checks this; a GPU launch does not, because the
-   * host cannot read them, and wrong offsets make kernels read and write out of bounds. lse is [heads, total_q], saved [num_saved,
-   * heads, total_q]. A total is at most 2^30. Positions, lengths and masks are relative to each sequence, and b is its number; a
-   * sequence may be empty. Rows of one sequence never affect another, even if they are NaN. Outputs must not overlap these
-   * arrays. */
-  const DLTensor *cu_seqlens_q, *cu_seqlens_k;
-  int max_seqlen_q, max_seqlen_k; /* the longest sequence's length, or an upper bound; 0 if there are no rows. The launch has tiles
-                                   * for this length in every sequence. For a longer one, a GPU computes only the first
-                                   * max_seqlen_q rows, from the first max_seqlen_k keys, and reports no error, because the lengths
-                                   * are on the device */
-  const luattn_batch *batch;         /* the tensors are parts of a whole (luattn/batch.h); NULL: they are the whole */
+  const luattn_batch *batch;    /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the tensors are
+                                 * the whole */
   int num_threads;              /* On the CPU: the number of threads that compute, including the caller's, at most 1024. 0:
                                  * LUATTN_NUM_THREADS if set, else one per processor in the calling thread's affinity mask on an
                                  * engine (LUATTN_CPU), and 1 in luattn_cpu_forward and similar calls. A call starts its threads and

@@ -221,7 +221,6 @@ static void nan_scalar(spoiled *s) {
   s->c.args.scalars = s->scalars, s->c.args.num_scalars = 1;
 }
 static void scale(spoiled *s) { s->c.args.scale = 1e39; }
-static void packed(spoiled *s) { s->c.args.max_seqlen_q = 3; }
 static void threads(spoiled *s) { s->c.args.num_threads = -1; }
 static void wide(spoiled *s) { s->c.q.shape[3] = s->c.k.shape[3] = 512; }
 static void batches(spoiled *s) { s->c.q.shape[0] = 70000; }
@@ -259,7 +258,6 @@ static const struct refusal {
     {other_input, false, "input 'slope': the spec has no such input; did you mean 'slopes'?", LUATTN_INVALID},
     {nan_scalar, false, "forward of 'api': scalar 'cap': is nan, expected a number", LUATTN_INVALID},
     {scale, false, "forward of 'api': scale: is 1e+39, expected", LUATTN_INVALID},
-    {packed, false, "forward: cu_seqlens_q: is missing, and max_seqlen_q is given", LUATTN_INVALID},
     {threads, false, "forward: num_threads: is -1, expected 1 to 1024, or 0", LUATTN_INVALID},
     {wide, false, "forward: q: has head dim 512, expected 1 to 256", LUATTN_INVALID},
     {batches, false, "forward of 'api': q: has batch 70000, expected at most 65535; split the call",

@@ -26,9 +26,12 @@ typedef struct packed {
       o[TOTAL_Q][HEADS][DIM_V];
   float lse[HEADS][TOTAL_Q], saved[4][HEADS][TOTAL_Q], slopes[SEQUENCES][HEADS];
   int32_t ids[SEQUENCES], cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
-  int64_t shape[10][4];
-  DLTensor t[10];
+  int64_t shape[12][4];
+  DLTensor t[12];
   luattn_input inputs[2];
+  luattn_batch_options options;
+  luattn_batch *batch;
+  int32_t shifts[SEQUENCES], half_shifts[SEQUENCES]; /* offsets of queries and keys */
   luattn_args args;
 } packed;
 
@@ -47,6 +50,13 @@ static void fill(float *x, size_t bytes, unsigned state) {
     state = state * 1664525u + 1013904223u;
     x[i] = (float)(state >> 8) / (float)(1 << 23) - 1.0f;
   }
+}
+
+static void open_batch(packed *p) {
+  luattn_error err;
+  luattn_batch_close(p->batch);
+  api_ok(luattn_batch_open(&p->options, &p->batch, &err), &err);
+  p->args.batch = p->batch;
 }
 
 static packed *open_packed(const char *source) {
@@ -76,18 +86,19 @@ static packed *open_packed(const char *source) {
       .v = tensor(p, 4, p->v, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM_V}),
       .o = tensor(p, 5, p->o, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM_V}),
       .saved = tensor(p, 6, p->saved, false, 3, (int64_t[4]){(int64_t)info.num_saved, HEADS, TOTAL_Q}),
-      .cu_seqlens_q = tensor(p, 7, p->cu_q, true, 1, (int64_t[4]){SEQUENCES + 1}),
-      .cu_seqlens_k = tensor(p, 8, p->cu_k, true, 1, (int64_t[4]){SEQUENCES + 1}),
-      .max_seqlen_q = 70,
-      .max_seqlen_k = 80,
       .inputs = p->inputs,
       .num_inputs = 2};
+  p->options = (luattn_batch_options){.struct_size = sizeof p->options,
+                                      .cu_seqlens_q = tensor(p, 7, p->cu_q, true, 1, (int64_t[4]){SEQUENCES + 1}),
+                                      .cu_seqlens_k = tensor(p, 8, p->cu_k, true, 1, (int64_t[4]){SEQUENCES + 1})};
+  open_batch(p);
   if (info.has_lse) p->args.lse = tensor(p, 9, p->lse, false, 2, (int64_t[4]){HEADS, TOTAL_Q});
   return p;
 }
 
 static void close_packed(packed *p) {
   luattn_spec_free(p->spec);
+  luattn_batch_close(p->batch);
   free(p);
 }
 
@@ -117,7 +128,13 @@ static void compare_sequence(packed *p, int b) {
   slopes.data = p->slopes[b], slopes.shape = one;
   ids.data = &p->ids[b], ids.shape = one;
   const luattn_input inputs[] = {{"slopes", &slopes, NULL}, {"ids", &ids, NULL}};
+  const luattn_batch_options whole = {
+      .struct_size = sizeof whole, .q_offset = p->shifts[b], .kv_offset = p->shifts[b] / 2};
+  luattn_error err;
+  luattn_batch *batch;
+  api_ok(luattn_batch_open(&whole, &batch, &err), &err);
   const luattn_args args = {.struct_size = sizeof args,
+                            .batch = batch,
                             .q = &tq,
                             .k = &tk,
                             .v = &tv,
@@ -125,8 +142,8 @@ static void compare_sequence(packed *p, int b) {
                             .saved = &ts,
                             .inputs = inputs,
                             .num_inputs = 2};
-  luattn_error err;
   api_ok(luattn_cpu_forward(p->spec, &args, &err), &err);
+  luattn_batch_close(batch);
   for (int i = 0; i < q_len; i++)
     for (int h = 0; h < HEADS; h++) {
       assert_memory_equal(p->o[q + i][h], o[h][i], sizeof o[h][i]);
@@ -152,6 +169,22 @@ static void each_as_a_call_of_its_own(void **state) {
     close_packed(p);
   }
   luattn_engine_close(engine);
+}
+
+/* With offsets each is a part of a whole of its own. */
+static void offsets_of_each(void **state) {
+  (void)state;
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  packed *p = open_packed(SPEC("ids[b]", "score + 0.01 * (q_idx - kv_idx)"));
+  for (int b = 0; b < SEQUENCES; b++) p->shifts[b] = 6 * b + 2, p->half_shifts[b] = p->shifts[b] / 2;
+  p->options.q_offsets = tensor(p, 10, p->shifts, true, 1, (int64_t[4]){SEQUENCES});
+  p->options.kv_offsets = tensor(p, 11, p->half_shifts, true, 1, (int64_t[4]){SEQUENCES});
+  open_batch(p);
+  api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
+  for (int b = 0; b < SEQUENCES; b++) compare_sequence(p, b);
+  luattn_engine_close(engine);
+  close_packed(p);
 }
 
 /* b is the sequence's number: in scores, in the mask, and where classes of tiles are found. */
@@ -201,11 +234,16 @@ static void has_an_lse(void **state) {
 static void first_offset(packed *p) { p->cu_q[0] = 1; }
 static void falling(packed *p) { p->cu_k[2] = 4; }
 static void last_offset(packed *p) { p->cu_k[SEQUENCES] = TOTAL_K - 1; }
-static void too_long(packed *p) { p->args.max_seqlen_q = 69; }
-static void no_longest(packed *p) { p->args.max_seqlen_k = 0; }
-static void one_missing(packed *p) { p->args.cu_seqlens_k = NULL; }
-static void of_floats(packed *p) { p->t[7].dtype = (DLDataType){kDLFloat, 32, 1}; }
-static void on_gpu(packed *p) { p->t[8].device = (DLDevice){kDLCUDA, 0}; }
+static void too_long(packed *p) {
+  p->options.max_seqlen_q = 70;
+  open_batch(p);
+  p->cu_q[3] = 76;
+}
+static void on_gpu(packed *p) {
+  p->t[8].device = (DLDevice){kDLCUDA, 0};
+  p->options.max_seqlen_k = 80;
+  open_batch(p);
+}
 static void other_heads(packed *p) { p->shape[5][1] = 3; }
 
 static void wrong_offsets(void **state) {
@@ -215,13 +253,10 @@ static void wrong_offsets(void **state) {
     const char *words;
   } cases[] = {
       {first_offset, "cpu: cu_seqlens_q: begins with 1, expected 0"},
-      {falling, "cpu: cu_seqlens_k: falls from 5 to 4 at sequence 1, expected offsets that never fall"},
+      {falling, "cpu: cu_seqlens_k: falls from 5 to 4 at sequence 1, expected values that never fall"},
       {last_offset,
        "cpu: cu_seqlens_k: ends with 149, and there are 150 rows; give the end of the last sequence"},
-      {too_long, "cpu: max_seqlen_q: is 69, and sequence 2 has 70 rows; give the longest sequence's length"},
-      {no_longest, "forward of 'packed': max_seqlen_k: is 0, and there are 150 rows"},
-      {one_missing, "forward: cu_seqlens_k: is missing, and cu_seqlens_q is given"},
-      {of_floats, "forward of 'packed': cu_seqlens_q: has dtype float32, expected int32; convert it"},
+      {too_long, "cpu: max_seqlen_q: is 70, and the longest sequence has 71 rows; give its length, or 0"},
       {on_gpu, "forward of 'packed': cu_seqlens_k: is on CUDA device 0, and the engine is on the CPU"},
       {other_heads,
        "forward of 'packed': o: has shape [93, 3, 8], expected [93, 4, 8] = [total_q, heads, head_dim_v]"},
@@ -249,7 +284,7 @@ static void what_has_none(void **state) {
   api_refused(luattn_backward(engine, p->spec, &p->args, NULL, &err), LUATTN_UNSUPPORTED, &err,
               "target: packed: is 1, and backward has no packed sequences yet");
   api_refused(luattn_forward(relaxed, p->spec, &p->args, NULL, &err), LUATTN_UNSUPPORTED, &err,
-              "forward: cu_seqlens_q: is given, and cpu_relaxed is set, which takes no packed sequences yet; "
+              "forward: batch: has cu_seqlens_q, and cpu_relaxed is set, which takes no packed sequences yet; "
               "leave it 0");
   luattn_engine_close(engine);
   luattn_engine_close(relaxed);
@@ -257,7 +292,7 @@ static void what_has_none(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own), cmocka_unit_test(offsets_of_each),
                                      cmocka_unit_test(b_is_its_number), cmocka_unit_test(has_an_lse),
                                      cmocka_unit_test(wrong_offsets), cmocka_unit_test(what_has_none)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,8 +43,11 @@ static void sequences_are_compiled(const luattn_pack *pack) {
   tensor cu;
   problem_open(&p, LUATTN_FORWARD);
   tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
-  p.args.max_seqlen_q = p.args.max_seqlen_k = 70;
+  const luattn_batch_options sequences = {.struct_size = sizeof sequences, .cu_seqlens_q = &cu.t, .cu_seqlens_k = &cu.t,
+                                          .max_seqlen_q = 70, .max_seqlen_k = 70};
+  luattn_batch *batch;
+  if (luattn_batch_open(&sequences, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  p.args.batch = batch;
   p.q.t.ndim = p.v.t.ndim = 3;
   p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
   for (int never = 0; never <= 1; ++never)
@@ -58,11 +61,12 @@ static void sequences_are_compiled(const luattn_pack *pack) {
       assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
       if (never)
         assert_string_equal(err.message,
-                            "luattn_engine: cu_seqlens_q: is given, never_compile is set, and packs hold no "
+                            "luattn_engine: batch: is given, never_compile is set, and packs hold no "
                             "kernels for packed sequences; leave never_compile 0");
       luattn_engine_close(engine);
     }
   assert_int_equal(spec.compilations, 2);
+  luattn_batch_close(batch);
   problem_close(&p);
 }
 

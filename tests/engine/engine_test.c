@@ -107,6 +107,16 @@ static void keys(void **state) {
   problem_close(&p);
 }
 
+static luattn_batch *packed_batch(problem *p, tensor *cu, int longest) {
+  luattn_batch *batch;
+  luattn_error err;
+  tensor_set(p, cu, kDLInt, 32, 1, 2, 1, 1, 1);
+  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &cu->t, .cu_seqlens_k = &cu->t,
+                                        .max_seqlen_q = longest, .max_seqlen_k = longest};
+  if (luattn_batch_open(&options, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  return batch;
+}
+
 /* A call with cu_seqlens uses another kernel than one without, of the same spec. */
 static void packed_and_dense(void **state) {
   (void)state;
@@ -122,9 +132,8 @@ static void packed_and_dense(void **state) {
   assert_int_equal(last_target.packed, 0);
   assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
   assert_ptr_equal(dense, again);
-  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
-  p.args.max_seqlen_q = p.args.max_seqlen_k = 70;
+  luattn_batch *batch = packed_batch(&p, &cu, 70);
+  p.args.batch = batch;
   assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err),
                    LUATTN_INVALID);
   assert_non_null(strstr(
@@ -138,8 +147,8 @@ static void packed_and_dense(void **state) {
   assert_ptr_not_equal(packed, dense);
   assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
   assert_ptr_equal(packed, again);
-  p.args.cu_seqlens_q = p.args.cu_seqlens_k = NULL;
-  p.args.max_seqlen_q = p.args.max_seqlen_k = 0;
+  p.args.batch = NULL;
+  luattn_batch_close(batch);
   p.q.t.ndim = p.v.t.ndim = 4;
   p.q.shape[2] = as_it_was[0], p.v.shape[2] = as_it_was[1];
   assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
@@ -158,45 +167,17 @@ static void packed_lengths(void **state) {
   problem p;
   tensor cu;
   problem_open(&p, LUATTN_FORWARD);
-  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  p.args.cu_seqlens_q = p.args.cu_seqlens_k = &cu.t;
   p.q.t.ndim = p.v.t.ndim = 3;
   p.q.shape[0] = 1 << 20, p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
   const luattn_kernel *kernel;
   for (int longest = LUATTN_SHORT_MAX; longest <= LUATTN_SHORT_MAX + 1; ++longest) {
-    p.args.max_seqlen_q = p.args.max_seqlen_k = longest;
+    luattn_batch *batch = packed_batch(&p, &cu, longest);
+    p.args.batch = batch;
     assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err), LUATTN_OK);
     assert_int_equal(last_target.lengths, luattn_lengths_of(LUATTN_FORWARD, longest, longest));
+    luattn_batch_close(batch);
   }
   assert_int_equal(spec.compilations, 2);
-  luattn_engine_close(engine);
-  problem_close(&p);
-}
-
-/* Incomplete packed arguments are refused before anything is compiled. */
-static void packed_by_halves(void **state) {
-  (void)state;
-  luattn_engine *engine = open_engine();
-  luattn_spec spec = {.compilations = 0};
-  luattn_error err;
-  problem p;
-  tensor cu;
-  problem_open(&p, LUATTN_FORWARD);
-  tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  static const char *const messages[] = {
-      "forward: cu_seqlens_k: is missing, and cu_seqlens_q is given; packed sequences need",
-      "forward: cu_seqlens_q: is missing, and cu_seqlens_k is given",
-      "forward: cu_seqlens_q: is missing, and max_seqlen_q is given",
-      "forward: cu_seqlens_q: is missing, and max_seqlen_k is given"};
-  for (int i = 0; i < 4; ++i) {
-    p.args.cu_seqlens_q = i == 0 ? &cu.t : NULL;
-    p.args.cu_seqlens_k = i == 1 ? &cu.t : NULL;
-    p.args.max_seqlen_q = i == 2 ? 9 : 0;
-    p.args.max_seqlen_k = i == 3 ? -9 : 0;
-    assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
-    if (strstr(err.message, messages[i]) == NULL) fail_msg("'%s' lacks '%s'", err.message, messages[i]);
-  }
-  assert_int_equal(spec.compilations, 0);
   luattn_engine_close(engine);
   problem_close(&p);
 }
@@ -494,7 +475,6 @@ int main(void) {
       TEST(keys),
       TEST(packed_and_dense),
       TEST(packed_lengths),
-      TEST(packed_by_halves),
       TEST(two_classes_of_lengths),
       TEST(one_class_for_all_calls),
       TEST(tuned_tiles_may_be_left_out),

@@ -160,6 +160,9 @@ API cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t n) {
   void *const p = reinterpret_cast<void *>(to);
   return is_device(p, n) ? memcpy(p, from, n), 0 : INVALID_VALUE;
 }
+API cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t n, void *) {
+  return cuMemcpyHtoD_v2(to, from, n);
+}
 API cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t n) {
   const void *const p = reinterpret_cast<const void *>(from);
   return is_device(p, n) ? memcpy(to, p, n), 0 : INVALID_VALUE;

@@ -2,8 +2,8 @@
  * executes: each sequence gives the CPU's result for it alone. Sequences differ in length; some have no
  * queries, no keys, or neither. First all of them in one launch; then each in a launch of its own, with NaN
  * in all other rows, after which all other rows of O and lse are unchanged. Then all again, of which some are
- * longer than the call says: of these the first rows are computed, from the first keys. Finally a single row,
- * and rows without any key.
+ * longer than the call says: of these the first rows are computed, from the first keys. Then all with offsets,
+ * by arrays in host memory. Finally a single row, and rows without any key.
  *
  * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, ..
  */
@@ -20,6 +20,9 @@ enum { BATCH = 7, HEADS = 4, HEADS_KV = 2, MARGIN = 3 };
 static int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
 /* Next to nothing: one row in all, with strides that must not matter, and no keys at all. */
 static const int few_q_lens[][BATCH] = {{0, 0, 1}, {0, 70, 0, 0, 1}}, few_k_lens[][BATCH] = {{0, 0, 1}, {0}};
+
+/* Offsets of the sequences in larger ones. */
+static int32_t shift_q[BATCH] = {11, 3, 0, 100, 7, 2, 1}, shift_k[BATCH] = {40, 0, 9, 5, 1, 0, 2};
 
 static const char *const specs[] = {
     "return attention { block_mask = causal_bottom_right() }",
@@ -124,7 +127,7 @@ static DLTensor cpu_tensor(double *data, int64_t *shape, int64_t *strides, int n
 /* The largest differences of O and lse from the CPU's for a sequence. It runs as entry b of a batch, for
  * hooks that read b. */
 static void compare(const luattn_spec *spec, const problem *p, bool has_lse, bool has_slope, int sequence,
-                    int b, double *of_o, double *of_lse) {
+                    int b, bool shifted, double *of_o, double *of_lse) {
   const int first_q = ((int *)p->cu_q.host)[sequence], first_k = ((int *)p->cu_k.host)[sequence],
             nq = least(q_lens[sequence], p->longest_q), nk = least(k_lens[sequence], p->longest_k);
   int64_t qs[] = {b + 1, HEADS, nq, p->dim}, ks[] = {b + 1, HEADS_KV, nk, p->dim},
@@ -143,6 +146,10 @@ static void compare(const luattn_spec *spec, const problem *p, bool has_lse, boo
   DLTensor slope = p->slope.t;
   slope.data = p->slope.host, slope.device = (DLDevice){kDLCPU, 0}, slope.shape = ss;
   const luattn_input input = {.name = "slope", .tensor = &slope};
+  const luattn_batch_options options = {
+      .struct_size = sizeof options, .q_offset = shift_q[sequence], .kv_offset = shift_k[sequence]};
+  luattn_batch *batch = NULL;
+  if (shifted) need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of a sequence");
   const luattn_args args = {.struct_size = sizeof args,
                             .q = &q,
                             .k = &k,
@@ -150,8 +157,10 @@ static void compare(const luattn_spec *spec, const problem *p, bool has_lse, boo
                             .o = &o,
                             .lse = has_lse ? &lse : NULL,
                             .inputs = &input,
-                            .num_inputs = has_slope};
+                            .num_inputs = has_slope,
+                            .batch = batch};
   need(luattn_cpu_forward(spec, &args, &err) == LUATTN_OK, "cpu");
+  luattn_batch_close(batch);
   *of_o = *of_lse = 0;
   for (int h = 0; h < HEADS; ++h)
     for (int i = 0; i < nq; ++i) {
@@ -188,16 +197,37 @@ static bool left_alone(const problem *p, int only) {
   return true;
 }
 
+/* A batch whose arrays are in host memory, with offsets too, from sequence `first` on; `copies` gets its device memory. */
+static luattn_batch *open_shifted(const problem *p, luattn_batch_options options, int first, array *copies) {
+  int64_t entries = p->cu_q.shape[0] - 1, ends = p->cu_q.shape[0];
+  DLTensor cu_q = p->cu_q.t, cu_k = p->cu_k.t;
+  cu_q.data = (int *)p->cu_q.host + first, cu_k.data = (int *)p->cu_k.host + first;
+  cu_q.device = cu_k.device = (DLDevice){kDLCPU, 0};
+  cu_q.shape = cu_k.shape = &ends;
+  DLTensor offsets_q = cu_q, offsets_k = cu_k;
+  offsets_q.shape = offsets_k.shape = &entries;
+  offsets_q.data = shift_q + first, offsets_k.data = shift_k + first;
+  options.cu_seqlens_q = &cu_q, options.cu_seqlens_k = &cu_k;
+  options.q_offsets = &offsets_q, options.kv_offsets = &offsets_k;
+  luattn_batch *batch;
+  size_t size;
+  need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+  need(luattn_batch_size(batch, &size, &err) == LUATTN_OK && size > 0, "size of a batch");
+  make(copies, F32, 2, (int64_t[]){(int64_t)(size / 4), 1});
+  need(luattn_batch_prepare(batch, driver, 0, copies->device, size, NULL, &err) == LUATTN_OK, "prepare");
+  return batch;
+}
+
 /* O is at most about 1, except for retention without a decay, a sum of `kv` terms, which scales its
  * tolerance. */
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
-                  const char *family, int longest_q, int longest_k, int only) {
+                  const char *family, int longest_q, int longest_k, int only, bool shifted) {
   problem p;
   bool ok = true;
   const bool has_slope = strstr(specs[number], "slope") != NULL,
              retention = strstr(specs[number], "retention") != NULL,
              has_lse = !retention && strstr(specs[number], "sigmoid") == NULL;
-  draw_problem(&p, k, dim, dim_v, longest_q, longest_k, only);
+  draw_problem(&p, k, dim, dim_v, shifted ? INT32_MAX : longest_q, shifted ? INT32_MAX : longest_k, only);
   const luattn_input input = {.name = "slope", .tensor = &p.slope.t};
   luattn_args args = {.struct_size = sizeof args,
                       .q = &p.q.t,
@@ -206,11 +236,16 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
                       .o = &p.o.t,
                       .lse = has_lse ? &p.lse.t : NULL,
                       .inputs = &input,
-                      .num_inputs = has_slope,
-                      .cu_seqlens_q = &p.cu_q.t,
-                      .cu_seqlens_k = &p.cu_k.t,
-                      .max_seqlen_q = longest_q,
-                      .max_seqlen_k = longest_k};
+                      .num_inputs = has_slope};
+  luattn_batch_options options = {.struct_size = sizeof options,
+                                  .cu_seqlens_q = &p.cu_q.t,
+                                  .cu_seqlens_k = &p.cu_k.t,
+                                  .max_seqlen_q = longest_q,
+                                  .max_seqlen_k = longest_k};
+  array copies;
+  luattn_batch *batch = shifted ? open_shifted(&p, options, only < 0 ? 0 : only, &copies) : NULL;
+  if (!shifted) need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+  args.batch = batch;
   array saved, workspace;
   make(&saved, p.lse.k, 3, (int64_t[]){1, HEADS, p.total_q});
   send(&saved);
@@ -226,11 +261,11 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   fetch(&p.lse);
   for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b) {
     double of_o, of_lse;
-    compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, &of_o, &of_lse);
+    compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, shifted, &of_o, &of_lse);
     const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * (has_lse ? 1 : 64);
     if (of_o <= tolerance && of_lse <= (k == F64 ? 1e-12 : 2e-5)) continue;
-    fprintf(stderr, "FAILED: spec %d %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n",
-            number, family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance, of_lse);
+    fprintf(stderr, "FAILED: spec %d%s %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n",
+            number, shifted ? " with offsets" : "", family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance, of_lse);
     ok = false;
   }
   if (!left_alone(&p, only)) {
@@ -239,6 +274,7 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
     ok = false;
   }
   drop(&saved);
+  luattn_batch_close(batch);
   drop(&workspace);
   drop_problem(&p);
   return ok;
@@ -263,14 +299,16 @@ int main(int argc, char **argv) {
   for (int i = 0; i < NUM_SPECS; ++i)
     for (int d = 0; d < 2; ++d)
       for (int only = -1; only < BATCH && (d == 0 || i < 2); ++only)
-        failed += !check(engine, spec[i], i, (kind)k, dims[d][0], dims[d][1], argv[1], 130 + i, 200, only);
+        failed += !check(engine, spec[i], i, (kind)k, dims[d][0], dims[d][1], argv[1], 130 + i, 200, only, false);
   for (int i = 0; i < NUM_SPECS; ++i) /* shorter than two of the sequences of queries, and three of keys */
-    failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 50, 60, -1);
+    failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 50, 60, -1, false);
+  for (int i = 0; i < NUM_SPECS; ++i)
+    failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 0, 0, -1, true);
   for (int few = 0; few < 2; ++few) {
     memcpy(q_lens, few_q_lens[few], sizeof q_lens);
     memcpy(k_lens, few_k_lens[few], sizeof k_lens);
     for (int i = 0; i < NUM_SPECS; ++i)
-      failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 70, few == 0, -1);
+      failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 70, few == 0, -1, false);
   }
   luattn_engine_close(engine);
   for (int i = 0; i < NUM_SPECS; ++i) luattn_spec_free(spec[i]);

@@ -240,19 +240,19 @@ static void array_for_numbers(problem *p) {
 
 static const bad_case cases[] = {
     {LUATTN_FORWARD, batch_for_whole,
-     "batch: is given, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
+     "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
     {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length up to"},
     {LUATTN_BACKWARD, head_beyond_whole, "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
-     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 208 in luattn 0.1.0 "
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 184 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
-    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 204, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 180, expected sizeof(luattn_args)"},
     {LUATTN_BACKWARD, later_struct,
-     "backward: luattn_args: struct_size is 224, and byte 216 is set, which luattn 0.1.0 does not know: it "
-     "has 208; use "
+     "backward: luattn_args: struct_size is 200, and byte 192 is set, which luattn 0.1.0 does not know: it "
+     "has 184; use "
      "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
     {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
+#include "luattn/batch.h"
 #include "runtime/packed.h"
 #include "runtime/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
@@ -23,6 +24,7 @@ static luattn_driver *driver;
 typedef struct packed_problem {
   problem p;
   tensor cu_q, cu_k;
+  luattn_batch_options batch;
 } packed_problem;
 
 static void packed_resize(packed_problem *c, int sequences, int total_q, int total_k) {
@@ -55,13 +57,21 @@ static void packed_open(packed_problem *c, luattn_family family) {
   p->args.num_inputs = 1;
   p->args.dout = p->args.dlse = p->args.dq = p->args.dk = p->args.dv = p->args.scalar_grads = NULL;
   p->inputs[0].grad = NULL;
-  p->args.cu_seqlens_q = &c->cu_q.t;
-  p->args.cu_seqlens_k = &c->cu_k.t;
-  p->args.max_seqlen_q = LONGEST_Q;
-  p->args.max_seqlen_k = LONGEST_K;
+  c->batch = (luattn_batch_options){.struct_size = sizeof c->batch};
+  c->batch.cu_seqlens_q = &c->cu_q.t;
+  c->batch.cu_seqlens_k = &c->cu_k.t;
+  c->batch.max_seqlen_q = LONGEST_Q;
+  c->batch.max_seqlen_k = LONGEST_K;
 }
 
-static luattn_status launch(problem *p, luattn_error *err) {
+/* Opens the batch of the options, and gives it to the call. */
+static luattn_status open_batch(packed_problem *c, luattn_batch **batch, luattn_error *err) {
+  const luattn_status status = luattn_batch_open(&c->batch, batch, err);
+  c->p.args.batch = *batch;
+  return status;
+}
+
+static luattn_status launch_on(problem *p, luattn_error *err) {
   luattn_image *image = problem_image(p);
   luattn_kernel *kernel = NULL;
   luattn_error load_err;
@@ -70,6 +80,14 @@ static luattn_status launch(problem *p, luattn_error *err) {
   fake_reset(); /* loading zeroed what it allocated */
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
+  return status;
+}
+
+static luattn_status launch(packed_problem *c, luattn_error *err) {
+  luattn_batch *batch;
+  TRY(open_batch(c, &batch, err));
+  const luattn_status status = launch_on(&c->p, err);
+  luattn_batch_close(batch);
   return status;
 }
 
@@ -84,31 +102,29 @@ typedef struct bad_case {
 #define BEND(name, statement) \
   static void name(packed_problem *c) { statement; }
 
-BEND(no_cu_q, c->p.args.cu_seqlens_q = NULL)
-BEND(no_cu_k, c->p.args.cu_seqlens_k = NULL)
+BEND(no_cu_q, c->batch.cu_seqlens_q = NULL)
+BEND(no_cu_k, c->batch.cu_seqlens_k = NULL)
 BEND(cu_q_axes, c->cu_q.t.ndim = 2)
 BEND(cu_q_without_shape, c->cu_q.t.shape = NULL)
 BEND(cu_q_empty, c->cu_q.shape[0] = 0)
 BEND(cu_q_long_ints, c->cu_q.t.dtype.bits = 64)
 BEND(cu_q_floats, c->cu_q.t.dtype.code = kDLFloat)
 BEND(cu_q_stride, c->cu_q.strides[0] = 2)
-BEND(cu_q_on_cpu, c->cu_q.t.device.device_type = kDLCPU)
 BEND(cu_q_on_device_1, c->cu_q.t.device.device_id = 1)
 BEND(cu_q_null, c->cu_q.t.data = NULL)
 BEND(cu_q_unaligned, c->cu_q.t.byte_offset = 2)
 BEND(cu_k_axes, c->cu_k.t.ndim = 0)
 BEND(cu_k_count, c->cu_k.shape[0] = BATCH)
 BEND(cu_k_unsigned, c->cu_k.t.dtype.code = kDLUInt)
-BEND(cu_k_on_cpu, c->cu_k.t.device.device_type = kDLCPU)
 BEND(too_many, c->cu_q.shape[0] = c->cu_k.shape[0] = LUATTN_MAX_BATCH + 2)
-BEND(longest_q_negative, c->p.args.max_seqlen_q = -1)
-BEND(longest_k_negative, c->p.args.max_seqlen_k = INT32_MIN)
-BEND(longest_q_zero, c->p.args.max_seqlen_q = 0)
-BEND(longest_k_zero, c->p.args.max_seqlen_k = 0)
+BEND(longest_q_negative, c->batch.max_seqlen_q = -1)
+BEND(longest_k_negative, c->batch.max_seqlen_k = INT32_MIN)
+BEND(longest_q_zero, c->batch.max_seqlen_q = 0)
+BEND(longest_k_zero, c->batch.max_seqlen_k = 0)
 BEND(longest_q_inexact, c->p.info.max_len = LONGEST_Q - 1)
 BEND(longest_k_inexact, c->p.info.max_len = LONGEST_Q)
 BEND(no_q, c->p.args.q = NULL)
-BEND(no_cu, c->p.args.cu_seqlens_q = c->p.args.cu_seqlens_k = NULL)
+BEND(longest_q_alone, c->batch.cu_seqlens_q = c->batch.cu_seqlens_k = NULL)
 BEND(no_o, c->p.args.o = NULL)
 BEND(no_saved, c->p.args.saved = NULL)
 BEND(q_padded, c->p.q.t.ndim = 4)
@@ -141,32 +157,28 @@ BEND(workspace_on_cu_q,
 BEND(input_batch, (c->p.info.input[0].axis[0] = LUATTN_AXIS_B, c->p.slopes.shape[0] = BATCH + 1))
 
 static const bad_case cases[] = {
-    {no_cu_q,
-     "cu_seqlens_q: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]"},
-    {no_cu_k,
-     "cu_seqlens_k: is missing, and this image is for packed sequences; give an int32 tensor [batch + 1]"},
-    {cu_q_axes, "cu_seqlens_q: expected one axis of at least 1 element: [batch + 1]"},
-    {cu_q_without_shape, "cu_seqlens_q: expected one axis of at least 1 element"},
-    {cu_q_empty, "cu_seqlens_q: expected one axis of at least 1 element"},
-    {cu_q_long_ints, "cu_seqlens_q: has dtype int64, expected int32; convert it"},
-    {cu_q_floats, "cu_seqlens_q: has dtype float32, expected int32"},
-    {cu_q_stride, "cu_seqlens_q: axis 0 has stride 2, expected 1; it must be contiguous"},
-    {cu_q_on_cpu, "cu_seqlens_q: is in CPU memory, expected CUDA device 0"},
+    {no_cu_q, "luattn_batch_open: cu_seqlens_q: is missing, and cu_seqlens_k is given; packed sequences need cu_seqlens of both"},
+    {no_cu_k, "luattn_batch_open: cu_seqlens_k: is missing, and cu_seqlens_q is given"},
+    {cu_q_axes, "cu_seqlens_q: expected one axis: [batch + 1]"},
+    {cu_q_without_shape, "cu_seqlens_q: expected one axis: [batch + 1]"},
+    {cu_q_empty, "cu_seqlens_q: has no elements, expected at least 1: [batch + 1]"},
+    {cu_q_long_ints, "cu_seqlens_q: has DLPack dtype (code 0, 64 bits, 1 lanes), expected int32; convert it"},
+    {cu_q_floats, "cu_seqlens_q: has DLPack dtype (code 2, 32 bits, 1 lanes), expected int32"},
+    {cu_q_stride, "cu_seqlens_q: has stride 2, expected 1; copy it"},
     {cu_q_on_device_1, "cu_seqlens_q: is on CUDA device 1, but the kernel is loaded on device 0"},
     {cu_q_null, "cu_seqlens_q: its data pointer is NULL"},
     {cu_q_unaligned, "cu_seqlens_q: address 0x"},
-    {cu_k_axes, "cu_seqlens_k: has 0 axes, expected 1: [batch + 1]"},
-    {cu_k_count, "cu_seqlens_k: has shape [2], expected [3] = [batch + 1]"},
-    {cu_k_unsigned, "cu_seqlens_k: has dtype uint32, expected int32"},
-    {cu_k_on_cpu, "cu_seqlens_k: is in CPU memory, expected CUDA device 0"},
+    {cu_k_axes, "cu_seqlens_k: expected one axis: [batch + 1]"},
+    {cu_k_count, "cu_seqlens_k: has 2 elements, and cu_seqlens_q 3; both have one more than there are sequences"},
+    {cu_k_unsigned, "cu_seqlens_k: has DLPack dtype (code 1, 32 bits, 1 lanes), expected int32"},
     {too_many, "cu_seqlens_q: has batch 65536, expected at most 65535; split the call"},
-    {longest_q_negative, "max_seqlen_q: is -1, expected 0 or more"},
-    {longest_k_negative, "max_seqlen_k: is -2147483648, expected 0 or more"},
+    {longest_q_negative, "max_seqlen_q: is -1, expected 0 to 2147483647"},
+    {longest_k_negative, "max_seqlen_k: is -2147483648, expected 0 to 2147483647"},
+    {longest_q_alone, "luattn_batch_open: cu_seqlens_q: is missing, and max_seqlen_q is given"},
     {longest_q_zero, "max_seqlen_q: is 0, and there are 150 rows; give the longest sequence's length"},
     {longest_k_zero, "max_seqlen_k: is 0, and there are 170 rows; give the longest sequence's length"},
     {longest_q_inexact, "max_seqlen_q: is 90, but this spec's index arithmetic is exact up to 89 alone"},
     {longest_k_inexact, "max_seqlen_k: is 100, but this spec's index arithmetic is exact up to 90 alone"},
-    {no_cu, "cu_seqlens_q: is missing"},
     {no_q, "q: is missing"},
     {no_o, "o: is missing; give a tensor [total_q, heads, head_dim_v]"},
     {no_saved,
@@ -208,7 +220,7 @@ static void every_bad_argument_is_named(void **state) {
     packed_open(&c, LUATTN_SM80);
     cases[i].bend(&c);
     luattn_error err;
-    if (launch(&c.p, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
+    if (launch(&c, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
     if (strstr(err.message, cases[i].message) == NULL)
       fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(fake_num_events(), 0); /* nothing was put on the stream */
@@ -216,37 +228,150 @@ static void every_bad_argument_is_named(void **state) {
   }
 }
 
-/* An image for dense batches takes no packed arguments. */
-static void dense_images_refuse(void **state) {
+/* An image for entries of equal lengths takes no packed sequences, and the other way round. */
+static void images_refuse_the_other(void **state) {
   (void)state;
-  static const char *const names[] = {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"};
-  for (int i = 0; i < 4; ++i) {
-    problem p;
+  for (int packed = 0; packed <= 1; ++packed) {
+    packed_problem c;
     luattn_error err;
-    char message[128];
-    problem_open(&p, LUATTN_FORWARD);
-    if (i == 0) p.args.cu_seqlens_q = &p.slopes.t;
-    if (i == 1) p.args.cu_seqlens_k = &p.slopes.t;
-    if (i == 2) p.args.max_seqlen_q = -1;
-    if (i == 3) p.args.max_seqlen_k = 1;
-    assert_int_equal(launch(&p, &err), LUATTN_INVALID);
-    snprintf(
-        message, sizeof message,
-        "%s: is given, and this image is for a batch of equal lengths; compile with luattn_target.packed",
-        names[i]);
-    if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+    packed_open(&c, LUATTN_SM80);
+    if (packed) {
+      assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+      assert_non_null(strstr(err.message, "batch: is missing, and this image is for packed sequences; give cu_seqlens_q"));
+      c.batch = (luattn_batch_options){.struct_size = sizeof c.batch, .q_offset = 3};
+      assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+      assert_non_null(strstr(err.message, "batch: has no cu_seqlens_q, and this image is for packed sequences"));
+    } else {
+      problem_close(&c.p);
+      problem_open(&c.p, LUATTN_FORWARD);
+      tensor_set(&c.p, &c.cu_q, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
+      tensor_set(&c.p, &c.cu_k, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
+      assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+      assert_non_null(strstr(err.message, "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile "
+                                          "with luattn_target.packed"));
+    }
     assert_int_equal(fake_num_events(), 0);
-    problem_close(&p);
+    problem_close(&c.p);
   }
+}
+
+/* ---- arrays in host memory ---- */
+
+static int32_t host_q[] = {0, 90, TOTAL_Q}, host_k[] = {0, 70, TOTAL_K};
+
+static void to_host(packed_problem *c) {
+  c->cu_q.t.data = host_q, c->cu_k.t.data = host_k;
+  c->cu_q.t.device.device_type = c->cu_k.t.device.device_type = kDLCPU;
+  c->batch.max_seqlen_q = c->batch.max_seqlen_k = 0;
+}
+
+static LuattnOffsetParams filled(packed_problem *c);
+
+static void host_arrays_are_copied(void **state) {
+  (void)state;
+  packed_problem c;
+  luattn_error err;
+  luattn_batch *batch;
+  size_t size;
+  packed_open(&c, LUATTN_SM80);
+  to_host(&c);
+  assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: is in CPU memory, expected CUDA device 0; luattn_batch_prepare"));
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
+  assert_int_equal(size, 512);
+  void *memory;
+  assert_int_equal(luattn_device_alloc(driver, 0, size + 256, &memory, &err), LUATTN_OK);
+  char *const aligned = (char *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size - 1, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "luattn_batch_prepare: memory: has 511 bytes, expected 512; luattn_batch_size gives"));
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, NULL, size, NULL, &err), LUATTN_INVALID);
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned + 4, size, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "is not a multiple of 256 bytes"));
+  fake_fail("cuMemcpyHtoDAsync_v2", 1, 1);
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_CUDA);
+  assert_non_null(strstr(err.message, "copying cu_seqlens_q, 12 bytes, to "));
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
+  assert_memory_equal(aligned, host_q, sizeof host_q);
+  assert_memory_equal(aligned + 256, host_k, sizeof host_k);
+  const args_call call = {.info = &c.p.info, .args = &c.p.args, .multiprocessors = 132, .err = &err};
+  LuattnOffsetParams all;
+  if (args_fill(&call, &all) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_ptr_equal(all.packed.cu_seqlens_q, aligned);
+  assert_ptr_equal(all.packed.cu_seqlens_k, aligned + 256);
+  assert_int_equal(all.dense.shape.q_len, 90); /* the longest, which nobody gave */
+  assert_int_equal(all.dense.shape.kv_len, 100);
+  c.p.o.t.data = aligned; /* an output on the copy */
+  assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "is shared with cu_seqlens_q, 0x"));
+  luattn_batch_close(batch);
+  assert_int_equal(luattn_device_free(driver, 0, memory, &err), LUATTN_OK);
+  problem_close(&c.p);
+}
+
+static void host_values_are_checked(void **state) {
+  (void)state;
+  static const struct {
+    int32_t q[3];
+    int longest;
+    const char *message;
+  } bad[] = {{{1, 90, 150}, 0, "luattn_batch_open: cu_seqlens_q: begins with 1, expected 0"},
+             {{0, 90, 89}, 0, "luattn_batch_open: cu_seqlens_q: falls from 90 to 89 at sequence 1, expected values that never"},
+             {{0, 90, 150}, 89, "luattn_batch_open: max_seqlen_q: is 89, and the longest sequence has 90 rows"},
+             {{0, INT32_MIN, 150}, 0, "luattn_batch_open: cu_seqlens_q: falls from 0 to -2147483648 at sequence 0"},
+             {{0, 90, 149}, 0, "batch: cu_seqlens_q: is in CPU memory"}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    packed_problem c;
+    luattn_error err;
+    int32_t values[3];
+    packed_open(&c, LUATTN_SM80);
+    to_host(&c);
+    memcpy(values, bad[i].q, sizeof values);
+    c.cu_q.t.data = values;
+    c.batch.max_seqlen_q = bad[i].longest;
+    assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+    if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
+    problem_close(&c.p);
+  }
+}
+
+/* On the host the end of the last sequence is known, so that it is compared with the rows. */
+static void host_total_is_compared(void **state) {
+  (void)state;
+  packed_problem c;
+  luattn_error err;
+  luattn_batch *batch;
+  size_t size;
+  int32_t values[] = {0, 90, TOTAL_Q - 1};
+  void *memory;
+  packed_open(&c, LUATTN_SM80);
+  to_host(&c);
+  c.cu_q.t.data = values;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
+  assert_int_equal(luattn_device_alloc(driver, 0, size + 256, &memory, &err), LUATTN_OK);
+  void *const aligned = (void *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
+  assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 149, and there are 150 rows; give the end of the last"));
+  values[2] = TOTAL_Q, values[1] = -1;
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "luattn_batch_prepare: cu_seqlens_q: falls from 0 to -1 at sequence 0"));
+  luattn_batch_close(batch);
+  assert_int_equal(luattn_device_free(driver, 0, memory, &err), LUATTN_OK);
+  problem_close(&c.p);
 }
 
 /* ---- valid calls ---- */
 
-static LuattnOffsetParams filled(const packed_problem *c) {
+static LuattnOffsetParams filled(packed_problem *c) {
   luattn_error err;
+  luattn_batch *batch;
+  if (open_batch(c, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
   LuattnOffsetParams out;
   if (args_fill(&call, &out) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_batch_close(batch);
   return out;
 }
 
@@ -281,8 +406,8 @@ static void what_the_kernel_gets(void **state) {
     assert_int_equal(wanted[i].t->head, wanted[i].head);
     assert_int_equal(wanted[i].t->batch, 0);
   }
-  c.p.args.max_seqlen_q = 1 << 20; /* an upper bound will do */
-  c.p.args.max_seqlen_k = TOTAL_K + 1;
+  c.batch.max_seqlen_q = 1 << 20; /* an upper bound will do */
+  c.batch.max_seqlen_k = TOTAL_K + 1;
   const LuattnOffsetParams bound = filled(&c);
   assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
   assert_int_equal(bound.dense.shape.kv_len, TOTAL_K);
@@ -313,9 +438,9 @@ static void grids(void **state) {
       packed_open(&c, family);
       c.p.info.draws_tiles = family == LUATTN_SM90;
       packed_resize(&c, launches[i].sequences, launches[i].total_q, launches[i].total_k);
-      c.p.args.max_seqlen_q = launches[i].longest_q;
-      c.p.args.max_seqlen_k = launches[i].longest_k;
-      if (launch(&c.p, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
+      c.batch.max_seqlen_q = launches[i].longest_q;
+      c.batch.max_seqlen_k = launches[i].longest_k;
+      if (launch(&c, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
       unsigned blocks = 0;
       for (size_t e = 0; e < fake_num_events(); ++e)
         if (fake_get_event(e)->kind == FAKE_LAUNCH)
@@ -338,8 +463,8 @@ static void odd_strides_of_single_elements(void **state) {
     packed_resize(&c, 1, 1, 1);
     tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
     for (int i = 0; i < 4; ++i) all[i]->strides[0] = 3 - 2 * i;
-    c.p.args.max_seqlen_q = c.p.args.max_seqlen_k = 1;
-    if (launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    c.batch.max_seqlen_q = c.batch.max_seqlen_k = 1;
+    if (launch(&c, &err) != LUATTN_OK) fail_msg("%s", err.message);
     problem_close(&c.p);
   }
 }
@@ -355,12 +480,17 @@ static void workspace_by_shapes(void **state) {
   luattn_image *image = problem_image(&c.p);
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_OK);
   luattn_image_free(image);
-  tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.cu_q, &c.cu_k, &c.p.slopes};
-  for (int i = 0; i < 6; ++i) all[i]->t.data = NULL;
+  luattn_batch *batch;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.slopes};
+  for (int i = 0; i < 4; ++i) all[i]->t.data = NULL;
   if (luattn_workspace_size(kernel, &c.p.args, &size, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(size, 0);
-  c.p.args.max_seqlen_q = 0;
+  luattn_batch_close(batch);
+  c.batch.max_seqlen_q = 0;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_workspace_size(kernel, &c.p.args, &size, &err), LUATTN_INVALID);
+  luattn_batch_close(batch);
   assert_non_null(strstr(err.message, "max_seqlen_q: is 0"));
   luattn_kernel_unload(kernel);
   problem_close(&c.p);
@@ -374,7 +504,7 @@ static fake_map map_of(const LuattnTensorMap *map) {
   return m;
 }
 
-static LuattnTensorMaps maps_of(const packed_problem *c) {
+static LuattnTensorMaps maps_of(packed_problem *c) {
   luattn_error err;
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
   const LuattnOffsetParams all = filled(c);
@@ -431,8 +561,8 @@ static void descriptors(void **state) {
       packed_problem c;
       packed_open(&c, LUATTN_SM90);
       packed_resize(&c, 1, shapes[i].total_q, shapes[i].total_k);
-      c.p.args.max_seqlen_q = shapes[i].longest_q;
-      c.p.args.max_seqlen_k = shapes[i].longest_k;
+      c.batch.max_seqlen_q = shapes[i].longest_q;
+      c.batch.max_seqlen_k = shapes[i].longest_k;
       tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
       if (wide)
         for (int t = 0; t < 4; ++t) all[t]->strides[0] = (HEADS + 2 * HEADS_KV) * HEAD_DIM;
@@ -456,8 +586,8 @@ static void descriptors_of_nothing(void **state) {
   packed_problem c;
   packed_open(&c, LUATTN_SM90);
   packed_resize(&c, 3, 8, 0);
-  c.p.args.max_seqlen_q = 4;
-  c.p.args.max_seqlen_k = 4;
+  c.batch.max_seqlen_q = 4;
+  c.batch.max_seqlen_k = 4;
   const LuattnTensorMaps maps = maps_of(&c);
   assert_int_equal(map_of(&maps.q).size[3], 9);
   assert_memory_equal(&maps.k, &none, sizeof none);
@@ -467,7 +597,7 @@ static void descriptors_of_nothing(void **state) {
 
 BEND(k_backwards,
      (c->p.k.strides[0] = -HEADS_KV * HEAD_DIM, c->p.k.t.byte_offset = 2 * TOTAL_K * HEADS_KV * HEAD_DIM))
-BEND(k_near_zero, (c->p.k.t.data = (void *)4096, c->p.args.max_seqlen_k = TOTAL_K))
+BEND(k_near_zero, (c->p.k.t.data = (void *)4096, c->batch.max_seqlen_k = TOTAL_K))
 
 static void descriptors_that_cannot_be(void **state) {
   (void)state;
@@ -481,10 +611,10 @@ static void descriptors_that_cannot_be(void **state) {
     luattn_error err;
     packed_open(&c, LUATTN_SM90);
     bad[i].bend(&c);
-    assert_int_equal(launch(&c.p, &err), LUATTN_INVALID);
+    assert_int_equal(launch(&c, &err), LUATTN_INVALID);
     if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
     c.p.info.family = LUATTN_SM80;
-    if (launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (launch(&c, &err) != LUATTN_OK) fail_msg("%s", err.message);
     problem_close(&c.p);
   }
 }
@@ -504,7 +634,9 @@ static int close_all(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named),
-      cmocka_unit_test(dense_images_refuse),
+      cmocka_unit_test(images_refuse_the_other),
+                                     cmocka_unit_test(host_arrays_are_copied), cmocka_unit_test(host_values_are_checked),
+                                     cmocka_unit_test(host_total_is_compared),
       cmocka_unit_test(what_the_kernel_gets),
       cmocka_unit_test(grids),
       cmocka_unit_test(odd_strides_of_single_elements),

@@ -426,6 +426,15 @@ FAKE(cuMemcpyHtoD_v2)(cu_pointer dst, const void *src, size_t size) {
   return 0;
 }
 
+FAKE(cuMemcpyHtoDAsync_v2)(cu_pointer dst, const void *src, size_t size, cu_stream stream);
+FAKE(cuMemcpyHtoDAsync_v2)(cu_pointer dst, const void *src, size_t size, cu_stream stream) {
+  PLANNED("cuMemcpyHtoDAsync_v2");
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
+  memcpy((void *)(uintptr_t)dst, src, size);
+  (void)stream;
+  return 0;
+}
+
 FAKE(cuMemcpyDtoH_v2)(void *dst, cu_pointer src, size_t size);
 FAKE(cuMemcpyDtoH_v2)(void *dst, cu_pointer src, size_t size) {
   PLANNED("cuMemcpyDtoH_v2");

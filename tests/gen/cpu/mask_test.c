@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "luattn/batch.h"
 #include "tests/support/cpu_call.h"
 
 typedef struct place {
@@ -175,14 +176,21 @@ static void test_inputs(void **state) {
   assert_string_equal(err.message, "mask: batch 0, head 1: does not exist; there are 1 and 1");
   assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 0, 0, 64, class, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "mask: tile: is 0x64, expected sizes of at least 1");
-  c.args.cu_seqlens_k = &cut.t;
+  static int32_t cu[] = {0, 3};
+  int64_t two = 2;
+  const DLTensor cu_seqlens = {.data = cu, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
+  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &cu_seqlens, .cu_seqlens_k = &cu_seqlens};
+  luattn_batch *batch;
+  assert_int_equal(luattn_batch_open(&options, &batch, &err), LUATTN_OK);
+  c.args.batch = batch;
   static const char packed[] =
-      "mask: cu_seqlens_k: is given, and luattn_forward and luattn_launch alone take packed sequences yet; call it "
-      "for each sequence, and leave cu_seqlens NULL and max_seqlen 0";
+      "mask: batch: has cu_seqlens_q, and luattn_forward and luattn_launch alone take packed sequences yet; call it "
+      "for each sequence, with a batch that has none";
   assert_int_equal(luattn_mask_count(spec, &c.args, &kept, &err), LUATTN_UNSUPPORTED);
   assert_string_equal(err.message, packed);
   assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 0, 64, 64, class, &err), LUATTN_UNSUPPORTED);
   assert_string_equal(err.message, packed);
+  luattn_batch_close(batch);
   call_free(&c);
   tensor_free(&cut);
   luattn_spec_free(spec);
