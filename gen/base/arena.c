@@ -13,7 +13,7 @@ enum { FIRST_CHUNK = 16 * 1024, LARGEST_CHUNK = 1024 * 1024 };
 
 typedef struct chunk {
   struct chunk *next;
-  size_t size, used; /* of the whole allocation, this header included */
+  size_t size, used; /* of the whole allocation, including this header */
 } chunk;
 
 struct arena {

@@ -18,8 +18,9 @@ void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an ove
 void *arena_raw(arena *a, size_t count, size_t size);
 char *arena_copy(arena *a, const char *s, size_t n);    /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Whether any allocation was refused since the arena was opened. Code that goes on without what it could not
- * get relies on this check at the end: a result that is only worse for lack of memory must not be kept. */
+/* Whether any allocation was refused since the arena was opened. Code that continues after a refused
+ * allocation relies on this check at the end: a result that is worse only for lack of memory must not be
+ * cached. */
 bool arena_failed(const arena *a);
 const luattn_allocator *arena_allocator(const arena *a);
 

@@ -1,4 +1,5 @@
-/* hash.h: 128-bit content hash (XXH3) for cache keys, fed in labelled pieces so that no two inputs run together. */
+/* hash.h: 128-bit content hash (XXH3) for cache keys, fed in labelled pieces, so that different inputs cannot
+ * concatenate to the same bytes. */
 #ifndef LUATTN_GEN_HASH_H
 #define LUATTN_GEN_HASH_H
 

@@ -72,8 +72,8 @@ static luattn_status read_image(int fd, size_t size, luattn_image **image, entry
   return status;
 }
 
-/* O_NONBLOCK: a FIFO in the cache must not hang us. Opening fails on a symbolic link, which luattn does not
- * create. */
+/* O_NONBLOCK: opening a FIFO in the cache must not block. Opening fails on a symbolic link, which luattn does
+ * not create. */
 luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err) {
   *image = NULL;
@@ -85,7 +85,7 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   }
   struct stat st;
   luattn_status status = LUATTN_OK;
-  if (fstat(fd, &st) == 0) { /* otherwise it is neither used nor removed */
+  if (fstat(fd, &st) == 0) { /* if it fails, the file is neither used nor removed */
     if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES)
       *state = ENTRY_DAMAGED;
     else
@@ -131,8 +131,8 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
     luattn_image_free(*image);
     *image = NULL;
   }
-  /* If another process has just replaced the entry by a sound one, that one is removed: a lost entry costs
-   * only a compilation. */
+  /* If another process has just replaced the entry with a sound one, the sound one is removed: a lost entry
+   * costs only a compilation. */
   if (damaged) (void)remove(path); /* removes an empty directory; store reports any other */
   return LUATTN_OK;
 }
@@ -244,7 +244,7 @@ bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, ch
   snprintf(path, path_size, "%s", name);
   const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
   text[0] = '\0';
-  if (fd < 0) return errno == ELOOP; /* a link is not ours: present, but not sound */
+  if (fd < 0) return errno == ELOOP; /* luattn creates no links: the file exists, but is not sound */
   const ssize_t got = read_all(fd, (unsigned char *)text, size - 1);
   text[got > 0 ? got : 0] = '\0';
   close(fd);

@@ -21,8 +21,8 @@ bool cache_parse_size(const char *text, size_t *bytes);
 luattn_status cache_limit(size_t *bytes, luattn_error *err);
 
 /* *image = NULL if there is no sound entry. A damaged entry is removed, and so is one whose source_hash is
- * not {key.lo, key.hi} (it was stored under another name) and an empty directory in its place; a directory
- * that is not empty stays, and store reports it. Fails only on out of memory. */
+ * not {key.lo, key.hi} (it was renamed or copied from another entry) and an empty directory in its place; a
+ * directory that is not empty stays, and store reports it. Fails only on out of memory. */
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err);
 
 /* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only
@@ -30,8 +30,8 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
 luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
                           size_t warning_size, luattn_error *err);
 
-/* Keeps a source that NVRTC refused next to its image's path, where prune and clear find it. path[size] gets
- * its name; empty if it could not be written. */
+/* Keeps a source that NVRTC refused next to the path of its image, where prune and clear remove it.
+ * path[size] gets its name; empty if it could not be written. */
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size);
 
 /* Tuning records: small texts next to the images, which clear removes and prune keeps. The caller interprets

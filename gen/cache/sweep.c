@@ -54,7 +54,7 @@ static luattn_status visit_folder(const char *dir, const char *folder, visit *ca
   snprintf(path, sizeof path, "%s/%s", dir, folder);
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
-    return LUATTN_OK; /* gone, or not ours */
+    return LUATTN_OK; /* removed meanwhile, or not owned by the cache */
   DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
   if (d == NULL) {
     const int error = errno;
@@ -126,7 +126,7 @@ static luattn_status remove_file(const char *path, luattn_error *err) {
 
 static luattn_status clear_file(void *user, const char *path, const cached_file *file, luattn_error *err) {
   if (is_in_use(file)) return LUATTN_OK;
-  if (file->is_folder) { /* its contents are not the cache's */
+  if (file->is_folder) { /* the cache does not own its contents */
     *(size_t *)user += rmdir(path) == 0;
     return LUATTN_OK;
   }
@@ -171,7 +171,7 @@ static int by_use(const void *a, const void *b) {
   return strcmp(x->name, y->name);
 }
 
-/* If there is more than `over`, removes the least recently used until `down_to` is left. */
+/* If the entries exceed `over` bytes, removes the least recently used until `down_to` bytes are left. */
 static luattn_status prune(const char *dir, size_t over, size_t down_to, size_t *removed, luattn_error *err) {
   file_list list = {.file = NULL};
   size_t count = 0;

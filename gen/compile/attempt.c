@@ -3,7 +3,7 @@
 #include "gen/compile/fill_manifest.h"
 #include "gen/emit/emit.h"
 
-/* Warns of what a launch will refuse at common lengths. */
+/* Warns if launches at common lengths will be refused. */
 static const char *length_fact(const compilation *c) {
   if (c->at.lowered->max_len >= 1 << 24) return "";
   return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
@@ -62,7 +62,8 @@ bool attempt_next_tiles(compilation *c) {
   return plan_alternative(c->a, &c->spec, &c->target, p->softcap_poly, p->rank + 1, &c->at.plan);
 }
 
-/* Prefetches take addresses, of which the sm80 backward has as many with one stage as with two. */
+/* Whether two plans spill alike. The sm80 backward keeps as many prefetch addresses with one stage as with
+ * two. */
 static bool spill_alike(const plan *a, const plan *b) {
   luattn_tiles x = plan_tiles(a), y = plan_tiles(b);
   if (a->family != b->family) return false;

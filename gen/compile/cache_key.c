@@ -39,7 +39,7 @@ static void add_spec(hasher *h, const compilation *c, bool with_lines) {
     hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
 }
 
-/* Drops gradients that the spec does not have, so that they make no difference. */
+/* Drops gradients that the spec does not have, so that they do not change the key. */
 static unsigned effective_wants(const compilation *c) {
   unsigned wants = c->at.plan.wants;
   bool has_inputs = false;
@@ -71,7 +71,7 @@ static const char *base_name(const char *path) {
   return slash != NULL ? slash + 1 : path;
 }
 
-/* What goes into an image besides the IR, or into the text that it is made from. */
+/* Adds the declarations that affect an image besides the IR. */
 static void add_declarations(hasher *h, const traced_spec *t) {
   const char *file = base_name(t->file);
   hasher_add(h, "file", file, strlen(file));

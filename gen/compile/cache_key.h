@@ -5,16 +5,15 @@
 #include "gen/base/hash.h"
 #include "gen/compile/compilation.h"
 
-/* The key of an image: a hash of the spec's IR, inputs and scalars, the target with its defaults, the
- * build of the generator, the templates and NVRTC; known before anything is planned. c->at.plan is
- * started, c->nvrtc is found. one_code: the key of an image that would have two codes, but for
- * luattn_target.one_code. */
+/* Computes the key of an image: a hash of the spec's IR, inputs and scalars, the target with its defaults,
+ * the build of the generator, the templates and NVRTC. Needs c->at.plan started and c->nvrtc found, but no
+ * tiles. one_code: luattn_target.one_code, if the image would otherwise have two cubins. */
 luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luattn_error *err);
 
-/* The origin: a hash of what is compiled, except for the plan's numbers. Measurements with another origin do
- * not apply. */
+/* Computes the origin: a hash of all that is compiled except the plan's numbers. Measurements with another
+ * origin do not apply. */
 luattn_status cache_key_origin(const compilation *c, hash128 *origin, luattn_error *err);
-/* keys[lengths], for each of luattn_lengths: what a tuning record is about. */
+/* keys[lengths], for each of luattn_lengths: the keys of tuning records. */
 luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_error *err);
 
 #endif

@@ -6,7 +6,7 @@
 #include "common/struct_size.h"
 #include "gen/analysis/mod_rows.h"
 
-/* Programs that compile only forward learn at once that backward will not work. */
+/* Notes that the spec has no backward, so that programs that compile only forward learn it at once. */
 static const char *backward_note(const compilation *c) {
   const char *missing = c->spec.derived.missing;
   return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
@@ -19,7 +19,7 @@ static luattn_status resolve_rows(compilation *c, luattn_error *err) {
   return mod_rows_resolve(c->a, &c->spec, dim, dim_v, err);
 }
 
-/* Gives each input of any type the one that the target says. */
+/* Gives each input of any type the type from the target. */
 static luattn_status resolve_types(compilation *c, luattn_error *err) {
   for (int i = 0; i < c->spec.traced.num_inputs; i++) {
     luattn_input_info *in = &c->spec.traced.input[i];

@@ -10,10 +10,10 @@
 #include "gen/plan/plan.h"
 #include "gen/spec.h"
 
-/* One choice of tiles, as far as it has come: planned, lowered, printed. */
+/* One choice of tiles and its stages so far: planned, lowered, printed. */
 typedef struct attempt {
   plan plan;
-  const lowered *lowered;         /* made for the plan; NULL: not yet */
+  const lowered *lowered;         /* lowered for the plan; NULL: not yet */
   const char *spec_text, *config; /* spec.cuh, config.cuh */
   const char *why;                /* one fact a line: the plan's reasons, and those of later stages */
   image_manifest info;         /* the manifest, complete except for registers and the hash */
@@ -21,8 +21,8 @@ typedef struct attempt {
 
 typedef struct compilation {
   arena *a;
-  arena *second;        /* for the second run of NVRTC, in whose thread the caller's allocator is never
-                         * called; NULL: none */
+  arena *second;        /* for the second thread that runs NVRTC, which must not call the caller's allocator;
+                         * NULL: none */
   const traced_spec *given; /* the caller's, as loaded */
   const ir *loaded;         /* its IR */
   luattn_spec spec;     /* the caller's, with a clone of the IR to build in */
@@ -32,9 +32,9 @@ typedef struct compilation {
   int num_templates;
   nvrtc_search search;
   nvrtc_file nvrtc;      /* its last candidate, after compilation_find_nvrtc */
-  bool nvrtc_is_useless; /* it could not be loaded, or not used for the target */
+  bool nvrtc_is_useless; /* the library could not be loaded, or does not suit the target */
   attempt at;
-  const char *note; /* lines about this run, which go into no image, or "" */
+  const char *note; /* lines about this run, which are not stored in the image, or "" */
   image_plan planned; /* how the image was planned, without the note */
 } compilation;
 
@@ -45,8 +45,8 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
 void compilation_close(compilation *c); /* NULL is fine */
 /* Fills c->nvrtc, unless it is filled already. */
 luattn_status compilation_find_nvrtc(compilation *c, luattn_error *err);
-/* LUATTN_NO_MEMORY if any allocation failed so far: a stage may have gone on without, and its source would
- * not be the spec's. */
+/* LUATTN_NO_MEMORY if any allocation failed so far: a stage may have continued without the memory, and its
+ * output would then not match the spec. */
 luattn_status compilation_memory(const compilation *c, luattn_error *err);
 /* Adds a line to c->note. NULL: out of memory, which the return value reports. */
 luattn_status compilation_note(compilation *c, const char *line, luattn_error *err);

@@ -36,8 +36,8 @@ typedef struct compile_call {
   luattn_compile_report *report;
 } compile_call;
 
-/* Compiles with the next NVRTC of `search`, which is kept in it. *next: it did not work, and there may be
- * another. Not inlined, to keep the frame small. */
+/* Compiles with the next NVRTC of `search`, which owns it. Sets *next if this NVRTC failed and another one
+ * may exist. Not inlined, to keep the frame small. */
 __attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search,
                                                             bool *next, luattn_image **image,
                                                             luattn_compile_report *report,

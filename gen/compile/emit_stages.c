@@ -32,7 +32,7 @@ static void print(compilation *c, text *out, const roots *r) {
   ir_print(t->g, out, r->ref, r->name, r->n, inputs);
 }
 
-enum { RUNS = 8 }; /* of a permutation that are shown */
+enum { RUNS = 8 }; /* the most runs of a permutation that are printed */
 
 /* "# query_mod: read[0] is x[d + 32] for d < 32, x[d - 32] for d < 64" */
 static void print_row(text *out, const char *name, const row_tables *rows) {

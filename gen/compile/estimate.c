@@ -62,7 +62,7 @@ static bool has_role(const image_manifest *m, luattn_role role) {
   return false;
 }
 
-/* The work counter of kv tiles, and the numbers of q tiles. */
+/* Counts the work counter of kv tiles and the counters of q tiles. */
 static double counters(const image_manifest *m, const sizes *s, bool dq) {
   const bool sm90 = m->family == LUATTN_SM90;
   double bytes = 0;
@@ -83,7 +83,7 @@ static bool in_any_order(const luattn_input_info *in, const sizes *s) {
   return pairs_in_any_order(in, &all);
 }
 
-/* Exact sums of a deterministic backward. */
+/* Counts the exact sums of a deterministic backward. */
 static double ordered(const image_manifest *m, const sizes *s) {
   double bytes = 0, elements = m->wants & LUATTN_WANT_SCALARS ? m->num_scalars : 0;
   for (uint32_t i = 0; i < m->num_inputs; i++)
@@ -92,7 +92,7 @@ static double ordered(const image_manifest *m, const sizes *s) {
   return bytes + elements * 8 * workspace_limbs((int)s->real);
 }
 
-/* Norms and the tile bitmap, where tiles in which P vanishes are skipped. */
+/* Counts norms and the tile bitmap, if tiles in which P vanishes are skipped. */
 static double visits(const image_manifest *m, const sizes *s) {
   const bool backward = m->pass == LUATTN_BACKWARD;
   const double least = backward ? LUATTN_SKIP_BACKWARD : LUATTN_SKIP_FORWARD;

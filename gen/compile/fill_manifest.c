@@ -77,7 +77,7 @@ static const char *name_of(ir_op op) {
   }
 }
 
-/* What to write in place of what leaves 32 bits. */
+/* Suggests how to rewrite an op that exceeds 32 bits. */
 static const char *way_out(ir_op op) {
   if (op == IR_SHR || op == IR_SHR_BAND)
     return "where a number may be negative, zeros come down before the ones above its 32 bits: write (x >> "
@@ -87,7 +87,7 @@ static const char *way_out(ir_op op) {
   return "bound what it is made of, as clamp(x, lo, hi) does, or make it a float, as x + 0.0";
 }
 
-/* Integers of a kernel have 32 bits, and those of this spec might exceed them at any length. */
+/* Refuses a spec whose integers might exceed a kernel's 32 bits at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
   /* Tile ranges that could overflow have been dropped already, so the overflow is in the spec's own

@@ -15,7 +15,8 @@
 
 #define MAX_SPEC_BYTES (4u << 20)
 /* Bounds expressions: passes recurse over them, derivatives are several times as deep as their originals, and
- * the stack is HOST_STACK_LEAST. A kernel of so many operations a score would take minutes to compile. */
+ * the stack is HOST_STACK_LEAST. A kernel with this many operations per score would take minutes to
+ * compile. */
 #define MAX_OPERATIONS 4096u
 
 static double now_ms(void) {
@@ -24,8 +25,8 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* The meaning of a spec depends only on its own text and on the prelude's: the sandbox reads no file and no
- * variable. */
+/* Hashes the spec's text and the prelude. A spec's meaning depends on nothing else: the sandbox reads no file
+ * and no environment variable. */
 static bool hash_spec(luattn_spec *spec, const char *text, size_t size) {
   hasher h;
   if (!hasher_open(&h)) return false;

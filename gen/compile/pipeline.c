@@ -71,7 +71,7 @@ luattn_status pipeline_source_of(compilation *c, const luattn_image *image, luat
 
 /* ---- tuned tiles ---- */
 
-/* Tuned tiles of the target's lengths, once they are used, and of the other lengths. */
+/* Tuning records for the target's lengths and for the other lengths. */
 typedef struct tuned {
   tuned_record found[2]; /* by luattn_lengths */
   bool is_used;
@@ -106,7 +106,8 @@ static luattn_status note_tuned(compilation *c, const tuned *t, luattn_error *er
       err);
 }
 
-/* After `failed` of the compilation's first part: ignores remembered tiles that are no candidates. */
+/* Runs after the first part of the compilation returned `failed`: ignores stored tiles that are not
+ * candidates. */
 static luattn_status without_tuned(compilation *c, tuned *t, luattn_status failed, luattn_error *err) {
   if (!t->is_used || failed == LUATTN_NO_MEMORY) return failed;
   t->is_used = false;

@@ -59,7 +59,7 @@ void *ir_push(ir *g, size_t count, size_t size) {
   assert(g->depth < IR_SCRATCH_DEPTH);
   const size_t need = count * size;
   if (g->scratch[g->depth].size < need) {
-    /* Leaves room: a pass adds nodes, and the next one needs a slightly longer array. */
+    /* Allocates twice the count: a pass adds nodes, and the next pass needs a slightly longer array. */
     void *data = arena_array(g->a, 2 * count, size);
     if (data == NULL) return g->failed = true, NULL;
     g->scratch[g->depth].data = data;

@@ -145,7 +145,8 @@ static ir_ref either_arm(ir *g, ir_ref c, ir_ref a, ir_ref b) {
   return ir_op2(g, IR_OR, then, ir_op2(g, IR_AND, opposite, b));
 }
 
-/* Where an adjoint may differ from 0, as far as its selects, and sums and multiples of such, show. */
+/* Returns a condition for where adjoint d may differ from 0, derived from its selects and from sums and
+ * multiples of them. */
 static ir_ref reach_of(reach *w, ir_ref d) {
   ir *g = w->g;
   if (d == IR_NONE || g->failed || is_zero(g, d)) return w->never;
@@ -217,7 +218,8 @@ static bool is_finite_everywhere(ir *g, ir_ref r) {
   return !b.real.nan && b.real.lo > -INFINITY && b.real.hi < INFINITY;
 }
 
-/* Handled like the contribution of x * x or x / x to its first argument, with adjoint d. */
+/* Computes d * x or d / x, guarded like the contribution of x * x or x / x to its first argument with adjoint
+ * d. */
 static ir_ref guarded_by(ir *g, ir_op op, ir_ref d, ir_ref x) {
   reach w, shown;
   if (d == IR_NONE || x == IR_NONE || !reach_open(&w, g) || !reach_open(&shown, g)) return IR_NONE;

@@ -46,7 +46,7 @@ struct ir {
 
 ir_rule ir_op_rule(ir_op op);
 bool ir_var_indexed(ir_var v); /* whether v is a family of variables */
-/* What the node folds to, or IR_NONE if it stays (fold.c). */
+/* Returns the node that n folds to, or IR_NONE if n does not fold (fold.c). */
 ir_ref ir_fold(ir *g, const ir_node *n);
 /* Result type for these arguments (the rule's, given a node's own type for leaves). */
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg);

@@ -130,7 +130,7 @@ static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_inde
   return (ir_bounds){.real = iv_all(), .integer = ivi_make(-LOADED_MAX, LOADED_MAX), .boolean = tri_all()};
 }
 
-/* The first node whose value leaves 32 bits; IR_NONE. */
+/* Returns the first node whose value exceeds 32 bits, or IR_NONE. */
 static ir_ref overflow(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
   const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
   ir_ref top;

@@ -52,7 +52,7 @@ typedef enum ir_var {
                 * expressions */
   VAR_SHIFT,   /* REAL: the offset left out of a stored score, constant per row and tile: lower/row_shift.c */
   VAR_TERM,    /* REAL: the part of a score that depends only on the distance: lower/early_terms.c */
-  VAR_HEAD_DIM, VAR_HEAD_DIM_V, /* INT: how long a row of q and k is, and one of v; constants once a target says it */
+  VAR_HEAD_DIM, VAR_HEAD_DIM_V, /* INT: channels of a row of q and k, and of v; constants once the target is known */
   VAR_READ,      /* REAL, index: another element of the row in an input mod: traced_spec.read, then row_tables */
   VAR_READ_GRAD, /* REAL, index: the incoming gradient there */
   VAR_CHANNEL,   /* INT, index: its channel */

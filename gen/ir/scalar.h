@@ -42,7 +42,7 @@ static inline double scalar_to_int(double x) {
   return x < -2147483648.0 ? -2147483648.0 : x > 2147483647.0 ? 2147483647.0 : x;
 }
 
-/* Lua's 64 bits. A number that is outside of them, which no kernel computes with, is the nearest. */
+/* Converts to Lua's 64-bit integers and clamps larger numbers, which kernels never see. */
 static inline int64_t scalar_bits(double x) {
   return x < 0x1p63 ? x >= -0x1p63 ? (int64_t)x : INT64_MIN : x == x ? INT64_MAX : 0;
 }

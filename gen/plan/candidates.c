@@ -48,7 +48,7 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan 
   return t;
 }
 
-/* Nearest first, so that a run that ends early has tried the best guesses. */
+/* Lists the nearest steps first, so that a tuning run that ends early has tried the best guesses. */
 static const step forward_steps[] = {
     {STAGES, 1, 1, 1},   {STAGES, 1, 1, -1}, {TILE_N, 1, 1, 16}, {TILE_N, 1, 1, -16}, {TILE_M, 1, 1, 64},
     {TILE_M, 1, 1, -64}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {TILE_N, 1, 1, 32},  {TILE_N, 1, 1, 48}};

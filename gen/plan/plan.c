@@ -120,7 +120,8 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->sm80_chunk_m = c->chunk_m;
 }
 
-/* Choice `rank` among those of a family that fit shared memory; or subtracts their number from *rank. */
+/* Takes choice *rank among the family's tiles that fit shared memory, or subtracts their number from
+ * *rank. */
 static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   luattn_tiles c;
   for (int i = 0; policy_tiles(p, i, &c); i++) {
@@ -142,7 +143,7 @@ static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
   return choose_in_family(p, t, &rank) || (fall_back(p) && choose_in_family(p, t, &rank));
 }
 
-/* A forced tile takes the first threads and stages of the table that can run it. */
+/* A forced tile takes threads and stages from the table's first row that can run it. */
 static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error *err) {
   luattn_tiles c;
   luattn_error first;
@@ -172,8 +173,8 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   return luattn_fail(err, status, "%s", first.message);
 }
 
-/* Tiles that are given in full must be in the list of candidates; others are a caller's mistake, or from
- * another version's list. */
+/* Tiles that the target gives in full must be candidates; others are a caller's mistake or come from another
+ * version. */
 static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error *err) {
   luattn_tiles list[PLAN_MAX_CANDIDATES];
   const luattn_tiles *x = t->tiles;
@@ -342,8 +343,8 @@ static void add_main(plan *p, const char *name, luattn_role role, const plan_row
   add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
 }
 
-/* Which kernels a backward image has. Mirrors struct Needs in contract/needs.cuh, which leaves out the bodies
- * of the others. */
+/* Adds the kernels of a backward image. Must match struct Needs in contract/needs.cuh, which leaves out the
+ * bodies of all other kernels. */
 static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool parameters = (p->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0;
   const bool mod_q = t->query_mod != IR_NONE, mod_k = t->key_mod != IR_NONE, mod_v = t->value_mod != IR_NONE;
@@ -380,8 +381,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* The sums of parameter gradients lie in static shared memory: one number a warp, except in the sm90
-   * backward up to head dim 128; so does the tile that a block has drawn. */
+  /* Static shared memory holds the sums of parameter gradients (one number per warp, except in the sm90
+   * backward up to head dim 128) and the tile that a block took from the scheduler. */
   const bool in_blocks = p->family != LUATTN_SM90 || tiles_d256(p);
   const int sums = !in_blocks ? 0
                               : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +

@@ -4,13 +4,13 @@
 
 #include "gen/plan/candidates.h"
 
-#define PLAN_MAX_DIM 256 /* channels of a row, of any kernel */
+#define PLAN_MAX_DIM 256 /* the most channels of a row that a kernel supports */
 
 /* Starts a plan from a target, before tiles are chosen: checks it, fills its defaults, and chooses the
  * family. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
 
-/* The best plan. Errors: LUATTN_INVALID (an impossible forced tile, by name and number),
+/* Chooses the best plan. Errors: LUATTN_INVALID (an impossible forced tile, by name and number),
  * LUATTN_UNSUPPORTED. */
 luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
                           luattn_error *err);
@@ -19,11 +19,11 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool softcap_poly,
                       int rank, plan *out);
 
-/* The plan of an existing image, given its family and tiles; false: this target has no such plan. */
+/* Makes the plan of an existing image, given its family and tiles; false: this target has no such plan. */
 bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target *target, luattn_family family,
                    const luattn_tiles *tiles, plan *out);
 
-/* The candidates for tuning a target. */
+/* Lists the candidates for tuning a target. */
 luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *target,
                         luattn_tiles out[PLAN_MAX_CANDIDATES], int *count, luattn_error *err);
 

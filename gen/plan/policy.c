@@ -37,8 +37,8 @@ static const tile_row sm80_forward[] = {
     {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
     {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
     {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
-/* Three consumers at short lengths: the empty part of a last tile of 192 queries, and the masked-out work in
- * its tiles, outweigh the gain. */
+/* Three consumers at short lengths: a tile of 192 queries wastes more work on rows past the end and on
+ * masked-out scores than a third consumer gains. */
 static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
                                         {ANY | NOT_SHORT, 64, {192, 96, 512, 3, 0, 0}},
                                         {ANY, 64, {128, 128, 384, 3, 0, 0}},
@@ -69,8 +69,8 @@ static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 
 #define TABLE(t) \
   { t, (int)(sizeof t / sizeof t[0]) }
 
-/* With the soft cap's fast path, a score takes some eight instructions, which bound the kernel; a third
- * consumer adds issue slots for them. */
+/* With the soft cap's fast path, the kernel is bound by some eight instructions per score; a third consumer
+ * adds issue slots for them. */
 static const luattn_tiles for_softcap_poly = {192, 80, 512, 3, 0, 0};
 static bool has_softcap_tiles(const plan *p, int dim) {
   return p->softcap_poly && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
@@ -129,8 +129,8 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
   return false;
 }
 
-/* Accumulators and operands of a thread, approximately: what cannot be in registers is not worth a
- * compilation. ptxas decides in the end. */
+/* Estimates the accumulators and operands of a thread: tiles that cannot fit in registers are not worth
+ * compiling. ptxas decides in the end. */
 bool policy_fits_registers(const plan *p) {
   const int dim_v = (p->head_dim_v + 15) / 16 * 16;
   if (p->family == LUATTN_SIMT || p->pass == LUATTN_BACKWARD) return true; /* hooks decide there, not tiles */
@@ -207,13 +207,13 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
 /* What 1000 instructions of a kind add, over what `causal` takes for the same family and pass: fitted to the
  * CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and random specs, then raised, as
  * large ones grow faster than their instructions: of 619 images one in twenty takes less than 0.64 of the
- * estimate, one in twenty more than 1.25. What is inlined costs sm80 and simt more, whose own kernels compile
- * in half of sm90's time; a value that a call is given is moved for each score, and in simt's backward two
- * kernels call; a sum that a block keeps is a register in all of a kernel's loops, and an atomic at its end;
- * a bound has some ten instructions. */
+ * estimate, one in twenty more than 1.25. Inlined code has larger weights in sm80 and simt, whose own kernels
+ * compile in half of sm90's time. An argument of a call is moved for each score, and simt's backward has two
+ * kernels with calls. A block's sum is a register in all of a kernel's loops and an atomic at its end. A
+ * bound takes some ten instructions. */
 typedef struct compile_weights {
   double of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, once */
-  double called_twice;   /* of the square of what is called */
+  double called_twice;   /* weight of the square of the called work */
 } compile_weights;
 static const compile_weights compile_weight[][2] = {
     [LUATTN_SIMT] = {{{0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 0.1}, 0.008},
@@ -222,10 +222,11 @@ static const compile_weights compile_weight[][2] = {
                      {{0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 0.8}, 0.008}},
     [LUATTN_SM90] = {{{0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 0.1}, 0.006},
                      {{0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 9, 0.5}, 0.006}}};
-/* Sines that a producer of the sm90 forward computes for keys: 7000 instructions of them take ten times as
- * long as `causal`, 26000 a hundred times. */
+/* Weight of the square of the sines that an sm90 forward producer computes for keys: 7000 instructions of
+ * sines take ten times as long as `causal`, 26000 a hundred times. */
 static const double fetched_twice = 0.2;
-/* What runs on sm_90 for want of registers there takes little more than half of the time. */
+/* sm80 kernels that run on sm_90 because the sm90 family lacks registers take little more than half of the
+ * time. */
 static const double fallback_share = 0.7;
 
 double policy_work_weight(const plan *p, work_kind kind) {

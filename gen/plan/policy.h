@@ -1,6 +1,6 @@
 /* policy.h: every threshold of the generator that was measured, with its reason; bench/journal/ has the
- * measurements. What follows from a kernel's arithmetic instead (shared memory, shapes of products) is in
- * tiles.c. */
+ * measurements. tiles.c has the limits that follow from a kernel's arithmetic (shared memory, shapes of
+ * products). */
 #ifndef LUATTN_GEN_POLICY_H
 #define LUATTN_GEN_POLICY_H
 
@@ -22,21 +22,22 @@ enum {
   /* A call's parameter occupies a register of every thread until the call: a number of a row or a column that
    * takes fewer instructions is recomputed in the callee. */
   POLICY_HANDED_ON_MIN = 32,
-  /* Fewer instructions per element than this are not worth a table by distance. A memory read counts as this
-   * many. */
+  /* A term of fewer instructions per element than this is not worth a table by distance. A memory read counts
+   * as this many. */
   POLICY_LONG_TERM = 16,
-  /* Where only keep reads Row: filling it with more instructions than this is not cheap compared with a loop
-   * over a masked tile's columns. */
+  /* Where only keep reads Row: filling Row with more instructions than this is too expensive compared with a
+   * loop over a masked tile's columns. */
   POLICY_SHORT_ROW = 48,
   /* A loop over a tile's scores has 0.7 to 0.9 of the speed at 13 instructions of keep (H200, dilated
    * window), and is faster at 14 (block diffusion). */
   POLICY_CHEAP_KEEP = 13,
-  /* The most operations of a gradient's factor that are repeated for each element whose dS is summed by
-   * itself. */
+  /* If dS is summed per element, the most operations of a gradient's factor that are repeated for each
+   * element. */
   POLICY_FEW_OPERATIONS = 4,
   /* The most choices of tiles that are compiled for a spec, if one of them is usable. */
   POLICY_COMPILES_MAX = 2,
-  /* Sums that a gradient adds to for each score, for which the sm90 backward has registers. */
+  /* The most sums that a gradient adds to for each score, because the sm90 backward has registers for no
+   * more. */
   POLICY_SUMS_SM90 = 12,
   /* Additional spilled bytes that bias rows in registers may cause. */
   POLICY_BIAS_ROWS_SPILL = 200,
@@ -45,23 +46,23 @@ enum {
    * times for 200, and next to no time for calls of one. Calls are slower, but such hooks are long anyway. */
   POLICY_LONG_OP = 12,
   POLICY_CALLED_OPS_MIN = 3500,
-  POLICY_CALL_COST = 10, /* of such a call, as NVRTC sees it */
+  POLICY_CALL_COST = 10, /* NVRTC's work for such a call */
   /* The most operations of a score with bounds for tile skipping: at 600, NVRTC takes a hundred times as long
    * as for a kernel without. */
   POLICY_SKIP_BOUNDS_MAX = 48,
   /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of
    * millions. */
   POLICY_INITIALIZER_MAX = 20000,
-  /* Rows of the table from which tuning steps: later rows are there for their few registers. */
+  /* Rows of the table from which tuning steps; later rows exist because they need few registers. */
   POLICY_TUNED_ROWS = 3,
 };
 
-/* Choice `rank` of tiles for p's family, pass, type and head dims, the best first; without regard to
- * shared memory. false: there are not so many. */
+/* Returns choice `rank` of tiles for p's family, pass, type and head dims, the best first, without checking
+ * shared memory. false: there are fewer choices. */
 bool policy_tiles(const plan *p, int rank, luattn_tiles *out);
-/* Whether short lengths with a mask have other choices than long ones. */
+/* Whether short lengths with a mask have choices of their own. */
 bool policy_knows_short(const plan *p);
-/* Whether tuning should compile it: not if it cannot be in registers; ptxas decides in the end. */
+/* Whether tuning should compile the plan: not if it cannot fit in registers; ptxas decides in the end. */
 bool policy_fits_registers(const plan *p);
 
 /* Whether the first kv tile of a q tile stores dQ instead of adding it. Without a mask the kv tiles of a head
@@ -69,48 +70,50 @@ bool policy_fits_registers(const plan *p);
  * has finished too few of them before others arrive; and parameter gradients leave no registers for it. */
 bool policy_dq_first_store(const plan *p, bool has_mask, bool has_parameters);
 
-/* Whether a soft cap's polynomial pays: where the exp2 unit is the bound, and not the products of large head
- * dims (scores.md). */
+/* Whether a soft cap's polynomial is faster: if the exp2 unit limits the kernel, not the products of large
+ * head dims (scores.md). */
 bool policy_softcap_poly(const plan *p);
-/* With three consumers the second row's factors are ready in time, with two they are not. */
+/* Whether to compute the soft cap's factors early: with three consumers the second row's factors are ready in
+ * time, with two they are not. */
 bool policy_softcap_factors_early(const plan *p);
-/* Mask intervals instead of keep along the columns of backward. A cheap predicate is a fiftieth to a
- * twentieth faster than two intervals or remainders (H200, Longformer, dilated window). */
+/* Whether backward uses mask intervals instead of keep along its columns. A cheap predicate is a fiftieth to
+ * a twentieth faster than two intervals or remainders (H200, Longformer, dilated window). */
 bool policy_uses_column_intervals(const mask_intervals *columns, bool keep_is_cheap);
 /* Whether kernels sum dS per element, too. In the simt and sm80 families grad adds terms that take a
  * multiply-add and no memory, which costs less there (sm80: 0.95 to 0.99 of the speed with products). */
 bool policy_sums_elements(const plan *p);
-/* Per element even where dS could be summed by distance. Where a thread has 64 scores, ptxas spills 500 bytes
- * for that, and none for sums along diagonals, which take twice the instructions. */
+/* Whether kernels sum dS per element even if they could sum by distance. With 64 scores per thread, ptxas
+ * spills 500 bytes for sums per element, and none for sums along diagonals, which take twice the
+ * instructions. */
 bool policy_sums_elements_of_distances(const plan *p);
 
-/* Other tiles are known to be better than these, without running ptxas, each of whose answers takes as long
- * as a compilation. sm90 forward: bias rows that do not fit shared memory; up to head dim 64 three consumers
- * with a called hook, which have registers for 96 columns of scores, and with P masked by scores of 0, which
- * do not replace their scores; and bias rows, whose loaders need the registers of the third. sm90 backward:
+/* Whether other tiles are known to be better than these, without the compilation that ptxas's answer would
+ * take. sm90 forward: bias rows that do not fit shared memory; up to head dim 64 three consumers with a
+ * called hook, which have registers for 96 columns of scores, and with P masked by scores of 0, which do not
+ * replace their scores; and bias rows, whose loaders need the registers of the third. sm90 backward:
  * gradients of pair biases; and bias rows, which take a register for each score. */
 bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool mask_by_zero, bool has_pairs);
 
-/* Spilled bytes that cost less than smaller tiles would. In general 64: a few outside of the inner loops.
- * With called hooks more, since no tiles change their time: four bytes are a store and a load, so a quarter
- * of the hooks' instructions in bytes is at most an eighth of their time; but more bytes than a thread has
- * registers are accumulators, spilled around each product. sm90 backward: 288, because the tiles after the
- * first are slower by a third. Above head dim 128: 768, because the next ones take 1.3 to 1.8 times as long,
- * and with parameter gradients up to 80 times; there the loading warps, which have time, spill up to 200 of
- * the bytes, and the one that sums dS up to 400. Below it they spill up to 88, and for bias rows 112: with
- * 390 in all such a kernel is 1.4 times as fast as the next. Three consumers of the sm90 forward spill around
- * each call: 144 bytes there cost two thirds of the speed. */
+/* Returns the spilled bytes that cost less than smaller tiles would. In general 64: a few outside of the
+ * inner loops. With called hooks more, since no tiles change their time: four bytes are a store and a load,
+ * so a quarter of the hooks' instructions in bytes is at most an eighth of their time; but more bytes than a
+ * thread has registers are accumulators, spilled around each product. sm90 backward: 288, because the tiles
+ * after the first are slower by a third. Above head dim 128: 768, because the next ones take 1.3 to 1.8 times
+ * as long, and with parameter gradients up to 80 times; there the loading warps, which have time, spill up to
+ * 200 of the bytes, and the one that sums dS up to 400. Below it they spill up to 88, and for bias rows 112:
+ * with 390 in all such a kernel is 1.4 times as fast as the next. Three consumers of the sm90 forward spill
+ * around each call: 144 bytes there cost two thirds of the speed. */
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work);
 struct compile_work;
-/* Whether so many sums that a gradient adds to for each score leave the sm90 backward no registers, which need
- * not be found out by compiling it: with 16 it spills 700 bytes, with 26 and more 4 to 20 KB. */
+/* Whether a gradient adds to so many sums for each score that the sm90 backward certainly lacks registers, so
+ * compiling it is pointless: with 16 sums it spills 700 bytes, with 26 and more 4 to 20 KB. */
 bool policy_lacks_registers(const plan *p, const struct compile_work *w);
-/* After `spills` bytes that were too many, the choices of the table that would spill too much as well, and
- * are not compiled. */
+/* Returns how many of the table's next choices would also spill too much, after one that spilled `spills`
+ * bytes; they are not compiled. */
 int policy_tiles_skipped(const plan *p, int spills);
-/* Staged bias rows make a sm90 backward kernel 1.05 to 1.5 times as fast up to 190 spilled bytes of
- * luattn_dkdv, and cost it 0.09 of its speed at 270 and 290, where it is better without. Above head dim 128
- * they gain at 600 as well. */
+/* Whether to give up staged bias rows. They make an sm90 backward kernel 1.05 to 1.5 times as fast up to 190
+ * spilled bytes of luattn_dkdv, and cost it 0.09 of its speed at 270 and 290. Above head dim 128 they are
+ * faster even at 600. */
 bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes);
 
 /* ---- the time to compile */
@@ -118,28 +121,29 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
 /* Code that a spec adds to a kernel without hooks. */
 typedef enum work_kind {
   WORK_INLINED, /* hooks, times their copies */
-  WORK_FETCHED, /* sines of keys, which producers of the sm90 forward compute in line */
+  WORK_FETCHED, /* inlined sines of keys in producers of the sm90 forward */
   WORK_CALLED,  /* hooks out of line */
-  WORK_CALLS,   /* values that calls are given, times the calls' copies */
+  WORK_CALLS,   /* arguments of calls, times the calls' copies */
   WORK_SUMMED,  /* gradients that are added to sums in registers */
   WORK_ADDED,   /* gradients that are added to memory */
   WORK_SUMS,    /* gradients made from sums of dS */
   WORK_FLUSHED, /* sums of a block, which it adds to memory at its end */
   WORK_BOUNDS,  /* operations that are bounded over tiles */
-  WORK_ONCE,    /* what stands there once: numbers of a head, prepare, ranges */
+  WORK_ONCE,    /* code with one copy: numbers of a head, prepare, ranges */
   WORK_KINDS
 } work_kind;
 typedef struct compile_work compile_work;
 struct compile_work {
   double of[WORK_KINDS]; /* instructions, roughly */
-  uint32_t line;         /* of the spec, which adds most; 0: none */
-  double share;          /* of all, what that line adds */
+  uint32_t line;         /* the line of the spec that adds most; 0: none */
+  double share;          /* that line's share of the work */
 };
-double policy_work_weight(const plan *p, work_kind kind); /* of an instruction, in times of `causal` */
-/* NVRTC's work, in units of what `causal` takes for the same target, head dims and pass. */
+double policy_work_weight(const plan *p, work_kind kind); /* of an instruction, in units of the time for
+                                                           * `causal` */
+/* Estimates NVRTC's time, in units of the time for `causal` with the same target, head dims and pass. */
 double policy_compile_estimate(const plan *p, const compile_work *w);
-/* What is estimated above it is refused: it also bounds the memory that NVRTC takes, some 100 MB for `causal`
- * and less than 1 GB at this limit. */
+/* A spec with a larger estimate is refused. The limit also bounds NVRTC's memory: some 100 MB for `causal`,
+ * less than 1 GB at this limit. */
 #define POLICY_COMPILE_LIMIT 8.0
 
 /* Options that disable passes of NVVM's optimizer for a kernel; returns how many. */

@@ -1,5 +1,5 @@
-/* tiles.c: computes the shared memory of tiles (abi/shared_memory.h), and which tiles a family can run at
- * all. */
+/* tiles.c: computes the shared memory of tiles (abi/shared_memory.h), and checks which tiles a family can
+ * run. */
 #include "gen/plan/tiles.h"
 
 #include "abi/shared_memory.h"
@@ -44,8 +44,8 @@ bool tiles_d256(const plan *p) {
 /* Blocks of the d256 backward share a kv tile in pairs. */
 int tiles_walk_columns(const plan *p) { return (tiles_d256(p) ? 2 : 1) * p->tile_n; }
 
-/* 64 rows, of q or of k and v, for a warpgroup, and one more for the producer. The d256 backward has
- * warpgroups for its scores, dk and dv. */
+/* Returns the threads: a consumer warpgroup for each 64 rows (of q, or of k and v), plus one for the
+ * producer. The d256 backward has separate warpgroups for scores, dk and dv. */
 int tiles_sm90_threads(const plan *p) {
   if (tiles_d256(p)) return 512;
   return 128 + 2 * (p->pass == LUATTN_FORWARD ? p->tile_m : p->tile_n);
@@ -91,14 +91,14 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   }
 }
 
-/* A spec that keeps more than softmax, which has two numbers for a row of backward, may turn out not to fit
- * in plan_entries. */
+/* Assumes that a backward row has two numbers, as for softmax; a spec with more may fail to fit later, in
+ * plan_entries. */
 int tiles_least_shared(const plan *p) {
   const plan_rows softmax = {.bwd_row_bytes = 8};
   return tiles_shared_bytes(p, p->pass == LUATTN_FORWARD ? LUATTN_ROLE_FORWARD : LUATTN_ROLE_DKDV, &softmax);
 }
 
-/* The width of a product of the sm90 family, padded, as a bit. */
+/* Returns the padded width of an sm90 product as a bit. */
 static unsigned width_bit(int columns) { return 1u << ((columns + 15) / 16 - 1); }
 
 /* Widths of scores, of dk and dv, and of a consumer's share of dq. */

@@ -1,4 +1,4 @@
-/* tiles.h: a plan, and the arithmetic of its tiles that the kernel headers state. A plan is data: what is
+/* tiles.h: a plan, and the arithmetic of its tiles, which the kernel headers repeat. A plan is data: what is
  * lowered and printed depends on it only. */
 #ifndef LUATTN_GEN_TILES_H
 #define LUATTN_GEN_TILES_H
@@ -37,10 +37,10 @@ typedef struct plan {
   bool is_short;     /* planned for short lengths, with a mask */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
-  bool may_fall_back; /* another family's tiles may follow those of this one */
-  bool fallback;     /* of another family than the target and the head dims ask for */
+  bool may_fall_back; /* another family's tiles may be tried after this family's */
+  bool fallback;     /* the family is not the one that the target and the head dims ask for */
   int rank;          /* 0: the first choice; larger: tried when registers do not suffice */
-  int shared_limit;  /* bytes a block may have */
+  int shared_limit;  /* most bytes of a block */
 } plan;
 
 luattn_tiles plan_tiles(const plan *p);
@@ -51,15 +51,16 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
   int bias_row_bytes; /* element size of the staged bias row; 0: none */
-  int col_bytes;      /* struct Col, where it is all that scores read from memory, and whole words; else 0 */
+  int col_bytes;      /* of struct Col, if scores read nothing else from memory and it is a multiple of 4;
+                       * else 0 */
   bool skips;         /* tiles in which P vanishes */
-  bool sums_distances;    /* some gradient of a parameter is sums of dS at distances (SUM_DISTANCE) */
+  bool sums_distances;    /* a parameter gradient is computed from sums of dS by distance (SUM_DISTANCE) */
   bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh,
                            * DistanceTable) */
 } plan_rows;
 
-/* How many inlined copies of a hook the main kernel's code has: one for each score, row and column that it
- * unrolls over; and the kernels around it, one for each element of q, k or v that a thread accesses at once.
+/* How many inlined copies of a hook the code has. The main kernel has one for each score, row or column that
+ * it unrolls over; the other kernels have one for each element of q, k or v that a thread accesses at once.
  * Code that is compiled with and without a mask counts once. */
 typedef struct plan_copies {
   int element, row, col, mod;
@@ -71,7 +72,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
 bool tiles_have_bias_rows(const plan *p, const plan_rows *rows);
 int tiles_least_shared_of(const plan *p, const plan_rows *rows); /* the least shared memory of all kernels of
                                                                   * the pass */
-/* The sm90 family's widths of products, padded, as bits; of O. */
+/* The padded widths of the sm90 family's products, as bits; of O. */
 unsigned tiles_product_widths(const plan *p);
 unsigned tiles_o_widths(const plan *p);
 int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps as much as softmax */
