@@ -1,11 +1,11 @@
 /* host.h: isolates a call of luattn from the program around it: from its locale, its floating-point
- * environment and, where that is short, its stack.
+ * environment and, if it is short, its stack.
  *
  * The locale is set for the calling thread alone, by uselocale. It covers everything that runs in the call:
  * printf and strtod, <ctype.h>, strerror, the number formats of Lua (which asks localeconv for the decimal
- * point) and NVRTC. Functions of our own instead would not reach Lua and NVRTC; setlocale would change the
- * locale of the host's other threads. The object of the "C" locale is a constant in glibc and musl: getting
- * it allocates nothing and does not fail.
+ * point) and NVRTC. Replacing these functions would not affect Lua and NVRTC; setlocale would change the
+ * locale of the host's other threads. The "C" locale object is a constant in glibc and musl, so newlocale
+ * neither allocates nor fails.
  *
  * The floating-point environment is C's default one during a call: it rounds to nearest, traps nothing, and
  * keeps subnormal numbers. On return the host has its own again: rounding mode, traps, flags, flush-to-zero.

@@ -1,4 +1,4 @@
-/* input_dtype.h: what the types of extra inputs have in common. */
+/* input_dtype.h: classifies the types of extra inputs. */
 #ifndef LUATTN_COMMON_INPUT_DTYPE_H
 #define LUATTN_COMMON_INPUT_DTYPE_H
 

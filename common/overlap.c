@@ -80,7 +80,7 @@ static bool span(const DLTensor *t, region *r) {
   return true;
 }
 
-/* It has no gaps. */
+/* Whether the region has no gaps. */
 static bool is_dense(const region *r) {
   if (r->t == NULL || r->t->strides == NULL) return true;
   uintptr_t bytes = r->t->dtype.bits / 8u;
@@ -96,7 +96,7 @@ static bool meet(const region *a, const region *b) {
 
 enum { UNUSED, READ, WRITTEN };
 
-/* Whether it is written: in forward, in backward. */
+/* The tensors of a call, and whether forward and backward write them. */
 static const struct {
   const char *name;
   size_t at;

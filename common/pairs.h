@@ -1,5 +1,5 @@
-/* pairs.h: decides how the gradient of an input to which each score adds at one place is summed: at most one
- * term per element, a sum that is the same in any order, or a fixed order that kernels keep for batches. */
+/* pairs.h: decides how to sum the gradient of an input if each score adds to one element of it: an element
+ * gets at most one term, or its sum is the same in any order, or kernels keep a fixed order of batches. */
 #ifndef LUATTN_COMMON_PAIRS_H
 #define LUATTN_COMMON_PAIRS_H
 
@@ -35,18 +35,18 @@ static inline bool pairs_at_most(const luattn_input_info *in, const pairs_sizes 
   return pairs_apart(in, s, &by_batch, &by_head) && (by_batch ? 1 : s->batch) * (by_head ? 1 : s->heads) <= n;
 }
 
-/* At most one: it may be stored instead of added. */
+/* Whether an element gets at most one term, which may then be stored instead of added. */
 static inline bool pairs_alone(const luattn_input_info *in, const pairs_sizes *s) {
   return pairs_at_most(in, s, 1);
 }
 
-/* At most two, to an element that starts at 0: a + b is b + a. */
+/* Whether an element, which starts at 0, gets at most two terms: a + b is b + a. */
 static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {
   return pairs_at_most(in, s, 2);
 }
 
-/* Everything added to an element comes from one kv head and kv tile, of any batch: from one thread, in
- * program order. */
+/* Whether all terms of an element come from one kv head and kv tile, of any batch: one thread then adds them
+ * in program order. */
 static inline bool pairs_in_batch_order(const luattn_input_info *in, const pairs_sizes *s) {
   bool by_batch, by_head;
   return pairs_apart(in, s, &by_batch, &by_head) && (by_head || s->heads_kv == 1);

@@ -9,7 +9,7 @@ typedef struct crew {
   parallel_progress *progress;
   void *user;
   size_t count;
-  pthread_mutex_t lock;      /* guards what follows */
+  pthread_mutex_t lock;      /* guards the members below */
   size_t next, done, failed; /* failed: index of the task whose error is kept; count: none */
   luattn_error error;
   size_t warned; /* likewise of the task whose warning is kept */
@@ -56,7 +56,7 @@ luattn_status parallel_run(size_t count, int threads, parallel_task *task, paral
   if (pthread_mutex_init(&c.lock, NULL) != 0)
     return luattn_fail(err, LUATTN_NO_MEMORY, "threads: cannot create a lock");
   pthread_t *helper = wanted > 1 ? malloc((wanted - 1) * sizeof *helper) : NULL;
-  size_t helpers = 0; /* fewer than wanted will do: the calling thread always works */
+  size_t helpers = 0; /* may be fewer than wanted: the calling thread always works */
   while (helper != NULL && helpers + 1 < wanted && pthread_create(&helper[helpers], NULL, work, &c) == 0)
     ++helpers;
   work(&c);

@@ -10,7 +10,7 @@ enum { REAL_SIZE = 32 };
  * reads back as x. Returns `out`. */
 const char *real_write(double x, int digits, char out[REAL_SIZE]);
 
-/* As strtod: *end is `text` where no number starts there; errno is ERANGE where the value is out of float64's
+/* As strtod: *end is `text` if no number starts there; errno is ERANGE if the value is out of float64's
  * range. */
 double real_read(const char *text, char **end);
 

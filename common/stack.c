@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 /* The main thread's stack grows to its limit. pthread_getattr_np would read the list of the process's
- * mappings for it, which takes milliseconds in a large process. The kernel puts the random bytes near the
- * top. */
+ * mappings for it, which takes milliseconds in a large process. The kernel places the AT_RANDOM bytes near
+ * the top of the stack. */
 static size_t main_left(uintptr_t here) {
   const size_t most = (size_t)64 << 20; /* an address farther away is not on this stack */
   const uintptr_t top = (uintptr_t)getauxval(AT_RANDOM);

@@ -22,9 +22,9 @@ typedef struct struct_rule {
 luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out,
                           luattn_error *err);
 
-/* Fills the caller's struct from `filled`, which has rule->known bytes: a smaller one gets the members that it
- * has, a larger one zeros in those that this luattn does not know. Reads struct_size alone, and leaves it as it
- * is. Errors: LUATTN_INVALID. */
+/* Fills the caller's struct from `filled`, which has rule->known bytes: a smaller struct gets the members that
+ * it has, and a larger one gets zeros in members unknown to this luattn. Reads only struct_size, and does not
+ * change it. Errors: LUATTN_INVALID. */
 luattn_status struct_give(const struct_rule *rule, const char *place, const void *filled, void *out,
                           luattn_error *err);
 

@@ -22,7 +22,7 @@ typedef struct traced_online {
   const char *state_name[SPEC_MAX_STATE];
   ir_ref init[SPEC_MAX_STATE]; /* uniform expressions of b, h, scalars, inputs */
   ir_ref prob;
-  ir_ref rescale;              /* factor for O; constant 1 if O is not rescaled */
+  ir_ref rescale;              /* the factor of O; constant 1 if O is not rescaled */
   ir_ref next[SPEC_MAX_STATE];
   ir_ref out;                  /* epilogue: linear in VAR_OUT; of VAR_STATE */
   int num_final;
@@ -92,7 +92,7 @@ typedef struct derived_mod {
 
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {
-  /* Why there is no backward, and how to write a spec that has one: a whole message. NULL: there is one.
+  /* The error message that explains why the spec has no backward, and how to change it; NULL if it has one.
    * Otherwise nothing is saved, and the expressions below are 0 or absent. */
   const char *missing;
   /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */

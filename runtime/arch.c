@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-/* A cubin runs on its own major version from its own minor version on, PTX on every later one; with suffix a,
- * either runs on that architecture only. Nearer architectures score higher, and any cubin before PTX, which
- * the driver has to compile first. */
+/* A cubin runs on devices with its major version and the same or a later minor version; PTX also runs on
+ * every later architecture. With suffix a, either runs on that architecture only. Nearer architectures score
+ * higher, and any cubin scores higher than PTX, which the driver must compile first. */
 int arch_match(arch_code code, int device) {
   const int arch = (int)code.arch;
   if (code.suffix[0] != '\0' && arch != device) return 0;

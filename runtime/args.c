@@ -136,7 +136,7 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
   return check_nests(c, rule, t);
 }
 
-/* For a kernel of the CPU path. */
+/* Checks a tensor for a kernel of the CPU path. */
 static luattn_status check_host(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
   if (t->device.device_type == kDLCPU) return LUATTN_OK;
   if (t->device.device_type == kDLCUDA)
@@ -158,7 +158,7 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
           c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
           rule->name, t->device.device_id, c->device);
     case kDLCUDAManaged:
-    case kDLCUDAHost: /* every device reads both at the same address */
+    case kDLCUDAHost: /* every device reads host and managed memory at the same address */
       return LUATTN_OK;
     case kDLCPU:
       return args_fail(c,
@@ -171,8 +171,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
   }
 }
 
-/* The families with tensor cores move 16 bytes at a time. All sizes are powers of two, tested by masks: a
- * dozen 64-bit divisions a launch would take a third of the time of all checks. */
+/* The families with tensor cores move 16 bytes at a time. All sizes are powers of two, tested with masks: a
+ * dozen 64-bit divisions per launch would take a third of the time of all checks. */
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
@@ -224,7 +224,7 @@ luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
       most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
 }
 
-/* Shapes of q, k and v: packed ones have no batch axis, and positions before heads. */
+/* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. */
 static luattn_status check_axes(const args_call *c) {
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
@@ -295,7 +295,7 @@ static luattn_status check_choices(const args_call *c, LuattnParams *p) {
 enum { DIM_BATCH, DIM_HEADS, DIM_HEADS_KV, DIM_Q, DIM_KV, DIM_D, DIM_DV };
 typedef enum presence { UNUSED, REQUIRED, OPTIONAL, REFUSED } presence;
 
-/* One row a tensor: where it is in luattn_args and in LuattnParams, its axes, and its use in each pass. */
+/* One row a tensor: its offsets in luattn_args and LuattnParams, its axes, and its use in each pass. */
 typedef struct tensor_row {
   const char *name, *axes, *packed_axes;
   size_t from, to;

@@ -22,7 +22,7 @@ typedef struct args_call {
 /* Fills *params, except for the workspace's fields. With shapes_only, reads q, k, v and the inputs only. */
 luattn_status args_fill(const args_call *c, LuattnOffsetParams *params);
 
-/* Checks that a batch of so many entries can be launched; `name` is the tensor that says so. */
+/* Checks that a launch can have `batch` batch entries; `name` is the tensor with this size. */
 luattn_status args_batch(const args_call *c, const char *name, int64_t batch);
 
 /* Called after args_fill: checks that outputs, and the workspace's first bytes, overlap nothing else. */

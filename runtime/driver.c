@@ -60,7 +60,7 @@ static luattn_status start_driver(luattn_driver *d, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* RTLD_NODELETE: libcuda runs threads and exit handlers of its own, and does not survive being unmapped. */
+/* RTLD_NODELETE: libcuda has its own threads and exit handlers, and crashes if it is unmapped. */
 static luattn_status open_library(luattn_driver *d, const char **path, luattn_error *err) {
   *path = getenv("LUATTN_LIBCUDA");
   const int chosen = *path != NULL && **path != '\0';

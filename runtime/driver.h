@@ -97,8 +97,8 @@ struct luattn_driver {
 #undef DRIVER_MEMBER
 };
 
-/* Reports that `call` failed with `result`. The message has the call, the driver's name for the result, and
- * what it was for. */
+/* Reports that `call` failed with `result`. The message names the call, the driver's name for the result, and
+ * the call's purpose. */
 luattn_status driver_fail(const luattn_driver *d, luattn_error *err, cu_result result, const char *call,
                           const char *doing, ...) __attribute__((format(printf, 5, 6)));
 

@@ -78,7 +78,7 @@ static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_e
   return LUATTN_OK;
 }
 
-/* Waits, so that a launch on any stream may follow at once. */
+/* Waits for the memset, so that a launch on any stream may follow at once. */
 static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer *out, luattn_error *err) {
   cu_result result = d->alloc(out, size);
   if (result != 0) {
@@ -93,7 +93,7 @@ static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer
              : driver_fail(d, err, result, "cuStreamSynchronize", "waiting for %zu bytes of zeros", size);
 }
 
-/* Allocates what launches share. */
+/* Allocates the device memory that launches share. */
 static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   if (k->info.num_inputs > 0) TRY(alloc_zeros(k->driver, 8, &k->zero, err));
   if (k->info.family == LUATTN_SM90) k->descriptors = calloc(1, sizeof *k->descriptors);

@@ -69,8 +69,8 @@ static void stat_shape(const image_manifest *m, const LuattnParams *p, uint32_t 
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 
-/* A mod's parameters take their gradients from that of its tensor, whether or not the caller wants the
- * latter. */
+/* The gradients of a mod's parameters need the gradient of its tensor, whether or not the caller wants
+ * that. */
 static bool is_needed(const image_manifest *m, unsigned want, uint32_t has_mod) {
   return (m->wants & want) != 0 || (has_mod && (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0);
 }
@@ -90,19 +90,20 @@ static bool adds_dq(const image_manifest *m) {
   return m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod);
 }
 
-/* Numbers for the q tiles of a head (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
+/* Counters for the q tiles of a head (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
 static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const int each = workspace_turns(m->family == LUATTN_SM90, (int)main->threads, (int)main->tile_n);
   return ceil_div(p->shape.q_len, main->tile_m) * each;
 }
 
-/* The sm90 backward draws its kv tiles from a work counter. */
+/* The sm90 backward takes its kv tiles from a work counter. */
 static bool draws_kv(const image_manifest *m) {
   return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && has_role(m, LUATTN_ROLE_DKDV);
 }
 
-/* The work counter, and a number for each q tile: a semaphore of the dQ order, or who stores first. */
+/* The work counter, and a counter for each q tile: the semaphore of the dQ order, or the flag of the first
+ * store. */
 static int64_t num_counters(const image_manifest *m, const LuattnParams *p) {
   return LUATTN_TURNS_FIRST + (adds_dq(m) ? (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p) : 0);
 }
@@ -157,9 +158,10 @@ static void find_alone(const image_manifest *m, LuattnParams *p) {
   }
 }
 
-/* Whether a deterministic backward can do without exact sums of an input's gradient: the order of additions
- * does not matter, or blocks can keep a fixed one. They then process all batches of a kv tile, and should
- * still fill an eighth of the GPU, because exact sums take that much longer. */
+/* Whether a deterministic backward needs no exact sums of an input's gradient: the order of additions does
+ * not matter, or blocks can keep a fixed order. For a fixed order a block processes all batches of a kv tile,
+ * and the blocks should still fill an eighth of the GPU, because exact sums take about eight times as
+ * long. */
 static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const image_manifest *m = c->info;
   const luattn_input_info *info = &m->input[input];
@@ -230,7 +232,7 @@ static luattn_status choose_splits(const args_call *c, LuattnParams *p) {
   return LUATTN_OK;
 }
 
-/* Computing the bitmap takes longer than it saves where there are few tiles. */
+/* Whether skipping is faster: with few tiles, computing the bitmap takes longer than it saves. */
 static bool skipping_pays(const image_manifest *m, const LuattnParams *p) {
   const int least = m->pass == LUATTN_FORWARD ? LUATTN_SKIP_FORWARD : LUATTN_SKIP_BACKWARD;
   return p->shape.q_len >= least && p->shape.kv_len >= least;

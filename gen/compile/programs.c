@@ -1,8 +1,8 @@
-/* programs.c: compiles the kernels of an image in two runs of NVRTC, where there are some besides the main
- * one: that one takes long, the others a tenth of its time to as much again. Two cores then compile an image
- * in the time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel goes
- * first. NVRTC's own threads (--split-compile) would drop ptxas's remarks on wgmma from the log, which plans
- * react to. */
+/* programs.c: compiles the main kernel of an image in one run of NVRTC and the other kernels, if any, in a
+ * second. The others take from a tenth of the main kernel's time to as much again, so two cores compile an
+ * image in the time of its main kernel. NVRTC's front end takes one program at a time, and the main kernel
+ * goes first. NVRTC's own threads (--split-compile) would drop ptxas's remarks on wgmma from the log, which
+ * plans react to. */
 #include "gen/compile/programs.h"
 
 #include <stdio.h>
@@ -31,9 +31,9 @@ static bool are_two(const compilation *c) { return !c->target.one_code && progra
 enum { MAX_OPTIONS = 7 + 4 * POLICY_MAX_LEFT_OUT };
 
 /* No fast-math flag: ops/math.cuh decides that for each function. `recent`: options that not every NVRTC 12
- * knows. Minimal: without the declarations of textures and of the CUDA runtime, a tenth of the front end's
- * time. No cache: NVRTC would start CUDA to look among the driver's cached kernels, and luattn has a cache of
- * its own. */
+ * knows. Minimal: leaves out the declarations of textures and of the CUDA runtime, which take a tenth of the
+ * front end's time. No cache: NVRTC would start CUDA to search the driver's kernel cache, and luattn has its
+ * own cache. */
 static nvrtc_options options(const compilation *c, program_part part, bool recent,
                              const char *out[MAX_OPTIONS]) {
   const char *left_out[POLICY_MAX_LEFT_OUT];
@@ -118,8 +118,8 @@ static void start_others(void *of_second_run) {
   r->is_due = true;
 }
 
-/* Merges the ptxas results of both into the first. Without registers of one of them there is no image.
- * Functions that entries of both call are in both logs. */
+/* Merges the ptxas results of both into the first. Without the register counts of both there is no image.
+ * Functions that both programs call appear in both logs. */
 static void join(nvrtc_result *main, const nvrtc_result *others) {
   const int room = (int)(sizeof main->entry / sizeof main->entry[0]);
   for (int i = 0; i < others->num_entries && main->num_entries < room; i++)

@@ -1,4 +1,4 @@
-/* ptxas.h: judges what ptxas made of an attempt. */
+/* ptxas.h: judges an attempt by ptxas's results. */
 #ifndef LUATTN_GEN_PTXAS_H
 #define LUATTN_GEN_PTXAS_H
 

@@ -10,7 +10,7 @@
 #include "gen/compile/ptxas.h"
 #include "gen/plan/policy.h"
 
-/* What is wrong with an attempt, if anything. CROWDED: it is known to do better with other tiles. */
+/* The verdict on an attempt. CROWDED: other tiles are known to be faster. */
 typedef enum verdict { FITS, REPLANNED, CROWDED, UNFIT, SPILLS } verdict;
 
 static double now_ms(void) {
@@ -46,7 +46,7 @@ static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* LUATTN_COMPILE_LIMIT, in times of `causal`; 0: none. */
+/* Reads LUATTN_COMPILE_LIMIT, in units of the time for `causal`; 0: no limit. */
 static luattn_status get_limit(double *limit, luattn_error *err) {
   const char *text = getenv("LUATTN_COMPILE_LIMIT");
   char *end = NULL;
@@ -81,7 +81,8 @@ static luattn_status refuse_work(const compilation *c, double estimate, double l
       t->file, w->line, what, estimate, limit, 100 * w->share);
 }
 
-/* Adds c->at to what was estimated so far. *allowed: it is below the limit, or something has to be compiled.
+/* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. Fails if it is not and no
+ * earlier attempt is usable.
  */
 static luattn_status account(compilation *c, search *s, bool *allowed, luattn_error *err) {
   const double estimate = policy_compile_estimate(&c->at.plan, &c->at.lowered->work);
@@ -93,7 +94,7 @@ static luattn_status account(compilation *c, search *s, bool *allowed, luattn_er
   return refuse_work(c, s->work + estimate, limit, err);
 }
 
-/* Runs NVRTC over c->at, and keeps the result if it is the best so far. A good result stays, even if a later
+/* Runs NVRTC over c->at, and keeps the result if it is the best so far. A good result is kept even if a later
  * attempt fails. */
 static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_error *err) {
   nvrtc_result others;
@@ -117,7 +118,7 @@ static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_err
   return LUATTN_OK;
 }
 
-/* Whether the same tiles may fit without bias rows: they spill little, or ptxas said nothing that tells. */
+/* Whether the same tiles may fit without bias rows: they spill little, or ptxas's log does not tell. */
 static bool is_close(const compilation *c, const search *s) {
   const attempt *at = &c->at;
   return s->spills >= PTXAS_UNUSABLE ||
@@ -125,8 +126,8 @@ static bool is_close(const compilation *c, const search *s) {
                           POLICY_BIAS_ROWS_SPILL;
 }
 
-/* Plans the next attempt, given how c->at turned out; false: there is none. A plan that spills more first
- * drops staged bias rows, and then yields to the next of the table. */
+/* Plans the next attempt, given the verdict on c->at; false: there is none. A plan that spills too much first
+ * drops staged bias rows, and then gives way to the table's next tiles. */
 static bool replan(compilation *c, search *s, verdict v) {
   if (v == REPLANNED) return true;
   if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;

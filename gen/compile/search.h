@@ -8,8 +8,8 @@
 typedef struct search {
   /* The request. */
   bool compiles;   /* otherwise ptxas is not run, and c->at is the first choice that it would see */
-  const char *dir; /* where a source that NVRTC refuses is kept, */
-  hash128 key;     /* and under which name */
+  const char *dir; /* the directory that keeps a source that NVRTC refuses, */
+  hash128 key;     /* and the key that names it */
 
   /* The result, if `compiles`. */
   attempt best;
@@ -21,14 +21,14 @@ typedef struct search {
   /* The state of the loop. */
   nvrtc lib;
   bool is_open;
-  double work;  /* estimated for those that were compiled, in times of `causal` */
+  double work;  /* estimate for all compiled attempts, in units of the time for `causal` */
   int compiled; /* attempts that NVRTC compiled */
   int spills;   /* of the last one */
   int least;            /* spills of the best attempt; -1: none so far */
-  bool found;           /* a good attempt exists, and a better one is looked for */
+  bool found;           /* a good attempt exists, and the search goes on for a better one */
   bool made;            /* c->at is made, and the loop goes on with it */
   attempt crowded;      /* the first crowded attempt; lowered NULL: none */
-  bool takes_crowded;   /* crowded attempts are acceptable: no others need be looked for */
+  bool takes_crowded;   /* crowded attempts are acceptable: the search for others ends */
   luattn_error refusal; /* why the first attempt could not be made */
 } search;
 search *search_new(compilation *c); /* NULL: out of memory */

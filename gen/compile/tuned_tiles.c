@@ -1,6 +1,6 @@
 /* tuned_tiles.c: reads and writes tiles that were measured on a device, remembered next to the cache. A
- * record is looked up by what it is about (spec, pass, types, dims, device, class of lengths) and says what
- * it was made with; one of another origin, or a damaged one, is not used, and the plan says so.
+ * record's key covers spec, pass, types, dims, device and class of lengths; its origin covers everything else
+ * that was compiled. A record with another origin or a damaged record is not used, and the plan says so.
  *
  *   luattn tuned 1 <32 digits: hash of what follows>
  *   luattn <version>
@@ -68,7 +68,7 @@ static void record_read(const char *text, hash128 key, hash128 origin, tuned_rec
 
 /* ---- looking up ---- */
 
-/* The paths are too large for a stack on which planning goes on. */
+/* The paths are allocated in the arena: they are too large for the stack during planning. */
 luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *err) {
   char *dir = arena_new(c->a, PATH_SIZE), *text[2];
   hash128 keys[2], origin = {0, 0};
