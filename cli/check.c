@@ -59,7 +59,7 @@ typedef struct comparison {
   double exponent;                        /* and the magnitude of a row's exponents (likewise) */
 } comparison;
 
-/* The largest finite value: infinities allow nothing. */
+/* Returns the largest finite value: infinities must not widen a tolerance. */
 static double biggest_of(const array *a) {
   double biggest = 0;
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
@@ -69,8 +69,8 @@ static double biggest_of(const array *a) {
   return biggest;
 }
 
-/* The error of adding and subtracting 0.3 in the type, for the largest value: FlashAttention's allowance for
- * the output's own rounding, where a plain computation is exact by luck. Two roundings at |x| + 0.3. */
+/* The error of adding and subtracting 0.3 in the type, for the largest value: FlashAttention's tolerance for
+ * the output's own rounding, in case plain arithmetic is exact by luck. Two roundings at |x| + 0.3. */
 static double rounding_of(luattn_dtype type, double biggest) {
   return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
 }
@@ -109,7 +109,7 @@ static double plain_error(const comparison *c, size_t offset, const array *want)
  * standard deviation of a rounding is 1 / sqrt(3) of its bound, of two independent ones 0.82 of it. */
 static double score_unit(luattn_dtype type) { return 0.82 * (type == LUATTN_F64 ? 0x1p-53 : 0x1p-24); }
 
-/* Relative to the largest value. */
+/* Returns the tolerance relative to the largest value. */
 static double base_tolerance(luattn_dtype type) { return type == LUATTN_F64 ? 1e-12 : 1e-5; }
 
 static bool adds_up_rows(size_t offset) {
@@ -221,9 +221,9 @@ static DLDataType real_of(const cli_problem *p) {
   return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
-/* Results of the CPU path, in double precision and, for a half type, rounded to that; the magnitude of
- * parameter gradients' terms; how far others may be off because a derivative jumps; and how far all may be
- * off because scores are rounded. */
+/* Results of the CPU path: in double precision; rounded, for a half type; the magnitude of the terms of
+ * parameter gradients; the possible error of other gradients where a derivative jumps; and the effect of
+ * rounded scores. */
 typedef struct references {
   cli_result want, rounded, noise, kinks;
   score_noise scores;

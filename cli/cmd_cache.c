@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 #include "gen/cache/cache.h"
 
-/* What prune keeps: --max-bytes, else the limit in force. */
+/* Returns the bytes that prune keeps: --max-bytes, else the cache's limit. */
 static luattn_status size_to_keep(const cli_options *o, size_t *bytes, luattn_error *err) {
   if (o->max_bytes != NULL) {
     if (cache_parse_size(o->max_bytes, bytes) && *bytes > 0) return LUATTN_OK;

@@ -75,7 +75,7 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
 }
 
 /* Kernels and the CPU path share the backward that the spec gives, so only differences can tell whether it is
- * right. Without --full on a small problem, unless files fix the size. */
+ * right. Without --full it checks a small problem, unless files fix the size. */
 static luattn_status given_backward(const cli_options *given, const luattn_spec *spec, bool *failed,
                                     luattn_error *err) {
   enum { MOST_SCORES = 1 << 20 }; /* some seconds of plain Lua */

@@ -105,7 +105,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
             : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
-/* No tensor says which type an input of any type has: it is that of q, k and v. */
+/* Emit has no tensors, so an input of any type gets the type of q, k and v. */
 static uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype) {
   static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
                                                 [LUATTN_F32] = LUATTN_INPUT_F32,

@@ -1,5 +1,4 @@
-/* cmd_tune.c: luattn tune: measures the candidate tiles of a spec, and remembers the best next to the
- * cache. */
+/* cmd_tune.c: luattn tune: measures the candidate tiles of a spec, and stores the best with the cache. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,7 +214,7 @@ static double gain_of(const tuning *t, int pass, luattn_lengths lengths, const t
   return count > 0 ? exp(sum / count) : 0;
 }
 
-/* Forgets tiles that are no faster than the plan's choice. */
+/* Removes the record if its tiles are no faster than the plan's choice. */
 static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths, luattn_error *err) {
   static const char *const classes[] = {[LUATTN_LONG] = "long", [LUATTN_SHORT] = "short"};
   const tune_field *f = &t->field[pass];

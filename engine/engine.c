@@ -38,7 +38,7 @@ struct luattn_engine {
   const luattn_pack **packs;
   size_t num_packs;
   bool never_compile, deterministic;
-  pthread_mutex_t lock; /* guards what follows */
+  pthread_mutex_t lock; /* guards the members below */
   pthread_cond_t ended; /* some attempt has ended */
   slot **slots;
   size_t count, capacity;
@@ -219,7 +219,7 @@ static bool read_input_type(DLDataType t, uint64_t *out) {
   return true;
 }
 
-/* Of inputs whose dtype is any, the types of their tensors. */
+/* Returns the tensor types of the inputs whose dtype is any. */
 static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args,
                                       uint64_t *out, luattn_error *err) {
   luattn_spec_info info;
@@ -303,8 +303,8 @@ static bool is_same_key(const kernel_key *a, const kernel_key *b) {
          a->offsets == b->offsets && a->input_types == b->input_types;
 }
 
-/* The slot of this key, or that of the other lengths where it serves both. While that one is being compiled
- * this is unknown, so callers wait for it. */
+/* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
+ * while the other kernel is being compiled, so callers wait for it. */
 static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
   slot *other = NULL;
   for (size_t i = 0; i < e->count; ++i) {
@@ -339,9 +339,9 @@ static bool knows_spec(const luattn_pack *pack, const uint64_t hash[2]) {
   return false;
 }
 
-/* Looks in the packs. *kernel stays NULL where no pack has it for this device; *err then holds the message of
- * the first pack that knows the spec, or else of the last one. A damaged pack, or one made for another
- * luattn, is an error: compiling instead would hide it. */
+/* Searches the packs. *kernel stays NULL if no pack has the kernel for this device; *err then holds the
+ * message of the first pack that knows the spec, or else of the last one. A damaged pack, or one made for
+ * another luattn, is an error: compiling instead would hide it. */
 static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                                    luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
@@ -471,7 +471,8 @@ static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot
   }
 }
 
-/* A failure is reported only to those who waited for it: the next call may find what was missing. */
+/* Only the calls that waited for it get a failure: the next call tries again, because the cause may be
+ * gone. */
 static luattn_status ready_slot(luattn_engine *engine, const kernel_key *asked, const slot **out,
                                 luattn_error *err) {
   kernel_key key = *asked;
@@ -481,7 +482,7 @@ static luattn_status ready_slot(luattn_engine *engine, const kernel_key *asked, 
   luattn_status status = resolve(engine, &key, out, &fresh, err);
   if (status == LUATTN_OK) {
     status = (*out)->error.status;
-    /* A warning of the compilation is for those who waited for it, not for later calls. */
+    /* Only the calls that waited get a warning of the compilation. */
     if (fresh && err != NULL) *err = (*out)->error;
   }
   pthread_mutex_unlock(&engine->lock);

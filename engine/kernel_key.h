@@ -1,4 +1,4 @@
-/* kernel_key.h: the key that tells kernels of an engine apart. */
+/* kernel_key.h: the key that identifies a kernel of an engine. */
 #ifndef LUATTN_ENGINE_KERNEL_KEY_H
 #define LUATTN_ENGINE_KERNEL_KEY_H
 

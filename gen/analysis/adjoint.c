@@ -11,7 +11,7 @@ static luattn_status no_memory(const traced_spec *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
 }
 
-/* v / d where d is a factor of v, searched up to `depth` products deep; IR_NONE otherwise. */
+/* Returns v / d if d is a factor of v, found within `depth` nested products; else IR_NONE. */
 static ir_ref quotient(ir *g, ir_ref v, ir_ref d, int depth) {
   double x;
   if (v == d) return ir_real(g, 1);

@@ -1,4 +1,4 @@
-/* analysis.h: what a traced spec implies: its derivative, and where its mask is empty or full. */
+/* analysis.h: derives a traced spec's backward, and analyses where its mask is empty or full. */
 #ifndef LUATTN_GEN_ANALYSIS_H
 #define LUATTN_GEN_ANALYSIS_H
 
@@ -48,9 +48,9 @@ typedef struct mask_info {
   int num_stats;
   mask_stat stat[8];
   int64_t max_len;  /* see luattn_kernel_description.max_len */
-  ir_ref too_large; /* where max_len is below 1: the node whose value leaves 32 bits, */
+  ir_ref too_large; /* if max_len is below 1: the node whose value exceeds 32 bits, */
   double largest;   /* and the largest value */
-  const char *how;  /* for `luattn emit --stage mask`: what was found, in words */
+  const char *how;  /* for `luattn emit --stage mask`: describes the result */
 } mask_info;
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);

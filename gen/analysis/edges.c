@@ -10,7 +10,7 @@ enum { MAX_CONDITIONS = 24, GRID = 32, HALVINGS = 24 };
 typedef struct conditions {
   ir_ref by_score[MAX_CONDITIONS], other[MAX_CONDITIONS];
   int num_by_score, num_other;
-  bool some; /* conditions that hold for more than single values of a real number */
+  bool some; /* some condition holds for more than isolated real values */
 } conditions;
 
 static bool is_condition(const ir *g, ir_ref r) {
@@ -18,7 +18,7 @@ static bool is_condition(const ir *g, ir_ref r) {
   return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE;
 }
 
-/* Whether one of its two answers holds for a single real value only, as that of l == 0. */
+/* Whether the condition is true, or false, only at a single real value, such as l == 0. */
 static bool is_single(const ir *g, ir_ref r) {
   const ir_node *n = ir_get(g, r);
   return (n->op == IR_EQ || n->op == IR_NE) && ir_typeof(g, n->arg[0]) == IR_REAL;

@@ -4,7 +4,7 @@
 
 enum { MAX_FACTS = 8, MAX_ABS = 8 };
 
-/* Integers that are at least 0 wherever the mask keeps. */
+/* Integers that are at least 0 for all scores that the mask keeps. */
 typedef struct facts {
   ir *g;
   ir_ref x[MAX_FACTS];

@@ -167,8 +167,9 @@ static luattn_status refuse_twice(const row_work *w, int read, int d0, int d1, i
                      w->t->file, w->t->read_line[read], w->hook, channel, d0, d1, w->dim, hint_of(w));
 }
 
-/* Channels that do not read x[..] get what is left, so that there is an inverse: what the index says for them, or
- * themselves, if that is left; so vectors of channels stay together in a row of which a part is rotated. */
+/* Assigns the remaining channels to those that do not read x[..], so that the map has an inverse: preferably the
+ * channel that the index gives, else the same channel. Vectors of channels then stay together in a partly rotated
+ * row. */
 static void complete(const row_work *w, int read, const double *value, int *reader) {
   uint16_t *from = w->from[read], *back = w->back[read];
   bool *reads = arena_array(w->a, (size_t)w->dim, sizeof *reads);
@@ -254,8 +255,8 @@ static ir_ref seen_at(ir *g, ir_var own, ir_var other, int table) {
 
 enum { ROW_LEAVES = 3 + SPEC_MAX_READS };
 
-/* What stands for x, its gradient, its channel and x[..] where channel at[d] is meant in place of d; at NULL: d
- * itself. */
+/* Returns the replacements for x, its gradient, its channel and x[..] that read channel at[d] instead of d; at
+ * NULL: d itself. */
 static luattn_status move_leaves(row_work *w, const uint16_t *at, ir_ref from[ROW_LEAVES],
                                  ir_ref to[ROW_LEAVES]) {
   ir *g = w->g;
@@ -280,7 +281,7 @@ static ir_ref moved(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to) {
   return r == IR_NONE ? IR_NONE : ir_substitute(g, r, from, to, ROW_LEAVES);
 }
 
-/* A channel's gradient: its own element's, and what comes back from those that read it. */
+/* Builds a channel's gradient: from its own element, plus the contributions of the channels that read it. */
 static luattn_status move_derivative(row_work *w, derived_mod *d) {
   ir *g = w->g;
   ir_ref from[ROW_LEAVES], to[ROW_LEAVES];

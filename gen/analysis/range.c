@@ -47,7 +47,7 @@ static bool out_of_work(ranger *r) { return ++r->work > MAX_WORK || ir_failed(r-
 static bool has_main(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->main); }
 static bool has_other(const ranger *r, ir_ref e) { return ir_uses(r->g, e, r->other); }
 
-/* A sound answer when no bound is found. */
+/* Returns the sound answer if no bound is found. */
 static range unknown(ranger *r) {
   r->lost = true;
   return everything;
@@ -97,7 +97,7 @@ static range both(ranger *r, range a, range b) {
   return both_of_one(r->g, b, whole(r, a));
 }
 
-/* Whether either is empty for every row or column. */
+/* Whether, for every row or column, at least one of the two is empty. */
 static bool exclude(ir *g, range a, range b) {
   double c;
   if (a.only == IR_NONE || b.only == IR_NONE) return false;
@@ -305,7 +305,7 @@ static ir_ref largest_of_minus(ranger *r, const linear *l, int skip) {
     if (i == skip || l->coef[i] == 0) continue;
     const ir_ref x = bound(r, l->atom[i], l->coef[i] < 0);
     if (x == IR_NONE) return IR_NONE;
-    /* a - b reads better than a + -1 * b, and is what simplify would make of it. */
+    /* writes a - b instead of a + -1 * b, as simplify would. */
     if (l->coef[i] == 1)
       sum = ir_op2(r->g, IR_SUB, sum, x);
     else
