@@ -79,8 +79,8 @@ bool sample_grow(sample *s) { return draw(s, SAMPLE_BLOCKS); }
 
 uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 
-/* Where there are conditions: in one row of three a number near one that they compare with, or several times
- * larger than usual; otherwise x. */
+/* Returns x, but if there are conditions, one row in three gets a number near one that they compare with, or
+ * one several times larger than usual. */
 static double near_edge(const sample *s, uint64_t key, int row, double x) {
   const uint64_t h = sample_hash(key, (uint64_t)row);
   if (s->num_edges == 0 || h % 3 != 0) return x;

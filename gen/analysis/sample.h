@@ -12,7 +12,7 @@
 #include "gen/analysis/split.h"
 #include "gen/ir/passes.h"
 
-/* Without conditions a function is the same everywhere, and a few rows are enough. */
+/* A function without conditions has one form, and a few rows are enough. */
 #define SAMPLE_FEW_BLOCKS 4
 #define SAMPLE_BLOCKS 32
 #define SAMPLE_BLOCK_ROWS 9
@@ -59,9 +59,9 @@ typedef struct sample_program {
 bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out); /* false: out of memory */
 void sample_run(sample *s, const sample_program *p, const sample_lanes *out);
 
-/* Draws more rows if there are conditions, moves some of the scores to where conditions on the score under
- * `roots` flip, and notes what others compare with. Call it before anything is evaluated. False: out of
- * memory. */
+/* Draws more rows if there are conditions, moves some scores to where conditions on the score under `roots`
+ * flip, and records the numbers that other conditions compare with. Call it before anything is evaluated.
+ * False: out of memory. */
 bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
 /* Reports conditions under `roots` that have the same answer on all valid rows. False: out of memory. */
 bool sample_unmet(sample *s, const ir *g, const ir_ref *roots, int n, text *how);

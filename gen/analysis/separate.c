@@ -56,7 +56,7 @@ bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
   return v != NULL && proportional(d, v[0], v[1], &c) && c == 1;
 }
 
-/* Simple row numbers of which a ratio is likely to be a multiple. */
+/* Lists simple row numbers; a ratio is likely to be a multiple of one. */
 static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
   ir *g = d->g;
   int n = 0;

@@ -19,8 +19,8 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   return program_open(p, row, derived->num_rows, &w->rows, err);
 }
 
-/* Writes one gradient through its input mod into the caller's tensor, which may be absent: the mod's
- * parameters take theirs all the same. */
+/* Writes one gradient through its input mod into the caller's tensor, which may be absent: the gradients of
+ * the mod's parameters are computed in any case. */
 typedef struct finish_rule {
   const backward *w;
   const cpu_view *from, *to;
@@ -66,7 +66,7 @@ static void finish_row(const finish_rule *f, cpu_worker *worker, int64_t at[4], 
     finish_part(f, worker, at, (int)(dim - at[3] < IR_LANES ? dim - at[3] : IR_LANES), g);
 }
 
-enum { CHUNK = 64 }; /* rows of a tensor that are finished together */
+enum { CHUNK = 64 }; /* rows of a tensor per work unit */
 
 static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
   const finish_rule *f = of_rule;
@@ -184,7 +184,7 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
   for (int i = 0; i < 3; i++) {
     if (mod[i] == IR_NONE) continue;
     ir_ref dx = derivative[i]->dx;
-    /* What several channels give one element may cancel, and their noise does not. */
+    /* Contributions of several channels to one element may cancel, but their noise does not. */
     if (t->rows[i] != NULL && w->purpose != GRADIENTS) TRY(magnitude_of(w->p.a, w->p.g, &dx, 1, err));
     TRY(program_open(&w->p, &dx, 1, &w->mod_dx[i], err));
     w->mod_dx[i].rows = t->rows[i];

@@ -28,7 +28,7 @@ typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NO
 
 /* State shared by a row's tiles. */
 typedef struct row_state {
-  bool is_live; /* it kept something */
+  bool is_live; /* the row kept a score */
   double number[DERIVED_MAX_ROWS], delta, dlse;
   double size; /* SCORE_NOISE: |lse| */
 } row_state;
@@ -51,7 +51,7 @@ typedef struct gradient_stage {
   tile_stage *tile;           /* [blocks][most_tiles] */
   double *value, *row_value;  /* of wanted terms: [blocks][most_tiles][CPU_TILE][terms][CPU_TILE],
                                * [blocks][CPU_TILE][terms] */
-  size_t *offset, *row_offset; /* where in their sums they are added */
+  size_t *offset, *row_offset; /* offsets of the values in their sums */
   int num_sums;
   double *sum[12 + 32];
 } gradient_stage;
@@ -96,11 +96,12 @@ static inline bool squares_parameters(const backward *w) {
 luattn_status terms_open(backward *w, const derived_terms *terms, term_program *out, luattn_error *err);
 /* Called once the gradients' arrays exist. */
 void terms_want(backward *w, term_program *t);
-/* For the wanted terms: what each lane adds, and where: value[term * stride + lane]. weight: factors of the
- * values, one a lane; NULL: 1. */
+/* Computes, for the wanted terms, the value that each lane adds, and its offset: value[term * stride + lane].
+ * weight: factors of the values, one a lane; NULL: 1. */
 void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight,
                int stride, double *value, size_t *offset);
-/* Adds what one term's lanes have to its sum; that of a scalar has no offsets, and none are read or written. */
+/* Adds the values of one term's lanes to its sum. The sum of a scalar has no offsets, so they are neither read
+ * nor written. */
 void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count);
 /* Runs a program and adds all of its terms. For one thread at a time. */
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count);

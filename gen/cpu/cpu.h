@@ -2,8 +2,8 @@
  * environment a thread.
  *
  * forward.c and backward.c walk 64 x 64 tiles as a kernel would: empty tiles are skipped, full ones run
- * without the mask. Nothing of size q_len x kv_len is built. Threads of a call share what is here, which
- * changes only between the jobs of its crew (crew.h), but for a worker each.
+ * without the mask. Nothing of size q_len x kv_len is built. The threads of a call share this state, which
+ * changes only between the jobs of its crew (crew.h). Each thread has its own cpu_worker.
  */
 #ifndef LUATTN_GEN_CPU_H
 #define LUATTN_GEN_CPU_H
@@ -52,7 +52,8 @@ typedef struct cpu_call {
   const luattn_args *args;
   luattn_dtype precision;
   int threads; /* threads_count */
-  int first_entry, entries; /* args are one of so many packed sequences, and its number; 0: they are the whole batch */
+  int first_entry, entries; /* if args are one of `entries` packed sequences: its number; entries 0: args are the whole
+                             * batch */
 } cpu_call;
 
 /* The number of threads of luattn_cpu_forward and similar functions. */
@@ -70,9 +71,9 @@ typedef struct cpu_program {
 typedef struct cpu_worker {
   void *scratch;           /* of programs */
   ir_bounds *bounds;       /* of the tile classifier */
-  ir_lane_block *values;   /* cpu_problem.most_values of them: what a program of many roots gives */
+  ir_lane_block *values;   /* cpu_problem.most_values of them: results of a program with many roots */
   double *row;             /* dim_v numbers: o of a row */
-  double *given;           /* a row of q, k or v before its input mod */
+  double *given;           /* a row of q, k or v before the input mod */
   double kv_idx[IR_LANES]; /* positions of a tile's kept columns, ascending */
   double exponent;         /* forward.c: the largest so far, of noise */
 } cpu_worker;
@@ -84,7 +85,7 @@ typedef struct cpu_problem {
   int batch, heads, heads_kv, group, q_len, kv_len, dim, dim_v;
   const luattn_batch *part; /* which part of a whole the tensors are; NULL: they are the whole */
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
-  int first_entry, entries; /* number of the first batch entry as hooks see it, and how many there are to inputs */
+  int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
@@ -95,7 +96,7 @@ typedef struct cpu_problem {
   cpu_view q_given, k_given, v_given;
   cpu_program query_mod, key_mod, value_mod;
   double *q, *k, *v;    /* after the input mods, [batch][heads][len][dim]; problem_convert fills them */
-  size_t scratch_bytes; /* of the program that needs most */
+  size_t scratch_bytes; /* the most that any program needs */
   int most_values;      /* of the programs whose values go to cpu_worker.values */
   int num_workers;
   cpu_worker *worker;
@@ -141,14 +142,15 @@ int64_t problem_offset(const cpu_problem *p, int32_t axis, int b);
 int64_t problem_length(const cpu_problem *p, int32_t axis, int b);
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err);
-/* The place on an axis where an input is read, or its gradient added, for an index of an expression. */
+/* Converts an index of an expression to the position on an input's axis, for reading it or adding its
+ * gradient. */
 int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x);
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out);
 
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
 
-/* Runs forward for number `entry` of `entries` packed sequences: tensors are its own, [1, heads, length, dim]. */
+/* Runs forward for sequence `entry` of `entries` packed sequences; its tensors are [1, heads, length, dim]. */
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err);
 
@@ -169,9 +171,9 @@ luattn_status cpu_gradient_kinks(const luattn_spec *spec, const luattn_args *arg
  * error, and so has what it adds to an output or a gradient. Writes sqrt(sum of squares of size *
  * contribution) in place of o, where size is |s|, or of each gradient, where it is sqrt(s^2 + lse^2):
  * independent relative errors r of scores and lse change it by about r times this. *exponent, which may be
- * NULL: the largest mean of |s| over a row's weights, which scales the error of row sums of weights. All is 0
- * where weights are only products and powers of scores, which keep relative errors as they are. `args` of
- * backward have forward's own o, lse and saved. */
+ * NULL: the largest mean of |s| over a row's weights, which scales the error of row sums of weights. All
+ * results are 0 if weights are only products and powers of scores, which do not amplify relative errors.
+ * `args` of backward have forward's own o, lse and saved. */
 luattn_status cpu_forward_score_noise(const luattn_spec *spec, const luattn_args *args, double *exponent,
                                       luattn_error *err);
 luattn_status cpu_backward_score_noise(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
@@ -191,7 +193,7 @@ luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error
 /* Called after all programs of the pass have been opened: makes workers, and starts their threads, at most
  * `threads` including the caller's: fewer if there is little to do, or if the system starts no more. */
 luattn_status problem_start(cpu_problem *p, int threads, luattn_error *err);
-void problem_stop(cpu_problem *p); /* ends them; one that was not started is fine */
+void problem_stop(cpu_problem *p); /* joins the threads; p need not have been started */
 /* Runs units [0, count) of a job on all workers; returns once all are done. */
 void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count);
 /* x[0..count) = 0. */

@@ -15,7 +15,7 @@ typedef struct member {
 struct crew {
   int cancel_state; /* the caller's state before */
   int num_members;
-  pthread_mutex_t lock; /* guards what follows */
+  pthread_mutex_t lock; /* guards the members below */
   pthread_cond_t begin, end;
   crew_job *job;
   void *user;

@@ -164,7 +164,7 @@ static void forward_run(forward *f) {
     problem_run(&f->p, forward_rows, f, (int64_t)f->blocks.count * UNITS_OF_BLOCK);
 }
 
-/* Blocks per run: the classes of their tiles take a megabyte, and there are enough for any number of
+/* Blocks per run: the classes of their tiles take a megabyte, and a run has enough blocks for any number of
  * threads. */
 static int64_t blocks_at_once(const cpu_problem *p) {
   const int64_t most = (1 << 20) / (p->kv_len / CPU_TILE + 1);

@@ -1,4 +1,5 @@
-/* gradient_terms.c: terms of the gradients of inputs and scalars: what each lane adds, and where. */
+/* gradient_terms.c: computes the terms of gradients of inputs and scalars: the value that each lane adds, and
+ * its offset. */
 #include "gen/cpu/backward.h"
 
 luattn_status terms_open(backward *w, const derived_terms *terms, term_program *out, luattn_error *err) {

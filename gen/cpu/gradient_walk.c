@@ -88,7 +88,7 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
     const double part = dout[d] * view_get(&w->o, (int64_t[]){at[0], at[1], at[2], d});
     delta += is_noise(w) ? part * part : part;
   }
-  if (is_noise(w)) delta = sqrt(delta); /* each product has a rounding of o of its own */
+  if (is_noise(w)) delta = sqrt(delta); /* the roundings of o in the products are independent */
   lanes->final = final;
   lanes->delta = row->delta = delta;
   lanes->dlse = row->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
@@ -101,8 +101,8 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
   row->is_live = true;
 }
 
-/* How far three values of a function are apart, where the relative error `unit` of a score grows a
- * hundredfold: at a jump, or where it is steep, as a square root is next to 0. Smaller effects are within the
+/* Returns the spread of three values of a function if it amplifies the relative error `unit` of a score a
+ * hundredfold: at a jump, or on a steep slope, such as a square root's near 0. Smaller effects are within the
  * general tolerance. */
 static double jump(double low, double middle, double high, double unit) {
   const double least = fmin(fmin(low, middle), high), most = fmax(fmax(low, middle), high);

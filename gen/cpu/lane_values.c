@@ -103,7 +103,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   return NAN;
 }
 
-/* Of an input mod, at other channels of the row. */
+/* Fills VAR_READ and similar variables of an input mod from other channels of the row. */
 static void row_values(const cpu_row *row, ir_var v, uint32_t index, int lanes, double *out) {
   const uint16_t *channel = row->tables->channel[index] + row->first;
   for (int i = 0; i < lanes; i++)

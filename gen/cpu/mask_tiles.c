@@ -187,7 +187,7 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
   if (status == LUATTN_OK) status = program_open(&p, &mask, mask != IR_NONE, &keep, err);
   if (status == LUATTN_OK) status = problem_start(&p, 1, err);
   if (status == LUATTN_OK) {
-    /* One head counts for all whose number the mask does not read. */
+    /* If the mask does not read the head's number, one head's count holds for all. */
     const bool by_batch = mask != IR_NONE && ir_uses(p.g, mask, VAR_B),
                by_head = mask != IR_NONE && ir_uses(p.g, mask, VAR_H);
     int64_t all, count = 0;

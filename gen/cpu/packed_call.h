@@ -1,4 +1,4 @@
-/* packed_call.h: packed sequences on the CPU, one after the other. */
+/* packed_call.h: computes packed sequences on the CPU, one after another. */
 #ifndef LUATTN_GEN_CPU_PACKED_CALL_H
 #define LUATTN_GEN_CPU_PACKED_CALL_H
 

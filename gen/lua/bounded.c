@@ -5,7 +5,8 @@
 #define REP_MAX (1 << 20)    /* bytes, or repetitions of an empty string */
 #define LENGTH_MAX (1 << 20) /* entries that one call moves, in about a hundredth of a second */
 
-/* The library's own function is upvalue 1. Called in this frame, it names its arguments rightly in errors. */
+/* The library's own function is upvalue 1. Calling it in this frame makes its errors name the arguments
+ * correctly. */
 static int call_own(lua_State *L) { return lua_tocfunction(L, lua_upvalueindex(1))(L); }
 
 static int string_rep(lua_State *L) {

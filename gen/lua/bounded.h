@@ -1,5 +1,5 @@
-/* bounded.h: limits for functions of Lua's own library that can run long in one call, which no instruction
- * count sees. */
+/* bounded.h: limits functions of Lua's own library that can run long in one call, which the instruction hook
+ * cannot interrupt. */
 #ifndef LUATTN_GEN_LUA_BOUNDED_H
 #define LUATTN_GEN_LUA_BOUNDED_H
 

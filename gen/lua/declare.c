@@ -20,7 +20,7 @@ void declare_check_keys(lua_State *L, int table, const char *owner, const char *
       front_raise(L, "%s: field [%s] has no name; write name = value", owner, luaL_tolstring(L, -1, NULL));
     }
     const char *key = lua_tostring(L, -1);
-    const bool whole = strlen(key) == lua_rawlen(L, -1); /* a zero byte would hide what follows it */
+    const bool whole = strlen(key) == lua_rawlen(L, -1); /* a zero byte would hide the rest of the key */
     front_suggestion s;
     front_suggest_start(&s, key);
     bool known = false;
@@ -108,7 +108,7 @@ static void declare_scalars(lua_State *L, int table) {
   lua_pop(L, 1);
 }
 
-/* Common names for axes that have a meaning; taken as free axes they would not be checked. */
+/* Common names for the standard axes: as free axes they would not be checked. */
 static const char *const axis_synonyms[][2] = {
     {"batch", "b"},      {"B", "b"},          {"head", "h"},   {"heads", "h"},   {"H", "h"},
     {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"}, {"Hkv", "hkv"},   {"q_idx", "q"},
@@ -152,7 +152,8 @@ static const char *axis_text(lua_State *L) {
   return text;
 }
 
-/* A table without list entries may still have others, as { q = 1 }; it must not pass as having no axes. */
+/* A table without list entries may still have other keys, such as { q = 1 }; it must not count as having no
+ * axes. */
 static void check_listed(lua_State *L, const char *owner, lua_Unsigned n) {
   lua_pushnil(L);
   while (lua_next(L, -2) != 0) {

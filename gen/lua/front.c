@@ -23,8 +23,8 @@ static int trace_main(lua_State *L) {
   return 0;
 }
 
-/* An unused read of an input in a hook: usually it stands where a condition should be, and in Lua it is true
- * whatever its value, as in `padding[i] and kv_idx <= q_idx`. */
+/* Reports an unused read of an input in a hook. Usually the read is used as a condition, as in `padding[i]
+ * and kv_idx <= q_idx`, and in Lua any number is true. */
 static luattn_status check_reads(const front_state *s, luattn_error *err) {
   const traced_spec *t = s->spec;
   for (ir_ref r = 1; r < ir_count(t->g); r++) {

@@ -26,8 +26,8 @@ void front_oracle_close(front_oracle *o);
 bool front_oracle_has(const front_oracle *o, const char *hook);
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
                                luattn_error *err);
-/* What x of the input mods is an element of, in the calls that follow; read then, and the caller's. NULL: nothing. Lengths are
- * also head_dim and head_dim_v (head_dim in value_mod). */
+/* Sets the row of which x is an element in the following calls of input mods. The caller owns the row and keeps it valid for
+ * them. NULL: no row. Lengths are also head_dim and head_dim_v (head_dim in value_mod). */
 void front_oracle_set_row(front_oracle *o, const double *row, int size);
 luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
                                 double *result, luattn_error *err); /* booleans come back as 0 or 1 */

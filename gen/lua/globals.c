@@ -148,7 +148,7 @@ static void suggest_keys(lua_State *L, int table, front_suggestion *s) {
   }
 }
 
-/* A traced key would silently find nothing. */
+/* Refuses a traced key, which would silently find nothing. */
 static void refuse_traced_key(lua_State *L, int key) {
   if (!value_is_traced(L, key)) return;
   front_raise(L,

@@ -291,7 +291,7 @@ bool input_push_name(lua_State *L, const char *name) {
       push_load(L, &t);
     return true;
   }
-  /* After what a spec declares, so that one may have an input or a scalar of that name. */
+  /* Looked up after the spec's declarations, so that a spec may have an input or a scalar of that name. */
   if (strcmp(name, "head_dim") == 0) return row_push_head_dim(L), true;
   return false;
 }

@@ -10,7 +10,7 @@ typedef struct front_numbers {
   void *user;
   long long length[INPUT_LENGTHS];
   int head_dim, head_dim_v;
-  const double *row; /* what x is an element of, in an input mod; NULL: x[..] is refused */
+  const double *row; /* the row of which x is an element, in an input mod; NULL: x[..] is refused */
   int row_size;
   double scalar[32];
   double variable[VAR_COUNT];

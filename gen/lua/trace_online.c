@@ -143,7 +143,7 @@ static void take_states(lua_State *L, int results, replay_result *out) {
   for (int i = 0; i < o->num_state; i++) {
     lua_pushstring(L, o->state_name[i]);
     if (lua_rawget(L, results + 1) == LUA_TNIL)
-      hook_take_leaf(L, VAR_STATE, (uint32_t)i, out); /* it keeps its value */
+      hook_take_leaf(L, VAR_STATE, (uint32_t)i, out); /* the state keeps its value */
     else
       hook_take_number(L, -1, front_format(L, "online_fwd: new row scalar '%s'", o->state_name[i]), out);
     lua_pop(L, 1);

@@ -117,7 +117,7 @@ operand value_arith(lua_State *L, ir_op op, operand a, operand b) {
   return (operand){.ref = ir_op2(g, op, x, y), .depth = depth};
 }
 
-/* Is an integer never below 0, as far as its first operations tell? `deep` bounds how many are looked at. */
+/* Whether an integer is provably never below 0. `deep` bounds the search. */
 static bool never_negative(const front_state *s, ir_ref r, int deep) {
   const ir *g = s->g;
   const ir_node n = *ir_get(g, r);
@@ -156,8 +156,8 @@ static bool never_negative(const front_state *s, ir_ref r, int deep) {
 
 enum { LOOKED_AT = 12 };
 
-/* x << n for n from -63 to 63. By a constant it is a product, or a quotient where x is not negative: what
- * bounds of masks are found by knows these. */
+/* x << n for n from -63 to 63. A shift by a constant becomes a product, or a quotient if x is not negative,
+ * because mask analysis understands these. */
 static ir_ref shifted(const front_state *s, ir_ref x, int n) {
   ir *g = s->g;
   if (n >= 0 && n <= 30) return ir_op2(g, IR_MUL, x, ir_int(g, INT64_C(1) << n));
@@ -166,7 +166,7 @@ static ir_ref shifted(const front_state *s, ir_ref x, int n) {
   return n >= 0 ? ir_op2(g, IR_SHL, x, ir_int(g, n)) : ir_op2(g, IR_SHR, x, ir_int(g, -n));
 }
 
-/* x & m, m a constant: the remainder of a power of two, where it is one less than that. */
+/* x & m with a constant m: a remainder, if m + 1 is a power of two. */
 static ir_ref masked(ir *g, ir_ref x, ir_ref m) {
   double c;
   if (ir_get(g, x)->op == IR_SHR) {
@@ -267,7 +267,7 @@ static const arith_row bitwise[] = {
     {"__shl", "<<", IR_SHL},  {"__shr", ">>", IR_SHR},
 };
 
-/* As Lua does, takes a float constant that is an integer. */
+/* Accepts a float constant with an integral value, as Lua does. */
 static operand get_bits(lua_State *L, int index, const char *sign) {
   ir *g = front_of(L)->g;
   operand x = value_get(L, index, sign);

@@ -18,8 +18,8 @@ typedef struct template_file {
  * LUATTN_IO naming it; never mixed). */
 luattn_status templates_get(arena *a, const template_file **files, int *count, luattn_error *err);
 
-/* Which NVRTC would be used. Found without loading it where possible, because loading takes 10 to 200 ms,
- * which a start from a warm cache should not pay. `identity` tells one build of NVRTC from another: it is
+/* The NVRTC that would be used. It is found without loading it if possible, because loading takes 10 to 200
+ * ms, which a start from a warm cache should not pay. `identity` tells one build of NVRTC from another: it is
  * part of a cache key. */
 typedef struct nvrtc_file {
   char path[512];
@@ -38,7 +38,7 @@ typedef struct nvrtc_search {
   char failed[640];   /* which ones were passed over and why, separated by "; " */
 } nvrtc_search;
 
-/* path NULL: LUATTN_NVRTC, then the usual names and places. One that is named is the only candidate. */
+/* path NULL: LUATTN_NVRTC, then the usual names and places. An explicit path is the only candidate. */
 void nvrtc_search_start(nvrtc_search *s, const char *path, int driver_version, bool is_ptx);
 /* Finds the next candidate that exists and, as far as can be told without loading it, works. Errors:
  * LUATTN_COMPILE, or LUATTN_UNSUPPORTED if lacks_arch, with what was tried and how to get one. */

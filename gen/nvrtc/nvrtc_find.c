@@ -12,7 +12,7 @@
 
 #include "gen/nvrtc/nvrtc.h"
 
-/* Places that have none, for the message. */
+/* Searched places without an NVRTC, for the message. */
 typedef struct tried {
   char text[400];
   size_t size;
@@ -90,7 +90,7 @@ static bool is_whole(FILE *f, const Elf64_Ehdr *head) {
   return true;
 }
 
-/* What can be told of a shared library without loading it; NULL: it may be one for this machine. */
+/* Says why a file cannot be a shared library for this machine, without loading it; NULL: it may be one. */
 static const char *refuse_file(const char *path) {
   Elf64_Ehdr head;
   FILE *f = fopen(path, "rb");

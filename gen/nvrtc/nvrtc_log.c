@@ -17,7 +17,7 @@ static nvrtc_entry *entry_named(nvrtc_result *out, const char *name, size_t n) {
   return e;
 }
 
-/* Whose properties follow: an entry's, those of a function that entries call, or nobody's. */
+/* The owner of the properties on the next lines: an entry, a function that entries call, or none. */
 typedef struct reader {
   nvrtc_result *out;
   nvrtc_entry *entry;
