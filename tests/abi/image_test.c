@@ -19,7 +19,7 @@ static image_manifest sample(luattn_pass pass) {
   return info;
 }
 
-/* With one code or two. */
+/* An image with one cubin or two. */
 static luattn_image *sample_image(uint32_t second_code) {
   problem p;
   problem_open(&p, LUATTN_BACKWARD);
@@ -167,7 +167,8 @@ static void put(unsigned char *at, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) at[i] = (unsigned char)(value >> (8 * i));
 }
 
-/* The driver is not told how long a cubin is: everything that its headers refer to must lie within. */
+/* The driver does not know a cubin's length, so everything that the headers refer to must lie inside the
+ * cubin. */
 static void cubins_end_where_they_say(void **state) {
   (void)state;
   enum { SIZE = 64 + 56 + 2 * 64 + 16 };
@@ -211,7 +212,8 @@ static void cubins_end_where_they_say(void **state) {
   }
 }
 
-/* A second code comes after zeros, where a driver that reads the first one stops, and is checked likewise. */
+/* A second cubin follows zeros, at which a driver that reads the first one stops. The same checks apply to
+ * it. */
 static void two_codes(void **state) {
   (void)state;
   enum { SIZE = 128 + 64 };

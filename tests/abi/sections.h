@@ -20,7 +20,7 @@ typedef struct sections {
   one_section list[SECTIONS_MOST];
 } sections;
 
-/* Points into `bytes`, which are those of a sound image. */
+/* Points into `bytes`, which hold a sound image. */
 void sections_read(const void *bytes, sections *out);
 one_section *sections_find(sections *s, const char *tag); /* NULL: not present */
 void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes, size_t size);

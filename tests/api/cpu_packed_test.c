@@ -1,5 +1,5 @@
-/* cpu_packed_test.c: packed sequences on an engine on the CPU: each is what a call of its own gives, and what
- * is wrong with their offsets is said. */
+/* cpu_packed_test.c: packed sequences on a CPU engine: each equals a separate dense call, and errors name
+ * what is wrong with the offsets. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static luattn_engine *engine_on_cpu(int relaxed) {
   return api_engine(&options);
 }
 
-/* The rows of one sequence by a dense call of their own, whose b is 0. */
+/* Computes one sequence in a separate dense call, in which b is 0. */
 static void compare_sequence(packed *p, int b) {
   enum { MOST = 128 };
   static float o[HEADS][MOST][DIM_V], saved[4][HEADS][MOST];

@@ -1,5 +1,5 @@
-/* engine_test.c: the engine with the whole compiler behind it: forgetting specs, its NVRTC, drivers that are
- * too old for one, warnings, and one luattn_args for both passes. */
+/* engine_test.c: the engine with the whole compiler behind it: forgetting specs, the choice of NVRTC, drivers
+ * that are too old for it, warnings, and one luattn_args for both passes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +119,7 @@ static void warnings(void **state) {
   api_close(&c);
 }
 
-/* Failures that were recovered from are no warning: a damaged cache entry is compiled again. */
+/* A failure that luattn recovers from gives no warning: it compiles a damaged cache entry again. */
 static void no_warning(void **state) {
   (void)state;
   char folder[] = "/tmp/luattn-api-XXXXXX", command[160];
@@ -177,7 +177,7 @@ static void both_passes(void **state) {
   api_close(&c);
 }
 
-/* The names that a spec gives to sizes of its own. */
+/* luattn_spec_info has the names that a spec gives to free axes. */
 static void axis_names(void **state) {
   (void)state;
   static const char source[] =
@@ -198,7 +198,7 @@ static void axis_names(void **state) {
   luattn_spec_free(spec);
 }
 
-/* A kernel for each type that an input of any type has; what is no float has none. */
+/* Each type of an input of any type gets its own kernel; types other than floats are refused. */
 static void any_types(void **state) {
   (void)state;
   static const char source[] =
@@ -237,7 +237,7 @@ static void any_types(void **state) {
   }
 }
 
-/* Without tensors the target says the types, of these inputs alone. */
+/* Without tensors the target gives the types, for inputs of any type only. */
 static void types_of_target(void **state) {
   (void)state;
   static const char source[] =

@@ -161,7 +161,7 @@ static branches_dual run(const branches *p, int s, const branches_point *at, bra
   return r;
 }
 
-/* The result is bounded, so that what is made of it is: 3 r / (1 + |r|) + x / 8 + w / 16. */
+/* Bounds the result, and so all later values: 3 r / (1 + |r|) + x / 8 + w / 16. */
 branches_dual branches_value(const branches *p, const branches_point *at) {
   const branches_dual r = run(p, p->first, at, (branches_dual){0});
   const double d = 1 + fabs(r.value);

@@ -93,7 +93,7 @@ static branches_dual two_conditions(const attention *r, double x, int b, int h, 
   return y;
 }
 
-/* log_distance.lua: minus w log(d) but for the token itself, plus u within a group. */
+/* log_distance.lua: minus w log(d) except for the token itself, plus u within a group. */
 static branches_dual log_distance(const attention *r, double x, int b, int h, int i, int j) {
   const int d = abs(i - j);
   branches_dual y = {x, 1, 0, 0};

@@ -92,7 +92,7 @@ static void nudge(array *q) {
 }
 
 /* For relu attention: how many times its tolerance dq is off when q is nudged; and whether the check accepts
- * it, as it is and with one wrong element. */
+ * the result, unchanged and with one wrong element. */
 static double dq_off(long seed, bool *passes, bool *finds) {
   char path[4096];
   luattn_error err;

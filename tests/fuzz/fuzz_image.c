@@ -1,4 +1,4 @@
-/* fuzz_image.c: arbitrary bytes as an image, which is what a cache entry is. Whatever opens is loaded on a
+/* fuzz_image.c: arbitrary bytes as an image, the format of cache entries. Whatever opens is loaded on a
  * libcuda that computes nothing, and launched: a manifest that passes its checks must be safe in all code
  * that reads it. */
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { CHECKED_FROM = 32 };
 
-/* For any bytes: finds at most as many sections as they have, none of which extends beyond them. */
+/* Finds the sections of arbitrary bytes; no section extends past the end. */
 static bool take_apart(const uint8_t *data, size_t size, sections *out) {
   uint64_t count, bytes;
   size_t at = SECTIONS_HEADER;

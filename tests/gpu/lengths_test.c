@@ -16,12 +16,11 @@
 enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)224 << 20)
 
-/* As the examples of these names, with a window of which several fit into the lengths: rows with keys before,
- * inside and after it, and rows without any. lines: two intervals of a row, restricted to a remainder.
- * rising, falling: weights of later keys exceed those of earlier ones, or the other way round, by so much
- * that rescaling cannot be lazy; far: the same for farther keys, by a shift. few, capped: weights, and dots,
- * that are small in some tiles and not in others. pairs, shifted: staged bias rows, at the key's own place
- * and before it. */
+/* Like the examples of these names, with windows shorter than the lengths: rows with keys before, inside and
+ * after it, and rows without any. lines: two intervals of a row, restricted to a remainder. rising, falling:
+ * weights of later keys exceed those of earlier ones, or the other way round, by so much that rescaling
+ * cannot be lazy; far: the same for farther keys, by a shift. few, capped: weights, and dots, that are small
+ * in some tiles and not in others. pairs, shifted: staged bias rows, at the key's own place and before it. */
 static const struct {
   const char *name, *text;
 } specs[] = {

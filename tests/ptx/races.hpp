@@ -6,7 +6,7 @@ namespace ptx {
 
 enum class Proxy : u8 { GENERIC, ASYNC };
 void begin_races(Block &);
-void released(Warp &);  // later accesses come after what others learn now
+void released(Warp &);  // a release: other warps learn the accesses up to now
 void fenced(Warp &);    // of the asynchronous proxy
 void race_write(const Warp &, const Instr &, const Place &, size_t bytes);
 void race_read(const Warp &, const Instr &, const Place &, size_t bytes, Proxy = Proxy::GENERIC);

@@ -1,5 +1,5 @@
-/* launch_pairs_test.c: gradients of inputs to which each score adds at one place (common/pairs.h): which take
- * one number an element, which need no exact sums, and what the driver receives. */
+/* launch_pairs_test.c: gradients of inputs to which each score adds one element (common/pairs.h): which
+ * elements get one term, which gradients need no exact sums, and what the driver receives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -54,7 +54,7 @@ static void sums_in_any_order(void **state) {
   }
 }
 
-/* Without exact sums they take no workspace. */
+/* Gradients without exact sums take no workspace. */
 static void backward_deterministic_in_any_order(void **state) {
   (void)state;
   for (int q_len = 5; q_len <= 6; ++q_len) { /* of a table of as many heads x 5 x 16 */
@@ -81,7 +81,8 @@ static void backward_deterministic_in_any_order(void **state) {
   }
 }
 
-/* A gradient to each element of which at most one score adds may be stored: the kernel is told which. */
+/* If at most one score adds to each element of a gradient, the kernel may store it: a parameter of the launch
+ * says so. */
 static void backward_alone(void **state) {
   (void)state;
   for (int batch = 1; batch <= 2; ++batch)
@@ -99,8 +100,8 @@ static void backward_alone(void **state) {
     }
 }
 
-/* Alternatively blocks of the sm90 family keep an order: if everything added to an element comes from one kv
- * head, blocks do not share kv tiles, and there are enough of them. */
+/* Otherwise blocks of the sm90 family keep a fixed order, if all terms of an element come from one kv head,
+ * blocks do not share kv tiles, and the blocks are enough. */
 static void backward_deterministic_batches_in_turn(void **state) {
   (void)state;
   const struct {

@@ -134,8 +134,8 @@ static bool are_apart(const unsigned *a, const unsigned *b) {
   return (const char *)a - (const char *)b >= 32 || (const char *)b - (const char *)a >= 32;
 }
 
-/* Nothing is zeroed at a launch: each workspace has a counter of its own, in the kernel's memory, which was
- * zeroed when the kernel was loaded. */
+/* Nothing is zeroed at a launch: each workspace has its own counter in the kernel's memory, which was zeroed
+ * when the kernel was loaded. */
 static void counters(void **state) {
   (void)state;
   enum { OWN = 256 };
@@ -174,10 +174,10 @@ static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p,
   return fake_get_event(events - 1)->params.scratch.tickets;
 }
 
-/* More workspaces than a kernel has counters for: a launch then takes that of its stream, and nothing is
- * zeroed either. Only a launch that is captured into a graph, which may run next to the stream, has its own
- * counter zeroed; likewise one on the per-thread stream, whose handle identifies no stream, and where there
- * are too many streams. */
+/* More workspaces than a kernel has counters for: a launch then takes its stream's counter, and nothing is
+ * zeroed either. A launch zeroes a counter in its workspace only if it is captured into a graph (which may
+ * run concurrently with the stream), if it runs on the per-thread stream (whose handle identifies no stream),
+ * or if there are too many streams. */
 static void counters_of_streams(void **state) {
   (void)state;
   enum { WORKSPACES = 6000, LATE = WORKSPACES + 1, PER_THREAD = 2, FIRST = 0x1000, STREAMS = 2000 };

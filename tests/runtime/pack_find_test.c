@@ -1,4 +1,4 @@
-/* pack_find_test.c: which image of a pack is found, the message if there is none, and that it launches. */
+/* pack_find_test.c: queries find the right image of a pack, report a missing one, and the image launches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -51,7 +51,7 @@ static void finds_the_best(void **state) {
   luattn_pack_close(pack);
 }
 
-/* A query without gradients gets those of q, k and v, and of parameters what there is. */
+/* A query without gradients finds those of q, k and v, and the parameter gradients that exist. */
 static void finds_all_gradients_there_are(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;

@@ -1,4 +1,4 @@
-/* packs.h: a pack for a test, in a folder of its own. */
+/* packs.h: makes a pack for a test, in a separate folder. */
 #ifndef LUATTN_TESTS_PACKS_H
 #define LUATTN_TESTS_PACKS_H
 

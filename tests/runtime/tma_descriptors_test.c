@@ -110,13 +110,13 @@ static void many_threads(void **state) {
   assert_in_range(fake_num_descriptors(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v are alike */
   run(memory, FITTING);
   const size_t first = fake_num_descriptors();
-  run(memory, FITTING); /* what fits stays cached */
+  run(memory, FITTING); /* a set of tensors that fits stays cached */
   assert_true(first < 3 * THREADS * ROUNDS / 100);
   assert_true(fake_num_descriptors() < 3 * THREADS * ROUNDS / 100);
   free(memory);
 }
 
-/* Any change of a tensor takes another descriptor, except a change of address, for which none is encoded. */
+/* Any change of a tensor encodes another descriptor, except a change of address. */
 static void every_field_counts(void **state) {
   (void)state;
   descriptor_cache *memory = calloc(1, sizeof *memory);

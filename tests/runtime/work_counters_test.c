@@ -1,4 +1,4 @@
-/* work_counters_test.c: many threads that ask for counters of more workspaces than there are counters. */
+/* work_counters_test.c: many threads ask for work counters, for more workspaces than there are counters. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

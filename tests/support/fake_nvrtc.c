@@ -10,10 +10,10 @@
  *   spill N M X the same for luattn_dkdv: N bytes where a header has the text X, else M; -1: that fails
  *   serialise ptxas remarks that it serialised wgmma there
  *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
- *   memory    compilation fails for want of memory, behind the same remark
+ *   memory    compilation fails because memory runs out, after the same remark
  *   lacks X   it refuses the option X, and fails without --no-cache
  *   old       it is version 11.8
- *   in turn   programs with the kernels besides the main one fail if no front end is through with another
+ *   in turn   programs without the main kernel fail unless the front end has finished another program
  * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
  * besides the main one alone (LUATTN_PART=2).
  * LUATTN_FAKE_NVRTC_LOG: a file that gets a byte for each program with a main kernel. */

@@ -1,5 +1,4 @@
-/* hosts.h: environments in which luattn may be called, each of which would change what is computed or
- * written. */
+/* hosts.h: environments of a luattn call; each could change results or output. */
 #ifndef LUATTN_TEST_HOSTS_H
 #define LUATTN_TEST_HOSTS_H
 

@@ -193,8 +193,8 @@ static void test_softmax_form(void **state) {
   }
 }
 
-/* The user's own backward is used as it is, however wrong, and lse's gradient is added, because the hook does
- * not know it. */
+/* The spec's own backward is used unchanged, even if it is wrong, and lse's gradient is added, because the
+ * hook does not compute it. */
 static void test_given_backward(void **state) {
   (void)state;
   fixture f;

@@ -84,11 +84,11 @@ static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
              LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
 }
-/* Rows of 4 positions, and what they see of the row above. */
+/* Rows of 4 positions, with the part of the row above that they see. */
 static ir_ref narrow_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(near(g, FLOORDIV(q, 4), FLOORDIV(kv, 4), 3, 5), LE(MOD(kv, 4), MOD(q, 4)));
 }
-/* The first few keys and a window; what is not near; all but itself. */
+/* The first few keys and a window; everything except near keys; everything except the token itself. */
 static ir_ref sinks(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(kv, q), OR(LT(kv, I(3)), LT(SUB(q, kv), I(6))));
 }

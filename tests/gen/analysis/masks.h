@@ -15,7 +15,7 @@ typedef struct mask_case {
   ir_program *keep,
       *range;       /* kv_lo, kv_hi, q_lo, q_hi, absent ones 0 or the length; then of rows and of columns: lo,
                      * hi, those of the second interval, rest_lo, rest_hi */
-  ir_program *rest; /* `keep`, where there is none */
+  ir_program *rest; /* the rest of the mask, or `keep` if the mask has no rest */
   void *keep_scratch, *range_scratch, *rest_scratch;
   ir_bounds *bounds;
 

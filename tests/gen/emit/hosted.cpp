@@ -129,7 +129,7 @@ struct Hosted {
     return 0;
   }
 
-  // Checks that row and column intervals are what the mask keeps, where the spec has them.
+  // Checks that row and column intervals, if the spec has them, equal what the mask keeps.
   bool row_keeps(const Site &s, int q, int kv, bool kept) const {
     bool holds = kept;
     if constexpr (Spec::has_mask && Spec::row_intervals > 0) {

@@ -141,7 +141,8 @@ static void test_ranges_meet(void **state) {
 }
 
 /* A comparison sees REAL operands bit for bit as they were written. */
-/* One comparison in two forms, only one of which is normal: the negation of the other is not. */
+/* A comparison has two equivalent forms. Simplification gives the normal one, also for the negation of the
+ * other. */
 static void test_equal_comparisons(void **state) {
   fixture *f = *state;
   ir *g = f->g;

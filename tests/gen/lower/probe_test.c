@@ -1,4 +1,5 @@
-/* probe_test.c: what probes find out about scores and online functions, and what kernels then leave out. */
+/* probe_test.c: the properties that probes find in scores and online functions, and the code that kernels
+ * then omit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -219,8 +220,8 @@ static void test_who_reads(void **state) {
 #undef INPUTS
 }
 
-/* How kernels represent what a row keeps, and a column: a cheap predicate is evaluated for columns that are
- * more than an interval, or one in each row of a grid. */
+/* How kernels represent the kept scores of a row or a column. Columns with more than one interval, or with
+ * one per grid row, evaluate a cheap predicate instead. */
 static void test_lines(void **state) {
   (void)state;
 #define LINES(row, start, row_period, column, column_period)                                    \
@@ -296,7 +297,7 @@ static void test_bounds_by_constant(void **state) {
 #undef BLOCKS
 }
 
-/* A part that depends only on the distance and is long, or reads memory, becomes a hook of its own. A slope
+/* A long term, or one that reads memory, becomes a separate hook if it depends only on the distance. A slope
  * times a distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
@@ -424,7 +425,7 @@ static void test_lags(void **state) {
   }
 }
 
-/* P of small dots costs less where tanh caps them. */
+/* The soft cap's polynomial fast path: with a tanh cap, P of small q.k are cheaper. */
 static void test_small(void **state) {
   (void)state;
   static const struct {
@@ -454,7 +455,7 @@ static void test_small(void **state) {
   }
 }
 
-/* P that are sigmoids of the score as stored, which is used for nothing else. */
+/* The fast path for P that are sigmoids of the stored score, if nothing else uses the score. */
 static void test_sigmoid_weights(void **state) {
   (void)state;
   static const struct {

@@ -309,7 +309,8 @@ static void test_numbers_on_device(void **state) {
   trace_close(&t);
 }
 
-/* What is a product, quotient or remainder is traced as one: bounds of masks are found by these. */
+/* A bit operation that equals a product, quotient or remainder is traced as one, because mask analysis
+ * understands these. */
 static void test_bits(void **state) {
   (void)state;
   static const char *const cases[][2] = {

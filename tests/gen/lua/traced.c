@@ -101,7 +101,7 @@ typedef struct comparison {
   front_oracle *oracle;
   uint64_t seed;
   double var[VAR_COUNT][IR_LANES];
-  double row[IR_LANES][CHANNELS]; /* of which x is the element at d */
+  double row[IR_LANES][CHANNELS]; /* the row; x is its element at d */
   double scalar[32][IR_LANES], state[SPEC_MAX_STATE][IR_LANES], final[SPEC_MAX_FINAL][IR_LANES];
   bool mask_kept, mask_dropped;
 } comparison;

@@ -235,8 +235,8 @@ static void test_wide_backward(void **state) {
   arena_close(a);
 }
 
-/* The soft cap's fast path has a choice of its own before the table's, up to head dim 128, only in a forward
- * of sm90. */
+/* The soft cap's fast path tries special tiles before the table's, up to head dim 128, only in the sm90
+ * forward. */
 static void test_small_dots(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -306,7 +306,7 @@ static void test_forced_tiles(void **state) {
   arena_close(a);
 }
 
-/* Gradients that nobody wants take no kernel. */
+/* Unwanted gradients add no kernel. */
 static void test_entries_follow_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
