@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "runtime/batch.h"
+#include "runtime/batch_arrays.h"
 
 static luattn_status refuse(const args_call *c) {
   if (!batch_is_packed(c->args->batch)) return LUATTN_OK;

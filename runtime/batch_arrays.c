@@ -1,5 +1,5 @@
-/* batch.c: copies a batch's arrays from host memory to a device, and passes arrays to kernels. */
-#include "runtime/batch.h"
+/* batch_arrays.c: copies a batch's arrays from host memory to a device, and passes arrays to kernels. */
+#include "runtime/batch_arrays.h"
 
 #include <inttypes.h>
 

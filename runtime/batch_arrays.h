@@ -1,6 +1,6 @@
-/* batch.h: passes the arrays of a luattn_batch to kernels. */
-#ifndef LUATTN_RUNTIME_BATCH_H
-#define LUATTN_RUNTIME_BATCH_H
+/* batch_arrays.h: passes the arrays of a luattn_batch to kernels. */
+#ifndef LUATTN_RUNTIME_BATCH_ARRAYS_H
+#define LUATTN_RUNTIME_BATCH_ARRAYS_H
 
 #include "common/batch.h"
 #include "runtime/args.h"
