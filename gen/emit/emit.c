@@ -19,6 +19,8 @@ static bool has_bits(const writer *w) {
 static void write_includes(writer *w) {
   const traced_spec *t = writer_traced(w);
   text_add(&w->out, "#pragma once\n");
+  if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
+    text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!w->f->facts.bounds_reals)
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");

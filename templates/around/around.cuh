@@ -15,6 +15,11 @@ struct AroundParams {
   LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
   LUATTN_FN int q_len(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_len(const LuattnParams &p) { return p.shape.kv_len; }
+  LUATTN_FN Site site(const LuattnParams &p, int b, int h) {
+    Site made(b, h, p.shape.q_len, p.shape.kv_len);
+    made.load_offsets(p);
+    return made;
+  }
   LUATTN_FN int num_splits(const LuattnParams &p) { return p.schedule.num_splits; }
 };
 

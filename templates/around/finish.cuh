@@ -139,7 +139,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
-      const Site site{b, share.head + h, AroundParams::q_len(p), AroundParams::kv_len(p)};
+      const Site site = AroundParams::site(p, b, share.head + h);
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
@@ -151,7 +151,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
     }
   });
   if constexpr (flushes) {
-    const Site site{b, share.head, AroundParams::q_len(p), AroundParams::kv_len(p)};
+    const Site site = AroundParams::site(p, b, share.head);
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
 }

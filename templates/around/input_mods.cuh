@@ -36,7 +36,7 @@ LUATTN_FN void mod_tensor(const LuattnParams &p, int b, const LuattnTensor &src,
     if (int(blockIdx.y) < heads) mod_rows<Spec, typename Config::Elem, Which, Width>(p, b, src, dst, heads, len);
   } else if constexpr (has_mod<Spec, Which>) {
     using Elem = typename Config::Elem;
-    const Site site{b, int(blockIdx.y), AroundParams::q_len(p), AroundParams::kv_len(p)};
+    const Site site = AroundParams::site(p, b, int(blockIdx.y));
     if (site.h < heads) mod_elements<Spec, Elem, Which, Width, per_access<Elem>>(p, site, src, dst, len);
   }
 }

@@ -88,7 +88,7 @@ LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, c
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
-      const Site site{b, share.head + h, AroundParams::q_len(p), AroundParams::kv_len(p)};
+      const Site site = AroundParams::site(p, b, share.head + h);
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {

@@ -119,7 +119,7 @@ struct Reach {
 
   __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
       : p(params),
-        site{b, h, AroundParams::q_len(params), AroundParams::kv_len(params)},
+        site(AroundParams::site(params, b, h)),
         norm_k(params.scratch.norm_k +
                (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) * workspace_norms(AroundParams::kv_len(params))) {}
   // Whether the scores of these rows in the kv tile that begins at kv0 may come near `best`. All that is left

@@ -50,6 +50,29 @@ template <class Real, int Count> struct RowValues {
 // The batch entry and head of a block. `h` is the query head, or the kv head in key_mod and value_mod.
 struct Site {
   int b, h, q_len, kv_len;
+#ifdef LUATTN_OFFSET_ARRAYS
+  int q_offset, kv_offset;  // of load_offsets
+#endif
+
+  Site() = default;
+  __device__ __forceinline__ Site(int b, int h, int q_len, int kv_len) : b(b), h(h), q_len(q_len), kv_len(kv_len) {}
+
+  // Loads the entry's offsets from arrays on the device: once for a Site, and not where a hook reads them. A load under
+  // a condition is not shared between calls, and a hook that is called for each element would load for each.
+  __device__ __forceinline__ void load_offsets(const LuattnParams &p) {
+#ifdef LUATTN_OFFSET_ARRAYS
+    const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
+    q_offset = offset_of(given.q_offsets, given.q_offset, given.most_q - q_len);
+    kv_offset = offset_of(given.kv_offsets, given.kv_offset, given.most_kv - kv_len);
+#endif
+  }
+#ifdef LUATTN_OFFSET_ARRAYS
+  // Clamps values from the device, so that no position of the whole leaves the range for which the spec's arithmetic is
+  // exact.
+  __device__ __forceinline__ int offset_of(const int *of_batch, int number, int most) const {
+    return of_batch == nullptr ? number : max(min(__ldg(of_batch + b), most), 0);
+  }
+#endif
 
   LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
   LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }

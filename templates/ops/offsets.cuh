@@ -11,16 +11,9 @@ struct Offsets {
   int q_len, kv_len, heads, heads_kv;
 };
 
-// Config::offsets, as luattn_offsets. Numbers are operands in the constant bank, and cost nothing; arrays cost loads
-// and registers.
+// Config::offsets, as luattn_offsets. Numbers are operands in the constant bank, and cost nothing; what arrays hold a
+// Site has loaded (Site::load_offsets), and costs registers.
 enum { OFFSET_NUMBERS = 1, OFFSET_ARRAYS = 2 };
-
-// Values from the device are clamped, so that no position of the whole leaves the range for which the spec's
-// arithmetic is exact.
-LUATTN_FN int offset_of(const int *of_batch, int number, int b, int most, int length) {
-  if constexpr (Config::offsets == OFFSET_NUMBERS) return number;
-  return of_batch == nullptr ? number : max(min(__ldg(of_batch + b), most - length), 0);
-}
 
 // The runtime fills in `given` where the host knows offset and length.
 LUATTN_FN int whole_length(int given, int offset, int length) {
@@ -31,8 +24,13 @@ LUATTN_FN int whole_length(int given, int offset, int length) {
 LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   const LuattnOffsets &given = static_cast<const LuattnOffsetParams &>(p).offsets;
   Offsets made;
-  made.q = offset_of(given.q_offsets, given.q_offset, s.b, given.most_q, s.q_len);
-  made.kv = offset_of(given.kv_offsets, given.kv_offset, s.b, given.most_kv, s.kv_len);
+#ifdef LUATTN_OFFSET_ARRAYS
+  made.q = s.q_offset;
+  made.kv = s.kv_offset;
+#else
+  made.q = given.q_offset;
+  made.kv = given.kv_offset;
+#endif
   made.h = given.head_offset;
   made.hkv = given.kv_head_offset;
   made.q_len = whole_length(given.q_len, made.q, s.q_len);

@@ -34,11 +34,14 @@ struct DenseSequence : Site {
   enum : bool { packed = false };
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
-      : Site{b, h, p.shape.q_len, p.shape.kv_len} {}
+      : Site(b, h, p.shape.q_len, p.shape.kv_len) {
+    load_offsets(p);
+  }
   // Goes on to a head of another entry, which has the same lengths.
-  __device__ __forceinline__ void move_to(const LuattnParams &, int entry, int head) {
+  __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
     b = entry;
     h = head;
+    load_offsets(p);
   }
 
   // Ends of positions: the lengths, read from the constant bank at each use.
@@ -124,11 +127,12 @@ struct PackedSequence : Site {
 
   PackedSequence() = default;
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
-      : Site{entry, head, 0, 0}, first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
+      : Site(entry, head, 0, 0), first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
     // If an entry is longer than its declared maximum, only its first rows count: the grid and descriptors
     // end there.
     q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);
     kv_len = min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len);
+    load_offsets(p);
   }
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
     *this = PackedSequence(p, entry, head);
