@@ -74,9 +74,9 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library, family=None, deterministic=False, offsets=False):
+    def __init__(self, library, family=None, deterministic=False, offsets=None):
         """family: of FAMILIES, for every kernel; None: the plan chooses. offsets: with kernels that take
-        tensors as parts of a whole (luattn/batch.h), at offset 0."""
+        tensors as parts of a whole (luattn/batch.h), at offset 0, from "numbers" or "arrays"."""
         self.path, self.of_family, self.is_deterministic = library, family, deterministic
         self.offsets = offsets
         self.lib = c.CDLL(library)
@@ -87,10 +87,6 @@ class Luattn:
             struct_size=c.sizeof(EngineOptions), family=self.family, deterministic=int(deterministic)
         )
         self._call("luattn_engine_open", c.byref(options), c.byref(self.engine))
-        self.batch = c.c_void_p()
-        if offsets:
-            whole = BatchOptions(struct_size=c.sizeof(BatchOptions))
-            self._call("luattn_batch_open", c.byref(whole), c.byref(self.batch))
 
     @functools.cache
     def deterministic(self):
@@ -100,6 +96,18 @@ class Luattn:
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
             raise RuntimeError(f"{name}: {self.err.message.decode()}")
+
+    @functools.cache
+    def batch(self, entries):
+        """The handle for tensors of so many entries, and the array that it reads."""
+        batch, zeros = c.c_void_p(), None
+        whole = BatchOptions(struct_size=c.sizeof(BatchOptions))
+        if self.offsets == "arrays":
+            zeros = Kept(torch.zeros(entries, dtype=torch.int32, device="cuda"))
+            whole.q_offsets = whole.kv_offsets = c.addressof(zeros.dl)
+        if self.offsets:
+            self._call("luattn_batch_open", c.byref(whole), c.byref(batch))
+        return batch, zeros
 
     def spec(self, name, text):
         spec, text = c.c_void_p(), text.encode()
@@ -144,7 +152,8 @@ class Luattn:
         )
         args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
         args.skip = SKIP_NEVER if every_tile else 0
-        args.batch = self.batch
+        batch = self.batch(tensors["q"].shape[0])
+        args.batch = batch[0]
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))
         size = c.c_size_t()
@@ -156,7 +165,7 @@ class Luattn:
         args.workspace_size = size.value
         call = "luattn_backward" if backward else "luattn_forward"
 
-        def launch(keep=(kept, given, array, workspace)):
+        def launch(keep=(kept, given, array, workspace, batch)):
             self._call(
                 call, self.engine, spec, c.byref(args), c.c_void_p(torch.cuda.current_stream().cuda_stream)
             )

@@ -190,9 +190,10 @@ def openers_of(a):
 
     def open_luattn(path):
         library, at, how = path.partition("@")
-        if at and how != "offsets":
-            raise NotInstalled(f"'{path}': after @ comes offsets, or nothing")
-        return functools.partial(contenders.luattn, Luattn(library, a.family, offsets=how == "offsets"))
+        if at and how not in ("offsets", "arrays"):
+            raise NotInstalled(f"'{path}': after @ comes offsets or arrays, or nothing")
+        offsets = {"offsets": "numbers", "arrays": "arrays"}.get(how)
+        return functools.partial(contenders.luattn, Luattn(library, a.family, offsets=offsets))
 
     def open_fa3():
         if not a.fa3:
@@ -240,7 +241,8 @@ def arguments():
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help="another build of libluattn.so beside it; PATH@offsets: with kernels that take offsets",
+        help="another build of libluattn.so beside it; PATH@offsets: with kernels that take offsets, PATH@arrays: with "
+        "offsets from arrays on the device",
     )
     parser.add_argument(
         "--fa3",
