@@ -74,35 +74,73 @@ LUATTN_FN Real apply_row_mod_grad(const LuattnParams &p, const Site &s, Real x, 
   else return Spec::value_mod_grad(p, s, x, g, row, i, d, acc);
 }
 
-// Returns N adjacent numbers of an accumulator's row from d on, times scale. For dk and dv it adds up the
-// parts of all blocks that shared the queries; for dq it returns 0 if no block has stored any.
-template <int Which, int Width, class Order, class Real, int N>
-LUATTN_FN void load_gradient(const LuattnParams &p, Pack<Real, N> &g, const Real *head, i64 plane, int len, int i, int d,
-                             bool there) {
-  const int splits = Order::writes && Which != WHICH_Q ? AroundParams::num_splits(p) : 1;
-  const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+// Returns N adjacent numbers of an accumulator's row from d on.
+template <int Width, class Order, class Real, int N>
+LUATTN_FN void load_gradient(Pack<Real, N> &g, const Real *head, int len, int i, int d) {
+  constexpr int at_once = Order::neighbours;
+  if constexpr (N < at_once) {
+    static_assert(N == 1);
+    Pack<Real, at_once> some;
+    Order::template load<Width>(some, head, len, i, d / at_once * at_once);
+    g[0] = Real(0);
 #pragma unroll
-  for (int j = 0; j < N; ++j) g[j] = Real(0);
+    for (int c = 0; c < at_once; ++c)
+      if (c == d % at_once) g[0] = some[c];
+  } else {
+    Order::template load<Width>(g, head, len, i, d);
+  }
+}
+
+// The accumulator of a tensor's gradient, of heads that are finished together.
+template <class Spec, class Config, int Which, int Width, class Order>
+struct RowGradient {
+  using Real = typename Spec::Real;
+  using Row = RowMapOf<Spec, Which>;
+  static constexpr bool shared = Order::writes && Which != WHICH_Q;  // by several blocks, each with its part
+
+  const LuattnParams &p;
+  void *const from;
+  const int b, heads, len;
+
+  // Loads the row's vectors, of the first part.
+  __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v) const { load(g, head, i, v, 0); }
+  // Completes them: adds the other parts; zeroes them if no block has stored any; multiplies by the scale.
+  __device__ __forceinline__ void complete(RowVectors<Row, Real> &g, int head, int i, int v) const {
+    if constexpr (shared) {
 #pragma unroll 1
-  for (int split = 0; there && split < splits; ++split) {
-    constexpr int at_once = Order::neighbours;
-    Pack<Real, N < at_once ? at_once : N> more;
-    Order::template load<Width>(more, head + split * plane, len, i, N < at_once ? d / at_once * at_once : d);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if constexpr (N < at_once) {
-        static_assert(N == 1);
-#pragma unroll
-        for (int c = 0; c < at_once; ++c)
-          if (c == d % at_once) g[0] += more[c];
-      } else {
-        g[j] += more[j];
+      for (int part = 1; part < AroundParams::num_splits(p); ++part) {
+        RowVectors<Row, Real> more;
+        load(more, head, i, v, part);
+        each(g, [&](int t, int j, Real x) { return x + (t < 0 ? more.own[j] : more.seen[t < 0 ? 0 : t][j]); });
       }
     }
+    if constexpr (Order::writes && Which == WHICH_Q) {
+      const u32 *first_store = dq_first_store_of<Spec, Config>(p, b, head);
+      const bool there = first_store == nullptr || *first_store != 0;
+      each(g, [&](int, int, Real x) { return there ? x : Real(0); });
+    }
+    const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
+    each(g, [&](int, int, Real x) { return x * scale; });
   }
+
+ private:
+  __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v, int part) const {
+    const i64 rows = Order::head_rows(len);
+    const Real *at = acc_row<Width, const Real>(from, heads, rows, b, head, 0) +
+                     part * (i64(AroundParams::batch(p)) * heads * rows * Width);
+    g.load(v, [&](Pack<Real, Row::width> &to, int d) { load_gradient<Width, Order>(to, at, len, i, d); });
+  }
+  // Replaces all numbers by body(table, lane, number); table -1: its own.
+  template <class Body>
+  LUATTN_FN void each(RowVectors<Row, Real> &g, const Body &body) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) g[j] *= scale;
-}
+    for (int j = 0; j < Row::width; ++j) {
+      g.own[j] = body(-1, j, g.own[j]);
+#pragma unroll
+      for (int t = 0; t < Row::count; ++t) g.seen[t][j] = body(t, j, g.seen[t][j]);
+    }
+  }
+};
 
 // Finishes a tensor whose mod reads x[..] (around/row_mods.cuh). Gradients that come back from the channels
 // that read this one are loaded in the same way as the elements that this one reads.
@@ -117,25 +155,20 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   constexpr int together = flushes ? 1 : row_heads<Row>;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
-  const i64 plane = i64(AroundParams::batch(p)) * heads * Order::head_rows(len) * Width;
+  const RowGradient<Spec, Config, Which, Width, Order> gradient{p, from, b, heads, len};
   for_each_vector<Width / n>(share, [&](int i, int v) {
     RowVectors<Row, Elem> x[together];
     RowVectors<Row, Real> g[together];
+    // All loads come before the first number that decides what they are good for, and without branches: they
+    // are in flight together. Heads that the share lacks load its last one.
 #pragma unroll
     for (int h = 0; h < together; ++h) {
-      if (h >= share.heads) break;
-      const int head = share.head + h;
-      bool there = true;
-      if constexpr (Order::writes && Which == WHICH_Q) {
-        const u32 *first_store = dq_first_store_of<Spec, Config>(p, b, head);
-        there = first_store == nullptr || *first_store != 0;
-      }
-      const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), b, head, 0);
+      const int head = share.head + min_of(h, share.heads - 1);
       x[h].load(v, [&](Pack<Elem, n> &to, int d) { to.load(row_of<const Elem>(src, b, head, i) + d); });
-      g[h].load(v, [&](Pack<Real, n> &to, int d) {
-        load_gradient<Which, Width, Order>(p, to, acc_head, plane, len, i, d, there);
-      });
+      gradient.load(g[h], head, i, v);
     }
+#pragma unroll
+    for (int h = 0; h < together; ++h) gradient.complete(g[h], share.head + min_of(h, share.heads - 1), i, v);
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
