@@ -98,10 +98,12 @@ class Luattn:
             raise RuntimeError(f"{name}: {self.err.message.decode()}")
 
     @functools.cache
-    def batch(self, entries):
-        """The handle for tensors of so many entries, and the array that it reads."""
+    def batch(self, entries, heads):
+        """The handle for tensors of so many entries and query heads, and the array that it reads."""
         batch, zeros = c.c_void_p(), None
         whole = BatchOptions(struct_size=c.sizeof(BatchOptions))
+        if self.offsets == "numbers":
+            whole.heads = heads  # a batch without any number of a whole takes plain kernels
         if self.offsets == "arrays":
             zeros = Kept(torch.zeros(entries, dtype=torch.int32, device="cuda"))
             whole.q_offsets = whole.kv_offsets = c.addressof(zeros.dl)
@@ -152,7 +154,7 @@ class Luattn:
         )
         args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
         args.skip = SKIP_NEVER if every_tile else 0
-        batch = self.batch(tensors["q"].shape[0])
+        batch = self.batch(*tensors["q"].shape[:2])
         args.batch = batch[0]
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))

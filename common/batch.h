@@ -43,7 +43,7 @@ struct luattn_batch {
 
 /* Each of these takes NULL for a call without a batch. */
 bool batch_is_packed(const luattn_batch *batch);
-luattn_offsets batch_offsets(const luattn_batch *batch); /* the kind of kernel that its offsets need */
+luattn_offsets batch_offsets(const luattn_batch *batch); /* the kind of kernel that its offsets need: none if all are 0 */
 
 /* Value i of an array in host memory. */
 int32_t batch_at(const batch_array *array, int64_t i);
