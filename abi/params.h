@@ -161,6 +161,9 @@ typedef struct LuattnParams {
   LuattnInputs inputs;
 } LuattnParams;
 
+/* In TMA descriptors of packed rows the row axis ends at row 1 << LUATTN_WRAP_LOG2 (runtime/tma_descriptors.c). */
+#define LUATTN_WRAP_LOG2 30
+
 /* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no batch axis.
  * Entry b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. q_len and kv_len are the longest entries'. lse is [heads][total_q],
  * saved [num_saved][heads][total_q]. */

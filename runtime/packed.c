@@ -47,18 +47,3 @@ luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
   TRY(take_lengths(c, 0, a->q->shape[0], &params->packed.cu_seqlens_q, &p->shape.q_len));
   return take_lengths(c, 1, a->k->shape[0], &params->packed.cu_seqlens_k, &p->shape.kv_len);
 }
-
-bool packed_view_fits(const LuattnTensor *t, int longest, int elem_size) {
-  uintptr_t row, before;
-  return t->seq < 0 ||
-         (!__builtin_mul_overflow((uintptr_t)t->seq, (uintptr_t)elem_size, &row) &&
-          !__builtin_mul_overflow(row, (uintptr_t)longest, &before) && before <= (uintptr_t)t->data);
-}
-
-LuattnTensor packed_view(const LuattnTensor *t, int longest, int total, int elem_size, int *entries) {
-  LuattnTensor view = *t;
-  view.data = (void *)((uintptr_t)t->data - (uintptr_t)longest * (uintptr_t)t->seq * (uintptr_t)elem_size);
-  view.batch = t->seq;
-  *entries = total + 1;
-  return view;
-}

@@ -1,7 +1,5 @@
 #include "runtime/tma_descriptors.h"
 
-#include "runtime/packed.h"
-
 #include <string.h>
 
 /* Enumerators of cuda.h. */
@@ -77,24 +75,48 @@ static void remember(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WOR
   atomic_store_explicit(&e->version, version + 2, memory_order_release);
 }
 
+/* The axes of a descriptor, the channel first; its stride is implied. */
+typedef struct tma_axes {
+  unsigned rank, box_rows;
+  cu_size size[5], stride[4];
+} tma_axes;
+
+static tma_axes dense_axes(const LuattnTensor *t, const tma_shape *s) {
+  return (tma_axes){.rank = 4,
+                    .box_rows = (unsigned)s->box_rows,
+                    .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch},
+                    .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads), stride_bytes(t->batch, s->batch)}};
+}
+
+/* The axes of packed rows. TMA zeros what lies past the end of an axis, but sequences end at places that only the device knows.
+ * So the row axis ends at row `wrap`, and the last row of every sequence is laid on row wrap - 1: the axis `end` steps by
+ * rows, too, and its coordinate is the end of the sequence. The wrap axis takes back the bytes of `wrap` rows by 64-bit
+ * wrap-around, at the coordinate `wrap`: wrap * row + wrap * (2^64 / wrap - row) = 2^64. The base address stays the tensor's own:
+ * TMA faults if the base is in unmapped memory, even if no box reads there. Triton's ragged descriptors do the same. */
+static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
+  const cu_size wrap = (cu_size)1 << LUATTN_WRAP_LOG2, row = stride_bytes(t->seq, s->len);
+  return (tma_axes){.rank = 5,
+                    .box_rows = (unsigned)s->box_rows,
+                    .size = {(cu_size)s->dim, wrap, (cu_size)s->heads, (cu_size)s->len + 1, wrap + 1},
+                    .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
+}
+
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
                             const tma_shape *s, LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
-  const unsigned box[] = {BOX_CHANNELS, (unsigned)s->box_rows, 1, 1}, step[] = {1, 1, 1, 1};
-  const cu_size size[] = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch};
-  const cu_size stride[] = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads),
-                            stride_bytes(t->batch, s->batch)}; /* the channel's stride is implied */
-  const cu_result result =
-      d->encode_tiled(out, type, 4, t->data, size, stride, box, step, 0, MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
+  const tma_axes axes = c->info->packed ? packed_axes(t, s) : dense_axes(t, s);
+  const unsigned box[] = {BOX_CHANNELS, axes.box_rows, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
+  const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0, MAP_SWIZZLE_128,
+                                           MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
   if (c->info->packed)
     return args_fail(
         c,
-        "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^39, "
+        "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39, "
         "multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
-        s->name, t->batch, t->head);
+        s->name, t->seq, t->head);
   return args_fail(
       c,
       "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
@@ -137,18 +159,14 @@ static const manifest_entry *main_entry(const image_manifest *m) {
   return NULL;
 }
 
-/* Describes one of q, k, v, o, dout, whether dense or packed. */
+/* Describes one of q, k, v, o, dout. The positions of a packed tensor are its `total` rows. */
 static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                               const LuattnTensor *t, tma_shape s, int total, LuattnTensorMap *out) {
-  if (!c->info->packed) return fill(d, cache, c, t, &s, out);
-  if (!packed_view_fits(t, s.len, ELEM_BYTES))
-    return args_fail(
-        c,
-        "%s: lies at %p, and memory begins less than %d rows of stride %lld before; copy it, or compile "
-        "with family 1 + LUATTN_SM80",
-        s.name, t->data, s.len, t->seq);
-  const LuattnTensor view = packed_view(t, s.len, total, ELEM_BYTES, &s.batch);
-  return fill(d, cache, c, &view, &s, out);
+  if (c->info->packed) {
+    s.len = total;
+    s.batch = 1;
+  }
+  return fill(d, cache, c, t, &s, out);
 }
 
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,

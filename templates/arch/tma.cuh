@@ -61,25 +61,45 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Copies a box of a TMA descriptor to `dst`. The box begins at (channel, position, head, batch). Elements
-// outside the tensor become 0 without being read. Counts the bytes of the whole box on `barrier`. Called by
-// one thread.
-LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, int position,
-                           int head, int batch) {
+// The row at which a box begins, as coordinates of a TMA descriptor with the axes channel, position, head and batch entry.
+struct RowBox {
+  int row, entry;
+};
+// The same for packed rows, with the axes channel, row, head, end and wrap (runtime/tma_descriptors.c). The last
+// coordinate is always 1 << LUATTN_WRAP_LOG2.
+struct PackedRowBox {
+  int row, end;
+};
+
+// Copies a box of a TMA descriptor to `dst`. Elements outside the tensor become 0 without being read. Counts the
+// bytes of the whole box on `barrier`. Called by one thread.
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, RowBox box, int head) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
       "%6}], [%2];" ::"r"(dst),
-      "l"(&map), "r"(barrier), "r"(channel), "r"(position), "r"(head), "r"(batch)
+      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(head), "r"(box.entry)
+      : "memory");
+}
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PackedRowBox box, int head) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6, %7}], [%2];" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
       : "memory");
 }
 
 // Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the
 // tensor. bulk_commit closes its group, too. Called by one thread.
-LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, int position, int head,
-                            int batch) {
+LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, RowBox box, int head) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-      "r"(src), "r"(channel), "r"(position), "r"(head), "r"(batch)
+      "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.entry)
+      : "memory");
+}
+LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, PackedRowBox box, int head) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+      "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
       : "memory");
 }
 

@@ -14,13 +14,8 @@
 // ptxas.
 #pragma once
 #include "arch/tensor.cuh"
+#include "arch/tma.cuh"
 #include "ops/hook_types.cuh"
-
-// TMA coordinates of a box of rows: along the descriptor's position axis, and along its last axis (the
-// entry).
-struct RowBox {
-  int row, entry;
-};
 
 // The first number of a row in an array, and the distance from it to the next number of the same row.
 template <class Real>
@@ -161,15 +156,13 @@ struct PackedSequence : Site {
     return i64(p.shape.heads) * of(p).total_q;
   }
 
-  // The descriptor's position axis is as long as the longest entry, and its last axis also steps by rows
-  // (runtime/tma_descriptors.c). A box starts as far before the end of the position axis as rows remain in
-  // the entry, so that TMA clips the box at the entry's end. The coordinate on the last axis moves the box to
-  // its place.
-  __device__ __forceinline__ RowBox q_box(const LuattnParams &p, int position) const {
-    return {p.shape.q_len - q_len + position, first_q + q_len};
+  // The descriptor's row axis ends at row 1 << LUATTN_WRAP_LOG2. A box begins as far before that end as rows remain
+  // in the entry, so that TMA clips the box at the entry's end. The coordinate `end` moves the box to its place.
+  __device__ __forceinline__ PackedRowBox q_box(const LuattnParams &, int position) const {
+    return {(1 << LUATTN_WRAP_LOG2) - q_len + position, first_q + q_len};
   }
-  __device__ __forceinline__ RowBox kv_box(const LuattnParams &p, int position) const {
-    return {p.shape.kv_len - kv_len + position, first_kv + kv_len};
+  __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &, int position) const {
+    return {(1 << LUATTN_WRAP_LOG2) - kv_len + position, first_kv + kv_len};
   }
 
  private:

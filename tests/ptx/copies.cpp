@@ -171,6 +171,7 @@ TensorMap map_at(const Warp &w, const Instr &i, u64 address) {
   check_global(w, i, p, sizeof map, 64);
   memcpy(&map, p, sizeof map);
   if (map.magic != MAP_MAGIC) fault(w, i, "this is no tensor map");
+  check_global(w, i, map.data, 16, 16);  // TMA translates the base address, even if it reads elsewhere
   return map;
 }
 // Calls f(global element or NULL, bytes into the box) for each row of the box's innermost axis, 16 bytes at a
@@ -181,15 +182,16 @@ void each_chunk(const TensorMap &map, const i32 *first, F f) {
   u32 rows = 1;
   for (u32 a = 1; a < map.rank; ++a) rows *= map.box[a];
   for (u32 row = 0; row < rows; ++row) {
-    u8 *at = map.data;
+    uintptr_t address = uintptr_t(map.data);
     bool inside = true;
     u32 rest = row;
     for (u32 a = 1; a < map.rank; ++a) {
       const i64 k = i64(first[a]) + rest % map.box[a];
       rest /= map.box[a];
       inside = inside && k >= 0 && u64(k) < map.size[a];
-      at += k * i64(map.stride[a - 1]);
+      address += u64(k) * map.stride[a - 1];  // modulo 2^64, as TMA computes it
     }
+    u8 *const at = reinterpret_cast<u8 *>(address);
     for (u32 byte = 0; byte < row_bytes; byte += 16) {
       const i64 k = i64(first[0]) + byte / map.elem;
       // Sizes and coordinates are multiples of 8 elements here; the descriptor's encoder checks it.

@@ -336,10 +336,10 @@ FAKE(cuTensorMapEncodeTiled)
       return INVALID_VALUE;
     if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
   }
-  if (rank != 4 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */
+  if (rank < 4 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */
   fake_map made = {.type = type, .promotion = promotion, .rank = rank, .box = {box[0], box[1]}, .data = data};
-  memcpy(made.size, size, sizeof made.size);
-  memcpy(made.stride, stride, sizeof made.stride);
+  memcpy(made.size, size, rank * sizeof *size);
+  memcpy(made.stride, stride, (rank - 1) * sizeof *stride);
   memset(map, 0, 128);
   memcpy(map, &made, sizeof made);
   atomic_fetch_add(&num_maps, 1);

@@ -25,7 +25,7 @@ typedef struct fake_map {
   int type, promotion;
   unsigned rank, box[2];
   const void *data;
-  unsigned long long size[4], stride[3];
+  unsigned long long size[5], stride[4];
 } fake_map;
 
 typedef struct fake_event {

@@ -34,16 +34,14 @@ struct ProducerBwdSm90 {
     message.store(shared.block_message(turn));
     if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
     const SequenceOf<Config> of_block(p, message.at.b, 0);
-    const RowBox box = of_block.kv_box(p, message.at.tile * tile_n);
+    const auto box = of_block.kv_box(p, message.at.tile * tile_n);
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes; ++i)
-      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, box.row, message.at.h,
-                  box.entry);
+      tensor_load(shared.k() + i * tile_n * 128, maps.k, shared.kv_full(), i * 64, box, message.at.h);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i)
-      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box.row, message.at.h,
-                  box.entry);
+      tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box, message.at.h);
   }
   // `last`: the q tile is the last of its head. `ends`: it is also the last of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
@@ -51,22 +49,21 @@ struct ProducerBwdSm90 {
     prefetch_bias_rows<Spec, tile_m, tile_n>(p, site, head, row, kv0, lane);
     barrier_wait(shared.empty(q.stage), q.parity);
     if (elected()) {
-      const RowBox box = site.q_box(p, row);
+      const auto box = site.q_box(p, row);
       const TileMessage message = TileMessage::of(tile, last, site.h, ends, halves);
       message.store(shared.message(q.stage));
       if constexpr (Shared::turns) message.store(shared.turn_message(num_tiles));
       barrier_arrive_expect(shared.q_full(q.stage), Shared::q_bytes);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, box.row, site.h,
-                    box.entry);
+        tensor_load(shared.q(q.stage) + i * tile_m * 128, maps.q, shared.q_full(q.stage), i * 64, box, site.h);
       const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
       barrier_arrive_expect(shared.do_full(q.stage), Shared::do_bytes + Spec::num_bwd_rows * rows * 4);
       load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box.row,
-                    site.h, box.entry);
+        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box,
+                    site.h);
     }
     if constexpr (Shared::has_rows) {
       if (Spec::grad_reads_row || (tile.masked && !tile.by_range))

@@ -62,10 +62,10 @@ struct ProducerD256 {
           .store(shared.do_message(dout.stage));
       barrier_arrive_expect(full, kind == D256Message::VALUES ? Shared::v_bytes : 0);
       if (kind == D256Message::VALUES) {
-        const RowBox rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
+        const auto rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, rows.row, at.h, rows.entry);
+          tensor_load(shared.dout(dout.stage) + i * box, maps.v, full, i * 64, rows, at.h);
       }
     }
     if constexpr (Shared::has_rows) barrier_arrive(shared.do_full(dout.stage));
@@ -84,7 +84,7 @@ struct ProducerD256 {
   // Loads K, whose bytes count for the barrier of the first Q. The channels for which the other block
   // computes dQ are free, and loaded, as soon as the last scores of the previous kv tile are computed.
   __device__ __forceinline__ void load_k(const KvBlock &at) const {
-    const RowBox rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
+    const auto rows = SequenceOf<Config>(p, at.b, 0).kv_box(p, (at.tile * 2 + rank) * tile_n);
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
       const int whose = rank ^ 1 ^ part, first = Shared::first_dq(whose), count = Shared::num_dq(whose);
@@ -92,7 +92,7 @@ struct ProducerD256 {
       if (elected())
 #pragma unroll 1
         for (int i = first; i < first + count; ++i)
-          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, rows.row, at.h, rows.entry);
+          tensor_load(shared.k() + i * box, maps.k, shared.q_full(q.stage), i * 64, rows, at.h);
     }
   }
   // Loads dO and then Q. A stage of dO is free earlier and needed earlier.
@@ -101,7 +101,7 @@ struct ProducerD256 {
     const D256Message message = D256Message::of(D256Message::TILE, at, tile, site.h, ends);
     prefetch_bias_rows<Spec, tile_m, tile_n>(p, site, head, row, (at.tile * 2 + rank) * tile_n, lane_anew());
     barrier_wait(shared.do_empty(dout.stage), dout.parity);
-    const RowBox at_q = site.q_box(p, row);
+    const auto at_q = site.q_box(p, row);
     if (elected()) {
       const int rows = min_of(tile_m, ResultGroups::head_rows(site.q_end(p)) - row);
       const u32 full = shared.do_full(dout.stage);
@@ -109,8 +109,7 @@ struct ProducerD256 {
       barrier_arrive_expect(full, Shared::v_bytes + Spec::num_bwd_rows * rows * 4);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, at_q.row, site.h,
-                    at_q.entry);
+        tensor_load(shared.dout(dout.stage) + i * box, maps.dout, full, i * 64, at_q, site.h);
       load_numbers<Spec>(p, site, shared, dout.stage, full, row, rows);
     }
     if constexpr (Shared::has_rows) {
@@ -124,7 +123,7 @@ struct ProducerD256 {
       barrier_arrive_expect(full, Shared::k_bytes * (begins ? 2 : 1));
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.q(q.stage) + i * box, maps.q, full, i * 64, at_q.row, site.h, at_q.entry);
+        tensor_load(shared.q(q.stage) + i * box, maps.q, full, i * 64, at_q, site.h);
     }
     if (begins) {
       load_k(at);
@@ -239,10 +238,10 @@ struct SenderD256 {
     const int first = Shared::first_dq(rank), count = Shared::num_dq(rank);
     barrier_expect(full, count * Shared::box);
     const SequenceOf<Config> site(p, int(message.b), int(message.head));
-    const RowBox rows = site.kv_box(p, (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n);
+    const auto rows = site.kv_box(p, (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n);
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
-      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64, rows.row,
-                  site.kv_head(p), rows.entry);
+      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64, rows,
+                  site.kv_head(p));
   }
 };

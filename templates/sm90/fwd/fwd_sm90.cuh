@@ -651,10 +651,10 @@ struct ConsumerSm90 {
     fence_async();
     __syncwarp();
     if (elected()) {
-      const RowBox box = site.q_box(p, first_row);
+      const auto box = site.q_box(p, first_row);
 #pragma unroll
       for (int i = 0; i < o_boxes; ++i)
-        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box.row, site.h, box.entry);
+        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box, site.h);
       bulk_commit();
     }
   }

@@ -31,12 +31,11 @@ struct ProducerSm90 {
       if (elected()) {
         message.store(shared.q_message(g));
         barrier_arrive_expect(shared.q_full(g), some ? Shared::q_bytes : 0);
-        const RowBox box = site.q_box(p, message.q_tile * Config::tile_m + g * 64);
+        const auto box = site.q_box(p, message.q_tile * Config::tile_m + g * 64);
         if (some)
 #pragma unroll
           for (int i = 0; i < Shared::boxes; ++i)
-            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box.row, message.h,
-                        box.entry);
+            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box, message.h);
       }
     }
     q.advance();
@@ -56,11 +55,11 @@ struct ProducerSm90 {
     if (elected()) {
       KvTileMessage::of(tile, last).store(shared.k_message(k.stage));
       barrier_arrive_expect(shared.k_full(k.stage), Shared::k_bytes);
-      const RowBox box = site.kv_box(p, tile.index * tile_n);
+      const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box.row,
-                    head, box.entry);
+        tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box,
+                    head);
     }
     k.advance();
   }
@@ -68,11 +67,11 @@ struct ProducerSm90 {
     barrier_wait(shared.v_empty(v.stage), v.parity);
     if (elected()) {
       barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
-      const RowBox box = site.kv_box(p, tile.index * tile_n);
+      const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box.row,
-                    head, box.entry);
+        tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box,
+                    head);
     }
     v.advance();
   }
