@@ -38,10 +38,19 @@ static void add_map(writer *w, const char *name, const char *of, const row_table
   close_function(w);
 }
 
+/* Whether each vector of one half of the row reads its counterpart in the other half, and no other. */
+static bool swaps_halves(const row_tables *t, int width) {
+  const int n = t->dim / width;
+  bool swaps = t->count == 1 && n % 2 == 0;
+  for (int v = 0; swaps && v < n; v++) swaps = t->channel[0][v * width] / width == (v + n / 2) % n;
+  return swaps;
+}
+
 void emit_row_map(writer *w, const char *type, const row_tables *t, int width) {
   text_add(&w->out, "struct %s {  // x[..]: what each vector of channels reads besides itself\n", type);
   w->out.indent++;
   text_add(&w->out, "static constexpr int count = %d, width = %d;\n", t->count, width);
+  text_add(&w->out, "static constexpr bool swaps_halves = %s;\n", swaps_halves(t, width) ? "true" : "false");
   add_map(w, "vector", "v", t, width, true);
   add_map(w, "lane", "j", t, width, false);
   w->out.indent--;

@@ -142,8 +142,21 @@ struct RowGradient {
   }
 };
 
+// Stores 16 bytes by one instruction: NVVM takes stores of two vectors apart into numbers.
+template <class T, int N>
+LUATTN_FN void store_at_once(T *to, const Pack<T, N> &x) {
+  if constexpr (sizeof x == 16) {
+    const u32 *w = reinterpret_cast<const u32 *>(&x);
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3]));
+  } else {
+    x.store(to);
+  }
+}
+
 // Finishes a tensor whose mod reads x[..] (around/row_mods.cuh). Gradients that come back from the channels
-// that read this one are loaded in the same way as the elements that this one reads.
+// that read this one are loaded in the same way as the elements that this one reads. Where vectors of both
+// halves read each other, a thread has both, and loads each once.
 template <class Spec, class Config, int Which, int Width, class Order>
 LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
                            int heads, int len) {
@@ -152,11 +165,12 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   using Row = RowMapOf<Spec, Which>;
   constexpr int n = Row::width;
   constexpr bool flushes = Needs<Spec, Config>::parameters && Spec::num_acc > 0;  // of one head at a time
-  constexpr int together = flushes ? 1 : row_heads<Row>;
+  constexpr bool both = Row::swaps_halves;
+  constexpr int together = flushes ? 1 : both ? (row_heads<Row> + 1) / 2 : row_heads<Row>;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
   const RowGradient<Spec, Config, Which, Width, Order> gradient{p, from, b, heads, len};
-  for_each_vector<Width / n>(share, [&](int i, int v) {
+  for_each_vector<both ? Width / n / 2 : Width / n>(share, [&](int i, int v) {
     RowVectors<Row, Elem> x[together];
     RowVectors<Row, Real> g[together];
     // All loads come before the first number that decides what they are good for, and without branches: they
@@ -171,16 +185,23 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
     for (int h = 0; h < together; ++h) gradient.complete(g[h], share.head + min_of(h, share.heads - 1), i, v);
 #pragma unroll
     for (int h = 0; h < together; ++h) {
-      if (h >= share.heads) break;
-      const Site site = AroundParams::site(p, b, share.head + h);
-      Pack<Elem, n> y;
+      const Site site = AroundParams::site(p, b, share.head + min_of(h, share.heads - 1));
+      Pack<Elem, n> y[both ? 2 : 1];
 #pragma unroll
-      for (int j = 0; j < n; ++j) {
-        const auto row = row_values<Row, Real>(x[h], v, j, [&](int t) { return g[h].at(t, j); });
-        y[j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i,
-                                                               v * n + j, acc));
+      for (int half = 0; half < (both ? 2 : 1); ++half) {
+        const int w = v + half * (Width / n / 2);
+        if (half == 1) x[h].swap(), g[h].swap();
+#pragma unroll
+        for (int j = 0; j < n; ++j) {
+          const auto row = row_values<Row, Real>(x[h], w, j, [&](int t) { return g[h].at(t, j); });
+          y[half][j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i,
+                                                                       w * n + j, acc));
+        }
       }
-      if (dst.data != nullptr) y.store(row_of<Elem>(dst, b, site.h, i) + v * n);
+      Elem *to = row_of<Elem>(dst, b, site.h, i) + v * n;
+      if (dst.data == nullptr || h >= share.heads) continue;
+#pragma unroll
+      for (int half = 0; half < (both ? 2 : 1); ++half) store_at_once(to + half * (Width / 2), y[half]);
     }
   });
   if constexpr (flushes) {

@@ -35,7 +35,7 @@ template <int Heads> LUATTN_FN RowShare row_share(int heads, int len) {
 template <int Vectors, class Body> LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < share.count * Vectors; i += aux_threads)
-    body(share.first + i / Vectors, i % Vectors);
+    body(share.first + int(u32(i) / Vectors), int(u32(i) % Vectors));  // so that v is seen to be at least 0
 }
 
 // A vector of a row, and the vectors that its channels read.
@@ -48,6 +48,12 @@ template <class Row, class T> struct RowVectors {
     load(own, v * width);
 #pragma unroll
     for (int t = 0; t < Row::count; ++t) load(seen[t], Row::vector(t, v) * width);
+  }
+  // Turns to the vector that is seen, if that one sees this one.
+  __device__ __forceinline__ void swap() {
+    const Pack<T, width> before = own;
+    own = seen[0];
+    seen[0] = before;
   }
   __device__ __forceinline__ T at(int table, int j) { return seen[table][Row::lane(table, j)]; }
 };

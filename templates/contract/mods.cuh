@@ -10,6 +10,7 @@
 template <class Row>
 concept RowMap = requires(int table, int v, int j) {
   requires Row::count >= 1 && Row::width >= 1;
+  requires !Row::swaps_halves || Row::count == 1;
   int(Row::vector(table, v));
   int(Row::lane(table, j));
 };
