@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Offsets of the fields of a 64-bit ELF header, section and segment that locate data (System V ABI, chapters
- * 4 and 5). */
+/* Sizes in bytes of the headers of a 64-bit ELF file, a section and a segment, and values of two fields
+ * (System V ABI, chapters 4 and 5). */
 enum { HEADER_SIZE = 64, SECTION_SIZE = 64, SEGMENT_SIZE = 56, CLASS_64 = 2, NO_BYTES = 8 /* SHT_NOBITS */ };
 
 static uint64_t read_number(const unsigned char *at, int bytes) {

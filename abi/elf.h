@@ -1,5 +1,5 @@
-/* elf.h: checks that everything a cubin refers to lies within it. The driver gets a pointer to a cubin, and
- * no size. */
+/* elf.h: checks that everything a cubin refers to lies within the cubin. The driver gets a pointer to a
+ * cubin, but no size. */
 #ifndef LUATTN_ABI_ELF_H
 #define LUATTN_ABI_ELF_H
 

@@ -1,4 +1,4 @@
-/* image.c: reads and writes images: the container, its sections, and the code in the last of them. */
+/* image.c: reads and writes images: the container, its sections, and the code in the last section. */
 #include "abi/image.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define BYTE_ORDER_MARK 0x01020304u
 #define CHECKED_FROM 32u
 #define REQUIRED 1u /* the only section flag */
-#define PADDING 64  /* zero bytes after a code, so that an ELF reader or a PTX parser stops there */
+#define PADDING 64  /* zero bytes after each code, where an ELF reader or a PTX parser stops */
 #define MAX_CODE ((size_t)1 << 30)
 
 typedef struct header {
@@ -53,12 +53,12 @@ _Static_assert(offsetof(image_manifest, max_len) == offsetof(image_manifest, rea
 
 static const char magic[8] = {'L', 'U', 'A', 'T', 'T', 'N', 'I', 'M'};
 
-/* One row a section, except for the plan's text and the code: an array of elements at offset `at` of a
- * luattn_image; `count` is the offset of their number where it may vary. */
+/* One row per section, except for the plan's text and the code. Describes an array at offset `at` in
+ * luattn_image; `count` is the offset of the number of elements if it varies. */
 typedef struct section_kind {
   char tag[5];
-  bool is_optional; /* readers that do not know the section skip it */
-  bool is_needed;   /* every image has it */
+  bool is_optional; /* readers that do not know the section may skip it */
+  bool is_needed;   /* every image must have the section */
   size_t element, most, at, count;
 } section_kind;
 
@@ -84,14 +84,14 @@ static const section_kind kinds[] = {
 };
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
-/* The driver is given no size: it reads PTX up to its terminating 0, and a cubin as far as its headers
+/* The driver takes no size: it reads PTX up to the terminating 0, and a cubin as far as its headers
  * say. */
 static luattn_status check_one(const image_manifest *m, const void *code, size_t size, luattn_error *err) {
   if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
                        size);
   static const unsigned char fatbin[] = {0x50, 0xed, 0x55,
-                                         0xba}; /* which holds cubins and sizes of its own */
+                                         0xba}; /* a fatbinary, which holds several cubins */
   if (size >= sizeof fatbin && memcmp(code, fatbin, sizeof fatbin) == 0)
     return luattn_fail(
         err, LUATTN_IMAGE,
@@ -261,7 +261,7 @@ static luattn_status read_section(luattn_image *image, const section *s, const u
                      tag_text(s->tag, tag), luattn_version());
 }
 
-/* Members whose section is absent are zero already. */
+/* Refuses an image that lacks a required section. Members of absent optional sections are already zero. */
 static luattn_status check_complete(const section *seen, uint64_t count, luattn_error *err) {
   for (int i = -1; i < NUM_KINDS; ++i) {
     const char *tag = i < 0 ? "CODE" : kinds[i].tag;
@@ -325,7 +325,7 @@ static luattn_status check_plan(const luattn_image *image, luattn_error *err) {
                      (unsigned)image->every_length);
 }
 
-/* Takes over an image whose bytes and size are set; frees it unless it becomes *image. */
+/* Parses `out`, whose bytes and size are set. Stores it in *image, or frees it on an error. */
 static luattn_status take_apart(luattn_image *out, luattn_image **image, luattn_error *err) {
   luattn_status status = read_sections(out, err);
   if (status == LUATTN_OK) status = manifest_check(&out->manifest, err);

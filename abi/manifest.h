@@ -16,8 +16,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
   LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q| too, and of
                         * lse: (positions / tile_m, heads, batch * 2) */
-  LUATTN_ROLE_REACH,   /* bitmap of the tiles of FORWARD or DKDV that have weights; grid (q tiles, heads,
-                        * batch), in backward (groups of 4 x 32 q tiles of a kv tile, 32 a warp; heads;
+  LUATTN_ROLE_REACH,   /* bitmap of the tiles of FORWARD or DKDV that are not skipped; grid (q tiles, heads,
+                        * batch), in backward (groups of 4 x 32 q tiles of a kv tile, 32 per warp; heads;
                         * batch); tile_m and tile_n are the main entry's */
   LUATTN_ROLE_FORWARD, /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_PREPARE, /* backward rows; grid (ceil(q_len / tile_m), heads, batch) */
@@ -80,7 +80,7 @@ typedef struct image_manifest {
   uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
   uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
   uint32_t offsets_layout[1];         /* 0: numbers alone; 1: arrays of numbers too */
-  uint32_t on_cpu;                    /* never in an image: there is no code, and the CPU path computes */
+  uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;
@@ -95,7 +95,7 @@ typedef struct image_manifest {
 luattn_status manifest_check(const image_manifest *m, luattn_error *err);
 
 /* Fills a luattn_kernel_description of any version. `functions`, filled by manifest_functions, and *m must
- * stay valid as long as the description is used. `place` starts a message. Errors: LUATTN_INVALID
+ * stay valid as long as the description is used. Error messages start with `place`. Errors: LUATTN_INVALID
  * (struct_size). */
 void manifest_functions(const image_manifest *m, luattn_function_info functions[MANIFEST_MAX_ENTRIES]);
 luattn_status manifest_describe(const image_manifest *m, const luattn_function_info *functions, const char *place,

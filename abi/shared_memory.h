@@ -13,7 +13,7 @@
 
 #define LUATTN_SM90_SHARED_BYTES 232448 /* the maximum for a block on sm_90 */
 
-/* The parameters of all layouts. Each kernel's layout reads some of them; the others are 0. */
+/* The parameters of all layouts. A layout reads only the members that its kernel needs; the others are 0. */
 typedef struct LayoutSizes {
   int head_dim, head_dim_v, tile_m, tile_n, threads, stages;
   int elem;           /* simt: bytes of an element, 4 or 8 */
@@ -32,7 +32,7 @@ ABI_FN int layout_ceil(int a, int b) { return (a + b - 1) / b; }
 ABI_FN int layout_round(int a, int b) { return layout_ceil(a, b) * b; }
 ABI_FN int layout_max(int a, int b) { return a > b ? a : b; }
 
-/* simt, both passes: two slices of operands, tiles of P (forward one, backward two), distance terms. */
+/* simt, both passes: two slices of operands, one tile of P in forward and two in backward, distance terms. */
 typedef struct SimtLayout {
   int slice;        /* tile_m + tile_n rows of 128 bytes, padded by 16 */
   int weight_pitch; /* bytes of a row of P */
@@ -53,7 +53,7 @@ ABI_FN int simt_bytes(LayoutSizes s, int weights) {
   return 2 * l.slice + weights * l.weight + l.terms;
 }
 
-/* sm80 forward: Q, the stages of K, those of V. */
+/* sm80 forward: Q, the stages of K, the stages of V. */
 typedef struct FwdSm80Layout {
   int q, k, v; /* bytes of a tile */
   int bytes;
@@ -98,9 +98,9 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
-/* sm90 forward: Q of each consumer (64 rows), the stages of K, those of V, staging of O, bias rows and
- * columns, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged only if all of
- * them fit; O's boxes get the room that remains. */
+/* sm90 forward: Q of each consumer (64 rows), the stages of K, the stages of V, staging of O, bias rows
+ * and columns, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged only if all of
+ * them fit; Boxes of O use the remaining space. */
 typedef struct FwdSm90Layout {
   int q, k, v;              /* bytes of a consumer's Q, of a stage of K, of V */
   int bias_rows, cols;          /* bytes per consumer, per stage, if they are staged */

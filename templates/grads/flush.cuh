@@ -2,7 +2,7 @@
 #pragma once
 #include "score/online_rows.cuh"
 
-// Synchronises the block's threads from First on. If some threads are left out, uses named barrier 15.
+// Synchronises the block's threads from First on. Uses named barrier 15 unless First is 0.
 template <int Threads, int First>
 LUATTN_FN void sync_threads() {
   if constexpr (First == 0)
@@ -38,7 +38,7 @@ LUATTN_FN void flush_block(const LuattnParams &p, const Site &site, const typena
   }
 }
 
-// Does the same for a single warp, which waits for no other.
+// Sums acc over one warp, without waiting for other warps.
 template <class Spec>
 LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
                           typename Spec::Acc &acc) {

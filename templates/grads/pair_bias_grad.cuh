@@ -1,31 +1,32 @@
 // grads/pair_bias_grad.cuh: gradients of a pair bias whose gradient rows lie a pitch apart
 // (contract/grad.cuh), in the sm90 backward kernels. The gradients of adjacent keys are adjacent in memory.
-// There are many additions and addresses. No branch separates the additions, because each addition would wait
-// for the branch. So zeros are added as well; those of queries past the end go to the last query's gradients.
+// Many additions are issued, and a branch would make each of them wait. So the code is branch-free and also
+// adds zeros; zeros for queries past the end are added to the last query's gradients.
 #pragma once
 #include "contract/contract.cuh"
 #include "grads/pair_bias_stores.cuh"
 
-// Whether zeros stay zeros when they are multiplied by the factor. A factor that is not finite would make
-// them NaN; elements are then added one by one, without the zeros.
+// Returns whether zeros stay zeros when multiplied by the factor. A factor that is not finite would turn them
+// into NaN; elements are then added one by one, without the zeros.
 LUATTN_FN bool keeps_zeros(const GradRow<float> &line) {
   return (__float_as_uint(line.factor) & 0x7f800000u) != 0x7f800000u;
 }
-// Whether the gradients of this many keys, from the row's index on, lie inside the axis, and each four of
-// them begin at a multiple of 16 bytes, in this row and in all others.
+// Returns whether the gradients of `keys` keys, from the row's index on, lie inside the axis, and each four
+// of them are aligned to 16 bytes, in this row and in all others.
 LUATTN_FN bool lies_in_quads(const GradRow<float> &line, int keys) {
   return line.index >= 0 && line.index <= line.size - keys && line.size % 4 == 0 &&
          reinterpret_cast<u64>(line.row + line.index) % 16 == 0;
 }
 
-// Whether no other score adds to the gradients of a tile of `rows` queries from q0 on. They are then stored,
-// which is twice as fast. A tile that ends past the queries also adds zeros to the last query's gradients.
+// Returns whether no other score adds to the gradients of a tile of `rows` queries from q0 on. They are then
+// stored instead of added, which is twice as fast. A tile that ends past the queries does not qualify,
+// because it also adds zeros to the last query's gradients.
 template <class Spec>
 LUATTN_FN bool may_store(const LuattnParams &p, const Site &site, int q0, int rows) {
   return (p.inputs.alone >> Spec::pair_grads_input & 1) != 0 && q0 + rows <= site.q_len;
 }
 
-// A warp's dS of 16 keys from kv0 on by TileM queries. A thread has keys lane / 4 and lane / 4 + 8.
+// Adds a warp's dS (16 keys from kv0 on by TileM queries). A thread holds keys lane / 4 and lane / 4 + 8.
 template <class Spec, int TileM>
 struct PairSums {
   const LuattnParams &p;
@@ -33,7 +34,7 @@ struct PairSums {
   const typename Spec::Head &head;
   const int q0, kv0, lane;
 
-  // The row of a query of the tile.
+  // Returns the gradient row of a query of the tile, clamped to the last query.
   __device__ __forceinline__ float *at_query(float *first, i64 pitch, int query) const {
     return first + i64(min_of(query, site.q_len - 1 - q0)) * pitch;
   }
@@ -43,7 +44,7 @@ struct PairSums {
   // of 8 queries. Returns false if the gradients are not aligned in fours.
   __device__ __forceinline__ bool add_quads(const float (&ds)[TileM / 2]) const {
     GradRow<float> line = Spec::pair_grad_row(p, site, head, q0, kv0);
-    // Past the last key there are only zeros. They are added to the last 16 gradients of the row, which are
+    // Past the last key dS is zero. The zeros are added to the last 16 gradients of the row, which are
     // then never stored, because nothing orders the store and the addition. A deterministic kernel adds one
     // by one and has no such additions.
     constexpr bool skips_zeros = Config::deterministic;

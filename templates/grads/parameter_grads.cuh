@@ -8,11 +8,10 @@
 
 // Sums dS of 16 keys by Octets * 8 queries along its diagonals.
 //
-// Lane 4g + t has keys g and g + 8, and queries 2t and 2t + 1 of each octet. The 8 x 8 blocks form diagonals
-// of blocks, and a lane first adds up its elements along each of these. Diagonals n and n + 1 share the 8
-// distances from 8n on; `part` selects a lane's two columns from either one, and adds them. The sums over all
-// lanes of a distance are computed for four such rows of distances at a time, so that lane t of a quad ends
-// with row t: one number a lane for 32 distances.
+// The 8 x 8 blocks form diagonals of blocks. A lane first sums its elements along each diagonal of blocks.
+// Diagonals n and n + 1 share the 8 distances from 8n on; `part` adds the lane's column of one diagonal to
+// that of the other. Four such rows of distances are then summed over all lanes at a time, so that lane t of
+// a quad ends with row t: one number per lane for 32 distances.
 template <int Octets>
 struct DistanceSums {
   static constexpr int count = (Octets + 5) / 4;  // numbers per lane, for distances from -16 on
@@ -24,7 +23,7 @@ struct DistanceSums {
   }
 
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
-  // The sum of column 2t + i on diagonal n of blocks.
+  // Sums column 2t + i along block diagonal n.
   template <class Get>
   LUATTN_FN float on_diagonal(const Get &ds, int n, int i) {
     return (n >= 0 && n < Octets ? ds(n, 0, i) : 0.f) + (n >= -1 && n < Octets - 1 ? ds(n + 1, 1, i) : 0.f);
@@ -36,7 +35,7 @@ struct DistanceSums {
     const float right = pick(2 * t + 1 >= g, on_diagonal(ds, n, 1), on_diagonal(ds, n + 1, 1));
     return left + __shfl_sync(0xffffffffu, right, (lane + 4) & 31);
   }
-  // Sums four rows; p0 .. p3 are the lane's parts of them.
+  // Sums four rows over the lanes; p0 .. p3 are the lane's parts of them.
   LUATTN_FN float gather(float p0, float p1, float p2, float p3, int lane) {
     const bool low = lane % 4 < 2, even = lane % 2 == 0;
     p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
@@ -63,10 +62,10 @@ struct DistanceSums {
   }
 };
 
-// For each key of a warp's dS (16 keys by TileM queries, rounded for the products that follow): the sum over
-// the queries and, with WithQueries, the sum of dS times the query's number in the tile. They are products
-// with ones and with these numbers, which are exact in the half types. Lane 4g has the sums of keys g and g +
-// 8, other lanes zeros.
+// Computes two sums for each key of a warp's dS (16 keys by TileM queries, rounded for the products that
+// follow): over the queries and, with WithQueries, weighted by the query's index in the tile. Both are matrix
+// products, with ones and with these indices, which are exact in the half types. Lane 4g holds the sums of
+// keys g and g + 8; other lanes hold zeros.
 template <class Elem, int TileM, bool WithQueries>
 struct QuerySums {
   float sum[2], by_query[2];

@@ -1,10 +1,10 @@
-// ops/bits.cuh: integer bit operations as Lua has them, and their interval arithmetic: one source for the
-// compiler (C11, see gen/ir/interval.h) and for generated code (CUDA C++), which includes it where a spec
-// has such operations.
+// ops/bits.cuh: Lua's bit operations on integers, and interval arithmetic for them. The compiler (C11, see
+// gen/ir/interval.h) and generated code (CUDA C++) compile the same source; generated code includes this file
+// only if the spec has bit operations.
 //
-// Lua's integers have 64 bits, and a spec's have 32 in kernels: an operation on numbers of 32 bits is
-// computed in its lower half, and the compiler has made sure that the result fits there. Shifts are logical,
-// by a negative number they go the other way, and by 64 or more they give 0.
+// Lua's integers have 64 bits, and a spec's have 32 in kernels. A kernel computes the lower 32 bits of a
+// result; the compiler has checked that the result fits in them. Shifts are logical. A negative shift count
+// shifts in the other direction, and a count of 64 or more gives 0.
 #ifndef LUATTN_BITS_CUH
 #define LUATTN_BITS_CUH
 
@@ -25,37 +25,38 @@ typedef unsigned long long ivi_bits;
 #define IVI_SIGN ((ivi_bits)1 << (8 * sizeof(ivi_bits) - 1))
 
 IV_FN bool ivi_has_open(ivi a) { return ivi_is_open(a.lo) || ivi_is_open(a.hi); }
-// An end that the compiler's arithmetic has passed its bounds is no bound.
+// Treats an end beyond the range of ivi as unbounded.
 IV_FN ivi ivi_saturated(ivi_end lo, ivi_end hi) {
   return IVI_SMALL ? ivi_make(lo, hi) : ivi_make(ivi_clamp(lo), ivi_clamp(hi));
 }
 
-// All bits from the highest of x down.
+// Sets all bits below the highest set bit of x.
 IV_FN ivi_bits ivi_filled(ivi_bits x) {
   for (int n = 1; n < 8 * (int)sizeof x; n *= 2) x |= x >> n;
   return x;
 }
-// Which bits some, and which bits all numbers in a have: those above the first in which its ends differ are
-// the ends'.
+// ivi_undecided: the bits in which numbers of a may differ, that is, all bits from the highest one in which
+// the ends differ. ivi_some: bits that are set in some number of a. ivi_every: bits that are set in all of
+// them.
 IV_FN ivi_bits ivi_undecided(ivi a) {
   if (ivi_has_open(a)) return a.lo >= 0 || a.hi < 0 ? ~IVI_SIGN : ~(ivi_bits)0;
   return ivi_filled((ivi_bits)a.lo ^ (ivi_bits)a.hi);
 }
 IV_FN ivi_bits ivi_some(ivi a) { return (ivi_bits)a.lo | ivi_undecided(a); }
 IV_FN ivi_bits ivi_every(ivi a) { return (ivi_bits)a.lo & ~ivi_undecided(a); }
-// Numbers whose bits are among `some` and include `every`.
+// Bounds the numbers that have all bits of `every` set, and no bit outside of `some`.
 IV_FN ivi ivi_of_bits(ivi_bits some, ivi_bits every) {
   const bool any_sign = ((some ^ every) & IVI_SIGN) != 0;
   return ivi_saturated((ivi_end)(any_sign ? every | IVI_SIGN : every),
                        (ivi_end)(any_sign ? some & ~IVI_SIGN : some));
 }
 
-// Bits from here up are those of the sign, in each number of a.
+// A mask of the low bits; in each number of a, all bits above the mask equal the sign bit.
 IV_FN ivi_bits ivi_magnitude(ivi a) {
   return ivi_filled((ivi_bits)(a.lo < 0 ? ~a.lo : a.lo) | (ivi_bits)(a.hi < 0 ? ~a.hi : a.hi));
 }
 IV_FN ivi ivi_within(ivi x, ivi_end lo, ivi_end hi) { return ivi_make(x.lo > lo ? x.lo : lo, x.hi < hi ? x.hi : hi); }
-// x is what a bit operation makes of a and b: it needs no more bits than they do.
+// Clips x, the bounds of a bit operation on a and b, to the numbers that need no more bits than a and b do.
 IV_FN ivi ivi_no_wider(ivi x, ivi a, ivi b) {
   if (ivi_has_open(a) || ivi_has_open(b)) return x;
   const ivi_end most = (ivi_end)(ivi_magnitude(a) | ivi_magnitude(b));
@@ -65,7 +66,7 @@ IV_FN ivi ivi_no_wider(ivi x, ivi a, ivi b) {
 IV_FN ivi ivi_flipped(ivi a) {  // ~x
   return ivi_make(ivi_is_open(a.hi) ? -IVI_INF : ~a.hi, ivi_is_open(a.lo) ? IVI_INF : ~a.lo);
 }
-// x & y is no more than either where they have one sign, nor than the one that is not negative.
+// x & y is at most min(x, y) if x and y have the same sign, else at most the non-negative operand.
 IV_FN ivi ivi_band(ivi a, ivi b) {
   ivi r = ivi_no_wider(ivi_of_bits(ivi_some(a) & ivi_some(b), ivi_every(a) & ivi_every(b)), a, b);
   const bool both_negative = a.hi < 0 && b.hi < 0;
@@ -80,7 +81,7 @@ IV_FN ivi ivi_bxor(ivi a, ivi b) {
   return ivi_no_wider(ivi_of_bits(some, every), a, b);
 }
 
-// x * 2^n for n >= 0. Where that leaves all bounds, 64 bits may have been left too, and with them the sign.
+// x * 2^n for n >= 0. Returns IVI_INF on overflow, because the wrapped 64-bit result may have either sign.
 IV_FN ivi_end ivi_end_shl(ivi_end x, ivi_end n) {
   if (x == 0) return 0;
   if (IVI_SMALL) return n > 31 ? 0 : (ivi_end)((ivi_bits)x << n);
@@ -94,7 +95,7 @@ IV_FN ivi ivi_up(ivi a, ivi_end least, ivi_end most) {
   return ivi_has_open(r) ? ivi_all() : r;
 }
 
-// x of 64 bits, moved n >= 0 down.
+// Shifts a 64-bit x right by n >= 0.
 IV_FN ivi_end ivi_end_down(unsigned long long x, ivi_end n) {
   const unsigned long long y = n > 63 ? 0 : x >> n, most = (unsigned long long)IVI_INF;
   return (ivi_end)(y < most ? y : most);
@@ -108,12 +109,12 @@ IV_FN ivi ivi_down(ivi a, ivi_end least, ivi_end most) {
     r = ivi_make(ivi_end_down(a.lo > 0 ? (unsigned long long)a.lo : 0, most), ivi_end_down(hi, least));
     any = true;
   }
-  if (a.lo < 0 && least == 0) {  // by 0 a negative number stays what it is
+  if (a.lo < 0 && least == 0) {  // a shift by 0 leaves negative numbers unchanged
     const ivi same = ivi_make(a.lo, a.hi < 0 ? a.hi : -1);
     r = any ? ivi_hull(r, same) : same;
     any = true;
   }
-  if (a.lo < 0 && most > 0) {  // else its upper bits, which are ones, come down
+  if (a.lo < 0 && most > 0) {  // a logical shift by n > 0 makes negative numbers positive
     const unsigned long long lo = ivi_is_open(a.lo) ? sign : (unsigned long long)(long long)a.lo,
                              hi = a.hi < 0 ? (unsigned long long)(long long)a.hi : ~0ull;
     const ivi ones = ivi_make(ivi_end_down(lo, most), ivi_end_down(hi, least > 0 ? least : 1));
@@ -127,7 +128,7 @@ IV_FN ivi ivi_shr(ivi a, ivi n) {
   return n.hi < 0 ? up : ivi_hull(up, ivi_down(a, 0, n.hi));
 }
 IV_FN ivi ivi_shl(ivi a, ivi n) { return ivi_shr(a, ivi_neg(n)); }
-// (x >> n) & m: with m, which is not negative, it fits whatever x is.
+// (x >> n) & m. If m is not negative, the result lies in [0, m] for any x.
 IV_FN ivi ivi_shr_band(ivi a, ivi n, ivi m) {
   if (m.lo >= 0 && (a.lo < 0 || n.lo < 0)) return ivi_make(0, m.hi);
   return ivi_band(ivi_shr(a, n), m);
@@ -136,7 +137,7 @@ IV_FN ivi ivi_shr_band(ivi a, ivi n, ivi m) {
 // ---- values
 
 #ifndef LUATTN_INTERVAL_HOST
-// The lower half of 64 bits whose upper half is x's sign, moved up or down.
+// Shift x, sign-extended to 64 bits, and return the lower 32 bits.
 LUATTN_FN int op_bits_up(int x, u32 n) { return n < 32 ? int(u32(x) << n) : 0; }
 LUATTN_FN int op_bits_down(int x, u32 n) {
   if (n < 32) return x >> n;

@@ -1,12 +1,12 @@
 // ops/input_bounds.cuh: bounds of an integer input over a tile, from the block minima and maxima that
-// luattn_stats wrote, and ranges. For generated tile functions.
+// luattn_stats wrote, and range helpers. Generated tile functions call them.
 #pragma once
 #include "ops/hook_types.cuh"
 #include "ops/input.cuh"
 #include "ops/interval.cuh"
 
-// Bounds of the values at positions `at` of the last axis, number `axis`; `row` is the row-major index over
-// the axes before it.
+// Bounds the input's values at positions `at` of axis number `axis`, the last one. `row` is the row-major
+// index over the axes before it.
 LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const ivi_end last = in.size[axis] - 1, first = 0;
   const int blocks = ceil_div(in.size[axis], block);
@@ -20,8 +20,9 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
   return bounds;
 }
 
-// The same for positions of one tile, from 0 on, which lie in one block. Positions past the axis's end have
-// its last value, as with clamp_index, and the last block; no axis is empty where there are tiles.
+// Same as stat_bounds for the positions of one tile, which are not negative and lie in one block. Positions
+// past the end of the axis read its last value, as with clamp_index, so they use the last block. No axis is
+// empty if there are tiles.
 struct alignas(8) LowHigh { int low, high; };
 LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const int size = in.size[axis];
@@ -30,13 +31,13 @@ LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int
   return ivi_make(bounds.low, bounds.high);
 }
 
-// Whether all indices inside these bounds are one element of an axis of this size, after clamp_index.
+// Returns whether clamp_index maps all indices in `at` to one element of an axis of this size.
 LUATTN_FN bool is_one_place(ivi at, int size) {
   const ivi_end last = max(size - 1, 0), first = 0;
   return max(min(at.lo, last), first) == max(min(at.hi, last), first);
 }
 
-// [lo, hi) clipped to [0, len), and empty rather than reversed.
+// Clips [lo, hi) to [0, len). A reversed range becomes empty.
 LUATTN_FN Range clip_range(int lo, int hi, int len) {
   const int first = max(min(lo, len), 0);
   return {first, max(min(hi, len), first)};

@@ -1,10 +1,10 @@
-// ops/interval.cuh: interval arithmetic for every op of the IR, one source for the compiler (C11, see
-// gen/ir/interval.h) and for generated tile classifiers (CUDA C++). An op's function is a prefix for the type
-// of its last argument (iv_ real, ivi_ integer, tri_ boolean) and the stem that ops.def names: iv_mul,
+// ops/interval.cuh: interval arithmetic for every op of the IR. The compiler (C11, see gen/ir/interval.h) and
+// generated tile classifiers (CUDA C++) compile the same source. A function's name is a prefix for the type
+// of its last argument (iv_ real, ivi_ integer, tri_ boolean), followed by the stem in ops.def: iv_mul,
 // ivi_lt, tri_select.
 //
-// Sound: whatever values the arguments take inside their bounds, the value computed on the device (float,
-// with fast approximations or without; or double) or on the CPU (double) lies inside the result's bounds.
+// Sound: for all arguments within their bounds, the value computed on the device (float, with or without fast
+// approximations, or double) or on the CPU (double) lies within the result's bounds.
 #ifndef LUATTN_INTERVAL_CUH
 #define LUATTN_INTERVAL_CUH
 
@@ -18,9 +18,9 @@
 #define IV_INF (__longlong_as_double(0x7ff0000000000000ll))
 #endif
 
-// Integer, inclusive. Ends saturate: lo = -IVI_INF is no lower bound, hi = IVI_INF no upper bound. Where the
-// compiler knows that all integers have bounds within 32 bits, 32-bit ends without saturation suffice: a
-// third of the instructions.
+// Integer bounds, inclusive. Ends saturate: lo = -IVI_INF means no lower bound, hi = IVI_INF no upper bound.
+// If the compiler knows that all integers have bounds within 32 bits, it selects 32-bit ends without
+// saturation, which need a third of the instructions.
 #ifdef LUATTN_SMALL_BOUNDS
 typedef int ivi_end;
 #define IVI_SMALL 1
@@ -38,7 +38,7 @@ typedef struct tri {
   bool can_be_false, can_be_true;
 } tri;
 
-// ---- making
+// ---- constructors
 
 IV_FN ivi ivi_make(ivi_end lo, ivi_end hi) {
   ivi r;
@@ -99,7 +99,7 @@ IV_FN ivi_end ivi_end_floordiv(ivi_end x, ivi_end m) {  // m > 0
   const ivi_end q = x / m;
   return q * m > x ? q - 1 : q;
 }
-// Division by m in [least, most], both above 0: monotone in x, and in m on either side of 0.
+// Divides by m in [least, most], 0 < least. x / m is monotone in x; for x of fixed sign also in m.
 IV_FN ivi ivi_floordiv_positive(ivi a, ivi_end least, ivi_end most) {
   const ivi_end lo1 = ivi_end_floordiv(a.lo, least), hi1 = ivi_end_floordiv(a.hi, least);
   if (least == most) return ivi_make(lo1, hi1);
@@ -172,12 +172,12 @@ IV_FN tri tri_select(tri c, tri a, tri b) {
   return tri_make(a.can_be_false || b.can_be_false, a.can_be_true || b.can_be_true);
 }
 
-// ---- real numbers Most masks compute only with integers, and reading this part takes 3 ms of every
-// compilation.
+// ---- real numbers
+// Most masks compute only with integers. Skipping this part then saves 3 ms of each compilation.
 
 #ifndef LUATTN_NO_REAL_BOUNDS
 
-// Real: every value that is a number lies in [lo, hi]; it may be NaN only if `nan`. Ends may be infinite.
+// Real bounds: a value lies in [lo, hi] or is NaN, the latter only if `nan`. Ends may be infinite.
 typedef struct iv {
   double lo, hi;
   bool nan;
@@ -191,7 +191,7 @@ IV_FN iv iv_make(double lo, double hi, bool nan) {
   return r;
 }
 IV_FN iv iv_all(void) { return iv_make(-IV_INF, IV_INF, true); }
-// Any number, no NaN, no infinity (of float).
+// Any finite float.
 IV_FN iv iv_finite(void) { return iv_make(-3.4028234663852886e38, 3.4028234663852886e38, false); }
 
 IV_FN double iv_least(double a, double b) { return a < b ? a : b; }
@@ -202,8 +202,8 @@ IV_FN bool iv_unbounded(iv a) { return a.lo == -IV_INF || a.hi == IV_INF; }
 IV_FN iv iv_hull(iv a, iv b) { return iv_make(iv_least(a.lo, b.lo), iv_most(a.hi, b.hi), a.nan || b.nan); }
 
 // ---- rounding
-// Correctly rounded ops are monotone, so the float (or double) result lies between the float below the exact
-// lower end and the float above the exact upper end. Subnormals may be flushed to zero.
+// Rounding is monotone, so the result of a correctly rounded op, in float or double, lies between the float
+// below the exact lower end and the float above the exact upper end. Subnormals may be flushed to zero.
 
 #define IV_TINY 1.1754943508222875e-38  // smallest normal float
 #define IV_HUGE 3.4028234663852886e38   // largest float
@@ -217,22 +217,22 @@ IV_FN double iv_float_below(double x) {
 }
 IV_FN double iv_float_above(double x) { return -iv_float_below(-x); }
 
-// Ends computed in double, for an op that float computes with correct rounding.
+// Rounds ends, computed in double, outwards to float, for an op whose float result is correctly rounded.
 IV_FN iv iv_rounded(double lo, double hi, bool nan) {
   if (lo != lo || hi != hi) return iv_all();
   const double below = iv_float_below(lo),
-               above = iv_float_above(hi);  // an overflow of float here need not be one in double
+               above = iv_float_above(hi);  // double may not overflow where float does
   return iv_make(below == IV_INF ? IV_HUGE : below, above == -IV_INF ? -IV_HUGE : above, nan);
 }
-// Ends of an op with the given relative and absolute error.
+// Widens ends for an op with the given relative and absolute error.
 IV_FN iv iv_widened(double lo, double hi, double relative, double absolute, bool nan) {
   if (lo != lo || hi != hi) return iv_all();
   const double l = iv_abs_of(lo) < IV_INF ? lo - (iv_abs_of(lo) * relative + absolute) : lo;
   const double h = iv_abs_of(hi) < IV_INF ? hi + (iv_abs_of(hi) * relative + absolute) : hi;
   return iv_rounded(l, h, nan);
 }
-// Generous error bounds of the device's approximations: of exp and its relatives; of those that lose relative
-// accuracy where the result is near zero; of division and square root.
+// Generous error bounds of the device's approximations. IV_REL_FUNCTION: exp and related functions.
+// IV_ABS_FUNCTION: functions that lose relative accuracy near a zero. IV_REL_DIVISION: division, square root.
 #define IV_REL_FUNCTION 6.103515625e-5      // 2^-14
 #define IV_ABS_FUNCTION 3.814697265625e-6   // 2^-18
 #define IV_REL_DIVISION 9.5367431640625e-7  // 2^-20
@@ -255,7 +255,7 @@ IV_FN iv iv_same(iv a) { return a; }
 
 IV_FN iv iv_neg(iv a) { return iv_make(-a.hi, -a.lo, a.nan); }
 
-// inf - inf is NaN: it takes both infinities.
+// The result may be NaN only if both +inf and -inf are possible, since inf - inf is NaN.
 IV_FN iv iv_add(iv a, iv b) {
   const bool clash = (a.hi == IV_INF && b.lo == -IV_INF) || (a.lo == -IV_INF && b.hi == IV_INF);
   if (clash) return iv_all();
@@ -263,7 +263,7 @@ IV_FN iv iv_add(iv a, iv b) {
 }
 IV_FN iv iv_sub(iv a, iv b) { return iv_add(a, iv_neg(b)); }
 
-// A product of ends, where an infinite end also stands for large numbers: 0 times those is 0.
+// Multiplies two ends. An infinite end also bounds large finite numbers, and 0 times those is 0.
 IV_FN double iv_end_mul(double a, double b) { return a == 0 || b == 0 ? 0 : a * b; }
 IV_FN iv iv_product(iv a, iv b) {
   const double p = iv_end_mul(a.lo, b.lo), q = iv_end_mul(a.lo, b.hi);
@@ -280,7 +280,7 @@ IV_FN iv iv_square(iv a) {  // a * a of one value
   const double l = a.lo * a.lo, h = a.hi * a.hi;
   return iv_rounded(iv_has(a, 0) ? 0 : iv_least(l, h), iv_most(l, h), a.nan);
 }
-// May be contracted or not: the bounds of the rounded product contain those of the exact one.
+// Holds with or without contraction: the rounded product's bounds contain the exact product's.
 IV_FN iv iv_fma(iv a, iv b, iv c) { return iv_add(iv_mul(a, b), c); }
 
 // Exact bounds of the quotient; b may not contain 0.
@@ -291,7 +291,7 @@ IV_FN iv iv_quotient(iv a, iv b) {
   return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)),
                  a.nan || b.nan);
 }
-// A divisor that float could flush to zero counts as zero.
+// Treats a subnormal divisor as zero, because the device may flush it.
 IV_FN bool iv_may_be_zero(iv b) { return b.lo < IV_TINY && b.hi > -IV_TINY; }
 // The reciprocal of a huge divisor may be flushed to zero, and the quotient with it.
 IV_FN iv iv_div(iv a, iv b) {
@@ -330,7 +330,7 @@ IV_FN iv iv_mod(iv a, iv b) {
   return iv_neg(iv_mod_positive(iv_neg(a), -b.hi, -b.lo, nan));
 }
 
-// A NaN loses against a number.
+// If one operand is NaN, the result is the other operand.
 IV_FN iv iv_min(iv a, iv b) {
   iv r = iv_make(iv_least(a.lo, b.lo), iv_least(a.hi, b.hi), a.nan && b.nan);
   if (a.nan) r.hi = iv_most(r.hi, b.hi);
@@ -393,14 +393,14 @@ IV_FN double iv_end_sigmoid2(double x) { return 1 / (1 + exp2(-x)); }
 IV_FN iv iv_sigmoid2(iv a) {
   return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0);
 }
-// op_sigmoid2_alternating has 2^-12.9
+// The relative error of op_sigmoid2_alternating is 2^-12.9.
 IV_FN iv iv_sigmoid2_alternating(iv a) {
   return iv_at_least(iv_widened(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), 1.4e-4, 1e-37, a.nan), 0);
 }
 IV_FN double iv_end_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x)); }
 IV_FN iv iv_softplus(iv a) { return iv_absolute(iv_end_softplus(a.lo), iv_end_softplus(a.hi), a.nan); }
 
-// gelu and silu fall to one minimum and rise from there; towards -inf they tend to 0 from below.
+// gelu and silu decrease to a single minimum and increase after it; towards -inf they approach 0 from below.
 IV_FN iv iv_valley(iv a, double low, double at_low, double at_lo, double at_hi) {
   const bool nan = a.nan || a.lo == -IV_INF;  // -inf * 0
   if (a.lo >= low) return iv_absolute(at_lo, at_hi, nan);
@@ -462,7 +462,7 @@ IV_FN ivi iv_to_ivi(double lo, double hi, bool nan) {  // a NaN converts to 0
 IV_FN ivi iv_to_int(iv a) { return iv_to_ivi(trunc(a.lo), trunc(a.hi), a.nan); }
 IV_FN ivi iv_floor_int(iv a) { return iv_to_ivi(floor(a.lo), floor(a.hi), a.nan); }
 
-// ---- comparisons Any with a NaN is false, except `ne`.
+// ---- comparisons: with a NaN operand all except `ne` are false
 
 IV_FN tri iv_lt(iv a, iv b) {
   const bool nan = a.nan || b.nan;

@@ -1,13 +1,14 @@
 // ops/math.cuh: the ops of the IR that are not operators (column cuda of gen/ir/ops.def).
 //
-// float has two forms. With Config::fast_math (storage of 16 bits) exp, log and division use the hardware's
-// approximations, with relative errors near 2^-22. Without it they are CUDA's accurate functions. sin, cos,
-// pow, erf and log1p are always accurate: their fast forms fail for arguments that a position or a score may
-// well have. Include after Config. The bounds in ops/interval.cuh allow for the errors made here.
+// float functions have two forms. With Config::fast_math (16-bit storage), exp, log and division use hardware
+// approximations with relative errors near 2^-22; otherwise they are CUDA's accurate functions. sin, cos,
+// pow, erf and log1p are always accurate, because their fast forms fail for arguments in the usual range of
+// positions and scores. Include this file after Config. The bounds in ops/interval.cuh allow for these
+// errors.
 //
-// The bottleneck of a kernel with tensor cores is the exp2 unit (MUFU), 16 results a cycle, with one per
-// score. So two approximations are rougher, where the result is rounded or its error is that of a rounding:
-// see op_rough_tanh and op_sigmoid2_alternating.
+// The exp2 unit (MUFU) limits kernels on the tensor cores: it gives 16 results a cycle, and each score needs
+// one. So two functions use coarser approximations where the result is rounded anyway, or where the error is
+// that of a rounding: op_rough_tanh and op_sigmoid2_alternating.
 #pragma once
 #include "arch/types.cuh"
 
@@ -50,8 +51,8 @@ LUATTN_FN double op_div(double x, double y) { return x / y; }
 LUATTN_FN float op_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z); }
 
-// A number that is constant per thread, plus a compile-time constant. Without the asm the compiler would add
-// the constant to a part of the base first, and the rest of it for each element.
+// Adds a compile-time constant to a number that is constant per thread. The asm keeps the compiler from
+// adding the constant to one term of `base` first and the other terms per element.
 LUATTN_FN int op_sum_apart(int base, int offset) {
   asm("" : "+r"(base));
   return base + offset;
@@ -63,8 +64,8 @@ LUATTN_FN float op_floor(float x) { return floorf(x); }
 LUATTN_FN double op_floor(double x) { return floor(x); }
 
 // Lua's // and %: rounding towards minus infinity, with the sign of the divisor. For an integer divisor of 0,
-// x // 0 = 0 and x % 0 = x. The first branch of each is decided at compile time, since divisors are nearly always
-// constants.
+// x // 0 = 0 and x % 0 = x. Divisors are nearly always constants, so the first branch of each function is
+// decided at compile time.
 LUATTN_FN int op_floordiv(int x, int y) {
   if (y > 0 && (y & (y - 1)) == 0) return x >> (31 - __clz(y));
   if (y == 0) return 0;
@@ -88,7 +89,7 @@ LUATTN_FN double op_mod(double x, double y) {
   return m * y < 0 ? m + y : m;
 }
 
-// A NaN loses against a number.
+// If one operand is NaN, the result is the other operand.
 LUATTN_FN float op_min(float x, float y) { return fminf(x, y); }
 LUATTN_FN double op_min(double x, double y) { return fmin(x, y); }
 LUATTN_FN int op_min(int x, int y) { return x < y ? x : y; }
@@ -114,8 +115,9 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 
 // ---- functions
 
-// Long functions of double are called, not inlined. A kernel in f64 has each in many places, and would take a
-// fifth more time to compile. Templates, so that other kernels do not contain them.
+// Long functions of double are called instead of inlined. An f64 kernel uses each in many places, and
+// inlining would make its compilation a fifth slower. They are templates, so that other kernels do not
+// contain them.
 #define LUATTN_CALLED(f)                                  \
   template <class Real>                                   \
   LUATTN_OUTLINED Real called_##f(Real x) {               \
@@ -183,10 +185,10 @@ LUATTN_FN float op_tanh(float x) {
 }
 LUATTN_FN double op_tanh(double x) { return called_tanh(x); }
 
-// One operation of the exp2 unit instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped score s
-// is off by |s| 2^-10.9: an eighth of the error of rounding s to bf16, as a plain computation in that type
-// does, with which luattn's check compares. For f16 it would be all of that error. Backward recomputes
-// accurate scores, so its weights differ from forward's by as much.
+// Uses one operation of the exp2 unit instead of two. Its relative error is 2^-10.9 (PTX ISA), so a capped
+// score s is off by at most |s| 2^-10.9. That is an eighth of the error of rounding s to bf16, as a plain
+// bf16 computation does; `luattn check` compares against such a computation. In f16 it would equal that
+// error. Backward recomputes accurate scores, so its P differs from forward's by this error.
 LUATTN_FN float op_rough_tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -210,9 +212,9 @@ LUATTN_FN float op_sigmoid2(float x) {
 }
 LUATTN_FN double op_sigmoid2(double x) { return 1.0 / (1.0 + op_exp2(-x)); }
 
-// 1 / a without the unit that it shares with exp2, for 1 <= a <= 2^126.5. The difference of bits is 1 / a to
-// 5.1 %: the remainder e is within 0.0506, and y0 (1 + e + e^2) within e^3 = 2^-12.9, a quarter of f16's
-// rounding. Results below the least normal number are 0.
+// Computes 1 / a for 1 <= a <= 2^126.5 without the hardware reciprocal, which occupies the exp2 unit. The
+// subtraction of bit patterns gives 1 / a to 5.1 %, so the remainder e is within 0.0506. y0 (1 + e + e^2) is
+// then accurate to e^3 = 2^-12.9, a quarter of f16's rounding. Results below the least normal number are 0.
 LUATTN_FN float reciprocal_by_fma(float a) {
   const float y0 = __int_as_float(0x7EF311C7 - __float_as_int(a));
   const float e = __fmaf_rn(-a, y0, 1.0f);
@@ -221,11 +223,11 @@ LUATTN_FN float reciprocal_by_fma(float a) {
   return y;
 }
 
-// Five of eight elements divide without the exp2 unit, the best share as measured (bench/journal.md). Element
-// 0 uses it.
+// For five of eight elements, divides without the exp2 unit; this share is the fastest (bench/journal.md).
+// Element 0 uses the exp2 unit.
 LUATTN_FN float op_sigmoid2_alternating(float x, int element) {
   if (!Config::fast_math || element % 8 < 3) return op_sigmoid2(x);
-  float z;  // exp2 of it is finite; a NaN stays one
+  float z;  // clamped so that exp2(z) is finite; NaN passes through
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(-x), "f"(126.5f));
   return reciprocal_by_fma(1.0f + fast_exp2(z));
 }
@@ -245,7 +247,7 @@ LUATTN_FN double op_silu(double x) { return x * op_sigmoid(x); }
 LUATTN_FN float op_erf(float x) { return erff(x); }
 LUATTN_FN double op_erf(double x) { return erf(x); }
 
-// erfc keeps the left tail, where 1 + erf cancels.
+// erfc is accurate in the left tail, where 1 + erf suffers cancellation.
 LUATTN_FN float op_gelu(float x) {
   if constexpr (Config::fast_math)
     return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));

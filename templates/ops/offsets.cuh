@@ -1,13 +1,13 @@
-// ops/offsets.cuh: the offsets of a call whose tensors are a part of a whole (abi/params.h, LuattnOffsets).
-// For generated code of images that are compiled with offsets. Kernels, tiles and inputs use the tensors' own
-// positions and heads, from 0 on; a spec's expressions use those of the whole. Generated code adds an offset
-// where it reads a position, a head or a length, and subtracts it where it returns kept positions of the
-// tensors, or indexes an input.
+// ops/offsets.cuh: offsets of a call whose tensors are a part of larger tensors (abi/params.h,
+// LuattnOffsets). Only images compiled with offsets use them. Kernels, tiles and inputs count positions and
+// heads from the start of the call's tensors ("local"); a spec's expressions count from the start of the
+// larger tensors ("global"). Generated code adds an offset where it reads a position, a head or a length, and
+// subtracts it where it returns the range of kept positions or indexes an input.
 #pragma once
 #include "ops/hook_types.cuh"
 
 struct Offsets {
-  int q, kv, h, hkv;  // added to the tensors' positions and heads
+  int q, kv, h, hkv;  // added to local positions and heads
   int q_len, kv_len, heads, heads_kv;
 };
 
@@ -40,10 +40,10 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
   return made;
 }
 
-// Converts an index of the whole to the tensors', which may lie outside of the axis.
+// Converts a global index to a local index, which may lie outside of the axis.
 LUATTN_FN int own_index(int index, int offset) { return max(index, -2147483647 + offset) - offset; }
 
-// Converts positions [lo, hi) of the whole to the tensors', clipped to their `len`.
+// Converts global positions [lo, hi) to local ones, clipped to [0, len).
 LUATTN_FN Range own_range(int lo, int hi, int offset, int len) {
   const int first = max(min(lo, offset + len), offset);
   return {first - offset, max(min(hi, offset + len), first) - offset};

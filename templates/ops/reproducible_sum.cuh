@@ -1,17 +1,18 @@
 // ops/reproducible_sum.cuh: sums of floating-point numbers that do not depend on the order of the additions.
 //
-// A number is an integer of 24 bits (53 of a double) shifted to one of 254 (2046) positions. A sum is a wide
-// integer, kept in limbs of exact_bits bits, each in 64: a number is added to the two (three) limbs that it
-// covers by integer atomics, which commute, and carries are propagated only after all additions. The
-// remaining 35 bits hold 2^35 additions to a limb, which take a GPU minutes. Infinities and NaN have no
-// position: they are added to the gradient itself, where their sum does not depend on the order either.
+// A float is a 24-bit integer (53 bits for a double), shifted by one of 254 (2046) amounts. A sum is a wide
+// integer in limbs. Each limb holds exact_bits bits of the sum in a 64-bit word. Integer atomics, which
+// commute, add a number to the two (three) limbs that it covers. Carries are propagated only after all
+// additions. The remaining 35 bits of a word leave room for 2^35 additions to a limb, which take a GPU
+// minutes. Infinities and NaN have no integer form; they are added to the gradient itself, where the order of
+// additions does not change their sum.
 //
-// exact_add is inlined, because a call would take the registers of a kernel's accumulators. Where a hook adds
-// many numbers one by one there would be too many copies: exact_add_called. Atomics on one word serialise,
-// and lanes often have the same element: exact_add_together first reduces over the active lanes of a warp, if
-// all have one element. It takes registers that kernels of the sm90 family do not have.
+// exact_add is inlined, because a call would take the registers of a kernel's accumulators. A hook that adds
+// many numbers one by one would need too many inlined copies; it calls exact_add_called. Atomics on one word
+// serialise, and the lanes of a warp often add to the same element. In that case exact_add_together first
+// reduces over the active lanes. The reduction needs registers that kernels of the sm90 family do not have.
 //
-// Limb k of element i lies at [k * count + i], so that neighbours are added to neighbouring words.
+// Limb k of element i lies at [k * count + i], so that adjacent elements have adjacent words.
 #pragma once
 #include "arch/types.cuh"
 #include "abi/workspace.h"
@@ -25,7 +26,7 @@ LUATTN_FN void exact_add_limb(u64 *limb, u64 x, bool negative) {
   if (x != 0) atomicAdd(limb, negative ? 0 - x : x);
 }
 
-// A finite float as an integer: `bits`, from the first bit of limb `limb` on, fewer bits than two limbs have.
+// A finite float as an integer: `bits` is aligned to the lowest bit of limb `limb`, and fits two limbs.
 struct ExactParts {
   u64 bits;
   u32 limb;
@@ -52,7 +53,7 @@ LUATTN_FN void exact_add(u64 *sum, i64 count, double *special, double x) {
   const u64 value = (bits & ((u64(1) << 52) - 1)) | (exponent > 0 ? u64(1) << 52 : 0);
   u64 *at = sum + i64(limb) * count;
   const u64 rest =
-      value >> (exact_bits - shift);  // beyond the first limb, which it fills from bit `shift` on
+      value >> (exact_bits - shift);  // bits that do not fit in the first limb
   exact_add_limb(at, value << shift & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + count, rest & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + 2 * count, rest >> exact_bits, bits >> 63 != 0);
@@ -62,8 +63,9 @@ template <class Real>
 LUATTN_OUTLINED void exact_add_called(u64 *sum, i64 count, Real *special, Real x) {
   exact_add(sum, count, special, x);
 }
-// Adds to limb `limb` and the next one of an element, for `lanes`, group by group of those that share a limb:
-// the lower half of it, the upper half, and the part in the next limb.
+// Adds to limb `limb` and the next one of an element, for the lanes in `lanes`. Each iteration reduces over
+// the lanes that share a limb: `low` and `middle` are halves of a limb, and `high` is the part in the next
+// limb.
 LUATTN_FN void exact_add_lanes(u32 lanes, u64 *sum, i64 count, u32 limb, int low, int middle, int high) {
   const int lane = int(threadIdx.x) % 32;
 #pragma unroll 1
@@ -98,7 +100,7 @@ LUATTN_FN void exact_add_together(u64 *sum, i64 count, double *special, double x
   exact_add_called(sum, count, special, x);
 }
 
-// The carry out of the last limb of a sum, or of its negative if that carry is negative.
+// Propagates carries through a sum or, if `negated`, its negative; returns the last limb's carry.
 template <int Limbs, class Visit>
 LUATTN_FN i64 exact_carry(const u64 *sum, i64 count, bool negated, const Visit &visit) {
   i64 carry = 0;
@@ -110,12 +112,12 @@ LUATTN_FN i64 exact_carry(const u64 *sum, i64 count, bool negated, const Visit &
   }
   return carry;
 }
-// The sum as a Real: its four highest limbs, 85 bits or more.
+// Converts a sum to Real from its four highest limbs, which hold at least 85 bits.
 template <class Real>
 LUATTN_FN Real exact_value(const u64 *sum, i64 count) {
   constexpr int limbs = exact_limbs<Real>;
   const bool negative = exact_carry<limbs>(sum, count, false, [](int, u64) {}) < 0;
-  double last[3] = {}, value = 0;  // the limbs before this one, the latest first
+  double last[3] = {}, value = 0;  // the three preceding limbs, highest first
   int top = 0;
   const auto visit = [&](int k, u64 digit) {
     constexpr double radix = double(1u << exact_bits);

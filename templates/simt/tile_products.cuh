@@ -19,7 +19,7 @@
 #include "work/sequence.cuh"
 #include "work/tile_walk.cuh"
 
-// Rows from `first` on of one head of a sequence, row0 its first. Rows past `len` read as zero.
+// Rows of one head of a sequence, starting at row `first`. Rows past `len` read as zero.
 template <class Real>
 struct Slab {
   const Real *data;
@@ -32,7 +32,7 @@ template <class Real>
 LUATTN_FN Slab<Real> slab_of(const LuattnTensor &t, const Real *row0, int first, int len) {
   return {row0, t.seq, first, len, allows_16_bytes<Real>(t)};
 }
-// Rows of a query tensor, and of a key tensor.
+// Make a Slab of a query tensor, or of a key tensor.
 template <class Real, class Sequence>
 LUATTN_FN Slab<Real> q_slab(const Sequence &site, const LuattnTensor &t, int first) {
   return slab_of(t, site.template q_row<const Real>(t, 0), first, site.q_len);
@@ -42,8 +42,8 @@ LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_
   return slab_of(t, site.template kv_row<const Real>(t, h_kv, 0), first, site.kv_len);
 }
 
-// Copies NumRows x NumCols elements, starting at (x.first + row, col), of a slab that is Width wide. One loop
-// for aligned tensors and others: a kernel has up to nine of these, and they are much of its code.
+// Copies NumRows x NumCols elements of a slab of Width columns, starting at (x.first + row, col). Aligned and
+// unaligned tensors share one loop: a kernel has up to nine such copies, a large part of its code.
 template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
 LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
   constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
@@ -63,8 +63,8 @@ LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
   }
 }
 
-// Stores adjacent elements to global memory: together, one by one, or not at all. Without a branch, because a
-// thread has up to 32 of these.
+// Stores adjacent elements to global memory: as one vector, one by one, or not at all. Predicates replace
+// branches, because a thread has up to 32 of these stores.
 LUATTN_FN void store_vector(float *to, const float (&x)[4], bool at_once, bool one_by_one) {
   asm volatile(
       "{ .reg .pred v, e;\n setp.ne.s32 v, %5, 0;\n setp.ne.s32 e, %6, 0;\n"
@@ -104,7 +104,7 @@ LUATTN_FN void read_vector(Real (&out)[N], const Real *shared) {
   for (int i = 0; i < N; ++i) out[i] = pack[i];
 }
 
-// Slices of d in dot: of equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words.
+// Slices of d in `dot` have equal size, at most 128 bytes of a row, padded with zeros to whole 16-byte words.
 // The stride in shared memory is an odd number of such words, so that 8 rows lie in 8 different bank groups.
 template <class Real, int D>
 struct DepthSlices {
@@ -114,8 +114,8 @@ struct DepthSlices {
   static constexpr int stride = (size / word | 1) * word;
 };
 
-// How 16 lanes share the D columns of an accumulator: vectors of `vec` adjacent columns, 16 * vec apart.
-// Takes the widest vectors that cost at most a quarter more columns than D.
+// Distributes the D columns of an accumulator over 16 lanes: each lane has vectors of `vec` adjacent columns,
+// 16 * vec apart. Takes the widest vectors that need at most a quarter more columns than D.
 LUATTN_FN constexpr int columns_per_lane(int width, int vec) {
   return (width + 16 * vec - 1) / (16 * vec) * vec;
 }
@@ -145,7 +145,7 @@ struct Simt {
   static constexpr int stage_size = layout.slice / int(sizeof(Real));
   static constexpr int weight_stride = layout.weight_pitch / int(sizeof(Real));
   static constexpr int weight_size = layout.weight / int(sizeof(Real));
-  // Bytes of shared memory, with so many tiles of P; distance terms come after them (DistanceTable).
+  // Bytes of shared memory with `weights` tiles of P. Distance terms follow (DistanceTable).
   LUATTN_FN constexpr int bytes(int weights) { return simt_bytes(sizes, weights); }
   static_assert(same_type<Real, typename Config::Elem>::value,
                 "simt computes in its storage type: float or double");
@@ -169,12 +169,12 @@ struct Simt {
   // Row and column, in the tile, of the thread's element [r][c] of a score tile. A warp owns its rows.
   __device__ __forceinline__ int row_at(int r) const { return group + groups * r; }
   __device__ __forceinline__ int col_at(int c) const { return lane + lanes * c; }
-  // Their positions, in tiles that begin at q0 and kv0.
+  // Sequence positions of that row and column, in tiles that begin at q0 and kv0.
   __device__ __forceinline__ Position q_at(int q0, int r) const { return {q0 + group, groups * r}; }
   __device__ __forceinline__ Position kv_at(int kv0, int c) const { return {kv0 + lane, lanes * c}; }
 
-  // Waits until a requested slice is readable, and frees the slice before it. Call once for each request. It
-  // is a block barrier too: P written before a product is visible in it.
+  // Waits until a requested slice is readable, and frees the slice before it. Called once per request. Also
+  // serves as a block barrier that makes P, written before a product, visible in the product.
   __device__ __forceinline__ void arrive() {
     wait_copies();
     __syncthreads();
@@ -190,8 +190,8 @@ struct Simt {
                                                             slice * S::size);
   }
 
-  // The first slice has been requested. request(i) loads slice i or, past the last, the first slice of the
-  // next product. Unroll: steps of 16 bytes per iteration.
+  // Requires that the first slice has been requested. request(i) loads slice i or, past the last, the first
+  // slice of the next product. Unroll: steps of 16 bytes per iteration.
   template <int D, int Unroll, class Request>
   __device__ __forceinline__ void dot_slices(Real (&s)[rows][cols], const Request &request) {
     using S = DepthSlices<Real, D>;
@@ -233,8 +233,8 @@ struct Simt {
     });
   }
 
-  // Loads a and b, then c and d, each passed to put(0 or 1, s). Where both are equally wide their code is
-  // shared, which compiles up to a tenth faster and leaves room for two steps per iteration.
+  // Computes a * b^T and c * d^T one after the other and passes each result as put(0 or 1, s). If D == D2
+  // both share their code, which compiles up to a tenth faster and leaves room for two steps per iteration.
   template <int D, int D2, class Put, class After>
   __device__ __forceinline__ void two_dots(const Slab<Real> &a, const Slab<Real> &b, const Slab<Real> &c,
                                            const Slab<Real> &d, const Put &put, const After &after) {
@@ -261,7 +261,7 @@ struct Simt {
     }
   }
 
-  // Rows of X in one slice of accumulate over Depth rows in all.
+  // Rows of X per slice, for `accumulate` over Depth rows.
   template <int D, int Depth>
   static constexpr int slice_rows = rows_that_fit(Depth, LaneColumns<Real, D>::padded, stage_size);
 
@@ -271,7 +271,7 @@ struct Simt {
     copy_rows<Real, threads, n, D, LaneColumns<Real, D>::padded, D>(stage(fill), x, slice * n, 0);
   }
 
-  // c[r] is row row_at(r) of W[tile_m][tile_n] * X.
+  // Adds row row_at(r) of W[tile_m][tile_n] * X to c[r].
   template <int D, class After>
   __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
                                              const Slab<Real> &x, const After &after) {
@@ -301,7 +301,7 @@ struct Simt {
     }
   }
 
-  // c[r] is row group * rows_n + r of the transpose of W[tile_m][tile_n], times X.
+  // Adds row group * rows_n + r of W[tile_m][tile_n]^T * X to c[r].
   template <int D, class After>
   __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
                                                         const Real *w, const Slab<Real> &x,
@@ -332,7 +332,7 @@ struct Simt {
     }
   }
 
-  // Stores the thread's part of a row of the accumulator, times `factor`, as D elements at `out`, if the row
+  // Stores the thread's part of an accumulator row, times `factor`, into the D elements at `out`, if the row
   // exists.
   template <int D>
   __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
@@ -373,8 +373,8 @@ struct Simt {
   }
 };
 
-// Distance terms of scores: one number for each distance of a tile, in shared memory. Each thread computes
-// some of them, and reads those that it needs. Empty where the spec has no such term.
+// Distance terms of the scores of a tile, in shared memory: one number per distance. All threads share the
+// computation of the table. Empty if the spec has no such term.
 template <class Spec, class Config>
 struct DistanceTable {
   using T = Simt<Spec, Config>;
@@ -383,7 +383,7 @@ struct DistanceTable {
   static constexpr int M = T::tile_m, count = M + T::tile_n - 1;
   Real *term;  // tile_m + tile_n elements
 
-  // A barrier must follow before they are read, and another before the next update.
+  // The caller must place a barrier between `fill` and reads, and another before the next `fill`.
   __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site,
                                        const typename Spec::Head &head, int q0, int kv0) const {
     if constexpr (any)
@@ -398,10 +398,10 @@ struct DistanceTable {
   }
 };
 
-// For __launch_bounds__: the blocks per multiprocessor that registers should allow. `elements` are the score
-// tiles and accumulators that a thread holds, `row_bytes` its hoisted numbers of one row, `bytes` those of
-// the block. Left alone, ptxas takes all 255 registers to move loads far ahead, and only 8 warps are left to
-// hide other latencies; with too few, it spills.
+// Returns the blocks per multiprocessor for __launch_bounds__, which limits registers. `elements` is the size
+// of a thread's score tiles and accumulators, `row_bytes` of its hoisted values per row, `bytes` of those per
+// block. Without a limit ptxas takes all 255 registers to move loads far ahead, which leaves only 8 warps to
+// hide other latencies; with too low a limit it spills.
 template <class Config>
 LUATTN_FN constexpr int simt_blocks(int elements, int row_bytes, int bytes) {
   const int size = int(sizeof(typename Config::Elem)), rows = Config::tile_m * 16 / Config::threads;
