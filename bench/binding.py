@@ -1,4 +1,4 @@
-"""binding.py: luattn's C API from Python by ctypes, as far as benchmarks need it. Tensors are torch's."""
+"""binding.py: calls luattn's C API through ctypes, as far as benchmarks need it, with torch tensors."""
 
 import ctypes as c
 import functools
@@ -8,7 +8,7 @@ import torch
 from capi import Args, BatchOptions, DLDataType, DLDevice, DLTensor, EngineOptions, Error, Input, SpecInfo
 
 
-SKIP_NEVER = 2  # of luattn_skip
+SKIP_NEVER = 2  # the value in luattn_skip
 
 
 class Target(c.Structure):
@@ -54,7 +54,7 @@ CODES = {
 
 
 class Kept:
-    """A DLTensor and what it points to."""
+    """A DLTensor that owns its shape and strides and keeps the torch tensor alive."""
 
     def __init__(self, t):
         n = t.dim()
@@ -90,7 +90,7 @@ class Luattn:
 
     @functools.cache
     def deterministic(self):
-        """The same library with an engine whose backward gives the same bits in every run."""
+        """Opens the same library with an engine whose backward is deterministic."""
         return Luattn(self.path, self.of_family, True, self.offsets)
 
     def _call(self, name, *args):
@@ -122,9 +122,9 @@ class Luattn:
         return bool(info.has_lse)
 
     def plan(self, spec, q, v, backward, gradients=False):
-        """The text of the plan that the engine's kernel was compiled by: family, tiles, and why."""
+        """Returns the plan of the engine's kernel as text: family, tiles, and the reasons for them."""
         major, minor = torch.cuda.get_device_capability()
-        counted = v.shape[2] if backward else q.shape[2]  # as luattn_lengths_of
+        counted = v.shape[2] if backward else q.shape[2]  # the length that luattn_lengths_of reads
         target = Target(
             struct_size=c.sizeof(Target),
             pass_=int(backward),
@@ -144,7 +144,7 @@ class Luattn:
         return report.plan.decode()
 
     def bind(self, spec, backward=False, inputs=None, every_tile=False, **tensors):
-        """A function of no arguments that launches one pass on torch's current stream."""
+        """Returns a function without arguments that launches one pass on torch's current stream."""
         kept = {name: Kept(t) for name, t in tensors.items()}
         given = [
             (name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()

@@ -1,4 +1,4 @@
-"""capi.py: structs of luattn's C API for ctypes, field by field as in include/luattn. Needs the standard library alone."""
+"""capi.py: ctypes structs of luattn's C API, with the fields in include/luattn. Standard library only."""
 
 import ctypes as c
 

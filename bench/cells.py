@@ -1,4 +1,4 @@
-"""cells.py: what is measured, and how its work is counted. Standard library only, for the tests.
+"""cells.py: the benchmark's cells, and the FLOPs of each. Standard library only, so that tests run anywhere.
 
 FLOPs follow FlashAttention's convention: two products forward and five backward, counting only the
 scores that the mask keeps."""
@@ -25,12 +25,12 @@ class Problem:
 @dataclass(frozen=True)
 class Variant:
     lua: str  # the spec, from the root of the repository
-    kept: Callable[[int], float]  # of the scores, for a length
+    kept: Callable[[int], float]  # length -> the fraction of scores that the mask keeps
     constants: Optional[Callable] = (
-        None  # for a length: the line of Lua that replaces the one with the same names
+        None  # length -> a line of Lua that replaces the spec's line with the same names
     )
     window: Optional[Callable] = (
-        None  # for a length: (left, right) of the band kv - q that is kept, where it is one
+        None  # length -> (left, right) of the band of kv - q, if the mask is a band
     )
 
 
@@ -63,7 +63,7 @@ VARIANTS = {
     "softcap_causal": Variant("bench/specs/softcap_causal.lua", lambda s: 0.5, window=_causal),
     "relbias_full": Variant("bench/specs/relative_bias.lua", lambda s: 1.0, window=lambda s: (s, s)),
     "sigmoid_causal": Variant("examples/sigmoid.lua", lambda s: 0.5, window=_causal),
-    # With parameters that learn; full unless the name says otherwise.
+    # Variants with learned parameters. The mask is full unless the name says otherwise.
     "slopes_causal": Variant("bench/specs/alibi_slopes.lua", lambda s: 0.5, window=_causal),
     "t5_full": Variant("examples/t5_relative_bias.lua", lambda s: 1.0),
     "biasq_full": Variant("bench/specs/bias_of_query.lua", lambda s: 1.0),
@@ -73,7 +73,7 @@ VARIANTS = {
 
 
 def spec_text(root, variant, length):
-    """The spec's Lua with its constants set for this length."""
+    """Returns the spec's Lua text with its constants set for this length."""
     v = VARIANTS[variant]
     with open(f"{root}/{v.lua}") as f:
         text = f.read()
@@ -97,7 +97,7 @@ def flops(problem, kept, pass_):
 
 
 def kept_in_tiles(length, tile_m, tile_n, left, right):
-    """The fraction of the scores that lies in tiles that the band q - left <= kv <= q + right touches."""
+    """Returns the fraction of scores in tiles that intersect the band q - left <= kv <= q + right."""
     area = 0
     for q0 in range(0, length, tile_m):
         q1 = min(q0 + tile_m, length) - 1
@@ -107,10 +107,10 @@ def kept_in_tiles(length, tile_m, tile_n, left, right):
 
 
 def orders(names, rounds, seed):
-    """The names in a random order for each round, the same for the same seed.
+    """Yields the names in a random order for each round. The same seed gives the same orders.
 
-    A kernel that runs after a slow one finds a cooler chip. In rounds of one order, rotated by one place each,
-    two copies of one kernel differed by up to 5 %; in random ones they agree within 1 %."""
+    A kernel that runs after a slow one finds a cooler chip. When each round rotated one fixed order, two
+    copies of one kernel differed by up to 5 %; in random orders they agree within 1 %."""
     shuffle = random.Random(seed).shuffle
     for _ in range(rounds):
         order = list(names)
@@ -127,15 +127,15 @@ class Entry:
     variant: str
     problem: Problem
     gradients: bool = False  # gradients of the extra inputs as well; luattn only
-    every_tile: bool = False  # tiles with negligible weights, too; luattn only
-    deterministic: bool = False  # backward gives the same bits in every run; luattn alone
+    every_tile: bool = False  # do not skip tiles with negligible P; luattn only
+    deterministic: bool = False  # backward gives the same bits in every run; luattn only
 
 
 @dataclass(frozen=True)
 class Cell:
     suite: str
     name: str
-    labels: dict  # what the table's and the plot's axes read
+    labels: dict  # labels of the table and of the plot's axes
     entries: tuple  # the first is the base of all ratios
 
 
@@ -171,8 +171,8 @@ BESIDE_FLEX = (
 
 
 def variants():
-    """FlexAttention's typical masks and mods, with both of its backends; FA3 and FA4 where they have the
-    variant."""
+    """FlexAttention's typical masks and mods, with both of its backends. Includes FA3 and FA4 if they support
+    the variant."""
     for batch, length in ((4, 4096), (1, 16384)):
         p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
         for variant in BESIDE_FLEX:
@@ -234,9 +234,10 @@ def gradients():
 
 
 def biases():
-    """The cost of biases that scores read from memory, per key and per pair, next to FlexAttention.
+    """Biases that are read from memory, per key and per (query, key) pair, compared with FlexAttention.
 
-    No longer sequences: FlexAttention reads a bias of more than 2^31 elements at wrong addresses."""
+    Longer sequences are left out: FlexAttention reads a bias of more than 2^31 elements at wrong
+    addresses."""
     names = {"t[h, kv]": "biaskv_full", "t[h, q, kv]": "bias2d_full"}
     for batch, length in ((16, 1024), (4, 4096)):
         for dim in (64, 128, 256):

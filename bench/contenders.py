@@ -1,4 +1,5 @@
-"""contenders.py: an entry of a cell as functions that launch its passes, and the float64 reference.
+"""contenders.py: builds functions that launch the passes of a cell's entry, and computes the float64
+reference.
 
 Every library works on the same tensors. A contender is a dict from pass to a function that launches the
 pass on torch's current stream and returns its results: o for fwd, dq dk dv for bwd, all four for
@@ -45,7 +46,7 @@ class Tensors:
 
 
 def t5_bucket(relative):
-    """The same as in examples/t5_relative_bias.lua."""
+    """Computes the bucket as examples/t5_relative_bias.lua does."""
     n = relative.abs()
     far = torch.log(n.clamp(min=1) / 8) / math.log(16) * 8
     large = (8 + torch.floor(far + 0.001).int()).clamp(max=15)
@@ -53,7 +54,8 @@ def t5_bucket(relative):
 
 
 class Variation:
-    """A variant at one problem: its extra inputs by luattn's names, and its mods in FlexAttention's form."""
+    """A variant for one problem: its extra inputs by luattn's names, and its mods as FlexAttention
+    functions."""
 
     def __init__(self, variant, p):
         self.name, self.inputs, self.score_mod, self.mask_mod = variant, {}, None, None
@@ -112,7 +114,7 @@ class Variation:
 
     @functools.cached_property
     def block_mask(self):
-        """The mask as FlexAttention's BlockMask; None without a mask."""
+        """Returns the mask as FlexAttention's BlockMask, or None without a mask."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         n = self.length
@@ -120,7 +122,8 @@ class Variation:
 
 
 def reference(variation, t, backward):
-    """[o, dq, dk, dv] in float64 of the last batch entry's last kv head and its q heads; else o and None."""
+    """Returns [o, dq, dk, dv] in float64, for the last batch entry's last kv head and its q heads. Without
+    backward, dq, dk and dv are None."""
     p = t.problem
     group = p.heads // p.heads_kv
     q_idx, kv_idx = (
@@ -154,16 +157,16 @@ def reference(variation, t, backward):
 
 
 def of_reference(results, p):
-    """The part of [o, dq, dk, dv] (None where a pass has none) that reference() computes."""
+    """Selects from [o, dq, dk, dv] (None if the pass has none) the heads that reference() computes."""
     group = p.heads // p.heads_kv
     parts = (lambda x: x[-1, -group:],) * 2 + (lambda x: x[-1, -1],) * 2
     return [None if r is None else part(r) for part, r in zip(parts, results)]
 
 
 def luattn(library, variation, t, gradients=False, every_tile=False, deterministic=False):
-    """The passes, and `plan`: family and tiles, e.g. ("sm90", 128, 128). gradients: of the extra inputs
-    too. every_tile: tiles with negligible weights are not skipped. deterministic: backward gives the same
-    bits each time."""
+    """Returns the passes, and under `plan` the family and tiles, e.g. ("sm90", 128, 128). gradients: computes
+    gradients of the extra inputs too. every_tile: does not skip tiles with negligible P. deterministic:
+    backward gives the same bits in every run."""
     if deterministic:
         library = library.deterministic()
     p = t.problem
@@ -235,7 +238,7 @@ def sdpa(backend, variation, t):
 
 
 def flex(variation, t, backend=None):
-    """backend: one of FlexAttention's, e.g. "FLASH"; None: torch's choice, which is Triton."""
+    """backend: one of FlexAttention's, e.g. "FLASH"; None: torch's default, Triton."""
     from torch.nn.attention.flex_attention import flex_attention
 
     compiled = torch.compile(flex_attention, dynamic=False)
@@ -249,14 +252,14 @@ def flex(variation, t, backend=None):
 
 
 def forget_compiled():
-    """Drops torch.compile's code. It gives up after some versions of a function."""
+    """Drops torch.compile's code, because torch.compile gives up after a number of versions of a function."""
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 64
 
 
 @functools.cache
 def load_fa4():
-    """bench/fa4.py; raises NotInstalled with the reason where it cannot be imported."""
+    """Imports bench/fa4.py. Raises NotInstalled with the reason if the import fails."""
     try:
         return importlib.import_module("fa4")
     except Exception as e:  # the CuTe DSL raises errors of many types where a library is missing
@@ -266,7 +269,7 @@ def load_fa4():
 
 
 def open_flex_flash():
-    """Makes FlexAttention with its FLASH backend, which calls FA4."""
+    """Returns FlexAttention with its FLASH backend, which calls FA4."""
     flash = os.path.join(os.path.dirname(torch.__file__), "_inductor/kernel/flex/flex_flash_attention.py")
     if not os.path.exists(flash):
         raise NotInstalled(f"torch {torch.__version__} has no FLASH backend of FlexAttention; torch 2.11 has")
@@ -282,12 +285,13 @@ def open_fa4():
 def replayed(launch):
     """Captures a launch into a CUDA graph. Returns a function that replays it and returns its results.
 
-    Each replay overwrites the results. The default stream cannot be captured: another has to be current. The
-    launch has to have run on it before: autograd runs a backward on the stream of its forward.
+    Each replay overwrites the results. The default stream cannot be captured, so another stream must be
+    current. The launch must have run on that stream before, because autograd runs a backward on the stream of
+    its forward.
     """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    gc.disable()  # a tensor or a module that is freed during the capture would break it
+    gc.disable()  # freeing a tensor or a module during the capture would break the capture
     try:
         graph.capture_begin(capture_error_mode="relaxed")  # autograd launches a backward from another thread
         try:
@@ -303,13 +307,13 @@ def replayed(launch):
         gc.enable()
 
     def replay(kept=launch):
-        """Keeps the launch: the graph reads its tensors, such as the O and LSE that a forward saved for
-        its backward."""
+        """Replays the graph. The closure keeps `launch` alive, because the graph reads its tensors, such as
+        the O and LSE that a forward saved for its backward."""
         graph.replay()
         return results
 
     for result in results:
-        result.fill_(math.nan)  # what the graph does not write stays NaN, and counts as wrong
+        result.fill_(math.nan)  # elements that the graph does not write stay NaN and fail the check
     replay()  # other passes may read these results
     return replay
 

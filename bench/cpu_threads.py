@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""cpu_threads.py: the speedup of an engine on the CPU with several threads. Needs neither torch nor NumPy.
+"""cpu_threads.py: measures the speedup of a CPU engine with several threads. Needs neither torch nor NumPy.
 
   python3 bench/cpu_threads.py build/release/engine/libluattn.so [--threads 1,2] [--repeat 5] [SPEC..]
 
-Thread counts alternate, and the least wall time of each counts. It also prints the processor time (user and system)
-of that run over its wall time: if other programs keep the processors busy, it is less than the number of threads, and
-the speedup is not meaningful.
+Thread counts alternate, and the shortest wall time of each is reported, with that run's processor time
+(user and system) over its wall time. If other programs keep the processors busy, that ratio is less than the
+number of threads, and the speedup is not meaningful.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SHAPES = "1,1,1,1024,1024,64 1,1,1,300,2000,64 2,8,2,256,256,64 16,8,8,64,64,64"
 
 
 def tensor(*shape, fill=False):
-    """float32, with the owner of its memory."""
+    """Returns a float32 DLTensor and the object that owns its memory."""
     count = 1
     for size in shape:
         count *= size
@@ -47,7 +47,7 @@ class Library:
 
 
 def bind(library, path, shape):
-    """A function (pass, threads) -> (wall, processor) seconds; None: a spec with inputs."""
+    """Returns a function (pass, threads) -> (wall, processor) seconds, or None if the spec has inputs."""
     b, h, hkv, sq, skv, d = shape
     spec, facts = c.c_void_p(), SpecInfo()
     library.call("luattn_spec_load", str(path).encode(), None, c.byref(spec))

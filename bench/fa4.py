@@ -1,9 +1,9 @@
-"""fa4.py: FlashAttention-4 as a contender. Needs the package flash-attn-4 and the CuTe DSL that it
+"""fa4.py: makes FlashAttention-4 a contender. Needs the package flash-attn-4 and the CuTe DSL that it
 installs.
 
-A variant becomes an argument of flash_attn_func if there is one, and otherwise functions in the CuTe
-DSL. Such a function takes vectors of scores and positions, or one element at a time if it reads a
-tensor. FA4 passes some arguments by name, so the names are FA4's."""
+A variant becomes an argument of flash_attn_func if there is one for it, otherwise functions in the CuTe
+DSL. Such a function takes vectors of scores and positions, or single elements if it reads a tensor.
+FA4 passes some arguments by name, so the functions use FA4's parameter names."""
 
 import cutlass
 from cutlass import cute
@@ -13,7 +13,8 @@ from flash_attn.cute.utils import scalar_to_ssa
 
 
 def softcap_mods(cap):
-    """The soft cap by a product: flash_attn_func's argument softcap divides each score, and is slower."""
+    """Soft cap with a multiplication. flash_attn_func's own argument softcap divides each score and is
+    slower."""
     inverse = 1.0 / cap
 
     @cute.jit
@@ -30,12 +31,12 @@ def softcap_mods(cap):
 
 @cute.jit
 def same_gradient(grad, score, b_idx, h_idx, q_idx, kv_idx, seqlen_info, aux_tensors):
-    """The backward of a score_mod that adds to the score."""
+    """Backward of a score_mod that adds a bias to the score."""
     return grad
 
 
 def alibi_mods(heads):
-    """ALiBi with the slope computed from the head, as examples/alibi.lua has it: no tensor is read."""
+    """ALiBi with slopes computed from the head as in examples/alibi.lua, instead of read from a tensor."""
     per_head = -8.0 / heads
 
     @cute.jit
@@ -56,7 +57,7 @@ def relative_bias_mods(bias, length):
 
 
 def blocks(block_mask, of):
-    """The part of a BlockMask that a pass reads: its "kv" blocks in forward, its "q" blocks in backward."""
+    """Returns the part of a BlockMask that a pass reads: "kv" blocks in forward, "q" blocks in backward."""
     names = (f"{of}_num_blocks", f"{of}_indices", f"full_{of}_num_blocks", f"full_{of}_indices")
     lists = (getattr(block_mask, name) for name in names)
     return BlockSparseTensorsTorch(*lists, block_size=tuple(block_mask.BLOCK_SIZE))
@@ -79,7 +80,7 @@ def document_mods(documents, block_mask):
 
 
 def arguments_of(variation, p):
-    """flash_attn_func's keyword arguments for a variation."""
+    """Returns flash_attn_func's keyword arguments for a variation."""
     name = variation.name
     if name == "full":
         return {}
@@ -99,7 +100,7 @@ def arguments_of(variation, p):
 
 
 def attention(variation, t):
-    """FA4 as a function of (q, k, v) in [batch, heads, length, dim], under autograd."""
+    """Returns FA4 as an autograd function of (q, k, v), each [batch, heads, length, dim]."""
     options = dict(arguments_of(variation, t.problem), softmax_scale=t.problem.dim**-0.5)
 
     def call(q, k, v):

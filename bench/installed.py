@@ -4,14 +4,14 @@ from importlib import metadata
 
 
 class NotInstalled(Exception):
-    """Raised with what a contender lacks, and how to get it."""
+    """Names the package that a contender lacks, and how to install it."""
 
 
 def open_contenders(openers, needed, without):
-    """Opens each library that is needed and not left out. Returns makers, and the reasons of missing ones,
-    by name.
+    """Opens each library that is needed and not excluded. Returns two dicts by name: makers, and for each
+    missing library the reason.
 
-    openers: by name, a function that returns the maker or raises NotInstalled; other errors are passed on."""
+    openers: name -> a function that returns the maker or raises NotInstalled; other errors are passed on."""
     makers, absent = {}, {}
     for name, opener in openers.items():
         if name in without or name not in needed:
@@ -24,7 +24,7 @@ def open_contenders(openers, needed, without):
 
 
 def version_of(package):
-    """The installed version; "unversioned" for a folder of sources."""
+    """Returns the installed version, or "unversioned" for a folder of sources."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -32,6 +32,6 @@ def version_of(package):
 
 
 def check_wanted(wanted, makers, absent):
-    """Says in one line which wanted contenders are not measured and why; None if all are."""
+    """Returns a line that names the wanted but missing contenders with reasons; None if there are none."""
     missing = [f"{x}: {absent.get(x, 'no chosen cell has it')}" for x in wanted if x not in makers]
     return "; ".join(missing) or None

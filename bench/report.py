@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""report.py FILE.json: the tables and plots of a file that run.py wrote. Standard library only.
+"""report.py FILE.json: writes tables and plots of a result file of run.py. Standard library only.
 
-Prints the tables, and writes FILE.md and FILE_*.svg beside it. A plot has no background and mid-grey text, so
-that it reads on light and dark pages.
+Prints the tables, and writes FILE.md and FILE_*.svg next to FILE.json. A plot has no background and mid-grey
+text, so that it is readable on light and dark pages.
 """
 
 import html
@@ -16,10 +16,10 @@ NAMES |= {"flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
 COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
 COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
-# A wide table has luattn's ratio to the best of these that were measured.
+# The contenders that a wide table compares with: a column has luattn's ratio to the fastest of these.
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
-# Suites whose table has a row for each cell and a column for each library; others have a row for each entry.
+# Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
 WIDE = ("plain", "variants")
 
 
@@ -42,7 +42,7 @@ def rate(entry):
 
 
 def wrong(data):
-    """Entries whose results are outside tolerance, as text."""
+    """Lists the entries whose results are out of tolerance, as text."""
     entries = [(row, e) for row in data["rows"] for e in row["entries"] if not e.get("right", True)]
     return [
         f"{row['cell']} {row['pass']}: {e['name']}: error {e['error']}, difference {e.get('difference', '-')}"
@@ -51,7 +51,7 @@ def wrong(data):
 
 
 def line(row):
-    """One row as a line of text, to show progress."""
+    """Formats one row as a line of text, to show progress."""
     parts = [f"{row['pass']:<6} {row['cell']:<26}"]
     for e in row["entries"]:
         ratio = f" ({1 / e['base_ratio']:.2f})" if measured(e) and "base_ratio" in e else ""
@@ -60,18 +60,18 @@ def line(row):
 
 
 def entry_of(row, library):
-    """The library's entry if it was measured, otherwise None."""
+    """Returns the library's entry if it was measured, otherwise None."""
     return next((e for e in row["entries"] if e["library"] == library and measured(e)), None)
 
 
 def ratio_to(row, library):
-    """luattn's rate over the library's; None if either is missing."""
+    """Returns luattn's rate over the library's, or None if either is missing."""
     e = entry_of(row, library)
     return e.get("base_ratio") if e and entry_of(row, "luattn") else None
 
 
 def ratio_to_best(row, peers):
-    """luattn's rate over that of the fastest of the peers."""
+    """Returns luattn's rate over the rate of the fastest peer."""
     peers = [e for e in (entry_of(row, x) for x in peers) if e]
     best = max(peers, key=lambda e: e["tflops"], default=None)
     return best.get("base_ratio") if best and entry_of(row, "luattn") else None
@@ -135,7 +135,7 @@ def long_table(rows):
 
 
 def groups_of(data):
-    """(suite, pass, rows), in the order in which they were measured."""
+    """Returns (suite, pass, rows) for each group, in the order of measurement."""
     groups = {}
     for row in data["rows"]:
         groups.setdefault((row["suite"], row["pass"]), []).append(row)
@@ -148,7 +148,7 @@ def refusals(data):
 
 
 def absences(data):
-    """A line on the contenders that are not installed, and why; none if all are."""
+    """Returns a line on the contenders that are not installed, with the reasons; no line if all are."""
     absent = data.get("absent", {})
     return [f"Not there: {'; '.join(f'{name_of(x)}: {why}' for x, why in absent.items())}."] if absent else []
 
@@ -200,7 +200,7 @@ def colours_of(libraries):
 
 
 def bars(centre, slot, floor, scale, label, values, colours):
-    """The bars of one group around x = centre, standing on y = floor."""
+    """Draws the bars of one group, centred at x = centre, with their base at y = floor."""
     out = []
     for j, (library, value) in enumerate(values.items()):
         x = centre + slot * (j - (len(values) - 1) / 2)
@@ -216,7 +216,7 @@ def bars(centre, slot, floor, scale, label, values, colours):
 
 
 def panel(x, y, width, title, groups, colours, highest):
-    """One panel. groups: (label, note, {library: rate or None})."""
+    """Draws one panel. groups: (label, note, {library: rate or None})."""
     out = [text_at(x, y, title, 13, "start", "600")]
     height = PANEL_HEIGHT - 76
     floor, scale = y + 24 + height, height / highest
@@ -236,7 +236,7 @@ def panel(x, y, width, title, groups, colours, highest):
 
 
 def figure(title, panels, columns):
-    """An SVG of panels (title, groups) in a grid, with one scale and one legend."""
+    """Returns an SVG of panels (title, groups) in a grid, with one scale and one legend."""
     values = [values for _, groups in panels for _, _, values in groups]
     libraries = list(dict.fromkeys(x for v in values for x in v))
     colours = colours_of(libraries)
@@ -284,14 +284,14 @@ def plot_of_variants(data, pass_, rows):
 
 
 def plots(data):
-    """SVG text by name."""
+    """Returns the plots as a dict from name to SVG text."""
     kinds = {"plain": plot_of_plain, "variants": plot_of_variants}
     groups = [g for g in groups_of(data) if g[0] in kinds]
     return {f"{suite}_{pass_}": kinds[suite](data, pass_, rows) for suite, pass_, rows in groups}
 
 
 def write(data, stem):
-    """STEM.json, STEM.md, and STEM_SUITE_PASS.svg."""
+    """Writes STEM.json, STEM.md and STEM_SUITE_PASS.svg."""
     files = {".json": json.dumps(data, indent=1) + "\n", ".md": markdown(data)}
     files.update((f"_{name}.svg", text) for name, text in plots(data).items())
     for end, text in files.items():

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""rotary.py: what rotary embedding costs as mods of q and k, beside its bytes.
+"""rotary.py: compares the cost of rotary embedding, as mods of q and k, with its memory traffic.
 
     python3 bench/rotary.py                            bf16, 16k tokens, D 64 and 128, both layouts, forward and backward
     python3 bench/rotary.py --head-dim 128 --rounds 60 --library /path/to/libluattn.so
 
-The mods read q and k and write q' and k' once in each pass, and backward writes dq and dk through them, so a pass
-should take what plain causal attention takes and
+The mods read q and k and write q' and k' once in each pass, and backward computes dq and dk through them. So
+a pass is expected to take the time of plain causal attention, and in addition
 
     forward:  bytes(q, k, q', k') / bandwidth        backward:  bytes(q, k, q', k') / bandwidth + what finish adds
 
-where bandwidth is that of a copy of as many bytes, measured in the same rounds. In backward, luattn_finish reads dq
-in f32 with or without mods; with mods also dk, which plain attention writes by itself: 6 bytes an element of k more.
-Each row names the difference of the medians, the prediction, and their ratio (1: its bytes; at most 1.3 is
-expected). Results are first compared with a rotation in torch, in float64, before plain attention.
+where bandwidth is that of a copy of as many bytes, measured in the same rounds. luattn_finish reads dq in
+f32, with or without mods. With mods it also reads and writes dk, which plain attention writes directly: 6
+bytes more per element of k. Each row has the difference of the medians, the prediction, and their ratio,
+which is 1 if the cost is the traffic alone; at most 1.3 is expected. Before the measurement, results are
+compared with a float64 rotation and plain attention in torch.
 """
 
 import argparse
@@ -34,14 +35,14 @@ LAYOUTS = {"halves": "rotary", "pairs": "rotary_interleaved"}
 
 
 def angles(length, dim):
-    """cos and sin of pos * 10000^(-2 i / D)."""
+    """Returns cos and sin of pos * 10000^(-2 i / D)."""
     i = torch.arange(dim // 2, device="cuda", dtype=torch.float64)
     turns = torch.arange(length, device="cuda", dtype=torch.float64)[:, None] * 10000 ** (-2 * i / dim)
     return turns.cos().float(), turns.sin().float()
 
 
 def rotated(x, cos, sin, layout):
-    """x of [batch, heads, length, dim] in float64, rotated by complex numbers."""
+    """Rotates x, [batch, heads, length, dim], in float64 with complex numbers."""
     x = x.double()
     n = x.shape[-1] // 2
     a, b = (x[..., :n], x[..., n:]) if layout == "halves" else (x[..., ::2], x[..., 1::2])
@@ -54,7 +55,7 @@ def off(got, want):
 
 
 class Case:
-    """One layout, or None for plain causal attention, with its two passes."""
+    """Both passes with one rotary layout, or of plain causal attention if layout is None."""
 
     def __init__(self, library, layout, q, k, v, dout, tables):
         text = SPEC % ((LAYOUTS[layout],) * 2) if layout else "return attention { block_mask = causal() }"
@@ -70,7 +71,7 @@ class Case:
 
 
 def check(case, layout, q, k, v, dout, tables, limit):
-    """The last batch entry's last head, against torch in float64."""
+    """Compares the last batch entry's last head with torch in float64."""
     part = [x[-1:, -1:].double().requires_grad_() for x in (q, k, v)]
     scores = rotated(part[0], *tables, layout) @ rotated(part[1], *tables, layout).mT / q.shape[-1] ** 0.5
     n = scores.shape[-1]
@@ -84,7 +85,7 @@ def check(case, layout, q, k, v, dout, tables, limit):
 
 
 def measured(launches, rounds, seed):
-    """Milliseconds of each launch in each round, by events, in random orders."""
+    """Times each launch with events, in a random order per round. Returns milliseconds by name."""
     times = {name: [] for name in launches}
     for order in orders(launches, rounds + 3, seed):
         for name in order:

@@ -13,13 +13,14 @@ Contenders, by the names that --with and --without take:
     fa4         FlashAttention-4: pip install --pre 'flash-attn-4[cu13]', for CUDA 12 without [cu13]
     flex        FlexAttention, compiled to Triton
     flex_flash  FlexAttention with BACKEND="FLASH", which calls FlashAttention-4; torch 2.11 or later
-A contender that is not installed is left out, and the report's first lines say why. --with makes it an error.
+A contender that is not installed is left out, and the report's first lines say why. With --with it is an
+error.
 
 --graphs takes the host out of the times: each contender's launch is captured once per pass into a CUDA graph,
 and the rounds replay it. A contender that cannot be captured is refused, with the reason.
 
-All contenders of a cell work on the same tensors in one process, in interleaved rounds, each in a random order
-(--seed). A rate is the median over the rounds, a ratio the median of each round's ratios. Results are first
+All contenders of a cell run on the same tensors in one process, in interleaved rounds, each in a random order
+(--seed). A rate is the median over the rounds, a ratio the median of the per-round ratios. Results are first
 compared with float64 on one head, and with luattn's on all heads.
 """
 
@@ -42,27 +43,28 @@ from binding import FAMILIES, Luattn
 from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
 from installed import NotInstalled, check_wanted, open_contenders, version_of
 
-# A result is rounded to the half type, and so are up to four intermediate numbers (P, dS, dO, and O in the
-# row sums of dO * O). Rounding is off by at most u, 2^-8 in bf16 and 2^-11 in f16: by 0.43 u in the root mean
-# square (u / sqrt(3) for a mantissa of 1, half of that near 2), and five independent ones by 0.95 u together.
+# A result is rounded to the half type, and so are up to four intermediate tensors (P, dS, dO, and O in the
+# row sums of dO * O). A rounding is off by at most u, which is 2^-8 in bf16 and 2^-11 in f16. Its root mean
+# square is 0.43 u (u / sqrt(3) for a mantissa of 1, half of that near 2), so five independent roundings give
+# 0.95 u.
 TOLERANCE = {"bf16": 2**-8, "f16": 2**-11}
 RESULTS = ("o", "dq", "dk", "dv")
 
 
 def distance(got, want):
-    """Root mean square of got - want over that of want; NaN fails any tolerance."""
+    """Returns the RMS of got - want over the RMS of want. A NaN fails any tolerance."""
     return ((got.to(want.dtype) - want).norm() / want.norm()).item()
 
 
 def positions(results, pass_):
-    """[o, dq, dk, dv] with None for what the pass does not compute."""
+    """Returns [o, dq, dk, dv], with None for tensors that the pass does not compute."""
     return {"fwd": results + [None] * 3, "bwd": [None] + results, "fwdbwd": results}[pass_]
 
 
 class Contender:
-    """An entry that has launched each pass once: its functions, and for each pass its row of results.
+    """Launches each pass of an entry once; holds its functions and, for each pass, a row of results.
 
-    graphs: each pass is then captured into a CUDA graph, and its function replays that.
+    graphs: captures each pass into a CUDA graph, which the pass's function replays.
     """
 
     def __init__(self, entry, make, passes, graphs=False):
@@ -75,9 +77,9 @@ class Contender:
                 self.run[pass_]()
                 if graphs:
                     self.run[pass_] = contenders.replayed(self.run[pass_])
-            except Exception as e:  # each library says in its own way what it does not support
+            except Exception as e:  # libraries raise different types for unsupported problems
                 row["refused"] = " ".join(str(e).split())[:200] or type(e).__name__
-            torch.cuda.synchronize()  # outside the try: after a fault of the device no number can be trusted
+            torch.cuda.synchronize()  # outside the try: a device fault ends the run
             row["setup_s"] = round(time.monotonic() - start, 2)
 
     def flops(self, pass_):
@@ -86,8 +88,8 @@ class Contender:
 
 
 def measure(functions, rounds, round_ms, seed):
-    """Milliseconds of a launch in each round, by name. All is queued before the only wait, so that the
-    device is never idle."""
+    """Returns the milliseconds of a launch in each round, by name. Queues all launches before a single
+    wait, so that the device is never idle."""
 
     def launch(f, n):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -111,7 +113,7 @@ def measure(functions, rounds, round_ms, seed):
 
 
 def check(members, pass_, exact):
-    """Writes each contender's error, difference from the first and whether both are within tolerance."""
+    """Records each contender's error, its difference from the first, and whether both are in tolerance."""
     first = None
     for m in members:
         p, row, allowed = m.entry.problem, m.rows[pass_], TOLERANCE[m.entry.problem.dtype]
@@ -131,7 +133,7 @@ def check(members, pass_, exact):
 
 
 def add_rates(members, pass_, times, base):
-    """Medians of rates, and of the base's rate over each other's, into the rows."""
+    """Adds to the rows the median rates, and the median ratios of the base's rate to each entry's."""
     rates = {m.entry.name: [m.flops(pass_) / ms / 1e9 for ms in times[m.entry.name]] for m in members}
     for m in members:
         row, name = m.rows[pass_], m.entry.name
@@ -142,7 +144,7 @@ def add_rates(members, pass_, times, base):
 
 
 def add_plan(m, pass_):
-    """The plan of a luattn entry; for a band mask, also the ratio of scores in computed tiles to kept
+    """Records the plan of a luattn entry and, for a band mask, the ratio of scores in computed tiles to kept
     scores."""
     family, tile_m, tile_n = m.run["plan"](pass_ != "fwd")
     m.rows[pass_]["plan"] = f"{family} {tile_m}x{tile_n}"
@@ -153,7 +155,7 @@ def add_plan(m, pass_):
 
 
 def run_cell(cell, makers, a):
-    """Rows of one cell, one for each pass."""
+    """Measures one cell. Returns its rows, one per pass."""
     tensors, variations, exact, members = {}, {}, {}, []
     if {"flex", "flex_flash"} & set(makers):
         contenders.forget_compiled()
@@ -186,7 +188,7 @@ def run_cell(cell, makers, a):
 
 
 def openers_of(a):
-    """By library, a function that returns its maker: a function from (variation, tensors) to passes."""
+    """Returns a dict from library to a function that returns its maker: (variation, tensors) -> passes."""
 
     def open_luattn(path):
         library, at, how = path.partition("@")
@@ -213,7 +215,7 @@ def openers_of(a):
 
 
 def with_also(cell, also):
-    """The cell with each luattn entry followed by the same entry of every other build."""
+    """Returns the cell with each luattn entry followed by the same entry for every other build."""
     entries = []
     for e in cell.entries:
         entries.append(e)
@@ -317,7 +319,7 @@ def arguments():
 
 
 def packages_of(makers):
-    """The versions of the packages behind fa4 and flex_flash, by name; empty if neither is measured."""
+    """Returns the versions of the packages that fa4 and flex_flash use; empty if neither is measured."""
     names = ("flash-attn-4", "nvidia-cutlass-dsl") if {"fa4", "flex_flash"} & set(makers) else ()
     return {name: version_of(name) for name in names}
 

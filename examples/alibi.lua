@@ -1,6 +1,6 @@
 -- ALiBi: a penalty that is linear in the distance, with a slope for each head.
 --   s - 2^(-8 (h + 1) / heads) * |q + kv_len - q_len - kv|,   causal
--- Press et al. 2022. This is FlashAttention's form, bottom-right aligned; lse includes the whole bias.
+-- Press et al. 2022. This is FlashAttention's form, bottom-right aligned; lse includes the full bias.
 return attention {
   name = "alibi",
   score_mod = function(score, b, h, q_idx, kv_idx)

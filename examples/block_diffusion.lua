@@ -1,4 +1,4 @@
--- Block diffusion: the sequence is n noised tokens followed by the same n tokens clean, in blocks of B.
+-- Block diffusion: the sequence is n noised tokens, then the same n tokens without noise, in blocks of B.
 --   a noised token sees the noised tokens of its own block and the clean tokens of the blocks before it;
 --   a clean token sees the clean tokens up to its own block
 -- Arriola et al. 2025, "Block diffusion", training mask.

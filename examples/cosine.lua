@@ -1,7 +1,7 @@
 -- Cosine attention with a learned temperature for each head.
 --   s = cos(q, k) * min(exp(logit_scale[h]), 100)
--- Swin Transformer V2 (Liu et al. 2022). Pass q and k normalised to length one, and scale = 1. The
--- normalisation runs over channels, which no elementwise mod can do; the clamp lets the compiler bound s.
+-- Swin Transformer V2 (Liu et al. 2022). Pass q and k normalised to unit length, and scale = 1. The
+-- normalisation runs over channels, which no elementwise mod can do; the min lets the compiler bound s.
 return attention {
   name = "cosine",
   inputs = { logit_scale = { axes = {"h"}, grad = true } },

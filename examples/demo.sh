@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# demo.sh BUILD_DIR: one spec from Lua to a kernel, and proof that it computes what it says. `./bootstrap demo` runs it.
+# demo.sh BUILD_DIR: takes a spec from Lua to a kernel, and checks its results. `./bootstrap demo` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: demo.sh BUILD_DIR}
@@ -7,7 +7,7 @@ luattn=$build/cli/luattn
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 export LUATTN_CACHE_DIR=$out/cache
-device=() # the CPU where there is no GPU, without a word about it each time
+device=() # selects the CPU if there is no GPU, without a message on every command
 "$luattn" devices >/dev/null 2>&1 || device=(--device cpu)
 
 step() { printf '\n\033[1m%s\033[0m\n' "$*"; }

@@ -1,4 +1,4 @@
--- Global and sliding-window attention: near keys, and a few tokens that see all and are seen by all.
+-- Global and sliding-window attention: near keys, and a few tokens that see and are seen by all others.
 --   keep  |q - kv| <= W or q < G or kv < G
 -- Longformer (Beltagy et al. 2020), with the G global tokens in front.
 local W, G = 128, 16

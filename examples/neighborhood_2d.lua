@@ -1,5 +1,5 @@
 -- Neighbourhood attention on an H x W grid of tokens in row-major order: each token sees the K x K window
--- around it, moved inside where it would reach over the border.
+-- around it, shifted inwards at the border.
 --   keep  first(x_q) <= x_kv < first(x_q) + K  on both axes,   first(x) = clamp(x - K / 2, 0, L - K)
 -- Hassani et al. 2023 (NATTEN). The standard library's neighborhood { .. } adds strides, dilation, causality
 -- and other dimensions.

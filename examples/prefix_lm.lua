@@ -1,4 +1,4 @@
--- Prefix language model: the prefix is seen by all, what follows is causal.
+-- Prefix language model: all queries see the prefix; the rest is causal.
 --   keep  kv < prefix[b] or kv <= q
 -- T5 (Raffel et al. 2020), UniLM (Dong et al. 2019). One prefix length for each batch entry.
 return attention {

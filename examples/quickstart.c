@@ -1,5 +1,5 @@
-/* quickstart.c: an attention variant in Lua, its output and its gradients. On a GPU if there is one, else on
- * the CPU.
+/* quickstart.c: computes output and gradients of an attention variant written in Lua. Runs on a GPU if there
+ * is one, else on the CPU.
  *
  *   quickstart            prints O of the last query row, and d loss / d cap for loss = sum(O)
  */
@@ -8,7 +8,7 @@
 
 #include "luattn/engine.h"
 
-/* Gemma 2's scores, tanh-capped, over a causal window of 64 keys. `cap` is a run-time value with a gradient.
+/* Gemma 2's tanh soft cap over a causal window of 64 keys. `cap` is a run-time value with a gradient.
  */
 static const char source[] =
     "return attention {\n"
@@ -27,14 +27,14 @@ enum {
   HEAD_DIM = 64
 }; /* four query heads share a kv head */
 
-static luattn_error err; /* every call returns a status, and says here what went wrong */
+static luattn_error err; /* receives the error message of a failed call */
 static void check(luattn_status status) {
   if (status == LUATTN_OK) return;
   fprintf(stderr, "%s: %s\n", luattn_status_text(status), err.message);
   exit(1);
 }
 
-/* A tensor is DLPack's: pointer, shape, dtype, device. luattn never owns one. */
+/* A DLPack tensor (pointer, shape, dtype, device) and its shape. luattn never takes ownership of tensors. */
 typedef struct array {
   DLTensor tensor;
   int64_t shape[4];
@@ -55,13 +55,13 @@ static void fill(array *a, unsigned seed) {
   }
 }
 
-/* An engine on the CPU takes the arrays as they are, and needs nothing besides. */
+/* A CPU engine takes the host arrays directly and needs no workspace. */
 static void on_cpu(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args) {
   check(luattn_forward(engine, spec, args, NULL, &err));
   check(luattn_backward(engine, spec, args, NULL, &err));
 }
 
-/* The same calls, but every array has a twin on the device while they run. */
+/* Makes the same calls with a copy of every array on the device. */
 static void on_gpu(luattn_engine *engine, const luattn_spec *spec, luattn_args *args, array *all, int count) {
   luattn_driver *driver = luattn_engine_driver(engine);
   void *host[16];
@@ -72,7 +72,7 @@ static void on_gpu(luattn_engine *engine, const luattn_spec *spec, luattn_args *
     all[i].tensor.device = (DLDevice){kDLCUDA, 0};
   }
   for (int pass = LUATTN_FORWARD; pass <= LUATTN_BACKWARD; ++pass) {
-    /* Launching allocates nothing: what a pass needs besides its tensors is ours to give. */
+    /* Launching allocates nothing: the caller provides the workspace. */
     check(luattn_engine_workspace_size(engine, spec, (luattn_pass)pass, args, &args->workspace_size, &err));
     check(luattn_device_alloc(driver, 0, args->workspace_size, &args->workspace, &err));
     check((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, args, NULL, &err));

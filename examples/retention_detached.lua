@@ -1,7 +1,7 @@
 -- Retention as RetNet's own code trains it: the row normaliser is a constant in backward.
 --   s' = s * gamma^(q - kv),   gamma = 1 - 2^(-5 - h);   p = s' / stop_gradient(max(sum |s'|, 1));   causal
--- RetNet (Sun et al. 2023), torchscale's implementation. Written as AttentionEngine writes it: r runs along
--- with the row, and what was summed so far is rescaled.
+-- RetNet (Sun et al. 2023), torchscale's implementation. Written as in AttentionEngine: r is updated
+-- along the row, and the sum so far is rescaled.
 return attention {
   name = "retention_detached",
   score_mod = function(score, b, h, q_idx, kv_idx)

@@ -1,4 +1,4 @@
--- Sigmoid attention with a learned bias for each head: no normaliser, every weight stands alone.
+-- Sigmoid attention with a learned bias for each head: no normaliser, each p depends on its own score only.
 --   p = sigmoid(s + bias[h]),   O = sum p v
 -- Ramapuram et al. 2024. Start the bias at -log(kv_len).
 return attention {

@@ -1,11 +1,11 @@
--- Softmax with one more in the denominator, so that a head may attend to nothing.
+-- Softmax with 1 added to the denominator, so that a head may attend to nothing.
 --   p = exp(s) / (1 + sum exp(s))
--- Miller 2023, "Attention is off by one". The one is exp(0): a score of zero that has no value.
+-- Miller 2023, "Attention is off by one". The 1 is exp(0), an extra score of zero without a value.
 return attention {
   name = "softmax_one",
   online_func = {
     name = "softmax_one",
-    online_rowscales = { m = 0, l = 0 }, -- m starts at the extra score
+    online_rowscales = { m = 0, l = 0 }, -- m starts at the extra score, 0
     final_rowscales = { "lse" },
     online_fwd = function(scores, rowscales, b, h, q_idx)
       local m = max(rowscales.m, reduce_max(scores))

@@ -1,9 +1,9 @@
-/* static_cache.c: decoding with a cache of keys and values of fixed size. Two sequences of different lengths are continued one
- * position at a time: each step appends a key and a value, and attends from one query. Where the sequences stand is an
- * array on the device (luattn/batch.h), so that every step is the same call, and one CUDA graph could hold it. On a GPU if
- * there is one, otherwise on the CPU.
+/* static_cache.c: decodes with a KV cache of fixed size. Continues two sequences of different lengths, one
+ * position at a time: each step appends a key and a value, and attends from one query. An array on the device
+ * holds the current position of each sequence (luattn/batch.h), so all steps make the same call, which a CUDA
+ * graph could capture. Runs on a GPU if there is one, otherwise on the CPU.
  *
- *   static_cache          prints how far the steps are from one call over the whole sequences
+ *   static_cache          prints the difference from one call over the full sequences
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@
 
 #include "luattn/engine.h"
 
-/* Positions are those of the sequence: a query keeps the keys up to its own, and what the cache holds beyond is not read. */
+/* Positions count in the sequence. A query keeps the keys up to its own position; later entries of the cache
+ * are not read. */
 static const char source[] = "return attention { name = 'decode', score_mod = alibi(), block_mask = causal() }";
 
 enum { BATCH = 2, HEADS = 8, HEADS_KV = 2, CACHE = 256, HEAD_DIM = 64, PROMPT = 40, STEPS = 20 };
@@ -24,7 +25,7 @@ static void check(luattn_status status) {
   exit(1);
 }
 
-static luattn_driver *driver; /* NULL: on the CPU, where the device's memory is the host's */
+static luattn_driver *driver; /* NULL on the CPU, where device memory is host memory */
 
 static void *device_alloc(size_t size) {
   void *made = driver == NULL ? calloc(1, size) : NULL;
@@ -60,7 +61,7 @@ static void new_array(array *a, int heads, int length) {
   a->tensor.data = device_alloc(sizeof(float) * (size_t)(BATCH * heads * length * HEAD_DIM));
 }
 
-/* What a model would compute: a number for each channel of each position. */
+/* Stands in for a model: returns a pseudo-random number for each channel of each position. */
 static float drawn(int tensor, int b, int h, int position, int d) {
   unsigned x = (unsigned)((((tensor * BATCH + b) * HEADS + h) * CACHE + position) * HEAD_DIM + d) * 2654435761u;
   x = (x ^ x >> 15) * 2246822519u;
@@ -105,7 +106,7 @@ int main(void) {
   new_array(&k, HEADS_KV, CACHE), new_array(&v, HEADS_KV, CACHE);
   new_array(&whole_q, HEADS, CACHE), new_array(&whole_o, HEADS, CACHE);
 
-  /* Where each sequence stands: the position of its next query. */
+  /* The position of each sequence's next query. */
   int32_t position[BATCH] = {PROMPT, PROMPT + 100};
   int64_t batch_size = BATCH;
   const DLTensor positions = {.data = device_alloc(sizeof position),
@@ -121,7 +122,7 @@ int main(void) {
                       .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch};
   static float steps[STEPS][BATCH * HEADS * HEAD_DIM];
   for (int b = 0; b < BATCH; ++b)
-    for (int t = K; t <= V; ++t) write_rows(t == K ? &k : &v, t, b, 0, position[b], 0); /* the prompt's */
+    for (int t = K; t <= V; ++t) write_rows(t == K ? &k : &v, t, b, 0, position[b], 0); /* the prompt */
   for (int i = 0; i < STEPS; ++i) {
     for (int b = 0; b < BATCH; ++b) {
       write_rows(&q, Q, b, position[b], 1, 0);
@@ -133,7 +134,7 @@ int main(void) {
     for (int b = 0; b < BATCH; ++b) ++position[b];
   }
 
-  /* The same queries in one call over all positions. */
+  /* Computes the same queries in one call over all positions. */
   luattn_args whole = {.struct_size = sizeof whole, .q = &whole_q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &whole_o.tensor};
   for (int b = 0; b < BATCH; ++b) write_rows(&whole_q, Q, b, 0, CACHE, 0);
   forward(engine, spec, &whole);

@@ -4,12 +4,12 @@
 -- with scale = 1.
 local buckets, max_distance = 32, 128
 local half = buckets // 2       -- for keys before the query; the other half for keys after it
-local exact = half // 2         -- as many distances have a bucket of their own
+local exact = half // 2         -- number of distances that have their own bucket
 
 local function bucket(relative)
   local n = abs(relative)
   local far = log(max(n, 1) / exact) / math.log(max_distance / exact) * (half - exact)
-  -- At n = 16, 32, 64 `far` is a whole number; the small addend keeps rounding from giving the bucket below.
+  -- At n = 16, 32, 64 `far` is an integer; the small addend keeps rounding from selecting the bucket below.
   local large = min(exact + floor(far + 0.001), half - 1)
   return where(n < exact, n, large) + where(relative > 0, half, 0)
 end

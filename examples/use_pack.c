@@ -1,5 +1,5 @@
-/* use_pack.c: kernels compiled ahead of time, in a program without Lua, NVRTC or a compiler. It links
- * luattn_runtime alone.
+/* use_pack.c: runs kernels compiled ahead of time, in a program without Lua, NVRTC or a compiler. It links
+ * only luattn_runtime.
  *
  *   luattn pack -o causal.luapack --arch sm_80,sm_90a --dtype f32 --head-dim 64 examples/causal.lua
  *   use_pack causal.luapack [SPEC]      prints O of the last query row and the sums of dq, dk and dv
@@ -57,8 +57,8 @@ static float *download(luattn_driver *driver, const array *a) {
   return host;
 }
 
-/* From the pack to a launch. Everything after luattn_pack_kernel is as with a kernel that was compiled here.
- */
+/* Loads a kernel from the pack and launches it. After luattn_pack_kernel the calls are those for any other
+ * kernel. */
 static void run(luattn_driver *driver, const luattn_pack *pack, const char *spec, luattn_pass pass,
                 luattn_args *args) {
   const luattn_pack_query query = {.struct_size = sizeof query,
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
                       .dq = &a[DQ].tensor,
                       .dk = &a[DK].tensor,
                       .dv = &a[DV].tensor};
-  const char *spec = argc > 2 ? argv[2] : NULL; /* NULL: whatever the pack has */
+  const char *spec = argc > 2 ? argv[2] : NULL; /* NULL: any spec of the pack */
   const double ready = now_ms();
   check(luattn_pack_open(argv[1], &pack, &err));
   run(driver, pack, spec, LUATTN_FORWARD, &args);

@@ -1,7 +1,7 @@
 -- xPos' length scaling, by mods of q and k: a decay with distance that needs no bias.
 --   q' = q * zeta_d^(pos / 512),   k' = k / zeta_d^(pos / 512),   zeta_d = (2 floor(d / 2) / D + 0.4) / 1.4
--- Sun et al. 2022; causal. The rotation is that of rotary.lua, to be chained with it: this is the elementwise
--- rest, with a learned gate on v.
+-- Sun et al. 2022; causal. rotary.lua has the rotation, to be chained with this spec, which has the
+-- elementwise part and a learned gate on v.
 local D = 64
 local function power(pos, d)
   local zeta = (2 * (d // 2) / D + 0.4) / 1.4

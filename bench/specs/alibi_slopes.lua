@@ -1,6 +1,6 @@
 -- ALiBi with learned slopes.
 --   s + slopes[h] (kv - q),   causal
--- Press et al. 2022 fixes the slopes; examples/alibi.lua computes theirs.
+-- Press et al. 2022 use fixed slopes; examples/alibi.lua computes them.
 return attention {
   name = "alibi_slopes",
   inputs = { slopes = { axes = {"h"}, grad = true } },

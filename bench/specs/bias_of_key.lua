@@ -1,4 +1,4 @@
--- A number for each head and key.
+-- A bias for each head and key.
 --   s + bias[h, kv]
 return attention {
   name = "bias_of_key",

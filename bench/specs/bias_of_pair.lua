@@ -1,4 +1,4 @@
--- A number for each head, query and key, as in AlphaFold's pair bias.
+-- A bias for each head, query and key, as AlphaFold's pair bias.
 --   s + bias[h, q, kv]
 return attention {
   name = "bias_of_pair",

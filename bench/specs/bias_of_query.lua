@@ -1,4 +1,4 @@
--- A number for each head and query.
+-- A bias for each head and query.
 --   s + bias[h, q]
 return attention {
   name = "bias_of_query",

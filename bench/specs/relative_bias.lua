@@ -1,4 +1,4 @@
--- One number for each head and each distance, read from a table that is as long as two sequences.
+-- A bias for each head and distance, read from a table of twice the sequence length.
 --   s + bias[h, q - kv + q_len]
 -- Shaw et al. 2018 without clipping. relative_position(table, n) in the standard library clips at n.
 return attention {
