@@ -1,6 +1,6 @@
-/* compose_test.c: random score_mods over several online functions. The forward pass runs the steps of
- * online_fwd over random tiles of the row; the derived gradients of scores, scalars and inputs are compared
- * with its central differences. */
+/* compose_test.c: random score_mods over several online functions. The forward pass runs online_fwd over
+ * random tiles of the row. The derived gradients of scores, scalars and inputs are compared with central
+ * differences of that forward pass. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +69,7 @@ static ir_ref tree(fixture *f, int depth) {
   }
 }
 
-/* ---- forward through the steps ---- */
+/* ---- the forward pass, tile by tile ---- */
 
 typedef struct forward {
   const fixture *f;

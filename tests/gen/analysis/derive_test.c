@@ -1,5 +1,5 @@
-/* derive_test.c: the derived backward of named online functions against central differences of the same
- * functions written by hand in C. */
+/* derive_test.c: compares the derived backward of named online functions with central differences of the same
+ * functions, written by hand in C. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 
 #include "rows.h"
 
-/* The whole row, written by hand. `frozen` is the row scale that a detached normaliser keeps while scores are
- * perturbed; NULL: its own. */
+/* Computes a full row with hand-written formulas. `frozen` is the row scale of a detached normaliser, which
+ * stays constant while scores are perturbed; NULL: the row's own scale. */
 static void by_hand(online_kind kind, const row_case *c, const double *frozen, row_result *r) {
   const double *s = c->t;
   const double tau = kind == TEMPERATURE ? c->env.scalar[0] : 1, beta = c->env.scalar[1];
@@ -83,7 +83,7 @@ static double loss(online_kind kind, const row_case *c, const double *frozen) {
   return c->g * r.out + (isnan(r.lse) ? 0 : c->dlse * r.lse);
 }
 
-/* d loss / d *x, where x points into c */
+/* Returns d loss / d *x, where x points into c. */
 static double difference(online_kind kind, row_case *c, double *x, const double *frozen) {
   const double keep = *x, h = 1e-5;
   *x = keep + h;
@@ -137,7 +137,7 @@ static void test_finite_differences(void **state) {
   }
 }
 
-/* What forward saves decides memory traffic: the common functions must save the minimum. */
+/* Values that forward saves cost memory traffic, so the common functions must save the minimum. */
 static void test_minimal_rows(void **state) {
   (void)state;
   static const struct {
@@ -171,7 +171,7 @@ static void test_minimal_rows(void **state) {
   }
 }
 
-/* Softmax has to be prob = exp(t - row0), ds = prob * (dp - row1), row0 = lse, row1 = delta - dlse, node for
+/* Softmax must be prob = exp(t - row0), ds = prob * (dp - row1), row0 = lse, row1 = delta - dlse, node for
  * node. */
 static void test_softmax_form(void **state) {
   (void)state;
@@ -193,8 +193,8 @@ static void test_softmax_form(void **state) {
   }
 }
 
-/* The spec's own backward is used unchanged, even if it is wrong, and lse's gradient is added, because the
- * hook does not compute it. */
+/* A user's backward is used unchanged, even if it is wrong. The gradient of lse is added, because the hook
+ * does not get dlse. */
 static void test_given_backward(void **state) {
   (void)state;
   fixture f;
@@ -218,7 +218,7 @@ static void test_given_backward(void **state) {
   fixture_close(&f);
 }
 
-/* x' = tanh(beta x) + slopes[h] pos, read at two indices */
+/* x' = tanh(beta x) + slopes[h] pos, with slopes read at two indices */
 static void test_input_mods(void **state) {
   (void)state;
   fixture f;

@@ -1,5 +1,5 @@
-/* examples_test.c: every spec in examples/, traced from its Lua file: derived gradients against central
- * differences of the traced forward pass, and masks against brute force at a few hundred positions. */
+/* examples_test.c: traces every spec in examples/. Compares derived gradients with central differences of the
+ * traced forward pass, and masks with brute force at a few hundred positions. */
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 
 enum { ROW = 9, MAX_KEYS = 64, MAX_SPECS = 64, LONGEST = 600 };
 
-/* One number of an input: what it was read at. */
+/* Identifies an element of an input by the indices of the read. */
 typedef struct key {
   uint32_t input;
   int n, index[4];
@@ -63,7 +63,7 @@ static int find_key(world *w, const key *k) {
 
 static double input_value(const world *w, const key *k) {
   const uint32_t dtype = w->t.input[k->input].dtype;
-  if (dtype == LUATTN_INPUT_I32) return k->index[k->n - 1] / 7; /* sorted, as document ids are */
+  if (dtype == LUATTN_INPUT_I32) return k->index[k->n - 1] / 7; /* non-decreasing, like document ids */
   uint64_t h = k->input + 1;
   for (int i = 0; i < k->n; i++) h = (h * 31 + (uint64_t)k->index[i] + 1) * 0x9e3779b97f4a7c15u;
   h ^= h >> 31;
@@ -156,7 +156,7 @@ static void step(world *w, const double *s, int lo, int hi, double *p) {
   memcpy(w->state, next, sizeof next);
 }
 
-/* `frozen`: the factor of a detached normaliser, or 0 to use the row's own */
+/* `frozen`: the factor of a detached normaliser; 0: the row's own factor */
 static double run_row(world *w, row *r, double frozen) {
   const traced_online *o = &w->t.online;
   double s[ROW];

@@ -1,4 +1,4 @@
-/* mask_test.c: the masks that people use, against brute force at many lengths and tile sizes. */
+/* mask_test.c: compares common masks with brute force at many lengths and tile sizes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,8 @@ static ir_ref neighborhood(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(ABS(SUB(y, FLOORDIV(kv, 6))), I(1)), LE(ABS(SUB(x, MOD(kv, 6))), I(1)));
 }
 
-/* Rows of 17 positions; windows of 3 x 5 that stay inside the grid, the last one causal along the rows. */
+/* Rows of 17 positions. 3 x 5 windows that stay inside the grid; the last mask is also causal along the
+ * rows. */
 static ir_ref near(ir *g, ir_ref i, ir_ref j, int window, int length) {
   const ir_ref first = MIN(MAX(SUB(i, I(window / 2)), I(0)), I(length - window));
   return AND(LE(first, j), LT(j, ADD(first, I(window))));
@@ -84,17 +85,17 @@ static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
              LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
 }
-/* Rows of 4 positions, with the part of the row above that they see. */
+/* Rows of 4 positions; each position sees at most its column in the rows of its window. */
 static ir_ref narrow_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(near(g, FLOORDIV(q, 4), FLOORDIV(kv, 4), 3, 5), LE(MOD(kv, 4), MOD(q, 4)));
 }
-/* The first few keys and a window; everything except near keys; everything except the token itself. */
+/* Sink keys and a window; all keys outside a window; all keys except the query's own. */
 static ir_ref sinks(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(kv, q), OR(LT(kv, I(3)), LT(SUB(q, kv), I(6))));
 }
 static ir_ref not_near(ir *g, ir_ref q, ir_ref kv) { return LE(I(4), ABS(SUB(q, kv))); }
 static ir_ref not_itself(ir *g, ir_ref q, ir_ref kv) { return ir_op2(g, IR_NE, q, kv); }
-/* As in examples/block_diffusion.lua: cases, each of one interval. */
+/* The mask of examples/block_diffusion.lua: several cases, each with one interval. */
 static ir_ref noised(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref half = FLOORDIV(q_length(g), 2);
   const ir_ref qn = LT(q, half), kn = LT(kv, half);
@@ -103,13 +104,14 @@ static ir_ref noised(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref of_noised = AND(qn, EQ(qb, kb)), of_clean = ir_op3(g, IR_SELECT, qn, LT(kb, qb), LE(kb, qb));
   return ir_op3(g, IR_SELECT, kn, of_noised, of_clean);
 }
-/* Every third key, from a place that goes down as kv goes up; of documents. */
+/* Every third key, with a remainder that depends on q; the same within documents. */
 static ir_ref residues(ir *g, ir_ref q, ir_ref kv) { return EQ(I(2), MOD(ADD(ADD(q, kv), I(5)), 3)); }
 static ir_ref dilated_document(ir *g, ir_ref q, ir_ref kv) {
   return AND(AND(document(g, q, kv), EQ(MOD(SUB(kv, q), 2), I(0))), longformer(g, q, kv));
 }
-/* Similar forms without intervals and one period: a remainder next to kv // c (for a column it has one), two
- * periods, an expression that is no remainder, twice the position, three intervals, two and two. */
+/* Masks that resemble grids but have no intervals with a single period: a remainder compared with kv // c (a
+ * column does have a period), two periods, an expression that is not a remainder, twice the position, three
+ * intervals, two pairs of intervals. */
 static ir_ref no_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(MOD(q, 17), FLOORDIV(kv, 17)), LE(MOD(q, 17), MOD(kv, 17)));
 }
@@ -125,12 +127,13 @@ static ir_ref two_and_two_or(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref first = longformer(g, q, kv);
   return OR(AND(first, not_itself(g, q, kv)), LT(q, I(1)));
 }
-/* In one row both cases hold. */
+/* Both cases hold in one row. */
 static ir_ref meeting(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref before = AND(LE(q, I(9)), LT(kv, I(5)));
   return OR(before, AND(LE(I(9), q), LT(I(10), kv)));
 }
-/* The end of a row's interval would overflow at lengths in use; without it nothing needs `rest`. */
+/* The end of a row's interval would overflow at usable lengths. Without that interval nothing needs
+ * `rest`. */
 static ir_ref coarse_document(ir *g, ir_ref q, ir_ref kv) {
   const ir_ref same = document(g, q, kv);
   return AND(same, LE(FLOORDIV(kv, 200), q));
@@ -141,8 +144,8 @@ static ir_ref two_and_two(ir *g, ir_ref q, ir_ref kv) {
   return AND(first, not_itself(g, q, kv));
 }
 
-/* Whether both ranges are bounded; are the best; whether classes are. The number of intervals of a row, and
- * of a column, and the period; whether `rest` must hold. */
+/* RANGES: both ranges are bounded. TIGHT: ranges are the best possible. EXACT: tile classes are. line_claim:
+ * the number of intervals of a row or a column, their period, and whether `rest` must hold. */
 enum { RANGES = 1, TIGHT = 2, EXACT = 4 };
 typedef struct line_claim {
   int count, period;
@@ -238,7 +241,7 @@ static void test_named(void **state) {
   }
 }
 
-/* A kernel adds a remainder's bound to a position: where the sum would overflow, at lengths that the mask
+/* A kernel adds the bound of a remainder to a position. If the sum could overflow at lengths that the mask
  * itself allows, row intervals are unknown. */
 static void test_remainders_beyond(void **state) {
   (void)state;
@@ -258,7 +261,8 @@ static void test_remainders_beyond(void **state) {
   }
 }
 
-/* Each shared condition doubles the number of paths to it; walks must not follow every path. */
+/* Each shared condition doubles the number of paths through the graph, so a walk must not follow every
+ * path. */
 static void test_shared_conditions(void **state) {
   (void)state;
   for (int either = 0; either < 2; either++) {
@@ -320,7 +324,7 @@ static void test_stats(void **state) {
   }
   assert_true(c.m.stat[0].along_q != c.m.stat[1].along_q);
   assert_non_null(strstr(c.m.how, "'ids' along q"));
-  /* Not exactly a position, or not one number per position: no statistics. */
+  /* No statistics if the index is not exactly a position, or the input has several numbers per position. */
   const ir_ref shifted = ids_at(g, ADD(kv, I(1))), b = ir_variable(g, VAR_B, 0);
   mask_analyse_case(&c, AND(EQ(shifted, I(3)), LT(kv, ir_load(g, 1, IR_INT, &b, 1))));
   assert_int_equal(c.m.num_stats, 0);
@@ -335,7 +339,7 @@ static void test_stats(void **state) {
   mask_close(&c);
 }
 
-/* A range whose own arithmetic would overflow at useful lengths is dropped, and does not limit lengths. */
+/* A range whose arithmetic would overflow at usable lengths is dropped, and does not limit lengths. */
 static void test_overflowing_range(void **state) {
   (void)state;
   mask_case c;

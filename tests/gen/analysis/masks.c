@@ -195,7 +195,7 @@ static void run_ranges(mask_case *c, const place *p, double x[RANGES]) {
   ir_program_run(c->range, &env, 1, c->range_scratch, out);
 }
 
-/* of_kv: the range of kv for rows lo .. hi; otherwise that of q for columns lo .. hi */
+/* of_kv: checks the range of kv for rows lo .. hi; otherwise the range of q for columns lo .. hi. */
 static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int hi, bool tight) {
   const int len = of_kv ? c->kv_len : c->q_len;
   place p = {.c = c};
@@ -224,7 +224,8 @@ static bool is_inside(const mask_intervals *m, const double *x, int at) {
   return (first || second) && (m->period == 0 || (x[4] <= at % m->period && at % m->period < x[5]));
 }
 
-/* Everything that a row or a key keeps; with pairs, only where the rest of the mask holds. */
+/* Checks that the intervals of row or column `at`, combined with the rest of the mask, keep the same pairs as
+ * the mask. */
 static void check_line(mask_case *c, const char *name, bool is_row, int at) {
   const mask_intervals *m = is_row ? &c->m.rows : &c->m.columns;
   place p = {.c = c, .q = at, .kv = at};

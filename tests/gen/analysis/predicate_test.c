@@ -1,5 +1,6 @@
-/* predicate_test.c: random predicates against brute force: no empty tile keeps anything, no full tile drops
- * anything, and ranges contain every kept pair. */
+/* predicate_test.c: compares random predicates with brute force: no empty tile keeps a pair, no full tile
+ * drops
+ * a pair, and ranges contain every kept pair. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -180,7 +181,7 @@ static void test_random(void **state) {
     }
     mask_close(&c);
   }
-  /* Finding nothing would be sound as well. */
+  /* An analysis that finds nothing would also be sound. */
   assert_true(checked >= 10000);
   assert_true(bounded > NUM_PREDICATES / 4);
 }

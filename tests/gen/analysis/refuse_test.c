@@ -1,5 +1,5 @@
-/* refuse_test.c: online functions whose backward cannot be derived, or that contradict themselves, are
- * refused by name. */
+/* refuse_test.c: tests that online functions whose backward cannot be derived, or that contradict themselves,
+ * are refused with a message that names the cause. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,10 +25,10 @@ static void expect_refusal(fixture *f, const char *const *words) {
       fail_msg("'%s' is not in the message: %s", words[i], err.message);
   }
   assert_non_null(strstr(err.message, "test.lua: online_func 'online':"));
-  assert_non_null(strchr(err.message, ';')); /* says what to do */
+  assert_non_null(strchr(err.message, ';')); /* the message suggests a remedy */
 }
 
-/* The function is right, and runs forward; there is no backward, and the message says why. */
+/* Expects a function with forward only, and a message that says why no backward can be derived. */
 static void expect_forward_only(fixture *f, const char *const *words) {
   derived_spec d;
   luattn_error err;
@@ -38,7 +38,7 @@ static void expect_forward_only(fixture *f, const char *const *words) {
     if (strstr(d.missing, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], d.missing);
   }
   assert_non_null(strstr(d.missing, "test.lua: online_func 'online': runs forward only"));
-  assert_non_null(strchr(d.missing, ';')); /* says what to do */
+  assert_non_null(strchr(d.missing, ';')); /* the message suggests a remedy */
   assert_int_equal(d.num_saved, 0);
 }
 
@@ -94,9 +94,9 @@ static void test_epilogue(void **state) {
   }
 }
 
-/* A prob that does not depend on tiles is a product of an element's and a row's factor, so only stop_gradient
- * can make the derivative of log prob by the row's sum depend on the score: here it holds the normaliser of
- * the negative scores. */
+/* A prob that does not depend on tiles is the product of a factor of the element and a factor of the row. So
+ * the derivative of log prob with respect to the row's sum can depend on the score only through
+ * stop_gradient, which here holds the normaliser of the negative scores. */
 static void test_not_separable(void **state) {
   (void)state;
   fixture f;
@@ -112,8 +112,8 @@ static void test_not_separable(void **state) {
   fixture_close(&f);
 }
 
-/* RetNet's normaliser without its sum: backward needs c where it exceeds 1, and r = max(c, 1) does not
- * determine c. */
+/* RetNet's normaliser with the sum not saved: backward needs c if c > 1, and r = max(c, 1) does not determine
+ * c there. */
 static void test_lost_reduction(void **state) {
   (void)state;
   fixture f;
@@ -130,7 +130,7 @@ static void test_lost_reduction(void **state) {
   derived_spec d;
   luattn_error err;
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
-  /* sinh(r) in place of r: no rule recovers a sum from such a state. */
+  /* Uses sinh(r) in place of r: no rule recovers a sum from such a state. */
   const ir_ref sum =
       OP2(ADD, OP1(LOG, OP2(ADD, r, OP1(SQRT, OP2(ADD, OP2(MUL, r, r), ir_real(g, 1))))), OP1(REDUCE_SUM, a));
   o->next[0] = OP2(MUL, ir_real(g, 0.5), OP2(SUB, OP1(EXP, sum), OP1(EXP, OP1(NEG, sum))));
@@ -139,7 +139,7 @@ static void test_lost_reduction(void **state) {
   fixture_close(&f);
 }
 
-/* max |s| as the normaliser itself: its derivative lives on one element. */
+/* max |s| is the normaliser, whose derivative is nonzero for a single element. */
 static void test_live_maximum(void **state) {
   (void)state;
   fixture f;
@@ -154,7 +154,7 @@ static void test_live_maximum(void **state) {
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
   expect_forward_only(&f, (const char *[]){"no backward can be derived", "maximum does not cancel", "'top'",
                                            "; write backward", NULL});
-  /* The user's own backward is used as it is. */
+  /* A user's own backward is used unchanged. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
   o->final_name[0] = "top";
@@ -167,7 +167,7 @@ static void test_live_maximum(void **state) {
   fixture_close(&f);
 }
 
-/* A softmax with an eps that is not scaled by exp(-m): the message says so. */
+/* Softmax with an eps that is not scaled by exp(-m). The message names the unscaled term. */
 static void test_unscaled_term(void **state) {
   (void)state;
   static const char *const terms[] = {"; + 1e-06 is not scaled with exp(-m) as", "; + tau is not scaled with",
@@ -191,7 +191,7 @@ static void test_unscaled_term(void **state) {
   }
 }
 
-/* prob does not contain the other scores of a later step: no o_scale fixes that. */
+/* A later step's prob ignores the other scores, which no o_scale can correct. */
 static void test_wrong_later_step(void **state) {
   (void)state;
   fixture f;
@@ -250,7 +250,7 @@ static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_
 }
 
 static void test_no_memory(void **state) {
-  const bool eps = *state != NULL; /* with a derivation that fails, and the search for a remedy */
+  const bool eps = *state != NULL; /* includes a failing derivation and the search for a remedy */
   int refused = 0;
   for (long allowed = 0;; allowed++) {
     failing budget = {.left = 1000000};

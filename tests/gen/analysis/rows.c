@@ -61,7 +61,7 @@ static ir_ref head_slope(ir *g) {
   return ir_load(g, 0, IR_REAL, &h, 1);
 }
 
-/* State m, l; scores times `factor`; the row starts with maximum m0 and sum l0. */
+/* Builds a softmax with state m, l, of scores times `factor`. A row starts with maximum m0 and sum l0. */
 static void build_softmax(ir *g, traced_online *o, ir_ref factor, ir_ref m0, ir_ref l0) {
   const ir_ref s = MUL(ir_variable(g, VAR_SCORE, 0), factor);
   const ir_ref m = ir_variable(g, VAR_STATE, 0), l = ir_variable(g, VAR_STATE, 1);
@@ -82,7 +82,7 @@ static void build_softmax(ir *g, traced_online *o, ir_ref factor, ir_ref m0, ir_
   o->lse = 0;
 }
 
-/* RetNet's row normaliser: r = max(sum |s|, 1). */
+/* Builds RetNet's row normaliser, r = max(sum |s|, 1). */
 static void build_retention(ir *g, traced_online *o, bool detached) {
   const ir_ref s = ir_variable(g, VAR_SCORE, 0), c = ir_variable(g, VAR_STATE, 0),
                r = ir_variable(g, VAR_STATE, 1);
@@ -110,7 +110,7 @@ static void build_elementwise(ir *g, traced_online *o, ir_ref prob) {
   o->out = ir_variable(g, VAR_OUT, 0);
 }
 
-/* relu(s) / sqrt(sum relu(s)^2) */
+/* Builds relu(s) / sqrt(sum relu(s)^2). */
 static void build_relu_l2(ir *g, traced_online *o) {
   const ir_ref p = ir_op1(g, IR_RELU, ir_variable(g, VAR_SCORE, 0)), c = ir_variable(g, VAR_STATE, 0);
   build_elementwise(g, o, p);
@@ -276,7 +276,7 @@ void row_backward(const fixture *f, const derived_spec *d, const row_case *c, co
   for (int i = 0; i < d->num_rows; i++) e.row[i] = out->table[i];
   memset(out->table, 0, sizeof out->table);
   for (int i = 0; i < d->row_terms.count; i++) add_term(f, &d->row_terms.term[i], &e, out);
-  memset(e.final, 0xff, sizeof e.final); /* nor may an element read anything but VAR_ROW */
+  memset(e.final, 0xff, sizeof e.final); /* NaN: the backward of an element may read only VAR_ROW */
   e.var[VAR_DELTA] = e.var[VAR_DLSE] = NAN;
   for (int j = 0; j < c->n; j++) {
     e.var[VAR_SCORE] = c->t[j];

@@ -1,4 +1,4 @@
-/* rows.h: small specs built by hand, and their values on one row, for the tests of analysis/. */
+/* rows.h: builds small specs by hand and evaluates them on one row, for the tests of analysis/. */
 #ifndef LUATTN_TESTS_ROWS_H
 #define LUATTN_TESTS_ROWS_H
 
@@ -7,7 +7,7 @@
 
 #define MAX_ROW 64
 
-/* The online functions that the tests know, each built as a user would write it. */
+/* Online functions for the tests, each built as a user would write it. */
 typedef enum online_kind {
   SOFTMAX,
   SOFTMAX_FORWARD,
@@ -38,7 +38,7 @@ void fixture_online(fixture *f, online_kind kind);
 double fixture_uniform(fixture *f, double lo, double hi);
 int fixture_int(fixture *f, int n); /* 0 .. n - 1 */
 
-/* Values of everything that an expression may read, all of one row. */
+/* Values of all variables that an expression may read, for one row. */
 typedef struct row_env {
   double var[VAR_COUNT];
   double state[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
@@ -48,7 +48,7 @@ typedef struct row_env {
 
 double row_eval(const fixture *f, ir_ref r, const row_env *e); /* one lane */
 
-/* The row function that is differentiated: loss = g * O + dlse * lse, O = sum of P_j v_j. */
+/* The differentiated function of a row: loss = g * O + dlse * lse, O = sum of P_j v_j. */
 typedef struct row_case {
   int n;
   double t[MAX_ROW], v[MAX_ROW];

@@ -1,4 +1,4 @@
-/* arena, text and hash */
+/* base_test.c: tests arena, text and hash. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

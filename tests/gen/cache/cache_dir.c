@@ -41,7 +41,7 @@ int remove_dir(void **state) {
   return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* An image whose cubin is `size` bytes of `fill`. */
+/* Creates an image whose cubin is `size` bytes of `fill`. */
 luattn_image *make_image_for(hash128 k, size_t size, int fill) {
   image_manifest info = {.spec_name = "cached",
                          .arch = 90,
@@ -115,7 +115,6 @@ void set_file(const char *name, const void *bytes, size_t size) {
   fclose(f);
 }
 
-/* A sound image under another key is somebody else's kernel. */
 void set_age(const char *name, time_t seconds) {
   char path[512];
   const struct timespec then[2] = {{.tv_sec = time(NULL) - seconds}, {.tv_sec = time(NULL) - seconds}};

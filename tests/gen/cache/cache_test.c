@@ -1,4 +1,4 @@
-/* cache_test.c: stored images are found, damaged ones are not, and processes do not disturb each other. */
+/* cache_test.c: tests that stored images are found, damaged ones are not, and processes do not interfere. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,7 @@ static void misnamed_entry(void **state) {
   luattn_image_free(other);
 }
 
-/* Any damage is a miss, and removes the entry; a later store repairs it. */
+/* A damaged entry is a miss and is removed. A later store creates it again. */
 static void damaged_entries(void **state) {
   (void)state;
   luattn_image *a = make_image(300, 'a');
@@ -115,7 +115,7 @@ static void strange_files(void **state) {
   char path[512], target[512];
   path_of(KEY_PATH, path);
   path_of("elsewhere", target);
-  /* A symbolic link, even to a sound image, is not followed, and its target is left alone. */
+  /* A symbolic link is not followed, even to a valid image, and its target stays unchanged. */
   assert_int_equal(rename(path, target), 0);
   assert_int_equal(symlink(target, path), 0);
   assert_null(find(key));
@@ -131,7 +131,7 @@ static void strange_files(void **state) {
   size_t size;
   luattn_image_bytes(a, &size);
   assert_int_equal(stat(target, &st), 0);
-  assert_int_equal(st.st_size, size); /* store replaced the link, and did not write through it */
+  assert_int_equal(st.st_size, size); /* store replaced the link instead of writing through it */
   assert_int_equal(unlink(path), 0);
   assert_int_equal(mkfifo(path, 0600), 0); /* must not hang */
   assert_null(find(key));
@@ -139,8 +139,8 @@ static void strange_files(void **state) {
   luattn_image_free(b);
 }
 
-/* An empty directory is replaced like a damaged file; one with files may be somebody's, so it stays and is
- * reported. */
+/* An empty directory in place of an entry is replaced, like a damaged file. One with files may belong to the
+ * user, so it is kept and reported. */
 static void directory_in_place(void **state) {
   (void)state;
   luattn_image *a = make_image(300, 'a');
@@ -182,8 +182,8 @@ static void directory_in_place(void **state) {
 static void full_disk(void **state) {
   (void)state;
   luattn_image *big = make_image(200000, 'a');
-  /* In a child process, because the limit stays: a file may grow to 64 KB, and writing beyond fails as on a
-   * full disk. */
+  /* Runs in a child process, because the limit is permanent: a file may grow to 64 KB, and writing more fails
+   * as on a full disk. */
   const pid_t child = fork();
   if (child == 0) {
     char warning[512];
@@ -230,7 +230,7 @@ static void unusable_directories(void **state) {
   luattn_image_free(a);
 }
 
-/* Root may read everything, so this shows only for other users. */
+/* Skipped for root, who may read everything. */
 static void unreadable_entry(void **state) {
   (void)state;
   if (geteuid() == 0) {
@@ -243,7 +243,7 @@ static void unreadable_entry(void **state) {
   path_of(KEY_PATH, path);
   assert_int_equal(chmod(path, 0), 0);
   assert_null(find(key));
-  assert_true(exists(KEY_PATH)); /* not known to be damaged */
+  assert_true(exists(KEY_PATH)); /* an unreadable entry is not treated as damaged */
   path_of("fe", path);
   assert_int_equal(chmod(path, 0500), 0);
   assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
@@ -252,8 +252,8 @@ static void unreadable_entry(void **state) {
   luattn_image_free(a);
 }
 
-/* A child stores endlessly and is killed at a random moment. Whatever is left, the cache gives a whole image
- * or none. */
+/* A child stores in a loop and is killed at a random moment. Afterwards the cache returns a complete image or
+ * none. */
 static void killed_in_the_middle(void **state) {
   (void)state;
   luattn_image *image[2] = {make_image(400000, 'a'), make_image(300000, 'b')};
@@ -277,7 +277,7 @@ static void killed_in_the_middle(void **state) {
   luattn_image_free(image[1]);
 }
 
-/* Two processes store and find the same key at once, while a third damages the entry now and then. */
+/* Two processes store and find the same key at once, while a third damages the entry from time to time. */
 static int store_and_find(const luattn_image *mine, const luattn_image *theirs, int rounds) {
   for (int i = 0; i < rounds; ++i) {
     char warning[256];
@@ -326,7 +326,8 @@ static void processes_at_once(void **state) {
   luattn_image_free(b);
 }
 
-/* A cold cache and 16 processes that want the same 8 images. Each stores the ones that it does not find. */
+/* Sixteen processes request the same 8 images from a cold cache. Each stores the images that it does not
+ * find. */
 static void sixteen_processes_on_a_cold_cache(void **state) {
   (void)state;
   enum { PROCESSES = 16, IMAGES = 8 };
@@ -394,7 +395,7 @@ static void info_prune_clear(void **state) {
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
   assert_int_equal(stats.damaged, 1);
   assert_true(exists(name[1]));
-  luattn_image_free(find((hash128){0, 1})); /* using the oldest makes it the youngest */
+  luattn_image_free(find((hash128){0, 1})); /* a hit makes the oldest entry the newest */
   assert_int_equal(cache_prune(dir, 2 * size, &removed, &err), LUATTN_OK);
   assert_int_equal(removed, 2);
   assert_true(exists(name[0]) && !exists(name[1]) && !exists(name[2]) && exists(name[3]));
@@ -407,7 +408,7 @@ static void info_prune_clear(void **state) {
   luattn_image_free(a);
 }
 
-/* Tuning records are texts; prune, which frees space, keeps them. */
+/* Tuning records are text files, which cache_prune keeps. */
 static void records(void **state) {
   (void)state;
   char text[8], path[512], want[512], target[512];
@@ -423,7 +424,7 @@ static void records(void **state) {
   assert_int_equal(count_temporaries(), 0);
   assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
   assert_string_equal(path, want);
-  assert_string_equal(text, "second "); /* cut to fit */
+  assert_string_equal(text, "second "); /* truncated to the buffer */
   assert_int_equal(cache_info(dir, &stats, &err), LUATTN_OK);
   assert_int_equal(stats.records, 1);
   assert_int_equal(stats.entries + stats.damaged, 0);
@@ -434,7 +435,7 @@ static void records(void **state) {
   assert_false(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
   assert_int_equal(cache_store_record(dir, key, NULL, path, sizeof path, &err), LUATTN_OK);
   path_of("aside", target);
-  set_file("aside", "a link", 6); /* is not followed */
+  set_file("aside", "a link", 6); /* the link is not followed */
   assert_int_equal(symlink(target, want), 0);
   assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
   assert_string_equal(text, "");
@@ -460,7 +461,7 @@ static void trimming(void **state) {
   }
   for (uint64_t i = 0; i < 20; ++i) {
     luattn_image *found = find((hash128){0, i + 1});
-    if (found != NULL) assert_true(i >= 9); /* the recent ones stay */
+    if (found != NULL) assert_true(i >= 9); /* recent entries stay */
     count += found != NULL;
     luattn_image_free(found);
   }

@@ -1,4 +1,4 @@
-/* trust_test.c: who owns the cache, who else may use it, and how large it may become. */
+/* trust_test.c: tests ownership, permissions and size limit of the cache. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void others_may_write(void **state) {
   assert_int_equal(cache_find(dir, key, &found, NULL), LUATTN_OK);
   assert_non_null(found);
   luattn_image_free(found);
-  if (geteuid() == 0) { /* someone else's, which root can set up */
+  if (geteuid() == 0) { /* only root can give the folder to another user */
     assert_int_equal(chown(dir, 12345, 12345), 0);
     assert_string_equal(cache_distrust(dir), "it belongs to another user");
     assert_int_equal(chown(dir, 0, 0), 0);
@@ -74,7 +74,7 @@ static void links_are_not_followed(void **state) {
   luattn_image_free(a);
 }
 
-/* Another version's image is neither used nor removed, nor counted as damage. */
+/* Another version's image is not used, not removed, and not counted as damaged. */
 static void versions_side_by_side(void **state) {
   (void)state;
   luattn_image *a = make_image(10, 'a'), *found = NULL;

@@ -1,5 +1,5 @@
-# build_id_test.cmake: the build id is the same for a copy of the sources, and differs for each file that is
-# edited or new.
+# build_id_test.cmake: checks that the build id is the same for a copy of the sources, and differs for each
+# file that is edited or new.
 #   cmake -DROOT=<tree> -DBUILT=<build_id.c of the library> -DWORK=<folder> -P tests/gen/compile/build_id_test.cmake
 cmake_policy(VERSION 3.22)
 file(REMOVE_RECURSE ${WORK})

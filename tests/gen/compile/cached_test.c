@@ -1,5 +1,5 @@
-/* cached_test.c: the pipeline with its cache: cold, warm, damaged, without NVRTC, with a template that does
- * not compile; and kernels that ptxas has refused before. */
+/* cached_test.c: tests the pipeline with a cache: cold, warm, damaged, without NVRTC, with a template that
+ * does not compile, and with kernels that ptxas refused before. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -90,7 +90,7 @@ static void test_cold_then_warm(void **state) {
   print_message("cold %.0f ms; warm: plan and source %.2f ms, cache %.2f ms\n", cold.nvrtc_ms, warm.plan_ms,
                 warm.cache_ms);
 
-  /* The default of a scalar is not in the CUDA text, but it is in the image, so another default makes another
+  /* The default of a scalar is not in the CUDA text, but it is in the image, so another default gives another
    * image. */
   luattn_spec *other, *mine = f->spec;
   luattn_error err;
@@ -109,7 +109,7 @@ static void test_cold_then_warm(void **state) {
   luattn_image_free(c);
 }
 
-/* Differences of the target change the key. */
+/* Each member of the target changes the key. */
 static void test_targets_are_told_apart(void **state) {
   fixture *f = *state;
   luattn_compile_report r;
@@ -121,7 +121,7 @@ static void test_targets_are_told_apart(void **state) {
   assert_false(r.cache_hit);
   f->target = before;
   f->target.tile_m = f->target.tile_n =
-      64; /* the tiles that the plan chooses, but forced: no smaller ones are tried */
+      64; /* the plan's own tiles, but forced, so that no smaller ones are tried */
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   assert_non_null(strstr(r.plan, "asked for"));
@@ -171,8 +171,8 @@ static void test_broken_template(void **state) {
   fclose(in);
 }
 
-/* Sums over rows in the sm90 backward: where ptxas had to serialise products next to them, the fallback to
- * sm80's kernel cost more than the sums. */
+/* Row sums in the sm90 backward. ptxas once serialised products next to them, and the fallback to the sm80
+ * kernel cost more than the sums. */
 static void test_sums_of_rows_have_hoppers_kernel(void **state) {
   fixture *f = *state;
   luattn_spec *mine = f->spec;
@@ -207,7 +207,7 @@ static void test_struct_size(void **state) {
   snprintf(want, sizeof want, "struct_size is %zu, and byte %zu is set", sizeof longer,
            sizeof longer.known + 9);
   assert_non_null(strstr(err.message, want));
-  f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* half a pointer */
+  f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* ends within a pointer */
   assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);
   f->target.struct_size = sizeof f->target;
   char *text = NULL;

@@ -1,5 +1,5 @@
-/* choice_test.c: which of several NVRTCs compiles: files that do not work are passed over and named, and so
- * are those whose code the driver cannot load. An explicit one is the only candidate. */
+/* choice_test.c: tests which of several NVRTCs compiles. Files that do not work, and NVRTCs whose code the
+ * driver cannot load, are skipped and named. An explicit NVRTC is the only candidate. */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "compiled.h"
 
-/* Two folders, searched first, in this order. */
+/* Two folders that are searched first, in this order. */
 typedef struct places {
   folder first, second;
   luattn_spec *spec;
@@ -43,13 +43,13 @@ static void places_close(places *p) {
   folder_remove(&p->second);
 }
 
-/* The first `most` bytes of `from`, with `change` applied. */
+/* Writes the first `most` bytes of `from` as `name`, after `change` has edited the ELF header. */
 static void put(const folder *f, const char *name, const char *from, size_t most,
                 void (*change)(Elf64_Ehdr *)) {
   char path[160];
   static char bytes[1 << 20];
   snprintf(path, sizeof path, "%s/%s", f->path, name);
-  remove(path); /* keeps loaded files intact */
+  remove(path); /* a new file, so that loaded ones stay intact */
   FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
   assert_true(in != NULL && out != NULL);
   size_t size = fread(bytes, 1, sizeof bytes, in);
@@ -76,7 +76,7 @@ static luattn_target target_of(int driver_version, bool ptx) {
   return t;
 }
 
-/* The plan lists what was passed over, and what was used. */
+/* Compiles, and checks that the plan lists the NVRTCs that were skipped and the one that is used. */
 static void compiles(const places *p, const luattn_target *t, const char *passed_over, const folder *used,
                      const char *name) {
   luattn_compile_report report;
@@ -84,7 +84,7 @@ static void compiles(const places *p, const luattn_target *t, const char *passed
   luattn_image *image;
   char line[200];
   if (luattn_compile(p->spec, t, &image, &report, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  assert_string_equal(err.message, ""); /* it is no warning */
+  assert_string_equal(err.message, ""); /* a skipped NVRTC gives no warning */
   const char *fact = strstr(report.plan, "nvrtc: '");
   if (passed_over == NULL) {
     assert_null(fact);
@@ -121,7 +121,7 @@ static void broken_files(void **state) {
   }
 }
 
-/* The cache key is that of the NVRTC that compiles, whatever precedes it. */
+/* The cache key depends on the NVRTC that compiles, not on those skipped before it. */
 static void cache_of_the_one_used(void **state) {
   (void)state;
   places p;
@@ -133,7 +133,7 @@ static void cache_of_the_one_used(void **state) {
   put(&p.second, "libnvrtc.so.12", NVRTC_12, SIZE_MAX, NULL);
   luattn_image_free(compile(p.spec, &t, &report));
   assert_int_equal(report.cache_hit, 0);
-  put(&p.first, "libnvrtc.so.13", NO_NVRTC, SIZE_MAX, NULL); /* which is found out when it is loaded */
+  put(&p.first, "libnvrtc.so.13", NO_NVRTC, SIZE_MAX, NULL); /* fails when loaded */
   luattn_image_free(compile(p.spec, &t, &report));
   assert_int_equal(report.cache_hit, 1);
   assert_non_null(strstr(report.plan, "has no function nvrtcVersion"));
@@ -160,7 +160,7 @@ static void drivers(void **state) {
            "of CUDA 12.2",
            p.first.path);
   compiles(&p, &old, why, &p.first, "libnvrtc.so.12"); /* newer than 12.2, and of the same major version */
-  /* A name without a version: it is queried after loading. */
+  /* The file name has no version, so the version is queried after loading. */
   put(&p.first, "libnvrtc.so", FAKE_NVRTC, SIZE_MAX, NULL);
   char path[160];
   snprintf(path, sizeof path, "%s/libnvrtc.so.13", p.first.path);
@@ -177,7 +177,7 @@ static void drivers(void **state) {
   places_close(&p);
 }
 
-/* PTX, which the driver compiles itself, must not be newer than the driver. */
+/* The driver compiles PTX, so the PTX version must not be newer than the driver. */
 static void ptx(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -195,7 +195,7 @@ static void ptx(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Only it is tried, however good the others are. */
+/* Only the named NVRTC is tried, even if others work. */
 static void named(void **state) {
   (void)state;
   places p;
@@ -234,7 +234,8 @@ static void named(void **state) {
   places_close(&p);
 }
 
-/* The message lists what was tried and why each failed; it ends early if some NVRTC of this machine works. */
+/* The message lists all candidates with the reasons of failure. Ends early if an NVRTC of this machine
+ * works. */
 static void all_of_no_use(void **state) {
   (void)state;
   places p;

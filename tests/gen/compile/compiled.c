@@ -38,8 +38,7 @@ luattn_image *compile(const luattn_spec *spec, const luattn_target *target, luat
   luattn_image *image = NULL;
   luattn_error err;
   if (luattn_compile(spec, target, &image, report, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  assert_int_equal(err.status, LUATTN_OK); /* without errors of earlier attempts; a warning of the cache may
-                                            * remain */
+  assert_int_equal(err.status, LUATTN_OK); /* no errors of earlier attempts; a cache warning may remain */
   if (strncmp(err.message, "cache: ", 7) != 0) assert_string_equal(err.message, "");
   return image;
 }

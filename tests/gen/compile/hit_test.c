@@ -1,6 +1,6 @@
-/* hit_test.c: a cached image is used without planning, lowering or printing anything (the linker redirects
- * the library's calls here), and its report is the one of its compilation. An image of another spec, target
- * or build is not used. */
+/* hit_test.c: tests that a cached image is used without planning, lowering or emitting (the linker redirects
+ * the library's calls here), and that its report is the one of its compilation. An image of another spec,
+ * target or build is not used. */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static void same_report(const luattn_compile_report *a, const luattn_compile_rep
   assert_int_equal(a->every_length, b->every_length);
 }
 
-/* Compiled once and read twice. */
+/* Compiles once and reads the image twice. */
 static void hits(const luattn_spec *spec, const luattn_target *target) {
   luattn_compile_report first, again;
   planned = lowered_specs = printed = 0;
@@ -74,7 +74,7 @@ static void test_hits(void **state) {
   luattn_spec_free(spec);
 }
 
-/* A hit reports ptxas's remarks, and the change of tiles, as of its compilation. */
+/* A hit reports ptxas's remarks and the change of tiles that the compilation recorded. */
 static void test_hits_of_later_tiles(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -91,7 +91,7 @@ static void test_hits_of_later_tiles(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Remembered tiles are part of the key, and their notes are in the record. */
+/* Tuned tiles are part of the key, and the tuning record has their notes. */
 static void test_hits_of_tuned_tiles(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -115,7 +115,7 @@ static void test_hits_of_tuned_tiles(void **state) {
            "tuned: 1.25 times as fast as %d x %d, %d stages, at long lengths on Fake 0: ", own.tiles.tile_m,
            own.tiles.tile_n, own.tiles.stages);
   assert_non_null(strstr(tuned.plan, line));
-  t.device = NULL; /* the plan's own image is still there */
+  t.device = NULL; /* the image with the plan's own tiles is still in the cache */
   luattn_image_free(compile(spec, &t, &tuned));
   assert_int_equal(tuned.cache_hit, 1);
   same_report(&own, &tuned);
@@ -145,7 +145,7 @@ static void test_lengths(void **state) {
   luattn_spec_free(spec);
 }
 
-/* A spec in another folder is the same one; messages name its current file. */
+/* A spec in another folder hits the same entry; messages name the current file. */
 static void test_said_of_this_run(void **state) {
   (void)state;
   char source[2048];

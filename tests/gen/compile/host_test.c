@@ -1,5 +1,5 @@
-/* host_test.c: the whole pipeline in every host: its output, results, keys and messages are the same, and the
- * host's state is unchanged. */
+/* host_test.c: runs the whole pipeline in every kind of host. Output, results, keys and messages are the
+ * same, and the host's state is unchanged. */
 #include "compiled.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "luattn/pack.h"
 #include "tests/support/hosts.h"
 
-/* Numbers that Lua reads, computes and writes, names that depend on character classes, and subnormal
+/* Has numbers that Lua reads, computes and writes, names that depend on character classes, and subnormal
  * numbers. */
 static const char FRACTIONS[] =
     "local slope = math.exp(-0.5) / 3\n"
@@ -26,7 +26,7 @@ static const char FRACTIONS[] =
     "  end,\n"
     "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx and ids[kv_idx] * 0.5 < 20.5 end,\n"
     "}\n";
-/* Nested as deeply as a spec may be: recursion over it is as deep. */
+/* Nested as deeply as a spec may be, for the deepest recursion. */
 static const char DEEP[] =
     "return attention {\n"
     "  scalars = { a = 0.5 },\n"
@@ -51,7 +51,7 @@ enum { Q, K, V, DOUT, NUM_GIVEN, O = NUM_GIVEN, DQ, DK, DV, NUM_TENSORS };
 
 typedef struct record {
   const char *folder;
-  bool first; /* fills the cache */
+  bool first; /* this record fills the cache */
   luattn_error err;
   char text[16384];
   size_t size;
@@ -88,7 +88,7 @@ static luattn_status ended(record *r, const char *what, luattn_status status) {
   return status;
 }
 
-/* The status of a call of luattn whose last argument is `&r->err`. */
+/* Calls a luattn function whose last argument is `&r->err`, and returns its status. */
 #define CALL(function, ...) (start(), ended(r, #function, function(__VA_ARGS__, &r->err)))
 
 static luattn_spec *load_in(record *r, const char *source) {
@@ -139,7 +139,7 @@ static void compile_in(record *r, const luattn_spec *spec, luattn_target *t) {
   luattn_image_free(image);
 }
 
-/* Stores tiles, reads them, and asks the questions of tuning. */
+/* Stores and reads tuned tiles, and lists candidates. */
 static void tune_in(record *r, const luattn_spec *spec, luattn_target t) {
   luattn_tiles tiles[64];
   luattn_memory_estimate estimate;
@@ -230,7 +230,7 @@ static void cpu_in(record *r, const luattn_spec *spec) {
   if (CALL(luattn_mask_tiles, spec, &args, 0, 1, 16, 16, classes) == LUATTN_OK)
     note(r, "classes", classes, sizeof classes);
   if (CALL(luattn_mask_count, spec, &args, &kept) == LUATTN_OK) note(r, "kept", &kept, sizeof kept);
-  args.scale = 0x1p-1030; /* no number of float32 */
+  args.scale = 0x1p-1030; /* not representable in float32 */
   (void)CALL(luattn_cpu_forward_in, spec, &args, LUATTN_F32);
   args.scale = -1.5;
   (void)CALL(luattn_cpu_forward, spec, &args);
@@ -296,7 +296,7 @@ static void deep_pipeline(void *data) {
   }
 }
 
-/* NVRTC itself, which takes 125 KB of stack for a small kernel. */
+/* Compiles with the real NVRTC, which takes 125 KB of stack for a small kernel. */
 static void real_compiler(void *data) {
   record *r = data;
   luattn_spec *spec = load_in(r, FRACTIONS);
@@ -357,7 +357,7 @@ static void test_deep(void **state) {
   in_hosts(deep_pipeline, HOST_COMMA);
 }
 
-static void test_real_compiler(void **state) { /* without one, its error */
+static void test_real_compiler(void **state) { /* without NVRTC, compares the error */
   (void)state;
   in_hosts(real_compiler, HOST_SMALL);
 }

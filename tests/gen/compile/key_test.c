@@ -1,4 +1,5 @@
-/* The cache key of a kernel: whatever can change the cubin changes it, and nothing else does. */
+/* key_test.c: tests that the cache key changes with everything that can change the cubin, and with nothing
+ * else. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,13 +53,13 @@ static void test_targets(void **state) {
       if (same(key[i], key[j])) fail_msg("targets %d and %d have one key", i, j);
     }
   }
-  /* Not part of the key: where the cache is, a default spelt out. */
+  /* The key does not depend on the cache folder, nor on whether a default is explicit. */
   luattn_target same_again = target_new();
   folder dir = folder_new();
   same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL,
   same_again.head_dim_v = same_again.head_dim;
   assert_true(same(key_of(spec, &same_again), key[0]));
-  t[1].deterministic = 1; /* forward always is */
+  t[1].deterministic = 1; /* forward is always deterministic */
   assert_true(same(key_of(spec, &t[1]), key[1]));
   folder_remove(&dir);
   assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0);
@@ -76,7 +77,7 @@ static void test_packed(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Replaces the first `from` in SPEC. */
+/* Returns SPEC with the first `from` replaced. */
 static const char *with(const char *from, const char *to, char out[1024]) {
   const char *at = strstr(SPEC, from);
   assert_non_null(at);
@@ -102,7 +103,7 @@ static void test_specs(void **state) {
       if (same(key[i], key[j])) fail_msg("changes %d and %d give one key", i, j);
     }
   }
-  /* The same kernel, written differently in the same lines. */
+  /* The same kernel from a different spelling, with unchanged line numbers. */
   assert_true(same(key_of_text(with("local W = 48", "local W = 40 + 8 -- keys", source)), key[0]));
 }
 
@@ -159,12 +160,12 @@ static void flip_declarations(compilation *c, hash128 want) {
   }
   FLIP(t->online.lse, "lse", 0);
   const char *file = t->file;
-  t->file = "elsewhere/other.lua"; /* as texts have it */
+  t->file = "elsewhere/other.lua"; /* the emitted text names the file */
   must_count(c, want, "the file", 0);
   t->file = file;
 }
 
-/* x[..] is told apart by its channel, which no root leads to. */
+/* The key includes the channel of x[..], which is not reachable from any root. */
 static void test_channels(void **state) {
   (void)state;
   static const char *const by[] = {"d + 1", "d + 2", "d + 3"};
@@ -216,8 +217,9 @@ static void append(const folder *dir, const char *name, const char *what) {
   fclose(f);
 }
 
-/* A copy gives the key of the embedded ones; one more byte in any file gives another, because it is not yet
- * known which of them are compiled; a missing file is named. */
+/* A copy of the templates gives the key of the embedded ones. One more byte in any file gives another key,
+ * because the key is computed before it is known which files are compiled. The error for a missing file names
+ * the file. */
 static void test_templates(void **state) {
   (void)state;
   static const char *const edited[] = {"arch/types.cuh", "simt/tile_products.cuh", "entry/bwd_simt.cu",

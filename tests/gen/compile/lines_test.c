@@ -1,10 +1,11 @@
-/* Staged bias rows of a backward kernel: when a compilation drops them, and that reports of an image say
- * so. */
+/* lines_test.c: staged bias rows of a backward kernel. Tests when a compilation drops them, and that reports
+ * of the image say so. */
 #include <string.h>
 
 #include "compiled.h"
 
-/* The report of a cached image, and its source, are those of its compilation. */
+/* Expects bias rows to be staged or not. A cached image's report and source must agree with its
+ * compilation. */
 static void expect_lines(const luattn_spec *spec, const luattn_target *target, bool has) {
   luattn_compile_report report;
   luattn_error err;
@@ -40,11 +41,11 @@ static void test_lines(void **state) {
     bool keeps_lines;
   } cases[] = {
       {"exhaust has_bias_row = true", false},
-      {"spill 420 100 has_bias_row = true", false}, /* too many */
-      {"spill 300 100 has_bias_row = true", false}, /* not too many, but more than staging is worth */
+      {"spill 420 100 has_bias_row = true", false}, /* spills too much */
+      {"spill 300 100 has_bias_row = true", false}, /* acceptable, but costs more than staging saves */
       {"spill 300 280 has_bias_row = true", false},
-      {"spill 300 600 has_bias_row = true", true}, /* which would be too many without them */
-      {"spill 300 -1 has_bias_row = true", true},  /* which does not compile without them */
+      {"spill 300 600 has_bias_row = true", true}, /* without staging, spills too much */
+      {"spill 300 -1 has_bias_row = true", true},  /* without staging, does not compile */
       {"spill 230 0 has_bias_row = true", true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

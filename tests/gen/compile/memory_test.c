@@ -1,6 +1,6 @@
-/* Every allocation on the way from a spec's text to an image fails once, and so do those of the CPU path: the
- * allocator's and malloc's own (the linker redirects the library's calls of malloc, calloc and realloc here).
- * Each time the result is LUATTN_NO_MEMORY, and nothing is leaked. */
+/* memory_test.c: fails each allocation between a spec's text and an image once, and each allocation of the
+ * CPU path: the allocator's and malloc's own (the linker redirects the library's calls of malloc, calloc and
+ * realloc here). Every time the result must be LUATTN_NO_MEMORY, without a leak. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +19,10 @@ void *__wrap_realloc(void *ptr, size_t size);
 
 static int skip_n = 0;
 static struct budget {
-  bool armed;        /* only within the calls under test */
-  atomic_long count; /* by two threads */
+  bool armed;        /* true only within the calls under test */
+  atomic_long count; /* shared by two threads */
   long fail_at;
-  size_t held; /* bytes of the allocator */
+  size_t held; /* bytes allocated by the allocator */
 } budget;
 
 static bool refused(void) {
@@ -35,7 +35,8 @@ void *__wrap_malloc(size_t size) { return refused() ? NULL : __real_malloc(size)
 void *__wrap_calloc(size_t count, size_t size) { return refused() ? NULL : __real_calloc(count, size); }
 void *__wrap_realloc(void *ptr, size_t size) { return refused() ? NULL : __real_realloc(ptr, size); }
 
-/* An arena asks its allocator for large chunks, so allocations from it are refused one by one here. */
+/* An arena gets large chunks from its allocator, so these wrappers refuse single allocations from the
+ * arena. */
 void *__real_arena_new(arena *a, size_t size);
 void *__real_arena_array(arena *a, size_t count, size_t size);
 char *__real_arena_copy(arena *a, const char *s, size_t n);
@@ -95,8 +96,8 @@ static luattn_status run(work_function work, void *data, long fail_at, luattn_er
   return status;
 }
 
-/* Fails each allocation in turn. `may_recover`: a failure may be survived, as by Lua, which collects garbage
- * and retries. */
+/* Fails each allocation in turn. `may_recover`: the call may survive a failure, as Lua does, which collects
+ * garbage and retries. */
 static void fail_each(const char *what, work_function work, void *data, bool may_recover) {
   luattn_error err;
   for (int i = 0; i < 2; i++) { /* the first run may fill a cache */
@@ -121,7 +122,7 @@ static void fail_each(const char *what, work_function work, void *data, bool may
   assert_true(failed > 0 && (may_recover || failed == total));
 }
 
-/* Modified tensors, a custom online function with a saved row number, a mask without closed form. */
+/* A spec with modified tensors, an online function that saves a row value, and a mask without closed form. */
 static const char OTHER[] =
     "return attention {\n"
     "  name = 'other',\n"
@@ -209,8 +210,8 @@ static void test_compile_with_cache(void **state) {
   }
 }
 
-/* Other tiles are tried while a plan spills. If those run out of memory, the spilling ones must not be
- * kept. */
+/* The compiler tries other tiles while a plan spills. If it runs out of memory then, it must not keep the
+ * plan that spills. */
 static void test_compile_that_spills(void **state) {
   (void)state;
   compile_work w = {.target = target_new()};
@@ -220,7 +221,7 @@ static void test_compile_that_spills(void **state) {
   fake_mode(NULL);
 }
 
-/* With a record that is used, one that is stale, and while one is stored. */
+/* Covers a tuning record that is used, a stale one, and the storing of one. */
 static luattn_status store_tuned(void *data, luattn_error *err) {
   const compile_work *w = data;
   return luattn_tuned_store(w->spec, &w->target, 2, NULL, 0, err);

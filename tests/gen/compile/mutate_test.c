@@ -1,5 +1,5 @@
-/* Spec texts with random damage, 2000 of them: each gives an error with a location, or a kernel, never a
- * crash. */
+/* mutate_test.c: compiles 2000 spec texts with random damage. Each gives an error with a location, or a
+ * kernel, but never a crash. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static size_t word_at(const source *s, size_t at, size_t *length) {
   return at;
 }
 
-/* Cuts `gone` bytes at `at` and inserts `n` others. */
+/* Replaces `gone` bytes at `at` with `n` others. */
 static void splice(source *s, size_t at, size_t gone, const char *put, size_t n) {
   char copy[64];
   if (n > sizeof copy || gone > s->size - at || s->size - gone + n > MOST_BYTES) return;
@@ -143,7 +143,7 @@ static void test_damaged_specs(void **state) {
     luattn_spec_free(spec);
   }
   print_message("%d of 2000 are specs, %d of them kernels\n", loaded, compiled);
-  assert_true(loaded > 100 && loaded < 1900 && compiled > 100); /* damage in comments is none */
+  assert_true(loaded > 100 && loaded < 1900 && compiled > 100); /* damage in comments has no effect */
 }
 
 int main(void) {

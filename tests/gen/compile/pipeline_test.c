@@ -1,4 +1,5 @@
-/* luattn_compile as a whole: NVRTC's failures, many processes and threads, a full disk, spilling plans. */
+/* pipeline_test.c: tests luattn_compile with NVRTC failures, many processes and threads, a full disk, and
+ * plans that spill. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,8 +42,8 @@ static void test_nvrtc_fails(void **state) {
                  "': is version 11.8, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)");
 }
 
-/* A source that NVRTC refused is kept for people, and removed with the cache. It does not disturb a later
- * compilation that works. */
+/* A source that NVRTC refused is kept for inspection, and removed with the cache. A later compilation that
+ * works is not affected. */
 static void test_refused_source_is_kept(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -73,8 +74,8 @@ static void test_refused_source_is_kept(void **state) {
   folder_remove(&dir);
 }
 
-/* A plan that spills yields to others; if all spill, the one that spills least is kept and says so. Forced
- * tiles stay. */
+/* If a plan spills, others are tried. If all spill, the plan with the least spilling is kept and reports it.
+ * Forced tiles stay. */
 static void test_spills(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -126,8 +127,8 @@ static long compilations(const luattn_target *target, const char *mode) {
   return count;
 }
 
-/* However many tiles the table has, two are compiled, and none that would spill alike; more only if there is
- * no code otherwise. */
+/* For any number of tiles in the table, at most two are compiled, and no plan that would spill as much as the
+ * first. More are compiled only if none gives code. */
 static void test_two_compilations(void **state) {
   (void)state;
   luattn_target target = target_new();
@@ -141,8 +142,8 @@ static void test_two_compilations(void **state) {
   assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
 }
 
-/* What would take NVRTC too long is refused before it is asked, by the line that costs most, unless the
- * environment says otherwise. */
+/* A compilation that would take NVRTC too long is refused before NVRTC starts. The error names the most
+ * expensive line. An environment variable lifts the limit. */
 static void test_budget(void **state) {
   (void)state;
   static const char source[] =
@@ -180,7 +181,7 @@ static void test_budget(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The same for a plan for which ptxas runs out of registers; if it does for all, the error says so. */
+/* If ptxas runs out of registers for a plan, others are tried; if it does for all, the error says so. */
 static void test_exhausted(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC);
@@ -197,7 +198,7 @@ static void test_exhausted(void **state) {
   assert_int_equal(image_get_manifest(image)->family, LUATTN_SM90);
   assert_non_null(strstr(report.plan, "a later choice: those before have too few registers"));
   luattn_image_free(image);
-  fake_mode("exhaust stages = 3;"); /* all choices of the first family for this head dim */
+  fake_mode("exhaust stages = 3;"); /* all tiles of the first family for this head dim */
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.tiles.stages != 3);
   fake_mode("memory"); /* unrelated to registers */
@@ -217,7 +218,7 @@ static void test_exhausted(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Specs for which later tiles are known to be better get them at once. */
+/* For some specs later tiles are known to be better, and are chosen first. */
 static void test_crowded(void **state) {
   (void)state;
   static const struct {
@@ -256,7 +257,7 @@ static void test_crowded(void **state) {
   }
 }
 
-/* The main kernel and the others, where there are some, in two codes; or, for tools, in one. */
+/* An image has the main kernel and the other kernels, if any, in two codes, or for tools in one. */
 static void test_parts(void **state) {
   (void)state;
   luattn_spec *spec = load(SPEC), *full = load("return attention { name = 'full' }");
@@ -299,7 +300,7 @@ static void test_order_of_parts(void **state) {
   luattn_spec_free(spec);
 }
 
-/* An error in only the other kernels is reported as if it were in all. */
+/* An error in the second program is reported like an error in the only program. */
 static void test_second_part(void **state) {
   (void)state;
   static const struct {
@@ -337,7 +338,7 @@ static void test_second_part(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The runtime learns of an input to whose gradient each score adds at one place. */
+/* The image marks inputs for which each score adds to a single element of the gradient. */
 static void test_pairs(void **state) {
   (void)state;
   static const struct {
@@ -369,7 +370,7 @@ static void test_pairs(void **state) {
     }
 }
 
-/* The runtime learns of a mask if the kernel has one: not if it simplifies to true. */
+/* The image is marked as masked, unless the mask simplifies to true. */
 static void test_mask(void **state) {
   (void)state;
   static const struct {
@@ -418,7 +419,7 @@ static void test_report(void **state) {
   folder_remove(&dir);
 }
 
-/* Children, forked before anything was compiled, that start at once. */
+/* Forks children before any compilation, and starts them at the same time. */
 static void test_processes(void **state) {
   (void)state;
   enum { PROCESSES = 8, ROUNDS = 5 };
@@ -452,7 +453,7 @@ static void test_processes(void **state) {
     luattn_compile_report report;
     luattn_image *image = compile(spec, &target, &report);
     assert_true(report.cache_hit && same_image(image, want));
-    assert_int_equal(folder_count(&dir, "*"), 1); /* one entry, nothing half written */
+    assert_int_equal(folder_count(&dir, "*"), 1); /* a single entry, no partial files */
     luattn_image_free(image);
     folder_remove(&dir);
   }
@@ -460,8 +461,8 @@ static void test_processes(void **state) {
   luattn_spec_free(spec);
 }
 
-/* No file may grow beyond 100 bytes: compiling works, says that the image was not kept, and leaves nothing.
- */
+/* No file may grow beyond 100 bytes. Compiling works, reports that the image was not stored, and leaves no
+ * files. */
 static void test_full_disk(void **state) {
   (void)state;
   folder dir = folder_new();
@@ -481,7 +482,7 @@ static void test_full_disk(void **state) {
       _exit(3);
     if (strstr(report.plan, "cannot write it: File too large; the kernel works but is not kept") == NULL)
       _exit(4);
-    fake_mode("fail"); /* nor does the refused source fit */
+    fake_mode("fail"); /* the refused source does not fit either */
     luattn_error err;
     target.head_dim = 32;
     if (luattn_compile(spec, &target, &image, NULL, &err) != LUATTN_COMPILE) _exit(5);
@@ -513,7 +514,7 @@ static void *run_job(void *data) {
   return NULL;
 }
 
-/* One spec, eight targets at once, each as if alone; into one cache. */
+/* Compiles one spec for eight targets at once into one cache. Each image is as if compiled alone. */
 static void test_threads(void **state) {
   (void)state;
   enum { THREADS = 8 };
@@ -550,7 +551,7 @@ static void test_threads(void **state) {
   folder_remove(&dir);
 }
 
-/* The runtime's blocks of statistics match the kernels' lookups: a block for each tile of the walk. */
+/* The block sizes of statistics match the kernels' lookups: one block per tile. */
 static void test_stat_blocks(void **state) {
   (void)state;
   static const struct {
@@ -583,7 +584,7 @@ static void test_stat_blocks(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Which NVVM passes are disabled for each kernel: an image without the option is another one. */
+/* Checks which NVVM passes are disabled for each kernel. The option is part of the image's key. */
 static void test_passes_left_out(void **state) {
   (void)state;
   static const char

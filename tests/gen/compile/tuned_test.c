@@ -1,4 +1,5 @@
-/* tuned_test.c: candidates, and tuning records: used where they were measured, and nowhere else. */
+/* tuned_test.c: tests tuning candidates, and that tuning records are used only for the target that was
+ * measured. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static int close_all(void **state) {
   return 0;
 }
 
-/* bf16 forward for sm_90 on a device, at long lengths. */
+/* Returns a target for a bf16 forward pass on sm_90, with a device and long lengths. */
 static luattn_target target_here(void) {
   luattn_target t = target_new();
   t.pass = LUATTN_FORWARD;
@@ -97,7 +98,7 @@ static void test_candidates(void **state) {
         }
 }
 
-/* Stages and threads are part of the source too, and so of the key. */
+/* Stages and threads are part of the source, and so of the key. */
 static void test_candidates_have_their_own_keys(void **state) {
   (void)state;
   luattn_target t = target_here();
@@ -151,9 +152,9 @@ static void test_refusals(void **state) {
       "tiles";
   fake_mode("serialise");
   refused(&t, LUATTN_UNSUPPORTED, serialised);
-  fake_mode("exhaust stages = 2;"); /* there is no code then */
+  fake_mode("exhaust stages = 2;"); /* compiling fails */
   refused(&t, LUATTN_UNSUPPORTED, serialised);
-  assert_int_equal(folder_count(&dir, "*.lai"), 0); /* what is refused is not kept */
+  assert_int_equal(folder_count(&dir, "*.lai"), 0); /* a refused compilation is not stored */
   fake_mode(NULL);
   t.lengths = (luattn_lengths)2;
   refused(&t, LUATTN_INVALID, "target: lengths: 2 is neither LUATTN_LONG nor LUATTN_SHORT");
@@ -212,10 +213,10 @@ static void test_used_where_it_was_measured(void **state) {
   assert_true(r.every_length && !is_tuned(&r));
   luattn_target picked = t;
   picked.tiles = &other;
-  report_of(spec, &picked); /* measured, so compiled */
+  report_of(spec, &picked); /* compiled for the measurement */
   store(&t, &other, path);
   r = report_of(spec, &t);
-  assert_true(r.cache_hit); /* and not compiled again */
+  assert_true(r.cache_hit); /* not compiled again */
   assert_true(plan_same_tiles(&r.tiles, &other));
   assert_false(r.every_length);
   snprintf(want, sizeof want,
@@ -251,16 +252,16 @@ static void test_used_where_it_was_measured(void **state) {
   assert_false(is_tuned(&r));
   luattn_spec_free(twin);
 
-  store(&elsewhere[2], &other, path); /* now both classes have the same record */
+  store(&elsewhere[2], &other, path); /* now both classes of lengths have the same record */
   r = report_of(spec, &t);
   assert_true(is_tuned(&r) && r.every_length);
-  store(&t, NULL, path); /* forgets */
+  store(&t, NULL, path); /* removes the record */
   r = report_of(spec, &t);
   assert_true(!is_tuned(&r) && !r.every_length);
-  store(&t, NULL, path); /* forgetting nothing is fine */
+  store(&t, NULL, path); /* removing a missing record is no error */
 }
 
-/* Wanted gradients that the spec has are part of the key; others are not. */
+/* Requested gradients are part of the key if the spec has them. */
 static void test_wants(void **state) {
   (void)state;
   luattn_spec *causal = load("return attention { block_mask = function(b, h, q, kv) return kv <= q end }");
@@ -306,7 +307,7 @@ static void test_stale(void **state) {
   not_used(&t, path, why);
   unsetenv("LUATTN_TEMPLATE_DIR");
   folder_remove(&copy);
-  assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0); /* profiling needs the real kernels */
+  assert_int_equal(setenv("LUATTN_LINEINFO", "1", 1), 0); /* profiling uses the tuned kernels */
   const luattn_compile_report r = report_of(spec, &t);
   assert_true(is_tuned(&r));
   unsetenv("LUATTN_LINEINFO");
@@ -354,7 +355,7 @@ static void test_damaged(void **state) {
   luattn_target short_ones = t;
   short_ones.lengths = LUATTN_SHORT;
   store(&short_ones, &other, aside);
-  write_file(aside, text, size); /* a sound record, but of long lengths */
+  write_file(aside, text, size); /* a valid record, but for long lengths */
   not_used(&short_ones, aside, "is damaged");
   snprintf(aside, sizeof aside, "%s/aside", dir.path);
   assert_int_equal(rename(path, aside), 0);

@@ -1,4 +1,4 @@
-/* Every check of the CPU path's arguments, by its message. */
+/* args_test.c: triggers every check of the CPU path's arguments and compares its message. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #define NO_LSE "return attention { name = 'plain', online_func = sigmoid_attention }"
 #define SAVES "return attention { name = 'plain', online_func = online_retention }"
 
-/* A valid call, for each case to break. */
+/* A valid call, which each case spoils. */
 typedef struct fixture {
   call c;
   tensor slopes, ids, flag, fixed, slopes_grad, fixed_grad, scalar_grads;
@@ -88,7 +88,7 @@ static void q_headless(fixture *f) { f->c.q.shape[1] = 0; }
 static void k_headless(fixture *f) { f->c.k.shape[1] = 0; }
 static void q_negative(fixture *f) { f->c.q.shape[2] = -1; }
 static void q_too_long(fixture *f) { f->c.q.shape[2] = INT64_C(1) << 31; }
-static void q_endless(fixture *f) { /* one element, repeated without end: its strides are 0 */
+static void q_endless(fixture *f) { /* one element, broadcast with strides of 0 */
   for (int i = 0; i < 3; i++) f->c.q.shape[i] = INT32_MAX, f->c.q.stride[i] = 0;
 }
 static void q_flat(fixture *f) { f->c.q.shape[3] = f->c.k.shape[3] = 0; }
@@ -123,7 +123,7 @@ static void input_unknown(fixture *f) {
 static void input_escape(fixture *f) {
   f->inputs[4] = (luattn_input){"a\x1b[31m\n-\x7f", NULL, NULL}, f->c.args.num_inputs = 5;
 }
-static void input_long(fixture *f) { /* a letter of two bytes lies across the end */
+static void input_long(fixture *f) { /* a two-byte UTF-8 character crosses the size limit */
   f->inputs[4] =
       (luattn_input){"0123456789012345678901234567890123456789012345678901234567890123\xc3\xa4" + 1, NULL,
                      NULL},
@@ -311,7 +311,7 @@ static const argument_case cases[] = {
     {skip_unknown, SPEC, false, "cpu: skip: is 9, expected a luattn_skip, 0 to 2"},
 };
 
-/* Up to addresses, which differ from run to run. */
+/* Compares messages except for addresses, which differ between runs. */
 static bool is_message(const char *expected, const char *got) {
   const size_t n = strlen(expected);
   const bool has_address = n > 2 && strcmp(expected + n - 2, "0x") == 0;
@@ -328,7 +328,7 @@ static void test_messages(void **state) {
     fixture f;
     fixture_new(&f, spec, strcmp(t->source, SPEC) == 0);
     if (luattn_cpu_forward(spec, &f.c.args, &err) != LUATTN_OK)
-      fail_msg("%s", err.message); /* correct so far */
+      fail_msg("%s", err.message); /* the call is valid before a mistake */
     t->spoil(&f);
     const luattn_status status =
         t->backward ? luattn_cpu_backward(spec, &f.c.args, &err) : luattn_cpu_forward(spec, &f.c.args, &err);
@@ -343,7 +343,7 @@ static void test_messages(void **state) {
   assert_int_equal(wrong, 0);
 }
 
-/* The CPU path computes one sequence after another: it refuses a batch of packed ones. */
+/* luattn_cpu_forward and _backward refuse packed arguments. */
 static void test_packed(void **state) {
   (void)state;
   static int32_t cu[] = {0, 3};
@@ -371,8 +371,8 @@ static void test_packed(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Everything that a case breaks is valid before; both bool types of DLPack are read; a size of 1 stands for
- * every batch or head. */
+/* Everything that a case spoils is valid before. Both bool types of DLPack are read. A size of 1 broadcasts
+ * over batch entries or heads. */
 static void test_right(void **state) {
   (void)state;
   luattn_spec *spec = load_text(SPEC);
@@ -391,7 +391,7 @@ static void test_right(void **state) {
   luattn_spec_free(spec);
 }
 
-/* In a type for which kernels compute in float32, a scale must fit that; in double the range is larger. */
+/* If kernels compute in float32 for a type, a scale must fit float32. In double the range is larger. */
 static void test_scale_of_types(void **state) {
   (void)state;
   luattn_spec *spec = load_text(NO_LSE);
@@ -408,7 +408,7 @@ static void test_scale_of_types(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The same for a scalar, and its default if none is given. */
+/* Checks the same range for a scalar, and for its default if no value is given. */
 static void test_scalars_of_types(void **state) {
   (void)state;
   static const char *const defaults[] = {"30.0", "1e200"};
@@ -438,7 +438,7 @@ static void test_scalars_of_types(void **state) {
     assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
     f.c.args.scalars = &beyond;
     f.c.q.t.dtype =
-        F32; /* kernels of this type refuse it, and so does the CPU path; the data do not matter */
+        F32; /* refused like kernels of this type do; the data do not matter */
     assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
     assert_non_null(strstr(err.message, "cpu: scalar 'cap': is 1e+39"));
     f.c.q.t.dtype = F64;
@@ -451,8 +451,8 @@ static void test_scalars_of_types(void **state) {
   }
 }
 
-/* Tensors that the pass or the spec does not use may hold anything; a smaller struct of an earlier version is
- * accepted. */
+/* Tensors that the pass or the spec does not use may have any value; a smaller struct of an earlier version
+ * is accepted. */
 static void test_passed_over(void **state) {
   (void)state;
   luattn_spec *spec = load_text("return attention { name = 'plain' }");

@@ -1,4 +1,5 @@
-/* Tile classes and counts against every element, by predicates written in C next to those in Lua. */
+/* mask_test.c: compares tile classes and counts with every element, using C versions of the Lua
+ * predicates. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static bool document(const place *p, int b, int h, int q, int kv) {
 typedef struct mask_case {
   const char *text;
   keep_function keep;
-  bool exact; /* no partial tile could be empty or full */
+  bool exact; /* no partial tile may be empty or full */
 } mask_case;
 
 #define HEAD "return attention { block_mask = function(b, h, q_idx, kv_idx) return "
@@ -114,7 +115,7 @@ static void test_classes(void **state) {
     luattn_spec *spec = load_text(cases[i].text);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
       const bool reads_ids = cases[i].keep == document;
-      if (reads_ids && lengths[l][0] != lengths[l][1]) continue; /* ids stand for q and kv */
+      if (reads_ids && lengths[l][0] != lengths[l][1]) continue; /* ids serve for both q and kv */
       const int size[] = {2, 2, 1, lengths[l][0], lengths[l][1], 4, 4};
       tensor ids;
       call c;
@@ -136,7 +137,7 @@ static void test_classes(void **state) {
   }
 }
 
-/* Inputs that only score_mod reads may be missing; those of the mask may not. */
+/* Inputs that only score_mod reads may be missing; the mask's inputs may not. */
 static void test_inputs(void **state) {
   (void)state;
   const int size[] = {1, 1, 1, 20, 20, 4, 4};
@@ -196,7 +197,7 @@ static void test_inputs(void **state) {
   luattn_spec_free(spec);
 }
 
-/* NaN compares as false, so its negation keeps: no interval of numbers may hide that. */
+/* A comparison with NaN is false, so its negation keeps the pair. Interval bounds must account for that. */
 static void test_nan(void **state) {
   (void)state;
   static const char *const masks[] = {"bias[kv_idx] <= 3", "not (bias[kv_idx] > 3)", "kv_idx < cut",
@@ -218,7 +219,7 @@ static void test_nan(void **state) {
       int64_t kept = 0, counted = -1;
       tensor_new(&bias, F32, 1, (int64_t[]){40}, DENSE_NULL);
       bias.t.shape = bias.shape;
-      for (int64_t i = 0; i < 40; i++) { /* no NaN, one in four tiles, tiles of nothing else, all */
+      for (int64_t i = 0; i < 40; i++) { /* patterns: no NaN, one per two tiles, tiles of only NaN, all NaN */
         const bool nan = pattern == 1 ? i % 16 == 5 : pattern == 2 ? i / 8 % 2 == 0 : pattern == 3;
         tensor_set(&bias, i, nan ? NAN : (double)(i % 8));
       }

@@ -1,4 +1,4 @@
-/* The CPU path against dense softmax attention written out from its formulas, and at its edges. */
+/* path_test.c: compares the CPU path with a dense softmax attention from formulas; tests edge cases. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static void dense_free(dense *d) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* One row: P = exp(S - max) / sum, O = P V, lse = max + log(sum); with dO and dlse, dP = dO V^T,
+/* Computes one row: P = exp(S - max) / sum, O = P V, lse = max + log(sum); with dO and dlse, dP = dO V^T,
  * dS = P (dP - rowsum(dO O) + dlse), dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO. */
 static void dense_row(const call *c, dense *d, int b, int h, int i, keep_function keep,
                       round_function rounded) {
@@ -117,7 +117,7 @@ static void compare(const call *c, const dense *d, double tolerance) {
 #define PLAIN "return attention { name = 'plain' }"
 #define BOTTOM_RIGHT "return attention { name = 'causal', block_mask = causal_bottom_right() }"
 
-/* Grouped heads, both ways of cross lengths, one tile and several, tile edges, one row, one column. */
+/* Grouped heads, q shorter and longer than kv, one and several tiles, tile edges, one row, one column. */
 static const int sizes[][7] = {
     {2, 4, 2, 7, 9, 5, 3},   {1, 4, 1, 64, 64, 8, 8},  {1, 2, 2, 70, 150, 4, 3},  {2, 2, 1, 140, 66, 3, 4},
     {1, 8, 2, 1, 130, 6, 6}, {1, 2, 1, 65, 1, 70, 66}, {1, 1, 1, 129, 128, 2, 1},
@@ -145,8 +145,8 @@ static void test_dense(void **state) {
   }
 }
 
-/* Every type and layout gives the results of float64 on the values as stored. o, lse and gradients in float64
- * are used in backward. */
+/* For each type and layout, compares results with float64 results on the stored values. Backward uses o, lse
+ * and gradients in float64. */
 static void test_types(void **state) {
   (void)state;
   const DLDataType types[] = {F64, F32, F16, BF16};
@@ -226,7 +226,7 @@ static void test_precision(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Backward in a small type is off by about that type's unit roundoff, neither more nor nothing. */
+/* The error of backward in a small type is about that type's unit roundoff, not more and not zero. */
 static void test_backward_precision(void **state) {
   (void)state;
   const struct {
@@ -252,8 +252,8 @@ static void test_backward_precision(void **state) {
   luattn_spec_free(spec);
 }
 
-/* The squares of what row i of head h adds to dq, dk and dv: the magnitude of dS is that of its parts, P
- * (|dP| + |dlse| + sqrt(sum (dO O)^2)). */
+/* Adds the squares of the terms of row i of head h to dq, dk and dv. The magnitude of dS is computed from the
+ * magnitudes of its terms: P (|dP| + |dlse| + sqrt(sum (dO O)^2)). */
 static void square_row(const call *c, dense *d, int b, int h, int i) {
   const int64_t qi = ((int64_t)b * c->heads + h) * c->q_len + i;
   const int64_t kv0 = ((int64_t)b * c->heads_kv + h / (c->heads / c->heads_kv)) * c->kv_len;
@@ -281,7 +281,8 @@ static void roots(double *x, int64_t n, double factor) {
   for (int64_t i = 0; i < n; i++) x[i] = factor * sqrt(x[i]);
 }
 
-/* The effect of independent roundings on dq, dk and dv, by the definition; keys are doubled by their mod. */
+/* Checks the noise of dq, dk and dv (the effect of independent roundings) by its definition; key_mod doubles
+ * keys. */
 static void test_noise(void **state) {
   (void)state;
   luattn_spec *spec = load_text(
@@ -357,8 +358,8 @@ static void test_empty_rows(void **state) {
   }
 }
 
-/* No key, no query, no batch: the outputs that exist are written, and NULL data is valid for a tensor without
- * elements. */
+/* Without keys, queries or batch entries, the outputs that exist are written, and NULL data is valid for a
+ * tensor without elements. */
 static void test_no_elements(void **state) {
   (void)state;
   const int none[][7] = {
@@ -385,9 +386,9 @@ static void test_no_elements(void **state) {
   }
 }
 
-/* Without a key every gather from an input along kv gives 0, and its gradient has no element to add to: the
- * index on its other axis must not reach one of another input. An infinite q would make the product with a
- * gradient of 0 a NaN. */
+/* Without keys every gather from an input along kv gives 0, and its gradient has no element to add to. The
+ * index on the other axis must not address another input's element. An infinite q would turn a product with a
+ * gradient of 0 into NaN. */
 static void test_gradient_of_nothing(void **state) {
   (void)state;
   const int64_t wide[] = {3, 2000000};
@@ -418,7 +419,7 @@ static void test_gradient_of_nothing(void **state) {
   }
 }
 
-/* Outputs that are NULL, or have a NULL data pointer, are not computed. */
+/* Outputs that are NULL, or whose data pointer is NULL, are not computed. */
 static void test_wanted_outputs(void **state) {
   (void)state;
   luattn_spec *spec = load_text(BOTTOM_RIGHT);

@@ -1,5 +1,5 @@
-/* rotary_test.c: x[..] in input mods on the CPU path: rotary embedding against products of complex numbers, forward and
- * backward; which channels are refused; what head_dim is. */
+/* rotary_test.c: x[..] in input mods on the CPU path. Compares rotary embedding, forward and backward, with
+ * complex products; tests which channels are refused, and the value of head_dim. */
 #include "tests/support/cpu_call.h"
 
 #include <complex.h>
@@ -31,7 +31,7 @@ static void tables_new(tables *t, const rotation *r) {
   }
   uint64_t seed = 5;
   for (int64_t i = 0; i < tensor_count(&t->cosine); i++) {
-    const double angle = 6.3 * uniform(&seed), size_of = 0.5 + uniform(&seed); /* no rotation alone: any factor */
+    const double angle = 6.3 * uniform(&seed), size_of = 0.5 + uniform(&seed); /* any complex factor */
     tensor_set(&t->cosine, i, size_of * cos(angle)), tensor_set(&t->sine, i, size_of * sin(angle));
   }
   for (int i = 0; i < BATCH * KV_LEN; i++) tensor_set(&t->ids, i, (3 * i + 1) % POSITIONS);
@@ -45,7 +45,7 @@ static void tables_free(tables *t) {
   tensor_free(&t->d_cosine), tensor_free(&t->d_sine);
 }
 
-/* Where the two numbers of a pair lie, and their row of the tables. */
+/* Returns the channels of a pair, and the index of its angle in the tables. */
 static void place_of(const rotation *r, const tables *t, int b, int pos, int pair, int *first, int *second,
                      int64_t *angle) {
   *first = r->is_interleaved ? 2 * pair : pair;
@@ -54,7 +54,8 @@ static void place_of(const rotation *r, const tables *t, int b, int pos, int pai
   *angle = row * (r->channels / 2) + pair;
 }
 
-/* x of [BATCH, heads, len, dim] times the tables' complex numbers, or their conjugates, in place. */
+/* Multiplies x, [BATCH, heads, len, dim], by the tables' complex numbers, or by their conjugates if `back`,
+ * in place. */
 static void turn(const rotation *r, const tables *t, tensor *x, int heads, int len, bool back) {
   for (int b = 0; b < BATCH; b++)
     for (int h = 0; h < heads; h++)
@@ -71,7 +72,7 @@ static void turn(const rotation *r, const tables *t, tensor *x, int heads, int l
         }
 }
 
-/* Adds to the gradients of the tables what comes from x and from the gradient of x turned. */
+/* Adds the tables' gradients for x, whose rotated version has gradient g. */
 static void add_angles(const rotation *r, const tables *t, const tensor *x, const tensor *g, int heads, int len,
                        double *d_cosine, double *d_sine) {
   for (int b = 0; b < BATCH; b++)
@@ -139,8 +140,8 @@ static void test_rotary(void **state) {
   (void)state;
   static const rotation all[] = {
       {"rotary", "", false, false, 8, 8},
-      {"rotary", ", { positions = 'ids' }", false, true, 70, 70}, /* more than a block of lanes */
-      {"rotary", ", { channels = 6 }", false, false, 11, 6},      /* of an odd number in all */
+      {"rotary", ", { positions = 'ids' }", false, true, 70, 70}, /* longer than a block of lanes */
+      {"rotary", ", { channels = 6 }", false, false, 11, 6},      /* an odd head dim */
       {"rotary_interleaved", "", true, false, 10, 10},
       {"rotary_interleaved", ", { channels = 4, positions = 'ids' }", true, true, 9, 4},
   };
@@ -157,7 +158,7 @@ static luattn_status emit_stage(const luattn_spec *spec, int dim, luattn_error *
   return status;
 }
 
-/* By the CPU path and for kernels alike. NULL: nothing is. */
+/* Expects the same message from the CPU path and from emit. NULL: no error. */
 static void expect_channels(const char *mod, int dim, const char *message) {
   char source[512], want[512];
   snprintf(source, sizeof source, "return attention { %s }", mod);
@@ -166,7 +167,7 @@ static void expect_channels(const char *mod, int dim, const char *message) {
   luattn_error err[2] = {{.message = ""}, {.message = ""}};
   call c;
   call_new(&c, spec, (int[]){1, 1, 1, 2, 2, dim, 6}, DENSE, F64, F64);
-  const bool with_inputs = strstr(mod, "inputs") != NULL; /* which are not there */
+  const bool with_inputs = strstr(mod, "inputs") != NULL; /* the call has no inputs */
   const luattn_status status[2] = {luattn_cpu_forward(spec, &c.args, &err[0]), emit_stage(spec, dim, &err[1])};
   for (int i = with_inputs; i < 2; i++) {
     if (status[i] != (message == NULL ? LUATTN_OK : LUATTN_SPEC))
@@ -193,10 +194,10 @@ static void test_channels(void **state) {
   expect_channels(MOD("query", "return x[d - 1]"), 8, "at d = 0 is channel -1, outside of 0 .. 7");
   expect_channels(MOD("query", "return x[3]"), 8, "is channel 3 both at d = 0 and at d = 1");
   expect_channels(MOD("query", "return x[3]"), 4, "is channel 3 both at d = 0 and at d = 1");
-  /* Where it is not read, it may be anything. */
+  /* The index may have any value where x[..] is not read. */
   expect_channels(MOD("query", "return where(d < 4, x[(d + 2) % 4], x)"), 9, NULL);
   expect_channels(MOD("query", "return where(d < 5, x[(d + 2) % 4], x)"), 9, "is channel 2 both at d = 0 and at d = 4");
-  /* A row of v has a length of its own: 6. */
+  /* A row of v has 6 channels. */
   expect_channels(MOD("value", "return x[head_dim - 1 - d]"), 9, NULL);
   expect_channels(MOD("value", "return x[8 - d]"), 9, "value_mod: x[..] at d = 0 is channel 8, outside of 0 .. 5");
   expect_channels("query_mod = rotary('a', 'c'), inputs = { a = { axes = {1, 1} }, c = { axes = {1, 1} } }", 65,

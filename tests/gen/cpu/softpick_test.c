@@ -1,5 +1,5 @@
-/* softpick_test.c: two variants of an online function, against its formula: with an eps that is scaled like
- * the row, for which backward is derived, and with one that is not, which runs forward only. */
+/* softpick_test.c: compares two variants of an online function with its formula. In one, eps is scaled like
+ * the row, and backward is derived; in the other it is not, and only forward exists. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { B = 2, H = 4, HKV = 2, Q = 33, KV = 45, D = 8, DV = 5 };
 
-/* One row by the formula: e = exp(s) - 1, p = relu(e) / z, ds = exp(s) ([e > 0] dp - sign(e) delta) / z. */
+/* One row of the formula: e = exp(s) - 1, p = relu(e) / z, ds = exp(s) ([e > 0] dp - sign(e) delta) / z. */
 typedef struct row {
   int kept;
   double score[KV], prob[KV], ds[KV];
@@ -99,7 +99,7 @@ static void expect_message(luattn_status status, const luattn_error *err) {
   assert_non_null(strstr(err->message, ": write 1e-06 * exp(-rowscales.m), or backward = function("));
 }
 
-/* Forward is right; each call that needs the backward reports the term that prevents it. */
+/* Forward is correct. Each call that needs backward reports the term that prevents it. */
 static void test_eps_by_itself(void **state) {
   (void)state;
   static expected e;

@@ -1,5 +1,5 @@
-/* threads_test.c: the CPU path on several threads: the same bits for every number of threads, and their
- * number. */
+/* threads_test.c: the CPU path with several threads gives the same bits for every number of threads. Also
+ * tests the number of threads. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 #include "common/threads.h"
 #include "tests/support/cpu_call.h"
 
-/* ---- pthread_create, counted, and refused after the first `allowed` ---- */
+/* ---- a pthread_create that counts calls, and fails after the first `allowed` ---- */
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -23,7 +23,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*
   return error;
 }
 
-/* ---- a call with every kind of sum ---- */
+/* ---- a call that computes every kind of sum ---- */
 
 #define EVERY_SUM                                                                                            \
   "return attention {\n"                                                                                     \
@@ -115,7 +115,7 @@ static void run(whole_call *w, int threads) {
   if (luattn_cpu_backward(w->spec, &w->c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
 }
 
-/* Outputs are NaN before each run, so that unwritten elements show. */
+/* Compares with one thread. Outputs are NaN before each run, to reveal unwritten elements. */
 static void same_as_one_thread(whole_call *w, const char *what, const int *threads, int count) {
   tensor *out[OUTPUTS];
   void *first[OUTPUTS];
@@ -138,8 +138,8 @@ static void same_as_one_thread(whole_call *w, const char *what, const int *threa
   for (int i = 0; i < OUTPUTS; i++) free(first[i]);
 }
 
-/* One head and several, runs of many blocks, runs of many kv tiles (65 and more), rows and columns that end
- * within a tile, and rows that keep nothing. */
+/* Sizes with one head and several, runs of many blocks, runs of many kv tiles (65 and more), rows and columns
+ * that end within a tile, and rows that keep nothing. */
 static void same_bits(void **state) {
   (void)state;
   static const struct {
@@ -188,7 +188,7 @@ static void how_many(void **state) {
   assert_int_equal(threads_of(&w, 3), 3);
   setenv("LUATTN_NUM_THREADS", "", 1);
   assert_int_equal(threads_of(&w, 0), 1);
-  assert_true(threads_of(&w, THREADS_MOST) < 51); /* no more than there are units: 400 rows, eight each */
+  assert_true(threads_of(&w, THREADS_MOST) < 51); /* at most one thread per unit of eight rows, of 400 */
   close_call(&w);
   open_call(&w, PLAIN, small, F32);
   assert_int_equal(threads_of(&w, 3), 1);
@@ -196,7 +196,7 @@ static void how_many(void **state) {
   unsetenv("LUATTN_NUM_THREADS");
 }
 
-/* If the system starts no more threads, the existing ones do the work. */
+/* If the system cannot start more threads, the existing ones do the work. */
 static void fewer_than_asked(void **state) {
   (void)state;
   static const int size[7] = {1, 2, 1, 200, 200, 8, 8}, threads[] = {4};
@@ -234,7 +234,7 @@ static void refused(void **state) {
              "cpu: LUATTN_NUM_THREADS: is '%s', expected a number from 1 to 1024; set it, or unset it",
              wrong[i]);
     assert_string_equal(err.message, said);
-    w.c.args.num_threads = 1; /* goes first */
+    w.c.args.num_threads = 1; /* overrides LUATTN_NUM_THREADS */
     assert_int_equal(luattn_cpu_forward(w.spec, &w.c.args, &err), LUATTN_OK);
   }
   unsetenv("LUATTN_NUM_THREADS");

@@ -1,5 +1,5 @@
-/* ties_test.c: a parameter's gradient where a function has a kink: full on a clamp's closed interval, half at
- * a tie of two traced values, zero at the kink of relu and abs. */
+/* ties_test.c: a parameter's gradient at a kink of a function: full on a clamp's closed interval, half at a
+ * tie of two traced values, zero at the kink of relu and abs. */
 #include "tests/support/cpu_call.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { HEADS = 2 };
 
-/* The gradient of w, with all elements equal to `at`, in a spec whose score is `score`. */
+/* Computes the gradient of w in a spec whose score is `score`; all elements of w equal `at`. */
 static void gradient_at(const char *score, double at, double *dw) {
   char source[512];
   luattn_error err;
@@ -32,7 +32,7 @@ static void gradient_at(const char *score, double at, double *dw) {
   luattn_spec_free(spec);
 }
 
-/* `share` of w's gradient without the kink. */
+/* Expects the gradient of w to be `share` times the gradient without the kink. */
 static void expect_share(const char *score, double at, double share) {
   double got[HEADS], whole[HEADS];
   gradient_at(score, at, got);

@@ -1,19 +1,19 @@
-/* Conversions of half types by tables that are built one unit in the last place at a time; strides. */
+/* view_test.c: tests conversions of half types with tables of all their values, and strides. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "tests/support/cpu_call.h"
 
-/* The non-negative values of a half type in order of their code. From code 0, each step is one unit in the
- * last place, which is the same for the subnormals and the first exponent, then doubles with each exponent.
- * The value after the largest finite one, in the place of infinity, decides rounding. */
+/* The non-negative values of a half type in order of their code. From code 0, each step adds one unit in the
+ * last place, which is constant over the subnormals and the first exponent, and doubles with each later
+ * exponent. The value after the largest finite one, in place of infinity, determines rounding. */
 typedef struct half_type {
   luattn_dtype dtype;
   DLDataType dl;
-  int per_exponent; /* codes of one exponent */
+  int per_exponent; /* codes per exponent */
   double smallest;
-  int infinity; /* its code */
+  int infinity; /* the code of infinity */
   double value[0x8000];
 } half_type;
 
@@ -49,7 +49,7 @@ static uint16_t encode(const half_type *t, double x) {
   return code;
 }
 
-/* Nearest, ties to the even code, by search in the table. */
+/* Rounds x to nearest, ties to the even code, by a search in the table. */
 static uint16_t nearest(const half_type *t, double x) {
   const double y = fabs(x);
   int low = 0, high = t->infinity;
@@ -106,7 +106,7 @@ static void test_random(void **state) {
   const half_type *t = *state;
   uint64_t seed = 7;
   for (int i = 0; i < 1000000; i++) {
-    /* Exponents from below the subnormals' half to beyond overflow, and now and then any at all. */
+    /* Exponents from below half the smallest subnormal to beyond overflow; every eighth is arbitrary. */
     const int exponent = i % 8 == 0 ? (int)(uniform(&seed) * 2100) - 1074 : (int)(uniform(&seed) * 300) - 150;
     check(t, ldexp((1 + uniform(&seed)) * (uniform(&seed) < 0.5 ? -1 : 1), exponent));
   }
@@ -155,7 +155,7 @@ static void test_other_types(void **state) {
   }
 }
 
-/* Elements are where the strides say, and nowhere else. */
+/* Elements are read and written only where the strides place them. */
 static void test_strides(void **state) {
   (void)state;
   const int64_t shape[] = {2, 3, 4, 5};

@@ -60,7 +60,7 @@ static void test_golden(void **state) {
   golden(HERE "/specs", "called", "plan", &target, "");
 }
 
-/* A part that a pass or a spec lacks is a base of Spec, and nothing else of it is printed. */
+/* For a feature that the pass or the spec lacks, the generator prints only a base class of Spec. */
 static void test_absence(void **state) {
   (void)state;
   luattn_target forward = target;
@@ -81,7 +81,7 @@ static void test_absence(void **state) {
              LIST("query_mod_grad(", "Range row_"));
 }
 
-/* The folder of a spec must not reach the cache key. */
+/* The folder of a spec must not affect the cache key. */
 static void test_path_does_not_matter(void **state) {
   (void)state;
   char *a = emit_file(EXAMPLES "/causal.lua", &target, "spec"),
@@ -91,8 +91,8 @@ static void test_path_does_not_matter(void **state) {
   luattn_text_free(b);
 }
 
-/* A plain softmax keeps the dot product, also with a score_mod that adds to it; any other score_mod does
- * not. */
+/* Plain softmax uses the unscaled QK^T as the score, also with a score_mod that only adds; with others it
+ * does not. */
 static void test_unit_of_the_score(void **state) {
   (void)state;
   const char *divided = "A score is handed on divided by the scale";
@@ -105,7 +105,7 @@ static void test_unit_of_the_score(void **state) {
         LIST(divided));
 }
 
-/* P of a softmax can be computed before dP, from the row's lse; not where ds needs the score's derivative as
+/* A softmax computes P before dP, from the row's lse, unless ds needs the score's derivative as
  * well. */
 static void test_rows_of_prob(void **state) {
   (void)state;
@@ -114,8 +114,8 @@ static void test_rows_of_prob(void **state) {
         LIST("prob_rows = -1;"), NULL);
 }
 
-/* Which gradients of t, in score_mod's `score`, are sums of dS (ParameterSum in contract/contract.cuh), and
- * whether any is not. */
+/* Checks which gradients of t, read in score_mod's `score`, are sums of dS (ParameterSum in
+ * contract/contract.cuh), and whether grad adds any to memory. */
 static void check_sums(int arch, const char *axes, const char *score, int sums, bool adds) {
   luattn_target t = target;
   t.arch = arch;
@@ -153,15 +153,15 @@ static void test_sums(void **state) {
   check_sums(90, "'h', 'n'", "s + t[{h, min(q, kv)}]", EACH, false);
   check_sums(90, "'n'", "s + t[q] + t[kv] + t[q - kv]", DISTANCE | ROW | COL, false);
   check_sums(90, "'n'", "s + t[q] * t[kv]", EACH, false);
-  /* A factor of many instructions to one place; and gradients that are no multiple of dS. */
+  /* A factor of many instructions, for a single element; and gradients that are not a multiple of dS. */
   check_sums(90, "'h'", "s + t[h] * q * kv / (1 + kv)", 0, true);
   check_sums(90, "'h'", "8 * tanh(s / 8) + t[h]", 0, true);
   check_sums(90, "'h', 'n'", "s * t[{h, q - kv}]", 0, true);
-  check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* dS says nothing where t[0] is 0 */
+  check_sums(90, "'n'", "s * t[0] + t[q - kv]", 0, true); /* not a multiple of dS where t[0] is 0 */
   check_sums(90, "'n'", "s + t[0] * q * kv + t[q - kv]", DISTANCE | EACH, false);
   check_sums(90, "'n'", "s + t[0] * sin(q * kv) + t[q - kv]", DISTANCE, true);
-  /* In the sm80 and simt families gradients that take a multiply-add for each element, and pair biases, stay
-   * with grad. */
+  /* In the sm80 and simt families gradients that take a multiply-add per element, and pair biases, are left
+   * to `grad`. */
   check_sums(80, "'h'", "s + t[h] * (kv - q)", 0, true);
   check_sums(80, "'h'", "s + t[h] * abs(kv - q)", 0, true);
   check_sums(80, "'h', 'q', 'kv'", "s + t[{h, q, kv}]", 0, true);
@@ -182,8 +182,8 @@ static void test_sums(void **state) {
             LIST(" parameter_sums = 0;", "grad_adds = true;"), NULL);
 }
 
-/* In the simt family distance terms lie in shared memory: of the tiles that can be forced on sm_90, these
- * have no room for them. */
+/* In the simt family, distance terms are in shared memory. Of the tiles that can be forced on sm_90, these
+ * leave no room for distance terms. */
 static void test_terms_take_room(void **state) {
   (void)state;
   luattn_target t = target;
@@ -208,7 +208,7 @@ static void test_terms_take_room(void **state) {
   }
 }
 
-/* Whether a score_mod that adds `read` has a bias row (contract/contract.cuh), and one shared by all
+/* Checks whether a score_mod that adds `read` has a bias row (contract/contract.cuh), and one shared by all
  * batches. */
 static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
                        bool line, bool shared) {
@@ -233,20 +233,20 @@ static void test_lines(void **state) {
   check_line(forward, 90, "'b', 'h', 'q', 'kv'", "f32", "t[{b, h, q, kv}]", true, false);
   check_line(forward, 90, "'h', 'q', 'kv'", "bf16", "4 * t[{h, q // 2, kv - 3}]", true, true);
   check_line(forward, 90, "'q', 'n'", "f32", "t[{q, kv + q}]", true, true);
-  check_line(forward, 90, "'h', 'kv'", "f32", "t[{h, kv}]", false, false); /* a column's */
+  check_line(forward, 90, "'h', 'kv'", "f32", "t[{h, kv}]", false, false); /* constant per column */
   check_line(forward, 90, "'h', 'q', 'n'", "f32", "t[{h, q, 2 * kv}]", false, false);
   check_line(forward, 90, "'h', 'kv', 'q'", "f32", "t[{h, kv, q}]", false, false);
-  check_line(forward, 90, "'h', 'n'", "f32", "t[{h, q - kv}]", false, false); /* a term of the distance */
+  check_line(forward, 90, "'h', 'n'", "f32", "t[{h, q - kv}]", false, false); /* a distance term */
   check_line(forward, 90, "'h', 'n'", "f32", "t[{h, kv - q}]", false, false);
   check_line(forward, 90, "'h', 'q', 'kv'", "i32", "1 * t[{h, q, kv}]", false, false);
   check_line(forward, 90, "'h', 'q', 'kv'", "f64", "t[{h, q, kv}]", false, false);
   check_line(forward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}] * t[{h, q, kv + 1}]", true,
-             true); /* one of two */
+             true); /* one of two reads */
   check_line(forward, 90, "'n', 'kv'", "f32", "t[{t[{q, 0}] > 0 and 1 or 0, kv}]", true, true);
   check_line(forward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
   check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", true, true);
   check_line(backward, 90, "'b', 'q', 'kv'", "bf16", "2 * t[{b, q, kv + 3}]", true, false);
-  /* Rows without a pitch. */
+  /* Bias rows without a constant pitch. */
   check_line(backward, 90, "'h', 'q', 'kv'", "f32", "t[{h, q + 1, kv}]", false, false);
   check_line(backward, 90, "'h', 'n', 'kv'", "f32", "t[{h, q, kv}]", false, false);
   check_line(backward, 90, "'q', 'n'", "f32", "t[{q, kv + q}]", false, false);
@@ -255,7 +255,8 @@ static void test_lines(void **state) {
   check_line(backward, 80, "'h', 'q', 'kv'", "f32", "t[{h, q, kv}]", false, false);
 }
 
-/* Places of sums: one for many distances; adjacent as q or kv moves; neither. */
+/* Checks Spec's facts on gradient elements: same for many distances, adjacent for adjacent q or kv, or
+ * neither. */
 static void check_places(const char *axes, const char *score, const char *alike, const char *step,
                          const char *pairs) {
   luattn_target t = target;
@@ -292,7 +293,7 @@ static void test_places_of_sums(void **state) {
   check_places("'h', 'kv'", "t[{h, kv}]", "false", "0", "false");
 }
 
-/* A function of only the score absorbs the factors before it. */
+/* A function of the score alone absorbs the factors of its argument. */
 static void test_factors_of_the_score(void **state) {
   (void)state;
   const char *text = "A score is handed on with the factors of the online function";
@@ -303,7 +304,7 @@ static void test_factors_of_the_score(void **state) {
   check("return attention { name = 'a' }", NULL, LIST(text));
 }
 
-/* A gather by distance adds a constant to a shared base; only bf16, and only forward, has the rough tanh. */
+/* A gather by distance adds a constant to a shared base. Only a bf16 forward uses the rough tanh. */
 static void test_spellings_for_elements(void **state) {
   (void)state;
   const char *table =
@@ -319,7 +320,7 @@ static void test_spellings_for_elements(void **state) {
   check_for(&half, cap, LIST("op_sigmoid2("), LIST("op_rough_tanh("));
 }
 
-/* What is constant per head, row or column is not computed per element. */
+/* Expressions that are constant per head, row or column are not computed per element. */
 static void test_hoisting(void **state) {
   (void)state;
   const char *source =
@@ -341,7 +342,7 @@ static void test_hoisting(void **state) {
   luattn_text_free(text);
 }
 
-/* Factors of an element's gradient that are constant per head move to flush, and so do conditions. */
+/* Factors and conditions of an element's gradient that are constant per head move to flush. */
 static void test_uniform_factors(void **state) {
   (void)state;
   luattn_target sm80 = hopper;
@@ -352,12 +353,12 @@ static void test_uniform_factors(void **state) {
             LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);",
                  "add_input_grad(p.inputs.input[0], t6, s.h)"),
             LIST("acc.x[1]", "grad_adds_to_memory = true"));
-  /* nearly the same, and summed apart they would lose what they differ by */
+  /* the two terms nearly cancel, and separate sums would lose their difference */
   check_for(&sm80,
             "return attention { name = 'a', scalars = { cap = 20 },\n"
             "  score_mod = function(s, b, h, q, kv) return cap * tanh(s / cap) end }",
             LIST("= t14 - t16;", "acc.x[0] += t17;", "add_scalar_grad(p, 0, g)"), LIST("acc.x[1]"));
-  /* one number for each pair: nothing is summed in a block */
+  /* one element per pair, so a block sums nothing */
   check_for(&sm80,
             "return attention { name = 'a', inputs = { w = { axes = {'q', 'kv'}, grad = true } },\n"
             "  score_mod = function(s, b, h, q, kv) return s + tanh(s * w[{q, kv}]) end }",
@@ -370,13 +371,13 @@ static bool calls_hooks(const char *path, luattn_pass pass, luattn_dtype dtype) 
   t.dtype = dtype;
   char *text = emit_file(path, &t, "spec"), *why = emit_file(path, &t, "plan");
   const bool calls = strstr(text, "LUATTN_OUTLINED") != NULL;
-  assert_int_equal(strstr(why, "out of line") != NULL, calls); /* never silently */
+  assert_int_equal(strstr(why, "out of line") != NULL, calls); /* the plan reports calls */
   luattn_text_free(text);
   luattn_text_free(why);
   return calls;
 }
 
-/* Small hooks stay inlined, whatever the type. */
+/* Small hooks stay inlined in every type. */
 static void test_small_hooks_are_inlined(void **state) {
   (void)state;
   static const char *const small[] = {"causal", "alibi", "gemma2", "sigmoid", "t5_relative_bias", "cosine"};
@@ -392,7 +393,7 @@ static void test_small_hooks_are_inlined(void **state) {
       assert_true(calls_hooks(HERE "/specs/called.lua", (luattn_pass)pass, (luattn_dtype)dtype));
 }
 
-/* Distances are subtracted before they are multiplied: see gen/lower/multiply_add.c. */
+/* A product of a distance is computed after the subtraction (gen/lower/multiply_add.c). */
 static void test_distance_is_not_distributed(void **state) {
   (void)state;
   check(
@@ -405,7 +406,7 @@ static void test_distance_is_not_distributed(void **state) {
       LIST("Real(kv.base) + Real(kv.offset);", "t1 - row.q_idx_0;", "t2 * head.mul_1;"), NULL);
 }
 
-/* What is linear in the key position costs no number per column; other functions have one. */
+/* A term that is linear in the key position needs no number per column; other functions of it do. */
 static void test_linear_in_the_position(void **state) {
   (void)state;
   static const char *const linear[] = {"0.5 * kv",
@@ -426,8 +427,8 @@ static void test_linear_in_the_position(void **state) {
         LIST("Real(kv)", "+ col."), LIST("kv.base"));
 }
 
-/* A term that is constant per row and tile leaves the sm90 forward's score; abs does not prevent that if the
- * mask implies that a distance is not negative. */
+/* A term that is constant per row and tile is removed from the sm90 forward's score. This includes abs of a
+ * distance if the mask implies that the distance is not negative. */
 static void test_shift(void **state) {
   (void)state;
   static const struct {
@@ -464,8 +465,8 @@ static void test_shift(void **state) {
   }
 }
 
-/* The sm90 family names the widths of its products: 128 columns of S, 64 or 40 of O; in backward 128 queries
- * and 64 channels, or 64 for all above head dim 128. */
+/* The sm90 family defines the widths of its products: in forward 128 columns of S, 64 or 40 of O; in backward
+ * 128 queries and 64 channels, or 64 for all above head dim 128. */
 static void test_widths(void **state) {
   (void)state;
   static const char *const source = "return attention { name = 'a' }";
@@ -544,7 +545,8 @@ static void test_out_of_memory(void **state) {
   out_of_memory(HERE "/specs/positions.lua");
 }
 
-/* Many long functions in a hook are called, with one copy of each; a few are not, nor short ones. */
+/* A hook with many long functions calls one copy of each. A few long functions, and short ones, stay
+ * inlined. */
 static void test_long_functions(void **state) {
   (void)state;
   static const char chain[] =
@@ -568,7 +570,8 @@ static void test_long_functions(void **state) {
   luattn_text_free(text);
 }
 
-/* Conditions at the end of a chain are assigned, so that NVRTC's front end does not evaluate them. */
+/* Long chains of conditions are assigned instead of initialised, so that NVRTC's front end does not evaluate
+ * them. */
 static void test_long_initializers(void **state) {
   (void)state;
   static const char chain[] =

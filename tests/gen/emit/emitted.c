@@ -48,21 +48,21 @@ char *emit_text(const char *source, const luattn_target *t, const char *stage) {
   return text;
 }
 
-/* Whether `text` contains this word. */
+/* Returns whether `text` contains this word. */
 static bool has_word(const char *text, const char *word, size_t n) {
   for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word))
     if (!isalnum((unsigned char)at[n]) && at[n] != '_' && (at == text || at[-1] == ' ')) return true;
   return false;
 }
 
-/* Appends the structs of contract/absent.cuh that `text` names, and those that they use. */
+/* Appends the structs of contract/absent.cuh that `text` names, and their dependencies. */
 static void append_absences(char *text, size_t capacity) {
   static char absent[1 << 14];
   FILE *f = fopen(TEMPLATES "/contract/absent.cuh", "rb");
   if (f == NULL) fail_msg("no contract/absent.cuh");
   absent[fread(absent, 1, sizeof absent - 1, f)] = 0;
   fclose(f);
-  /* From the last: a struct comes after those that it uses. */
+  /* Backwards, because a struct comes after those that it uses. */
   for (size_t at = strlen(absent); at-- > 0;) {
     if (strncmp(absent + at, "\nstruct ", 8) != 0) continue;
     char name[64];

@@ -1,6 +1,6 @@
-// hosted.cpp: compiles a generated spec.cuh for the host, with naive kernels around it in double, those of
-// forward with HOSTED_FORWARD, otherwise those of backward. hosted_test.c loads it and compares with the CPU
-// path, which evaluates the expressions before they were folded, hoisted and printed.
+// hosted.cpp: compiles a generated spec.cuh for the host, with naive kernels in double around it: forward's
+// with HOSTED_FORWARD, otherwise backward's. hosted_test.c loads the result and compares it with the CPU
+// path, which evaluates the expressions before folding, hoisting and printing.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,10 @@
 #define __device__
 #define __forceinline__
 #define __noinline__
-#define asm(...) (void)0 // conversions of half types, approximations of float: not used in double
+#define asm(...) (void)0 // in half conversions and float approximations, which double does not use
 
 template <class T> static T __ldg(const T *p) { return *p; }
-// There is only one thread.
+// Warp functions, for a single thread.
 template <class T> static T __shfl_xor_sync(unsigned, T x, int) { return x; }
 static unsigned __match_all_sync(unsigned, long long, int *same) { *same = 0; return 1; }
 static unsigned __activemask() { return 1; }
@@ -63,12 +63,13 @@ enum { WHICH_Q, WHICH_K, WHICH_V };
 static double *at(const LuattnTensor &t, int b, int h, int i) {
   return static_cast<double *>(t.data) + b * t.batch + h * t.head + i * t.seq;
 }
-// Positions as in the kernels, with any base.
+// Splits a position into base and offset, as kernels do, with an arbitrary base.
 static Position in_parts(int at) { return {at / 2, at - at / 2}; }
 
 static bool in(Range r, int at) { return r.lo <= at && at < r.hi; }
 
-// What a mod that reads x[..] is given at channel d of a row: x, and g, the gradient that comes in (or null).
+// Returns the arguments at channel d of a mod that reads x[..]: elements of x and of g, the incoming gradient
+// or null.
 template <class Row>
 static RowValues<double, Row::count> seen_from(const double *x, const double *g, int d) {
   RowValues<double, Row::count> row;
@@ -80,7 +81,7 @@ static RowValues<double, Row::count> seen_from(const double *x, const double *g,
   return row;
 }
 
-// Common to both passes. For a spec that is a template's parameter, as in kernels: absent hooks are not
+// Code common to both passes. Spec is a template parameter, as in kernels, so that absent hooks are not
 // instantiated.
 template <class Spec>
 struct Hosted {
@@ -129,7 +130,7 @@ struct Hosted {
     return 0;
   }
 
-  // Checks that row and column intervals, if the spec has them, equal what the mask keeps.
+  // Returns whether row and column intervals, if the spec has them, agree with the mask.
   bool row_keeps(const Site &s, int q, int kv, bool kept) const {
     bool holds = kept;
     if constexpr (Spec::has_mask && Spec::row_intervals > 0) {
@@ -149,13 +150,13 @@ struct Hosted {
     }
     return holds;
   }
-  // Whether the data part of the mask keeps the whole tile.
+  // Returns whether the data part of the mask keeps the whole tile.
   bool has_full_data(const Site &s, int q0, int q1, int kv0, int kv1) const {
     if constexpr (Spec::has_data_part) return Spec::data_class(p, s, q0, q1, kv0, kv1) == TILE_FULL;
     return true;
   }
 
-  // Tiles that the walk skips keep nothing; tiles that it calls full drop nothing. Counts violations.
+  // Counts errors of the tile walk: skipped tiles that keep a pair, and full tiles that drop one.
   int wrong_tiles(const Site &s, const Head &head) const {
     int wrong = 0;
     for (int i = 0; i * M < p.shape.q_len; ++i) {
@@ -307,7 +308,7 @@ struct Backward : Hosted<Spec> {
     flush(s, head, acc);
   }
 
-  // A single element is a sum, too; any other pair at the same distance stands for it.
+  // Treats a single element as a sum. For a distance sum, any pair at that distance represents it.
   void add_sums(const Site &s, const Head &head, int q, int kv, double ds, Acc &acc) const {
     static_assert((Spec::parameter_sums & (SUM_ELEMENT | SUM_LINEAR)) == 0, "grad adds these");
     if constexpr ((Spec::parameter_sums & SUM_DISTANCE) != 0) Spec::add_distance(p, s, head, q - kv, 0, ds, acc);
@@ -399,7 +400,7 @@ using Pass = Backward<Spec>;
 #define SHOWN extern "C" __attribute__((visibility("default")))
 SHOWN void hosted_stats(LuattnParams *p) { Pass::find_stats(p); }
 
-// Returns how many elements lie in wrongly classified tiles.
+// Returns the number of elements in wrongly classified tiles.
 SHOWN int hosted_run(const LuattnParams *p) {
   const Pass pass{{*p}};
   pass.run();

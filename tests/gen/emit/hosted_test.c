@@ -1,6 +1,6 @@
-/* hosted_test.c: the emitted text of every example, compiled by the host's C++ compiler and run in double,
- * against the CPU path. Needs no GPU and no NVRTC: it tests only folding, hoisting, printing, tile classes,
- * row updates and gradients.
+/* hosted_test.c: compiles the emitted text of every example with the host's C++ compiler, runs it in double,
+ * and compares with the CPU path. Needs no GPU and no NVRTC: tests only folding, hoisting, printing, tile
+ * classes, row updates and gradients.
  *
  *   hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]
  */
@@ -24,7 +24,7 @@ typedef struct shape {
   int q_len, kv_len;
 } shape;
 
-/* All arrays of one call. The gradient arrays come in two: from the CPU path and from the hosted spec. */
+/* All arrays of one call. Gradients have two arrays: one for the CPU path, one for the hosted spec. */
 typedef struct problem {
   int q_len, kv_len;
   const luattn_spec_info *info;
@@ -49,7 +49,7 @@ static double *reals(size_t n, bool random) {
   return x;
 }
 
-/* Integers that rise along the last axis, as document numbers do; reals near 0.5. */
+/* Makes integers that increase along the last axis, like document ids, or reals near 0.5. */
 static void *input_data(const luattn_input_info *in, size_t n, int64_t last) {
   if (in->dtype == LUATTN_INPUT_I32) {
     int *x = calloc(n + 1, sizeof *x);
@@ -263,7 +263,7 @@ static bool host(const luattn_spec *spec, const char *dir, char **argv, void *li
   return true;
 }
 
-/* Largest difference, in units of the largest value; infinities and NaNs must agree exactly. */
+/* Returns the largest difference relative to the largest value. Infinities and NaNs must agree exactly. */
 static double difference(const double *x, const double *y, size_t n) {
   double most = 1e-3, error = 0;
   for (size_t i = 0; i < n; i++)
@@ -309,7 +309,7 @@ static void *function(void *library, const char *name) {
   return f;
 }
 
-/* Runs one pass; false: a tile has the wrong class. */
+/* Runs one pass. Returns false if a tile has the wrong class. */
 static bool run_pass(void *library, LuattnParams *params) {
   int (*run)(const LuattnParams *);
   void (*stats)(LuattnParams *);

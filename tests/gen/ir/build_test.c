@@ -1,4 +1,5 @@
-/* builders, folding, hash-consing, printing, the verifier, substitution, running out of memory */
+/* build_test.c: tests builders, folding, hash-consing, printing, the verifier, substitution, and running out
+ * of memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -205,7 +206,7 @@ static void test_print(void **state) {
   assert_string_equal(printed(f, IR_NONE), "root = none\n");
 }
 
-/* Each kind of damage to a good graph is found, and the node is named. */
+/* The verifier finds each kind of damage to a valid graph and names the node. */
 static void test_check_finds_damage(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -260,12 +261,12 @@ static void test_substitute(void **state) {
   const ir_ref e = ir_op1(g, IR_EXP, f->x), shared = MUL(e, e), root = ADD(shared, MUL(shared, f->y));
   const ir_ref e2 = ir_op1(g, IR_EXP, f->y), shared2 = MUL(e2, e2);
   assert_int_equal(ir_substitute(g, root, &f->x, &f->y, 1), ADD(shared2, MUL(shared2, f->y)));
-  const ir_ref from[2] = {f->x, f->y}, to[2] = {f->y, f->x}; /* simultaneously */
+  const ir_ref from[2] = {f->x, f->y}, to[2] = {f->y, f->x}; /* substitutes both at once */
   assert_int_equal(ir_substitute(g, SUB(f->x, f->y), from, to, 2), SUB(f->y, f->x));
   assert_int_equal(ir_substitute(g, root, &shared, &f->x, 1), ADD(f->x, MUL(f->x, f->y)));
   assert_int_equal(ir_substitute(g, root, &f->kv, &f->q, 1), root);
   const ir_ref one = REAL(1);
-  assert_int_equal(ir_substitute(g, MUL(f->x, f->y), &f->x, &one, 1), f->y); /* folds meanwhile */
+  assert_int_equal(ir_substitute(g, MUL(f->x, f->y), &f->x, &one, 1), f->y); /* substitution folds */
   const ir_ref load = ir_load(g, 0, IR_REAL, &f->kv, 1);
   assert_int_equal(ir_substitute(g, load, &f->kv, &f->q, 1), ir_load(g, 0, IR_REAL, &f->q, 1));
   assert_int_equal(ir_substitute(g, root, &root, &f->x, 1), f->x);
@@ -315,7 +316,7 @@ static void *failing_realloc(void *user, void *ptr, size_t old_size, size_t new_
   return realloc(ptr, new_size);
 }
 
-/* Does everything that the compiler does with IR; true if it succeeded. */
+/* Does all that the compiler does with IR. Returns whether everything succeeded. */
 static bool whole_path(arena *a) {
   ir *g = ir_open(a);
   if (g == NULL) return false;

@@ -1,5 +1,6 @@
-/* templates/ops/math.cuh and templates/ops/interval.cuh under nvcc: a kernel that spells every op of the table for
- * every type, and calls every interval function. Skipped (77) where there is no nvcc. */
+/* cuda_test.c: compiles templates/ops/math.cuh and templates/ops/interval.cuh with nvcc, in a kernel that
+ * spells every op of the table for every type and calls every interval function. Skipped (77) without
+ * nvcc. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static void write_op(FILE *f, ir_op op, ir_type type) {
       fputc(*s, f);
       continue;
     }
-    if (*++s == 't') { /* which of a thread's elements */
+    if (*++s == 't') { /* %t: the index of a thread's element */
       fprintf(f, "int_0");
       continue;
     }

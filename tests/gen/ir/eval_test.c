@@ -1,4 +1,4 @@
-/* programs over lanes */
+/* eval_test.c: tests programs that evaluate IR over lanes. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "gen/ir/graph.h"
 #include "tests/gen/ir/expr.h"
 
-/* Lanes of random points, and a table for gathers. */
+/* Random points, one per lane, and a table for gathers. */
 typedef struct world {
   point p[IR_LANES];
   int lanes, variables, loads;
@@ -45,7 +45,7 @@ static void randomise(world *w, rng *r, int lanes) {
 
 static bool same(double a, double b) { return a == b || (a != a && b != b); }
 
-/* Slots are shared and lanes are padded, which must not show, for any number of lanes. */
+/* Sharing of slots and padding of lanes must not affect results, for any number of lanes. */
 static void test_random_programs(void **state) {
   (void)state;
   rng r = {41};
@@ -60,7 +60,7 @@ static void test_random_programs(void **state) {
     world w;
     randomise(&w, &r, lanes);
     double *scratch = malloc(ir_program_scratch(p)), block[4][IR_LANES + 1], *out[4];
-    memset(scratch, 0xff, ir_program_scratch(p)); /* NaN: what is read must have been written */
+    memset(scratch, 0xff, ir_program_scratch(p)); /* NaN, to reveal reads before writes */
     for (int k = 0; k < 4; ++k) {
       out[k] = block[k];
       block[k][lanes] = -12345;
@@ -73,7 +73,7 @@ static void test_random_programs(void **state) {
       for (int k = 0; k < 4; ++k)
         if (!same(block[k][l], value[roots[k]])) fail_msg("lane %d of %d, root %d", l, lanes, k);
     }
-    for (int k = 0; k < 4; ++k) assert_true(block[k][lanes] == -12345); /* nothing beyond the lanes */
+    for (int k = 0; k < 4; ++k) assert_true(block[k][lanes] == -12345); /* no write past the lanes */
     free(value);
     free(scratch);
     arena_close(a);

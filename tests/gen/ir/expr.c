@@ -48,7 +48,7 @@ static double with_error(ir_op op, double x, rng *noise) {
     case IR_SIGMOID:
       return x * (1 + e);
     case IR_EXP:
-      return x * (1 + 32 * e); /* the rounded product with log2(e) comes before */
+      return x * (1 + 32 * e); /* includes the rounding of the product with log2(e) */
     case IR_LOG:
     case IR_LOG2:
     case IR_TANH:
@@ -139,13 +139,13 @@ typedef struct pool {
   ir_ref node[3][POOL];
   int count[3];
   ir_ref last[3];
-} pool; /* last: that is not a leaf */
+} pool; /* last: the latest node that is not a leaf */
 
 static void put(pool *p, ir_type type, ir_ref r) {
   if (p->count[type] < POOL) p->node[type][p->count[type]++] = r;
 }
 
-/* Young nodes are preferred, so that graphs grow deep. */
+/* Prefers recent nodes, so that graphs grow deep. */
 static ir_ref draw(pool *p, rng *r, ir_type type) {
   const int n = p->count[type], window = rng_below(r, 4) != 0 && n > 5 ? 5 : n;
   return p->node[type][n - 1 - rng_below(r, window)];

@@ -1,5 +1,5 @@
 /* expr.h: shared by the IR tests: a small random generator, random expressions, and a plain evaluator of a
- * whole graph. */
+ * graph. */
 #ifndef LUATTN_TESTS_IR_EXPR_H
 #define LUATTN_TESTS_IR_EXPR_H
 
@@ -24,29 +24,29 @@ typedef struct point {
 extern const ir_var point_int_var[POINT_INTS];
 double point_get(const point *p, ir_var v, uint32_t index);
 
-/* How a plain evaluation rounds. */
+/* Rounding of a plain evaluation. */
 typedef enum rounding {
   IN_DOUBLE,
-  IN_FLOAT, /* every result to the nearest float */
-  IN_FAST,  /* ... with the errors of hardware approximations, and subnormals flushed */
+  IN_FLOAT, /* every result is rounded to the nearest float */
+  IN_FAST,  /* in addition, errors of hardware approximations, and flushed subnormals */
 } rounding;
 
-/* value[r] for every node below count, by the value column only. */
+/* Computes value[r] for every node, using only the value column of the table. */
 void plain_eval(const ir *g, const point *p, rounding how, rng *noise, double *value);
-/* The largest magnitude among the nodes under the roots; infinity if one is not finite. */
+/* Returns the largest magnitude of all nodes under the roots; infinity if one is not finite. */
 double largest_value(const ir *g, const ir_ref *roots, int n, const double *value);
-/* One root through ir_program. */
+/* Evaluates one root with ir_program. */
 double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
 
-/* A random graph of `size` ops, drawn from the whole table except those in `avoid` (a bit for each op), and
- * its last node of each type. */
+/* A random graph of `size` ops, drawn from all ops except those in `avoid` (one bit per op), and its last
+ * node of each type. */
 typedef struct random_expr {
   ir_ref real, integer, boolean;
 } random_expr;
 random_expr random_build(ir *g, rng *r, int size, uint64_t avoid);
 #define OP_BIT(id) (UINT64_C(1) << IR_##id)
 
-/* arity, whether the op takes arguments of this type */
+/* Returns whether the op takes arguments of this type. */
 int op_accepts(ir_op op, ir_type type);
 
 #endif

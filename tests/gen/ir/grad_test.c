@@ -1,5 +1,5 @@
-/* reverse mode: shared subexpressions, several roots, guards, and random graphs against central differences
- */
+/* grad_test.c: tests reverse mode on shared subexpressions, several roots and guards, and compares random
+ * graphs with central differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,18 +55,18 @@ static void test_shared_subexpressions(void **state) {
   ir *g = f->g;
   const ir_ref y = ir_op1(g, IR_EXP, f->x), cube = MUL(MUL(y, y), y);
   assert_near(at(f, grad_of(f, cube, f->x), 0.3, 0), 3 * exp(0.9));
-  assert_near(at(f, grad_of(f, cube, y), 0.3, 0), 3 * exp(0.6)); /* by an inner node */
+  assert_near(at(f, grad_of(f, cube, y), 0.3, 0), 3 * exp(0.6)); /* with respect to an inner node */
   const ir_ref relu = ir_op1(g, IR_RELU, f->x), tanh1 = ir_op1(g, IR_TANH, f->x);
   assert_near(at(f, grad_of(f, MUL(relu, relu), f->x), 1.5, 0), 3);
   assert_near(at(f, grad_of(f, MUL(relu, relu), f->x), -1.5, 0), 0);
   const double t = tanh(0.7);
   assert_near(at(f, grad_of(f, MUL(tanh1, tanh1), f->x), 0.7, 0), 2 * t * (1 - t * t));
-  ir_ref power = f->x; /* x^(2^40): with a visit a path there would be 2^40 of them */
+  ir_ref power = f->x; /* x^(2^40): visiting every path would take 2^40 visits */
   for (int i = 0; i < 40; ++i) power = MUL(power, power);
   assert_near(at(f, grad_of(f, power, f->x), 1, 0), 1099511627776.0);
 }
 
-/* gelu's derivative far to the left, where 1 + erf(x / sqrt 2) has no digit left. */
+/* gelu's derivative in the far left tail, where 1 + erf(x / sqrt 2) loses all digits. */
 static void test_gelu_tail(void **state) {
   fixture *f = *state;
   const ir_ref grad = grad_of(f, ir_op1(f->g, IR_GELU, f->x), f->x);
@@ -102,7 +102,7 @@ static void test_zero_is_none(void **state) {
   assert_near(at(f, grad_of(f, half, f->x), 3, 0), 3);
   assert_int_equal(grad_of(f, f->x, f->x), f->one);
   const ir_ref later = MUL(f->y, f->y);
-  assert_int_equal(grad_of(f, f->x, later), IR_NONE); /* wrt made after the root */
+  assert_int_equal(grad_of(f, f->x, later), IR_NONE); /* the variable was created after the root */
 }
 
 static void test_loads(void **state) {
@@ -115,7 +115,7 @@ static void test_loads(void **state) {
   assert_int_equal(grad_of(f, ADD(ADD(f->x, bias), table), table), f->one);
 }
 
-/* A gradient through the arm that was not taken is 0, not 0 * inf. */
+/* The gradient through an arm that is not taken is 0, not 0 * inf. */
 static void test_guarded_arms(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -130,8 +130,8 @@ static void test_guarded_arms(void **state) {
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->y), 0, 2), 0);
 }
 
-/* The same where an arm's parts are used under several conditions: the adjoint is a sum of selects, or of
- * selects by unrelated conditions. */
+/* Same as above, with an arm whose parts are used under several conditions, related or not. The adjoint is
+ * then a sum of selects. */
 static void test_arms_under_several_conditions(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -149,7 +149,7 @@ static void test_arms_under_several_conditions(void **state) {
     assert_near(at(f, grad_of(f, one_each, f->x), 0, y), 0);
     assert_near(at(f, grad_of(f, one_each, f->x), 4, y), 0.25 * ((y < 2) + (y > -2 ? y : 0)));
   }
-  /* An arm that overflows, and a difference of values that two arms use. */
+  /* An arm that overflows, minus a value that two arms use. */
   const ir_ref steep = ir_op1(g, IR_EXP, MUL(f->x, ir_real(g, 900))), small = ir_op2(g, IR_LT, f->x, f->one);
   const ir_ref cut = SUB(ir_op3(g, IR_SELECT, small, steep, f->x),
                          ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, small, above), MUL(steep, f->y), zero));
@@ -158,8 +158,8 @@ static void test_arms_under_several_conditions(void **state) {
   assert_near(at(f, grad_of(f, cut, f->x), 0, 0.5), 450);
 }
 
-/* clamp has slope 1 on its closed interval, max and min against a constant likewise; of two traced values
- * each takes half; relu and abs have slope 0 at 0. */
+/* The slope of clamp is 1 on its closed interval, and so is that of max and min against a constant. At a tie
+ * of two traced values each gets half. relu and abs have slope 0 at 0. */
 static void test_ties(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -185,8 +185,8 @@ static void test_ties(void **state) {
   for (int i = 0; i < 5; i++) assert_near(at(f, grad_of(f, clamp, f->x), x[i], 0), slope[i]);
 }
 
-/* A clamp's bounds take the part of the gradient that x does not, and where they cross, the upper one takes
- * it. */
+/* A clamp's bounds get the part of the gradient that x does not get. If the bounds cross, the upper one gets
+ * all of it. */
 static void test_bounds_of_clamp(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -212,7 +212,7 @@ static void test_lines_follow(void **state) {
   const ir_ref t = ir_op1(g, IR_TANH, f->x);
   ir_set_line(g, 30);
   assert_int_equal(ir_get(g, grad_of(f, t, f->x))->line, 12);
-  assert_int_equal(ir_get(g, ir_op1(g, IR_COS, f->y))->line, 30); /* and the caller's line is back */
+  assert_int_equal(ir_get(g, ir_op1(g, IR_COS, f->y))->line, 30); /* the caller's line is restored */
 }
 
 static double central(fixture *f, ir_ref root, const point *p, int k, double h) {
@@ -229,7 +229,7 @@ static double central(fixture *f, ir_ref root, const point *p, int k, double h) 
 static int compare(fixture *f, ir_ref root, const ir_ref *grad, const point *p) {
   int compared = 0;
   for (int k = 0; k < POINT_REALS; ++k) {
-    /* Three step widths, or the stairs of floor(steep) might look like a slope. */
+    /* Compares three step widths, because the steps of floor(steep) may look like a slope. */
     const double a = central(f, root, p, k, 2e-4), b = central(f, root, p, k, 5e-5),
                  c = central(f, root, p, k, 7e-5), most = 1e-8 * (1 + fabs(b));
     if (!(fabs(b) < 1e4) || !(fabs(a - b) <= most) || !(fabs(c - b) <= 2 * most)) continue;
@@ -248,7 +248,7 @@ static void test_random_graphs(void **state) {
   for (int i = 0; i < 20000; ++i) {
     fixture f = {.a = arena_open(NULL)};
     ir *g = f.g = ir_open(f.a);
-    /* Without MOD: with a tiny divisor it jumps between any two points. */
+    /* Excludes MOD, which jumps between any two points if the divisor is tiny. */
     const ir_ref root = random_build(g, &r, 3 + rng_below(&r, 25), OP_BIT(STOP_GRADIENT) | OP_BIT(MOD)).real;
     const ir_ref one = ir_real(g, 1);
     ir_ref wrt[POINT_REALS], grad[POINT_REALS];
@@ -263,8 +263,8 @@ static void test_random_graphs(void **state) {
     for (int k = 0; k < 4; ++k) {
       point p = {.integer = {rng_below(&r, 50), rng_below(&r, 50), rng_below(&r, 8), 50}};
       for (int j = 0; j < POINT_REALS; ++j) p.real[j] = rng_between(&r, -2, 2);
-      /* An intermediate infinity (sqrt at 0, an overflow) may make a derivative 0 * inf where differences are
-       * finite. */
+      /* An infinite intermediate result (sqrt at 0, an overflow) may make a derivative 0 * inf although
+       * differences are finite. */
       plain_eval(g, &p, IN_DOUBLE, NULL, value);
       if (largest_value(g, wanted, n_wanted, value) < 1e6) compared += compare(&f, root, grad, &p);
     }
@@ -277,7 +277,7 @@ static void test_random_graphs(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-/* A part shared by both arms of a select has one derivative, without a select. */
+/* An expression shared by both arms of a select has one derivative, without a select. */
 static void test_arms_come_together(void **state) {
   fixture *f = *state;
   ir *g = f->g;

@@ -1,5 +1,5 @@
-/* int_bounds.c: bounds of one integer op, from templates/ops/interval.cuh in the form for images with small
- * bounds, or in the general form: INT_BOUNDS names the function. */
+/* int_bounds.c: bounds of one integer op, from templates/ops/interval.cuh, with small bounds or in the
+ * general form. INT_BOUNDS is the name of the function. */
 #define LUATTN_INTERVAL_HOST
 #define LUATTN_NO_REAL_BOUNDS
 #include "templates/ops/bits.cuh"
@@ -41,6 +41,6 @@ void INT_BOUNDS(ir_op op, const long long end[4], long long out[2]) {
     CASE(EQ, put_boolean, ivi_eq(a, b));
     CASE(NE, put_boolean, ivi_ne(a, b));
     default:
-      put_integer(ivi_square(a), out); /* an IR_MUL of equal arguments */
+      put_integer(ivi_square(a), out); /* IR_MUL with equal arguments */
   }
 }

@@ -1,5 +1,5 @@
-/* intervals: sound for every op and for random graphs, exact where masks need it, and the limit of 32-bit
- * indices */
+/* interval_test.c: tests that intervals are sound for every op and for random graphs, and exact where masks
+ * need it; tests the limit of 32-bit indices. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,7 +109,7 @@ static bool *reachable(const ir *g, const ir_ref *roots, int n) {
   return reached;
 }
 
-/* Bounds of every node under the roots hold for every sampled evaluation. */
+/* Checks that the bounds of every node under the roots hold for every sampled evaluation. */
 static void check_graph(const ir *g, const ir_ref *roots, int n_roots, rng *r, int samples) {
   box b = random_box(r);
   const ir_bounds_env env = {.user = &b, .variable = box_variable};
@@ -147,7 +147,7 @@ static void test_every_op(void **state) {
   for (ir_op op = 0; op < IR_OP_COUNT; ++op)
     for (ir_type type = IR_BOOL; type <= IR_REAL; ++type) {
       if (!op_accepts(op, type) || (op == IR_STOP_GRADIENT && type == IR_INT))
-        continue; /* the latter folds away */
+        continue; /* stop_gradient of an integer folds away */
       assert_non_null(ir_op_interval(op));
       arena *a = arena_open(NULL);
       ir *g = ir_open(a);
@@ -164,7 +164,7 @@ static void test_every_op(void **state) {
     }
 }
 
-/* Every pair of small boxes, every pair of numbers in them. */
+/* Checks every pair of small intervals with every pair of numbers in them. */
 static void test_bits_by_brute_force(void **state) {
   (void)state;
   static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR};
@@ -190,7 +190,7 @@ static void test_bits_by_brute_force(void **state) {
           }
 }
 
-/* Wide boxes: numbers of 32 bits, any shift, masks of both signs. */
+/* Checks wide intervals: 32-bit numbers, any shift, masks of both signs. */
 static void test_bits_of_wide_boxes(void **state) {
   (void)state;
   rng r = {77};
@@ -224,7 +224,7 @@ static void test_bits_of_wide_boxes(void **state) {
   }
 }
 
-/* What masks of bits rely on. */
+/* Bounds that bit masks need to be exact. */
 static void test_bits_are_decided(void **state) {
   (void)state;
   const ivi tile = ivi_make(192, 255), other = ivi_make(64, 127);
@@ -297,7 +297,7 @@ static void test_masks_are_decided(void **state) {
   assert_tri(over(&f, window, 256, 319, 0, 128).boolean, true, false);
   assert_tri(over(&f, window, 256, 319, 0, 129).boolean, true, true);
   assert_tri(over(&f, window, 256, 256, 129, 192).boolean, false, true);
-  /* blocks by integer division, by modulo inside one period, by a real quotient with floor */
+  /* blocks by integer division, by modulo within one period, by floor of a real quotient */
   const ir_ref c64 = ir_int(g, 64);
   const ir_ref blocks = ir_op2(g, IR_EQ, ir_op2(g, IR_FLOORDIV, f.q, c64), ir_op2(g, IR_FLOORDIV, f.kv, c64));
   assert_tri(over(&f, blocks, 64, 127, 64, 127).boolean, false, true);
@@ -307,7 +307,7 @@ static void test_masks_are_decided(void **state) {
   assert_true(m.integer.lo == 2 && m.integer.hi == 62);
   const ir_bounds n = over(&f, ir_op2(g, IR_MOD, ir_op2(g, IR_SUB, f.q, ir_int(g, 100)), c64), 10, 20, 0, 0);
   assert_true(n.integer.lo == 38 && n.integer.hi == 48);
-  const ir_bounds any = over(&f, ir_op2(g, IR_MOD, f.q, f.kv), 2, 5, 8, 9); /* below every divisor */
+  const ir_bounds any = over(&f, ir_op2(g, IR_MOD, f.q, f.kv), 2, 5, 8, 9); /* q is below every divisor */
   assert_true(any.integer.lo == 2 && any.integer.hi == 5);
   const ir_ref half =
       ir_op1(g, IR_FLOOR_INT, ir_op2(g, IR_MUL, ir_op1(g, IR_TO_REAL, f.q), ir_real(g, 0.015625)));
@@ -391,7 +391,7 @@ static void test_int_limit(void **state) {
   assert_int_equal(ir_int_overflow(g, &heads, 1, 1, &reach), heads);
   assert_true(reach == 100000.0 * LUATTN_MAX_HEADS);
   assert_int_equal(ir_int_overflow(g, &causal, 1, 1, &reach), IR_NONE);
-  /* The number of a head among all of a batch; the group of a head; 128 tokens of a page. */
+  /* The index of a head over all batch entries, the group of a head, and a page of 128 tokens. */
   const ir_ref h = ir_variable(g, VAR_H, 0), num_heads = ir_variable(g, VAR_HEADS, 0);
   const ir_ref plane = ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, ir_variable(g, VAR_B, 0), num_heads), h);
   const ir_ref group = ir_op2(g, IR_MUL, h, ir_variable(g, VAR_HEADS_KV, 0));

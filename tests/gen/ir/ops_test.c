@@ -1,4 +1,5 @@
-/* every row of ops.def: value against C, derivative against central differences */
+/* ops_test.c: compares the value of every op in ops.def with C, and its derivative with central
+ * differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -124,7 +125,7 @@ static double ref_function(ir_op op, double x, double y) {
   }
 }
 
-/* Bit k of an integer in two's complement of 64 bits. */
+/* Returns bit k of an integer in 64-bit two's complement. */
 static bool bit(double x, int k) { return k >= 0 && k < 64 && fmod(floor(ldexp(x, -k)), 2) != 0; }
 
 static bool ref_bit(ir_op op, double x, double y, double z, int k) {
@@ -276,7 +277,7 @@ static double central(derivative *d, const point *p, int k, double h) {
 static int compare_derivative(derivative *d, ir_op op, const point *p) {
   int compared = 0;
   for (int k = 0; k < d->n; ++k) {
-    /* Two steps that disagree straddle a kink or a pole: there is nothing to compare with. */
+    /* If two step widths disagree, there is a kink or a pole, and nothing to compare with. */
     const double a = central(d, p, k, 1e-3), b = central(d, p, k, 2.5e-4);
     if (a != a || !close_to(a, b, 1e-8)) continue;
     const double got = d->grad[k] == IR_NONE ? 0 : program_eval(d->a, d->g, d->grad[k], p);
@@ -316,7 +317,7 @@ static void test_names_are_unique(void **state) {
   for (ir_var v = 0; v < VAR_COUNT; ++v) assert_true(strlen(ir_var_name(v)) > 0);
 }
 
-/* A spelling names each argument, and no others. */
+/* A CUDA spelling names each argument and no other. */
 static void test_spellings(void **state) {
   (void)state;
   for (ir_op op = 0; op < IR_OP_COUNT; ++op) {
@@ -347,7 +348,7 @@ static void test_lua_division(void **state) {
     }
   assert_true(ir_value(IR_FLOORDIV, IR_INT, 5, 0, 0) == 0 && ir_value(IR_MOD, IR_INT, 5, 0, 0) == 5);
   assert_true(isinf(ir_value(IR_FLOORDIV, IR_REAL, 5, 0, 0)) && isnan(ir_value(IR_MOD, IR_REAL, 5, 0, 0)));
-  /* at the edge of what doubles hold exactly */
+  /* near the largest integer that doubles represent exactly */
   const double big = 0x1p52 - 1;
   assert_true(ir_value(IR_FLOORDIV, IR_INT, big, 3, 0) == (double)lua_floordiv((long long)big, 3));
   assert_true(ir_value(IR_FLOORDIV, IR_INT, -big, 3, 0) == (double)lua_floordiv(-(long long)big, 3));

@@ -1,4 +1,5 @@
-/* simplification: expected results, and that values stay the same over random graphs */
+/* simplify_test.c: tests expected results of simplification, and that the values of random graphs stay the
+ * same. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +69,7 @@ static void test_sums_cancel(void **state) {
   assert_int_equal(simple(g, SUB(MUL(MUL(x, y), p), MUL(x, MUL(p, y)))), REAL(0));
   assert_int_equal(simple(g, ADD(NEG(p), MUL(p, DIV(l, l)))), REAL(0)); /* l = 1 + exp(y) cannot be 0 */
   assert_int_equal(simple(g, MUL(MUL(x, REAL(2)), MUL(y, REAL(4)))), MUL(MUL(x, y), REAL(8)));
-  const ir_ref sum = ADD(ADD(x, y), p); /* nothing to gain: stays as written */
+  const ir_ref sum = ADD(ADD(x, y), p); /* no rule applies: unchanged */
   assert_int_equal(simple(g, sum), sum);
 }
 
@@ -140,9 +141,7 @@ static void test_ranges_meet(void **state) {
   assert_int_equal(simple(g, AND(LE(kv, q), LT(SUB(q, kv), INT(0)))), no);
 }
 
-/* A comparison sees REAL operands bit for bit as they were written. */
-/* A comparison has two equivalent forms. Simplification gives the normal one, also for the negation of the
- * other. */
+/* One comparison in two forms. Only one form is normal; the other is the negation of a normal one. */
 static void test_equal_comparisons(void **state) {
   fixture *f = *state;
   ir *g = f->g;
@@ -162,7 +161,7 @@ static void test_comparisons_keep_bits(void **state) {
   assert_int_equal(simple(g, sharp), sharp);
   const ir_ref floored = ir_op1(g, IR_FLOOR, sum);
   assert_int_equal(simple(g, floored), floored);
-  const ir_ref chosen = ir_op3(g, IR_SELECT, sharp, sum, f->z); /* both forms of one node */
+  const ir_ref chosen = ir_op3(g, IR_SELECT, sharp, sum, f->z); /* both forms of one comparison */
   assert_int_equal(simple(g, chosen), ir_op3(g, IR_SELECT, sharp, f->y, f->z));
 }
 
@@ -179,7 +178,7 @@ static void test_several_roots_and_none(void **state) {
 static void test_long_sums_and_sharing(void **state) {
   fixture *f = *state;
   ir *g = f->g;
-  ir_ref doubled = f->x, sum = f->x; /* 2^60 leaves if it were written out */
+  ir_ref doubled = f->x, sum = f->x; /* 2^60 leaves if expanded */
   for (int i = 0; i < 60; ++i) doubled = ADD(doubled, EXP(doubled));
   for (int i = 0; i < 100; ++i) sum = ADD(sum, EXP(MUL(f->x, REAL(i + 2))));
   ir_ref roots[2] = {doubled, sum};
@@ -209,7 +208,7 @@ static void test_random_graphs_keep_values(void **state) {
   for (int i = 0; i < 40000; ++i) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
-    /* Every other graph uses only the ops that the rules are about, so that more rules apply. */
+    /* Every second graph uses only ops that the rules mention, so that more rules apply. */
     const uint64_t algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
                              OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) |
                              OP_BIT(NOT) | OP_BIT(SELECT);
@@ -228,7 +227,7 @@ static void test_random_graphs_keep_values(void **state) {
     for (int k = 0; k < 6; ++k) {
       point p = {.integer = {rng_below(&r, 80) - 10, rng_below(&r, 80), rng_below(&r, 8), 50}};
       for (int j = 0; j < POINT_REALS; ++j) p.real[j] = rng_between(&r, -2, 2);
-      /* Beyond moderate numbers rounding alone may differ visibly. */
+      /* For larger numbers, rounding alone may cause visible differences. */
       plain_eval(g, &p, IN_DOUBLE, NULL, value);
       if (largest_value(g, before, 3, value) < 1e4) compared += compare(a, g, before, after, &p);
     }
@@ -239,7 +238,7 @@ static void test_random_graphs_keep_values(void **state) {
   assert_true(compared > 100000 && changed > 8000);
 }
 
-/* The same expression simplifies to the same text, whatever else the graph contains. */
+/* An expression simplifies to the same text regardless of the graph's other nodes. */
 static void test_deterministic(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 200; ++seed) {

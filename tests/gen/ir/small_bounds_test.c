@@ -1,4 +1,4 @@
-/* 32-bit bounds without saturation equal those with it, wherever the latter fit into 32 bits. */
+/* small_bounds_test.c: 32-bit bounds without saturation equal the general bounds if those fit 32 bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -12,7 +12,7 @@
 
 #include "tests/gen/emit/emitted.h"
 
-/* Bounds on the scores replace a running maximum, where a weight at either bound suits the type. */
+/* Bounds on the scores replace a running maximum, if P at either bound is in the type's range. */
 static void test_bounded_scores(void **state) {
   (void)state;
   const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
@@ -26,7 +26,7 @@ static void test_bounded_scores(void **state) {
   exact.dtype = LUATTN_F32;
   check(cap, gone, NULL);
   check(sink, gone, NULL);
-  check_for(&half, cap, kept, NULL); /* 144 bits of range, more than f16's 30 */
+  check_for(&half, cap, kept, NULL); /* exponents span 144 bits, more than f16's 30 */
   check_for(&half, low, gone, NULL);
   check_for(&exact, low, kept, NULL);
   check("return attention { name = 'a', score_mod = softcap(200) }", kept, NULL);
@@ -45,11 +45,11 @@ static void test_bounded_scores(void **state) {
       "  end,\n"
       "  online_fwd_epilogue = function(o, r, b, h, q) return o / (r.l + 1) end,\n"
       "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end } }",
-      kept, NULL); /* here the maximum matters */
+      kept, NULL); /* the result depends on the maximum */
 }
 
-/* Tiles may be negligible where scores fall with positions, and the function is a softmax whose results
- * tolerate losing them. */
+/* Checks whether tiles can be skipped: scores must decrease with distance, and the function must be a softmax
+ * whose results tolerate the loss of negligible tiles. */
 static void check_reach(const char *rest, bool want) {
   const char *const yes = "has_score_bounds = true;", *const no = "has_score_bounds = false;";
   char source[1024];
@@ -75,10 +75,10 @@ static void test_tiles_without_weight(void **state) {
   check_reach("score_mod = function(s, b, h, q, kv) return 50 * tanh(s / 50) - x[h] * sqrt(abs(q - kv)) end",
               true);
   check_reach("score_mod = function(s, b, h, q, kv) return s - 2 * log(1 + abs(q - kv)) end",
-              false); /* too slowly */
+              false); /* decreases too slowly */
   check_reach("score_mod = function(s, b, h, q, kv) return s + t[kv] - x[h] * abs(q - kv) end", false);
   check_reach("score_mod = function(s, b, h, q, kv) return s * x[h] end", false);
-  check_reach("score_mod = function(s, b, h, q, kv) return s - q end", false); /* the whole row falls */
+  check_reach("score_mod = function(s, b, h, q, kv) return s - q end", false); /* the same for all keys */
   check_reach("block_mask = causal()", false);
   check_reach("score_mod = alibi(), online_func = sigmoid_attention", false);
   check_reach(
@@ -103,7 +103,7 @@ static void test_softmax_choices(void **state) {
         NULL);
 }
 
-/* A sum that is read within the step cannot be deferred. */
+/* A sum that the same step reads cannot be deferred. */
 static void test_sum_in_use_is_not_deferred(void **state) {
   (void)state;
   check(
@@ -113,7 +113,7 @@ static void test_sum_in_use_is_not_deferred(void **state) {
       LIST("REDUCE_SUM"), LIST("REDUCE_SUM_DEFERRED"));
 }
 
-/* A factor that may be zero or negative turns -inf into NaN or +inf. */
+/* A factor that may be zero or negative would turn a mask value of -inf into NaN or +inf. */
 static void test_mask_by_inf_is_refused(void **state) {
   (void)state;
   check("return attention { name = 'a', online_func = identity }", LIST("mask_by_inf = false;"), NULL);
@@ -130,12 +130,12 @@ static void test_mask_by_inf_is_refused(void **state) {
       "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"
       "  end,\n"
       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end } }",
-      LIST("mask_by_inf = false;"), NULL); /* a first step over no score would be exp(inf - inf) */
+      LIST("mask_by_inf = false;"), NULL); /* a first step without scores would compute exp(inf - inf) */
   check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
         NULL);
 }
 
-/* A score of 0 leaves an element out of sums that are linear in scores, but not out of exponentials. */
+/* A score of 0 excludes an element from sums that are linear in scores, but not from sums of exponentials. */
 static void test_mask_by_zero(void **state) {
   (void)state;
   check("return attention { name = 'a', online_func = identity }", LIST("mask_by_zero = true;"), NULL);
@@ -153,7 +153,7 @@ static void test_mask_by_zero(void **state) {
       LIST("mask_by_zero = false;"), NULL);
 }
 
-/* A q tile's rows are in registers; columns are read anew for each tile in forward. */
+/* In forward the values of a q tile's rows stay in registers, and columns are read for each tile. */
 static void test_score_reads(void **state) {
   (void)state;
   static const struct {
@@ -175,7 +175,7 @@ static void test_score_reads(void **state) {
              cases[i].bias, cases[i].index);
     check_for(&forward, text, LIST(cases[i].reads, cases[i].columns), NULL);
   }
-  /* With a bias row, which only the sm90 forward has. */
+  /* A bias row, which only the sm90 forward has. */
   const char *both =
       "return attention { name = 'a', inputs = { t = { axes = {'q', 'kv'} }, u = { axes = {'kv'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + t[{q, kv}] + u[kv] end }";
@@ -185,7 +185,7 @@ static void test_score_reads(void **state) {
   check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = true;", "reads_columns = true;"), NULL);
 }
 
-/* Row and Col are filled only where something reads them: a kernel may skip what only keep would read. */
+/* Row and Col are filled only if hooks read them. A kernel may omit values that only `keep` would read. */
 static void test_who_reads(void **state) {
   (void)state;
 #define INPUTS \
@@ -206,7 +206,7 @@ static void test_who_reads(void **state) {
                 "only_keep_reads_row = false;", "score_reads_col = false;"},
                {"block_mask = function(b, h, q, kv)\n"
                 "  local n = q for i = 1, 12 do n = (n * 5 + i) // 3 end return n <= kv end",
-                "only_keep_reads_row = false;", "score_reads_col = false;"}, /* long to find */
+                "only_keep_reads_row = false;", "score_reads_col = false;"}, /* too long to invert */
                {"score_mod = softcap(10)", "only_keep_reads_row = false;", "score_reads_col = false;"}};
   luattn_target forward = target;
   forward.pass = LUATTN_FORWARD;
@@ -220,8 +220,8 @@ static void test_who_reads(void **state) {
 #undef INPUTS
 }
 
-/* How kernels represent the kept scores of a row or a column. Columns with more than one interval, or with
- * one per grid row, evaluate a cheap predicate instead. */
+/* Tests how kernels represent the kept positions of a row and a column. Columns with more than an interval,
+ * or more than one per row of a grid, evaluate a predicate that is cheap. */
 static void test_lines(void **state) {
   (void)state;
 #define LINES(row, start, row_period, column, column_period)                                    \
@@ -253,8 +253,8 @@ static void test_lines(void **state) {
 #undef LINES
 }
 
-/* A position itself looks up its tile's block of statistics; an expression of it, everything that it may
- * reach. */
+/* A position looks up the statistics of its tile's block. An expression of a position looks up all blocks
+ * that it may reach. */
 static void test_block_of_tile(void **state) {
   (void)state;
 #define MASK(keep)                                                                      \
@@ -268,7 +268,7 @@ static void test_block_of_tile(void **state) {
   check(MASK("eq(doc[q], doc[kv])"), blocks, LIST("stat_bounds("));
   check(both, blocks, NULL);
   check(both, LIST("stat_bounds(p.scratch.stats["), NULL);
-  /* two blocks share 128 keys */
+  /* two thread blocks share 128 keys */
   const char *const shared[] = {"walk_rows = 64; walk_columns = 128;",
                                 "block_bounds_size(int i) { return i == 0 ? 64 : i == 1 ? 128 : 1; }",
                                 "block_bounds(p.scratch.stats[0], p.inputs.input[0], 0, 64, "
@@ -280,7 +280,8 @@ static void test_block_of_tile(void **state) {
 #undef MASK
 }
 
-/* Bounds of a division by a constant above 0 take less code; by a value that may be 0 or below, all cases. */
+/* Division by a positive constant needs less code for bounds; a divisor that may be 0 or negative needs all
+ * cases. */
 static void test_bounds_by_constant(void **state) {
   (void)state;
 #define BLOCKS(by)                                                                                   \
@@ -297,7 +298,7 @@ static void test_bounds_by_constant(void **state) {
 #undef BLOCKS
 }
 
-/* A long term, or one that reads memory, becomes a separate hook if it depends only on the distance. A slope
+/* A term that depends only on the distance becomes a hook of its own, if it is long or reads memory. A slope
  * times a distance is short. */
 static void test_distance_term(void **state) {
   (void)state;
@@ -325,7 +326,8 @@ static void test_distance_term(void **state) {
             none, NULL);
 }
 
-/* A gradient, also a called one, takes the term of its score, and uses it for its own additions as well. */
+/* A gradient, inlined or called, gets its score's distance term as an argument, and also uses it in its own
+ * sums. */
 static void test_distance_term_of_gradient(void **state) {
   (void)state;
 #define BIAS(more)                                                                          \
@@ -342,7 +344,7 @@ static void test_distance_term_of_gradient(void **state) {
                               "+ term", NULL};
   const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)",
                                 NULL};
-  /* its factor needs the table's number as stored, weights times log2 e: the number is read once */
+  /* the gradient's factor needs the number as stored, P needs it times log2 e: it is read once */
   const char *const twice[] = {"return t5;", "head.mul_3 * term", "t9 + term", NULL};
   luattn_target backward = target;
   for (int arch = 80; arch <= 90; arch += 10) {
@@ -366,12 +368,12 @@ static void test_grad_is_light(void **state) {
     bool light;
   } cases[] = {{"block_mask = causal()", true},
                {"score_mod = softcap(50)", true},
-               {"inputs = { w = { axes = {'h', 'kv'} } },\n" /* in Col */
+               {"inputs = { w = { axes = {'h', 'kv'} } },\n" /* w is in Col */
                 "score_mod = function(s, b, h, q, kv) return s + w[{h, kv}] end",
                 true},
                {"inputs = { w = { axes = {'h', 'n'} } },\n"
                 "score_mod = function(s, b, h, q, kv) return s + w[{h, q - kv + q_len}] end",
-                true}, /* by distance_term */
+                true}, /* distance_term provides w */
                {"inputs = { w = { axes = {'h', 'n'} } },\n"
                 "score_mod = function(s, b, h, q, kv) return s + w[{h, q + kv}] end",
                 false}};
@@ -385,7 +387,8 @@ static void test_grad_is_light(void **state) {
   }
 }
 
-/* The sm90 forward rescales lazily for a softmax's maximum that nothing else reads and where -inf masks. */
+/* The sm90 forward rescales lazily for a softmax whose maximum has no other use and whose mask value is
+ * -inf. */
 static void test_lags(void **state) {
   (void)state;
   static const struct {
@@ -401,7 +404,7 @@ static void test_lags(void **state) {
       {"inputs = { w = { axes = {'kv'} } },\n"
        "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
        true},
-      {"score_mod = softcap(50)", false}, /* keeps no maximum at all */
+      {"score_mod = softcap(50)", false}, /* has no running maximum */
       {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
       {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
        "  online_fwd = function(scores, r, b, h, q)\n"
@@ -425,7 +428,7 @@ static void test_lags(void **state) {
   }
 }
 
-/* The soft cap's polynomial fast path: with a tanh cap, P of small q.k are cheaper. */
+/* Checks which soft caps have the polynomial fast path for small scores. */
 static void test_small(void **state) {
   (void)state;
   static const struct {
@@ -436,7 +439,7 @@ static void test_small(void **state) {
       {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true},
       {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end", false},
       {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
-       false}, /* keeps a maximum */
+       false}, /* has a running maximum */
       {"block_mask = causal()", false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
@@ -450,12 +453,12 @@ static void test_small(void **state) {
       wide.head_dim = wide.head_dim_v = dim;
       check_for(&wide, source, LIST(has ? yes : no), LIST(has ? no : yes));
     }
-    check_for(&half, source, LIST(no), LIST(yes)); /* an accurate tanh */
+    check_for(&half, source, LIST(no), LIST(yes)); /* uses an accurate tanh */
     check_for(&sm80, source, LIST(no), LIST(yes));
   }
 }
 
-/* The fast path for P that are sigmoids of the stored score, if nothing else uses the score. */
+/* Checks which specs have P = sigmoid(score), with no other use of the score. */
 static void test_sigmoid_weights(void **state) {
   (void)state;
   static const struct {
@@ -469,7 +472,7 @@ static void test_sigmoid_weights(void **state) {
                {ONLINE("sigmoid(3.0 * s - 1.0)"), true},
                {ONLINE("sigmoid(s) * s"), false},
                {ONLINE("2.0 * sigmoid(s)"), false},
-               {ONLINE("sigmoid(-s)"), false}, /* elements left out weigh 1 */
+               {ONLINE("sigmoid(-s)"), false}, /* masked elements would have P = 1 */
 #undef ONLINE
                {"online_func = relu_attention", false},
                {"score_mod = function(s, b, h, q, kv) return sigmoid(s) end", false}};

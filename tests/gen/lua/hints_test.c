@@ -1,4 +1,4 @@
-/* Python and C syntax in a spec: Lua's own message, followed by what to write instead. */
+/* hints_test.c: Python or C syntax in a spec gives Lua's message, followed by the correct spelling. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static const hint_case syntax[] = {
     {HOOK("if q return s end return 0"), "; write if condition then .. end"},
     {HOOK("for i = 1, 3 do if i > 2 then continue end s = s + 1 end return s"),
      "; Lua has no continue; put the rest into an if"},
-    {HOOK("return s +"), "near 'end'"}, /* nothing to add */
+    {HOOK("return s +"), "near 'end'"}, /* no hint */
 };
 
 static const hint_case names[] = {

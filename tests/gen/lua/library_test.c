@@ -1,5 +1,5 @@
-/* The standard library: every entry against the oracle, and against its formula if that is short enough to
- * repeat here. */
+/* library_test.c: compares every entry of the standard library with the oracle, and with its formula if that
+ * is short. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void test_against_oracle(void **state) {
   }
 }
 
-/* NATTEN's windows in closed form, by brute force over small grids. */
+/* Computes NATTEN's windows by brute force, to check the closed form on small grids. */
 static int wanted_1d(int i, int j, int length, int kernel, int stride, int dilation, int causal) {
   const int g = i % dilation, p = i / dilation, n = (length - g + dilation - 1) / dilation;
   if (j % dilation != g) return 0;
@@ -125,7 +125,7 @@ static void expect_mask(const char *mask, const char *expected) {
   trace_close(&t);
 }
 
-/* Masks of the library are analysed as if written by hand. */
+/* Masks of the library give the same expressions as hand-written ones. */
 static void test_masks_are_plain(void **state) {
   (void)state;
   expect_mask("causal()", "(le kv_idx q_idx)");

@@ -1,11 +1,12 @@
-/* Specs that would run long inside C functions, where no instruction is counted: each ends by a limit. */
+/* limits_test.c: specs that would run long inside C functions, where Lua counts no instructions, end at a
+ * limit. */
 #include "traced.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#define LIMIT 0.2   /* CPU seconds given to each */
+#define LIMIT 0.2   /* CPU seconds for each spec */
 #define MARGIN 10.0 /* the longest time between two checks of the clock, with sanitizers */
 
 static double cpu_seconds(void) {
@@ -20,7 +21,7 @@ typedef struct limit_case {
 
 #define MANY "local t = {} for i = 1, 1000000 do t[i] = 1 end\n"
 
-/* Without a line number: a slow machine may spend the time before the loop. */
+/* No line number, because a slow machine may reach the limit before the loop. */
 static const char in_time[] = ": time budget: the spec ran for more than 0.2 s; bound its loops";
 
 static const limit_case cases[] = {
@@ -74,7 +75,7 @@ static void test_each(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_end(&cases[i], strlen(cases[i].source));
 }
 
-/* At each goto Lua's parser searches all labels of the function, and no hook runs there. */
+/* For each goto, Lua's parser searches all labels of the function without calling a hook. */
 static void test_parser(void **state) {
   (void)state;
   enum { LABELS = 30000 }; /* Lua's limit is 32767 */
@@ -88,7 +89,7 @@ static void test_parser(void **state) {
   expect_end(&c, used);
 }
 
-/* The bounded functions otherwise work as before. */
+/* Without a limit, the bounded functions work as in plain Lua. */
 static void test_unbounded(void **state) {
   (void)state;
   traced_file t;

@@ -1,4 +1,4 @@
-/* Every allocation of a trace fails once; then every one from some point on. */
+/* memory_test.c: fails each allocation of a trace once, then all allocations from some point on. */
 #include "traced.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const char source[] =
     "}\n";
 
 typedef struct budget {
-  long count, fail_at; /* allocations so far; the first that fails */
+  long count, fail_at; /* allocations so far; index of the first that fails */
   int only_once;
   size_t held;
 } budget;
@@ -76,7 +76,7 @@ static void test_from_each_allocation(void **state) {
   (void)state;
   budget all = {.fail_at = -1, .only_once = 1};
   assert_int_equal(trace_with(&all), LUATTN_OK);
-  /* The number of Lua's allocations varies a little with its hash seed: the last few may not be reached. */
+  /* The number of allocations varies slightly with Lua's hash seed, so the last few are skipped. */
   for (long i = 0; i < all.count - 16; i++) {
     budget from = {.fail_at = i};
     assert_int_equal(trace_with(&from), LUATTN_NO_MEMORY);

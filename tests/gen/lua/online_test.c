@@ -1,4 +1,4 @@
-/* online_func: states, reductions under branches, and omitted fields. */
+/* online_test.c: tests online_func: states, reductions under branches, and omitted fields. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ static void test_steps(void **state) {
   expect_fwd("return scores, { l = reduce_sum(1) }", "score", "(reduce_sum 1)", "1");
 }
 
-/* A reduction covers every element, also those that answered a question about the element differently. */
+/* A reduction covers all elements, including those that take another branch of a per-element condition. */
 static void test_element_branches(void **state) {
   (void)state;
   expect_fwd("local x = where(scores > 0, scores, c) return x, { l = reduce_sum(x) }",
@@ -47,7 +47,7 @@ static void test_element_branches(void **state) {
       "(reduce_max (div (select (lt 0 score) score (mul score -2)) "
       "(reduce_sum (select (lt 0 score) score (mul score -2)))))",
       "1");
-  /* A question asked after the reduction does not affect it. */
+  /* A condition after the reduction does not affect it. */
   expect_fwd(
       "local s = reduce_sum(scores) if scores > s then return scores, { l = s } end return s, { l = s }",
       "(select (lt (reduce_sum score) score) score (reduce_sum score))", "(reduce_sum score)", "1");
@@ -106,7 +106,7 @@ static void test_declarations(void **state) {
   assert_string_equal(show(&t, o->init[0]), "-inf");
   assert_string_equal(show(&t, o->init[1]), "(select (lt h 2) (sinks h) 0)");
   assert_int_equal(o->num_final, 3);
-  assert_string_equal(o->final_name[0], "lse"); /* lse is first, then by name */
+  assert_string_equal(o->final_name[0], "lse"); /* lse first, the others by name */
   assert_string_equal(o->final_name[1], "a");
   assert_string_equal(o->final_name[2], "r");
   assert_string_equal(show(&t, o->out), "(select (lt 0 state) (div out state) 0)");

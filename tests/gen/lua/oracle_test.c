@@ -1,11 +1,11 @@
-/* Plain Lua with numbers against the trace, for every hook of every example. */
+/* oracle_test.c: compares plain Lua on numbers with the trace, for every hook of every example. */
 #include "traced.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILES_MAX = 64, ROUNDS = 64 }; /* 64 x 64 tuples a hook */
+enum { FILES_MAX = 64, ROUNDS = 64 }; /* 64 x 64 tuples per hook */
 
 static void test_examples(void **state) {
   (void)state;
@@ -21,7 +21,7 @@ static void test_examples(void **state) {
   }
 }
 
-/* Branches whose results overlap in part, which join_masks must not simplify as if they were equal. */
+/* Branches with partly overlapping results, which join_masks must not treat as equal. */
 static void test_overlapping_branches(void **state) {
   (void)state;
   static const char *const bodies[] = {
@@ -40,7 +40,8 @@ static void test_overlapping_branches(void **state) {
   }
 }
 
-/* The comparison must be able to fail: a spec that behaves differently on numbers and on traced values. */
+/* Checks that the comparison can fail, with a spec that behaves differently on numbers and on traced
+ * values. */
 static double no_input(void *user, const char *input, int n, const long long *index) {
   (void)user, (void)input, (void)n, (void)index;
   return 0;
@@ -73,7 +74,8 @@ static void test_errors_of_the_oracle(void **state) {
   assert_int_equal(front_oracle_open("a.lua", "x", 1, no_input, NULL, &o, &err), LUATTN_SPEC);
 }
 
-/* A hook whose trace is the identity, or no mask, is declared all the same, and called each time. */
+/* A hook whose trace is the identity, or no mask, still counts as declared, and the oracle calls it each
+ * time. */
 static double count_load(void *user, const char *input, int n, const long long *index) {
   (void)input, (void)n, (void)index;
   ++*(int *)user;

@@ -1,5 +1,5 @@
-/* Random hooks in plain Lua: nested conditions, early returns, local variables. Trace and oracle must agree
- * on all of them. */
+/* random_test.c: random hooks in plain Lua with nested conditions, early returns and local variables. Trace
+ * and oracle must agree on all of them. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ typedef struct writer {
   char text[16384];
   size_t size;
   uint64_t seed;
-  int questions; /* comparisons that may still be written: each doubles the replays */
+  int questions; /* number of comparisons left, each of which doubles the replays */
 } writer;
 
 static int pick(writer *w, int n) {
@@ -32,7 +32,7 @@ static void put_int(writer *w, int n) {
 
 static void condition(writer *w, int depth);
 
-/* An integer expression. */
+/* Writes an integer expression. */
 static void integer(writer *w, int depth) {
   static const char *const leaf[] = {"q_idx",  "kv_idx",     "h",           "b",    "q_len",
                                      "kv_len", "doc[q_idx]", "doc[kv_idx]", "heads"};
@@ -128,7 +128,7 @@ static void condition(writer *w, int depth) {
   put(w, ")");
 }
 
-/* Statements that return on every path. */
+/* Writes statements that return on every path. */
 static void body(writer *w, int depth, bool mask) {
   const int choice = depth <= 0 || w->questions <= 0 ? 0 : pick(w, 4);
   if (choice == 1) {

@@ -1,4 +1,5 @@
-/* How plain Lua becomes expressions: values, comparisons by replay, joins, gathers, declarations. */
+/* trace_test.c: tests how plain Lua becomes expressions: values, comparisons by replay, joins, gathers,
+ * declarations. */
 #include "traced.h"
 
 #include <stdio.h>
@@ -91,7 +92,7 @@ static void test_gathers(void **state) {
   expect_score("if keep[kv_idx] then return score end return 0", "(select (keep kv_idx) score 0)");
 }
 
-/* Trailing parameters that a function does not use may be left out, for every hook. */
+/* Every hook may omit trailing parameters that it does not use. */
 static void test_fewer_parameters(void **state) {
   (void)state;
   static const char *const sources[] = {
@@ -194,7 +195,7 @@ static void test_masks(void **state) {
               "(and (eq (mod q_idx 3) 0) (eq (mod kv_idx 3) 0)))");
 }
 
-/* An index against a float constant stays a comparison of integers. */
+/* A comparison of an index with a float constant stays a comparison of integers. */
 static void test_rounding(void **state) {
   (void)state;
   expect_mask("return kv_idx < 4.0", "(lt kv_idx 4)");
@@ -212,7 +213,7 @@ static void test_rounding(void **state) {
   expect_mask("return kv_idx < bound", "(lt (to_real kv_idx) scalar)");
 }
 
-/* The same question, however it is written, is asked once. */
+/* A condition is replayed once, even if it is written in different forms. */
 static void test_questions(void **state) {
   (void)state;
   expect_score("if kv_idx < q_idx then return 1 end if kv_idx < q_idx then return 2 end return 3",
@@ -309,8 +310,8 @@ static void test_numbers_on_device(void **state) {
   trace_close(&t);
 }
 
-/* A bit operation that equals a product, quotient or remainder is traced as one, because mask analysis
- * understands these. */
+/* Bit operations that equal a product, quotient or remainder are traced as such, because mask analysis uses
+ * these. */
 static void test_bits(void **state) {
   (void)state;
   static const char *const cases[][2] = {
@@ -357,7 +358,7 @@ static void test_bits(void **state) {
   }
 }
 
-/* Integers of every width are integers; a shift of one that is never below 0 is a quotient. */
+/* Inputs of every integer type are integers. A right shift of a non-negative one is a quotient. */
 static void test_integer_inputs(void **state) {
   (void)state;
   static const char *const types[] = {"i32", "int64", "int16", "uint8"};
@@ -389,7 +390,7 @@ static void test_input_mods(void **state) {
   trace_close(&t);
 }
 
-/* Every node knows the line of the spec that made it. */
+/* Every node records its line of the spec. */
 static void test_lines(void **state) {
   (void)state;
   traced_file t;
@@ -415,7 +416,7 @@ static void test_lines(void **state) {
   trace_close(&t);
 }
 
-/* Text that looks like == or a table but is neither. */
+/* Text that resembles == or a table but is neither. */
 static void test_source_is_read_by_tokens(void **state) {
   (void)state;
   traced_file t;
@@ -439,7 +440,7 @@ static void test_source_is_read_by_tokens(void **state) {
                "test.lua:3: == cannot be traced (beside a number it is always false); write eq(1, 2)");
 }
 
-/* As the message about too many branches advises. */
+/* Follows the advice of the message about too many branches. */
 static void test_many_spans(void **state) {
   (void)state;
   traced_file t;
@@ -453,7 +454,7 @@ static void test_many_spans(void **state) {
   trace_close(&t);
 }
 
-/* The file runs inside a function next to a helper of ours, and sees neither. */
+/* The file runs inside a function next to one of luattn's helpers, and can access neither. */
 static void test_file_is_alone(void **state) {
   (void)state;
   traced_file t;

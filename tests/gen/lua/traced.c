@@ -101,7 +101,7 @@ typedef struct comparison {
   front_oracle *oracle;
   uint64_t seed;
   double var[VAR_COUNT][IR_LANES];
-  double row[IR_LANES][CHANNELS]; /* the row; x is its element at d */
+  double row[IR_LANES][CHANNELS]; /* x is the element at d */
   double scalar[32][IR_LANES], state[SPEC_MAX_STATE][IR_LANES], final[SPEC_MAX_FINAL][IR_LANES];
   bool mask_kept, mask_dropped;
 } comparison;
@@ -115,13 +115,13 @@ static double uniform(comparison *c, double lo, double hi) {
 
 static int below(comparison *c, int n) { return (int)uniform(c, 0, n); }
 
-/* The value of an input at an index: any fixed function will do, if it has few distinct integers, so that ids
+/* Returns the value of an input at an index: any fixed function with few distinct integers, so that ids
  * collide. */
 static double input_value(const luattn_input_info *info, int n, const long long *index) {
   uint64_t x = 0x9e3779b97f4a7c15u;
   for (const char *p = info->name; *p != '\0'; p++) x = (x ^ (uint64_t)*p) * 0x100000001b3u;
   for (int i = 0; i < n; i++) {
-    /* Neighbours share an id, as documents do. */
+    /* Adjacent indices share an id, as in documents. */
     const long long at = info->dtype == LUATTN_INPUT_I32 ? index[i] / 16 : index[i];
     x = (x ^ (uint64_t)at) * 0xbf58476d1ce4e5b9u;
   }
@@ -152,7 +152,7 @@ static void trace_load(void *user, uint32_t input, int n, const double *const *i
 
 static void trace_variable(void *user, ir_var v, uint32_t index, int lanes, double *out);
 
-/* x[..] of the row of each lane. */
+/* Evaluates a read of x[..] in the row of each lane. */
 static void trace_read(const comparison *c, uint32_t read, int lanes, double *out) {
   const ir_program *p = ir_program_new(c->a, c->spec.g, &c->spec.read[read], 1);
   const ir_env env = {.user = (void *)(uintptr_t)c, .variable = trace_variable};
@@ -160,7 +160,7 @@ static void trace_read(const comparison *c, uint32_t read, int lanes, double *ou
   ir_program_run(p, &env, lanes, arena_new(c->a, ir_program_scratch(p)), &out);
   for (int i = 0; i < lanes; i++) {
     const int channel = (int)out[i];
-    out[i] = channel >= 0 && channel < CHANNELS ? c->row[i][channel] : NAN; /* where an arm is not taken */
+    out[i] = channel >= 0 && channel < CHANNELS ? c->row[i][channel] : NAN; /* in an arm that is not taken */
   }
 }
 
@@ -212,8 +212,8 @@ static void draw_lane(comparison *c, int i) {
   for (int k = 0; k < SPEC_MAX_FINAL; k++) c->final[k][i] = uniform(c, 0.1, 4);
 }
 
-/* Rows of the oracle have one element: a reduction is its argument. Replaces the innermost reductions
- * first. */
+/* Replaces reductions by their arguments, innermost first, because rows of the oracle have a single
+ * element. */
 static ir_ref without_reductions(ir *g, ir_ref r) {
   while (ir_uses_op(g, r, IR_REDUCE_SUM) || ir_uses_op(g, r, IR_REDUCE_MAX)) {
     for (ir_ref i = 1; i <= r; i++) {
@@ -233,7 +233,7 @@ static bool same(double x, double y) {
   return fabs(x - y) <= 1e-12 * fmax(1, fmax(fabs(x), fabs(y)));
 }
 
-/* Arguments of an oracle call: variables, and the tables of row scalars written out. */
+/* Writes the arguments of an oracle call: variables, and the elements of row scalar tables. */
 static int arguments(const comparison *c, const ir_var *var, int n, int lane, double *out) {
   int count = 0;
   for (int i = 0; i < n; i++) {
@@ -318,7 +318,7 @@ static void compare_file(const char *name, const char *source, size_t size, int 
   assert_non_null(c);
   *c = (comparison){.name = name, .a = arena_open(NULL), .seed = 20240229};
   if (front_trace(c->a, name, source, size, &c->spec, &err) != LUATTN_OK) {
-    static int dropped; /* random hooks may not use what they have read, but few do */
+    static int dropped; /* few random hooks may leave a read input unused */
     if (strstr(err.message, "nothing is made of its numbers") == NULL || ++dropped > 30)
       fail_msg("%s", err.message);
     arena_close(c->a);

@@ -20,21 +20,21 @@ typedef struct traced_file {
 /* Traces a valid spec; its file is named "test.lua". */
 void trace_text(traced_file *t, const char *source);
 void trace_close(traced_file *t);
-/* The error message of an invalid spec. */
+/* Expects a spec to be refused with this message. */
 void expect_error(const char *source, const char *message);
 
-/* A whole file, with a terminating 0 that is not counted in *size; the caller frees. */
+/* Reads a file and appends a 0, which *size does not count. The caller frees the text. */
 char *read_file(const char *path, size_t *size);
-/* Sorted paths of the *.lua in a folder, at most `max`; the caller frees each. */
+/* Lists the *.lua files of a folder, sorted, at most `max`. The caller frees each path. */
 int list_lua(const char *folder, char **path, int max);
 
-/* An expression on one line, as in `(le kv_idx (add q_idx 3))`. Lives in t->a. */
+/* Prints an expression on one line, such as `(le kv_idx (add q_idx 3))`. The text belongs to t->a. */
 const char *show(const traced_file *t, ir_ref r);
 
 /* Draws `rounds` blocks of 64 random index tuples and compares every hook of the spec in plain Lua with its
  * trace: masks exactly, numbers to 1e-12. Fails the test at the first difference. */
 void compare_with_oracle(const char *name, const char *source, size_t size, int rounds);
-/* The same for a mask that may keep everything or nothing. */
+/* Same as above, for a mask that may keep everything or nothing. */
 void compare_with_oracle_any(const char *name, const char *source, size_t size, int rounds);
 
 #endif

@@ -1,5 +1,5 @@
-/* nvrtc_test.c: finding, loading and calling NVRTC; reading its log; the embedded templates. Without NVRTC
- * some tests are skipped. */
+/* nvrtc_test.c: tests finding, loading and calling NVRTC, parsing its log, and the embedded templates. Some
+ * tests are skipped without NVRTC. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static void test_log_of_two_entries(void **state) {
   nvrtc_read_log(log, &r);
   assert_int_equal(r.num_entries, 2);
   assert_string_equal(r.entry[0].name, "luattn_fwd");
-  assert_int_equal(r.entry[0].spill_bytes, 0); /* those of a helper are not its own */
+  assert_int_equal(r.entry[0].spill_bytes, 0); /* does not include spills of called functions */
   assert_int_equal(r.called_spill_bytes, 900);
   assert_string_equal(r.entry[1].name, "luattn_mod");
   assert_int_equal(r.entry[1].registers, 255);
@@ -43,7 +43,7 @@ static void test_log_of_two_entries(void **state) {
   assert_non_null(strstr(r.remark, "C7508"));
 }
 
-/* NVRTC 13 writes the numbers after its name. */
+/* NVRTC 13 prefixes the lines with a name. */
 static void test_log_with_prefixed_lines(void **state) {
   (void)state;
   static const char log[] =
@@ -80,7 +80,7 @@ static void test_missing_library_is_named(void **state) {
   free(before);
 }
 
-/* A file that is no library has its own identity, and is refused when it is loaded. */
+/* A file that is not a library has its own identity, and is refused when loaded. */
 static void test_other_file_is_refused(void **state) {
   (void)state;
   char path[] = "/tmp/luattn_nvrtc_XXXXXX";
@@ -138,7 +138,8 @@ static void test_compile(void **state) {
   arena_close(a);
 }
 
-/* The log of the NVRTC in use: forty values live across a barrier do not fit into 32 registers. */
+/* Checks the log of the installed NVRTC. Forty values that are live across a barrier do not fit 32
+ * registers. */
 static void test_spills_are_seen(void **state) {
   (void)state;
   nvrtc lib;
@@ -164,7 +165,7 @@ static void test_spills_are_seen(void **state) {
   arena_close(a);
 }
 
-/* Refused options of NVRTC itself, and of NVVM, to which NVRTC passes an option. */
+/* Options that NVRTC refuses, and options that NVVM, to which NVRTC passes them, refuses. */
 static void test_refused_options(void **state) {
   (void)state;
   nvrtc lib;
@@ -194,7 +195,7 @@ static void test_refused_options(void **state) {
   arena_close(a);
 }
 
-/* An optimizer without such a pass ignores its name, except for a line in the log. */
+/* An optimizer ignores the name of an unknown pass, except for a line in the log. */
 static void test_names_of_passes_are_known(void **state) {
   (void)state;
   nvrtc lib;
@@ -248,7 +249,7 @@ static bool same_code(const job *a, const job *b) {
   return a->r.cubin_size == b->r.cubin_size && memcmp(a->r.cubin, b->r.cubin, a->r.cubin_size) == 0;
 }
 
-/* Passes that one compilation disables stay on in compilations before, after and concurrent with it. Compares
+/* Passes that one compilation disables stay enabled in earlier, later and concurrent compilations. Compares
  * the code of a loop on which LICM makes a difference. */
 static void test_passes_are_left_out_of_one_compilation(void **state) {
   (void)state;
@@ -272,14 +273,13 @@ static void test_passes_are_left_out_of_one_compilation(void **state) {
     assert_int_equal(c[i].status, LUATTN_OK);
     assert_true(same_code(&c[i], &c[i % 2]));
   }
-  assert_false(same_code(&c[0], &c[1])); /* it does disable something */
+  assert_false(same_code(&c[0], &c[1])); /* the option has an effect */
   for (int i = 0; i < COMPILATIONS; i++) arena_close(c[i].a);
 }
 
 static void count(void *of_int) { ++*(int *)of_int; }
 
-/* The end of the front end is reported whatever its result, also by an NVRTC that cannot report it in
- * advance. */
+/* The end of the front end is always reported, even on errors, and even if NVRTC has no progress callback. */
 static void test_watcher(void **state) {
   (void)state;
   nvrtc lib;
@@ -293,7 +293,7 @@ static void test_watcher(void **state) {
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &r, &err), LUATTN_OK);
   assert_true(calls > 0);
   calls = 0;
-  lib.fn.set_flow_callback = NULL; /* as before 12.8 */
+  lib.fn.set_flow_callback = NULL; /* as in versions before 12.8 */
   assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &r, &err), LUATTN_OK);
   assert_int_equal(calls, 1);
   arena_close(a);

@@ -1,4 +1,4 @@
-/* plan_test.c: families, tiles, and errors for impossible targets. */
+/* plan_test.c: tests families, tiles, and errors for impossible targets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -40,7 +40,7 @@ static luattn_target target_of(luattn_pass pass, luattn_dtype dtype, int dim, in
                          .cache_dir = ""};
 }
 
-/* Every choice of every table can be run by its family and fits; and there is always one. */
+/* Every entry of every table is valid for its family and fits; at least one entry exists for each target. */
 static void test_every_plan_fits(void **state) {
   (void)state;
   static const int dims[] = {1, 8, 40, 64, 72, 96, 128, 136, 192, 256};
@@ -100,7 +100,7 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
-/* Packed sequences run forward only, for specs that read nothing at rows of q or kv. */
+/* Packed sequences support only forward, and only specs that read no input along q or kv. */
 static void test_packed_targets(void **state) {
   (void)state;
   static const struct {
@@ -154,7 +154,7 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: packed: is -1, expected 0 or 1");
 }
 
-/* Where sm90's backward has too few registers for a hook, sm80's tiles come next, unless the caller wants
+/* If the sm90 backward has too few registers for a hook, sm80's tiles come next, unless the caller requires
  * sm90. */
 static void test_backward_falls_back(void **state) {
   (void)state;
@@ -197,7 +197,8 @@ static void test_deterministic_families(void **state) {
   arena_close(a);
 }
 
-/* Whichever gradients are wanted, also those that need no dS, which clusters of two blocks exchange. */
+/* The d256 backward works with any subset of gradients, also with those that need no exchange of dS in the
+ * cluster. */
 static void test_wide_backward_of_any_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -213,7 +214,7 @@ static void test_wide_backward_of_any_wants(void **state) {
   arena_close(a);
 }
 
-/* Above 128 channels, of q and k or of v, the sm90 family has another kernel for backward, which falls back
+/* Above head dim 128, of q and k or of v, the sm90 family has the d256 backward kernel, which falls back
  * as well. */
 static void test_wide_backward(void **state) {
   (void)state;
@@ -235,8 +236,8 @@ static void test_wide_backward(void **state) {
   arena_close(a);
 }
 
-/* The soft cap's fast path tries special tiles before the table's, up to head dim 128, only in the sm90
- * forward. */
+/* The soft cap's fast path has a table entry of its own, which precedes the others, up to head dim 128 and
+ * only in the sm90 forward. */
 static void test_small_dots(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -306,7 +307,7 @@ static void test_forced_tiles(void **state) {
   arena_close(a);
 }
 
-/* Unwanted gradients add no kernel. */
+/* Gradients that are not requested need no kernel. */
 static void test_entries_follow_wants(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -347,14 +348,14 @@ static void test_memory_and_tiles(void **state) {
   assert_int_equal(m.input, 2 * (q + 2 * k + 2 * q) + 4 * rows);
   assert_int_equal(m.output, 2 * (q + 2 * k));
   const size_t whole = 2ul * 8 * 1008; /* groups of 16 rows */
-  /* Two numbers a row, dq in f32, a number for each q tile of 64, and 32 more. */
+  /* Two numbers per row, dq in f32, a semaphore per q tile of 64, and 32 entries for the work counter. */
   assert_int_equal(m.internal, 4 * 2 * whole + 4 * 128 * whole + 4 * (32 + 2 * 8 * 16));
   assert_int_equal(m.total, m.input + m.output + m.internal);
   const size_t internal = m.internal;
-  t.deterministic = 1; /* no inputs, whose sums would take more */
+  t.deterministic = 1; /* without inputs, whose sums would need more */
   assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
   assert_int_equal(m.internal, internal);
-  t.head_dim = 256; /* two numbers for each q tile then */
+  t.head_dim = 256; /* then two semaphores per q tile */
   assert_int_equal(luattn_estimate_memory(spec, &t, &problem, &m, &err), LUATTN_OK);
   assert_int_equal(m.internal, 4 * 2 * whole + 4 * 256 * whole + 4 * (32 + 2 * 8 * 16 * 2));
   t.head_dim = 128;

@@ -1,5 +1,5 @@
--- Three sines of a score: too much to inline, so the hooks are called functions. One gradient goes to the
--- block's sum (c), another to memory (bias).
+-- Three sines of a score: too long to inline, so the hooks become called functions. One gradient goes to a
+-- block sum (c), another to memory (bias).
 return attention {
   name = "called",
   scalars = { c = 0.4 },

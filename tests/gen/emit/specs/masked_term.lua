@@ -1,4 +1,4 @@
--- A term that is NaN wherever the mask keeps nothing, times a learned number.
+-- A term that is NaN where the mask drops the pair, times a learned number.
 return attention {
   inputs = { t = { axes = {"h", "n"}, grad = true }, w = { axes = {"h"}, grad = true } },
   score_mod = function(score, b, h, q, kv) local n = q - kv

@@ -1,4 +1,4 @@
--- Linear terms of positions, alone and inside functions, next to numbers of rows, columns and heads.
+-- Linear terms of positions, alone and inside functions, with terms per row, column and head.
 return attention {
   name = "positions",
   scalars = { a = 0.3 },

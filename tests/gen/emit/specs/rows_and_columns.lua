@@ -1,4 +1,4 @@
--- Coefficients and biases of every level: head, row, column, element.
+-- Coefficients and biases at every level: per head, row, column and element.
 return attention {
   name = "rows_and_columns",
   scalars = { gain = 1.3 },

@@ -1,5 +1,5 @@
--- Gradients with factors that are constant per head: products, quotients, signs and conditions, of numbers
--- that mods and rows use too, so that one place gets several sums.
+-- Gradients with factors that are constant per head: products, quotients, signs and conditions. Mods and
+-- rows use the same inputs, so that one gradient element gets several sums.
 return attention {
   name = "shared_factors",
   scalars = { c = 0.7, d = 1.3 },

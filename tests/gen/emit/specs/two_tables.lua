@@ -1,5 +1,5 @@
--- Two tables by distance under a soft cap and a factor: one of them is the term that grad takes, all of them
--- get gradients.
+-- Two tables by distance under a soft cap and a factor. One is the distance term that grad gets; both
+-- have gradients.
 return attention {
   inputs = { t = { axes = {"h", "n"}, grad = true }, u = { axes = {"n"}, grad = true }, w = { axes = {"h"}, grad = true } },
   scalars = { c = 2.0 },

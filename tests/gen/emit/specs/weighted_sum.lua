@@ -1,4 +1,4 @@
--- A normaliser that is no exponential: p = softplus(s) / (1 + sum softplus(s)). Each thread may keep a
+-- A normaliser without an exponential: p = softplus(s) / (1 + sum softplus(s)). Each thread may keep a
 -- partial sum.
 return attention {
   name = "weighted_sum",
