@@ -1,6 +1,6 @@
-# check_circles.cmake: in the folders below, calls between modules are acyclic. A module is a .c and the .h of
-# its name; it may call what the headers that either includes declare, and no chain of such calls leads back
-# to it.
+# check_circles.cmake: checks that calls between modules are acyclic in the folders below. A module is a .c
+# file and the .h file of the same name. A module may call functions that its included headers declare, but no
+# chain of calls may lead back to the module.
 #   cmake -DROOT=<tree> -P tests/check_circles.cmake
 cmake_policy(VERSION 3.22)
 set(folders gen/base gen/plan gen/cache gen/compile engine)
@@ -22,7 +22,8 @@ foreach(folder ${folders})
     endforeach()
   endforeach()
   list(REMOVE_DUPLICATES modules)
-  # Repeatedly removes modules that call none of the rest; those that remain are in a cycle or call one.
+  # Repeatedly removes modules that call no remaining module. The modules left are in a cycle, or call into
+  # one.
   set(again TRUE)
   while(again)
     set(again FALSE)

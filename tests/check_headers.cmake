@@ -1,5 +1,5 @@
-# check_headers.cmake: every header compiles alone; the public ones in C++ too. -DROOT=<tree> -DCC=cc
-# [-DCXX=c++] -DINCLUDES=dir,dir
+# check_headers.cmake: checks that every header compiles on its own, and public headers also in C++.
+# -DROOT=<tree> -DCC=cc [-DCXX=c++] -DINCLUDES=dir,dir
 cmake_policy(VERSION 3.22)
 set(flags -I${ROOT} -I${ROOT}/include -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wpedantic -Werror -fsyntax-only)
 string(REPLACE "," ";" INCLUDES "${INCLUDES}")

@@ -1,6 +1,8 @@
-# check_includes.cmake: who may include whom (CONTRIBUTING.md). cmake -DROOT=<tree> -P tests/check_includes.cmake
+# check_includes.cmake: checks which folders include which headers (CONTRIBUTING.md). cmake -DROOT=<tree> -P
+# tests/check_includes.cmake
 #
-# One rule a folder: the quoted includes that it may have, as a regular expression, and the system headers that it may not.
+# Each rule has a folder, a regular expression of allowed quoted includes, and one of forbidden system
+# headers.
 cmake_policy(VERSION 3.22)
 set(public "luattn/[a-z]+\\.h")
 set(common "${public}|common/[a-z_]+\\.h")
@@ -36,8 +38,8 @@ rule(gen          "${common}|gen/ir/ir\\.h"                                    "
 rule(cli          "${spec}|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(examples     "${public}"                                                  "${no_lua}|${no_cuda}|dlfcn\\.h")
 
-# Kernels: a family includes no other family and none of the kernels around it; what families share includes
-# no family.
+# Kernels: a family includes neither another family nor the kernels around attention. Headers that families
+# share include no family.
 set(no_system "${no_lua}|${no_cuda}|cu[a-z]*/.*")
 rule(templates/arch             "(arch)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/ops              "(arch|ops)/[a-z0-9_]+\\.cuh|interval\\.cuh|${abi}"  "${no_system}")

@@ -1,5 +1,6 @@
-# check_kernels.cmake: code of a kernel family names neither a block's index nor the sizes of a call, and builds no Site by hand: work/
-# hands them out (templates/README.md). cmake -DROOT=<tree> -P tests/check_kernels.cmake
+# check_kernels.cmake: checks that code of a kernel family does not use block indices or the sizes of a call,
+# and does not construct a Site. Headers of work/ provide all three (templates/README.md). cmake -DROOT=<tree>
+# -P tests/check_kernels.cmake
 cmake_policy(VERSION 3.22)
 set(not_here "blockIdx|gridDim|[.](shape|schedule|order)[.]|[^A-Za-z_]Site( [a-z_]+)?[({]")
 set(problems "")

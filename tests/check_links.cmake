@@ -1,8 +1,8 @@
-# check_links.cmake: checks that links of the documents lead somewhere. cmake -DROOT=<tree> -P
+# check_links.cmake: checks that links in the documents have a target. cmake -DROOT=<tree> -P
 # tests/check_links.cmake
 #
-# Each [text](place) in a .md file, outside of code, names a file of the tree, and each #heading a heading of
-# that file, in GitHub's spelling: lower case, without punctuation, with hyphens for spaces.
+# Each [text](place) in a .md file, outside of code, must name a file of the tree, and each #heading a heading
+# of that file, in GitHub's spelling: lower case, without punctuation, with hyphens for spaces.
 cmake_policy(VERSION 3.22)
 
 function(read_prose file out)
@@ -33,7 +33,7 @@ set(checked 0)
 file(GLOB documents ${ROOT}/*.md ${ROOT}/docs/*.md ${ROOT}/examples/*.md ${ROOT}/templates/*.md ${ROOT}/bench/*.md ${ROOT}/bench/*/*.md)
 foreach(document ${documents})
   read_prose(${document} text)
-  string(REGEX REPLACE "`([^`\n]*)\\]\\(([^`\n]*)`" "" text "${text}") # a link in code does not count
+  string(REGEX REPLACE "`([^`\n]*)\\]\\(([^`\n]*)`" "" text "${text}") # ignores links in code
   get_filename_component(folder ${document} DIRECTORY)
   file(RELATIVE_PATH name ${ROOT} ${document})
   string(REPLACE "[" "<" text "${text}") # brackets are special in CMake's lists

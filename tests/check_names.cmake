@@ -1,4 +1,5 @@
-# check_names.cmake: file names are unique over these folders. cmake -DROOT=<tree> -P tests/check_names.cmake
+# check_names.cmake: checks that file names are unique over these folders. cmake -DROOT=<tree> -P
+# tests/check_names.cmake
 cmake_policy(VERSION 3.22)
 set(seen "")
 set(problems "")

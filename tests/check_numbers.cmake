@@ -1,11 +1,11 @@
 # check_numbers.cmake: refuses any file except common/real.c that writes or reads real numbers for programs,
 # because the locale would change them. cmake -DROOT=<tree> -P tests/check_numbers.cmake
 #
-# Messages for people go through luattn_fail, or are made in a call that has entered a scope (common/host.h).
+# Messages for people are formatted by luattn_fail, or within a host scope (common/host.h), and are exempt.
 cmake_policy(VERSION 3.22)
 set(readers "(^|[^a-z_])(strtod|strtof|strtold|atof|setlocale|localeconv|fesetround|feenableexcept)(_l)? *\\(")
 set(scans "scanf *\\(.*%[0-9*]*l?[aefgAEFG]")
-set(exact "%[-+#0-9]*\\.17l?[eg]|%[-+#0-9.]*l?a[^a-zA-Z]") # formats of numbers that are read again
+set(exact "%[-+#0-9]*\\.17l?[eg]|%[-+#0-9.]*l?a[^a-zA-Z]") # formats of numbers that programs read
 set(problems "")
 set(checked 0)
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.c ${ROOT}/*.h)

@@ -1,4 +1,5 @@
-# check_readme.cmake: the spec in README is examples/gemma2.lua, byte by byte. cmake -DROOT=<tree> -P tests/check_readme.cmake
+# check_readme.cmake: checks that the spec in README equals examples/gemma2.lua. cmake -DROOT=<tree> -P
+# tests/check_readme.cmake
 cmake_policy(VERSION 3.22)
 
 file(READ ${ROOT}/README.md readme)

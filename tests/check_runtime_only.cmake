@@ -1,6 +1,6 @@
-# check_runtime_only.cmake: a program of the runtime needs no Lua, no NVRTC and no libcuda. -DNM=nm
-# -DPROGRAM=use_pack -DLIBRARY=libluattn_runtime.so The loader's list (ldd) has what is linked directly or
-# indirectly; the symbols, what a static link left undefined or brought in.
+# check_runtime_only.cmake: checks that a program of the runtime needs no Lua, no NVRTC and no libcuda.
+# -DNM=nm -DPROGRAM=use_pack -DLIBRARY=libluattn_runtime.so. ldd lists libraries that are linked directly or
+# indirectly; the symbol table shows what static linking left undefined or added.
 cmake_policy(VERSION 3.22)
 set(wrong "liblua[-.0-9]|libnvrtc|libcuda|libnvidia")
 execute_process(COMMAND ldd ${PROGRAM} OUTPUT_VARIABLE libraries RESULT_VARIABLE failed)

@@ -1,5 +1,5 @@
-# check_symbols.cmake: the symbols that the libraries need, define and export. -DNM=nm -DREADELF=readelf
-# -DSHARED=libluattn.so -DRUNTIME_SHARED=libluattn_runtime.so -DSTATIC=libluattn.a
+# check_symbols.cmake: checks the symbols that the libraries need, define and export. -DNM=nm
+# -DREADELF=readelf -DSHARED=libluattn.so -DRUNTIME_SHARED=libluattn_runtime.so -DSTATIC=libluattn.a
 # -DRUNTIME=libluattn_runtime.a -DSYSTEM_LUA=whether Lua and zstd are not built in
 cmake_policy(VERSION 3.22)
 set(foreign "(lua_|luaL_|luaopen_|ZSTD_|ZDICT_|XXH)[A-Za-z0-9_]*")

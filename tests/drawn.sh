@@ -1,5 +1,6 @@
 #!/bin/sh
-# drawn.sh NAME COMMAND ..: runs a long test if LUATTN_TEST_SEED draws it, as it does one in three; without a seed, always.
+# drawn.sh NAME COMMAND ..: runs a long test. LUATTN_TEST_SEED selects one long test in three; without a seed
+# all run.
 if [ -n "${LUATTN_TEST_SEED-}" ]; then
   number=$(printf '%s %s' "$LUATTN_TEST_SEED" "$1" | cksum | cut -d ' ' -f 1)
   if [ $((number % 3)) != 0 ]; then

@@ -19,7 +19,7 @@ static image_manifest sample(luattn_pass pass) {
   return info;
 }
 
-/* An image with one cubin or two. */
+/* Creates an image of the sample problem, with one code or two. */
 static luattn_image *sample_image(uint32_t second_code) {
   problem p;
   problem_open(&p, LUATTN_BACKWARD);
@@ -53,8 +53,8 @@ static void round_trip(void **state) {
   luattn_image_free(NULL);
 }
 
-/* Sets the number at `offset` of a manifest to `value`; create must refuse it with a message that names
- * it. */
+/* A member at `offset` of the manifest and a bad value for it. image_create must refuse the value with a
+ * message that names the member. */
 typedef struct bad_field {
   size_t offset, size;
   long long value;
@@ -113,7 +113,7 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].grad), 2, "input: grad"},
     {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
     {FIELD(input[0].pairs), 1u << 28,
-     "input: pairs: is 1, expected 0 to 0"}, /* of an axis that does not exist */
+     "input: pairs: is 1, expected 0 to 0"}, /* the axis does not exist */
     {FIELD(scalar[0].name[0]), 'z', "scalar 'temperature': names are not in order"},
     {FIELD(reads_ahead), 2, "reads_ahead: is 2"},
     {FIELD(stat[0].input), 4, "stat: input"},
@@ -167,7 +167,7 @@ static void put(unsigned char *at, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) at[i] = (unsigned char)(value >> (8 * i));
 }
 
-/* The driver does not know a cubin's length, so everything that the headers refer to must lie inside the
+/* The driver does not get a cubin's size, so everything that the headers refer to must lie within the
  * cubin. */
 static void cubins_end_where_they_say(void **state) {
   (void)state;
@@ -175,7 +175,7 @@ static void cubins_end_where_they_say(void **state) {
   unsigned char elf[SIZE] = {0x7f, 'E', 'L', 'F', 2, 1, 1};
   put(elf + 32, 64, 8), put(elf + 54, 56, 2), put(elf + 56, 1, 2);  /* one segment */
   put(elf + 40, 120, 8), put(elf + 58, 64, 2), put(elf + 60, 2, 2); /* two sections */
-  put(elf + 64 + 8, 248, 8), put(elf + 64 + 32, 16, 8);             /* the segment's bytes: the last 16 */
+  put(elf + 64 + 8, 248, 8), put(elf + 64 + 32, 16, 8);             /* the segment has the last 16 bytes */
   put(elf + 184 + 4, 1, 4), put(elf + 184 + 24, 248, 8),
       put(elf + 184 + 32, 16, 8); /* likewise the second section's */
   const image_manifest info = sample(LUATTN_FORWARD);
@@ -205,15 +205,14 @@ static void cubins_end_where_they_say(void **state) {
   assert_int_equal(image_create(&info, NULL, elf, SIZE, &image, &err), LUATTN_OK);
   luattn_image_free(image);
   for (size_t cut = 4; cut < SIZE; ++cut) {
-    unsigned char *exact = malloc(cut); /* so that a sanitizer sees any read beyond it */
+    unsigned char *exact = malloc(cut); /* so that a sanitizer detects any read past the end */
     memcpy(exact, elf, cut);
     assert_int_equal(image_create(&info, NULL, exact, cut, &image, &err), LUATTN_IMAGE);
     free(exact);
   }
 }
 
-/* A second cubin follows zeros, at which a driver that reads the first one stops. The same checks apply to
- * it. */
+/* Zeros, at which a driver stops reading, separate a second code from the first. Both get the same checks. */
 static void two_codes(void **state) {
   (void)state;
   enum { SIZE = 128 + 64 };
@@ -296,7 +295,7 @@ static void header_is_checked(void **state) {
   luattn_image_free(image);
 }
 
-/* Bytes in a block of exactly `size`, so that a sanitizer sees any read beyond it. */
+/* Opens a copy in a block of exactly `size` bytes, so that a sanitizer detects any read past the end. */
 static luattn_status open_exact(const unsigned char *bytes, size_t size) {
   unsigned char *copy = malloc(size > 0 ? size : 1);
   memcpy(copy, bytes, size);
@@ -338,8 +337,8 @@ static uint64_t next_random(uint64_t *x) {
   return *x;
 }
 
-/* Random numbers in random places, with a fixed checksum: whatever opens must pass its own check again and be
- * safe to read. */
+/* Writes random numbers at random offsets and fixes the checksum. Every image that then opens must pass its
+ * own check again and be safe to read. */
 static void mutate(uint32_t second_code) {
   luattn_image *image = sample_image(second_code);
   size_t size, accepted = 0;

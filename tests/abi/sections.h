@@ -1,5 +1,5 @@
-/* sections.h: splits an image into sections and joins them again, so that tests can alter it. Follows the
- * format in abi/image.h's comment, and uses nothing of the code under test. */
+/* sections.h: splits an image into sections and joins them again, so that tests can alter them. Follows the
+ * format in abi/image.h's comment, and does not use the code under test. */
 #ifndef LUATTN_TESTS_ABI_SECTIONS_H
 #define LUATTN_TESTS_ABI_SECTIONS_H
 
@@ -20,13 +20,13 @@ typedef struct sections {
   one_section list[SECTIONS_MOST];
 } sections;
 
-/* Points into `bytes`, which hold a sound image. */
+/* Fills *out with pointers into `bytes`, which must be a valid image. */
 void sections_read(const void *bytes, sections *out);
 one_section *sections_find(sections *s, const char *tag); /* NULL: not present */
 void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes, size_t size);
 void sections_remove(sections *s, size_t at);
 
-/* A new block of exactly the image's size. *size: its bytes. The caller frees it. */
+/* Joins sections in a new block of exactly the image's size, stored in *size. The caller frees the block. */
 unsigned char *sections_write(const sections *s, size_t *size);
 /* Recomputes the checksum. */
 void sections_sign(unsigned char *bytes, size_t size);

@@ -1,5 +1,5 @@
-/* sections_test.c: an image's sections: unknown ones of a later luattn, missing, doubled or cut ones, and the
- * recorded plan. */
+/* sections_test.c: tests an image's sections: unknown sections of a later luattn, missing, duplicate or
+ * truncated ones, and the recorded plan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 static const char plan_text[] = "sm90: 128 x 128\nno backward\n";
 static const image_plan planned = {plan_text, {128, 96, 384, 2, 4, 32}, true};
 
-/* An image with every section. */
+/* Creates an image with every section. */
 static luattn_image *sample(const image_plan *plan) {
   static const char code[] = "any bytes will do";
   problem p;
@@ -67,7 +67,7 @@ static int free_image(void **state) {
   return 0;
 }
 
-/* The bytes match the format in abi/image.h. */
+/* Checks the bytes against the format in abi/image.h. */
 static void layout(void **state) {
   (void)state;
   static const char *const tags[] = {"FACT", "PARM", "HASH", "ENTR", "INPT", "SCAL",
@@ -171,7 +171,7 @@ static void missing_and_doubled(void **state) {
   refused(&s, "byte 40: says 65 sections, at most 64 fit");
 }
 
-/* Section SEQU: an image without it is of a batch of equal lengths. */
+/* Section SEQU: an image without this section is for batches of equal lengths. */
 static void packed_sequences(void **state) {
   (void)state;
   static const char code[] = "any bytes will do";
@@ -189,7 +189,7 @@ static void packed_sequences(void **state) {
   one_section *const section = sections_find(&s, "SEQU");
   static const uint32_t layouts[2] = {0, 1};
   assert_non_null(section);
-  assert_int_equal(section->flags, 1); /* a luattn that does not know it must not run the kernel */
+  assert_int_equal(section->flags, 1); /* required: older versions must refuse the image */
   assert_int_equal(section->size, sizeof *layouts);
   assert_memory_equal(section->bytes, &layouts[0], sizeof *layouts);
   if (open_sections(&s, &opened, &err) != LUATTN_OK) fail_msg("%s", err.message);
@@ -214,7 +214,7 @@ static void packed_sequences(void **state) {
   problem_close(&p);
 }
 
-/* Every section a byte shorter and longer, and empty. */
+/* Makes every section one byte shorter, one byte longer, and empty. */
 static void wrong_sizes(void **state) {
   (void)state;
   char message[64];
@@ -245,7 +245,7 @@ static void wrong_sizes(void **state) {
   refused(&s, "section 'TILE': number 2 is -1");
 }
 
-/* Numbers of the container that are wrong, with a matching checksum. */
+/* Writes wrong sizes and counts into the container, with a matching checksum. */
 static void lying_container(void **state) {
   (void)state;
   size_t size;
@@ -278,13 +278,13 @@ static void lying_container(void **state) {
   free(bytes);
 }
 
-/* Cut at every byte, with matching size and checksum: nothing past the end is read. */
+/* Truncates an image at every byte, with matching size and checksum: no read may go past the end. */
 static void cut_anywhere(void **state) {
   (void)state;
   size_t size;
   unsigned char *bytes = sections_write(&all, &size);
   for (size_t cut = SECTIONS_HEADER; cut < size; ++cut) {
-    unsigned char *exact = malloc(cut); /* so that a sanitizer sees any read beyond it */
+    unsigned char *exact = malloc(cut); /* so that a sanitizer detects any read past the end */
     const uint64_t total = cut;
     luattn_image *opened = NULL;
     luattn_error err;
@@ -298,13 +298,13 @@ static void cut_anywhere(void **state) {
   free(bytes);
 }
 
-/* The public description, for structs of this version, of an earlier and of a later one. */
+/* Checks the public description with structs of this version, an earlier and a later version. */
 static void descriptions(void **state) {
   (void)state;
   const image_manifest *m = image_get_manifest(image);
   luattn_kernel_description d;
   luattn_error err;
-  memset(&d, 0xa5, sizeof d); /* only struct_size is read */
+  memset(&d, 0xa5, sizeof d); /* luattn_image_describe reads only struct_size */
   d.struct_size = sizeof d;
   assert_int_equal(luattn_image_describe(image, &d, &err), LUATTN_OK);
   assert_int_equal(d.struct_size, sizeof d);

@@ -1,5 +1,5 @@
-/* cpu_device_test.c: an engine on the CPU: the same calls as on a GPU, errors with the same messages, and
- * neither libcuda nor NVRTC. */
+/* cpu_device_test.c: an engine on the CPU takes the same calls as on a GPU, gives errors with the same
+ * messages, and needs neither libcuda nor NVRTC. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,7 +123,7 @@ static void both_passes(void **state) {
   }
 }
 
-/* Nothing of CUDA is opened: both variables name files that are no libraries. */
+/* The engine opens no CUDA library: both environment variables name files that are not libraries. */
 static void without_cuda(void **state) {
   (void)state;
   api_call c;
@@ -178,7 +178,7 @@ static void describe(void **state) {
   assert_int_equal(d.num_inputs, 1);
   assert_string_equal(d.inputs[0].name, "slopes");
   assert_int_equal(d.num_scalars, 1);
-  assert_int_equal(d.max_len, 1 << 24); /* float32 has so many whole numbers */
+  assert_int_equal(d.max_len, 1 << 24); /* float32 is exact for integers up to this */
   api_ok(luattn_engine_plan(engine, c.spec, LUATTN_BACKWARD, &c.args, &plan, &err), &err);
   assert_non_null(strstr(plan, "cpu: tiles of 64 x 64 in double precision; nothing is compiled\n"));
   luattn_engine_close(engine);
@@ -225,7 +225,8 @@ static void threads(spoiled *s) { s->c.args.num_threads = -1; }
 static void wide(spoiled *s) { s->c.q.shape[3] = s->c.k.shape[3] = 512; }
 static void batches(spoiled *s) { s->c.q.shape[0] = 70000; }
 
-/* In float32, and where `half`, in bfloat16: those of the sm80 family. */
+/* Mistakes that a GPU engine refuses. Run in float32 or, if `half`, in bfloat16, for the sm80 family's
+ * limits. */
 static const struct refusal {
   void (*spoil)(spoiled *s);
   bool half;
@@ -314,7 +315,7 @@ static void streams_and_options(void **state) {
   api_close(&c);
 }
 
-/* Specs that no GPU kernel computes. */
+/* Specs without a GPU kernel. */
 static void specs_of_no_kernel(void **state) {
   (void)state;
   static const char source[] =
@@ -330,7 +331,7 @@ static void specs_of_no_kernel(void **state) {
   luattn_image *image = NULL;
   luattn_engine *engine = api_engine(&strict);
   const luattn_status status = luattn_compile(spec, &target, &image, NULL, &of_gpu);
-  if (status == LUATTN_OK) { /* then lengths are limited */
+  if (status == LUATTN_OK) { /* the image limits the lengths */
     c.q.shape[2] = c.o.shape[2] = c.lse.shape[2] = 1 << 20;
     luattn_image_free(image);
     api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
@@ -343,7 +344,7 @@ static void specs_of_no_kernel(void **state) {
   api_close(&c);
 }
 
-/* Mixed types, any strides, and head dims beyond a kernel's. */
+/* Accepts mixed types, any strides, and head dims that no kernel supports. */
 static void takes_more_when_relaxed(void **state) {
   (void)state;
   luattn_engine *engine = api_engine(&relaxed);
@@ -370,7 +371,7 @@ static void takes_more_when_relaxed(void **state) {
   api_refused(luattn_forward(engine, s.c.spec, &s.c.args, NULL, &err), LUATTN_INVALID, &err,
               "cpu: v: axis 2 of [batch, heads_kv, kv_len, head_dim_v] has size 3, expected 8");
   api_close(&s.c);
-  api_open(&s.c, kDLCPU); /* head dim 512: one batch, one row */
+  api_open(&s.c, kDLCPU); /* head dim 512, one batch entry, one row */
   s.c.args.inputs = &s.c.input;
   api_tensor *const all[] = {&s.c.q, &s.c.k};
   for (int i = 0; i < 2; i++) all[i]->shape[0] = all[i]->shape[2] = 1;

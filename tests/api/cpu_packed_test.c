@@ -9,7 +9,7 @@
 
 enum { HEADS = 4, HEADS_KV = 2, DIM = 16, DIM_V = 8, SEQUENCES = 4, TOTAL_Q = 93, TOTAL_K = 150 };
 
-/* Short, empty, longer than a tile, and of more keys than queries. */
+/* Sequences: short, empty, longer than a tile, and with more keys than queries. */
 static const int32_t q_offsets[SEQUENCES + 1] = {0, 5, 5, 75, TOTAL_Q},
                                            k_offsets[SEQUENCES + 1] = {0, 5, 9, 79, TOTAL_K};
 
@@ -171,7 +171,7 @@ static void each_as_a_call_of_its_own(void **state) {
   luattn_engine_close(engine);
 }
 
-/* With offsets each is a part of a whole of its own. */
+/* With offsets, each sequence is a part of a separate larger sequence. */
 static void offsets_of_each(void **state) {
   (void)state;
   luattn_engine *engine = engine_on_cpu(0);
@@ -187,7 +187,7 @@ static void offsets_of_each(void **state) {
   close_packed(p);
 }
 
-/* b is the sequence's number: in scores, in the mask, and where classes of tiles are found. */
+/* b is the index of the sequence in scores, in the mask, and in tile classification. */
 static void b_is_its_number(void **state) {
   (void)state;
   luattn_engine *engine = engine_on_cpu(0);
@@ -217,7 +217,7 @@ static void has_an_lse(void **state) {
   api_ok(luattn_spec_load_text("lse.lua", softmax, sizeof softmax - 1, NULL, &p->spec, &err), &err);
   p->args.saved = NULL;
   p->args.lse = tensor(p, 9, p->lse, false, 2, (int64_t[4]){HEADS, TOTAL_Q});
-  memset(p->q, 0, sizeof p->q); /* all scores are slopes + b: lse is that and log(kv_len) */
+  memset(p->q, 0, sizeof p->q); /* all scores are slopes + b, so lse is slopes + b + log(kv_len) */
   api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
   for (int b = 0; b < SEQUENCES; b++)
     for (int q = q_offsets[b]; q < q_offsets[b + 1]; q++)

@@ -1,5 +1,5 @@
-/* engine_test.c: the engine with the whole compiler behind it: forgetting specs, the choice of NVRTC, drivers
- * that are too old for it, warnings, and one luattn_args for both passes. */
+/* engine_test.c: the engine with the full compiler: forgetting specs, the engine's NVRTC, drivers that are
+ * too old for an NVRTC, warnings, and one luattn_args for both passes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static const luattn_engine_options no_cache = {.struct_size = sizeof no_cache, .cache_dir = ""};
 
-/* A forgotten spec leaves nothing behind; it may be freed, or used again. */
+/* luattn_engine_forget frees everything kept for a spec, which may then be freed or used again. */
 static void forget(void **state) {
   (void)state;
   api_call a, b;
@@ -20,7 +20,7 @@ static void forget(void **state) {
   const fake_live_counts none = fake_live();
   api_open(&a, kDLCUDA);
   api_open(&b, kDLCUDA);
-  api_ok(luattn_engine_forget(engine, a.spec, &err), &err); /* it has none yet */
+  api_ok(luattn_engine_forget(engine, a.spec, &err), &err); /* the engine has no kernel of this spec yet */
   for (int round = 0; round < 3; round++) {
     api_ok(luattn_forward(engine, a.spec, &a.args, NULL, &err), &err);
     api_ok(luattn_backward(engine, a.spec, &a.args, NULL, &err), &err);
@@ -33,7 +33,7 @@ static void forget(void **state) {
     assert_int_equal(with_both.modules - with_b.modules, with_a.modules - none.modules);
     assert_int_equal(with_both.allocations - with_b.allocations, with_a.allocations - none.allocations);
     api_ok(luattn_engine_plan(engine, b.spec, LUATTN_FORWARD, &b.args, &plan, &err),
-           &err); /* it is still there */
+           &err); /* b's kernel is still loaded */
     assert_int_equal(fake_live().modules, with_b.modules);
     api_ok(luattn_engine_forget(engine, b.spec, &err), &err);
     assert_int_equal(fake_live().modules, none.modules);
@@ -58,8 +58,8 @@ static luattn_status forward_with(const char *nvrtc, const char *driver, luattn_
   return status;
 }
 
-/* The engine's NVRTC is the only one used; if the driver cannot load its code, the message has both
- * versions. */
+/* Only the NVRTC named in the engine's options is used. If the driver cannot load its code, the message has
+ * both versions. */
 static void nvrtc_of_the_engine(void **state) {
   (void)state;
   luattn_error err;
@@ -75,7 +75,7 @@ static void nvrtc_of_the_engine(void **state) {
   api_ok(forward_with(NVRTC_12, "13000", &err), &err);
 }
 
-/* A warning follows LUATTN_OK, in the call that compiled. */
+/* The call that compiled returns LUATTN_OK with a warning in err. */
 static void warnings(void **state) {
   (void)state;
   static const char says[] = "cache: /proc/nowhere/";
@@ -119,7 +119,7 @@ static void warnings(void **state) {
   api_close(&c);
 }
 
-/* A failure that luattn recovers from gives no warning: it compiles a damaged cache entry again. */
+/* A recovered failure gives no warning: a damaged cache entry is compiled again. */
 static void no_warning(void **state) {
   (void)state;
   char folder[] = "/tmp/luattn-api-XXXXXX", command[160];
@@ -146,7 +146,7 @@ static void no_warning(void **state) {
   api_close(&c);
 }
 
-/* num_splits applies only to backward, and skip may ask for something that one pass cannot do. */
+/* num_splits applies only to backward, and `skip` may ask for something that one pass does not support. */
 static void both_passes(void **state) {
   (void)state;
   api_call c;
@@ -157,7 +157,7 @@ static void both_passes(void **state) {
   api_ok(luattn_forward(engine, c.spec, &c.args, NULL, &err), &err);
   api_refused(
       luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-      "num_splits: is 3, and this kernel has one block for a kv tile"); /* float32: it is not ignored there */
+      "num_splits: is 3, and this kernel has one block for a kv tile"); /* refused, not ignored */
   c.args.num_splits = 65;
   api_ok(luattn_forward(engine, c.spec, &c.args, NULL, &err), &err);
   api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
@@ -177,7 +177,7 @@ static void both_passes(void **state) {
   api_close(&c);
 }
 
-/* luattn_spec_info has the names that a spec gives to free axes. */
+/* Names that a spec gives to its own axes. */
 static void axis_names(void **state) {
   (void)state;
   static const char source[] =
@@ -198,7 +198,7 @@ static void axis_names(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Each type of an input of any type gets its own kernel; types other than floats are refused. */
+/* An input of dtype `any` gets a kernel for each float type; other types are refused. */
 static void any_types(void **state) {
   (void)state;
   static const char source[] =
@@ -237,7 +237,7 @@ static void any_types(void **state) {
   }
 }
 
-/* Without tensors the target gives the types, for inputs of any type only. */
+/* Without tensors, the target gives the types of inputs of dtype `any`, and of no others. */
 static void types_of_target(void **state) {
   (void)state;
   static const char source[] =

@@ -1,5 +1,5 @@
-/* null_test.c: NULL for each pointer parameter of each public function: a message that names it, and never a
- * crash; `err` may be NULL everywhere. */
+/* null_test.c: passes NULL for each pointer parameter of each public function. The message names the
+ * parameter, and nothing crashes; `err` may be NULL everywhere. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static luattn_pack *pack;
 static luattn_timer *timer;
 static const char pack_path[] = "/tmp/luattn_api_null.pack";
 
-/* `call` has `err` for its luattn_error. */
+/* `call` uses `err` as its luattn_error. */
 #define REFUSES(function, parameter, ...)                                                                    \
   do {                                                                                                       \
     luattn_error said, *err = &said;                                                                         \
@@ -210,7 +210,7 @@ static void launches(void **state) {
   REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
 }
 
-/* Functions that return no status return nothing, and those that free or close accept NULL. */
+/* Functions without a status return an empty result for NULL, and those that free or close ignore NULL. */
 static void without_status(void **state) {
   (void)state;
   luattn_spec_info info;
@@ -243,7 +243,8 @@ static void without_status(void **state) {
   luattn_driver_close(NULL);
 }
 
-/* Optional parameters: an allocator, a report, options, a progress callback, a stream, memory to free. */
+/* Parameters that may be NULL: an allocator, a report, options, a progress callback, a stream, memory to
+ * free. */
 static void what_may_be_null(void **state) {
   (void)state;
   luattn_error err;

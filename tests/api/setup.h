@@ -1,4 +1,4 @@
-/* setup.h: a spec, and arguments of both of its passes on a fake device that computes nothing. */
+/* setup.h: creates a spec and arguments of both passes, on a fake device that computes nothing. */
 #ifndef LUATTN_TESTS_API_SETUP_H
 #define LUATTN_TESTS_API_SETUP_H
 
@@ -31,7 +31,7 @@ typedef struct api_call {
 void api_open(api_call *c, DLDeviceType device);
 void api_close(api_call *c);
 
-luattn_engine *api_engine(const luattn_engine_options *options); /* fails the test if it cannot */
+luattn_engine *api_engine(const luattn_engine_options *options); /* fails the test on an error */
 luattn_target api_target(void); /* float32 forward for sm_90, without a disk cache */
 
 /* Fails the test unless status is LUATTN_OK. */

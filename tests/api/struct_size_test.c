@@ -1,4 +1,4 @@
-/* struct_size_test.c: each struct with a struct_size, in the form of an earlier and of a later luattn
+/* struct_size_test.c: passes each struct with a struct_size as an earlier and as a later luattn defines it
  * (luattn/status.h). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,8 +58,8 @@ static luattn_status use_query(const void *q, luattn_error *err) {
   return luattn_pack_find(pack, q, &index, err);
 }
 
-/* `least` is the earliest version's size; at `old` the previous version ended, and members from there on have
- * values that this version refuses. */
+/* `known` is this version's size, `least` the earliest version's. An earlier version's struct ended at `old`;
+ * members from there on have values that this version refuses. */
 static void check(const char *name, const void *right, size_t known, size_t least, size_t old, use *f) {
   luattn_error err;
   char text[128], *s = calloc(1, known + 8192);
@@ -124,7 +124,7 @@ static void query(void **state) {
         offsetof(luattn_pack_query, family), use_query);
 }
 
-/* New members begin after the old struct, never in its padding, which may hold anything. */
+/* New members begin after the old struct, never in its padding, whose bytes are arbitrary. */
 _Static_assert(offsetof(luattn_target, driver_version) % 8 == 0, "behind the padding");
 _Static_assert(offsetof(luattn_engine_options, nvrtc) % 8 == 0, "behind the padding");
 

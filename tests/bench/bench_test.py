@@ -1,6 +1,6 @@
-"""bench_test.py: the benchmark's counts of work, its choice of contenders, its tables and its plots.
+"""bench_test.py: tests the benchmark's FLOP counts, choice of contenders, tables and plots.
 
-Tables and plots are of a canned result. What needs torch runs on a stub of it.
+Tables and plots use a canned result. Code that needs torch runs with a stub of torch.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import report  # noqa: E402
 
 
 def row_kept(variant, length, q):
-    """Scores of row q that the variant's mask keeps."""
+    """Returns the number of scores of row q that the variant's mask keeps."""
     if variant.endswith("full"):
         return length
     if variant == "local1024":
@@ -40,7 +40,8 @@ def row_kept(variant, length, q):
 
 class Work(unittest.TestCase):
     def test_kept_is_what_the_mask_keeps(self):
-        # The diagonal counts half by convention: at most one score in 2 * 512 rows of a document.
+        # By convention the diagonal counts half. The error is at most one score in 2 * 512 rows of a
+        # document.
         for name, variant in cells.VARIANTS.items():
             for length in (4096, 16384):
                 exact = sum(row_kept(name, length, q) for q in range(length)) / length**2
@@ -105,7 +106,7 @@ class Work(unittest.TestCase):
             self.assertEqual(sorted(order), sorted(names))
         self.assertEqual(rounds, list(cells.orders(names, 240, "0 D64 full S1024 fwd")))
         self.assertNotEqual(rounds, list(cells.orders(names, 240, "1 D64 full S1024 fwd")))
-        # All 24 orders come, and each in 2 to 25 of 240 rounds: 10 are expected, with a deviation of 3.1.
+        # All 24 orders occur, each in 2 to 25 of 240 rounds: 10 are expected, with a deviation of 3.1.
         counts = [rounds.count(list(order)) for order in itertools.permutations(names)]
         self.assertTrue(all(2 <= n <= 25 for n in counts), counts)
 
@@ -218,7 +219,7 @@ class Tables(unittest.TestCase):
         self.assertIn("- dims: types D256 full S4096", self.lines())
 
     def test_order_of_rounds(self):
-        self.assertIn("medians of 3 interleaved rounds; ratios", self.lines()[0])  # of older files
+        self.assertIn("medians of 3 interleaved rounds; ratios", self.lines()[0])  # as in older files
         text = report.markdown({**CANNED, "seed": 7})
         self.assertIn("medians of 3 interleaved rounds, each in a random order (seed 7); ratios", text)
 
@@ -232,7 +233,7 @@ class Tables(unittest.TestCase):
         row = plain_row(64, "full", 1024, [entry("luattn", 300.0), entry("cudnn", 400.0, 0.8)])
         row["entries"] += [entry("fa3", 200.0, 1.5), entry("fa4", 500.0, 0.6), entry("fa2", 900.0, 0.3)]
         text = report.markdown({**CANNED, "rows": [row]})
-        self.assertIn("| luattn / best of FA4, FA3, cuDNN |", text)  # not of FA2
+        self.assertIn("| luattn / best of FA4, FA3, cuDNN |", text)  # FA2 is not among them
         self.assertIn("luattn / best of FA4, FA3, cuDNN: geometric mean 0.600,", text)
         row["entries"] = [entry("luattn", 300.0), entry("flex", 100.0, 3.0), entry("flex_flash", 150.0, 2.0)]
         text = report.markdown({**CANNED, "rows": [row]})
@@ -318,7 +319,7 @@ class Result:
 
 
 class WithStub(unittest.TestCase):
-    """run.py and contenders.py on a stub of torch."""
+    """Tests run.py and contenders.py with a stub of torch."""
 
     def setUp(self):
         torch = mock.MagicMock(__version__="2.5")
@@ -356,7 +357,7 @@ class WithStub(unittest.TestCase):
             pass
 
         def make_launch():
-            saved = Saved()  # as what autograd keeps of a forward, which the captured backward reads
+            saved = Saved()  # stands for tensors that autograd saves for backward
             return weakref.ref(saved), lambda: [Result()] if saved else []
 
         alive, launch = make_launch()
@@ -439,7 +440,7 @@ class Plots(unittest.TestCase):
         plots = report.plots(CANNED)
         self.assertEqual(sorted(plots), ["plain_fwd", "variants_bwd"])
         bars = self.bars(plots["plain_fwd"])
-        self.assertEqual(len(bars), 7)  # the refused and the wrong one have none
+        self.assertEqual(len(bars), 7)  # refused and wrong entries have no bar
         rates = [300, 400, 200, 500, 250, 400, 100]
         for bar, rate in zip(bars, rates):
             self.assertAlmostEqual(

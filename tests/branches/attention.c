@@ -27,7 +27,7 @@ static void pull_mods(attention *r, const branches_dual *f, int length, double *
 
 /* ---- one row ---- */
 
-/* Weights of a row of scores, and the factors of their adjoints: ds[j] from dp[j] and the row's sums. */
+/* Computes P of a row of scores by softmax. */
 static void softmax(const branches_dual *f, double *p) {
   double m = -INFINITY, l = 0;
   for (int j = 0; j < KV_LEN; j++) m = fmax(m, f[j].value);
@@ -104,7 +104,7 @@ static void assert_all(const char *lua, const char *what, const tensor *got, con
                lua);
 }
 
-/* Inputs and scalars of a spec, by name, with memory for gradients. */
+/* A spec's inputs and scalars, with memory for their gradients. */
 typedef struct parameters {
   tensor w, u, group, dw, du, dc;
   luattn_input input[3];

@@ -24,8 +24,8 @@ static int number(branches *p) {
 
 static int leaf(branches *p) { return node(p, "xxxwcir"[pick(p, 7)], -1, -1, 0); }
 
-/* The argument of a risky function. One in three is the bare integer, at whose 0 all of them have a pole or
- * an edge. */
+/* Builds the argument of a risky function. One in three is just the integer i; at i = 0 every risky function
+ * has a pole or a domain boundary. */
 static int argument(branches *p) {
   if (pick(p, 3) == 0) return node(p, 'i', -1, -1, 0);
   const int a = leaf(p);
@@ -45,15 +45,16 @@ static int choice(branches *p, int left, char compare, double limit, int then, i
   return p->num_statements++;
 }
 
-/* A condition on the integer under which exp, which overflows elsewhere, is not steep. */
+/* Builds the argument of exp. A gentle function uses i plus a quarter of a leaf, so that exp is not steep in
+ * the taken arm. */
 static int argument_of_exp(branches *p) {
   if (!p->gentle) return argument(p);
   const int i = node(p, 'i', -1, -1, 0);
   return node(p, '+', i, node(p, '*', leaf(p), node(p, 'k', -1, -1, 0.25), 0), 0);
 }
 
-/* r = r + k * f(e) where f is safe: sqrt, log, 1 / e and powers for positive e, exp for e that is not
- * large. */
+/* Adds the statement r = r + k * f(e) in an arm where f is safe: sqrt, log, 1 / e and powers for positive e,
+ * exp for e that is not large. */
 static int risky(branches *p) {
   const char op = "sl/pe"[pick(p, 5)];
   const int e = op == 'e' ? argument_of_exp(p) : argument(p),
@@ -161,7 +162,7 @@ static branches_dual run(const branches *p, int s, const branches_point *at, bra
   return r;
 }
 
-/* Bounds the result, and so all later values: 3 r / (1 + |r|) + x / 8 + w / 16. */
+/* Bounds the result r, and so what is computed from it: 3 r / (1 + |r|) + x / 8 + w / 16. */
 branches_dual branches_value(const branches *p, const branches_point *at) {
   const branches_dual r = run(p, p->first, at, (branches_dual){0});
   const double d = 1 + fabs(r.value);
@@ -194,7 +195,7 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
   if (w->used > w->size) w->used = w->size;
 }
 
-/* Names of a hook's arguments. */
+/* Spelling of a hook's arguments in Lua. */
 typedef struct names {
   const char *x, *i, *position, *head;
 } names;

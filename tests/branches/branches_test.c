@@ -1,5 +1,5 @@
-/* branches_test.c: the CPU path on random functions with nested branches (branches.h), and on four from the
- * field, against a reference that computes only the taken arms. */
+/* branches_test.c: compares the CPU path on random functions with nested branches (branches.h), and on four
+ * functions from practice, with a reference that computes only the taken arms. */
 #include "tests/branches/attention.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ static branches_dual random_function(const attention *r, double x, int b, int h,
   return branches_value(r->program, &at);
 }
 
-/* NULL: the row's conditions (on w and c) split its sum into more reductions than a spec may have, or come
- * after it. */
+/* Returns NULL for a spec that is refused, because conditions on w and c split the row's sum into more
+ * reductions than a spec may have, or because a reduction is inside an arm. */
 static luattn_spec *load_random(const char *lua) {
   luattn_spec *spec;
   luattn_error err;
@@ -70,9 +70,9 @@ static void test_online_func(void **state) {
   run_kind(BRANCHES_ONLINE);
 }
 
-/* ---- functions from the field, as specs/ has them ---- */
+/* ---- functions from practice, also in specs/ ---- */
 
-/* guarded_terms.lua: a square root of the positive part, w log(d) / d, and a root of |w|. */
+/* guarded_terms.lua: a square root of the positive part, w log(d) / d, and a square root of |w|. */
 static branches_dual guarded_terms(const attention *r, double x, int b, int h, int i, int j) {
   const int d = abs(i - j);
   const double w = r->w[h];
@@ -93,7 +93,7 @@ static branches_dual two_conditions(const attention *r, double x, int b, int h, 
   return y;
 }
 
-/* log_distance.lua: minus w log(d) except for the token itself, plus u within a group. */
+/* log_distance.lua: -w log(d) except at d = 0, plus u within a group. */
 static branches_dual log_distance(const attention *r, double x, int b, int h, int i, int j) {
   const int d = abs(i - j);
   branches_dual y = {x, 1, 0, 0};
@@ -102,7 +102,7 @@ static branches_dual log_distance(const attention *r, double x, int b, int h, in
   return y;
 }
 
-/* steep_arm.lua: an exp that overflows from a score of 2 on, where it is not taken. */
+/* steep_arm.lua: an exp that overflows for scores of 2 or more, for which its arm is not taken. */
 static branches_dual steep_arm(const attention *r, double x, int b, int h, int i, int j) {
   (void)r, (void)b, (void)h, (void)i;
   branches_dual y = {x, 1, 0, 0};

@@ -1,6 +1,6 @@
-/* branches_write DIR FIRST COUNT: writes specs of gentle random functions with nested branches (branches.h),
- * a file for each seed and hook, for programs that run all specs of a folder. Leaves out specs that are
- * refused, such as an online function whose conditions make too many reductions. */
+/* branches_write DIR FIRST COUNT: writes specs with random gentle functions (branches.h), one file per seed
+ * and hook, for programs that run all specs of a folder. Leaves out specs that the compiler refuses, such as
+ * an online function whose conditions need too many reductions. */
 #include <luattn/compiler.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* adjoint_test.c: the adjoint identity holds for the CPU path's gradients in each type, and fails for wrong
- * ones; where a derivative jumps, a score that is off by a rounding is no failure.
+/* adjoint_test.c: tests that the adjoint identity accepts the CPU path's gradients in each type, and rejects
+ * wrong gradients. Where a derivative jumps, a score that is off by a rounding must not be a failure.
  *
  * usage: adjoint_test EXAMPLES */
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static const char *folder;
 #define OK(call) \
   assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
 
-/* The CPU path's results in p's own type. */
+/* Computes the CPU path's results in p's type. */
 static void run(const cli_problem *p, cli_result *r) {
   luattn_error err;
   cli_binding bind;
@@ -31,7 +31,7 @@ static void run(const cli_problem *p, cli_result *r) {
   OK(luattn_cpu_backward_in(p->spec, &args, p->dtype, &err));
 }
 
-/* wrong: which gradients become five times as large; NULL: none. */
+/* Counts failures of the check. Gradients named `wrong` are multiplied by five; NULL: none. */
 static int failures(const char *name, const char *dtype, const char *wrong) {
   char path[4096];
   luattn_error err;
@@ -68,7 +68,8 @@ static void test_holds(void **state) {
     for (size_t d = 0; d < COUNT(dtypes); d++) assert_int_equal(failures(examples[i], dtypes[d], NULL), 0);
 }
 
-/* Makes all gradients wrong in a half type, whose errors along a direction may hide a single wrong one. */
+/* Makes all gradients wrong in a half type, where rounding along a direction may hide a single wrong
+ * gradient. */
 static void test_finds(void **state) {
   static const char *const wrong[] = {"dq", "dk", "dv"};
   (void)state;
@@ -82,7 +83,8 @@ static void test_finds(void **state) {
   assert_int_equal(failures("t5_relative_bias", "bf16", "input"), 1);
 }
 
-/* q, with each element off by two units in the last place of float: less than a kernel's dots may be. */
+/* Changes each element of q by up to two units in the last place of float, less than the error of a kernel's
+ * QK^T. */
 static void nudge(array *q) {
   uint32_t x = 12345;
   for (int64_t i = 0, n = array_count(q); i < n; i++) {
@@ -91,8 +93,8 @@ static void nudge(array *q) {
   }
 }
 
-/* For relu attention: how many times its tolerance dq is off when q is nudged; and whether the check accepts
- * the result, unchanged and with one wrong element. */
+/* For relu attention with q nudged, returns the error of dq relative to its tolerance. *passes and *finds
+ * tell whether the check accepts these results, and rejects them with one wrong element. */
 static double dq_off(long seed, bool *passes, bool *finds) {
   char path[4096];
   luattn_error err;
@@ -132,7 +134,7 @@ static void test_kinks(void **state) {
     assert_true(passes);
     assert_true(finds);
   }
-  assert_true(most > 2); /* otherwise no score was near enough to 0 */
+  assert_true(most > 2); /* otherwise no score was close enough to 0 */
 }
 
 int main(int argc, char **argv) {

@@ -1,22 +1,22 @@
-/* examples_test.c: every example on the CPU path against plain Lua, one score at a time, over shapes that are
- * odd, short, long, grouped and cross-length. The same as `luattn check SPEC --device cpu --shape ..`, for
- * all of them in one process.
+/* examples_test.c: compares the CPU path on every example with plain Lua, one score at a time, over shapes
+ * that are odd, short, long, grouped and cross-length. Same as `luattn check SPEC --device cpu --shape ..`,
+ * for all of them in one process.
  *
  * usage: examples_check SPEC.lua.. */
 #include <string.h>
 
 #include "cli/check.h"
 
-/* The last two walk several 64 x 64 tiles; their gradients are compared along one direction. Longer q than kv
- * gives causal_bottom_right rows that keep nothing. */
+/* The last two shapes cover several 64 x 64 tiles; their gradients are compared along one direction. With q
+ * longer than kv, causal_bottom_right has rows that keep nothing. */
 static const char *const shapes[] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2,2,1,17,5",
                                      "1,2,1,9,1,4",     "1,2,1,70,150,4,3", "1,2,1,140,66,3,4"};
 #define NUM_SHAPES ((int)(sizeof shapes / sizeof *shapes))
-/* In place of the above, for specs that refuse an odd head dim: those that pair channels. */
+/* Shapes for specs that pair channels, and so refuse an odd head dim. */
 static const char *const even[NUM_SHAPES] = {"2,2,2,11,13,6,5",  "1,4,1,13,7,4,3",     "1,2,2,1,17,6,5",
                                              "1,2,1,9,1,4",      "1,2,1,70,150,4,3", "1,2,1,140,66,8,4"};
 
-/* 0: within tolerance. */
+/* Returns 0 if all results are within tolerance. */
 static int check_shape(const luattn_spec *spec, const char *path, int i, const char *const *of) {
   const cli_options o = {
       .spec = path, .dtype = "f64", .shape = of[i], .layout = i % 2 ? "bshd" : "bhsd", .seed = 1 + i};
@@ -38,7 +38,7 @@ static int check_shape(const luattn_spec *spec, const char *path, int i, const c
     printf("%s\n  %s\n", title, err.message);
     return 1;
   }
-  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and some gradient */
+  const int least = r.stops_gradient || !has_backward ? 1 : 2; /* the output, and at least one gradient */
   if (r.failed > 0 || r.count < least) check_print(title, &r);
   return r.failed > 0 || r.count < least;
 }

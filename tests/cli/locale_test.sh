@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# locale_test.sh: checks that a decimal comma in the process changes nothing that luattn says, reads or writes. The environment
-# names LUATTN (the program), SPEC, FAKE_NVRTC, SET_LOCALE (set_locale.c) and LOCPATH.
+# locale_test.sh: checks that a decimal comma in the process's locale does not change what luattn prints,
+# reads or writes. The environment names LUATTN (the program), SPEC, FAKE_NVRTC, SET_LOCALE (set_locale.c) and
+# LOCPATH.
 set -eu
 [ -e "$LOCPATH/comma/LC_NUMERIC" ] || { echo "skipped: there is no locale 'comma' in $LOCPATH, as this machine has no localedef" >&2; exit 77; }
 work=$(mktemp -d)
@@ -38,4 +39,4 @@ if ! diff -r "$work/without" "$work/with"; then
   echo 'a decimal comma in the process changes the above' >&2
   exit 1
 fi
-grep -q '^exit 1$' "$work/with/said" && grep -q 'Real(' "$work/with/said" # it is no session of nothing
+grep -q '^exit 1$' "$work/with/said" && grep -q 'Real(' "$work/with/said" # the session did work

@@ -1,4 +1,4 @@
-/* .npy files: round trips, NumPy as a reader where there is one, and 100000 damaged files. */
+/* npy_test.c: tests .npy files: round trips, NumPy as a reader if installed, and 100000 damaged files. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ static void fill(array *a, uint64_t seed) {
   }
 }
 
-/* A file per process: tests run in parallel. */
+/* Makes a file per process, because tests run in parallel. */
 static void temporary_path(char path[64]) {
   snprintf(path, 64, "/tmp/luattn-npy-XXXXXX");
   const int fd = mkstemp(path);
@@ -95,7 +95,8 @@ static void test_numpy_reads_it(void **state) {
   unlink(path);
 }
 
-/* A bshd file holds [batch, length, heads, dim]; reading gives the same tensor in the usual logical order. */
+/* A bshd file holds [batch, length, heads, dim]; reading gives the same tensor as [batch, heads, length,
+ * dim]. */
 static void test_layouts(void **state) {
   (void)state;
   static const char source[] = "return attention { }";
@@ -163,7 +164,7 @@ static luattn_status read_sample(sample *s, array *out, luattn_error *err) {
   return status;
 }
 
-/* Flips, digits for digits, cuts, repeats, and moves of whole pieces. */
+/* Flips bytes, replaces digits, truncates, repeats, or moves pieces. */
 static void damage(sample *s, uint64_t *seed) {
   static const char ours[] = "0123456789(),' :{}[]<>|fiub-+\0\n";
   for (uint64_t n = 1 + next(seed) % 4; n > 0; n--) {
@@ -228,7 +229,7 @@ static void test_damaged_files(void **state) {
     }
     array_free(&a);
   }
-  assert_true(read > 1000 && refused > 50000); /* damage to data is read, damage to a header is not */
+  assert_true(read > 1000 && refused > 50000); /* damaged data is read, a damaged header is refused */
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* set_locale.c: preloaded; sets the locale of the environment, as some hosts' libraries do. */
+/* set_locale.c: a preloaded library that sets the environment's locale, as some hosts do. */
 #include <locale.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* tune_test.c: when two kernels' results count as the same. */
+/* tune_test.c: tests the comparison of two kernels' results. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static double noise(uint32_t *state) { /* in -1 .. 1 */
   return (double)*state / 2147483648.0 - 1;
 }
 
-/* Random rows, and the same with a relative error of at most `error` in each number. */
+/* Makes random rows, and a copy with a relative error of at most `error` in each number. */
 static pair make_pair(luattn_dtype dtype, double error) {
   const int64_t shape[] = {2, 5, ROWS / 10, WIDTH};
   luattn_error err;
@@ -48,7 +48,7 @@ static bool agree(const pair *p, luattn_dtype dtype, char why[320]) {
   return tune_agrees("o", &p->want, &p->got, dtype, why, 320);
 }
 
-/* Rounding passes in each type, ten times as much does not. */
+/* In each type, rounding errors pass, and errors ten times as large do not. */
 static void rounding(void **state) {
   (void)state;
   static const double unit[] = {
@@ -63,7 +63,7 @@ static void rounding(void **state) {
     }
 }
 
-/* Tiles have 64 rows or more: the sample covers each of them. */
+/* Tiles have at least 64 rows, so the sample covers each tile. */
 static void one_wrong_tile(void **state) {
   (void)state;
   char why[320];
@@ -77,8 +77,8 @@ static void one_wrong_tile(void **state) {
   }
 }
 
-/* Late rows of a causal mask are averages of many values, and small: they are compared relative to
- * themselves. */
+/* Late rows of a causal mask average many values, so they are small. They are compared relative to their own
+ * size. */
 static void small_rows(void **state) {
   (void)state;
   char why[320];
@@ -89,7 +89,7 @@ static void small_rows(void **state) {
   }
   assert_false(agree(&p, LUATTN_BF16, why));
   assert_non_null(strstr(why, "row 31: "));
-  for (int64_t i = 31 * WIDTH; i < 32 * WIDTH; i++) { /* except that the residue of a cancellation is noise */
+  for (int64_t i = 31 * WIDTH; i < 32 * WIDTH; i++) { /* but the remainder of a cancellation is noise */
     array_set(&p.want, i, 1e-7);
     array_set(&p.got, i, -1e-7);
   }

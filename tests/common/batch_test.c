@@ -64,17 +64,17 @@ static void heads_agree_with_the_whole(void **state) {
   char text[400];
   batch_heads h;
   luattn_batch_options o = given();
-  assert_true(heads(o, 8, 2, &h, text)); /* the call's own */
+  assert_true(heads(o, 8, 2, &h, text)); /* the call's own heads */
   assert_int_equal(h.heads, 8), assert_int_equal(h.heads_kv, 2), assert_int_equal(h.offset, 0);
-  o.heads = 32, o.head_offset = 24; /* a shard of 32 and 8 */
+  o.heads = 32, o.head_offset = 24; /* a shard of 32 heads and 8 kv heads */
   assert_true(heads(o, 8, 2, &h, text));
   assert_int_equal(h.heads, 32), assert_int_equal(h.heads_kv, 8), assert_int_equal(h.offset_kv, 6);
-  o.heads_kv = 1; /* one key head, which every shard has */
+  o.heads_kv = 1; /* one kv head, which every shard has */
   assert_true(heads(o, 8, 1, &h, text));
   assert_int_equal(h.heads_kv, 1), assert_int_equal(h.offset_kv, 0);
-  assert_false(heads(o, 8, 2, &h, text)); /* two of them */
+  assert_false(heads(o, 8, 2, &h, text)); /* two kv heads in the call */
   assert_non_null(strstr(text, "do not agree"));
-  o.heads_kv = 0, o.head_offset = 26; /* heads 26 and 27 read key head 6, in the call 24 to 27 its first */
+  o.heads_kv = 0, o.head_offset = 26; /* heads 26 and 27 read kv head 6, not the call's first */
   assert_false(heads(o, 4, 1, &h, text));
   o.head_offset = 25;
   assert_false(heads(o, 8, 2, &h, text));

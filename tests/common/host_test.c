@@ -1,5 +1,5 @@
-/* host_test.c: what a scope sets and restores, real numbers as text, and where a call runs when the caller's
- * stack is short. */
+/* host_test.c: tests what a host scope sets and restores, conversion of real numbers to text, and the thread
+ * on which a call runs if the caller's stack is short. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*
 
 typedef struct scope_record {
   host_view before, within, floats, after;
-  double third[2]; /* computed in either scope */
+  double third[2]; /* computed in each kind of scope */
   double tiny[2];
   char text[64];
 } scope_record;
@@ -86,7 +86,7 @@ static void test_scope(void **state) {
   }
 }
 
-static void test_hosts_differ(void **state) { /* otherwise this test would prove nothing */
+static void test_hosts_differ(void **state) { /* otherwise the test would show nothing */
   (void)state;
   scope_record r[2];
   for (int i = 0; i < 2; i++) hosts_run(i ? HOST_WORST : HOST_PLAIN, visit, &r[i]);

@@ -1,4 +1,4 @@
-/* overlap_test.c: common/overlap.c on small tensors, against the bytes that they touch. */
+/* overlap_test.c: compares common/overlap.c on small tensors with the bytes that the tensors touch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +21,8 @@ typedef struct layout {
 
 static int below(int n) { return rand() % n; }
 
-/* Starts in the middle of `memory`, so that negative strides stay inside. Some tensors are dense, with axes
- * in any order; others have any strides. */
+/* Draws a random tensor that starts in the middle of `memory`, so that negative strides stay inside. Some
+ * tensors are dense, with axes in any order; others have arbitrary strides. */
 static void draw(layout *l) {
   const int bits[] = {8, 16, 32, 64};
   const bool dense = below(2) == 0;
@@ -61,7 +61,7 @@ static int touch(const layout *l, unsigned char count[BYTES]) {
   return elements;
 }
 
-/* No nesting tensor touches a byte twice, and every dense one nests. */
+/* A tensor that is reported as nesting touches no byte twice. Every dense tensor nests. */
 static void nesting(void **state) {
   (void)state;
   int nested = 0, shared = 0;
@@ -80,8 +80,8 @@ static void nesting(void **state) {
   assert_in_range(shared, ROUNDS / 10, ROUNDS);
 }
 
-/* Two tensors that are reported to overlap do so. If both are dense, or begin at the same byte, overlaps are
- * always found. */
+/* Two tensors that are reported to overlap do overlap. If both are dense, or begin at the same byte, every
+ * overlap is found. */
 static void meeting(void **state) {
   (void)state;
   int found = 0, missed = 0;
@@ -112,7 +112,7 @@ static void meeting(void **state) {
       assert_int_equal(pair.low[0], (uintptr_t)memory + (uintptr_t)first_o);
       assert_int_equal(pair.high[1], (uintptr_t)memory + (uintptr_t)last + 1);
     }
-    assert_false(overlap_find(&args, false, &pair)); /* backward writes neither */
+    assert_false(overlap_find(&args, false, &pair)); /* backward writes neither of the two */
     found += says, missed += meet && !says;
   }
   assert_in_range(found, ROUNDS / 10, ROUNDS);

@@ -1,4 +1,4 @@
-/* engine_pack_test.c: the engine with packs, and kernels prepared in advance, with a fake compiler. */
+/* engine_pack_test.c: tests the engine with packs and kernels prepared in advance, with a fake compiler. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
-/* A pack with only the forward pass. */
+/* Writes and opens a pack with only the forward pass. */
 static luattn_pack *forward_pack(char path[32], uint64_t hash, unsigned shared_bytes) {
   problem p;
   luattn_pack *pack = NULL;
@@ -74,7 +74,7 @@ static void packs_first(void **state) {
   (void)state;
   char path[2][32];
   luattn_pack *const pack[2] = {forward_pack(path[0], 9, 0),
-                                forward_pack(path[1], 8, 0)}; /* the first: of another spec */
+                                forward_pack(path[1], 8, 0)}; /* the first pack is of another spec */
   luattn_engine_options options = {
       .struct_size = sizeof options, .packs = (const luattn_pack *const *)pack, .num_packs = 2};
   luattn_spec spec = {.compilations = 0};
@@ -92,17 +92,17 @@ static void packs_first(void **state) {
     if (never)
       assert_non_null(
           strstr(err.message, "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq"));
-    assert_int_equal(spec.compilations, 1); /* the backward pass, where it was allowed */
+    assert_int_equal(spec.compilations, 1); /* the backward pass, if compiling was allowed */
     luattn_engine_close(engine);
   }
-  /* Whatever the order, the message is that of the pack that knows the spec. */
+  /* In either order of the packs, the message comes from the pack that contains the spec. */
   luattn_engine_options reversed = options;
   reversed.packs = (const luattn_pack *const[]){pack[1], pack[0]};
   assert_int_equal(luattn_engine_open(&reversed, &engine, &err), LUATTN_OK);
   assert_int_equal(luattn_backward(engine, &spec, &p.args, NULL, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "it has forward of 'demo'"));
   luattn_engine_close(engine);
-  /* A pack pointer that is NULL. */
+  /* One of the packs is NULL. */
   luattn_engine_options unopened = options;
   unopened.packs = (const luattn_pack *const[]){pack[0], NULL};
   assert_int_equal(luattn_engine_open(&unopened, &engine, &err), LUATTN_INVALID);
@@ -131,7 +131,7 @@ static void packs_first(void **state) {
   problem_close(&p);
 }
 
-/* Code for an earlier architecture may need more shared memory than the device has: then it is treated as
+/* Code for an earlier architecture may need more shared memory than the device has. Such code is treated as
  * absent. */
 static void packed_kernel_is_too_large(void **state) {
   (void)state;
@@ -158,8 +158,8 @@ static void packed_kernel_is_too_large(void **state) {
   problem_close(&p);
 }
 
-/* A pack with tiles for each class of lengths, and one with only those for long ones, which then serve short
- * ones. */
+/* One pack has tiles for each class of lengths. Another has only tiles for long sequences, which then serve
+ * short ones too. */
 static void packed_tiles_for_lengths(void **state) {
   (void)state;
   char path[32] = "/tmp/luattn-engine-XXXXXX";
@@ -183,7 +183,7 @@ static void packed_tiles_for_lengths(void **state) {
     luattn_spec spec = {.compilations = 0};
     const luattn_kernel *kernel[2];
     const char *plan;
-    for (int i = 0; i < 2; ++i) { /* short, then long */
+    for (int i = 0; i < 2; ++i) { /* short lengths, then long ones */
       p.q.shape[2] = i == 0 ? 5 : 100000;
       assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
                        LUATTN_OK);
@@ -214,7 +214,7 @@ static void prepares_on_several_threads(void **state) {
   luattn_error err;
   size_t seen = 0;
   problem p;
-  for (int i = 0; i < 12; ++i) /* each twice */
+  for (int i = 0; i < 12; ++i) /* each request twice */
     request[i] = (luattn_request){.spec = &spec[i % 3],
                                   .pass = i % 2 ? LUATTN_BACKWARD : LUATTN_FORWARD,
                                   .dtype = LUATTN_BF16,
@@ -228,7 +228,7 @@ static void prepares_on_several_threads(void **state) {
     assert_int_equal(spec[i].compilations, 2);
     assert_int_equal(luattn_forward(engine, &spec[i], &p.args, NULL, &err), LUATTN_OK);
     assert_int_equal(luattn_backward(engine, &spec[i], &p.args, NULL, &err), LUATTN_OK);
-    assert_int_equal(spec[i].compilations, 2); /* nothing was left to do */
+    assert_int_equal(spec[i].compilations, 2); /* the calls compiled nothing more */
   }
   problem_close(&p);
   luattn_spec classes = {.by_length = 1};

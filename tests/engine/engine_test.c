@@ -1,5 +1,5 @@
-/* engine_test.c: the engine with a fake compiler: one compilation per key, whoever asks, and what happens on
- * failures. */
+/* engine_test.c: tests the engine with a fake compiler: one compilation per key for any number of threads,
+ * and the handling of failures. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static void forward_and_backward(void **state) {
   assert_int_equal(last_target.arch, 90);
   assert_string_equal(last_target.cache_dir, "/cache");
   assert_true(size > 0);
-  fake_reset(); /* loading has zeroed memory */
+  fake_reset(); /* loading the module zeroed memory, which made events */
   if (luattn_forward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_string_equal(fake_get_event(2)->name, "luattn_fwd");
   if (luattn_backward(engine, &spec, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
@@ -99,7 +99,7 @@ static void keys(void **state) {
   p.q.shape[2] = 7; /* lengths are not part of the key */
   assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
   assert_ptr_equal(a, b);
-  p.q.shape[2] = LUATTN_SHORT_MAX + 1; /* not even these, where the tiles are the same */
+  p.q.shape[2] = LUATTN_SHORT_MAX + 1; /* not even the class, if the tiles are the same */
   assert_int_equal(luattn_engine_kernel(engine, &spec[0], LUATTN_FORWARD, &p.args, &b, &err), LUATTN_OK);
   assert_ptr_equal(a, b);
   assert_int_equal(spec[0].compilations, 3);
@@ -117,7 +117,7 @@ static luattn_batch *packed_batch(problem *p, tensor *cu, int longest) {
   return batch;
 }
 
-/* A call with cu_seqlens uses another kernel than one without, of the same spec. */
+/* For one spec, calls with and without cu_seqlens use different kernels. */
 static void packed_and_dense(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -158,7 +158,7 @@ static void packed_and_dense(void **state) {
   problem_close(&p);
 }
 
-/* Classes of lengths depend on the longest sequences, which max_seqlen gives before cu_seqlens are read. */
+/* The class of lengths depends on the longest sequence, which max_seqlen gives before cu_seqlens is read. */
 static void packed_lengths(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -182,7 +182,7 @@ static void packed_lengths(void **state) {
   problem_close(&p);
 }
 
-/* If the plan has other tiles for short lengths there are two kernels, and no more. */
+/* If the plan has different tiles for short lengths, there are exactly two kernels. */
 static void two_classes_of_lengths(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -314,7 +314,7 @@ enum { THREADS = 8 };
 typedef struct worker {
   luattn_engine *engine;
   luattn_spec *spec;
-  int which, length; /* of the two keys; 0: the problem's own */
+  int which, length; /* which: index of the key; length 0: the problem's own */
   luattn_status status;
   luattn_error err;
   const luattn_kernel *kernel;
@@ -355,7 +355,8 @@ static void one_compilation_whoever_asks(void **state) {
   luattn_engine_close(engine);
 }
 
-/* Threads that ask for both classes at once: one compilation if it serves both, otherwise one for each. */
+/* Threads request both classes at once. One compilation serves both classes if possible, otherwise each has
+ * its own. */
 static void one_compilation_for_each_class(void **state) {
   (void)state;
   for (int by_length = 0; by_length < 2; ++by_length) {
@@ -396,7 +397,7 @@ static void *launch_many(void *arg) {
   return NULL;
 }
 
-/* One engine, a stream for each thread: everything on a stream comes from its thread. */
+/* One engine and a stream per thread: all events on a stream come from its thread. */
 static void eight_threads_on_eight_streams(void **state) {
   (void)state;
   luattn_engine *engine = open_engine();
@@ -413,7 +414,7 @@ static void eight_threads_on_eight_streams(void **state) {
   for (int i = 0; i < THREADS; ++i) pthread_join(thread[i], NULL);
   assert_int_equal(spec.compilations, 2);
   const size_t events = fake_num_events();
-  assert_in_range(events, 1, 256); /* all are kept */
+  assert_in_range(events, 1, 256); /* the fake records at most 256 events */
   for (size_t i = 0; i < events; ++i) {
     const fake_event *e = fake_get_event(i);
     const uintptr_t owner = (uintptr_t)e->stream - 1;
@@ -445,7 +446,7 @@ static void who_waits_for_a_failure_hears_of_it(void **state) {
     assert_int_equal(workers[i].status, LUATTN_COMPILE);
     assert_string_equal(workers[i].err.message, "attempt 0 failed");
   }
-  assert_in_range(failed, 1, THREADS); /* a thread that came late tried again */
+  assert_in_range(failed, 1, THREADS); /* a late thread compiled again */
   start_all(engine, &spec, 1, workers);
   for (int i = 0; i < THREADS; ++i) assert_int_equal(workers[i].status, LUATTN_OK);
   assert_int_equal(spec.compilations, 2);

@@ -78,7 +78,7 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   (void)spec;
-  return LUATTN_WANT_ALL; /* of the inputs and scalars above */
+  return LUATTN_WANT_ALL; /* gradients of the inputs and scalars above */
 }
 
 luattn_engine *open_engine(void) {

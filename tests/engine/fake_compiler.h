@@ -1,4 +1,4 @@
-/* fake_compiler.h: a fake compiler for tests of the engine, which makes images of the sample problem. */
+/* fake_compiler.h: a fake compiler for tests of the engine; makes images of the sample problem. */
 #ifndef LUATTN_TESTS_FAKE_COMPILER_H
 #define LUATTN_TESTS_FAKE_COMPILER_H
 
@@ -9,12 +9,12 @@
 /* The spec tells the fake compiler what to do. */
 struct luattn_spec {
   atomic_int compilations, failures_left;
-  int by_length; /* short lengths have other tiles */
+  int by_length; /* different tiles for short lengths */
 };
 
 extern luattn_target last_target; /* read after threads are joined */
 
-luattn_engine *open_engine(void);        /* on device 0, with the cache "/cache" */
-int everything_given_back(void **state); /* 0: everything was freed in the driver */
+luattn_engine *open_engine(void);        /* for device 0, with cache directory "/cache" */
+int everything_given_back(void **state); /* returns 0 if everything was freed in the driver */
 
 #endif

@@ -1,6 +1,6 @@
-/* fuzz_image.c: arbitrary bytes as an image, the format of cache entries. Whatever opens is loaded on a
- * libcuda that computes nothing, and launched: a manifest that passes its checks must be safe in all code
- * that reads it. */
+/* fuzz_image.c: opens arbitrary bytes as an image, as a cache entry could be. Images that open are loaded on
+ * a fake libcuda that computes nothing, and launched: a manifest that passes its checks must be safe in all
+ * code that reads it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum { CHECKED_FROM = 32 };
 
-/* Finds the sections of arbitrary bytes; no section extends past the end. */
+/* Splits arbitrary bytes into sections. No section extends past the end. */
 static bool take_apart(const uint8_t *data, size_t size, sections *out) {
   uint64_t count, bytes;
   size_t at = SECTIONS_HEADER;
@@ -33,7 +33,7 @@ static bool take_apart(const uint8_t *data, size_t size, sections *out) {
   return out->count > 0;
 }
 
-/* Replaces one section by other bytes, another tag or flag, a copy of another, or removes it. */
+/* Gives one section other bytes, another tag or flag, or the content of another section, or removes it. */
 static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   sections s;
   if (!take_apart(data, size, &s)) return LLVMFuzzerMutate(data, size, max_size);
@@ -125,12 +125,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const unsigned pass = image_get_manifest(image)->pass;
   status = luattn_kernel_load(driver, 0, image, &kernel, &err);
   if (status != LUATTN_CUDA)
-    fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* or it lacks a function */
+    fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* UNSUPPORTED: the code lacks a function */
   luattn_image_free(image);
   if (status != LUATTN_OK) return 0;
   for (int extras = 0; extras < 2; ++extras) {
     luattn_args args = passes[pass].args;
-    if (extras) args.skip = LUATTN_SKIP_ALWAYS, args.num_splits = 3; /* where the image can do that */
+    if (extras) args.skip = LUATTN_SKIP_ALWAYS, args.num_splits = 3; /* if the image supports them */
     if (luattn_workspace_size(kernel, &args, &args.workspace_size, &err) != LUATTN_OK ||
         args.workspace_size > passes[pass].args.workspace_size)
       continue;

@@ -1,4 +1,4 @@
-/* fuzz_npy.c: arbitrary bytes as a .npy file. */
+/* fuzz_npy.c: reads arbitrary bytes as a .npy file. */
 #include <stdio.h>
 #include <string.h>
 

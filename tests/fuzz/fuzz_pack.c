@@ -1,11 +1,11 @@
-/* fuzz_pack.c: arbitrary bytes as a pack. Whatever opens is listed, searched and read to the end. */
+/* fuzz_pack.c: opens arbitrary bytes as a pack. A pack that opens is listed, searched and read to the end. */
 #include <string.h>
 
 #include "runtime/pack.h"
 #include "tests/fuzz/fuzz.h"
 
-/* In three mutations of four the hashes of header and index are right, and the records' sizes add up, so that
- * later code is reached, too. */
+/* In three of four mutations, hashes of header and index are fixed and record sizes add up, so that
+ * later code is reached. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   pack_header h;
   size = LLVMFuzzerMutate(data, size, max_size);
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     luattn_image *image = NULL;
     void *bytes = NULL;
     size_t bytes_size, index;
-    if (e->size > (1u << 24)) continue; /* slow, and like smaller ones otherwise */
+    if (e->size > (1u << 24)) continue; /* skips large records, which are slow */
     fuzz_expect(luattn_pack_read(pack, i, &bytes, &bytes_size, &err), LUATTN_IMAGE, LUATTN_IMAGE);
     luattn_pack_free(bytes);
     fuzz_expect(luattn_pack_image(pack, i, &image, &err), LUATTN_IMAGE, LUATTN_INVALID);

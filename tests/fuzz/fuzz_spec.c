@@ -1,5 +1,5 @@
-/* fuzz_spec.c: arbitrary bytes as a spec: parsed, run in the sandbox, traced, differentiated, and turned into
- * CUDA text. */
+/* fuzz_spec.c: loads arbitrary bytes as a spec, which is parsed, run in the sandbox, traced, differentiated,
+ * and emitted as CUDA text. */
 #include "luattn/compiler.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/any_types.h"

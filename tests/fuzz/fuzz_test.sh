@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# fuzz_test.sh ROOT BUILD SECONDS [-runs=N]: builds the fuzz targets with clang and runs each on its corpus and beyond it for so long.
-# A finding leaves the input that led to it in BUILD/findings, and its name in the output: add it to the corpus with the fix.
+# fuzz_test.sh ROOT BUILD SECONDS [-runs=N]: builds the fuzz targets with clang and fuzzes each for SECONDS,
+# starting from its corpus.
+# For each finding, stores the input in BUILD/findings and prints its name. Add the input to the corpus with
+# the fix.
 set -euo pipefail
 root=$1 build=$2 seconds=$3 runs=${4:--runs=-1}
 command -v clang >/dev/null || { echo 'skipped: there is no clang, whose libFuzzer this needs'; exit 77; }
@@ -17,7 +19,8 @@ export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 mkdir -p "$build/findings" "$build/seeds/image" "$build/seeds/pack"
 "$build/tests/fuzz/fuzz_seeds" "$build/seeds"
 
-# The slowest inputs, specs that are refused after 4096 ways, take 7 s under ASan; a busy machine may take ten times as long.
+# The slowest inputs, specs that are refused after tracing 4096 paths, take 7 s under ASan; a busy machine may
+# take ten times as long.
 run() { # target, further seeds
   local name=$1 corpus=$build/corpus/$1 seeds=$build/seeds/$1 status=0
   [ -d "$seeds" ] || seeds=$root/tests/fuzz/corpus/$name

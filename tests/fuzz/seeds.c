@@ -1,6 +1,6 @@
 /* seeds.c: fuzz_seeds FOLDER writes FOLDER/image/.. and FOLDER/pack/.., the initial corpora of these targets.
- * They are made for each build, because an image of another format would fail at its version, and each image
- * is launched here, so that its mutations get as far. */
+ * Every build makes them again, because an image of an old format would fail at its version. Each image is
+ * launched here to make sure that mutations of it can reach the launch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static manifest_entry *insert_entry(image_manifest *m, uint32_t at, const char *
   return e;
 }
 
-/* Features of the sm90 family: tiles drawn from counters, skipped tiles, blocks that share a kv tile. */
+/* Adds features of the sm90 family: a work counter, tile skipping, blocks that share a kv tile. */
 static void make_sm90(image_manifest *m) {
   const uint32_t main = m->pass == LUATTN_FORWARD ? 2 : 3;
   m->family = LUATTN_SM90;
@@ -65,7 +65,7 @@ static luattn_image *make_image(int seed) {
   return image;
 }
 
-/* Does what fuzz_image does with an image. */
+/* Loads and launches an image as fuzz_image does. */
 static void launch(luattn_driver *driver, const luattn_image *image) {
   problem p;
   luattn_kernel *kernel;

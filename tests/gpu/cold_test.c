@@ -1,8 +1,9 @@
-/* cold_test.c: the time from a spec file to a kernel ready to launch, with nothing compiled before, in a
- * process that already uses the device: the wait of a program whose user has just written a spec. Neither
- * luattn's cache nor the driver's, in which NVRTC keeps compiled code, is used. Loading NVRTC is included.
+/* cold_test.c: measures the time from a spec file to a kernel that is ready to launch, with nothing compiled
+ * before, in a process that already uses the device. A program's user waits that long after writing a spec.
+ * Neither luattn's cache nor the driver's, in which NVRTC keeps compiled code, is used. The time includes
+ * loading NVRTC.
  *
- * usage: gpu_cold SPEC HEAD_DIM LIMIT_MS [backward]. Prints one line; exit: 0 up to the limit, 1, or 77
+ * usage: gpu_cold SPEC HEAD_DIM LIMIT_MS [backward]. Prints one line. Exit: 0 up to the limit, 1 above, or 77
  * without a GPU. The goal is 500 ms forward; processors differ by a factor of two, so the caller sets the
  * limit. */
 #include <stdlib.h>

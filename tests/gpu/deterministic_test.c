@@ -1,8 +1,8 @@
-/* deterministic_test.c: a deterministic backward gives the same bits in each of 20 runs, and in another
- * process.
+/* deterministic_test.c: tests that a deterministic backward gives the same bits in each of 20 runs, and in
+ * another process.
  *
- * usage: gpu_deterministic [--examples DIR] [--only SUBSTRING] [--digests] Prints a line for each case:
- * how many runs gave the bits of the first, and a digest of these. Then it starts itself once more
+ * usage: gpu_deterministic [--examples DIR] [--only SUBSTRING] [--digests] Prints a line for each case: the
+ * number of runs that gave the same bits as the first, and a digest of these bits. Then runs itself once more
  * (--digests) and compares the lines. Elements that are not written count as different. Exit: 0, 1, or 77
  * without a GPU. */
 #include <inttypes.h>
@@ -14,9 +14,9 @@
 
 enum { RUNS = 20, LINE = 512 };
 
-/* Enough blocks that several of a head run at once, in another order each time: a fast backward differs from
- * run to run in nearly all cases. Also few blocks, which share queries. Gradients of scalars, of tables that
- * are read per element, of mods, of rows. */
+/* Cases have enough blocks that several of a head run at once, in a different order each time: a fast
+ * backward differs from run to run in nearly all of them. Others have few blocks, which share queries.
+ * Gradients include scalars, tables that are read per element, mods, and rows. */
 static const struct {
   const char *spec, *dtype, *family, *shape;
 } cases[] = {
@@ -51,7 +51,7 @@ static const struct {
     {"../bench/specs/bias_of_pair", "bf16", "sm90", "2,8,8,500,640,64"},
     {"../bench/specs/bias_of_pair", "bf16", "sm80", "1,8,8,500,600,128"},
     {"../bench/specs/bias_of_pair", "f16", "sm90", "4,4,4,300,300,128"},
-    {"../bench/specs/bias_of_pair", "bf16", "sm90", "3,16,8,500,700,128"}, /* batches in sequence */
+    {"../bench/specs/bias_of_pair", "bf16", "sm90", "3,16,8,500,700,128"}, /* batch entries in sequence */
     {"../bench/specs/bias_of_pair", "bf16", "sm90", "5,8,8,400,700,256"},
     {"../bench/specs/relative_bias", "f16", "sm90", "2,8,4,700,700,256"},
     {"../bench/specs/bias_of_query", "bf16", "sm90", "2,8,8,700,700,256"},
@@ -67,7 +67,7 @@ static const struct {
 };
 
 typedef struct bits {
-  unsigned char *first, *now; /* of all outputs, concatenated; 0xff before they are written */
+  unsigned char *first, *now; /* all outputs, concatenated; 0xff before a run */
   size_t size;
 } bits;
 
@@ -80,7 +80,7 @@ static luattn_status take(gpu_buffers *b, const DLTensor *from, unsigned char *t
   *used += size;
   if (to == NULL) return LUATTN_OK;
   TRY(luattn_copy_to_host(b->g->driver, b->g->device, to + at, from->data, size, err));
-  /* so that elements which the next run does not write show */
+  /* reveals elements that the next run does not write */
   return luattn_device_fill(b->g->driver, b->g->device, from->data, 0xff, size, NULL, err);
 }
 
@@ -94,7 +94,7 @@ static luattn_status take_all(gpu_buffers *b, const luattn_args *a, unsigned cha
   return take(b, a->scalar_grads, to, size, err);
 }
 
-/* No output has four bytes of 0xff, a NaN that no arithmetic gives. */
+/* Returns whether no output is four bytes of 0xff, a NaN that arithmetic never gives. */
 static bool is_written(const bits *x) {
   for (size_t i = 0; i + 4 <= x->size; i += 4)
     if ((x->first[i] & x->first[i + 1] & x->first[i + 2] & x->first[i + 3]) == 0xff) return false;
@@ -119,7 +119,7 @@ static luattn_status run(gpu_buffers *b, const cli_problem *p, const cli_result 
   x->first = malloc(x->size), x->now = malloc(x->size);
   if (x->first == NULL || x->now == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of host memory");
   *same = 0;
-  TRY(take_all(b, &d.args, x->first, &x->size, err)); /* and fills them */
+  TRY(take_all(b, &d.args, x->first, &x->size, err)); /* also fills the outputs */
   for (int i = 0; i < RUNS; i++) {
     if (d.args.workspace_size > 0)
       TRY(luattn_device_fill(b->g->driver, b->g->device, d.args.workspace, (unsigned char)(0xff - i),
@@ -132,7 +132,7 @@ static luattn_status run(gpu_buffers *b, const cli_problem *p, const cli_result 
   return LUATTN_OK;
 }
 
-/* Writes a line to `line`. */
+/* Runs a case and writes its result to `line`. */
 static luattn_status run_case(size_t number, const char *examples, char line[LINE], bool *failed,
                               luattn_error *err) {
   cli_options o = {.dtype = cases[number].dtype,
@@ -174,7 +174,7 @@ static luattn_status run_case(size_t number, const char *examples, char line[LIN
   return status;
 }
 
-/* The lines of another process. */
+/* Returns the output lines of another process. */
 static char *ask_another(const char *examples, const char *only) {
   char command[9000], self[4096];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -207,7 +207,7 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", err.message);
     return 77;
   }
-  /* Keeps the device's context from case to case. */
+  /* Keeps the device's context alive between cases. */
   void *held = NULL;
   if (luattn_device_alloc(driver, 0, 1, &held, &err) != LUATTN_OK) printf("%s\n", err.message);
   static char text[sizeof cases / sizeof *cases * LINE];

@@ -1,9 +1,9 @@
-/* graph_test.c: forward and backward captured into one CUDA graph and replayed with new inputs, against
- * direct launches and the CPU path.
+/* graph_test.c: captures forward and backward into one CUDA graph, replays it with new inputs, and compares
+ * with direct launches and the CPU path.
  *
- * Capture itself must run nothing and must keep no pointer to the caller's arguments. A replay must itself
- * zero whatever its kernels add to. o, lse, dk and dv must equal those of a direct launch in every bit; the
- * rest is summed by atomics in some families, and is compared with the CPU path, like all outputs.
+ * The capture must run nothing and must keep no pointer to the caller's arguments. A replay must zero all
+ * memory that its kernels add to. o, lse, dk and dv must equal those of a direct launch in every bit. Some
+ * families sum the other results with atomics, so these are compared with the CPU path, like all outputs.
  *
  * usage: gpu_graph --examples DIR [--only SUBSTRING] [--verbose]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -17,14 +17,14 @@
 #define BLOCK_BYTES ((size_t)64 << 20)
 enum { ROUNDS = 3, REPLAYS = 3 };
 
-/* Plain; with a mask that reads inputs; with scalars and an input that has a gradient; with mods of q and k.
- */
+/* Specs: plain; with a mask that reads inputs; with scalars and an input with a gradient; with mods of q and
+ * k. */
 static const char *const examples[] = {"full", "causal", "document", "gemma2", "t5_relative_bias", "xpos"};
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 static const char *const shapes[] = {"2,4,2,300,300,128", "1,6,3,129,257,64"};
-/* Cases of one spec. More tiles than a device takes at once: blocks draw them, and each replay finds the
- * counter as the previous one left it. Skipped tiles: each replay computes the bitmap anew from the new
- * inputs. */
+/* Additional cases of a spec. With more tiles than a device runs at once, blocks take tiles from a work
+ * counter, and each replay finds the counter as the previous one left it. With tile skipping, each replay
+ * computes the bitmap again from the new inputs. */
 static const struct extra {
   const char *example, *dtype, *shape, *skip;
 } extras[] = {
@@ -51,7 +51,7 @@ static const struct extra {
 enum {
   STREAM_NON_BLOCKING = 1,
   CAPTURE_GLOBAL = 0
-}; /* the strictest mode: no call that might wait or allocate */
+}; /* the strictest mode refuses calls that may wait or allocate */
 
 typedef struct suite {
 #define MEMBER(name, symbol, params) int(*name) params;
@@ -94,7 +94,7 @@ typedef struct test_call {
   cli_problem problem;
   cli_result result; /* call_read stores outputs here */
   call call;
-  luattn_args forward, backward; /* with a workspace each */
+  luattn_args forward, backward; /* each with a workspace */
 } test_call;
 
 static luattn_status launch_both(const suite *s, const test_call *t, void *stream, luattn_error *err) {
@@ -106,7 +106,7 @@ static luattn_status capture(const suite *s, const test_call *t, void **exec, lu
   void *graph = NULL;
   CUDA(s->begin(s->stream, CAPTURE_GLOBAL));
   const luattn_status status = launch_both(s, t, s->stream, err);
-  const int result = s->end(s->stream, &graph); /* also after an error, or the stream would stay in capture */
+  const int result = s->end(s->stream, &graph); /* also after an error, to end the capture of the stream */
   TRY(status);
   if (result != 0) return luattn_fail(err, LUATTN_CUDA, "cuStreamEndCapture: CUresult %d", result);
   const int instantiated = s->instantiate(exec, graph, 0);
@@ -122,7 +122,7 @@ static luattn_status read_results(suite *s, test_call *t, luattn_error *err) {
   return memory_unchanged(&s->memory, err);
 }
 
-/* The arguments are unreadable meanwhile. */
+/* Replays the graph while the arguments are overwritten. */
 static luattn_status replay(suite *s, test_call *t, void *exec, luattn_error *err) {
   const test_call kept = *t;
   memset(&t->call, 0xff, sizeof t->call);
@@ -141,7 +141,7 @@ static void copy_values(array *to, const array *from) {
   if (to->storage != NULL) memcpy(to->storage, from->storage, array_bytes(from));
 }
 
-/* New values in the existing arrays. */
+/* Writes new values into the existing arrays. */
 static luattn_status refill(cli_problem *p, const cli_options *o, luattn_error *err) {
   cli_problem other;
   TRY(problem_read(p->spec, o, true, &other, err));
@@ -167,7 +167,7 @@ static void compare_bits(check_report *r, const char *name, const array *replaye
   check_add(r, name, memcmp(replayed->storage, direct->storage, array_bytes(direct)) != 0, 0);
 }
 
-/* `replayed` gets the graph's results, and t->result those of direct launches. */
+/* Stores the graph's results in `replayed`, and those of direct launches in t->result. */
 static luattn_status one_round(suite *s, test_call *t, void *exec, cli_result *replayed, check_report *report,
                                luattn_error *err) {
   memory *m = &s->memory;
@@ -191,7 +191,7 @@ static luattn_status rounds(suite *s, test_call *t, cli_options o, cli_result *r
   void *exec = NULL;
   TRY(capture(s, t, &exec, err));
   luattn_status status = memory_download(&s->memory, err);
-  if (status == LUATTN_OK) status = memory_unchanged(&s->memory, err); /* nothing has run */
+  if (status == LUATTN_OK) status = memory_unchanged(&s->memory, err); /* the capture must run nothing */
   for (int i = 0; i < ROUNDS && status == LUATTN_OK && report->failed == 0; i++) {
     if (i > 0) {
       o.seed++;
@@ -203,7 +203,8 @@ static luattn_status rounds(suite *s, test_call *t, cli_options o, cli_result *r
   return status;
 }
 
-/* No kernel has run before the capture: asking for the workspace's size compiles and loads them. */
+/* Places tensors and workspaces. Asking for the workspace size compiles and loads kernels without running
+ * them. */
 static luattn_status place(suite *s, test_call *t, luattn_error *err) {
   memory *m = &s->memory;
   memory_clear(m);
@@ -230,7 +231,7 @@ static luattn_status run_case(suite *s, const luattn_spec *spec, const cli_optio
   return status;
 }
 
-/* False: the device is lost to this process. */
+/* Returns false after a device fault, which no later call in this process survives. */
 static bool run_options(suite *s, const char *name, const luattn_spec *spec, const cli_options *o) {
   char title[256];
   check_report report = {0};
@@ -248,8 +249,8 @@ static bool run_options(suite *s, const char *name, const luattn_spec *spec, con
   return status != LUATTN_CUDA;
 }
 
-/* The engine keeps kernels of a spec, so it lives as long as the process. NULL, counted as a failure: it
- * cannot be loaded. */
+/* The engine keeps kernels of a spec, so the spec lives as long as the process. Returns NULL, counted as a
+ * failure, if the spec cannot be loaded. */
 static luattn_spec *load_spec(suite *s, const char *name) {
   char path[4096];
   luattn_spec *spec = NULL;

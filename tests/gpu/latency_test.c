@@ -1,13 +1,14 @@
-/* latency_test.c: host time of a launch, and of a warm start from a spec file to a kernel ready to launch.
+/* latency_test.c: measures the host time of a launch, and of a warm start from a spec file to a loaded
+ * kernel.
  *
- * A launch is measured with the same tensors each time, with a few sets of them alternating, and with tensors
- * that no launch has seen before: the kernel caches the TMA descriptors of the first two. Most of a launch is
- * the driver's: in a second round cuLaunchKernelEx is timed separately, and luattn's part is the rest. Cores
- * of a virtual machine differ by a third, depending on who shares them; so launches are measured on several
- * of them, and the limits are for the median core.
+ * Launches are measured with the same tensors each time, with a few alternating sets, and with tensors that
+ * no launch has used before; the kernel caches the TMA descriptors of the first two kinds. Most of the time
+ * is the driver's. A second round times cuLaunchKernelEx separately; the rest is luattn's. Cores of a virtual
+ * machine differ by a third, depending on other users, so launches are measured on several cores, and the
+ * limits are for the median core.
  *
- * usage: gpu_latency SPEC. Limits (medians): 5 us a launch, of which 1 us luattn's; 5 ms a warm start. Exit:
- * 0, 1, or 77 without a GPU. */
+ * usage: gpu_latency SPEC. Limits (medians): 5 us per launch, at most 1 us of it luattn's; 5 ms per warm
+ * start. Exit: 0, 1, or 77 without a GPU. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ enum { LAUNCHES = 2000, STARTS = 21, CORES = 8, HEADS = 2, Q_LEN = 128, DIM = 64
 enum {
   TENSOR_BYTES = 2 * HEADS * Q_LEN * DIM,
   BYTES = 1 << 20
-}; /* of one tensor, and room for each of the four */
+}; /* size of one tensor, and of the memory for each of the four */
 
 static double now_us(void) {
   struct timespec t;
@@ -65,7 +66,7 @@ static luattn_status warm_starts(const char *path, luattn_driver *driver, int ar
   return LUATTN_OK;
 }
 
-/* The driver's call, and its last duration. */
+/* cuLaunchKernelEx, and the duration of its last call. */
 static cu_result (*driver_launch)(const cu_launch *, cu_function, void **, void **);
 static double driver_us;
 static cu_result timed_launch(const cu_launch *how, cu_function f, void **params, void **extra) {
@@ -75,7 +76,7 @@ static cu_result timed_launch(const cu_launch *how, cu_function f, void **params
   return result;
 }
 
-/* The start of a set of tensors in each one's memory: set i is step * i bytes in. */
+/* Sets of tensors: set i starts step * i bytes into each tensor's memory. */
 typedef struct series {
   const char *name;
   int sets;
@@ -88,8 +89,8 @@ static const series all_series[] = {
     {"launch, never seen before", LAUNCHES, 16},
 };
 
-/* Launches in bursts that fit the driver's queue, so that the host never waits for the device. us: the median
- * of a launch; own_us: without the driver's part, if `timed_launch` stands in for it. */
+/* Launches in bursts that fit the driver's queue, so that the host never waits for the device. us: median
+ * time of a launch. own_us: the same without the driver's part, if `timed_launch` replaces its function. */
 static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                               const series *s, DLTensor tensor[4], double *us, double *own_us,
                               luattn_error *err) {
@@ -107,7 +108,7 @@ static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, co
   return luattn_synchronize(luattn_engine_driver(engine), 0, NULL, err);
 }
 
-/* Core `core` of those that this process may use; false: there are fewer. */
+/* Moves to the given one of the cores that this process may use. Returns false if there are fewer. */
 static bool move_to(const cpu_set_t *cores, int core) {
   for (size_t i = 0; i < CPU_SETSIZE; i++) {
     if (!CPU_ISSET(i, cores) || core-- > 0) continue;
@@ -135,7 +136,7 @@ static luattn_status on_cores(luattn_engine *engine, const luattn_spec *spec, co
       driver->launch_ex = driver_launch;
     }
     if (n == 0) return luattn_fail(err, LUATTN_IO, "no core to run on");
-    const double us_median = median(us, n), own_median = median(own, n); /* and sorted */
+    const double us_median = median(us, n), own_median = median(own, n); /* median also sorts */
     *failed += verdict(all_series[i].name, us_median, us[n - 1], 5, "us");
     if (driver_launch != NULL)
       *failed += verdict("  without the driver's call", own_median, own[n - 1], 1, "us");
@@ -165,7 +166,7 @@ static luattn_status measure_launches(const char *path, luattn_engine *engine, i
   TRY(on_cores(engine, spec, &args, t, failed, err));
   TRY(luattn_device_free(driver, 0, args.workspace, err));
   return luattn_device_free(driver, 0, memory,
-                            err); /* the spec lives as long as the engine: until the process ends */
+                            err); /* the spec lives as long as the engine, until the process ends */
 }
 
 static luattn_status measure(const char *path, luattn_engine *engine, int *failed, luattn_error *err) {

@@ -1,11 +1,12 @@
-/* lengths_test.c: the forward pass, or both, at every length from 1 to 300, at more tiles than a device takes
- * at once, and at unusual strides, with NaN past every bound, against the CPU path; and 100 launches of a
- * larger forward pass that must agree in every bit.
+/* lengths_test.c: compares forward, or both passes, with the CPU path at every length from 1 to 300, with
+ * more tiles than a device runs at once, and with unusual strides, with NaN past every bound. Also repeats a
+ * larger forward pass 100 times, which must agree in every bit.
  *
  * usage: gpu_lengths [--backward [--deterministic]] [--shard I/N] [--only SUBSTRING] [--skip] [--verbose]
- * --skip: specs whose scores fall with positions, with tile skipping at every length. Prints a line for each
- * case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with --skip without one
- * that has the sm90 family. */
+ * --skip: tests specs whose scores decrease with distance, with tile skipping at every length. Prints a line
+ * for each
+ * failing case, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU or, with --skip, without one
+ * of the sm90 family. */
 #include <math.h>
 #include <string.h>
 
@@ -16,11 +17,11 @@
 enum { LONGEST = 300, REPEATS = 100 };
 #define BLOCK_BYTES ((size_t)224 << 20)
 
-/* Like the examples of these names, with windows shorter than the lengths: rows with keys before, inside and
- * after it, and rows without any. lines: two intervals of a row, restricted to a remainder. rising, falling:
- * weights of later keys exceed those of earlier ones, or the other way round, by so much that rescaling
- * cannot be lazy; far: the same for farther keys, by a shift. few, capped: weights, and dots, that are small
- * in some tiles and not in others. pairs, shifted: staged bias rows, at the key's own place and before it. */
+/* Specs like the examples of the same names, with a window small enough that rows have keys before, inside
+ * and after it, and rows without any. lines: two intervals per row, restricted to a remainder. rising,
+ * falling: P of later keys exceeds P of earlier ones, or the reverse, by so much that rescaling cannot be
+ * lazy; far: the same for distant keys, through a row shift. few, capped: P and QK^T that are small in some
+ * tiles only. pairs, shifted: staged bias rows, at the key's own index and before it. */
 static const struct {
   const char *name, *text;
 } specs[] = {
@@ -60,7 +61,7 @@ static const struct {
      "  score_mod = function(s, b, h, q, kv) return s + t[{b, q, kv - 5}] end }"},
 };
 static const char *const dtypes[] = {"bf16", "f16"};
-/* At 64 the plan has other tiles for short lengths with a mask. */
+/* At head dim 64 the plan has different tiles for short lengths with a mask. */
 static const struct {
   int dim;
   luattn_lengths lengths;
@@ -70,8 +71,8 @@ static const int tile_sizes[] = {64, 128, 32, 80, 96, 112, 192};
 enum { BACKWARD_SIZES = 2 };
 static const int heads_of[][3] = {{1, 2, 2}, {2, 4, 2}, {1, 6, 1}, {2, 3, 3}}; /* batch, heads, heads_kv */
 
-/* Strides of q, k, v, o and lse, or of only k and v. Padded: NaN follows each position's channels, each
- * head's positions and each batch's heads. */
+/* Strides of q, k, v, o and lse, or only of k and v. With padding, NaN follows each position's channels, each
+ * head's positions and each batch entry's heads. */
 typedef enum test_layout {
   DENSE,
   HEADS_LAST,
@@ -96,23 +97,23 @@ static const char *const layouts[] = {"dense",
 typedef struct test_case {
   int spec, dtype, dim, batch, heads, heads_kv, q_len, kv_len, number;
   test_layout layout;
-  luattn_lengths lengths; /* whose tiles */
+  luattn_lengths lengths; /* the class of lengths whose tiles are used */
   bool repeated;
 } test_case;
 
 typedef struct suite {
-  luattn_engine *engine[2]; /* by the lengths that their tiles are for */
+  luattn_engine *engine[2]; /* one per class of lengths */
   luattn_spec *spec[COUNT(specs)];
   memory memory;
   const char *only;
   int shard, shards, next, passed, failed;
-  double cost, all_cost; /* so far; of all cases, 0 until it is known */
+  double cost, all_cost; /* cost so far; cost of all cases, 0 until known */
   bool verbose, broken, skip, backward, deterministic;
 } suite;
 
 /* ---- one case ---- */
 
-/* Extra inputs: padding of one or eight elements after each row, or of one between any two elements. */
+/* Strides of extra inputs: one or eight elements of padding after each row, or one after each element. */
 static bool input_strides(int layout, const DLTensor *like, int64_t *stride) {
   static const int64_t behind[] = {[HEADS_LAST] = 1, [PADDED] = 8, [PADDED_HEADS_LAST] = 1};
   if (layout == DENSE || layout > PADDED_HEADS_LAST) return false;
@@ -151,8 +152,8 @@ static bool strides_of(int layout, int slot, const DLTensor *like, int64_t *stri
   return true;
 }
 
-/* A layout that no TMA descriptor can hold is refused by name. Every other one has to work, and so does this
- * one in other families. */
+/* A layout that no TMA descriptor can represent must be refused by name. All other layouts must work, and in
+ * other families this one too. */
 static bool is_refusal(const test_case *t, luattn_status status, const luattn_error *err) {
   const bool unusual = t->layout == REVERSED || t->layout == SAME_POSITION;
   return unusual && status == LUATTN_INVALID && strstr(err->message, "k: ") != NULL &&
@@ -166,7 +167,7 @@ static luattn_status check_finite(const cli_result *r, luattn_error *err) {
   return LUATTN_OK;
 }
 
-/* Each launch from the second on must give the bytes of the first, whose results are on the host. */
+/* Launches again; results must equal those of the first launch, which are on the host, in every bit. */
 static luattn_status repeat(suite *s, const test_case *t, const call *c, luattn_error *err) {
   luattn_driver *driver = luattn_engine_driver(s->engine[t->lengths]);
   memory *m = &s->memory;
@@ -238,13 +239,13 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
 
 /* ---- the cases ---- */
 
-/* The cost of a case, in multiply-adds of the CPU path, which takes most of the time. */
+/* Returns the cost of a case in multiply-adds of the CPU path, which takes most of the time. */
 static double cost_of(const test_case *t) {
   const double launch = 4e6, scores = (double)t->batch * t->heads * t->q_len * t->kv_len;
   return t->repeated ? 1e9 : launch + scores * t->dim * (t->spec == 1 ? 1 : 0.6);
 }
 
-/* Called for each case twice: to add up all costs, and to run those of this shard. A shard's cases are
+/* Called twice per case: first to sum all costs, then to run the cases of this shard. A shard's cases are
  * consecutive, so that it compiles few kernels. */
 static void visit(suite *s, test_case t) {
   char title[256];
@@ -270,7 +271,7 @@ static void visit(suite *s, test_case t) {
   fflush(stdout);
 }
 
-/* A tile is full, lacks one position, or has only one. */
+/* Returns whether the last tile is full, lacks one position, or has only one. */
 static bool is_edge(const suite *s, int n) {
   if (n <= 17 || n == LONGEST) return true;
   for (int i = 0; i < (s->backward ? BACKWARD_SIZES : COUNT(tile_sizes)); i++) {
@@ -287,15 +288,15 @@ static test_case with_heads(test_case t, int i) {
   return t;
 }
 
-/* With very few scores a plain result may be exact by luck, and the tolerance next to nothing: hence more of
- * them (as in sweep_test.c). */
+/* With very few scores a plain result may be nearly exact by chance, which makes the tolerance very small. So
+ * such cases get more batch entries (as in sweep_test.c). */
 static test_case with_enough(const suite *s, test_case t) {
   if (s->backward && t.q_len * t.kv_len <= 64) t.batch *= 16;
   return t;
 }
 
-/* q_len = kv_len: all of them for causal at 128; otherwise the edges, and between them each in one
- * configuration. */
+/* q_len = kv_len: all lengths for `causal` at head dim 128. Otherwise the edge lengths, and each other length
+ * in one configuration. */
 static void equal_lengths(suite *s, test_case t, int configuration, int configurations) {
   const bool all = t.spec == 0 && t.dim == 128;
   for (int n = 1; n <= LONGEST; n++) {
@@ -307,7 +308,7 @@ static void equal_lengths(suite *s, test_case t, int configuration, int configur
   }
 }
 
-/* Every edge with another one. */
+/* Pairs every edge length with another one. */
 static void unequal_lengths(suite *s, test_case t, int configuration) {
   int edge[LONGEST], count = 0;
   for (int n = 1; n <= LONGEST; n++)
@@ -321,7 +322,7 @@ static void unequal_lengths(suite *s, test_case t, int configuration) {
   }
 }
 
-/* More tiles than multiprocessors, so that blocks take several, some of them without any key. */
+/* Uses more tiles than multiprocessors, so that blocks process several, some without any key. */
 static void many_tiles(suite *s, test_case t) {
   static const int sizes[][5] = {{2, 96, 12, 1, 300},
                                  {2, 96, 96, 65, 130},
@@ -363,7 +364,7 @@ static void each_case(suite *s) {
     unequal_lengths(s, t, i);
     many_tiles(s, t);
     unusual_strides(s, t);
-    if (s->backward) continue; /* gpu_deterministic repeats it */
+    if (s->backward) continue; /* gpu_deterministic repeats backward */
     test_case large = t;
     large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111,
     large.repeated = true;
@@ -375,7 +376,7 @@ static void close_engines(suite *s) {
   for (int i = 0; i < 2; i++) luattn_engine_close(s->engine[i]);
 }
 
-/* Whether there is a device with the family that skips. */
+/* Returns whether the device has the family that supports tile skipping. */
 static bool can_skip(suite *s, luattn_error *err) {
   luattn_device_info info;
   if (luattn_device_get_info(luattn_engine_driver(s->engine[0]), 0, &info, err) != LUATTN_OK) return false;
@@ -383,7 +384,7 @@ static bool can_skip(suite *s, luattn_error *err) {
   return info.arch == 90;
 }
 
-/* The plan's own tiles, whatever has been tuned on this machine. */
+/* Uses the plan's own tiles, not those tuned on this machine. */
 static luattn_status open_engines(suite *s, luattn_error *err) {
   for (int i = 0; i < 2; i++) {
     const luattn_engine_options options = {

@@ -87,18 +87,18 @@ luattn_status memory_place(memory *m, const char *name, const DLTensor *like, co
   return LUATTN_OK;
 }
 
-/* Elements of one type and shape, anywhere. */
+/* A strided view of elements. */
 typedef struct view {
   unsigned char *data;
   const int64_t *stride;
 } view;
 
-/* Row by row, or element by element if either is strided along the last axis. */
+/* Copies row by row, or element by element if a view is strided along the last axis. */
 static void copy_elements(const DLTensor *like, view to, view from) {
   const int last = like->ndim - 1;
   const int64_t elem = like->dtype.bits / 8, inner = last >= 0 ? like->shape[last] : 1;
   const int64_t to_step = last >= 0 ? to.stride[last] : 1, from_step = last >= 0 ? from.stride[last] : 1;
-  const int64_t run = to_step == 1 && from_step == 1 ? inner : 1; /* elements at once */
+  const int64_t run = to_step == 1 && from_step == 1 ? inner : 1; /* elements per copy */
   int64_t rows = 1;
   for (int i = 0; i < last; i++) rows *= like->shape[i];
   for (int64_t row = 0; row < rows; row++) {

@@ -1,6 +1,6 @@
-/* nan_test.c: a NaN that a row reads shows in its results. A row of NaN must not look like one that keeps
- * nothing, whose O is 0, and must not affect other rows. A row whose scores are all -inf gives no gradient,
- * even with an infinite incoming gradient of its lse.
+/* nan_test.c: tests that a NaN that a row reads appears in its results. A row of NaN must differ from a row
+ * that keeps nothing, whose O is 0, and must not affect other rows. A row whose scores are all -inf gives no
+ * gradient, even if the incoming gradient of its lse is infinite.
  *
  * usage: gpu_nan [--only FAMILY] Prints a line for each case that fails, and `N passed, N failed`. Exit: 0,
  * 1, or 77 without a GPU. */
@@ -15,7 +15,7 @@ static const char weightless_text[] =
     "return attention { name = 'weightless', inputs = { m = { axes = {'q'} } },\n"
     "  score_mod = function(s, b, h, q, kv) return s + log(relu(m[q])) end }";
 
-enum { ROW = 37, KEY = 70, HEAD = 1 }; /* HEAD: of q; with one kv head for all, that of every key */
+enum { ROW = 37, KEY = 70, HEAD = 1 }; /* HEAD: a q head; its kv head may serve all q heads */
 
 typedef struct test_case {
   const char *family, *dtype, *shape;
@@ -45,7 +45,7 @@ static bool row_is_same(const cli_result *r, const cli_result *before, int head,
   return yes;
 }
 
-/* One NaN query: only its row becomes NaN. */
+/* Makes one query NaN. Only its row may become NaN. */
 static luattn_status spoil_query(cli_gpu *gpu, cli_problem *p, const cli_result *before, cli_result *r,
                                  luattn_error *err) {
   const int64_t index = ((int64_t)HEAD * p->q_len + ROW) * p->dim;
@@ -60,7 +60,7 @@ static luattn_status spoil_query(cli_gpu *gpu, cli_problem *p, const cli_result 
   return LUATTN_OK;
 }
 
-/* One NaN key: every row that keeps it becomes NaN; others of its tile may. */
+/* Makes one key NaN. Every row that keeps it must become NaN; other rows of its tile may. */
 static luattn_status spoil_key(cli_gpu *gpu, cli_problem *p, cli_result *r, luattn_error *err) {
   array_set(&p->k, (int64_t)KEY * p->dim, NAN);
   TRY(gpu_run(gpu, p, false, r, err));
@@ -88,7 +88,7 @@ static luattn_status spoil_weightless(cli_gpu *gpu, cli_problem *p, cli_result r
   return luattn_fail(err, LUATTN_INTERNAL, "a row without weight has gradients");
 }
 
-/* A case modifies a problem of its own; room for two results. */
+/* Runs a case, which modifies its own problem; r has room for two results. */
 typedef luattn_status (*case_run)(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err);
 
 static luattn_status spoil_causal(cli_gpu *gpu, cli_problem *p, cli_result r[2], luattn_error *err) {
@@ -114,7 +114,7 @@ static luattn_status run_case(const luattn_spec *spec, const cli_options *o, boo
   return status;
 }
 
-/* The device's architecture; 0 without one. */
+/* Returns the device's architecture, or 0 without a device. */
 static int device_arch(luattn_error *err) {
   const cli_options o = {.no_tuned = true};
   cli_gpu *gpu;

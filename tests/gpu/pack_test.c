@@ -1,5 +1,5 @@
-/* pack_test.c: kernels from a pack against the same ones compiled here: every bit of o, lse, saved, dk and dv
- * must agree (the rest is summed by atomics in some families); and the time to load a kernel.
+/* pack_test.c: compares kernels from a pack with the same kernels compiled here. Every bit of o, lse, saved,
+ * dk and dv must agree (some families sum the rest with atomics). Also measures the time to load a kernel.
  *
  * usage: gpu_pack --examples DIR [--verbose]. Exit: 0, 1, or 77 without a GPU. */
 #include <stdlib.h>
@@ -17,12 +17,12 @@ static const char *const examples[] = {"full", "causal", "document", "gemma2", "
 static const char *const dtypes[] = {"bf16", "f16", "f32"};
 
 typedef struct suite {
-  luattn_engine *engine; /* compiles, and keeps kernels by their specs, which therefore outlive it */
+  luattn_engine *engine; /* compiles and keeps kernels by spec, so specs outlive the engine */
   luattn_spec *spec[18];
   luattn_driver *driver;
   int arch;
   memory memory;
-  unsigned char *wrote, *compiled; /* outputs of the last kernels; of the compiled ones */
+  unsigned char *wrote, *compiled; /* outputs of the last kernels, and of the compiled ones */
   const char *examples;
   int passed, failed, loads;
   double load_ms, open_ms;
@@ -35,7 +35,7 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Both passes of one spec, as luattn pack writes them. */
+/* Writes both passes of one spec, as luattn pack does. */
 static luattn_status write_pack(const suite *s, const luattn_spec *spec, const cli_problem *p,
                                 const char *path, luattn_error *err) {
   luattn_pack_item item[2] = {{.kind = LUATTN_PACK_IMAGE}, {.kind = LUATTN_PACK_IMAGE}};
@@ -164,7 +164,7 @@ static void run_all(suite *s, const char *path) {
     s->failed += status != LUATTN_OK, s->passed += status == LUATTN_OK;
     if (status != LUATTN_OK || s->verbose)
       printf("%s %s: %s\n", file, o.dtype, status == LUATTN_OK ? "same bits" : err.message);
-    if (status == LUATTN_CUDA) return; /* the device is lost to this process */
+    if (status == LUATTN_CUDA) return; /* no later call survives a device fault */
   }
 }
 
@@ -181,7 +181,7 @@ int main(int argc, char **argv) {
     else
       return 2;
   }
-  /* The same tiles on both sides, whatever was measured on this device. */
+  /* Both sides use the same tiles, not those tuned on this device. */
   const luattn_engine_options compiling = {
       .struct_size = sizeof compiling, .no_tuned = 1, .lengths = 1 + LUATTN_LONG};
   if (luattn_engine_open(&compiling, &s.engine, &err) != LUATTN_OK) {

@@ -1,17 +1,17 @@
-/* skip_test.c: exactly the tiles with negligible weights are skipped. NaN values of keys that no query can
- * reach show which tiles were computed: 0 * NaN is NaN. So do keys that are far away, and matter because of
- * their norms.
+/* skip_test.c: tests that exactly the tiles with negligible P are skipped. NaN values of keys that no query
+ * can reach reveal which tiles were computed, because 0 * NaN is NaN. Distant keys that matter because of
+ * their norms are tested as well.
  *
- * usage: gpu_skip [--only SUBSTRING] Prints a line for each case that fails, and `N passed, N failed`. Exit:
- * 0, 1, or 77 without a GPU that has the sm90 family. */
+ * usage: gpu_skip [--only SUBSTRING]. Prints a line for each failing case, and `N passed, N failed`. Exit:
+ * 0, 1, or 77 without a GPU of the sm90 family. */
 #include <math.h>
 #include <string.h>
 
 #include "cli/check.h"
 #include "cli/gpu.h"
 
-/* Queries at the end of long keys; a slope for each head. Mirrored: slopes of the other sign, so that the
- * first keys are the best of all rows. */
+/* Queries at the end of a long kv sequence, with a slope per head. Mirrored: slopes of the opposite sign, so
+ * that the first keys have the largest scores of all rows. */
 static const char text[] =
     "return attention { name = 'skip', inputs = { slopes = { axes = {'h'}, grad = true } },\n"
     "  score_mod = function(s, b, h, q, kv) return s + slopes[h] * (kv - (q + kv_len - q_len)) end,\n"
@@ -19,8 +19,8 @@ static const char text[] =
 
 enum { NONE = -1, FAR = 1024, NEAR = 1100 }; /* keys before FAR, and from NEAR on, of 2000 or more */
 
-/* The change of a case, and whether its results are then finite: with NaN values `before` or `from` a key;
- * with key `loud` 1000 times as long, or NaN. */
+/* What a case changes, and whether its results are then finite. `before`, `from`: values of keys before or
+ * from an index are NaN. `loud`: a key that is 1000 times as long, or NaN. */
 typedef struct test_case {
   const char *name, *dtype, *shape;
   double slope[2];
@@ -53,7 +53,7 @@ static const test_case cases[] = {
 /* clang-format on */
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-/* Positions of a tensor with kv heads. */
+/* Fills positions from .. to - 1 of all heads. */
 static void fill(array *x, int from, int to, double value) {
   const int64_t len = x->shape[2], dim = x->shape[3], heads = x->shape[0] * x->shape[1];
   for (int64_t h = 0; h < heads; h++)
@@ -73,7 +73,8 @@ static bool all_finite(const array *x) {
   return yes;
 }
 
-/* Without NaN values, kernels that skip must agree with the CPU path; with them, the poison shows. */
+/* Without NaN values, kernels that skip must agree with the CPU path. With them, results must be NaN as
+ * expected. */
 static luattn_status run(cli_gpu *gpu, const test_case *t, cli_problem *p, cli_result *r,
                          check_report *report, luattn_error *err) {
   p->skip = t->skip;

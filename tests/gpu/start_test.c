@@ -1,5 +1,5 @@
-/* start_test.c: the time from a program's start to its first kernel launched from a pack, beyond the driver's
- * own start. Links only the runtime.
+/* start_test.c: measures the time from a program's start to its first kernel launched from a pack, not
+ * counting the driver's initialisation. Links only the runtime.
  *
  * usage: gpu_start PACK [--dtype bf16|f16|f32] [--head-dim D]. Starts itself a few times; the limit for the
  * median is 20 ms. Exit: 0, 1, or 77 without a GPU. */
@@ -25,7 +25,7 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* One launch on tensors of zeros. */
+/* Launches once, on tensors of zeros. */
 static luattn_status first_launch(luattn_driver *driver, const choice *c, void *memory, luattn_error *err) {
   static const struct {
     const char *name;
@@ -54,7 +54,7 @@ static luattn_status first_launch(luattn_driver *driver, const choice *c, void *
   if (status != LUATTN_OK) return status;
   status = luattn_pack_kernel(pack, driver, 0, &query, &kernel, NULL, err);
   if (status == LUATTN_OK) status = luattn_workspace_size(kernel, &args, &args.workspace_size, err);
-  args.workspace = (char *)memory + 4 * bytes; /* a page is left for it */
+  args.workspace = (char *)memory + 4 * bytes; /* the rest of the block, one page */
   if (status == LUATTN_OK) status = luattn_launch(kernel, &args, NULL, err);
   if (status == LUATTN_OK) status = luattn_synchronize(driver, 0, NULL, err);
   luattn_kernel_unload(kernel);
@@ -62,7 +62,7 @@ static luattn_status first_launch(luattn_driver *driver, const choice *c, void *
   return status;
 }
 
-/* A program that was started at `start`. Prints the driver's time, and that of everything else. */
+/* Runs as the program that was started at `start`. Prints the driver's time and the remaining time. */
 static int program(const choice *c, double start) {
   luattn_driver *driver;
   luattn_error err;

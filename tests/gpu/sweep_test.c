@@ -1,15 +1,13 @@
-/* sweep_test.c: every example x dtype x shape on a GPU, forward and backward, against the CPU path in double
- * precision.
+/* sweep_test.c: compares every example x dtype x shape on a GPU, forward and backward, with the CPU path in
+ * double precision.
  *
  * usage: gpu_sweep --examples DIR [--shard I/N] [--only SUBSTRING] [--dtypes NAME,NAME..]
  *                  [--family sm80] [--deterministic] [--splits N] [--skip always] [--adjoint] [--verbose]
  *                  [--most-scores N]
- * --most-scores: leaves out larger shapes, as for functions with jumps, where rounding carries one score in
- * ten million across.
- * --adjoint: instead, all gradients along a random direction, against central differences of plain Lua, of
- * shapes for which that does not take too long.
- * Prints a line for each case that fails, and `N passed, N failed`. Exit: 0, 1, or 77 without a GPU, and with
- * --splits or --skip without one that has the sm90 family. */
+ * --most-scores: leaves out larger shapes. For functions with jumps, across which rounding carries one score
+ * in ten million. --adjoint: instead compares all gradients along a random direction with central differences
+ * of plain Lua, for shapes that are small enough. Prints a line for each failing case, and `N passed, N
+ * failed`. Exit: 0, 1, or 77 without a GPU or, with --splits or --skip, without one of the sm90 family. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -18,9 +16,9 @@
 #include "cli/check.h"
 #include "cli/gpu.h"
 
-/* Odd, short (with one query and one key there are many heads: twice the error of a single plain result may
- * be twice nothing), long, grouped, cross-length both ways (which gives causal_bottom_right empty rows), D !=
- * Dv, large D, no queries, no keys. */
+/* Odd, short, long, grouped, cross-length both ways (with empty rows for causal_bottom_right), D != Dv, large
+ * D, no queries, no keys. The shape with one query and one key has many heads, because the tolerance is twice
+ * the error of a plain result, and a single one may be exact. */
 static const char *const shapes[] = {
     "2,2,2,64,64,64",        "32,4,2,1,1,64",        "1,3,1,7,130,40,24",  "2,4,2,129,65,72,16",
     "1,2,2,257,127,128",     "1,4,1,100,300,96,48",  "1,2,1,300,100,8,64", "1,2,1,190,190,256",
@@ -36,8 +34,8 @@ typedef struct sweep {
   long splits, most_scores;
   int shard, shards, passed, failed, refused, next;
   bool verbose, adjoint;
-  int given;       /* of specs that give their gradients themselves, which differences do not measure */
-  cli_gpu *gpu[2]; /* with tiles for short lengths, and for long ones: a plan may have both */
+  int given;       /* specs with their own backward, which differences cannot check */
+  cli_gpu *gpu[2]; /* one with tiles for short lengths, one for long ones */
   luattn_spec *spec[256];
   int num_specs;
 } sweep;
@@ -51,7 +49,7 @@ static void report(sweep *s, const char *name, const check_report *r) {
   *(r->failed > 0 ? &s->failed : &s->passed) += 1;
 }
 
-/* Every third case wants only some gradients: kernels leave out the others. */
+/* Every third case requests only some gradients, so that kernels omit the others. */
 static unsigned wants_of(const luattn_spec *spec, int number) {
   enum { PARAMETERS = LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS };
   static const unsigned some[] = {LUATTN_WANT_DQ, LUATTN_WANT_DK | LUATTN_WANT_DV, LUATTN_WANT_DK,
@@ -92,7 +90,7 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *path, const 
     report(s, title, &r);
   } else if ((s->splits > 1 && strstr(err.message, ": num_splits: is ") != NULL) ||
              (s->skip != NULL && strstr(err.message, ": skip: is ") != NULL)) {
-    s->refused++; /* the plan has left the sm90 family, and no other can; or scores do not fall */
+    s->refused++; /* not the sm90 family, which alone can; or scores do not decrease */
   } else {
     printf("%s\n  %s\n", title, err.message);
     s->failed++;
@@ -123,7 +121,7 @@ static void run_spec(sweep *s, const char *name) {
       run_case(s, spec, path, dtypes[d], i, (i + d) % 2 != 0);
     }
   }
-  if (spec != NULL) s->spec[s->num_specs++] = spec; /* the engines keep its kernels until they are closed */
+  if (spec != NULL) s->spec[s->num_specs++] = spec; /* engines keep the spec's kernels until closed */
 }
 
 static int compare_names(const void *a, const void *b) {

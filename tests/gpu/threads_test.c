@@ -1,6 +1,6 @@
-/* threads_test.c: eight threads launch one engine's kernels on eight streams at once. Each must get, in every
- * bit of o, lse, dk and dv, the results of the same launches alone. Forwards use other workspaces in every
- * round: together more than a kernel has counters for, so that streams' counters are used too.
+/* threads_test.c: eight threads launch one engine's kernels on eight streams at once. In every bit of o, lse,
+ * dk and dv the results must equal those of the same launches alone. Forward uses a new workspace in every
+ * round. Together these exceed a kernel's number of counters, so that the streams' counters are used too.
  *
  * usage: gpu_threads --examples DIR [--rounds N]. Exit: 0, 1, or 77 without a GPU. */
 #include <dlfcn.h>
@@ -12,9 +12,9 @@
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 #define BLOCK_BYTES ((size_t)32 << 20)
-enum { THREADS = 8, STEP = 256 /* from one workspace to the next */ };
+enum { THREADS = 8, STEP = 256 /* bytes from one workspace to the next */ };
 
-/* Half of the threads run the one spec, half the other; lengths differ from thread to thread. */
+/* Half of the threads run the first spec, half the second. Lengths differ between threads. */
 static const char *const examples[] = {"gemma2", "causal"};
 static const int exact[] = {CALL_O, CALL_LSE, CALL_DK, CALL_DV};
 
@@ -34,7 +34,7 @@ typedef struct worker {
   cli_result result;
   memory memory;
   call call;
-  luattn_args args[2]; /* forward and backward, with a workspace each */
+  luattn_args args[2]; /* forward and backward, each with a workspace */
   void *stream;
   int rounds;
   luattn_status status;
@@ -64,8 +64,8 @@ static luattn_status launch(worker *w, int round, void *stream, luattn_error *er
   return luattn_backward(w->engine, w->spec, &w->args[1], stream, err);
 }
 
-/* Everything that must not wait for others: kernels, tensors, and the results of one thread alone, which end
- * up in w->result. */
+/* Does everything that must not wait for other threads: loads kernels, places tensors, and computes the
+ * results of this thread alone, in w->result. */
 static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error *err) {
   char shape[64];
   snprintf(shape, sizeof shape, "1,4,2,%d,%d,64", 200 + 37 * number, 300 - 23 * number);
@@ -76,7 +76,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
   TRY(call_place(&w->memory, &w->problem, &w->result, true, NULL, 0, &w->call, err));
   call_write(&w->memory, &w->call);
   w->args[0] = w->args[1] = w->call.args;
-  size_t first; /* of the later rounds' workspaces, right after the first */
+  size_t first; /* offset of later rounds' workspaces, after the first one */
   TRY(call_workspace(&w->memory, w->engine, w->spec, LUATTN_FORWARD, &w->args[0], err));
   TRY(memory_reserve(&w->memory, "workspaces", (size_t)w->rounds * STEP, &first, err));
   if (w->memory.device + first < (char *)w->args[0].workspace)
@@ -87,7 +87,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
   TRY(memory_download(&w->memory, err));
   for (int i = 0; i < COUNT(exact); i++) {
     const placed *x = &w->call.slot[exact[i]];
-    memcpy(w->memory.before + x->first, w->memory.after + x->first, x->bytes); /* kept for the comparison */
+    memcpy(w->memory.before + x->first, w->memory.after + x->first, x->bytes); /* saved for the comparison */
   }
   const int result = c->stream_create(&w->stream, 1 /* it does not wait for the default stream */);
   return result == 0 ? LUATTN_OK : luattn_fail(err, LUATTN_CUDA, "cuStreamCreate: CUresult %d", result);
@@ -133,7 +133,7 @@ static luattn_status run_all(worker *workers, const cuda *c, luattn_engine *engi
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.lua", folder, examples[i]);
     TRY(luattn_spec_load(path, NULL, &spec[i],
-                         err)); /* lives as long as the process, for the engine keeps its kernels */
+                         err)); /* lives as long as the process, because the engine keeps its kernels */
   }
   for (int i = 0; i < THREADS; i++) {
     workers[i].engine = engine;

@@ -1,5 +1,5 @@
-/* foreign.c: the symbols of Lua and zstd in the host itself, as in a program that links its own statically.
- * None may be called. */
+/* foreign.c: defines symbols of Lua and zstd in the host, as a program does that links its own copies
+ * statically. None of them may be called. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,9 @@
-/* host_test.c: a program with its own Lua that uses luattn. host [SONAME_OF_THE_LUA]
+/* host_test.c: a program with its own Lua that uses luattn. usage: host [SONAME_OF_THE_LUA]
  *
- * Its Lua is preloaded, or, where HOST_LOADS_LUATTN names libluattn.so, loaded with global symbols before
- * that is loaded as a plugin would be. Without a name the Lua is that of foreign.c, in which each function
- * aborts. Both Luas must work, side by side, and zstd too. Exit status 77: the named Lua is not installed. */
+ * The program's Lua is preloaded. If HOST_LOADS_LUATTN names libluattn.so, the program loads its Lua with
+ * global symbols, and then libluattn.so, as a plugin. Without a soname, foreign.c replaces Lua, and all of
+ * its functions abort. Both Luas must work side by side, and zstd too. Exit status 77: the named Lua is not
+ * installed. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
 #include <luattn/compiler.h>
@@ -20,7 +21,7 @@ static void expect(int right, const char *what, const char *message) {
   failures++;
 }
 
-/* luattn, linked or loaded. */
+/* Functions of luattn, linked or loaded. */
 #ifdef HOST_LOADS_LUATTN
 static void *library;
 static void open_luattn(void) {
@@ -36,14 +37,14 @@ static void open_luattn(void) {}
 #define LUATTN(function) function
 #endif
 
-/* The host's Lua, by the functions that LuaJIT and Lua 5.3 share. */
+/* The host's Lua: functions that LuaJIT and Lua 5.3 share. */
 typedef struct lua_State lua_State;
 static struct foreign_lua {
   lua_State *(*newstate)(void);
   void (*openlibs)(lua_State *);
   int (*loadstring)(lua_State *, const char *);
-  int (*pcall)(lua_State *, int, int, int);                     /* of LuaJIT */
-  int (*pcallk)(lua_State *, int, int, int, ptrdiff_t, void *); /* of 5.3 */
+  int (*pcall)(lua_State *, int, int, int);                     /* LuaJIT only */
+  int (*pcallk)(lua_State *, int, int, int, ptrdiff_t, void *); /* Lua 5.3 only */
   void (*close)(lua_State *);
 } lua;
 
@@ -51,7 +52,7 @@ static void load_lua(const char *soname) {
 #ifdef HOST_LOADS_LUATTN
   const int flags = RTLD_NOW | RTLD_GLOBAL;
 #else
-  const int flags = RTLD_NOW | RTLD_NOLOAD; /* it was preloaded, or it is absent */
+  const int flags = RTLD_NOW | RTLD_NOLOAD; /* finds the library only if it was preloaded */
 #endif
   if (strcmp(soname, "linked") != 0 && dlopen(soname, flags) == NULL) {
     printf("skipped: %s is not installed\n", soname);
@@ -79,7 +80,7 @@ static luattn_status load(const char *text, luattn_spec **spec, luattn_error *er
   return LUATTN(luattn_spec_load_text)("host", text, strlen(text), NULL, spec, err);
 }
 
-/* The first row of a causal mask sees the first key alone. */
+/* Uses a causal mask, whose first row keeps only the first key. */
 static void use_specs(void) {
   luattn_error err;
   luattn_spec *spec;
@@ -103,7 +104,7 @@ static void use_specs(void) {
               &spec, &err) == LUATTN_OK,
          "traced values", err.message);
   LUATTN(luattn_spec_free)(spec);
-  /* An error leaves Lua by a longjmp. */
+  /* An error in the spec leaves Lua through longjmp. */
   expect(load("local t = nil\nreturn t.x", &spec, &err) == LUATTN_SPEC, "an error of Lua", "is none");
   expect(strstr(err.message, "host:2: attempt to index a nil value") != NULL, "an error of Lua", err.message);
 }

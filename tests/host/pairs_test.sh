@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# pairs_test.sh LUATTN: the kernels of a spec that walks a table are the same in every run, so that the cache finds them.
+# pairs_test.sh LUATTN: checks that the kernels of a spec that iterates over a table are the same in every
+# run, so that the cache finds them.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# install_test.sh ROOT BUILD FAKE_CUDA PACK SYSTEM_LUA: what a newcomer does with an installed luattn, in a folder outside of the tree: the
-# project of docs/install.md by CMake, shared and static; by pkg-config; in C++; the runtime alone. The prefix is moved first, for a package may be.
+# install_test.sh ROOT BUILD FAKE_CUDA PACK SYSTEM_LUA: uses an installed luattn in a folder outside of the
+# tree: the project of docs/install.md by CMake, shared and static; by pkg-config; in C++; the runtime alone.
+# Moves the prefix first, because packages can be moved.
 set -euo pipefail
 root=$1 build=$2 fake_cuda=$3 pack=$4 system_lua=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { printf 'install_test: %s\n' "$*" >&2; exit 1; }
-has() { [ -n "$(grep "$@")" ]; } # reads to the end: with grep -q the writer may die of a closed pipe, and the pipeline with it
+has() { [ -n "$(grep "$@")" ]; } # reads all input; with grep -q the writer may fail on a closed pipe
 
 cmake --install "$build" --prefix "$work/built" >/dev/null
 mv "$work/built" "$work/prefix"
 prefix=$work/prefix
 lib=$(dirname "$(find "$prefix" -name 'libluattn.so')")
 
-# docs/install.md's project, as it stands there
+# the project of docs/install.md, unchanged
 mkdir "$work/tiny"
 sed -n '/^```cmake$/,/^```$/{/^```/d;p}' "$root/docs/install.md" >"$work/tiny/CMakeLists.txt"
 sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/docs/install.md" >"$work/tiny/tiny.c"
@@ -31,7 +32,7 @@ build_tiny static
 ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "docs/install.md's project does not use the installed library"
 ! ldd "$work/static/build/tiny" | has libluattn || fail "the static build uses a shared library"
 
-# pkg-config, and the runtime alone, on a libcuda that computes nothing
+# pkg-config, and the runtime alone, on a fake libcuda
 export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
 cc -std=c11 -D_POSIX_C_SOURCE=200809L "$root/examples/use_pack.c" $(pkg-config --cflags --libs luattn_runtime) -o "$work/use_pack"
 LUATTN_LIBCUDA=$fake_cuda "$work/use_pack" "$pack" causal | has 'O.* = 0.000000' || fail "use_pack does not run"
@@ -40,7 +41,7 @@ cc -std=c11 "$root/examples/quickstart.c" $(pkg-config --cflags --libs luattn) -
 LUATTN_LIBCUDA=/nonexistent "$work/quickstart" | has 'CPU: O' || fail "quickstart does not run"
 [ "$(pkg-config --modversion luattn)" = "$("$prefix/bin/luattn" --version | cut -d' ' -f2)" ] || fail "versions differ"
 
-# Lua and zstd: built in, and nobody asked for them; or, where the build says so, the system's
+# Lua and zstd are built in and not required by the packages, unless the build uses the system's
 for name in luattn luattn_runtime; do
   [ "$(pkg-config --print-requires "$name")" = '' ] || fail "$name.pc: has Requires, but its headers need none"
 done
@@ -77,13 +78,13 @@ if command -v c++ >/dev/null; then
   "$work/all" || fail "the C++ program does not run"
 fi
 
-# without libdlpack-dev: the compiler says what is missing
+# without libdlpack-dev, the compiler's error names the missing package
 mkdir "$work/bare" && ln -s /usr/include/* "$work/bare" && rm -f "$work/bare/dlpack"
 bare=(-nostdinc -isystem "$(cc -print-file-name=include)" -isystem "$work/bare" -isystem "$work/bare/$(cc -print-multiarch)" -I"$prefix/include")
 echo '#include <luattn/engine.h>' >"$work/bare.c"
 ! cc -fsyntax-only "${bare[@]}" "$work/bare.c" 2>"$work/log" || fail "the headers do without dlpack.h"
 has 'error.*install libdlpack-dev' <"$work/log" || { cat "$work/log"; fail "the headers do not name libdlpack-dev"; }
-printf '#include "%s"\n#include <luattn/engine.h>\n' /usr/include/dlpack/dlpack.h >"$work/bare.c" # a copy of its own
+printf '#include "%s"\n#include <luattn/engine.h>\n' /usr/include/dlpack/dlpack.h >"$work/bare.c" # program with its own dlpack.h
 cc -fsyntax-only "${bare[@]}" "$work/bare.c" || fail "the headers do not take the dlpack.h of the program"
 
 # the manual

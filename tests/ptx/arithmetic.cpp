@@ -1,6 +1,6 @@
-// arithmetic.cpp: instructions that compute a lane's value from the same lane's values. PTX ISA, 9.7.1
-// to 9.7.6. Floats round to nearest; approximations (ex2.approx ..) are computed exactly and rounded, so they
-// err less than a GPU's.
+// arithmetic.cpp: instructions that compute a lane's value from values of the same lane. PTX ISA, 9.7.1 to
+// 9.7.6. Floats round to nearest. Approximations (ex2.approx ..) are computed exactly and rounded, so their
+// errors are smaller than a GPU's.
 #include <bit>
 #include <cfenv>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace ptx {
 namespace {
 
-// How a T is stored in a slot.
+// The type in which a slot stores a T.
 template <class T>
 using In = std::conditional_t<sizeof(T) == 8, T, std::conditional_t<sizeof(T) == 4, T, u32>>;
 
@@ -42,7 +42,7 @@ Next shift(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { d[l] = In<T>(T(F()(T(a[l]), b[l]))); });
   return Next::GO;
 }
-// d = f(a, b, c) where c may be wider than a and b.
+// d = f(a, b, c). c may be wider than a and b.
 template <class R, class T, class F>
 Next ternary(Warp &w, const Instr &i, u32 lanes) {
   auto *d = w.at<In<R>>(i.slot[0]);
@@ -53,7 +53,7 @@ Next ternary(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 
-// Calls f with a value of the type, for its handler.
+// Calls f with a value of the integer type; returns the handler for that type.
 template <class F>
 Handler by_int(Type t, F f) {
   switch (t) {
@@ -91,7 +91,7 @@ Handler by_number(Type t, F f) {
 
 // ---- floats ----
 template <class T>
-T max_of(T a, T b) {  // a number beats NaN, and 0 beats -0
+T max_of(T a, T b) {  // a number wins over NaN, and 0 over -0
   if (std::isnan(a)) return b;
   if (std::isnan(b)) return a;
   return a > b || (a == b && !std::signbit(a)) ? a : b;
@@ -104,7 +104,7 @@ template <class T>
 T max_nan(T a, T b) {
   return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : max_of(a, b);
 }
-// f(a) in another rounding mode; volatile, that f is not moved out of it.
+// f(a) in another rounding mode. volatile keeps the compiler from moving f out of the mode.
 template <int Mode, class F>
 float rounded(F f, float a) {
   std::fesetround(Mode);
@@ -133,7 +133,7 @@ Handler float_unary(const Decoder &d, Type t) {
 }
 Handler float_binary(const Decoder &d, Type t) {
   const std::string_view op = d.op();
-  if (d.has("rz"))  // known_modifiers: add.f32
+  if (d.has("rz"))  // known_modifiers allows rz only for add.f32
     return &binary<float, float, decltype([](float a, float b) {
                      return rounded<FE_TOWARDZERO>([b](float x) { return x + b; }, a);
                    })>;
@@ -165,7 +165,7 @@ Handler float_fma(const Decoder &d, Type t) {
   });
 }
 
-// Two halves in 32 bits, each computed in float and rounded.
+// Two 16-bit floats in 32 bits, each computed in float and rounded.
 template <Type T, class F>
 Next packed(Warp &w, const Instr &i, u32 lanes) {
   u32 *d = w.at<u32>(i.slot[0]);
@@ -225,7 +225,7 @@ T reversed(T x) {
   for (u32 k = 0; k < 8 * sizeof(T); ++k) y = T(y << 1 | (x >> k & 1));
   return y;
 }
-// clz, popc, bfind: 32 bits of a T.
+// clz, popc, bfind: a 32-bit result from a T.
 template <class T>
 Handler count_of(const Decoder &d) {
   const std::string_view op = d.op();
@@ -395,7 +395,7 @@ Next choose(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { d[l] = p >> l & 1 ? a[l] : b[l]; });
   return Next::GO;
 }
-// setp d, a, b and setp.cmp.bool d, a, b, c
+// setp d, a, b and setp.cmp.bool d, a, b, c.
 template <class T, class F>
 Next compare(Warp &w, const Instr &i, u32 lanes) {
   const auto *a = w.at<In<T>>(i.slot[1]);
@@ -440,11 +440,11 @@ Next move(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { d[l] = a[l]; });
   return Next::GO;
 }
-Next move_address(Warp &w, const Instr &i, u32 lanes) {  // a base and a distance from it
+Next move_address(Warp &w, const Instr &i, u32 lanes) {  // a base plus an offset
   each(lanes, [&](int l) { w.set(i.slot[0], l, w.value(i.slot[1], l) + u64(i.offset[0])); });
   return Next::GO;
 }
-Next pack(Warp &w, const Instr &i, u32 lanes) {  // {a, b, ..} of i.imm bits each to one
+Next pack(Warp &w, const Instr &i, u32 lanes) {  // packs {a, b, ..} of i.imm bits each into one value
   each(lanes, [&](int l) {
     u64 x = 0;
     for (size_t k = 1; k < i.slot.size(); ++k)
@@ -462,7 +462,7 @@ Next unpack(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 
-// ---- which ----
+// ---- decoding ----
 bool values(Decoder &d, Handler h, std::initializer_list<bool> wide) {
   if (h == nullptr || d.args.size() < wide.size()) return false;
   for (size_t k = 0; k < wide.size(); ++k) {
@@ -514,7 +514,7 @@ bool decode_setp(Decoder &d, Type t) {
   if (d.instr.imm != 0) d.value(d.arg(3), false);
   return true;
 }
-bool decode_odd(Decoder &d, Type t) {  // instructions with their own kinds of operands
+bool decode_odd(Decoder &d, Type t) {  // instructions with unusual operands
   const std::string_view op = d.op();
   const bool wide = size_of(t) == 8;
   if (op == "bfi")
@@ -544,7 +544,7 @@ bool decode_odd(Decoder &d, Type t) {  // instructions with their own kinds of o
   return false;
 }
 
-// Ignoring an unknown modifier would give wrong results.
+// Refuses unknown modifiers, because ignoring one would give wrong results.
 bool known_modifiers(const Decoder &d, Type t) {
   static const std::string_view known[] = {"rn",   "approx",   "full",  "ftz",  "NaN", "lo", "hi",
                                            "wide", "shiftamt", "clamp", "wrap", "l",   "r"};

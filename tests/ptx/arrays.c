@@ -36,7 +36,7 @@ void put(kind k, void *to, size_t at, double x) {
   if (k == I32) ((int32_t *)to)[at] = (int32_t)x;
   if (k == BF16)
     ((uint16_t *)to)[at] = (uint16_t)(isnan(x) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  if (k == F16) { /* numbers of at most 2 are drawn: subnormals become 0 */
+  if (k == F16) { /* magnitudes are at most 2; subnormals become 0 */
     const int exponent = (int)(bits >> 23 & 255) - 127;
     uint32_t half = isnan(x)         ? 0x7e00
                     : exponent < -14 ? 0

@@ -1,4 +1,4 @@
-/* arrays.h: arrays of a storage type on the host and on the device of an engine, for programs that run on the
+/* arrays.h: arrays of a storage type on the host and on an engine's device, for programs that run on the
  * PTX machine or on a GPU. A failure ends the program. */
 #ifndef LUATTN_TESTS_PTX_ARRAYS_H
 #define LUATTN_TESTS_PTX_ARRAYS_H
@@ -8,7 +8,7 @@
 
 #include "luattn/engine.h"
 
-extern luattn_driver *driver; /* of the engine: set it first; NULL: the engine is on the CPU, and the device is the host */
+extern luattn_driver *driver; /* the engine's; set it first. NULL: the CPU, with host memory */
 extern luattn_error err;
 
 void need(bool ok, const char *what);
@@ -16,7 +16,7 @@ double drawn(void); /* in [-1, 1) */
 
 typedef enum kind { F64, F32, BF16, F16, I32 } kind;
 extern const char *const kind_name[];
-extern const double kind_unit[]; /* of rounding */
+extern const double kind_unit[]; /* unit roundoff */
 
 void put(kind k, void *to, size_t at, double x); /* rounds to nearest */
 double get(kind k, const void *from, size_t at);
@@ -24,9 +24,9 @@ double get(kind k, const void *from, size_t at);
 typedef struct array {
   kind k;
   size_t count;
-  void *host, *device; /* of `count` elements */
+  void *host, *device; /* `count` elements each */
   int64_t shape[4];
-  DLTensor t; /* of the device, contiguous */
+  DLTensor t; /* device data, contiguous */
 } array;
 
 void make(array *a, kind k, int ndim, const int64_t *shape);

@@ -1,4 +1,4 @@
-// convert.cpp: cvt, and numbers of 16 bits. PTX ISA, 9.7.9.21.
+// convert.cpp: cvt, and 16-bit floats. PTX ISA, 9.7.9.21.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,8 @@ float half_to_float(u16 x) {
   return x >> 15 ? -f : f;
 }
 
-// The nearest number with `bits` bits of significand and no exponent below `least`; ties to even.
+// Rounds to the nearest number with a significand of `bits` bits and an exponent of at least `least`; ties to
+// even.
 static double nearest(double x, int bits, int least) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent;
@@ -129,7 +130,7 @@ Next convert(Warp &w, const Instr &i, u32 lanes) {
     else
       y = i.sat ? clamped(extended(x, i.from), i.type) : u64(extended(x, i.from));
     const int bits = 8 * size_of(i.type);
-    // A wider register takes the sign along (PTX ISA, table of relaxed sizes).
+    // A wider register is sign-extended (PTX ISA, table of relaxed sizes).
     if (bits < 64)
       y = is_signed(i.type) && i.slot[0].wide ? u64(extended(y, i.type)) : y & ((1ull << bits) - 1);
     if (is_signed(i.type) && bits < 32 && !i.slot[0].wide) y = u32(extended(y, i.type));

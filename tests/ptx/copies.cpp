@@ -6,13 +6,13 @@
 namespace ptx {
 namespace {
 
-// ---- cp.async: slots: to, from, and bytes that count or none; imm: bytes ----
+// ---- cp.async: slots: to, from, and optionally the number of bytes to read; imm: bytes to write ----
 void finish(const Warp &w, const LaneCopy &c) {
   u8 *to = w.block->shared.data() + c.to;
   if (c.valid > 0) memcpy(to, c.from, c.valid);
   memset(to + c.valid, 0, size_t(c.bytes - c.valid));
 }
-// Completes those issued before copy `end`.
+// Completes the copies issued before copy `end`.
 void finish(const Warp &w, std::vector<LaneCopy> &copies, u64 end) {
   size_t n = 0;
   for (; n < copies.size() && copies[n].number < end; ++n) finish(w, copies[n]);
@@ -43,7 +43,7 @@ Next copy_commit(Warp &w, const Instr &, u32 lanes) {
   each(lanes, [&](int l) { w.copies[l].close(); });
   return Next::GO;
 }
-Next copy_wait(Warp &w, const Instr &i, u32 lanes) {  // imm < 0: for all
+Next copy_wait(Warp &w, const Instr &i, u32 lanes) {  // imm < 0: waits for all
   each(lanes, [&](int l) {
     if (i.imm < 0) return finish_before(w, l, w.copies_begun);
     auto &closed = w.copies[l].closed;
@@ -69,7 +69,7 @@ Next copy_arrive(Warp &w, const Instr &i, u32 lanes) {  // cp.async.mbarrier.arr
 }
 
 // ---- bulk ----
-// Of a copy into shared memory; where it counts its bytes is where it writes.
+// Returns the mbarrier of a copy into shared memory, which is in the same block as the destination.
 Place barrier_of(const Warp &w, const Instr &i, u64 address, const Place &to) {
   const Place barrier = barrier_at(w, i, address);
   if (barrier.block != to.block) fault(w, i, "the barrier is in another block than what is written");
@@ -96,15 +96,15 @@ u32 checked_bytes(const Warp &w, const Instr &i, const Slot &s, int lane) {
   if (bytes % 16 != 0) fault(w, i, "a bulk copy of %u bytes, which is no multiple of 16", bytes);
   return bytes;
 }
-// Registers a read of shared memory, which lasts until the barrier's phase ends. Nobody tells this warp when,
-// so it counts as read at once.
+// Registers a read of shared memory, which lasts until the barrier's phase ends. No event tells this warp
+// when the phase ends, so the read counts as finished immediately.
 const u8 *source_at(Warp &w, const Instr &i, u64 address, size_t bytes) {
   const Place p = shared_at(w, i, address, bytes, 16);
   race_read(w, i, p, bytes, Proxy::ASYNC);
   race_read_done(w, p, bytes);
   return p.data();
 }
-// To shared memory from global or another block's: to, from, bytes, barrier.
+// Copies to shared memory from global memory or another block's. Slots: to, from, bytes, barrier.
 Next bulk_load(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     const u32 bytes = checked_bytes(w, i, i.slot[2], l);
@@ -122,7 +122,7 @@ Next bulk_load(Warp &w, const Instr &i, u32 lanes) {
   });
   return Next::GO;
 }
-// To global memory: to, from, bytes.
+// Copies to global memory. Slots: to, from, bytes.
 Next bulk_store(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     const u32 bytes = checked_bytes(w, i, i.slot[2], l);
@@ -147,7 +147,7 @@ Next bulk_commit(Warp &w, const Instr &, u32 lanes) {
   each(lanes, [&](int l) { w.bulk[l].close(); });
   return Next::GO;
 }
-// Waits for all groups except the last i.imm: until they have been read, or written as well.
+// Waits for all groups except the last i.imm, until they have been read or, if required, also written.
 Next bulk_wait(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
     auto &closed = w.bulk[l].closed;
@@ -174,8 +174,8 @@ TensorMap map_at(const Warp &w, const Instr &i, u64 address) {
   check_global(w, i, map.data, 16, 16);  // TMA translates the base address, even if it reads elsewhere
   return map;
 }
-// Calls f(global element or NULL, bytes into the box) for each row of the box's innermost axis, 16 bytes at a
-// time.
+// Calls f(global element or NULL, byte offset in the box) for each 16 bytes of each row of the box's
+// innermost axis.
 template <class F>
 void each_chunk(const TensorMap &map, const i32 *first, F f) {
   const u32 row_bytes = map.box[0] * map.elem;
@@ -194,18 +194,18 @@ void each_chunk(const TensorMap &map, const i32 *first, F f) {
     u8 *const at = reinterpret_cast<u8 *>(address);
     for (u32 byte = 0; byte < row_bytes; byte += 16) {
       const i64 k = i64(first[0]) + byte / map.elem;
-      // Sizes and coordinates are multiples of 8 elements here; the descriptor's encoder checks it.
+      // Sizes and coordinates are multiples of 8 elements here; the descriptor's encoder checks this.
       f(inside && k >= 0 && u64(k) < map.size[0] ? at + k * map.elem : nullptr, row * row_bytes + byte);
     }
   }
 }
-// The 128-byte swizzle: xors bits 4 to 6 of the address with bits 7 to 9. Gives the distance from the tile,
-// which begins at a multiple of 128.
+// The 128-byte swizzle: xors bits 4 to 6 of the address with bits 7 to 9. Returns the offset from the tile,
+// which is aligned to 128 bytes.
 u32 swizzled(u32 tile, u32 distance) {
   const u32 address = tile + distance;
   return (address ^ (address >> 7 & 7) << 4) - tile;
 }
-// The coordinates of a box, as many as the descriptor has axes.
+// Returns the coordinates of a box, one per axis of the descriptor.
 std::array<i32, 5> first_of(const Warp &w, const Instr &i, const TensorMap &map, size_t slot, int lane) {
   std::array<i32, 5> first = {};
   if (i.count != map.rank) fault(w, i, "a map of %u axes", map.rank);

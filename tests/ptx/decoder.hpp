@@ -1,10 +1,10 @@
-// decoder.hpp: the state for decoding a module's instructions; decode.cpp.
+// decoder.hpp: state of decoding a module's instructions (decode.cpp).
 #pragma once
 #include "machine.hpp"
 
 namespace ptx {
 
-// decode.cpp calls each of these until one knows the mnemonic; `m` are its parts. False: unknown to it.
+// decode.cpp calls each decode function until one accepts the mnemonic, whose parts are in `m`.
 struct Decoder {
   Module &module;
   Instr &instr;
@@ -18,7 +18,7 @@ struct Decoder {
   Type last_type() const;
   void value(const Arg &a, bool wide);  // appends the slot of a value
   void value_of(const Arg &a, Type t) { value(a, size_of(t) == 8); }
-  void address(const Arg &a, int which = 0);  // appends its base, wide or not, and records the offset
+  void address(const Arg &a, int which = 0);  // appends the slot of the base, and records the offset
   [[noreturn]] void unknown() const;
 };
 bool decode_arithmetic(Decoder &);

@@ -1,5 +1,5 @@
-/* image.h: an image that carries its PTX: the cubin, an ELF file whose headers say where it ends, then a mark
- * and the text. */
+/* image.h: an image that carries its PTX: the cubin, which is an ELF file whose headers give its size, then a
+ * mark and the PTX. */
 #ifndef LUATTN_TESTS_PTX_IMAGE_H
 #define LUATTN_TESTS_PTX_IMAGE_H
 
@@ -8,7 +8,7 @@
 
 #define PTX_MARK "luattn: PTX follows"
 
-/* The end of a 64-bit ELF file: of its last section or header. System V ABI, chapter 4. */
+/* Returns the size of a 64-bit ELF file: the end of its last section or header. System V ABI, chapter 4. */
 static inline size_t elf_size(const unsigned char *elf) {
   uint64_t sections, segments, end = 64;
   uint16_t num_sections, num_segments;
@@ -26,7 +26,7 @@ static inline size_t elf_size(const unsigned char *elf) {
   return end;
 }
 
-/* NULL: the image carries none. */
+/* Returns the PTX of an image, or NULL if the image has none. */
 static inline const char *ptx_of_image(const void *image) {
   const unsigned char *elf = (const unsigned char *)image;
   if (memcmp(elf, "\177ELF", 4) != 0)

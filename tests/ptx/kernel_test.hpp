@@ -1,4 +1,4 @@
-// kernel_test.hpp: runs a few instructions as a kernel, for the tests of the machine.
+// kernel_test.hpp: runs a few instructions as a kernel, for tests of the machine.
 #pragma once
 #include <csetjmp>
 #include <cstdarg>
@@ -12,7 +12,7 @@ extern "C" {
 
 namespace ptx {
 
-// A kernel of one parameter %rd0 = p, with registers to use.
+// Returns a kernel with one parameter, %rd0 = p, and declared registers.
 inline std::string kernel(const std::string &body) {
   return ".version 9.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 shared[];\n"
          ".visible .entry k(.param .u64 k_param_0, .param .align 64 .b8 k_param_1[128])\n{\n"
@@ -50,7 +50,7 @@ std::vector<T> run(const std::string &body, std::vector<T> data, u32 threads = 3
 }
 
 // ---- pieces of kernels ----
-// Goes round for longer than a warp's turn.
+// Loops for longer than a warp's turn.
 const char *const linger =
     "mov.u32 %r59, 0;\nlinger:\nadd.u32 %r59, %r59, 1;\nsetp.lt.u32 %p5, %r59, 5000;\n@%p5 bra linger;\n";
 const char *const store_r4 =

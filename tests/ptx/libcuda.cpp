@@ -1,13 +1,13 @@
-// libcuda.cpp: the CUDA driver's functions that luattn calls, on the machine of machine.hpp as device. A test
-// selects it with LUATTN_LIBCUDA, and nvrtc.c's library, whose images carry their PTX, with LUATTN_NVRTC.
+// libcuda.cpp: functions of the CUDA driver that luattn calls, with the machine of machine.hpp as the device.
+// A test selects this library with LUATTN_LIBCUDA, and nvrtc.c's library, whose images carry their PTX, with
+// LUATTN_NVRTC.
 //
-//   LUATTN_PTX_ARCH    compute capability, 90 unless given
-//   LUATTN_PTX_BLOCKS  multiprocessors: blocks that are resident together, 8 unless given
+//   LUATTN_PTX_ARCH    compute capability; default 90
+//   LUATTN_PTX_BLOCKS  number of multiprocessors, each with one resident block; default 8
 //   LUATTN_PTX_ASYNC   early, late or random (the default): when copies complete
-//   LUATTN_PTX_PARTS   0, or N: lanes of a converged warp diverge for a while after one of N instructions
-//   LUATTN_PTX_RACES   0: does not look for races in shared memory
-//   LUATTN_PTX_SEED    of the order in which blocks and warps are scheduled, 1 unless given; each launch has
-//                      another
+//   LUATTN_PTX_PARTS   0, or N: lanes of a converged warp diverge temporarily after one of N instructions
+//   LUATTN_PTX_RACES   0: disables the race detector for shared memory
+//   LUATTN_PTX_SEED    seed of the order of blocks and warps; default 1. Each launch uses another seed
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -32,7 +32,7 @@ struct Loaded {
   std::unique_ptr<Module> module;
   std::map<std::string, Kernel, std::less<>> kernels;
 };
-struct Event {};  // and a stream: work is done synchronously
+struct Event {};  // also stands for a stream; all work is synchronous
 
 int arch() { return setting("LUATTN_PTX_ARCH", 90); }
 unsigned most_shared() {  // CUDA C++ Programming Guide, "Compute capabilities"
@@ -48,7 +48,7 @@ Async async() {
 bool is_device(const void *p, size_t bytes) { return bytes == 0 || allocated(p, bytes); }
 
 std::mutex one_at_a_time;
-unsigned launches;  // so far
+unsigned launches;  // number of launches so far
 
 int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params) {
   const Function &f = *k->function;

@@ -1,12 +1,12 @@
 // machine.hpp: executes a kernel's PTX on the host: concurrent blocks and clusters, warps whose lanes may
 // diverge, barriers, TMA and the tensor cores.
 //
-// It finds: wrong results; accesses outside of allocations and shared memory, misaligned ones; barriers that
-// do not match and deadlocks; results that depend on something that is not waited for; races in shared memory
-// (races.cpp). Asynchronous copies (cp.async, bulk copies) are done as early or as late as the PTX ISA allows
-// (Async), the operands of wgmma are watched until it has been waited for, and warps are scheduled in an
-// order that depends on a seed. It cannot find: what ptxas does to the PTX, memory orders of global memory
-// weaker than sequential, and time.
+// Finds: wrong results; accesses outside of allocations and shared memory, and misaligned ones; mismatched
+// barriers and deadlocks; results that depend on work that was not waited for; races in shared memory
+// (races.cpp). Asynchronous copies (cp.async, bulk copies) complete as early or as late as the PTX ISA allows
+// (Async). wgmma operands are checked until the wgmma has been waited for. The order of warps depends on a
+// seed. Does not find: effects of ptxas, memory orders of global memory weaker than sequential consistency,
+// and time.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -22,29 +22,29 @@ namespace ptx {
 
 enum { MAX_BARRIERS = 16, RANK_SHIFT = 24 };
 
-// LUATTN_PTX_ASYNC: when asynchronous work is done.
+// LUATTN_PTX_ASYNC: when asynchronous work completes.
 enum class Async : u8 { EARLY, LATE, RANDOM };
 
 struct Machine;
 struct Block;
 
-// Lanes of a warp that are at one instruction.
+// Lanes of a warp that are at the same instruction.
 struct Fragment {
   u32 lanes;
   i32 pc;
   std::vector<i32> calls;  // the call instructions that led here
-  bool waiting = false;    // has arrived at what it waits for
-  u64 token = 0;           // identifies the phase that it waits for
-  int held = 0;            // instructions of other fragments before it goes on
+  bool waiting = false;    // has arrived at a barrier and waits
+  u64 token = 0;           // the phase that the fragment waits for
+  int held = 0;            // instructions of other fragments to run first
 };
 
 struct LaneCopy {  // cp.async
-  u64 number;      // of its warp's
+  u64 number;      // index among the warp's copies
   u32 to;
   const u8 *from;
   u8 bytes, valid;
 };
-// Groups of asynchronous work of one lane, of which the last is still open.
+// Groups of asynchronous work of one lane. The last group is still open.
 template <class Work>
 struct Groups {
   std::deque<std::vector<Work>> closed;
@@ -66,16 +66,16 @@ struct Product {  // wgmma
   u64 checksum;
 };
 
-struct Bulk {  // a bulk store or reduction: reads shared memory, and writes later
+struct Bulk {  // a bulk store or reduction, which reads shared memory and writes later
   std::function<void(const u8 *)> write;
   Place from;
   u32 bytes;
-  std::vector<u8> data = {};  // what it has read
+  std::vector<u8> data = {};  // the data read
   bool has_read = false, has_written = false;
-  bool may_read = true;  // as far as its thread knows, which has not waited yet
+  bool may_read = true;  // its thread has not waited for the read yet
 };
 
-// How many releases of each warp and TMA unit of a cluster are known, and how many of its fences of the
+// For each warp and TMA unit of a cluster, the number of known releases and of known fences of the
 // asynchronous proxy (races.cpp).
 enum { MAX_ENTITIES = 40 };
 struct Clock {
@@ -87,7 +87,7 @@ struct Clock {
     for (int i = 0; i < MAX_ENTITIES; ++i) fences[i] = std::max(fences[i], x.fences[i]);
   }
 };
-// What a barrier passes from arrivals to waiters.
+// Clocks that a barrier passes from arriving threads to waiting ones.
 struct Handover {
   Clock coming, done;
 };
@@ -96,7 +96,7 @@ struct Warp {
   Block *block;
   int index;
   u8 *memory;             // slots
-  std::vector<u8> frame;  // a lane's next to another's
+  std::vector<u8> frame;  // one part per lane
   u32 alive = ~0u;
   std::vector<Fragment> fragments;
   size_t current = 0;
@@ -104,7 +104,7 @@ struct Warp {
   Groups<LaneCopy> copies[LANES];
   Groups<Bulk> bulk[LANES];
   u64 copies_begun = 0;
-  u32 at_warp_barrier = 0;     // lanes that wait there
+  u32 at_warp_barrier = 0;     // lanes waiting at a warp barrier
   u32 at_cluster_barrier = 0;  // lanes that have arrived in this phase
   u64 cluster_token = 0;
   u64 products_seen = 0;  // a hash, the same for the four warps of a group
@@ -128,18 +128,18 @@ struct Warp {
 };
 
 struct NamedBarrier {
-  int arrived = 0, threads = 0;  // so far, and the number that the first arrival gave
+  int arrived = 0, threads = 0;  // arrivals so far, and the thread count of the first arrival
   u64 phase = 0;
   Handover clocks;
 };
 
 struct Cluster {
-  std::vector<Block *> blocks;  // NULL: has ended
+  std::vector<Block *> blocks;  // NULL: the block has ended
   u64 phase = 0;
   Handover clocks;
 };
 
-// Who wrote each cell of a block's shared memory last, and when each warp last read it.
+// The last write to each cell of a block's shared memory, and each warp's last read of the cell.
 struct Shadow {
   struct Write {
     u32 when;
@@ -149,7 +149,7 @@ struct Shadow {
   struct Free {
     void operator()(void *p) const { free(p); }
   };
-  int warps, entities;  // of the cluster
+  int warps, entities;  // of the whole cluster
   std::unique_ptr<Write[], Free> write;
   std::unique_ptr<u32[], Free> read;
 };
@@ -160,12 +160,12 @@ struct Block {
   int rank = 0;
   u32 id[3];
   std::vector<u8> shared;
-  std::unique_ptr<u8[]> memory;  // of its warps
+  std::unique_ptr<u8[]> memory;  // memory of the block's warps
   std::vector<std::unique_ptr<Warp>> warps;
   NamedBarrier barrier[MAX_BARRIERS];
   std::unordered_map<u32, Handover> mbarrier;
-  std::unique_ptr<Shadow> shadow;  // NULL: races are not looked for
-  u32 copies = 0;                  // that its TMA unit has begun
+  std::unique_ptr<Shadow> shadow;  // NULL: the race detector is off
+  u32 copies = 0;                  // copies that the block's TMA unit has begun
   int threads_alive() const;
 };
 inline u8 *Place::data() const { return block->shared.data() + at; }
@@ -178,29 +178,30 @@ struct Launch {
   const u8 *params;
 };
 
-// Work that nobody has waited for yet.
+// Work that no thread has waited for yet.
 struct Pending {
   std::function<void()> run;
-  std::array<const Block *, 2> blocks;  // whose shared memory it touches, or NULL
+  std::array<const Block *, 2> blocks;  // blocks whose shared memory the work accesses, or NULL
 };
 
 struct Machine {
   Launch launch;
   Async async = Async::EARLY;
-  // How rarely lanes diverge for no reason, as they may between instructions that converge them; 0: never.
+  // Inverse frequency of spontaneous divergence, which hardware allows between converging instructions; 0:
+  // never.
   u32 parts = 0;
   std::mt19937 random;
   std::vector<std::unique_ptr<Block>> resident;
   std::deque<Pending> pending;
-  u64 progress = 0;  // events that others may have waited for
+  u64 progress = 0;  // counts events for which other warps may wait
 
-  // Asynchronous work: done now, or kept for later.
+  // Decides whether asynchronous work completes now or later.
   bool does_now() { return async == Async::EARLY || (async == Async::RANDOM && random() % 2); }
   void later(Pending work);
   void run();
 };
 
-// Blocks that are resident together. LUATTN_PTX_BLOCKS; also cuDeviceGetAttribute's number of
+// Returns the number of resident blocks, LUATTN_PTX_BLOCKS; also cuDeviceGetAttribute's number of
 // multiprocessors.
 int multiprocessors();
 
@@ -208,18 +209,19 @@ int multiprocessors();
 [[noreturn]] void fault(const Warp &, const Instr &, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Fails unless all of it is in one allocation. memory.cpp
+// Fails unless [at, at + bytes) lies in one allocation (memory.cpp).
 void check_global(const Warp &, const Instr &, const void *at, size_t bytes, size_t align);
-// A shared address, which may be another block's, to the host's.
+// Resolves a shared address, which may be in another block of the cluster.
 Place shared_at(const Warp &, const Instr &, u64 address, size_t bytes, size_t align);
 
-// Whether all live lanes are converged, for instructions of a whole warp. False: they have to wait.
+// Returns whether all live lanes are converged, as instructions of a whole warp require. If not, `lanes` must
+// wait.
 bool whole_warp(Warp &, const Instr &, u32 lanes);
-// An mbarrier that the warp may use.
+// Returns the mbarrier at an address, which the warp must be allowed to use.
 Place barrier_at(const Warp &, const Instr &, u64 address);
-// If the instruction waits for an mbarrier: describes what it waits for.
+// If the instruction waits for an mbarrier, prints the barrier's state.
 void report_barrier(const Warp &, const Instr &, int lane);
-// Of an mbarrier.
+// Operations on an mbarrier.
 void arrive(Machine &, const Place &barrier, u32 count, i32 more_bytes, const Clock &);
 void complete_bytes(Machine &, const Place &barrier, i32 bytes, const Clock &);
 
@@ -232,7 +234,7 @@ inline void each(u32 lanes, F f) {
 }
 inline int first_lane(u32 lanes) { return __builtin_ctz(lanes); }
 
-// Numbers.
+// Conversions of 16-bit floats.
 float half_to_float(u16);
 u16 float_to_half(float);
 inline float bf16_to_float(u16 x) {
@@ -249,12 +251,12 @@ inline u16 float_to_small(Type t, float x) {
   return t == F16 || t == F16X2 ? float_to_half(x) : float_to_bf16(x);
 }
 
-// The driver's memory.
+// Device memory.
 void *allocate(size_t bytes);
 bool release(void *);
-bool allocated(const void *, size_t bytes);  // in one piece
+bool allocated(const void *, size_t bytes);  // returns whether [p, p + bytes) lies in one allocation
 
-// A number from the environment.
+// Returns a number from the environment, or `otherwise`.
 int setting(const char *name, int otherwise);
 
 }  // namespace ptx

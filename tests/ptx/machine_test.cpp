@@ -1,4 +1,4 @@
-// machine_test.cpp: tests the machine itself: what instructions compute, reconvergence, copies and products.
+// machine_test.cpp: tests the machine: results of instructions, reconvergence, copies and products.
 #include <bit>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 void instructions(void **) {
   const auto f = [](float x) { return std::bit_cast<u32>(x); };
   const struct {
-    const char *text;  // of %r1, %r2, %r3 (and as floats %f1 ..), to %r4
+    const char *text;  // inputs %r1, %r2, %r3 (as floats %f1 ..), result %r4
     u32 a, b, c, want;
   } rows[] = {
       {"add.s32 %r4, %r1, %r2;", 7, u32(-9), 0, u32(-2)},
@@ -50,7 +50,7 @@ void instructions(void **) {
       {"cvt.rzi.s32.f32 %r4, %f1;", f(3e9f), 0, 0, 0x7fffffff},
       {"cvt.rzi.s32.f32 %r4, %f1;", f(NAN), 0, 0, 0},
       {"cvt.sat.f32.f32 %f4, %f1; mov.b32 %r4, %f4;", f(1.5f), 0, 0, f(1)},
-      {"cvt.rn.f16x2.f32 %r4, %f1, %f2;", f(1), f(2.0009765625f), 0, 0x3c004000},  // a tie: to even
+      {"cvt.rn.f16x2.f32 %r4, %f1, %f2;", f(1), f(2.0009765625f), 0, 0x3c004000},  // a tie rounds to even
       {"cvt.rn.f16x2.f32 %r4, %f1, %f2;", f(65520), f(5.9604645e-8f), 0, 0x7c000001},
       {"cvt.rn.bf16x2.f32 %r4, %f1, %f2;", f(1.00390625f), f(1.01171875f), 0, 0x3f803f82},
       {"cvt.f32.f16 %f4, %rs1; mov.b32 %r4, %f4;", 0, 0, 0, 0},
@@ -92,7 +92,7 @@ void instructions(void **) {
   }
 }
 
-// Lane l loops l + 1 times; then all converge for a shuffle.
+// Lane l loops l + 1 times, then all lanes converge for a shuffle.
 void lanes_meet_again(void **) {
   const auto data = run<u32>(
       std::string("mov.u32 %r1, 0;\nmov.u32 %r2, 0;\nagain:\nadd.u32 %r1, %r1, %r2;\nadd.u32 %r2, %r2, 1;\n"
@@ -102,7 +102,7 @@ void lanes_meet_again(void **) {
       std::vector<u32>(32));
   for (u32 l = 0; l < 32; ++l) assert_int_equal(data[l], (l ^ 1) * ((l ^ 1) + 1) / 2);
 }
-// Both sides of a branch: one waits for the other at a warp's barrier.
+// One side of a branch waits for the other at a warp barrier.
 void sides_meet_at_a_barrier(void **) {
   const auto data = run<u32>(
       std::string(
@@ -112,7 +112,7 @@ void sides_meet_at_a_barrier(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
-// Each half of a warp has a barrier of its own; completing the first says nothing about the second.
+// Each half of a warp has its own barrier. Completing the first must not complete the second.
 void halves_have_barriers_of_their_own(void **) {
   const auto data = run<u32>(
       std::string("mov.u32 %r4, 5;\nand.b32 %r1, %r0, 8;\nsetp.ne.u32 %p2, %r1, 0;\nsetp.lt.u32 %p1, %r0, "
@@ -124,7 +124,7 @@ void halves_have_barriers_of_their_own(void **) {
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
-// One block of a cluster arrives and ends: it does not arrive for lanes of the other that are still to come.
+// A block of a cluster arrives and ends. Its end must not count as an arrival of the other block's lanes.
 void who_has_ended_arrives_for_nobody(void **) {
   std::string text =
       kernel(std::string("mov.u32 %r4, 5;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, "
@@ -140,12 +140,12 @@ void who_has_ended_arrives_for_nobody(void **) {
   for (u32 t = 0; t < 64; ++t) assert_int_equal(p[t], 5);
   release(p);
 }
-// Lanes may diverge where nothing converges them: a lane that reads what another one writes needs a warp
+// Lanes may diverge between converging instructions, so a lane that reads another lane's write needs a warp
 // barrier in between.
 void lanes_may_part(void **) {
   for (const bool joined : {false, true}) {
     bool all_right = true;
-    for (u32 shift = 0; shift < 20; ++shift) {  // instructions more or less before it
+    for (u32 shift = 0; shift < 20; ++shift) {  // number of instructions before the exchange
       std::string text = "shl.b32 %r1, %r0, 2;\nadd.u32 %r1, %r1, %r63;\nxor.b32 %r2, %r1, 124;\n";
       for (u32 k = 0; k < shift; ++k) text += "add.u32 %r5, %r0, 1;\n";
       text += std::string("st.shared.u32 [%r1], %r0;\n") + (joined ? "bar.warp.sync -1;\n" : "") +
@@ -166,7 +166,7 @@ void lanes_together(void **) {
       {"setp.gt.u32 %p1, %r0, 29;\nvote.sync.ballot.b32 %r4, %p1, -1;", [](u32) { return 0xc0000000u; }},
       {"setp.lt.u32 %p1, %r0, 16;\nselp.b32 %r1, 0xffff, 0xffff0000, %p1;\nmov.pred %p2, "
        "1;\nvote.sync.ballot.b32 %r4, %p2, %r1;",
-       [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},  // halves by themselves
+       [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},  // each half separately
       {"shfl.sync.idx.b32 %r4|%p1, %r0, 3, 31, -1;", [](u32) { return 3u; }},
       {"shfl.sync.idx.b32 %r4|%p1, %r0, 1, 0x1c1f, -1;",
        [](u32 l) { return l / 4 * 4 + 1; }},  // within four lanes
@@ -185,7 +185,7 @@ void lanes_together(void **) {
       if (data[l] != row.want(l)) fail_msg("%s: lane %u has %#x", row.text, l, data[l]);
   }
 }
-// A function that half of the lanes call, and which calls another.
+// Half of the lanes call a function that calls another.
 void calls(void **) {
   const std::string twice =
       ".func (.param .b32 out) twice(.param .b32 x)\n{\n.reg .b32 %r<4>;\nld.param.u32 %r1, [x];\nadd.u32 "
@@ -213,8 +213,8 @@ void calls(void **) {
 TensorMap map_of(u8 *data) {  // 3 positions of 72 channels; boxes of 64 x 8
   return {MAP_MAGIC, 4, 2, {64, 8, 1, 1}, data, {72, 3, 1, 1}, {144, 432, 432}};
 }
-// A box that begins at channel 64, position 1: 8 channels and 2 positions exist, the rest is 0; then it is
-// stored back.
+// Loads a box that begins at channel 64, position 1: 8 channels and 2 positions exist, the rest is 0. Then
+// stores the box.
 void tensors(void **) {
   for (const Async async : {Async::EARLY, Async::LATE, Async::RANDOM}) {
     u16 *p = static_cast<u16 *>(allocate(8 * 144));
@@ -241,7 +241,7 @@ void tensors(void **) {
     release(p);
   }
 }
-// Rows of A summed by a B of ones that is not swizzled.
+// Sums rows of A with a B of ones, without swizzle.
 void sums_of_rows(void **) {
   u8 *p = static_cast<u8 *>(allocate(8192 + 256 + 128 * 16));
   memset(p, 0, 8192);
@@ -288,7 +288,8 @@ void products(void **) {
         for (int k = 0; k < 16; ++k) a[r][k] = float((r * 7 + k * 3) % 11 - 5);
       for (int k = 0; k < 16; ++k)
         for (int n = 0; n < 8; ++n) b[k][n] = float((k * 5 + n * 2) % 13 - 6);
-      // Global memory: shared memory's image of A and B (16 KB), A's registers for each thread, room for D.
+      // Global memory holds a copy of A and B in shared memory's layout (16 KB), each thread's registers of
+      // A, and D.
       const size_t at_registers = 16384, at_d = at_registers + 128 * 16;
       u8 *p = static_cast<u8 *>(allocate(at_d + 128 * 16));
       memset(p, 0, at_d);
@@ -338,7 +339,7 @@ void products(void **) {
     }
 }
 
-// Correct when a copy completes at once, wrong when it completes late.
+// The result is correct if a copy completes at once, and wrong if it completes late.
 void what_is_not_waited_for(void **) {
   const std::string body =
       "@!%p7 bra over;\ncp.async.ca.shared.global [%r63], [%rd0], 4;\ncp.async.commit_group;\n";
@@ -351,7 +352,7 @@ void what_is_not_waited_for(void **) {
     assert_int_equal(data[32] == 42, waits);
   }
 }
-// The data that a bulk store has read may be written later, unless that is waited for.
+// After a wait for its read only, a bulk store may write later.
 void what_is_only_read(void **) {
   for (const bool waits : {false, true}) {
     const auto data = run<u32>(
@@ -367,7 +368,7 @@ void what_is_only_read(void **) {
     assert_int_equal(data[16] == 42, waits);
   }
 }
-// An arrival counts for the copies before it, not for those that follow.
+// An arrival covers the copies before it, not those after it.
 void an_arrival_is_of_what_came_before(void **) {
   std::vector<u32> data(64);
   data[0] = 42, data[1] = 43;

@@ -1,9 +1,9 @@
 // matrix.cpp: the tensor cores, and the instructions that load their operands from shared memory. PTX ISA,
-// 9.7.14 (mma, ldmatrix, stmatrix) and 9.7.15 (wgmma). Products are summed in float, one channel after
-// another.
+// 9.7.14 (mma, ldmatrix, stmatrix) and 9.7.15 (wgmma). Products are summed in float, channel by
+// channel.
 //
-// A wgmma is computed when it is issued, as far as its own warp's rows go, and its operands in shared memory
-// are checked again when the warp has waited for it: nobody may have written there meanwhile.
+// A wgmma is computed when issued, for the warp's own rows. Its operands in shared memory are checked again
+// when the warp has waited for the wgmma, to detect writes in the meantime.
 #include <cmath>
 
 #include "decoder.hpp"
@@ -28,14 +28,14 @@ struct Tile {
   float a[M][K], b[K][MAX_N], c[M][MAX_N];
 };
 
-// For instructions that need all lanes of a warp, none of which may have ended.
+// Returns whether all lanes have converged. Fails if one has ended, because the instruction needs all lanes.
 bool all_lanes(Warp &w, const Instr &i, u32 lanes) {
   if (!whole_warp(w, i, lanes)) return false;
   if (lanes != ~0u) fault(w, i, "lanes %#x have ended", ~lanes);
   return true;
 }
 
-// c += a b over `channels`, of n columns.
+// Computes c += a b over `channels` channels, for n columns.
 void multiply(Tile &t, int n, int channels) {
   for (int r = 0; r < M; ++r)
     for (int k = 0; k < channels; ++k) {
@@ -44,7 +44,7 @@ void multiply(Tile &t, int n, int channels) {
     }
 }
 
-// Rows and columns of lane l's accumulator i, and of half h of register i of an A operand.
+// Row and column of lane l's accumulator i, or of half h of register i of an A operand.
 struct Element {
   int row, col;
 };
@@ -129,8 +129,8 @@ Next matrices(Warp &w, const Instr &i, u32 lanes) {
 }
 
 // ---- wgmma ----
-// Of a matrix descriptor (PTX ISA, "Matrix descriptor format"): where 16 bytes begin that hold 8 elements.
-enum Use : u8 { BEGINS, ENDS, LOOKS };  // of a product
+// A matrix descriptor (PTX ISA, "Matrix descriptor format"), which locates groups of 8 elements (16 bytes).
+enum Use : u8 { BEGINS, ENDS, LOOKS };  // a product's use of its operands
 struct Operand {
   u64 bits;
   const Warp &w;
@@ -150,17 +150,17 @@ struct Operand {
     if (use == ENDS) race_operand_done(w, p);
     return reinterpret_cast<const u16 *>(p.data());
   }
-  // Channels contiguous (K-major): row `r`, channels 8 c to 8 c + 7.
+  // K-major: returns row `r`, channels 8 c to 8 c + 7.
   const u16 *along_k(int r, int c) const {
     if (swizzle() == NO_SWIZZLE) return at(u64(r / 8) * stride() + u64(c) * leading() + u64(r % 8) * 16);
     return at(u64(r / 8) * stride() + u64(r % 8) * 128 + u64(c) * 16);
   }
-  // Rows contiguous (MN-major): channel k, rows 8 r to 8 r + 7.
+  // MN-major: returns channel k, rows 8 r to 8 r + 7.
   const u16 *along_rows(int k, int r) const {
     return at(u64(r / 8) * leading() + u64(k / 8) * stride() + u64(k % 8) * 128 + u64(r % 8) * 16);
   }
   bool is_known(bool transposed) const {
-    if ((bits & 0x3fffc000c000c000) != 0) return false;  // no base offset, and what has to be 0
+    if ((bits & 0x3fffc000c000c000) != 0) return false;  // the base offset and reserved bits must be 0
     return swizzle() == SWIZZLE_128 || (swizzle() == NO_SWIZZLE && !transposed);
   }
   // Calls f(row, channel, element) for rows first to first + n - 1.
@@ -179,7 +179,7 @@ struct Operand {
   }
 };
 
-// Checks the operands in shared memory.
+// Checks the operands in shared memory and returns their checksum.
 u64 checksum(const Warp &w, const Instr &i, u64 a, u64 b, Use use) {
   u64 sum = 0;
   const auto add = [&](int r, int k, u16 x) { sum = sum * 31 + x + u64(r) + u64(k); };
@@ -188,8 +188,8 @@ u64 checksum(const Warp &w, const Instr &i, u64 a, u64 b, Use use) {
   return sum;
 }
 
-// Slots: d, a (a descriptor or 4 registers), b, then the predicate that adds d, or none and imm. count:
-// accumulators.
+// Slots: d, a (a descriptor or 4 registers), b, then optionally the predicate that adds d; otherwise imm
+// decides. count: accumulators.
 Next wgmma(Warp &w, const Instr &i, u32 lanes) {
   if (!all_lanes(w, i, lanes)) return Next::WAIT;
   const size_t first_a = i.count, first_b = first_a + (i.a_in_shared ? 1 : 4);

@@ -1,4 +1,4 @@
-// memory.cpp: loads, stores, atomics, and the allocations that they may touch. PTX ISA, 9.7.9 and 9.7.13.
+// memory.cpp: loads, stores, atomics, and the allocations that they may access. PTX ISA, 9.7.9 and 9.7.13.
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -11,7 +11,7 @@ namespace {
 
 struct Allocations {
   std::mutex lock;
-  std::map<uintptr_t, size_t> sizes;  // by the first byte
+  std::map<uintptr_t, size_t> sizes;  // key: first byte
   std::atomic<u64> releases = 0;
 };
 Allocations &allocations() {
@@ -25,7 +25,7 @@ struct Range {
     return at >= first && at - first <= size && bytes <= size - (at - first);
   }
 };
-struct Latest {  // of a thread's accesses, as long as nothing has been released
+struct Latest {  // a thread's latest ranges, valid until a release of memory
   Range ranges[4] = {};
   u64 releases = 0;
   unsigned turn = 0;
@@ -103,7 +103,7 @@ Place shared_at(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t
 
 namespace {
 
-enum Space : u8 { GLOBAL, SHARED };  // whatever is not shared has the host's addresses
+enum Space : u8 { GLOBAL, SHARED };  // all spaces except shared use host addresses
 
 enum Access : u8 { READ, WRITE, ATOMIC };
 template <Space S, Access A>
@@ -148,7 +148,7 @@ Next store(Warp &w, const Instr &i, u32 lanes) {
   return Next::GO;
 }
 
-// atom and red; slots: d or none, address, operands (a vector's, one after the other).
+// atom and red; slots: optional d, address, operands (elements of a vector in order).
 template <Space S, class T, class F>
 Next atomic(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
@@ -245,7 +245,7 @@ Next copy_address(Warp &w, const Instr &i, u32 lanes) {
 }
 
 Next map_address(Warp &w, const Instr &i,
-                 u32 lanes) {  // mapa: the same place in another block of the cluster
+                 u32 lanes) {  // mapa: the same address in another block of the cluster
   each(lanes, [&](int l) {
     const u64 in_block = w.value(i.slot[1], l) & ((1u << RANK_SHIFT) - 1);
     w.set(i.slot[0], l, (w.value(i.slot[2], l) + 1) << RANK_SHIFT | in_block);

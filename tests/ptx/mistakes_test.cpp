@@ -1,4 +1,4 @@
-// mistakes_test.cpp: the machine finds each kind of mistake, and names it.
+// mistakes_test.cpp: tests that the machine finds each kind of mistake and names it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@ using namespace ptx;
 
 namespace {
 
-// Runs it in a separate process, which must fail with `what`.
+// Runs `body` in a separate process, which must fail with message `what`.
 void must_fail(const char *what, const std::string &body, u32 threads = 64, Async async = Async::EARLY) {
   int ends[2];
   assert_int_equal(pipe(ends), 0);
@@ -82,7 +82,7 @@ void mistakes(void **) {
     must_fail("is not known to this machine", text);
   must_fail("trap", "trap;");
 }
-// Races, whatever the order in which this machine happens to run them.
+// Races must be found in any order of execution.
 void races(void **) {
   const std::string by_warp =
       "setp.lt.u32 %p1, %r0, 32;\nshl.b32 %r1, %r0, 2;\nand.b32 %r1, %r1, 127;\nadd.u32 %r1, %r1, %r63;\n";
@@ -95,14 +95,14 @@ void races(void **) {
   const std::string half = "@%p1 st.shared.b16 [%r63], %rs1;\n@!%p1 st.shared.b16 [%r63";
   run(by_warp + half + "+2], %rs1;\n", std::vector<u32>(64), 64);
   must_fail("nothing orders the two", by_warp + half + "], %rs1;\n");
-  // Ordered by an mbarrier: the waiter comes after whoever has arrived.
+  // An mbarrier orders waiting threads after arriving ones.
   const std::string arrives = "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r62];\n";
   const std::string init =
       "setp.eq.u32 %p7, %r0, 0;\nadd.u32 %r62, %r63, 32768;\n@%p7 mbarrier.init.shared::cta.b64 [%r62], "
       "32;\nbar.sync 0;\n";
   run(init + by_warp + write + arrives + wait_for_it + read, std::vector<u32>(64), 64);
   must_fail("nothing orders the two", init + by_warp + arrives + write + wait_for_it + read);
-  // TMA writes what was not released, and reads what was not fenced.
+  // TMA writes memory that was not released, and reads memory without a fence.
   const std::string copy =
       std::string("@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 128;\n") +
       "@%p7 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 128, [%r62];\n";
@@ -123,7 +123,7 @@ void races(void **) {
             barrier_at_32768 + by_warp + write + "fence.proxy.async.global;\nbar.sync 0;\n" + store);
   must_fail("is written asynchronously, was written without",
             barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + copy);
-  // The other warp's fence is not ordered, even if it happens to come before.
+  // The other warp's fence is unordered, even if it runs first.
   must_fail("without fence.proxy.async", barrier_at_32768 + by_warp +
                                              "@!%p1 st.shared.u32 [%r1], %r0;\nbar.sync 0;\n" + fence +
                                              "@!%p1 bra over;\n" + linger + store + drain + "over:\n");

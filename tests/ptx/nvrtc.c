@@ -1,5 +1,6 @@
-/* nvrtc.c: an NVRTC whose cubins are followed by their PTX (image.h), for a driver that executes it. The real
- * one is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without LUATTN_NVRTC, which names this one. */
+/* nvrtc.c: an NVRTC whose cubins are followed by their PTX (image.h), for a driver that executes PTX. The
+ * real NVRTC is LUATTN_PTX_NVRTC, or the one that gen/nvrtc finds without LUATTN_NVRTC, which names this
+ * library. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +23,13 @@ static void open_library(void) {
              nvrtc_open(&file, &library, &err) == LUATTN_OK;
   if (!is_there) fprintf(stderr, "%s\n", err.message);
 }
-/* NULL: there is none. */
+/* Returns the real NVRTC's functions, or NULL if there is none. */
 static const nvrtc_functions *real(void) {
   pthread_once(&once, open_library);
   return is_there ? &library.fn : NULL;
 }
 
-/* Forwards a call. */
+/* Forwards a call to the real NVRTC. */
 #define FORWARD(name, function, params, args)             \
   API name params;                                        \
   API name params {                                       \

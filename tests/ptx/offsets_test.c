@@ -1,9 +1,9 @@
-/* offsets_test.c: parts of a whole (luattn/batch.h), from luattn_forward and luattn_backward to the kernels,
- * which the PTX machine executes. A whole is split in two along heads, queries and keys; each of the eight
- * parts is a call of its own, with its offsets and slices of the inputs. Merged on the host, they equal the
- * CPU path's result for the whole in one call: O and lse of forward, and of backward dq, dk, dv and the
- * gradients of inputs. Then offsets that differ between batch entries, on the device, which are changed
- * between two launches of one handle.
+/* offsets_test.c: calls on parts of larger tensors (luattn/batch.h), from luattn_forward and luattn_backward
+ * to the kernels, which the PTX machine executes. The whole problem is split in two along heads, queries and
+ * keys. Each of the eight parts is a separate call with offsets and slices of the inputs. The merged results,
+ * computed on the host, must equal the CPU path's results for the whole in one call: O and lse in forward,
+ * dq, dk, dv and gradients of inputs in backward. Also tests device offsets that differ between batch entries
+ * and change between two launches of one handle.
  *
  * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
  */
@@ -17,7 +17,7 @@
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, Q_LEN = 150, KV_LEN = 140, DIM = 64, Q_CUT = 70, KV_CUT = 77, H_CUT = 2 };
 
-/* Axes of an input, by a letter: b, h, q, k, and digits for a free axis of 16. */
+/* Axes of an input, one letter each: b, h, q, k; a digit is a free axis of 16. */
 typedef struct spec_row {
   const char *name, *text, *axes;
   kind input;
@@ -82,8 +82,8 @@ static const int64_t shapes[NUM_TENSORS][4] = {
 enum { ELEMENTS = BATCH * HEADS * Q_LEN * DIM };
 
 typedef struct whole {
-  array t[NUM_TENSORS], lse, input;     /* arguments of calls, and, for O and lse, the CPU's results */
-  double *want[NUM_TENSORS], *want_lse; /* from the CPU */
+  array t[NUM_TENSORS], lse, input;     /* arguments of calls; O and lse hold the CPU's results */
+  double *want[NUM_TENSORS], *want_lse; /* results of the CPU */
   double *want_grad;
   int input_dims;
 } whole;
@@ -119,7 +119,7 @@ static double *doubles(const array *a) {
   return x;
 }
 
-/* Computes the whole on the CPU, in one call, without offsets. */
+/* Computes the whole problem on the CPU in one call without offsets. */
 static void compute(const luattn_spec *spec, const spec_row *row, whole *w) {
   static const int64_t lse_shape[] = {BATCH, HEADS, Q_LEN};
   DLTensor t[NUM_TENSORS], lse = on_cpu(w->want_lse, lse_shape, 3);
@@ -182,7 +182,7 @@ static void close_whole(whole *w) {
 
 /* ---- a part ---- */
 
-/* First and one past the last, of query heads, key heads, queries and keys. */
+/* Ranges [first, end) of query heads, kv heads, queries and keys. */
 typedef struct part {
   int h[2], g[2], q[2], k[2];
 } part;
@@ -224,7 +224,7 @@ typedef struct run {
   const luattn_batch *batch;
 } run;
 
-/* Adds a contiguous array, of the part's shape, at the part's place in the whole. */
+/* Adds a contiguous array of the part's shape to the part's slice of the whole. */
 static void add_to(double *sum, const array *whole_shape, const char *axes, const part *p, const array *part_array) {
   slice s;
   cut(whole_shape, axes, p, &s);
@@ -241,8 +241,8 @@ static void add_to(double *sum, const array *whole_shape, const char *axes, cons
 
 /* The merged results of the parts. */
 typedef struct merged {
-  double *sum[NUM_TENSORS]; /* of O: not divided yet */
-  double *most, *weight;    /* of a row: the largest lse so far, and the sum of exp(lse - most) */
+  double *sum[NUM_TENSORS]; /* O's is not divided yet */
+  double *most, *weight;    /* per row: the largest lse so far, and the sum of exp(lse - most) */
   double *grad;
 } merged;
 
@@ -328,7 +328,7 @@ static void close_merged(merged *m) {
   free(m->most), free(m->weight), free(m->grad);
 }
 
-/* The largest difference, in units of the largest expected number. */
+/* Returns the largest difference relative to the largest expected value. */
 static double difference(const double *got, const double *want, size_t n) {
   double most = 1e-30, worst = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -338,7 +338,7 @@ static double difference(const double *got, const double *want, size_t n) {
   return worst / most;
 }
 
-/* Each part rounds once what the whole rounds once, and at most four of them add up to a sum. */
+/* Parts round as often as the whole does, and a sum has at most four parts. */
 static bool judge(const run *r, const char *what, const char *of, double off) {
   const double allowed = r->k == F64 ? 1e-12 : r->k == F32 ? 2e-5 : 16 * kind_unit[r->k];
   if (off <= allowed) return true;
@@ -394,8 +394,8 @@ static bool check_parts(run *r, whole *w) {
   return ok;
 }
 
-/* Offsets of each batch entry, on the device: only rows are compared, since the two entries have different
- * ones. */
+/* Tests per-entry offsets in device memory. Only rows are compared, because the two entries have different
+ * offsets. */
 static bool check_arrays(run *r, whole *w) {
   enum { LEN = 40 };
   static const int first[][BATCH] = {{13, 90}, {110, 0}, {-5, 1000}}, real[][BATCH] = {{13, 90}, {110, 0}, {0, Q_LEN - LEN}};

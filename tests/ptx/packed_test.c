@@ -1,9 +1,9 @@
 /* packed_test.c: forward over packed sequences, from luattn_forward to the kernels, which the PTX machine
- * executes: each sequence gives the CPU's result for it alone. Sequences differ in length; some have no
- * queries, no keys, or neither. First all of them in one launch; then each in a launch of its own, with NaN
- * in all other rows, after which all other rows of O and lse are unchanged. Then all again, of which some are
- * longer than the call says: of these the first rows are computed, from the first keys. Then all with offsets,
- * by arrays in host memory. Finally a single row, and rows without any key.
+ * executes. Each sequence must give the CPU's result for that sequence alone. Sequences differ in length;
+ * some have no queries, no keys, or neither. Tests all sequences in one launch; each in a separate launch
+ * with NaN in all other rows, which leaves other rows of O and lse unchanged; all again, with some longer
+ * than the call's maximum, of which only the first rows are computed, from the first keys; all with offsets,
+ * from arrays in host memory; finally a single row, and rows without any key.
  *
  * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, ..
  */
@@ -18,7 +18,7 @@
 
 enum { BATCH = 7, HEADS = 4, HEADS_KV = 2, MARGIN = 3 };
 static int q_lens[BATCH] = {37, 0, 130, 1, 64, 5, 0}, k_lens[BATCH] = {53, 9, 130, 200, 0, 77, 0};
-/* Next to nothing: one row in all, with strides that must not matter, and no keys at all. */
+/* Tiny problems: a single row, whose strides must not matter, and no keys at all. */
 static const int few_q_lens[][BATCH] = {{0, 0, 1}, {0, 70, 0, 0, 1}}, few_k_lens[][BATCH] = {{0, 0, 1}, {0}};
 
 /* Offsets of the sequences in larger ones. */
@@ -41,13 +41,13 @@ enum { NUM_SPECS = sizeof specs / sizeof *specs };
 
 typedef struct problem {
   int dim, dim_v, total_q, total_k;
-  int longest_q, longest_k; /* as the call says */
+  int longest_q, longest_k; /* the call's max_seqlen */
   array q, k, v, o, lse, cu_q, cu_k, slope;
 } problem;
 
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Draws the rows of sequence `only` (-1: of all); the others are NaN. */
+/* Draws random rows for sequence `only` (-1: all); other rows are NaN. */
 static void draw_rows(array *a, const int *cu, int only) {
   const size_t width = (size_t)(a->shape[1] * a->shape[2]);
   for (size_t i = 0; i < a->count; ++i) put(a->k, a->host, i, NAN);
@@ -57,8 +57,8 @@ static void draw_rows(array *a, const int *cu, int only) {
   send(a);
 }
 
-/* Offsets of consecutive sequences; in memory, NaN rows lie before the first and after the last, outside of
- * the totals. */
+/* Offsets of consecutive sequences. In memory, NaN rows precede the first and follow the last sequence,
+ * outside of the totals. */
 static void draw_problem(problem *p, kind k, int dim, int dim_v, int longest_q, int longest_k, int only) {
   int cu_q[BATCH + 1] = {0}, cu_k[BATCH + 1] = {0};
   for (int b = 0; b < BATCH; ++b) cu_q[b + 1] = cu_q[b] + q_lens[b], cu_k[b + 1] = cu_k[b] + k_lens[b];
@@ -101,7 +101,7 @@ static void drop_problem(problem *p) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
 }
 
-/* ---- a sequence by itself, on the CPU in double precision ---- */
+/* ---- a single sequence, on the CPU in double precision ---- */
 
 typedef struct alone {
   double *q, *k, *v, *o, *lse;
@@ -124,8 +124,8 @@ static DLTensor cpu_tensor(double *data, int64_t *shape, int64_t *strides, int n
                     .strides = strides};
 }
 
-/* The largest differences of O and lse from the CPU's for a sequence. It runs as entry b of a batch, for
- * hooks that read b. */
+/* Returns the largest differences of O and lse from the CPU's results for a sequence, which runs there as
+ * entry b of a batch, for hooks that read b. */
 static void compare(const luattn_spec *spec, const problem *p, bool has_lse, bool has_slope, int sequence,
                     int b, bool shifted, double *of_o, double *of_lse) {
   const int first_q = ((int *)p->cu_q.host)[sequence], first_k = ((int *)p->cu_k.host)[sequence],
@@ -178,7 +178,7 @@ static void compare(const luattn_spec *spec, const problem *p, bool has_lse, boo
   free(a.q), free(a.k), free(a.v), free(a.o), free(a.lse);
 }
 
-/* Whether the launch computes a row. */
+/* Returns whether the launch computes a row. */
 static bool is_computed(const problem *p, int only, int row) {
   const int *cu = p->cu_q.host;
   for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b)
@@ -186,7 +186,7 @@ static bool is_computed(const problem *p, int only, int row) {
   return false;
 }
 
-/* Rows of O and lse that belong to no sequence of the launch are unchanged. */
+/* Returns whether rows of O and lse outside of the launch's sequences are unchanged. */
 static bool left_alone(const problem *p, int only) {
   const size_t width = (size_t)(HEADS * p->dim_v);
   for (size_t i = 0; i < p->o.count; ++i)
@@ -197,7 +197,7 @@ static bool left_alone(const problem *p, int only) {
   return true;
 }
 
-/* A batch whose arrays are in host memory, with offsets too, from sequence `first` on; `copies` gets its device memory. */
+/* Opens a batch with offsets from sequence `first` on. Its arrays are in host memory; `copies` gets device memory. */
 static luattn_batch *open_shifted(const problem *p, luattn_batch_options options, int first, array *copies) {
   int64_t entries = p->cu_q.shape[0] - 1, ends = p->cu_q.shape[0];
   DLTensor cu_q = p->cu_q.t, cu_k = p->cu_k.t;
@@ -218,8 +218,8 @@ static luattn_batch *open_shifted(const problem *p, luattn_batch_options options
   return batch;
 }
 
-/* O is at most about 1, except for retention without a decay, a sum of `kv` terms, which scales its
- * tolerance. */
+/* O is at most about 1, except for retention without decay, which sums `kv` terms, so its tolerance is scaled
+ * by that. */
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
                   const char *family, int longest_q, int longest_k, int only, bool shifted) {
   problem p;
@@ -300,7 +300,7 @@ int main(int argc, char **argv) {
     for (int d = 0; d < 2; ++d)
       for (int only = -1; only < BATCH && (d == 0 || i < 2); ++only)
         failed += !check(engine, spec[i], i, (kind)k, dims[d][0], dims[d][1], argv[1], 130 + i, 200, only, false);
-  for (int i = 0; i < NUM_SPECS; ++i) /* shorter than two of the sequences of queries, and three of keys */
+  for (int i = 0; i < NUM_SPECS; ++i) /* max_seqlen is less than two q lengths and three kv lengths */
     failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 50, 60, -1, false);
   for (int i = 0; i < NUM_SPECS; ++i)
     failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 0, 0, -1, true);

@@ -1,5 +1,5 @@
-// parse.cpp: parses PTX text to a Module: what NVRTC writes and the templates' inline assembly: declarations,
-// labels, nested scopes, instructions. PTX ISA, chapters 4 and 5.
+// parse.cpp: parses PTX text, as NVRTC and the templates' inline assembly write it, into a Module:
+// declarations, labels, nested scopes, instructions. PTX ISA, chapters 4 and 5.
 #include <cctype>
 #include <cstdarg>
 #include <cstdio>
@@ -100,7 +100,7 @@ struct Parser {
     if (p == first) unexpected("a name is missing");
     return {first, size_t(p - first)};
   }
-  // With dots and colons: a mnemonic, a directive, a special register.
+  // A word with dots and colons: a mnemonic, a directive, a special register.
   std::string_view long_word() {
     skip();
     const char *first = p;
@@ -155,7 +155,7 @@ struct Parser {
   }
 
   // ---- operands ----
-  // 0f3f800000 or 0d3ff0000000000000.
+  // Returns whether a float literal follows: 0f3f800000 or 0d3ff0000000000000.
   bool at_float() const {
     return end - p > 2 && p[0] == '0' && strchr("fFdD", p[1]) != nullptr && isxdigit(u8(p[2]));
   }
@@ -167,7 +167,7 @@ struct Parser {
     p += 2 + digits;
     return strtoull(hex.c_str(), nullptr, 16);
   }
-  // 2+128*8: constant expressions of inline assembly.
+  // Parses a constant expression of inline assembly, such as 2+128*8.
   Arg number() {
     Arg a;
     a.constant = true;
@@ -262,7 +262,7 @@ struct Parser {
     } while (take(','));
     expect(';');
   }
-  // Reads ".align 8 .b8 name[40]", and gives the bytes and alignment.
+  // Result of parsing a declaration such as ".align 8 .b8 name[40]".
   struct Variable {
     std::string_view name;
     i32 bytes, align;
@@ -444,8 +444,8 @@ struct Parser {
     if (mnemonic.starts_with("call")) call(args);
   }
 
-  // Copies actual parameters into the callee's, and its results back. A callee may be defined before or after
-  // its callers: resolved at the end.
+  // Copies arguments into the callee's parameters, and its results back. A callee may be defined after its
+  // callers, so calls are resolved at the end.
   struct Call {
     i32 instr;
     std::string callee;

@@ -1,4 +1,5 @@
-/* prefix_test.c: kernels of an earlier luattn, which know only a prefix of the parameters, run unchanged. */
+/* prefix_test.c: tests that kernels of an earlier luattn, which take only a prefix of the parameters, still
+ * run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 
 enum { LEN = 5, DIM = 64 };
 
-/* Writes q_len, and the first word of its second parameter if it has one, to the start of o. */
+/* A kernel that writes q_len, and the first word of its second parameter if any, to the start of o. */
 static const char source[] =
     "// A kernel that takes the first bytes of LuattnParams.\n"
     ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -25,7 +26,7 @@ static const char source[] =
 
 static luattn_driver *driver;
 
-/* An image whose kernel takes so many bytes. */
+/* Creates an image whose kernel takes `bytes` bytes of parameters. */
 static luattn_image *make_image(size_t bytes, luattn_family family) {
   const bool maps = family == LUATTN_SM90;
   char text[1024];
@@ -71,7 +72,7 @@ static void runs(size_t bytes, luattn_family family) {
   uint32_t out[2];
   assert_int_equal(luattn_copy_to_host(driver, 0, out, t[3].data, sizeof out, &err), LUATTN_OK);
   assert_int_equal(out[0], LEN);
-  if (family == LUATTN_SM90) assert_int_not_equal(out[1], 0); /* a descriptor */
+  if (family == LUATTN_SM90) assert_int_not_equal(out[1], 0); /* the first word of a descriptor */
   luattn_kernel_unload(kernel);
   luattn_image_free(image);
   for (int i = 0; i < 4; ++i) assert_int_equal(luattn_device_free(driver, 0, t[i].data, &err), LUATTN_OK);

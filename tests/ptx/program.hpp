@@ -1,10 +1,10 @@
-// program.hpp: a PTX module, read and decoded for the machine of machine.hpp.
+// program.hpp: a PTX module, parsed and decoded for the machine of machine.hpp.
 //
-// A warp keeps each register as 32 values, a lane's next to another's: 4 bytes each (predicates: one word of
-// 32 bits, types of 8 and 16 bits: zero-extended to 32), or 8 bytes each ("wide"). A slot is such a
-// register's place, in bytes, in the warp's memory. Constants, special registers and the bases of address
-// spaces have slots, too, so that whatever reads a value reads a slot. PTX has no recursion here: all
-// functions' registers, parameters and local variables have places of their own.
+// A warp stores each register as 32 values, one per lane: 4 bytes each (a predicate takes one 32-bit word; 8-
+// and 16-bit types are zero-extended to 32), or 8 bytes each ("wide"). A slot is the byte offset of a
+// register in the warp's memory. Constants, special registers and the bases of address spaces also have
+// slots, so every operand is read from a slot. Recursion is not supported: registers, parameters and local
+// variables of all functions have fixed slots.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -25,7 +25,7 @@ using i64 = int64_t;
 
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-enum { SHARED_FIRST = 1024 };  // shared memory begins there, as on sm_90
+enum { SHARED_FIRST = 1024 };  // shared memory begins at this address, as on sm_90
 enum { LANES = 32, NARROW_BYTES = 4 * LANES, WIDE_BYTES = 8 * LANES, NO_SLOT = -1 };
 
 // Slots that every warp has. Bases are wide, and differ between lanes only for the frame.
@@ -47,7 +47,7 @@ enum Fixed {
   NUM_FIXED_NARROW,
   FRAME_BASE = 0,  // a thread's parameters of calls, and local variables
   PARAM_BASE,      // the kernel's parameters
-  DYNAMIC_BASE,    // the address in shared memory at which what the launch asked for begins
+  DYNAMIC_BASE,    // the start of dynamic shared memory
   NUM_FIXED_WIDE
 };
 constexpr i32 narrow_slot(int i) { return NARROW_BYTES * i; }
@@ -85,15 +85,15 @@ constexpr int size_of(Type t) {
          : t <= F32  ? 4
                      : 8;
 }
-Type type_named(std::string_view name);  // NO_TYPE: none of them
+Type type_named(std::string_view name);  // NO_TYPE: unknown
 
 struct Slot {
   i32 at = NO_SLOT;
   bool wide = false, negated = false;
 };
 
-// What follows an instruction: the next one; the same again, later; one that the handler has set; nothing,
-// because the lanes ended.
+// What follows an instruction: the next one; the same one again, later; a jump that the handler has set;
+// nothing, because the lanes ended.
 enum class Next : u8 { GO, YIELD, WAIT, JUMP, END };
 
 struct Warp;
@@ -101,19 +101,19 @@ struct Instr;
 using Handler = Next (*)(Warp &, const Instr &, u32 lanes);
 
 struct Copy {
-  i32 from, to, bytes;  // in the frame
+  i32 from, to, bytes;  // offsets in the frame
 };
 
 struct Instr {
   Handler run = nullptr;
   Slot guard;
-  std::vector<Slot> slot;  // operands in order, vectors laid out
+  std::vector<Slot> slot;  // operands in order, vectors expanded
   std::vector<Copy> copies,
-      copies_back;            // of a call: parameters to the callee's, its results to the caller's
-  i64 offset[3] = {0, 0, 0};  // of addresses, in their order
+      copies_back;            // for calls: arguments to the callee, results to the caller
+  i64 offset[3] = {0, 0, 0};  // offsets of addresses, in order
   i64 imm = 0;                // meaning depends on the handler
-  i32 target = -1;            // of a branch or call
-  i32 line = 0;               // in the module's text
+  i32 target = -1;            // target of a branch or call
+  i32 line = 0;               // line in the module's text
   Type type = NO_TYPE, from = NO_TYPE;
   u16 count = 0;                                                 // of a vector's elements
   u8 rounding = 0;                                               // of cvt
@@ -126,11 +126,11 @@ struct Instr {
 struct Function {
   std::string name;
   bool is_entry = false;
-  i32 first = -1;  // instruction; < 0: declared only
+  i32 first = -1;  // index of the first instruction; < 0: only declared
   i32 param_bytes = 0;
   int cluster = 1;
   struct Param {
-    i32 at, bytes;  // in the frame, or of an entry in its parameters
+    i32 at, bytes;  // offset in the frame, or in a kernel's parameters
   };
   std::vector<Param> params, results;
 };
@@ -150,25 +150,25 @@ struct Module {
   std::vector<std::pair<std::unique_ptr<u8[]>, size_t>> globals;
 };
 
-// Fails with the line that it does not understand.
+// Fails with the line that has a syntax error.
 std::unique_ptr<Module> parse(std::string text);
 
-// decode.cpp: fills run, type and their fields from the mnemonic; `slot` is filled already.
+// decode.cpp: fills run, type and their fields from the mnemonic; `slot` must be filled.
 struct Arg;
 void decode(Module &, Instr &, std::string_view mnemonic, const std::vector<Arg> &args);
 
-// An operand as written.
+// An operand in the source text.
 struct Arg {
   enum Kind : u8 { VALUE, ADDRESS, VECTOR, SINK, NAME } kind = VALUE;
-  Slot slot;            // of a value or an address' base; NAME: none
-  i64 offset = 0;       // of an address, or a value's distance from its slot's (frame and shared symbols)
+  Slot slot;            // slot of a value or of an address's base; NAME: none
+  i64 offset = 0;       // offset of an address, or of a symbol from its base
   bool symbol = false;  // the value is base + offset rather than a register
   bool constant = false;
   u64 bits = 0;           // of a constant
   std::string_view name;  // a label or function
   std::vector<Arg> items;
-  Slot second;              // of d|p
-  std::vector<Arg> coords;  // of a tensor's address
+  Slot second;              // p of d|p
+  std::vector<Arg> coords;  // coordinates of a tensor address
 };
 
 i32 constant_slot(Module &, u64 bits, bool wide);

@@ -1,11 +1,12 @@
-// races.cpp: finds races in shared memory. Vector clocks, as in Flanagan and Freund, "FastTrack: efficient
-// and precise dynamic race detection", PLDI 2009: each warp counts its own releases, and knows those of
-// others that it has waited for. An access is ordered after another if its warp knows the release that
-// followed it.
+// races.cpp: finds races in shared memory with vector clocks, as in Flanagan and Freund, "FastTrack:
+// efficient and precise dynamic race detection", PLDI 2009. Each warp counts its own releases, and knows
+// those of other warps that it has waited for. An access is ordered after another one if its warp knows the
+// release that followed the other one.
 //
-// A block's TMA unit counts as one more warp: what it writes is ordered before whoever has waited for the
-// barrier that counts the bytes. What wgmma and bulk stores read counts as being read until it has been
-// waited for. That earlier work may end later is left to Async. Lanes of one warp are not distinguished.
+// A block's TMA unit counts as one more warp. Its writes are ordered before threads that have waited for the
+// mbarrier that counts the bytes. Operands of wgmma and bulk stores count as being read until the operation
+// has been waited for. Async covers the case that earlier work ends later. Lanes of one warp are not
+// distinguished.
 #include <cstdlib>
 
 #include "races.hpp"
@@ -13,7 +14,7 @@
 namespace ptx {
 namespace {
 
-enum : u32 { STILL = ~0u };  // is being read
+enum : u32 { STILL = ~0u };  // a read is in progress
 constexpr u32 CELL = 2;      // bytes; smaller accesses are not distinguished
 
 bool wanted() { return setting("LUATTN_PTX_RACES", 1) != 0; }
@@ -43,7 +44,7 @@ void check_write_before(const Warp &w, const Instr &i, const Place &p, u32 cell,
                         const char *what) {
   if (!knows_write(p, cell, known, me)) race(w, i, p, cell, what, p.block->shadow->write[cell].who);
 }
-// Generic writes are visible to the tensor cores and TMA only after a fence of the warp that wrote.
+// Generic writes are visible to the tensor cores and TMA only after a fence of the writing warp.
 void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known,
                  const char *what) {
   const Shadow &s = *p.block->shadow;
@@ -87,9 +88,9 @@ void begin_races(Block &b) {
   }
 }
 
-// Cluster kernels (sm90/bwd_d256/bwd_d256.cuh) compute products of tiles that do not exist, unordered, and
-// drop the results. There an operand that is not known to have arrived is NaN, and so is a result whose
-// operand is overwritten too early.
+// Cluster kernels (sm90/bwd_d256/bwd_d256.cuh) compute products of tiles that do not exist, without ordering,
+// and drop the results. In such kernels an operand that is not known to have arrived becomes NaN, and so does
+// a result whose operand is overwritten too early.
 bool multiplies_nothing(const Warp &w) { return w.block->cluster->blocks.size() > 1; }
 
 void released(Warp &w) { ++w.clock[w.entity]; }
@@ -132,7 +133,7 @@ void race_write(const Warp &w, const Instr &i, const Place &p, size_t bytes) {
   if (p.block->shadow != nullptr) note_write(w, i, p, bytes, w.clock, w.entity, w.clock[w.entity]);
 }
 Clock race_copy(Warp &w, const Instr &i, const Place &p, size_t bytes) {
-  Clock seen;  // not its warp's clock: only the copy is waited for
+  Clock seen;  // the copy's clock only, because the warp waits only for the copy
   if (p.block->shadow == nullptr) return seen;
   const int engine = p.block->shadow->warps + w.block->rank;
   const u32 when = ++w.block->copies;

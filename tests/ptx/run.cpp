@@ -10,7 +10,7 @@ namespace {
 
 enum { TURN = 4096, IDLE_ROUNDS = 20000 };
 
-// Diverged lanes reconverge where the one behind arrives: of several fragments the innermost and earliest
+// Diverged lanes reconverge when the fragment that is behind arrives, so the innermost and earliest fragment
 // runs first.
 bool choose(Warp &w, u32 blocked) {
   size_t best = w.fragments.size();
@@ -27,7 +27,7 @@ bool choose(Warp &w, u32 blocked) {
   w.current = best;
   return best < w.fragments.size();
 }
-// Joins fragments that are at one place. True: some were.
+// Joins fragments that are at the same instruction. Returns whether any were joined.
 bool meet(Warp &w) {
   bool any = false;
   for (size_t a = 0; a < w.fragments.size(); ++a)
@@ -44,7 +44,7 @@ bool meet(Warp &w) {
   return any;
 }
 
-// Some lanes stay behind for a while, though nothing diverges them.
+// Holds some lanes of a converged warp back for a while.
 void hold_back(Warp &w) {
   std::mt19937 &random = w.block->machine->random;
   const u32 lanes = w.fragments[0].lanes & u32(random());
@@ -58,7 +58,7 @@ void let_go(Warp &w) {
   for (Fragment &f : w.fragments) f.held = 0;
 }
 
-// One instruction of the current fragment.
+// Executes one instruction of the current fragment.
 Next step(Warp &w, const std::vector<Instr> &code) {
   Fragment &f = w.fragment();
   const Instr &i = code[size_t(f.pc)];
@@ -75,7 +75,7 @@ void turn(Warp &w) {
   const std::vector<Instr> &code = w.block->machine->launch.module->code;
   u32 blocked = 0;
   if (w.fragments.size() > 1 && w.block->machine->random() % 4 == 0)
-    blocked = 1u << w.block->machine->random() % w.fragments.size();  // it might wait for others without end
+    blocked = 1u << w.block->machine->random() % w.fragments.size();  // the fragment might wait forever
   for (int n = 0; n < TURN && !w.fragments.empty(); ++n) {
     if (w.fragments.size() > 1 || blocked != 0) {
       for (Fragment &f : w.fragments) f.held -= f.held > 0;
@@ -106,7 +106,7 @@ void turn(Warp &w) {
   }
 }
 
-// The text of a line of the module.
+// Returns the text of a line of the module.
 std::string text_of(const Module &m, int line) {
   const char *text = m.text.c_str();
   for (int k = 1; k < line && *text; ++text) k += *text == '\n';
@@ -167,8 +167,7 @@ void begin_warp(Warp &w, const Launch &how) {
   w.fragments.push_back({~0u, how.function->first, {}});
 }
 
-std::vector<std::unique_ptr<u8[]>> spare;  // recycled memory of warps: touching new memory takes longer than
-                                           // running
+std::vector<std::unique_ptr<u8[]>> spare;  // recycled memory of warps, because new memory is slow to touch
 size_t spare_bytes;
 
 std::unique_ptr<Block> begin_block(Machine &m, const u32 id[3]) {
@@ -216,7 +215,7 @@ void begin_cluster(Machine &m, u64 number) {
   fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2],
        what);
 }
-// When a block has ended, its shared memory is released; data that was read from it may be written later.
+// Ends a block and releases its shared memory. Data already read from it may be written later.
 void end_block(Block &b) {
   Machine &m = *b.machine;
   for (size_t k = 0; k < b.warps.size(); ++k) {

@@ -1,4 +1,4 @@
--- An arm for w below 0.34, which few values of the input reach.
+-- An arm for w below 0.34, which few values of the input take.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

@@ -1,4 +1,4 @@
--- Where w is at most 0.2 the row has no weights, and the root in its other arm is NaN.
+-- If w is at most 0.2, all P of the row are 0, and the square root in the other arm is NaN.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

@@ -1,4 +1,4 @@
--- A normaliser that moves only with a positive sum in the arm of small w, which few rows have.
+-- A normaliser that depends on the sum only in the arm for small w, which few rows take.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   online_func = {

@@ -1,4 +1,4 @@
--- Where w is negative, rows without a low score have only weights of 0, with no ratio to a weight.
+-- If w is negative, rows without a low score have only P of 0, so no ratio to a P exists.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true } },
   scalars = { c = 0.75 },

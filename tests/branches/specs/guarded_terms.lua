@@ -1,4 +1,4 @@
--- Three guards: the root of the positive part, a log of a distance that may be 0, a root of a learned number.
+-- Three guards: sqrt of the positive part, log of a distance that may be 0, sqrt of a learned number.
 return attention {
   name = "guarded_terms",
   inputs = { w = { axes = {"h"}, grad = true } },

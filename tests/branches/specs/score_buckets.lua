@@ -1,4 +1,4 @@
--- Learned numbers indexed by the score: by the bucket of q.k, and by that of the modified score.
+-- Learned biases indexed by the score: by the bucket of q.k, and by the bucket of the modified score.
 return attention {
   name = "score_buckets",
   inputs = { before = { axes = {8}, grad = true }, after = { axes = {8}, grad = true } },

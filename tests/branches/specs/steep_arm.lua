@@ -1,4 +1,4 @@
--- An arm that overflows where it is not taken.
+-- An arm that overflows for scores that do not take the arm.
 return attention {
   name = "steep_arm",
   score_mod = function(score, b, h, q_idx, kv_idx)
