@@ -288,7 +288,7 @@ void Machine::run() {
     }
     if (progress != before) {
       idle = 0;
-    } else if (!pending.empty()) {  // nobody can proceed without the pending work
+    } else if (!pending.empty()) {  // no warp can proceed without the pending work
       const size_t k = async == Async::RANDOM ? random() % pending.size() : 0;
       const Pending work = std::move(pending[k]);
       pending.erase(pending.begin() + i64(k));

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh LIBCUDA NVRTC COMMAND ..: a program that wants a GPU, on the PTX machine.
+# run.sh LIBCUDA NVRTC COMMAND ..: runs a program that needs a GPU on the PTX machine.
 LUATTN_PTX_NVRTC=${LUATTN_NVRTC-} LUATTN_LIBCUDA=$1 LUATTN_NVRTC=$2 LUATTN_CACHE_DIR=
 export LUATTN_PTX_NVRTC LUATTN_LIBCUDA LUATTN_NVRTC LUATTN_CACHE_DIR
 shift 2

@@ -24,7 +24,7 @@ namespace {
 Slot none;
 
 // ---- control ----
-// Parts `lanes` from the current fragment, and gives the new one.
+// Splits `lanes` off the current fragment. Returns the new fragment.
 Fragment &part(Warp &w, u32 lanes) {
   w.fragment().lanes &= ~lanes;
   w.fragments.push_back(w.fragment());
@@ -70,11 +70,11 @@ Next trap(Warp &w, const Instr &i, u32) { fault(w, i, "trap"); }
 Next pass(Warp &, const Instr &, u32) { return Next::GO; }
 Next sleep(Warp &, const Instr &, u32) { return Next::YIELD; }
 
-// ---- lanes together ----
-// Lanes that name the same lanes act together; others may happen to be at the same place, and have a turn of
-// their own. False: of those who are named, some are still to come. PTX lets lanes meet that
-// are at different places with instructions alike; here they wait for good, since compilers part such
-// instructions where nobody meant it.
+// ---- warp-wide instructions ----
+// Selects from `lanes` those with the same mask, which act together. Lanes with another mask may be at the
+// same instruction and take a turn of their own. Returns false if some lanes of the mask have not arrived
+// yet. PTX lets lanes meet at different but equal instructions; here they would wait forever, because
+// compilers sometimes separate such lanes unintentionally.
 bool together(Warp &w, const Instr &i, u32 &lanes, const Slot &mask) {
   for (u32 rest = lanes; rest != 0;) {
     const u32 named = u32(w.value(mask, first_lane(rest)));
@@ -180,8 +180,8 @@ Next active(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) { w.set(i.slot[0], l, lanes); });
   return Next::GO;
 }
-// Not all lanes need to arrive at the same instruction, and others may wait for each other meanwhile: whoever
-// is no longer at the barrier has been released.
+// The lanes of a mask may arrive at different instructions, and other lanes may wait for each other
+// meanwhile. A lane that is not in at_warp_barrier any more has been released.
 Next warp_barrier(Warp &w, const Instr &i, u32 lanes) {
   Fragment &f = w.fragment();
   const u32 mask = u32(w.value(i.slot[0], first_lane(lanes))), wanted = mask & w.alive;
@@ -238,13 +238,13 @@ Next barrier_sync(Warp &w, const Instr &i, u32 lanes) {
     f.waiting = true;
     f.token = b.phase;
   }
-  if (f.token == b.phase) complete(w, b, threads);  // others may have ended since
+  if (f.token == b.phase) complete(w, b, threads);  // other threads may have ended since
   if (f.token == b.phase) return Next::WAIT;
   w.clock.join(b.clocks.done);
   f.waiting = false;
   return Next::GO;
 }
-// All live lanes of the cluster have arrived.
+// Returns whether all live lanes of the cluster have arrived.
 bool cluster_is_there(const Cluster &c) {
   for (const Block *b : c.blocks)
     for (size_t k = 0; b != nullptr && k < b->warps.size(); ++k)
@@ -275,7 +275,7 @@ Next cluster_wait(Warp &w, const Instr &, u32) {
   return Next::GO;
 }
 
-// ---- mbarriers: 20 bits of arrivals to come, 20 of arrivals a phase, 23 of bytes to come, the phase's
+// ---- mbarriers: 20 bits of pending arrivals, 20 of arrivals per phase, 23 of pending bytes, and the phase's
 // parity ----
 struct Mbarrier {
   u32 pending, count;
@@ -375,7 +375,7 @@ bool with(Decoder &d, Handler h, std::initializer_list<bool> wide = {}) {
   d.instr.run = h;
   return true;
 }
-// d|p first, either of which may be missing.
+// Appends the slots of d|p, either of which may be missing.
 void pair(Decoder &d) {
   d.instr.slot.push_back(d.arg(0).kind == Arg::SINK ? none : d.arg(0).slot);
   d.instr.slot.push_back(d.arg(0).second);

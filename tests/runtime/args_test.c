@@ -1,4 +1,4 @@
-/* args_test.c: every way in which arguments can be wrong, and its message. */
+/* args_test.c: tests every kind of wrong argument and its message. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ static luattn_status launch(problem *p, luattn_error *err) {
   luattn_error load_err;
   if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
   luattn_image_free(image);
-  fake_reset(); /* loading has zeroed memory */
+  fake_reset(); /* loading the module zeroed memory, which made events */
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
   return status;
@@ -39,7 +39,7 @@ static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *ar
   return LUATTN_OK;
 }
 
-/* The same with a kernel of the CPU path. */
+/* Launches a kernel of the CPU path instead. */
 static luattn_status launch_on_cpu(problem *p, bool relaxed, luattn_error *err) {
   luattn_kernel *kernel = NULL;
   luattn_error make_err;
@@ -186,7 +186,7 @@ static void scalar_twice(problem *p) {
 }
 static void too_many_heads(problem *p) { p->q.shape[1] = LUATTN_MAX_HEADS + 1; }
 static void too_many_batches(problem *p) { problem_resize(p, 21846, 1, 1); }
-/* 2^14 tiles of each of 8 x 21000 heads. */
+/* Makes 2^14 tiles in each of 8 x 21000 heads. */
 static void too_many_tiles(problem *p) {
   const int64_t len = 1 << 20;
   problem_resize(p, 21000, 1, 1);
@@ -408,7 +408,7 @@ static void every_bad_argument_is_named(void **state) {
     if (strstr(err.message, cases[i].message) == NULL)
       fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(err.status, LUATTN_INVALID);
-    assert_int_equal(fake_num_events(), 0); /* nothing was put on the stream */
+    assert_int_equal(fake_num_events(), 0); /* nothing was launched */
     assert_int_equal(launch(&p, NULL), LUATTN_INVALID);
     problem_close(&p);
   }
@@ -416,7 +416,7 @@ static void every_bad_argument_is_named(void **state) {
 
 BEND(all_host, (void)p)
 
-/* Errors that concern only a device, its memory and its grids. */
+/* Returns whether an error concerns only a device, its memory or its grids. */
 static bool is_of_gpu(bend *b) {
   static bend *const of_gpu[] = {v_device_type,   q_on_cpu,       q_on_device_1,     input_on_cpu,
                                  q_null,          no_workspace,   offsets_elsewhere, odd_workspace,
@@ -432,8 +432,8 @@ static void bend_on_host(problem *p, luattn_pass pass, bend *b) {
   b(p);
 }
 
-/* A kernel of the CPU path refuses what a GPU kernel refuses, with the same messages, before anything is
- * computed. A relaxed one leaves it to the CPU path. */
+/* A kernel of the CPU path gives the same errors as a GPU kernel, before it computes anything. A relaxed
+ * kernel leaves the checks to the CPU path. */
 static void the_cpu_refuses_the_same(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -453,7 +453,7 @@ static void the_cpu_refuses_the_same(void **state) {
   }
 }
 
-/* Where memory is, whose workspace and which stream. */
+/* Errors on the location of memory, the workspace and the stream. */
 static void what_a_cpu_kernel_says(void **state) {
   (void)state;
   static const struct {
@@ -512,7 +512,7 @@ static void simt_family(problem *p) {
 }
 static void no_strides(problem *p) { p->q.t.strides = p->o.t.strides = p->ids.t.strides = NULL; }
 static void wider_struct(problem *p) { p->args.struct_size += sizeof p->later; }
-/* From a luattn before num_splits and skip, with garbage there. */
+/* Arguments of a luattn without num_splits and skip, whose bytes are garbage. */
 static void earlier_struct(problem *p) {
   p->args.struct_size = offsetof(luattn_args, num_splits);
   p->args.num_splits = p->args.skip = -7;
@@ -535,7 +535,7 @@ static void no_row_outputs(problem *p) {
 }
 static void null_grad_data(problem *p) {
   p->slopes_grad.t.data = NULL;
-  p->slopes_grad.t.dtype.bits = 8; /* not checked: it is not wanted */
+  p->slopes_grad.t.dtype.bits = 8; /* not checked, because the gradient is not requested */
 }
 BEND(all_good, (void)p)
 BEND(infinite_scalar, p->scalars[0].value = (double)INFINITY)
@@ -549,7 +549,7 @@ BEND(no_lse_out, p->args.lse = NULL)
 BEND(q_is_k_is_v, (p->k.t.data = p->q.t.data, p->v.t.data = p->q.t.data))
 BEND(dq_where_forward_does_not_look, p->dq.t.data = p->q.t.data)
 
-/* [batch, length, heads + 2 heads_kv, head_dim], the result of one product with all three weights. */
+/* Gradients in one tensor [batch, length, heads + 2 heads_kv, head_dim], as for a fused QKV projection. */
 static void packed_gradients(problem *p) {
   enum { ROW = (HEADS + 2 * HEADS_KV) * HEAD_DIM, ROWS = Q_LEN > KV_LEN ? Q_LEN : KV_LEN };
   tensor *const all[] = {&p->dq, &p->dk, &p->dv};

@@ -11,7 +11,7 @@
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
-static char *libcuda; /* the fake's path, as CTest gave it */
+static char *libcuda; /* path of the fake, from CTest */
 
 static luattn_driver *open_driver(void) {
   luattn_driver *driver = NULL;
@@ -179,7 +179,7 @@ static void timers(void **state) {
   luattn_driver_close(driver);
 }
 
-/* Another library has its own context current on this thread; no call changes that. */
+/* Another library's context is current on this thread, and must stay current after every call. */
 static void current_context_is_left_alone(void **state) {
   (void)state;
   luattn_driver *driver = open_driver();
@@ -262,7 +262,7 @@ static void loading_kernels(void **state) {
   luattn_driver_close(driver);
 }
 
-/* The main kernel from the first code, the others from the second. */
+/* Loads the main kernel from the first code, and the others from the second. */
 static void two_codes(void **state) {
   (void)state;
   luattn_driver *driver = open_driver();
@@ -281,7 +281,7 @@ static void two_codes(void **state) {
   assert_int_equal(fake_live().modules, 0);
   fake_reset();
   luattn_image_free(image);
-  char code[512] = "FAKE luattn_dkdv luattn_finish"; /* the latter is not looked up there */
+  char code[512] = "FAKE luattn_dkdv luattn_finish"; /* luattn_finish must not be looked up here */
   strcpy(code + 256, "FAKE luattn_stats luattn_mod luattn_prepare");
   assert_int_equal(image_create(&p.info, NULL, code, sizeof code, &image, &err), LUATTN_OK);
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_CUDA);
@@ -334,7 +334,7 @@ static void architectures(void **state) {
   snprintf(layout, sizeof layout, "parameter layout %d", LUATTN_PARAMS_VERSION + 1);
   assert_non_null(strstr(err.message, layout));
   p.info.params_version = LUATTN_PARAMS_VERSION;
-  p.info.params_bytes = 8; /* an earlier version's kernels read a prefix */
+  p.info.params_bytes = 8; /* kernels of an earlier version read a prefix */
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_OK);
   p.info.params_bytes = sizeof(LuattnOffsetParams) + 8;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_IMAGE);

@@ -1,5 +1,5 @@
-/* host_test.c: a launch passes the same to the driver in every host, and leaves the host's state
- * unchanged. */
+/* host_test.c: tests that a launch passes the same data to the driver in every host, and leaves the host's
+ * state unchanged. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "tests/support/fake_cuda.h"
 #include "tests/support/hosts.h"
 
-enum { DIM = 48 }; /* 1 / sqrt(48) has to be rounded */
+enum { DIM = 48 }; /* 1 / sqrt(48) is inexact, so rounding modes matter */
 
 typedef struct call {
   luattn_kernel *kernel;

@@ -15,8 +15,8 @@
 
 enum { B = LUATTN_INDEX_B, H = LUATTN_INDEX_H, Q = LUATTN_INDEX_Q, KV = LUATTN_INDEX_KV };
 
-/* Inputs that need no exact sums: at most two additions to an element, and no clamped index; and those with
- * one addition. */
+/* Inputs need no exact sums if at most two scores add to an element and no index is clamped. Also tests which
+ * have a single addition per element. */
 static void sums_in_any_order(void **state) {
   (void)state;
   const struct {
@@ -28,7 +28,7 @@ static void sums_in_any_order(void **state) {
       {3, {H, Q, KV}, {8, 100, 200}, 2, 8, true, false},
       {3, {H, Q, KV}, {8, 100, 200}, 3, 8, false, false},
       {4, {B, H, Q, KV}, {3, 8, 100, 200}, 3, 8, true, true},
-      {4, {B, H, Q, KV}, {1, 8, 100, 200}, 3, 8, false, false}, /* one for all batches */
+      {4, {B, H, Q, KV}, {1, 8, 100, 200}, 3, 8, false, false}, /* shared by all batch entries */
       {2, {Q, KV}, {100, 200}, 1, 1, true, true},
       {2, {Q, KV}, {100, 200}, 1, 2, true, false},
       {2, {Q, KV}, {100, 200}, 2, 2, false, false},
@@ -57,7 +57,7 @@ static void sums_in_any_order(void **state) {
 /* Gradients without exact sums take no workspace. */
 static void backward_deterministic_in_any_order(void **state) {
   (void)state;
-  for (int q_len = 5; q_len <= 6; ++q_len) { /* of a table of as many heads x 5 x 16 */
+  for (int q_len = 5; q_len <= 6; ++q_len) { /* the table has as many heads, x 5 x 16 */
     problem p;
     problem_open(&p, LUATTN_BACKWARD);
     p.info.deterministic = 1;
@@ -112,7 +112,7 @@ static void backward_deterministic_batches_in_turn(void **state) {
       {H | Q << 4 | KV << 8, LUATTN_SM90, 1000, 0, true},
       {H | Q << 4 | KV << 8, LUATTN_SM90, 1000, 2, false},
       {H | Q << 4 | KV << 8, LUATTN_SM90, 384, 0,
-       false}, /* 8 kv tiles of 2 kv heads for 132 multiprocessors */
+       false}, /* 8 kv tiles of 2 kv heads are too few for 132 multiprocessors */
       {H | Q << 4 | KV << 8, LUATTN_SM80, 1000, 0, false},
       {LUATTN_INDEX_OTHER | Q << 4 | KV << 8, LUATTN_SM90, 1000, 0, false},
       {0, LUATTN_SM90, 1000, 0, false},

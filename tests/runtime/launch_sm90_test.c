@@ -1,5 +1,5 @@
-/* launch_sm90_test.c: what the driver receives for kernels of the sm90 family: TMA descriptors, counters,
- * grids. */
+/* launch_sm90_test.c: tests what the driver receives for kernels of the sm90 family: TMA descriptors,
+ * counters, grids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -33,7 +33,7 @@ static luattn_kernel *load_sm90(problem *p) {
   return load(p);
 }
 
-/* The last kernel of a launch. */
+/* Launches and returns the event of the last kernel. */
 static const fake_event *launch_again(const luattn_kernel *kernel, const problem *p) {
   luattn_error err;
   fake_reset();
@@ -41,8 +41,8 @@ static const fake_event *launch_again(const luattn_kernel *kernel, const problem
   return fake_get_event(fake_num_events() - 1);
 }
 
-/* The sm90 family: persistent blocks, and descriptors of q, k, v and o: of the mods' copies, if there are
- * any. */
+/* The sm90 family has persistent blocks, and descriptors of q, k, v and o. With mods the descriptors point at
+ * the modified copies. */
 static void forward_sm90(void **state) {
   (void)state;
   problem p;
@@ -67,18 +67,18 @@ static void forward_sm90(void **state) {
   assert_map(&maps->o, p.o.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
              (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
              16);
-  p.args.workspace = (char *)p.args.workspace + 256; /* k' is elsewhere */
+  p.args.workspace = (char *)p.args.workspace + 256; /* k' has another address */
   fake_fail("cuTensorMapReplaceAddress", 1, 700);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
   assert_non_null(strstr(err.message, "cuTensorMapReplaceAddress: CUDA_ERROR_ILLEGAL_ADDRESS"));
   assert_non_null(strstr(err.message, "describing k"));
   luattn_kernel_unload(kernel);
-  kernel = load_sm90(&p); /* without descriptors yet */
+  kernel = load_sm90(&p); /* has no descriptors yet */
   fake_fail("cuTensorMapEncodeTiled", 2, 1);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "k: strides"));
   assert_non_null(strstr(err.message, "are not what TMA can take"));
-  fake_fail("cuTensorMapEncodeTiled", 3, 1); /* q has one by now */
+  fake_fail("cuTensorMapEncodeTiled", 3, 1); /* q already has a descriptor */
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "o: strides"));
   luattn_kernel_unload(kernel);
@@ -87,7 +87,7 @@ static void forward_sm90(void **state) {
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
   assert_non_null(strstr(err.message, "cuTensorMapEncodeTiled: CUDA_ERROR_ILLEGAL_ADDRESS"));
   luattn_kernel_unload(kernel);
-  problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and nothing to load of k and v */
+  problem_resize(&p, 64, 128, 0); /* more tiles than multiprocessors, and no keys */
   launch(&p, NULL);
   assert_launch(fake_num_events() - 1, "luattn_fwd", 132, 1, 1, 256, 100000);
   problem_close(&p);
@@ -101,7 +101,7 @@ static LuattnOrder order_of(problem *p, uint32_t family, bool has_mask) {
   return fake_get_event(fake_num_events() - 1)->params.order;
 }
 
-/* Of 10 kv heads, with 4 query heads each, groups of 4 (sm80), of 1 (sm90) and of 5 (sm90 with a mask). */
+/* 10 kv heads with 4 query heads each form groups of 4 (sm80), of 1 (sm90) and of 5 (sm90 with a mask). */
 static void forward_order(void **state) {
   (void)state;
   problem p;
@@ -117,7 +117,7 @@ static void forward_order(void **state) {
   assert_int_equal(grid.heads.d, HEADS);
   assert_int_equal(grid.group.d, HEADS / HEADS_KV);
   const LuattnOrder plain = order_of(&p, LUATTN_SM90, false), masked = order_of(&p, LUATTN_SM90, true);
-  assert_int_equal(plain.group_heads[0].d, 4); /* one kv head after the other */
+  assert_int_equal(plain.group_heads[0].d, 4); /* one kv head per group */
   assert_int_equal(plain.last, 9);
   assert_int_equal(masked.group_heads[0].d, 20); /* 4 kv heads have 640 tiles; 10 / 4 groups: 2 of 5 */
   assert_int_equal(masked.group_heads[1].d, 20);
@@ -127,7 +127,7 @@ static void forward_order(void **state) {
 }
 
 static void *workspace_number(const problem *p, int i) {
-  return p->memory + PROBLEM_MEMORY / 2 + 256 * i; /* they overlap; nothing runs */
+  return p->memory + PROBLEM_MEMORY / 2 + 256 * i; /* workspaces overlap, but no kernel runs */
 }
 
 static bool are_apart(const unsigned *a, const unsigned *b) {
@@ -149,7 +149,7 @@ static void counters(void **state) {
   for (int i = 0; i < OWN; ++i) {
     p.args.workspace = workspace_number(&p, i);
     counter[i] = launch_again(kernel, &p)->params.scratch.tickets;
-    assert_int_equal(fake_num_events(), 3); /* only kernels */
+    assert_int_equal(fake_num_events(), 3); /* kernels only, no fills */
     assert_int_equal(*counter[i], 0);
     for (int j = 0; j < i; ++j) assert_true(are_apart(counter[i], counter[j]));
   }
@@ -187,7 +187,7 @@ static void counters_of_streams(void **state) {
   p.args.workspace_size = (size_t)1 << 20;
   for (int i = 0; i < WORKSPACES; ++i) {
     p.args.workspace = workspace_number(&p, i);
-    (void)counter_on(kernel, &p, 0, 3); /* only kernels, whichever counter it is */
+    (void)counter_on(kernel, &p, 0, 3); /* kernels only, with any counter */
   }
   p.args.workspace = workspace_number(&p, LATE);
   const unsigned *a = counter_on(kernel, &p, FIRST, 3), *b = counter_on(kernel, &p, FIRST + 16, 3);
@@ -244,8 +244,9 @@ static void descriptors_are_cached(void **state) {
   problem_close(&p);
 }
 
-/* The sm90 family: descriptors of q and dout with boxes of tile_m rows, of k and v of tile_n; dq_acc in whole
- * groups of 16 rows, and a counter, neither of which the runtime zeroes; persistent blocks. */
+/* The sm90 family has descriptors of q and dout with boxes of tile_m rows, and of k and v with boxes of
+ * tile_n rows. dq_acc has whole groups of 16 rows. The runtime zeroes neither dq_acc nor the counter. Blocks
+ * are persistent. */
 static void backward_sm90(void **state) {
   (void)state;
   problem p;
@@ -267,10 +268,10 @@ static void backward_sm90(void **state) {
              64);
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
-  assert_launch(4, "luattn_prepare", 1, HEADS, BATCH, 128, 0); /* for the counter */
+  assert_launch(4, "luattn_prepare", 1, HEADS, BATCH, 128, 0); /* zeroes the counter */
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
-  e = fake_get_event(5); /* a number for each q tile, after the counter */
+  e = fake_get_event(5); /* a semaphore per q tile, after the counter */
   assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 640 / 64));
   problem_close(&p);
@@ -285,7 +286,7 @@ static void backward_sm90(void **state) {
   problem_close(&p);
 }
 
-/* Its kernel for large head dims has tiles of 64 positions and whole clusters of two blocks. */
+/* The d256 backward kernel has tiles of 64 positions and complete clusters of two blocks. */
 static void backward_sm90_in_clusters(void **state) {
   (void)state;
   problem p;
@@ -301,7 +302,7 @@ static void backward_sm90_in_clusters(void **state) {
   assert_launch(5, "luattn_dkdv", 132, 1, 1, 256, 200000);
   problem_resize(&p, BATCH, 640, KV_LEN);
   launch(&p, NULL);
-  const fake_event *e = fake_get_event(5); /* a number of each q tile for each block of a cluster */
+  const fake_event *e = fake_get_event(5); /* a semaphore per q tile and block of a cluster */
   assert_true((char *)e->params.scratch.dk_acc - (char *)e->params.scratch.turns >=
               4 * (LUATTN_TURNS_FIRST + BATCH * HEADS * 2 * 640 / 64));
   problem_close(&p);
@@ -313,8 +314,8 @@ static LuattnParams params_of_backward(problem *p, int asked) {
   return fake_get_event(6)->params;
 }
 
-/* Blocks that share the queries of a kv tile: a grid of them all, dk and dv of each in the workspace, in
- * whole groups of 16 rows; and luattn_finish, even if dq is not wanted. */
+/* Blocks share the queries of a kv tile: the grid covers all blocks, and the workspace has dk and dv of each,
+ * in whole groups of 16 rows. luattn_finish runs even if dq is not requested. */
 static void backward_sm90_splits(void **state) {
   (void)state;
   enum { KEYS = (KV_LEN + 15) / 16 * 16 };
@@ -335,20 +336,20 @@ static void backward_sm90_splits(void **state) {
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   p.info.has_key_mod = 0;
   params_of_backward(&p, 1);
-  assert_launch(6, "luattn_finish", 13, HEADS, BATCH, 128, 0); /* of dq alone */
+  assert_launch(6, "luattn_finish", 13, HEADS, BATCH, 128, 0); /* for dq alone */
   params_of_backward(&p, 3);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   p.info.wants &= ~(uint32_t)(LUATTN_WANT_DQ | LUATTN_WANT_DK);
   p.args.dq = p.args.dk = NULL;
   params_of_backward(&p, 1);
-  assert_int_equal(fake_num_events(), 6); /* without dq_acc, and nothing to finish */
+  assert_int_equal(fake_num_events(), 6); /* no dq_acc, and nothing to finish */
   params_of_backward(&p, 3);
   assert_int_equal(fake_num_events(), 7);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   problem_close(&p);
 }
 
-/* The launch's own choice: 12 blocks for 132 multiprocessors. */
+/* Without num_splits the launch chooses: 12 kv tiles for 132 multiprocessors. */
 static void backward_sm90_chooses_splits(void **state) {
   (void)state;
   static const struct {
@@ -389,7 +390,7 @@ static void impossible_splits(void **state) {
       {LUATTN_BACKWARD, LUATTN_SM90, -1, "num_splits: is -1, expected 1 to 64, or 0"},
       {LUATTN_BACKWARD, LUATTN_SM90, 65, "num_splits: is 65, expected 1 to 64, or 0"},
       {LUATTN_BACKWARD, LUATTN_SM80, 2, "num_splits: is 2, and this kernel has one block for a kv tile"},
-      {LUATTN_FORWARD, LUATTN_SM90, 2, NULL}, /* one luattn_args serves both passes: it is backward's */
+      {LUATTN_FORWARD, LUATTN_SM90, 2, NULL}, /* for backward; one luattn_args serves both */
       {LUATTN_FORWARD, LUATTN_SM90, 65, NULL},
       {LUATTN_FORWARD, LUATTN_SM80, -1, NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -408,7 +409,7 @@ static void impossible_splits(void **state) {
   }
 }
 
-/* luattn_norms and luattn_reach come before the main entry, which is the last but one of a backward. */
+/* Inserts luattn_norms and luattn_reach before the main entry, which is the last but one of a backward. */
 static void add_reach(problem *p) {
   image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
@@ -420,7 +421,8 @@ static void add_reach(problem *p) {
   m->num_entries += 2;
 }
 
-/* Norms of 32 positions each, bits for 32 tiles each, and grids; and neither if nothing is to be skipped. */
+/* Checks norms per 32 positions, bitmap words per 32 tiles, and grids. Neither kernel runs if nothing is
+ * skipped. */
 static void skips(luattn_pass pass) {
   enum { NORMS_Q = (Q_LEN + 31) / 32, NORMS_K = (KV_LEN + 31) / 32, BLOCKS = (KV_LEN + 127) / 128 };
   const bool forward = pass == LUATTN_FORWARD;
@@ -449,7 +451,7 @@ static void skips(luattn_pass pass) {
   assert_ptr_equal(a->scratch.least_lse, forward ? NULL : behind + of_q);
   assert_ptr_equal(a->scratch.visits, forward ? behind : behind + 2 * of_q);
   for (int skip = LUATTN_SKIP_AUTO; skip <= LUATTN_SKIP_NEVER; skip += LUATTN_SKIP_NEVER) {
-    p.args.skip = skip; /* lengths are too short for the launch's own choice */
+    p.args.skip = skip; /* lengths are too short to skip by default */
     launch(&p, NULL);
     assert_int_equal(fake_num_events(), count - 2);
     assert_null(fake_get_event(at)->params.scratch.visits);
@@ -491,14 +493,14 @@ static void impossible_skips(void **state) {
     luattn_kernel_unload(kernel);
     problem_close(&p);
   }
-  problem p; /* backward may lack what forward has, and one luattn_args serves both */
+  problem p; /* backward may lack tile skipping; one luattn_args serves both passes */
   problem_open(&p, LUATTN_BACKWARD);
   p.args.skip = LUATTN_SKIP_ALWAYS;
   launch(&p, NULL);
   problem_close(&p);
 }
 
-/* Two grid slices for each batch entry: with more entries than fit, every tile is computed. */
+/* The grid has two slices per batch entry. If the entries exceed its limit, every tile is computed. */
 static void many_batches_skip_nothing(void **state) {
   (void)state;
   enum { MOST = 32767 };

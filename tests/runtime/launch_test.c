@@ -1,5 +1,5 @@
-/* launch_test.c: what the driver receives: grids, parameters, workspace, order, zeroing; many threads;
- * time. */
+/* launch_test.c: tests what the driver receives: grids, parameters, workspace, order, zeroing. Also tests
+ * many threads and host time. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -59,7 +59,7 @@ static void forward(void **state) {
   assert_null(a->tensors.dq.data);
   assert_null(a->inputs.scalar_grad);
   assert_null(a->inputs.input[0].grad);
-  assert_true(a->inputs.scalar[0] == 30 && a->inputs.scalar[1] == 2); /* given, and the spec's default */
+  assert_true(a->inputs.scalar[0] == 30 && a->inputs.scalar[1] == 2); /* given; the spec's default */
   assert_ptr_equal(a->inputs.input[1].data, p.ids.t.data);
   assert_int_equal(a->inputs.input[1].size[0], BATCH);
   assert_int_equal(a->inputs.input[1].size[1], KV_LEN);
@@ -68,7 +68,7 @@ static void forward(void **state) {
   problem_close(&p);
 }
 
-/* An input of no axes: kernels read it at index 0 of an axis of one element. */
+/* Kernels read an input without axes at index 0 of an axis of one element. */
 static void number_input(void **state) {
   (void)state;
   problem p;
@@ -84,7 +84,7 @@ static void number_input(void **state) {
   problem_close(&p);
 }
 
-/* k has a mod: its copy is in the workspace, contiguous, and src_k is the caller's. */
+/* k has a mod: its contiguous copy is in the workspace, and src_k is the caller's tensor. */
 static void forward_workspace(void **state) {
   (void)state;
   problem p;
@@ -160,7 +160,7 @@ static void backward(void **state) {
   assert_ptr_equal(a->inputs.input[0].grad, p.slopes_grad.t.data);
   assert_null(a->inputs.input[3].grad);
   assert_ptr_equal(a->inputs.scalar_grad, p.scalar_grads.t.data);
-  /* k', three row numbers, dq_acc, dk_acc (k has a mod), stats; no dv_acc. */
+  /* k', three numbers per row, dq_acc, dk_acc (k has a mod), stats; no dv_acc. */
   const struct {
     const void *ptr;
     size_t bytes;
@@ -178,8 +178,8 @@ static void backward(void **state) {
   problem_close(&p);
 }
 
-/* Semaphores of each warp's part of each q tile, and exact sums, zeroed together with dq_acc, or alone; and
- * the kernel that rounds them. */
+/* Semaphores for each warp's part of each q tile, and exact sums, are zeroed together with dq_acc, or
+ * separately. A further kernel rounds the exact sums. */
 static void backward_deterministic(void **state) {
   (void)state;
   for (int family = LUATTN_SM80; family <= LUATTN_SM90; ++family) {
@@ -203,7 +203,7 @@ static void backward_deterministic(void **state) {
       assert_ptr_equal(parts_at[i], (const char *)a->scratch.dq_acc + used);
       used += (sizes[i] + 255) / 256 * 256;
     }
-    /* The sm90 family's kernels zero the first two themselves. */
+    /* Kernels of the sm90 family zero dq_acc and the semaphores. */
     const size_t prepared = family == LUATTN_SM90 ? sizes[0] + (sizes[1] + 255) / 256 * 256 : 0;
     assert_int_equal(sizes[0] % 256, 0);
     assert_fill(0, (const char *)a->scratch.dq_acc + prepared, used - prepared);
@@ -265,7 +265,8 @@ static void broadcasting(void **state) {
   problem_close(&p);
 }
 
-/* Without kv every row is empty: forward still writes O = 0 and lse = -inf, backward dq = 0, so both run. */
+/* Without keys every row is empty. Both passes still run: forward writes O = 0, lse = -inf, backward
+ * dq = 0. */
 static void empty_problems(void **state) {
   (void)state;
   problem p;
@@ -273,7 +274,7 @@ static void empty_problems(void **state) {
   problem_resize(&p, BATCH, Q_LEN, 0);
   p.k.t.data = p.v.t.data = p.ids.t.data = NULL;
   launch(&p, NULL);
-  assert_int_equal(fake_num_events(), 2); /* no stats: there is nothing to bound */
+  assert_int_equal(fake_num_events(), 2); /* no luattn_stats, because the input is empty */
   assert_launch(0, "luattn_mod", 25, HEADS, 3 * BATCH, 128, 0);
   assert_launch(1, "luattn_fwd", 2, HEADS, BATCH, 256, 100000);
   const LuattnParams *a = &fake_get_event(1)->params;
@@ -421,7 +422,7 @@ static void many_threads(void **state) {
     assert_int_equal(workers[i].failed, 0);
   }
   assert_int_equal(fake_num_events(), THREADS * ROUNDS * 3);
-  /* A launch's three entries carry one set of parameters, whatever other threads launch. */
+  /* The three kernels of a launch have the same parameters, regardless of other threads' launches. */
   for (size_t i = 0; i < 200; ++i) {
     const LuattnParams *a = &fake_get_event(i)->params;
     assert_int_equal(a->shape.q_len, Q_LEN);
@@ -431,7 +432,7 @@ static void many_threads(void **state) {
   problem_close(&p);
 }
 
-/* libcuda before CUDA 11.8. */
+/* A libcuda before CUDA 11.8 lacks cuLaunchKernelEx. */
 static void without_launch_ex(void **state) {
   (void)state;
   problem p;
@@ -456,8 +457,8 @@ static void without_launch_ex(void **state) {
   problem_close(&p);
 }
 
-/* Host time of one launch with all its checks, without the driver's own. The limit is loose: machines are
- * busy. */
+/* Measures the host time of a launch with all checks, without the driver's part. The limit is loose, because
+ * machines may be busy. */
 static void host_time(void **state) {
   (void)state;
   problem p;

@@ -6,13 +6,13 @@
 
 extern luattn_driver *driver;
 
-luattn_kernel *load(const problem *p); /* fails the test if it cannot; forgets events */
-void launch(problem *p, void *stream); /* the same, launches once and unloads */
+luattn_kernel *load(const problem *p); /* fails the test on an error; forgets events */
+void launch(problem *p, void *stream); /* loads, launches once and unloads */
 void assert_launch(size_t index, const char *name, unsigned x, unsigned y, unsigned z, unsigned threads,
                    unsigned shared);
 void assert_fill(size_t index, const void *ptr, size_t bytes);
 
-int open_all(void **state);  /* the driver */
-int close_all(void **state); /* 0: nothing is left */
+int open_all(void **state);  /* opens the driver */
+int close_all(void **state); /* returns 0 if every resource was freed */
 
 #endif

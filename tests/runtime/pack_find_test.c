@@ -44,7 +44,7 @@ static void finds_the_best(void **state) {
   q.pass = LUATTN_BACKWARD;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
   assert_int_equal(index, 4);
-  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV; /* a spec's parameters may go without */
+  q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV; /* gradients of parameters may be missing */
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
   q.wants = LUATTN_WANT_DQ | LUATTN_WANT_DK;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
@@ -73,7 +73,7 @@ static void finds_all_gradients_there_are(void **state) {
   }
 }
 
-/* The architecture weighs more than the lengths that the tiles are for, and any image runs at any length. */
+/* The architecture takes precedence over the class of lengths, and any image supports any length. */
 static void finds_tiles_for_lengths(void **state) {
   (void)state;
   sample s = {.count = 0};
@@ -117,7 +117,7 @@ static luattn_image *make_deterministic(unsigned arch, const char *suffix, unsig
   return image;
 }
 
-/* A deterministic query finds nothing else; any other avoids a deterministic image if it can. */
+/* A deterministic query finds only deterministic images; other queries prefer images that are not. */
 static void finds_deterministic_kernels(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -154,7 +154,7 @@ static void finds_deterministic_kernels(void **state) {
   sample_close(&s);
 }
 
-/* Only the gradients do not match: the message names both sides. */
+/* If only the gradients do not match, the message names those requested and those available. */
 static void says_which_gradients(void **state) {
   (void)state;
   const unsigned tensors = LUATTN_WANT_DQ | LUATTN_WANT_DK | LUATTN_WANT_DV;
@@ -180,14 +180,14 @@ static void says_which_gradients(void **state) {
   q.wants = LUATTN_WANT_DQ | LUATTN_WANT_SCALARS;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "sm_90, gradients dq+scalars; it has"));
-  q.arch = 75; /* then gradients are not all */
+  q.arch = 75; /* not only the gradients mismatch */
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "; add it with luattn pack"));
   luattn_pack_close(pack);
   sample_close(&s);
 }
 
-/* Of many images the nearest are listed first: the pass weighs most, then the type, then the dims. */
+/* The message lists the nearest images first: ordered by pass, then type, then head dims. */
 static void says_what_is_nearest(void **state) {
   (void)state;
   sample s = {.count = 0};
@@ -278,7 +278,7 @@ static void launches_as_any_kernel(void **state) {
   luattn_driver_close(driver);
 }
 
-/* A device may lack something that an image for sm_80 needs: then the next best one is taken. */
+/* If a device lacks something that an image for sm_80 needs, the next best image is taken. */
 static void takes_what_fits(void **state) {
   (void)state;
   static const struct {
@@ -309,7 +309,7 @@ static void takes_what_fits(void **state) {
     const luattn_status status = luattn_pack_kernel(pack, driver, 0, &q, &kernel, &index, &err);
     assert_int_equal(status, count == 3 ? LUATTN_OK : LUATTN_UNSUPPORTED);
     assert_int_equal(index, count == 3 ? 2 : 99);
-    if (count < 3) /* of the best image */
+    if (count < 3) /* the message concerns the best image */
       assert_non_null(strstr(err.message, "luattn_fwd needs 232452 bytes of shared memory, device 0, Fake"));
     luattn_kernel_unload(kernel);
     luattn_pack_close(pack);

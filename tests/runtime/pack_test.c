@@ -1,5 +1,5 @@
-/* pack_test.c: packs of images that no GPU would run: they are read back as written, the best image is found,
- * and damage of every kind is reported. */
+/* pack_test.c: tests packs of images that no GPU could run: images are read back as written, the best one is
+ * found, and damage of every kind is reported. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -73,7 +73,7 @@ static void round_trip(void **state) {
   write_sample();
   unsigned char *again = read_file(&again_size);
   assert_int_equal(size, again_size);
-  assert_memory_equal(bytes, again, size); /* the same bytes */
+  assert_memory_equal(bytes, again, size); /* deterministic output */
   free(again);
   free(bytes);
   assert_int_equal(luattn_pack_write(path, NULL, NULL, 0, &err), LUATTN_OK);
@@ -82,7 +82,7 @@ static void round_trip(void **state) {
   luattn_pack_close(pack);
 }
 
-/* No query would find it: queries do not ask for packed sequences. */
+/* Queries never request packed sequences, so no query would find such an image. */
 static void packed_sequences_are_refused(void **state) {
   (void)state;
   luattn_error err;
@@ -104,8 +104,8 @@ static void packed_sequences_are_refused(void **state) {
   sample_close(&s);
 }
 
-/* Opens bytes in a block of exactly `size`, so that a sanitizer sees any read beyond it, and reads every
- * entry. */
+/* Opens bytes in a block of exactly `size`, so that a sanitizer detects any read past the end, and reads
+ * every entry. */
 static luattn_status open_and_read(const unsigned char *bytes, size_t size, bool *opened, luattn_error *err) {
   unsigned char *copy = malloc(size > 0 ? size : 1);
   memcpy(copy, bytes, size);
@@ -144,7 +144,7 @@ static void every_truncation_and_bit_flip(void **state) {
   for (size_t bit = 0; bit < 8 * size; ++bit) {
     bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
     assert_int_equal(open_and_read(bytes, size, &opened, &err), LUATTN_IMAGE);
-    assert_int_equal(opened, bit / 8 >= index_end); /* in the index it is detected at once */
+    assert_int_equal(opened, bit / 8 >= index_end); /* damage in the index is detected by open */
     bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
   }
   free(bytes);
@@ -234,7 +234,7 @@ static void replaced_while_open(void **state) {
   write_sample();
   pack = open_sample();
   memset(bytes + size - 64, 0, 64);
-  write_file(bytes, size, "r+b"); /* the same file, with another end */
+  write_file(bytes, size, "r+b"); /* the same file with a different end */
   assert_int_equal(luattn_pack_image(pack, 1, &image, &err), LUATTN_OK);
   luattn_image_free(image);
   assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
@@ -252,8 +252,8 @@ static void full_disk(void **state) {
   write_sample();
   size_t size;
   unsigned char *before = read_file(&size);
-  /* In a child process, because the limit stays: a file may grow to 1 KB, and writing beyond fails as on a
-   * full disk. */
+  /* Runs in a child process, because the limit is permanent: a file may grow to 1 KB, and writing more fails
+   * as on a full disk. */
   const pid_t child = fork();
   if (child == 0) {
     sample s;
@@ -281,7 +281,7 @@ static void full_disk(void **state) {
 /* The linker redirects the library's calls of malloc and calloc here. */
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
-/* Exported, because some linkers let linked shared libraries call them, too. */
+/* Exported, because with some linkers linked shared libraries call them too. */
 __attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
 __attribute__((visibility("default"))) void *__wrap_calloc(size_t count, size_t size);
 
@@ -309,8 +309,8 @@ static luattn_status write_and_read(const sample *s, luattn_error *err) {
   return status;
 }
 
-/* Each allocation is refused once. Only the one for further threads may go without an error; leaks are found
- * by the sanitizer. */
+/* Refuses each allocation once. Only the allocation for further threads may fail without an error. Sanitizers
+ * find leaks. */
 static void every_allocation_refused(void **state) {
   (void)state;
   sample s;
@@ -354,7 +354,7 @@ static void strange_files(void **state) {
   const luattn_pack_item bad = {.kind = LUATTN_PACK_SOURCE, .text = "x", .text_size = 1};
   assert_int_equal(luattn_pack_write(path, NULL, &bad, 1, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "item 0: its image is missing"));
-  for (int kind = -1; kind <= 3; kind += 4) { /* a pack with it could not be opened */
+  for (int kind = -1; kind <= 3; kind += 4) { /* a pack with such an item could not be opened */
     const luattn_pack_item none = {
         .kind = (luattn_pack_kind)kind, .spec_name = "x", .text = "x", .text_size = 1};
     assert_int_equal(luattn_pack_write(path, NULL, &none, 1, &err), LUATTN_INVALID);
@@ -363,7 +363,7 @@ static void strange_files(void **state) {
   }
 }
 
-/* Each is refused, and unchanged. */
+/* luattn_pack_write refuses to replace anything except files, and leaves it unchanged. */
 static void written_over_nothing_but_files(void **state) {
   (void)state;
   luattn_error err;
@@ -391,7 +391,6 @@ static void written_over_nothing_but_files(void **state) {
   assert_int_equal(unlink(target), 0);
 }
 
-/* A cache entry is a pack of one image. */
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(packed_sequences_are_refused),

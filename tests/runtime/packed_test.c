@@ -20,7 +20,8 @@ enum { TOTAL_Q = 150, TOTAL_K = 170, LONGEST_Q = 90, LONGEST_K = 100 };
 
 static luattn_driver *driver;
 
-/* The sample problem's spec without what packed sequences do not support, and a batch of BATCH sequences. */
+/* The sample problem without features that packed sequences do not support, with a batch of BATCH
+ * sequences. */
 typedef struct packed_problem {
   problem p;
   tensor cu_q, cu_k;
@@ -50,7 +51,7 @@ static void packed_open(packed_problem *c, luattn_family family) {
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1; /* slopes */
   p->info.num_stats = 0;
-  p->info.entry[0] = p->info.entry[2]; /* no block bounds or mods are computed before */
+  p->info.entry[0] = p->info.entry[2]; /* no luattn_stats or luattn_mod before the main kernel */
   memset(p->info.entry + 1, 0, 2 * sizeof *p->info.entry);
   p->info.num_entries = 1;
   packed_resize(c, BATCH, TOTAL_Q, TOTAL_K);
@@ -77,7 +78,7 @@ static luattn_status launch_on(problem *p, luattn_error *err) {
   luattn_error load_err;
   if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
   luattn_image_free(image);
-  fake_reset(); /* loading zeroed what it allocated */
+  fake_reset(); /* loading the module zeroed memory, which made events */
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   luattn_kernel_unload(kernel);
   return status;
@@ -223,7 +224,7 @@ static void every_bad_argument_is_named(void **state) {
     if (launch(&c, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
     if (strstr(err.message, cases[i].message) == NULL)
       fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
-    assert_int_equal(fake_num_events(), 0); /* nothing was put on the stream */
+    assert_int_equal(fake_num_events(), 0); /* nothing was launched */
     problem_close(&c.p);
   }
 }
@@ -406,7 +407,7 @@ static void what_the_kernel_gets(void **state) {
     assert_int_equal(wanted[i].t->head, wanted[i].head);
     assert_int_equal(wanted[i].t->batch, 0);
   }
-  c.batch.max_seqlen_q = 1 << 20; /* an upper bound will do */
+  c.batch.max_seqlen_q = 1 << 20; /* an upper bound is allowed */
   c.batch.max_seqlen_k = TOTAL_K + 1;
   const LuattnOffsetParams bound = filled(&c);
   assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
@@ -414,7 +415,8 @@ static void what_the_kernel_gets(void **state) {
   problem_close(&c.p);
 }
 
-/* As many tiles as the longest sequence has, for each head of each; none without queries. */
+/* The grid has as many tiles as the longest sequence, for each head of each sequence; none without
+ * queries. */
 static void grids(void **state) {
   (void)state;
   const struct {
@@ -446,14 +448,14 @@ static void grids(void **state) {
         if (fake_get_event(e)->kind == FAKE_LAUNCH)
           blocks += fake_get_event(e)->grid[0] * fake_get_event(e)->grid[1] * fake_get_event(e)->grid[2];
       if (family != LUATTN_SM90)
-        assert_int_equal(blocks, launches[i].grid); /* persistent blocks of sm90 take several tiles */
+        assert_int_equal(blocks, launches[i].grid); /* persistent blocks of sm90 process several tiles */
       else
         assert_int_equal(blocks > 0, launches[i].grid > 0);
       problem_close(&c.p);
     }
 }
 
-/* Strides of an axis of one element do not matter for outputs either. */
+/* For outputs, too, the stride of an axis with one element does not matter. */
 static void odd_strides_of_single_elements(void **state) {
   (void)state;
   for (luattn_family family = LUATTN_SIMT; family <= LUATTN_SM90; ++family) {
@@ -574,7 +576,7 @@ static void descriptors(void **state) {
     }
 }
 
-/* Tensors without rows have no descriptors. */
+/* Tensors without rows get no descriptors. */
 static void descriptors_of_nothing(void **state) {
   (void)state;
   static const LuattnTensorMap none;

@@ -5,11 +5,11 @@
 #include "luattn/pack.h"
 #include "tests/support/problem.h"
 
-extern char dir[24], path[40]; /* of the folder, and of the pack in it */
+extern char dir[24], path[40]; /* paths of the folder, and of the pack in it */
 int make_dir(void **state);
 int remove_dir(void **state);
 
-/* An image of the sample problem for an architecture; PTX if there is no suffix and `ptx`. */
+/* Creates an image of the sample problem for an architecture: PTX if `ptx` is set and there is no suffix. */
 luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, int ptx, unsigned wants);
 
 #define SPEC_TEXT "return attention { name = 'demo' } -- return attention { name = 'demo' }"

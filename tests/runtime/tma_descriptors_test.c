@@ -1,4 +1,5 @@
-/* tma_descriptors_test.c: the descriptor cache with many threads, and with more tensors than it holds. */
+/* tma_descriptors_test.c: tests the descriptor cache with many threads, and with more tensors than the cache
+ * holds. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,7 @@ static const image_manifest info = {
     .entry = {{.role = LUATTN_ROLE_FORWARD, .tile_m = 128, .tile_n = TILE_N}},
 };
 
-/* Problem `i`; all differ, also within fields that share a key word. */
+/* Returns problem `i`. All problems differ, including in fields that share a word of the key. */
 static LuattnParams problem_number(int i) {
   LuattnParams p = {.shape.batch = 2 + i % 3,
                     .shape.heads = 4,
@@ -107,7 +108,7 @@ static void many_threads(void **state) {
   descriptor_cache *memory = calloc(1, sizeof *memory);
   assert_non_null(memory);
   run(memory, TOO_MANY);
-  assert_in_range(fake_num_descriptors(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v are alike */
+  assert_in_range(fake_num_descriptors(), TOO_MANY, 4 * THREADS * ROUNDS); /* k and v share a descriptor */
   run(memory, FITTING);
   const size_t first = fake_num_descriptors();
   run(memory, FITTING); /* a set of tensors that fits stays cached */
@@ -139,7 +140,7 @@ static void every_field_counts(void **state) {
     const int made[] = {0, 1, 1, 1, 2, 2, 3, 0}; /* k and v share one */
     assert_int_equal(fake_num_descriptors(), made[field]);
   }
-  LuattnParams p = first; /* k is alike except for the rows of its boxes */
+  LuattnParams p = first; /* k equals q except for the rows of its boxes */
   p.tensors.k = p.tensors.v = p.tensors.q;
   p.shape.heads_kv = p.shape.heads;
   p.shape.kv_len = p.shape.q_len;
@@ -150,7 +151,7 @@ static void every_field_counts(void **state) {
   free(memory);
 }
 
-/* Tensors that alternate, like the layers of a network. */
+/* Tensors alternate, like those of a network's layers. */
 static void in_turn(void **state) {
   (void)state;
   descriptor_cache *memory = calloc(1, sizeof *memory);

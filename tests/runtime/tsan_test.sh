@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tsan_test.sh ROOT BUILD: the tests with several threads once more, built with ThreadSanitizer.
+# tsan_test.sh ROOT BUILD: runs the tests with several threads again, built with ThreadSanitizer.
 set -euo pipefail
 root=$1 build=$2
 echo 'int main(void) { return 0; }' >/tmp/luattn-tsan-$$.c

@@ -15,7 +15,7 @@ enum { THREADS = 4, WORKSPACES = 2000, TRIALS = 40 };
 typedef struct worker {
   counter_table *table;
   pthread_barrier_t *start;
-  int first, step; /* the order in which it asks */
+  int first, step; /* the order of the worker's requests */
   unsigned *found[WORKSPACES];
 } worker;
 
@@ -44,12 +44,12 @@ static void check_found(const worker w[THREADS], uintptr_t counters) {
     ++own;
   }
   assert_in_range(own, COUNTER_WORKSPACES * 9 / 10,
-                  COUNTER_WORKSPACES); /* a search gives up before it has seen all */
+                  COUNTER_WORKSPACES); /* a search ends before it has visited all */
 }
 
 static void many_threads(void **state) {
   (void)state;
-  static const int steps[THREADS] = {1, 7, 1999, 143}; /* prime to the number of workspaces */
+  static const int steps[THREADS] = {1, 7, 1999, 143}; /* coprime to the number of workspaces */
   for (int trial = 0; trial < TRIALS; ++trial) {
     counter_table *table = calloc(1, sizeof *table);
     pthread_barrier_t start;

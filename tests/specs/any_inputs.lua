@@ -1,4 +1,4 @@
--- Inputs of any type: a kernel for each that tensors have.
+-- Inputs of dtype `any`: each combination of tensor types has its own kernel.
 return attention {
   inputs = {
     bias = { axes = {"h", "q", "kv"}, dtype = "any", grad = true },

@@ -1,5 +1,5 @@
--- A learned number for each query, under a softmax: it changes only lse, so its gradient is the one through
--- lse, small compared with the dS that it sums.
+-- A learned bias for each query, with softmax. The bias changes only lse, so its gradient comes only through
+-- lse, and is small compared with the dS that are summed.
 return attention {
   name = "bias_of_query",
   inputs = { t = { axes = {"h", "q"}, grad = true } },

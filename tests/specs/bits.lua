@@ -1,4 +1,4 @@
--- Bits: ancestors in a tree of drafts, of which each query has 32, and Z order of a grid of 16 columns.
+-- Bit operations: each query's 32-bit set of ancestors in a tree of drafts, and Z order of 16 grid columns.
 local function column(c) -- the even bits
   local x = 0
   for i = 0, 3 do x = x | (c >> 2 * i & 1) << i end

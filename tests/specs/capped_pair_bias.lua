@@ -1,4 +1,4 @@
--- A pair bias whose gradient is not dS, because the score is capped: grad adds it, number by number.
+-- A pair bias whose gradient is not dS, because the score is capped. `grad` adds it element by element.
 return attention {
   name = "capped_pair_bias",
   inputs = { bias = { axes = {"h", "q", "kv"}, grad = true } },

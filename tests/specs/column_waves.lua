@@ -1,4 +1,4 @@
--- Sines of what a column reads: in sm90 a warp of the producer computes them.
+-- Sines of a per-column input, which a producer warp computes in the sm90 family.
 return attention {
   inputs = { w = { axes = {"kv"} } },
   score_mod = function(score, b, h, q_idx, kv_idx)

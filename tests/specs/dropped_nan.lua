@@ -1,4 +1,4 @@
--- The gradient of c is NaN for every score that the mask drops: kernels may evaluate it there, but must drop
+-- The gradient of c is NaN for every masked score. Kernels may evaluate the gradient there, but must drop
 -- the result.
 return attention {
   name = "dropped_nan",

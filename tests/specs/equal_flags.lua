@@ -1,4 +1,4 @@
--- Tokens see only those of their own kind: conditions compare like numbers.
+-- Tokens see only tokens with an equal flag: bools can be compared like numbers.
 return attention {
   inputs = { noised = { axes = {"n"}, dtype = "bool" } },
   block_mask = function(b, h, q_idx, kv_idx)

@@ -1,4 +1,4 @@
--- Bias rows whose place a gather gives, for each query of each batch.
+-- Bias rows whose index comes from a gather, per query and batch entry.
 --   s + t[idx[b, q], kv]
 return attention {
   name = "gathered_line",

@@ -1,5 +1,5 @@
--- A window, and tokens that see all and are seen by all, wherever they are: the mask's only hoisted value of
--- a row is a bool, one byte.
+-- A window, and tokens at any position that see and are seen by all others. The mask's only hoisted value of
+-- a row is a bool of one byte.
 local W = 40
 return attention {
   inputs = { is_global = { axes = {"n"}, dtype = "bool" } },

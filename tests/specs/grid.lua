@@ -1,4 +1,4 @@
--- A grid with rows of 40 positions: an interval in each row, within a band.
+-- A grid with rows of 40 positions. The mask keeps an interval in each grid row, within a band.
 local W = 40
 return attention {
   name = "grid",

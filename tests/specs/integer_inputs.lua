@@ -1,4 +1,4 @@
--- Integers of every width: in the mask, where blocks of them are bounded, in the score, and as indices.
+-- Integers of every width: in the mask, which uses their block bounds, in the score, and as indices.
 return attention {
   inputs = {
     long = { axes = {"b", "kv"}, dtype = "i64" },

@@ -1,4 +1,4 @@
--- Hooks of hundreds of instructions, which kernels call instead of inlining: for a score, its gradients
+-- Hooks of hundreds of instructions, which kernels call instead of inlining: for the score, its gradients
 -- (summed by the block and by atomics), the mask, and values hoisted per row and per column.
 local function waves(x)
   local sum = 0

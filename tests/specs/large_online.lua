@@ -1,4 +1,4 @@
--- As large_hooks.lua, for the other hooks: the weight of a score and its sum, and the elements of q, k and v.
+-- Like large_hooks.lua, for the other hooks: P and its row sum, and the mods of q, k and v.
 local function waves(x, n, c)
   local sum = 0
   for i = 1, n do sum = sum + sin(x * c * i) / i end

@@ -1,4 +1,4 @@
--- A pair bias for each batch, and one for its keys: bias rows that no batch shares, with columns next to
+-- A pair bias and a key bias per batch entry: batch entries do not share bias rows, and Col is staged next to
 -- them.
 --   s + t[b, h, q, kv] + u[b, kv]
 return attention {

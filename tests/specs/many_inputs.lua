@@ -1,4 +1,4 @@
--- As many inputs and scalars as a spec can have.
+-- The maximum number of inputs and scalars of a spec.
 return attention {
   inputs = {
     i0 = { axes = {"h"}, grad = true },

@@ -1,4 +1,4 @@
--- A mask without any interval.
+-- A mask that has no form as intervals.
 return attention {
   block_mask = function(b, h, q_idx, kv_idx)
     local keep = false

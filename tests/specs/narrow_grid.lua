@@ -1,4 +1,4 @@
--- A grid with rows of 10, one interval in each, for weights that -inf does not mask.
+-- A grid with rows of 10 and one interval in each, for a P that a score of -inf does not mask.
 return attention {
   name = "narrow_grid",
   block_mask = function(b, h, q_idx, kv_idx)

@@ -1,4 +1,4 @@
--- Inputs of no axes: numbers that stay on the device.
+-- Inputs without axes: single numbers in device memory.
 return attention {
   inputs = {
     temperature = { axes = {}, grad = true },

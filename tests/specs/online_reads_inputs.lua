@@ -1,4 +1,4 @@
--- A softmax with a temperature, a learned sink as the start of its row scalars, and a factor per row.
+-- A softmax with a temperature, a learned sink as the initial row state, and a factor per row.
 return attention {
   scalars = { t = 1.25 },
   inputs = {

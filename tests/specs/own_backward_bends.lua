@@ -1,4 +1,4 @@
--- Weights with a kink at 0, and a backward written by hand: differences across the kink say nothing.
+-- P with a kink at 0, and a backward written by hand. Differences across the kink are meaningless.
 return attention {
   name = "own_backward_bends",
   score_mod = function(score) return 3 * score end,

@@ -1,4 +1,4 @@
--- A mask that costs loads, next to bounds of kv: in most tiles only these matter.
+-- A mask that needs loads, combined with bounds of kv. In most tiles only the bounds matter.
 return attention {
   name = "packed_window",
   inputs = { doc_q = { axes = {"q"}, dtype = "i32" }, doc_kv = { axes = {"kv"}, dtype = "i32" } },

@@ -1,4 +1,4 @@
--- An input that is read at three places, one of them twice.
+-- An input that is read at three indices, one of them twice.
 return attention {
   inputs = { t = { axes = {"n"}, grad = true } },
   score_mod = function(score, b, h, q_idx, kv_idx)

@@ -1,5 +1,5 @@
--- Pair biases far beyond the range of weights, so that maxima rise from tile to tile, up to a q tile's last;
--- and q tiles that keep nothing after those that do.
+-- Pair biases far beyond the range of exp, so that the running maximum rises in every kv tile of a q tile;
+-- and q tiles that keep nothing after q tiles that keep scores.
 return attention {
   name = "rising_pairs",
   inputs = { t = { axes = {"h", "q", "kv"}, grad = true } },

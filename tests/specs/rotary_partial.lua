@@ -1,5 +1,5 @@
--- Rotary embedding of the first 16 channels, in pairs of neighbours, at positions that an input says, with gradients of
--- the tables; v is mixed with other channels of its row, by permutations that are not their own inverses.
+-- Rotary embedding of the first 16 channels, in adjacent pairs, at positions from an input, with gradients of the
+-- tables. v is mixed with other channels of its row, by permutations that are not their own inverses.
 local rotate = rotary_interleaved("cosine", "sine", { channels = 16, positions = "ids" })
 return attention {
   name = "rotary_partial",

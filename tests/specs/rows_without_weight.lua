@@ -1,4 +1,4 @@
--- Whole rows of -inf by a term of the row: nothing is masked, and yet no key has weight.
+-- Rows whose scores are all -inf because of a row term: nothing is masked, but every P is 0.
 return attention {
   inputs = { m = { axes = {"q"} } },
   score_mod = function(score, b, h, q_idx, kv_idx) return score + log(relu(m[q_idx])) end,

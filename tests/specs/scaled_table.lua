@@ -1,4 +1,4 @@
--- A table of distances inside a product with a parameter: the gradients of both need the table's number, one
+-- A distance table times a parameter. The gradients of both need the table's value, one
 -- of them unscaled.
 return attention {
   inputs = { t = { axes = {"h", "n"}, grad = true }, w = { axes = {"h"}, grad = true } },

@@ -1,4 +1,4 @@
--- A pair bias that each key takes from the key three further on, the last ones all from the last.
+-- A pair bias that each key reads three keys further on; the index is clamped to the last key.
 --   s + t[h, q, min(kv + 3, kv_len - 1)]
 return attention {
   name = "shifted_line",

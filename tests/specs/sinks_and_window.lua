@@ -1,4 +1,4 @@
--- Two intervals of a row, one of a column: the first keys, and those near.
+-- Sink keys and a window: two intervals per row, one per column.
 return attention {
   name = "sinks_and_window",
   block_mask = function(b, h, q_idx, kv_idx)

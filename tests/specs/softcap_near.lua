@@ -1,4 +1,4 @@
--- A few scores come near their cap, so that only some tiles have only small ones.
+-- A few scores come near the cap, so that the fast path applies only in some tiles.
 return attention {
   score_mod = softcap(12),
   block_mask = causal(),

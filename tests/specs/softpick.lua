@@ -1,5 +1,5 @@
--- softpick: p = relu(exp(s) - 1) / (sum |exp(s) - 1| + eps), by a running maximum of at least 0.   Zuhri et
--- al. 2025 eps is scaled like the row, so that the maximum drops out of the derivative.
+-- softpick: p = relu(exp(s) - 1) / (sum |exp(s) - 1| + eps), with a running maximum of at least 0. Zuhri et
+-- al. 2025. eps is scaled like the row, so that the maximum drops out of the derivative.
 return attention {
   name = "softpick",
   block_mask = causal(),

@@ -1,4 +1,4 @@
--- A clipped table of distances: whole tiles add to one place, before and after a gap in the mask, and some to
+-- A clipped distance table: whole tiles add to one element, before and after a gap in the mask, and some to
 -- none.
 return attention {
   inputs = { t = { axes = {"h", 61}, grad = true } },

@@ -1,4 +1,4 @@
--- Gradients whose places are adjacent in memory, as far as the table goes: beyond, they are clamped. And one
+-- Gradients whose elements are adjacent in memory; indices past the table's end are clamped. Also one
 -- with a factor that is linear in both positions.
 return attention {
   inputs = {

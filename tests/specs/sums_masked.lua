@@ -1,4 +1,4 @@
--- A factor of dS that is infinite or NaN wherever the mask keeps nothing, and tiles that are skipped.
+-- A factor of dS that is infinite or NaN at masked scores, and tiles that are skipped.
 return attention {
   inputs = { w = { axes = {"h"}, grad = true }, t = { axes = {"h", "n"}, grad = true } },
   score_mod = function(score, b, h, q_idx, kv_idx)

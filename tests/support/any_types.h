@@ -1,4 +1,4 @@
-/* any_types.h: luattn_target.input_types for a spec whose inputs of dtype any come as float32. */
+/* any_types.h: luattn_target.input_types for a spec whose inputs of dtype `any` are float32. */
 #ifndef LUATTN_TESTS_ANY_TYPES_H
 #define LUATTN_TESTS_ANY_TYPES_H
 

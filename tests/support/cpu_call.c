@@ -83,7 +83,7 @@ void tensor_fill(tensor *t, uint64_t seed) {
   }
 }
 
-/* The tensor as an argument; NULL strides where the layout says so. */
+/* Returns the tensor as an argument, with NULL strides for DENSE_NULL. */
 static const DLTensor *arg(tensor *t, layout l) {
   t->t.shape = t->shape;
   t->t.strides = l == DENSE_NULL ? NULL : t->stride;

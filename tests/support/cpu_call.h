@@ -12,8 +12,8 @@
 #include "gen/cpu/cpu.h"
 #include "luattn/compiler.h"
 
-/* The memory layout of a tensor. PADDED has gaps between rows, a byte_offset, and ends exactly where its
- * memory ends. */
+/* The memory layout of a tensor. PADDED has gaps between rows and a byte_offset, and ends exactly at the end
+ * of its memory. */
 typedef enum layout { DENSE_NULL, DENSE, HEADS_LAST, PADDED, NUM_LAYOUTS } layout;
 
 typedef struct tensor {
@@ -24,17 +24,17 @@ typedef struct tensor {
 
 extern const DLDataType F64, F32, F16, BF16, I32, BOOL;
 
-/* Filled with NaN bytes, so that unwritten elements show. */
+/* Creates a tensor filled with NaN bytes, to reveal unwritten elements. */
 void tensor_new(tensor *t, DLDataType type, int ndim, const int64_t *shape, layout l);
 void tensor_free(tensor *t);
 int64_t tensor_count(const tensor *t);
 double tensor_get(const tensor *t, int64_t flat); /* logical row-major order */
 void tensor_set(tensor *t, int64_t flat, double x);
-void tensor_fill(tensor *t, uint64_t seed); /* standard normal, roughly */
+void tensor_fill(tensor *t, uint64_t seed); /* approximately standard normal */
 
 double uniform(uint64_t *state); /* [0, 1) */
 
-/* A call with random q, k, v, dout (and dlse), and outputs of NaN. The types are parameters of call_new. */
+/* A call with random q, k, v, dout (and dlse), and outputs filled with NaN. call_new sets the types. */
 typedef struct call {
   int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
   layout layout;
@@ -43,13 +43,13 @@ typedef struct call {
   luattn_args args;
 } call;
 
-/* For a spec with `num_saved` and perhaps an lse. */
+/* Creates a call with the outputs that the spec needs. */
 void call_new(call *c, const luattn_spec *spec, const int size[7], layout l, DLDataType in, DLDataType out);
 void call_free(call *c);
 
 luattn_spec *load_text(const char *source); /* fails the test on an error */
 
-/* |got - want| <= tolerance * the largest |want|, infinities and NaN alike. */
+/* Checks that |got - want| <= tolerance * max |want|, and that infinities and NaN agree. */
 void assert_close(const char *what, const tensor *got, const double *want, double tolerance);
 
 #endif

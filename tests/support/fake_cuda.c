@@ -48,15 +48,15 @@ static struct {
 static fake_event events[MAX_EVENTS];
 static _Atomic(cu_stream) captured;
 static atomic_size_t num_events, num_maps;
-static atomic_int has_maps;                        /* a descriptor was ever encoded */
-static atomic_int ticks, cost_of_shared, wrong_at; /* of LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
+static atomic_int has_maps;                        /* a descriptor has been encoded */
+static atomic_int ticks, cost_of_shared, wrong_at; /* for LUATTN_FAKE_COST and LUATTN_FAKE_WRONG */
 static atomic_int initialised, arch, num_modules, num_allocations, num_live_events;
 static _Thread_local struct {
   cu_context item[MAX_STACK];
   int size;
 } stack;
 
-/* The first thing in every function: returns the planned failure if it is due. */
+/* Every function first calls this, which returns the planned failure if it is due. */
 static int planned(const char *symbol) {
   if (strcmp(plan.symbol, symbol) != 0) return 0;
   return atomic_fetch_add(&plan.calls, 1) + 1 == plan.nth ? plan.result : 0;
@@ -317,8 +317,8 @@ FAKE(cuLaunchKernelEx)(const cu_launch *how, cu_function f, void **params, void 
   return launch(how, f, params, extra);
 }
 
-/* The rules of the driver that tests can break: alignment, strides, sizes of boxes. The descriptor's bytes
- * are the first arguments. */
+/* Checks the driver's rules that tests can violate: alignment, strides, box sizes. The descriptor stores the
+ * first arguments. */
 FAKE(cuTensorMapEncodeTiled)
 (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
  const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside);
@@ -366,7 +366,7 @@ FAKE(cuStreamIsCapturing)(cu_stream stream, int *status) {
   return 0;
 }
 
-/* The driver does not allow this for a stream that is being captured. */
+/* The driver refuses this for a stream in capture. */
 FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id);
 FAKE(cuStreamGetId)(cu_stream stream, unsigned long long *id) {
   PLANNED("cuStreamGetId");

@@ -1,21 +1,21 @@
-/* fake_nvrtc.c: a libnvrtc that compiles nothing. Its cubin is 64 bytes with a hash of everything it was
- * given, so that equal input gives an equal image and anything else another one.
+/* fake_nvrtc.c: a libnvrtc that compiles nothing. Its cubin is 64 bytes with a hash of all inputs, so that
+ * equal inputs give equal images and different inputs different ones.
  *
- * LUATTN_FAKE_NVRTC in the environment steers it:
+ * The environment variable LUATTN_FAKE_NVRTC selects a mode:
  *   fail      compilation fails with a log of three lines
- *   silent    compilation fails and there is no log
+ *   silent    compilation fails without a log
  *   refuse    a program cannot be created
- *   empty     compilation succeeds and there is no cubin
- *   spill     ptxas reports spills for luattn_fwd, or luattn_prepare where the main kernel is left out
- *   spill N M X the same for luattn_dkdv: N bytes where a header has the text X, else M; -1: that fails
- *   serialise ptxas remarks that it serialised wgmma there
- *   exhaust X ptxas runs out of registers where a header has the text X, and leaves only a remark in the log
+ *   empty     compilation succeeds without a cubin
+ *   spill     ptxas reports spills for luattn_fwd, or for luattn_prepare in programs without the main kernel
+ *   spill N M X the same for luattn_dkdv: N bytes if a header contains X, else M; -1: compilation fails
+ *   serialise ptxas remarks that it serialised wgmma
+ *   exhaust X ptxas runs out of registers if a header contains X, and the log has only a remark
  *   memory    compilation fails because memory runs out, after the same remark
- *   lacks X   it refuses the option X, and fails without --no-cache
- *   old       it is version 11.8
+ *   lacks X   NVRTC refuses the option X, and fails without --no-cache
+ *   old       the version is 11.8
  *   in turn   programs without the main kernel fail unless the front end has finished another program
- * "others MODE" is fail, silent, empty, spill, serialise, exhaust X or memory in programs with the kernels
- * besides the main one alone (LUATTN_PART=2).
+ * "others MODE" applies fail, silent, empty, spill, serialise, exhaust X or memory only to programs with the
+ * kernels other than the main one (LUATTN_PART=2).
  * LUATTN_FAKE_NVRTC_LOG: a file that gets a byte for each program with a main kernel. */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -37,7 +37,7 @@ typedef struct program {
   char log[512];
 } program;
 
-/* From NVRTC's header, which a machine without the CUDA Toolkit lacks. */
+/* Values from NVRTC's header, which needs the CUDA Toolkit. */
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
 API int nvrtcVersion(int *major, int *minor);
 API int nvrtcGetNumSupportedArchs(int *count);
@@ -55,7 +55,7 @@ API int nvrtcGetProgramLog(void *prog, char *out);
 API const char *nvrtcGetErrorString(int result);
 API int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data);
 
-/* The mode that applies to p; NULL: none. */
+/* Returns the mode that applies to p, or NULL. */
 static const char *mode_of(const program *p) {
   const char *mode = getenv("LUATTN_FAKE_NVRTC");
   if (mode == NULL || strncmp(mode, "others ", 7) != 0) return mode;
@@ -67,14 +67,14 @@ static int told(const program *p, const char *what) {
   return mode != NULL && strcmp(mode, what) == 0;
 }
 
-/* "spill N M X": the X; NULL in other modes. */
+/* Returns the X of "spill N M X", or NULL in other modes. */
 static const char *spilling(int *with, int *without) {
   const char *mode = getenv("LUATTN_FAKE_NVRTC");
   int at = 0;
   return mode != NULL && sscanf(mode, "spill %d %d %n", with, without, &at) == 2 && at > 0 ? mode + at : NULL;
 }
 
-/* `text` has the X of "exhaust X" or "spill N M X". */
+/* Returns whether `text` contains the X of "exhaust X" or "spill N M X". */
 static bool has_text(const char *text) {
   int with, without;
   const char *mode = getenv("LUATTN_FAKE_NVRTC"), *x = mode == NULL ? NULL : strstr(mode, "exhaust ");
@@ -82,7 +82,7 @@ static bool has_text(const char *text) {
   return x != NULL && strstr(text, x) != NULL;
 }
 
-/* The X of "lacks X"; NULL: it knows all options. */
+/* Returns the X of "lacks X", or NULL if all options are known. */
 static const char *lacking(void) {
   const char *mode = getenv("LUATTN_FAKE_NVRTC");
   return mode != NULL && strncmp(mode, "lacks ", 6) == 0 ? mode + 6 : NULL;
@@ -103,7 +103,7 @@ int nvrtcSetFlowCallback(void *prog, int (*callback)(void *, void *), void *data
 }
 #endif
 
-/* The front end has finished with p; false: another one was running. */
+/* Marks p's front end as finished. Returns false if another one was running. */
 static bool leave_front_end(const program *p) {
   static atomic_bool is_through;
   if (p->is_others) return atomic_exchange(&is_through, false) || !told(p, "in turn");
@@ -130,7 +130,7 @@ int nvrtcGetSupportedArchs(int *archs) {
   return SUCCESS;
 }
 
-/* FNV-1a, including the terminating zero, so that texts do not run together. */
+/* Adds to the FNV-1a hash, including the terminating zero, which separates texts. */
 static void add(program *p, const char *s) {
   do p->hash = (p->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
   while (*s++ != 0);

@@ -7,24 +7,24 @@
 #include <stdbool.h>
 
 typedef enum host_kind {
-  HOST_PLAIN, /* as a program starts */
-  HOST_COMMA, /* setlocale to one with a decimal comma and other cases of letters */
+  HOST_PLAIN, /* the state at program start */
+  HOST_COMMA, /* a locale with a decimal comma and other letter cases */
   HOST_UP,    /* rounds up */
   HOST_DOWN,  /* rounds down */
   HOST_ZERO,  /* rounds to zero */
   HOST_TRAPS, /* invalid operations, divisions by zero and overflows raise SIGFPE */
-  HOST_FLUSH, /* subnormal numbers are 0, read or written */
+  HOST_FLUSH, /* flushes subnormal inputs and results to 0 */
   HOST_SMALL, /* a thread with a stack of 64 KiB, half of what musl gives */
-  HOST_WORST, /* all of it at once, except the other rounding modes */
+  HOST_WORST, /* all of these at once, with one rounding mode */
   NUM_HOSTS
 } host_kind;
 
 const char *hosts_name(host_kind host);
 
-/* Whether this machine supports that host; LOCPATH names the locale. */
+/* Returns whether this machine supports that host; LOCPATH names the locale's folder. */
 bool hosts_exist(host_kind host);
 
-/* Runs `work` in that host, in a separate thread, in which no test may fail. */
+/* Runs `work` in that host, in a separate thread. Assertions must not fail in that thread. */
 void hosts_run(host_kind host, void (*work)(void *data), void *data);
 
 /* State that a call must leave unchanged: the floating-point control word, its flags, and the thread's

@@ -1,7 +1,7 @@
 #!/bin/sh
-# locale.sh FOLDER: builds the locale "comma" in FOLDER, for LOCPATH. localedef belongs to glibc itself; the definition and
-# the character map are ours, so that no package with locales is needed. Where there is no localedef, there is no
-# locale, and tests that need it are skipped.
+# locale.sh FOLDER: builds the locale "comma" in FOLDER, for LOCPATH. localedef is part of glibc. The
+# definition and the character map are in this folder, so that no package with locales is needed. Without
+# localedef there is no locale, and tests that need it are skipped.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -17,4 +17,4 @@ command -v localedef >/dev/null || exit 0
   printf 'END CHARMAP\n'
 } >ascii.charmap
 rm -rf comma
-localedef -c -f ./ascii.charmap -i "$here/comma.locale" ./comma >localedef.log 2>&1 || true # warns of what is not defined
+localedef -c -f ./ascii.charmap -i "$here/comma.locale" ./comma >localedef.log 2>&1 || true # warns of undefined categories

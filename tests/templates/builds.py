@@ -1,4 +1,4 @@
-"""builds.py: runs two built CLIs over the same kernels, for same_code.py and compile_cost.py, and keeps
+"""builds.py: runs two CLI builds on the same kernels, for same_code.py and compile_cost.py, and keeps
 their results."""
 
 import concurrent.futures
@@ -35,7 +35,7 @@ class Cell:
 
 
 def examples(folder, words):
-    """The specs of a folder whose names contain one of `words`; all if there are none."""
+    """Returns the specs of a folder whose names contain one of `words`, or all if `words` is empty."""
     names = sorted(n for n in os.listdir(folder) if n.endswith(".lua") and (not words or any(w in n for w in words)))
     return [os.path.join(folder, n) for n in names]
 
@@ -47,7 +47,7 @@ def digest_of_file(path):
 
 
 class Kept:
-    """Results by CLI, cell and kind, in a folder; None: no folder, each is computed."""
+    """Stores results by CLI, cell and kind in a folder. None: stores nothing."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -74,7 +74,7 @@ class Kept:
 
 
 def run(cli, cell, before=(), env=()):
-    """Runs `before` + the CLI without a disk cache or remembered tiles."""
+    """Runs `before` + the CLI, without a disk cache or tuned tiles."""
     return subprocess.run([*before, cli, *cell.command(), "--no-tuned"], capture_output=True,
                           env={**os.environ, "LUATTN_CACHE_DIR": "", **dict(env)})
 
@@ -87,7 +87,7 @@ def check_cli(path):
 
 
 def each(cells, jobs, work):
-    """(cell, work(cell)) in the order of `cells`, `jobs` at a time."""
+    """Yields (cell, work(cell)) in the order of `cells`; runs `jobs` at a time."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         yield from zip(cells, pool.map(work, cells))
 

@@ -1,12 +1,12 @@
-/* compile_all_test.c: every example, architecture, pass and dtype through NVRTC, without a GPU. No entry that
- * is launched may spill unless its plan says so.
+/* compile_all_test.c: compiles every example, architecture, pass and dtype with NVRTC, without a GPU. No
+ * kernel that is launched may spill unless its plan says so.
  *
- *   compile_all EXAMPLES_DIR      a sample that meets every example x pass and every architecture x dtype x
+ *   compile_all EXAMPLES_DIR      a sample that covers every example x pass and every architecture x dtype x
  *                                 pass; LUATTN_COMPILE_ALL=1 compiles every combination
- *   compile_all DIR once          every spec of the folder in half precision: backward for sm_90, and forward
- *                                 for it or for sm_80
+ *   compile_all DIR once          every spec of the folder in half precision: backward for sm_90, forward
+ *                                 for sm_90 or sm_80
  *
- * Exits with 77 (skipped) where there is no NVRTC.
+ * Exits with 77 (skipped) without NVRTC.
  */
 #define _GNU_SOURCE /* memmem */
 #include <dirent.h>
@@ -31,7 +31,7 @@ static const int dims[][2] = {{64, 64}, {128, 128}, {32, 32}, {192, 128}, {256, 
 
 typedef struct job {
   int example, arch, dtype, pass, dim;
-  unsigned wants; /* 0: every gradient */
+  unsigned wants; /* 0: all gradients */
 } job;
 
 typedef struct work {
@@ -48,7 +48,8 @@ static void add_job(work *w, int example, int arch, int dtype, int pass, int dim
         example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims), 0};
 }
 
-/* Only some gradients, which leaves out parts of a kernel: in each family, and for large head dims. */
+/* Adds jobs with only some gradients, which omit parts of a kernel, in each family and for large head
+ * dims. */
 static void some_gradients(work *w) {
   static const unsigned wants[] = {LUATTN_WANT_DQ,
                                    LUATTN_WANT_DK,
@@ -66,7 +67,7 @@ static void some_gradients(work *w) {
     }
 }
 
-/* Coprime strides, so that neighbours differ in everything. */
+/* Adds the sample, with coprime strides, so that consecutive jobs differ in everything. */
 static void sample(work *w) {
   for (int e = 0; e < w->num_examples; e++)
     for (int pass = 0; pass < 2; pass++) add_job(w, e, e + 3 * pass, e / 2 + pass, pass, e + 2 * pass);
@@ -94,7 +95,7 @@ static void everything(work *w) {
   some_gradients(w);
 }
 
-/* A kernel is in the code from which the runtime loads it, and in no other. */
+/* Returns whether each kernel is only in the code from which the runtime loads that kernel. */
 static bool placed(const luattn_image *image) {
   const image_manifest *info = image_get_manifest(image);
   size_t size;
@@ -118,7 +119,7 @@ static bool explained(const image_manifest *info, const char *plan) {
     snprintf(stack, sizeof stack, "%s has", info->entry[i].name);
     if (info->entry[i].local_bytes > 0 && strstr(plan, spills) == NULL && strstr(plan, stack) == NULL)
       return false;
-    if (info->entry[i].registers == 0) return false; /* the log was not understood */
+    if (info->entry[i].registers == 0) return false; /* the log was not parsed */
   }
   return true;
 }

@@ -1,11 +1,13 @@
-"""compile_budget.py: Whether the compiler's estimate holds for random specs.
+"""compile_budget.py: checks the compiler's estimate of compile time on random specs.
 
     python3 tests/templates/compile_budget.py LUATTN [--count 500] [--first 0] [--seed 1] [--jobs N] [SPEC ..]
 
-Each spec of random_specs.py, and each SPEC, is compiled for one of six targets and passes, and its CPU time compared with what the
-same luattn takes for a causal mask there. What is accepted may take 10 times as long at most; what is refused is compiled without a
-limit, and has to take at least 4 times as long. Prints a line for each, with VIOLATED where it is otherwise, and exits with 1 then, with
-77 where there is no NVRTC. The fastest of three causal runs counts, just before each spec: other programs on the machine make all slower.
+Each spec of random_specs.py, and each SPEC, is compiled for one of six targets and passes. Its CPU time is
+compared with the time of a causal mask for the same target. A spec that the compiler accepts may take at most
+10 times as long. A spec that it refuses is compiled without a limit, and must take at least 4 times as long.
+Prints a line for each spec, with VIOLATED if a bound does not hold. Exits with 1 in that case, and with 77
+without NVRTC. The reference is the fastest of three causal runs just before each spec, because other programs
+on the machine slow all runs down.
 """
 
 import argparse
@@ -27,7 +29,7 @@ REFUSED = "times what `causal` takes"
 
 
 def run(luattn, path, cell, limit=None, seconds=None):
-    """(status, CPU seconds, what it says) of one compilation; status None: it took more than `seconds`."""
+    """Compiles once. Returns (status, CPU seconds, message); status None: the run exceeded `seconds`."""
     (arch, dtype, dim), pass_name = cell
     env = {**os.environ, "LUATTN_CACHE_DIR": "", **({} if limit is None else {"LUATTN_COMPILE_LIMIT": str(limit)})}
     command = [luattn, "emit", path, "--stage", "cubin", "--arch", arch, "--dtype", dtype, "--head-dim", str(dim), "--pass", pass_name,
@@ -47,7 +49,7 @@ def run(luattn, path, cell, limit=None, seconds=None):
 
 
 def judge(luattn, name, path, causal, cell):
-    """(line, whether a bound is violated)."""
+    """Checks one spec. Returns (line, whether a bound is violated)."""
     unit = min(run(luattn, causal, cell)[1] for _ in range(3))
     status, used, text = run(luattn, path, cell, seconds=math.ceil(3 * MOST * unit))
     where = f"{name:24} {cell[0][0]:6} {cell[0][1]:4} {cell[1]:8}"

@@ -2,11 +2,11 @@
 
   python3 tests/templates/compile_cost.py OLD NEW [--arch sm_90a] [--dtype bf16] [--head-dim 128] [--spec WORD] .. [--cache DIR]
 
-OLD and NEW are the luattn of two builds. It counts the user-space instructions of `luattn emit --stage
-cubin`, from the spec to machine code, by `perf stat`, or by valgrind where there are no counters:
-exp-bbv, in a fifth of callgrind's time. Both count a repeated string instruction once; callgrind counts
-repetitions, which are half a percent. It prints millions and NEW / OLD for each example and pass, their
-geometric mean and maximum."""
+OLD and NEW are the luattn programs of two builds. Counts the user-space instructions of `luattn emit --stage
+cubin`, from the spec to machine code, with `perf stat`, or, without hardware counters, with valgrind's
+exp-bbv, which takes a fifth of callgrind's time. Both count a repeated string instruction once; callgrind
+counts repetitions, which are half a percent. Prints millions and NEW / OLD for each example and pass, and the
+geometric mean and maximum of the ratios."""
 
 import argparse
 import math
@@ -22,7 +22,7 @@ COUNTERS = {
     "exp-bbv": ["valgrind", "--tool=exp-bbv", "--instr-count-only=yes", "--bb-out-file=/dev/null"],
     "callgrind": ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"],
 }
-PATTERNS = {  # exp-bbv has a line for each thread
+PATTERNS = {  # exp-bbv prints a line per thread
     "perf": r"^(\d+),[^,]*,instructions:u",
     "exp-bbv": r"# +Total instructions: (\d+)",
     "callgrind": r"Collected : (\d+)",
@@ -30,7 +30,7 @@ PATTERNS = {  # exp-bbv has a line for each thread
 
 
 def instructions(counter, stderr):
-    """The count that `counter` printed; None: it printed none."""
+    """Returns the count that `counter` printed, or None."""
     counts = re.findall(PATTERNS[counter], stderr, re.MULTILINE)
     return sum(int(c) for c in counts) or None
 
@@ -53,7 +53,7 @@ def count(counter, cli, cell):
 
 
 def summary(ratios):
-    """Geometric mean and maximum of {name: ratio}."""
+    """Returns the geometric mean and the maximum of {name: ratio} as text."""
     mean = math.exp(sum(math.log(r) for r in ratios.values()) / len(ratios))
     worst = max(ratios, key=ratios.get)
     return f"geometric mean {mean:.4f}, maximum {ratios[worst]:.4f} ({worst})"

@@ -1,7 +1,8 @@
-/* compile_time_test.c: compile time grows with a hook, not with hook x scores: large hooks in bounded CPU time.
+/* compile_time_test.c: tests that compile time grows with the size of a hook, not with hook x scores, by a
+ * bound on CPU time.
  *
- * The bound is five times what the slowest case takes on one core of a server; inlined, each took more than 40 s
- * in bf16 forward. Exits with 77 (skipped) where there is no NVRTC. */
+ * The bound is five times the slowest case's time on one server core. Inlined, each case took more than 40 s
+ * in bf16 forward. Exits with 77 (skipped) without NVRTC. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +15,7 @@ enum { BOUND_S = 12 };
 static const char *const hooks[] = {
     "for i = 1, 64 do x = tanh(x * w + 0.1 * i) end", "for i = 1, 12 do x = x + sin(x * w * i) end",
     "for i = 1, 32 do x = erf(x * w + 0.1 * i) end", "for i = 1, 16 do x = pow(abs(x) + 0.5, w + 0.1 * i) end",
-    "for i = 1, 32 do x = x - 0.1 * floor(x * w * i) end", /* every step reads the one before twice */
+    "for i = 1, 32 do x = x - 0.1 * floor(x * w * i) end", /* every step reads the previous one twice */
     "for i = 1, 64 do x = sin(x * w * i) end"};
 static const struct {
   luattn_dtype dtype;
@@ -29,7 +30,7 @@ static double cpu_seconds(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* 0: within the bound. */
+/* Returns 0 if the compilation is within the bound. */
 static int compile(const char *hook, int target, luattn_pass pass) {
   char source[512];
   luattn_error err;

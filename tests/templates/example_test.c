@@ -1,5 +1,5 @@
-/* example_test.c: the hand-written spec of templates/example, for editors and nvcc, fulfils the contract with
- * every kernel. */
+/* example_test.c: tests that the hand-written spec of templates/example, which serves editors and nvcc,
+ * fulfils the contract of every kernel. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@ static const template_file *entry(const char *name) {
   return NULL;
 }
 
-/* Edits the spec: replaces `from` by `to`. */
+/* An edit of the spec, which replaces `from` by `to`. */
 typedef struct edit {
   const char *what, *from, *to;
 } edit;
@@ -40,7 +40,7 @@ static const char *edited(arena *a, const char *text, const edit *e) {
   return arena_printf(a, "%.*s%s%s", (int)(at - text), text, e->to, at + strlen(e->from));
 }
 
-/* NULL, or why it does not compile. */
+/* Compiles the spec with an edit. Returns NULL, or the reason why compilation fails. */
 static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch,
                            const char *const *options, int n, const edit *e) {
   luattn_error err;
@@ -59,7 +59,7 @@ static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *a
   return NULL;
 }
 
-/* With exactly the shared memory of its layout, computed by hand, and not with a byte less. */
+/* Compiles with exactly the shared memory of the layout, computed by hand; one byte less must fail. */
 static void compile(const char *name, const char *arch, const char *const *options, int n, int shared) {
   nvrtc_file file;
   nvrtc lib;
@@ -122,7 +122,8 @@ static void test_simt(void **state) {
   }
 }
 
-/* Sizes of a call are for work/ and around/ alone: another's code that names one does not compile (abi/params.h). */
+/* Only work/ and around/ may use the sizes of a call. Other code that uses them does not compile
+ * (abi/params.h). */
 static void test_private_sizes(void **state) {
   (void)state;
   static const edit edits[] = {{"a length", "{Real(p.scale), ", "{Real(p.shape.q_len), "},
@@ -143,7 +144,8 @@ static void test_private_sizes(void **state) {
   arena_close(a);
 }
 
-/* A spec must declare what it lacks, and have exactly the rest: checked by the first line of a kernel. */
+/* A spec must declare its absent hooks, and define exactly the others. The first line of each kernel checks
+ * this. */
 static void test_contract(void **state) {
   (void)state;
 #define SPEC(parts) "struct Spec : " parts " {};"

@@ -12,7 +12,7 @@ static const char *skip_comment(const char *at) {
 
 static bool is_comment(const char *at) { return at[0] == '/' && (at[1] == '/' || at[1] == '*'); }
 
-/* The end of the string or character that starts at `at`; a digit separator (1'000) starts none. */
+/* Returns the end of the string or character literal at `at`. A digit separator (1'000) starts no literal. */
 static const char *skip_literal(const char *at) {
   const char quote = *at++;
   while (*at != 0 && *at != quote && *at != '\n') at += at[0] == '\\' && at[1] != 0 ? 2 : 1;
@@ -72,7 +72,7 @@ static int find_name(names *n, const char *at, size_t size) {
   return n->count++;
 }
 
-/* Whether the word that ends at `end` occurs anywhere else in the text. */
+/* Returns whether the word that ends at `end` occurs elsewhere in the text. */
 static bool is_used(const char *text, const char *word, const char *end) {
   const size_t size = (size_t)(end - word);
   char name[1024];
@@ -84,8 +84,7 @@ static bool is_used(const char *text, const char *word, const char *end) {
   return false;
 }
 
-/* Removes lines of global variables that no other line mentions: constants of headers, in the order of
- * these. */
+/* Removes definitions of global variables that no other line mentions, such as constants of headers. */
 static bool drop_unused(char *text) {
   char *kept = malloc(strlen(text) + 1), *to = kept;
   if (kept == NULL) return false;
@@ -109,7 +108,7 @@ static bool drop_unused(char *text) {
 }
 
 typedef struct piece {
-  const char *at, *name; /* name: of a kernel; up to the end of its line */
+  const char *at, *name; /* name: the kernel's name, up to the end of the line */
   size_t size;
 } piece;
 
@@ -123,7 +122,7 @@ static const char *kernel_at(const char *line) {
   return strncmp(line, ".entry ", 7) == 0 ? line + 7 : NULL;
 }
 
-/* A kernel ends with a brace on a line of its own. NULL: it does not end. */
+/* Returns the end of a kernel, which is a brace on its own line, or NULL if there is none. */
 static const char *end_of_kernel(const char *at) {
   int depth = 0;
   for (; *at != 0; at++) {
@@ -135,7 +134,7 @@ static const char *end_of_kernel(const char *at) {
 
 enum { MAX_KERNELS = 64 };
 
-/* Moves kernels to the end, sorted by name: ptxas compiles each by itself. False: out of memory. */
+/* Moves kernels to the end, sorted by name, because ptxas compiles each separately. False: out of memory. */
 static bool sort_kernels(char *text) {
   piece kernel[MAX_KERNELS];
   int count = 0;
@@ -161,8 +160,8 @@ static bool sort_kernels(char *text) {
   return true;
 }
 
-/* For a word that contains the number of its function, as $L__BB12_3 and __local_depot12 do: where the number
- * begins. 0: none. */
+/* For a word that contains the number of its function, such as $L__BB12_3 and __local_depot12, returns where
+ * the number begins; otherwise 0. */
 static size_t numbered(const char *word) {
   static const char *const starts[] = {"$L__BB", "__local_depot"};
   for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
@@ -208,7 +207,7 @@ typedef struct walk {
   bool *taken, all;
 } walk;
 
-/* Marks what stripped text includes. */
+/* Marks the headers that stripped text includes. */
 static bool take_includes(walk *w, const char *text);
 
 static bool take_header(walk *w, int i) {

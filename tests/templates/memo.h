@@ -1,4 +1,5 @@
-/* memo.h: normal forms of NVRTC programs and of PTX texts that compile to the same machine code. */
+/* memo.h: normal forms of NVRTC programs and of PTX. Texts with equal normal forms compile to the same
+ * machine code. */
 #ifndef LUATTN_TESTS_MEMO_H
 #define LUATTN_TESTS_MEMO_H
 
@@ -11,14 +12,15 @@ typedef struct memo_file {
   const char *name, *text;
 } memo_file;
 
-/* CUDA text without comments, indentation, and runs of blanks. Allocated; NULL: out of memory. */
+/* Returns CUDA text without comments, indentation and runs of blanks. The caller frees it; NULL: out of
+ * memory. */
 char *memo_strip(const char *text);
-/* PTX without comments, blank lines, unused global variables, and function numbers in names, with its kernels
- * sorted by name, and with _Z0, _Z1, .. for its C++ names, in the order in which they occur. Allocated; NULL:
- * out of memory. */
+/* Returns PTX without comments, blank lines, unused global variables, and function numbers in names. Kernels
+ * are sorted by name, and C++ names become _Z0, _Z1, .. in the order of occurrence. The caller frees the
+ * text; NULL: out of memory. */
 char *memo_rename(const char *ptx);
-/* Hashes `source` and those of `headers` that it includes, directly or not, each as memo_strip leaves it. An
- * #include that names none of them, or that is a macro, includes all of them. False: out of memory. */
+/* Hashes `source` and the headers that it includes, directly or not, each after memo_strip. An #include of an
+ * unknown name, or of a macro, includes all headers. Returns false if out of memory. */
 bool memo_hash_source(const char *source, const memo_file *headers, int num_headers, hash128 *out);
 
 #endif

@@ -1,11 +1,10 @@
-/* memo_nvrtc.c: an NVRTC that caches machine code: by the source, otherwise by the PTX, from which ptxas
- * makes the same code each time. For tests/templates/same_code.py, which compiles the same kernels from two
- * trees.
+/* memo_nvrtc.c: an NVRTC that caches machine code by source, and otherwise by PTX, from which ptxas always
+ * makes the same code. Used by tests/templates/same_code.py, which compiles the same kernels from two trees.
  *
- * LUATTN_MEMO_DIR: the folder. LUATTN_MEMO_FIRST=1: most sources are new there, so PTX is looked up only
- * after a miss would have compiled anyway. LUATTN_MEMO_LOG: a file that gets a letter for each program:
- * s(ource), p(tx) or c(ompiled). The real NVRTC is LUATTN_PTX_NVRTC, or what gen/nvrtc finds without
- * LUATTN_NVRTC, which names this one. */
+ * LUATTN_MEMO_DIR: the folder. LUATTN_MEMO_FIRST=1: most sources are new, so PTX is looked up only after a
+ * miss that would have compiled anyway. LUATTN_MEMO_LOG: a file that gets a letter for each program:
+ * s(ource), p(tx) or c(ompiled). The real NVRTC is LUATTN_PTX_NVRTC, or the one that gen/nvrtc finds without
+ * LUATTN_NVRTC, which names this library. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -33,13 +32,13 @@ static void open_library(void) {
              nvrtc_open(&file, &library, &err) == LUATTN_OK;
   if (!is_there) fprintf(stderr, "memo_nvrtc: LUATTN_MEMO_DIR is missing, or NVRTC\n");
 }
-/* NULL: there is none. */
+/* Returns the real NVRTC's functions, or NULL if there is none. */
 static const nvrtc_functions *real(void) {
   pthread_once(&once, open_library);
   return is_there ? &library.fn : NULL;
 }
 
-/* Texts remain the caller's, who keeps them (nvrtc_compile does). */
+/* Texts belong to the caller, which must keep them, as nvrtc_compile does. */
 typedef struct program {
   const char *source, *name;
   const char *const *headers, *const *names;
@@ -123,7 +122,7 @@ static bool find_code(hash128 key, program *p) {
   return true;
 }
 
-/* Renamed once it is complete. */
+/* Opens a temporary file, which is renamed once complete. */
 static FILE *start_file(char temporary[1100]) {
   static int count;
   snprintf(temporary, 1100, "%.900s/%ld.%d", getenv("LUATTN_MEMO_DIR"), (long)getpid(),
@@ -224,7 +223,7 @@ static char *fetch(void *prog, size_function size_of, text_function get, size_t 
   return out;
 }
 
-/* Compiles with the real NVRTC, into *p; *ptx is allocated and empty if there is none. */
+/* Compiles with the real NVRTC into *p. Allocates *ptx, which is empty if there is no PTX. */
 static int compile_really(program *p, int num, const char *const *options, char **ptx) {
   const nvrtc_functions *f = real();
   void *prog;
@@ -241,8 +240,8 @@ static int compile_really(program *p, int num, const char *const *options, char 
   return p->result;
 }
 
-/* Compiles to PTX: for compute_90a in place of sm_90a. NULL: the front end has errors, or out of memory.
- * Allocated. */
+/* Compiles to PTX: for compute_90a in place of sm_90a. Returns NULL on errors of the front end, or out of
+ * memory. The caller frees the text. */
 static char *compile_to_ptx(const program *given, int num, const char *const *options) {
   static const char sm[] = "--gpu-architecture=sm_";
   program p = *given;
@@ -264,7 +263,7 @@ static char *compile_to_ptx(const program *given, int num, const char *const *op
   return NULL;
 }
 
-/* The path must not matter: if these two differ, the cached result of a PTX came from another one. */
+/* Checks that both ways give the same PTX. Otherwise the cached result belongs to another PTX. */
 static void check_ptx(const char *first, const char *then, const program *p) {
   if (first == NULL || then[0] == 0) return;
   char *a = memo_rename(first), *b = memo_rename(then);
@@ -319,7 +318,7 @@ API nvrtcGetCUBIN(void *prog, char *out);
 API nvrtcGetCUBIN(void *prog, char *out) {
   return give(((program *)prog)->cubin, ((program *)prog)->size, out);
 }
-/* None is kept: emit's stage ptx has the real one. */
+/* Reports no PTX. `emit --stage ptx` uses the real NVRTC. */
 API nvrtcGetPTXSize(void *prog, size_t *size);
 API nvrtcGetPTXSize(void *prog, size_t *size) { return (void)prog, *size = 0, 0; }
 API nvrtcGetPTX(void *prog, char *out);

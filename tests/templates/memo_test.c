@@ -1,4 +1,4 @@
-/* memo_test.c: which sources and which PTX texts count as equal, and which do not. */
+/* memo_test.c: tests which sources and which PTX texts have equal normal forms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

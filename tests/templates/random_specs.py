@@ -1,8 +1,9 @@
-"""random_specs.py: Random attention specs, from ordinary to far too large, each of a seed and a number."""
+"""random_specs.py: generates random attention specs, from ordinary to far too large, from a seed and a
+number."""
 
 import random
 
-# What a chain does to x, with a number that differs from step to step. {c} is a constant, {i} the step.
+# The steps of a chain on x. {c} is a constant that differs between steps, {i} the step's index.
 STEPS = {
     "add": "x = x + {c}",
     "fma": "x = x * {c} + x * x * 0.01",
@@ -49,7 +50,7 @@ def step(r, text, i):
 
 
 def score_mod(r):
-    """Lines of a score_mod, and how many numbers of w it reads."""
+    """Returns the lines of a score_mod, and the number of elements of w that the lines read."""
     kinds = r.sample(sorted(STEPS), r.randint(1, 5))
     count = int(2 ** r.uniform(1, 10.5)) if r.random() < 0.9 else 0
     lines = [step(r, STEPS[r.choice(kinds)], i) for i in range(count)]
@@ -77,7 +78,7 @@ def mod(r):
 
 
 def spec(seed, number):
-    """The text of one."""
+    """Returns the text of one spec."""
     r = random.Random(f"{seed} {number}")
     lines, learned = score_mod(r)
     grad = str(r.random() < 0.5).lower()

@@ -2,16 +2,15 @@
 
   python3 tests/templates/same_code.py OLD NEW [--quick] [--spec WORD] [--arch sm_90a] [--dtype bf16] .. [--cache DIR]
 
-OLD and NEW are the luattn of two builds. Over every example x dtype x architecture x head dim x pass,
-and on three examples also a deterministic backward, one for only dq and head dim 192, it compares the
-code sections (and the constants in them) of their cubins. Differences are printed; any makes it exit
-with 1.
+OLD and NEW are the luattn programs of two builds. For every example x dtype x architecture x head dim x
+pass, and on three examples also for a deterministic backward, a backward of only dq, and head dim 192,
+compares the code sections (and the constants in them) of the cubins. Prints differences, and exits with 1
+if there are any.
 
-A kernel is compiled only as far as necessary. If NEW compiles the same source, except for comments, or
-gets the same PTX, except for C++ names, unused variables and the order of kernels, ptxas has made the
-same code of it before, with the same spills: memo_nvrtc.c, which is built with NEW, looks that up.
---cubin compiles all the way. With --cache, OLD's results and compiled code are kept for the next time,
-in 100 MB."""
+A kernel is compiled only as far as necessary. If NEW's source differs only in comments, or its PTX only in
+C++ names, unused variables and the order of kernels, ptxas has already compiled it to the same code with the
+same spills. memo_nvrtc.c, which is built with NEW, looks these results up. --cubin always compiles
+completely. With --cache, OLD's results and compiled code are kept for the next run, in 100 MB."""
 
 import argparse
 import collections
@@ -34,7 +33,7 @@ PARAMETERS, ADDRESSES = ".nv.constant0", ".nv.constant4"  # constant banks that 
 
 
 def elf_sections(elf):
-    """Name and bytes of each section that has some in the file."""
+    """Yields name and bytes of each section that has bytes in the file."""
     if elf[:5] != b"\x7fELF\x02":
         raise ValueError("is no 64-bit ELF file")
     (offset,) = struct.unpack_from("<Q", elf, 0x28)
@@ -53,12 +52,12 @@ def is_code(section):
 
 
 def code_of(cubin):
-    """Section to [bytes, hash]."""
+    """Returns a dict from section to [bytes, hash]."""
     return {n: [len(b), hashlib.sha256(b).hexdigest()] for n, b in elf_sections(cubin) if is_code(n)}
 
 
 def result(cli, cell, env):
-    """The code, or how the CLI refused."""
+    """Returns the code, or the error of the CLI."""
     ran = builds.run(cli, cell, env=env)
     if ran.returncode != 0:
         return {"error": ran.stderr.decode(errors="replace").strip() or f"exit {ran.returncode}"}
@@ -66,7 +65,7 @@ def result(cli, cell, env):
 
 
 def difference(old, new):
-    """None, or a line that says where they differ."""
+    """Returns None, or a line that describes the difference."""
     if old == new:
         return None if "error" in old or old["code"] else "neither has code"
     if "error" in old or "error" in new:
@@ -77,7 +76,8 @@ def difference(old, new):
 
 
 def cells_of(specs, arches=ARCHES, dtypes=DTYPES, dims=None, passes=PASSES, quick=False):
-    """Filters apply to the cells of three examples, too; `dims` None: DIMS, and there those of `more`."""
+    """Lists the cells to compare. Filters also apply to the additional cells of three examples. dims=None:
+    DIMS, and there those of `more`."""
     grid_dims = dims or ((128,) if quick else DIMS)
     grid = [builds.Cell(s, a, t, d, p) for s in specs for a in arches for t in dtypes for d in grid_dims for p in passes]
     more = []
@@ -92,7 +92,7 @@ def cells_of(specs, arches=ARCHES, dtypes=DTYPES, dims=None, passes=PASSES, quic
 
 
 class Memo:
-    """The environments in which OLD and NEW compile, and how their programs were found."""
+    """Environments in which OLD and NEW compile; counts how their programs were found."""
 
     def __init__(self, library, folder):
         self.log = os.path.join(folder, f"log.{os.getpid()}")

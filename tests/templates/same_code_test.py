@@ -1,5 +1,5 @@
-"""same_code_test.py: what same_code.py and compile_cost.py count as a difference, on ELF files and CLIs
-made up here."""
+"""same_code_test.py: tests which differences same_code.py and compile_cost.py report, on synthetic ELF files
+and CLIs."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ import same_code  # noqa: E402
 
 
 def elf(sections):
-    """A 64-bit ELF file of {name: bytes}, an int for a section that has no bytes in the file."""
+    """Builds a 64-bit ELF file of {name: bytes}; an int stands for a section without bytes in the file."""
     names, body, headers = b"\0", b"", [bytes(64)]
     for name, data in [*sections.items(), (".shstrtab", None)]:
         at, start = len(names), 64 + len(body)
@@ -74,7 +74,7 @@ class SameCode(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
-    """Whole runs, on CLIs that are scripts."""
+    """Tests complete runs, with scripts as CLIs."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -113,7 +113,7 @@ class Programs(unittest.TestCase):
             self.assertEqual(self.run_it(old, new, "--quick", "--cache", cache).returncode, 0)
         with open(f"{self.folder}/old.asked") as a, open(f"{self.folder}/new.asked") as b:
             self.assertEqual((len(a.readlines()), len(b.readlines())), (16, 32))
-        old = self.cli("old", f"echo another >/dev/null; cat {self.folder}/old.cubin; exit 3")  # another program: asked anew
+        old = self.cli("old", f"echo another >/dev/null; cat {self.folder}/old.cubin; exit 3")  # the program changed
         self.assertEqual(self.run_it(old, new, "--quick", "--cache", cache).returncode, 1)
 
     def test_mistakes(self):

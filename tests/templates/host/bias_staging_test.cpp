@@ -1,7 +1,8 @@
-// bias_staging_test.cpp: which number of an input, and which Col, a thread of the sm90 forward reads from
-// staged biases (sm90/fwd/bias_staging.cuh) that bias loaders filled (sm90/fwd/bias_loader.cuh): bias rows
-// that begin anywhere, are longer or shorter than the keys, and lie as far apart as an input's strides say; q
-// tiles that end past the queries; all widths of tiles. The copies are emulated: their bytes arrive when they
+// bias_staging_test.cpp: tests which bias value and which Col a thread of the sm90 forward reads from staged
+// biases (sm90/fwd/bias_staging.cuh) that bias loaders filled (sm90/fwd/bias_loader.cuh). Bias rows begin
+// anywhere, are longer or shorter than the keys, and have the pitch of an input's strides; q tiles end past
+// the queries; all tile widths are covered. Copies are emulated: their bytes arrive at the wait, and a copy
+// from outside of the input fails.
 // are waited for, and a copy from outside the input fails.
 #include "host_cuda.hpp"
 
@@ -29,7 +30,7 @@ static void bias_copy_16(u32 to, u64 from, bool there) {
   ++copied_16;
   copy_async<16>(to, reinterpret_cast<const void *>(from), true);
 }
-// The word of a row's first half may begin in the half before it.
+// The 4-byte word of a row's first bf16 may begin in the bf16 before it.
 static std::deque<u32> short_words;
 static void bias_copy_4(u32 to, u64 from, bool there) {
   if (!there) return;
@@ -53,7 +54,8 @@ static void bias_store(u32 to, Elem x) {
   ++stored;
   memcpy(dynamic_shared + to, &x, sizeof x);
 }
-// A warp's words of 4 bytes are read at once, half a warp's of 8. Of one bank only one word can be.
+// A warp reads 4-byte words in one access, and half a warp reads 8-byte words. Each bank gives one word per
+// access.
 static u32 read_at[32];
 template <int N>
 static void bias_load(u32 (&x)[N], u32 at) {
@@ -91,8 +93,8 @@ static u32 load_shared(u32 address) {
 
 // ---- an input ----
 
-// Element `place` of row q lies at data[q * row_stride + place * stride]; query q reads key kv at kv + shift
-// + (slanted ? q : 0).
+// Element `place` of row q is at data[q * row_stride + place * stride]. Query q reads element kv + shift +
+// (slanted ? q : 0) for key kv.
 struct Given {
   int q_len, kv_len, q0, size, shift;
   i64 row_stride, stride;
@@ -120,8 +122,8 @@ struct Tiles {
   static constexpr int tile_m = 128, tile_n = N, head_dim = 64, head_dim_v = 64, stages = 2, threads = 384;
 };
 
-// Each warp acts as each bias loader, and then as each warp of the consumers, which load for themselves if
-// `own`.
+// Each warp acts as each bias loader, and then as each consumer warp. If `own`, consumers load bias rows
+// themselves.
 template <class Stored, int N>
 static void read_tile(const Given &x, int kv0, bool own) {
   using Shared = SharedSm90<Spec<Stored>, Tiles<N>>;
@@ -202,7 +204,7 @@ static void check_random() {
   check_input<Stored, N>(x, random_below(8));
 }
 
-// Whole rows by 16 bytes; and rows that lack one condition for that, or for words at all.
+// Checks rows that are copied by 16 bytes, and rows that violate one condition for 16-byte or 4-byte copies.
 template <class Stored, int N>
 static void check_ways() {
   constexpr int word = 16 / int(sizeof(Stored));
@@ -210,7 +212,7 @@ static void check_ways() {
   enum { BY_16, BY_4, BY_ELEMENTS };
   const auto way = [](const Given &x, int before, int expected) {
     check_input<Stored, N>(x, before);
-    const int own = 128 * N;  // loaded by the consumers themselves, by elements
+    const int own = 128 * N;  // elements that the consumers load themselves
     if ((copied_16 > 0) != (expected == BY_16) || (copied_4 > 0) != (expected == BY_4) ||
         (stored > own) != (expected == BY_ELEMENTS))
       host_fail("copied in another way");

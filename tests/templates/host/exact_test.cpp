@@ -1,5 +1,5 @@
-// exact_test.cpp: sums of ops/reproducible_sum.cuh against sums in integers of any length, of numbers of all
-// magnitudes, in several orders; and the results for infinities and NaN.
+// exact_test.cpp: compares sums of ops/reproducible_sum.cuh with big-integer sums, for numbers of all
+// magnitudes in several orders; tests the results for infinities and NaN.
 #include "host_cuda.hpp"
 #include "ops/reproducible_sum.cuh"
 
@@ -15,7 +15,7 @@ static uint64_t random_bits() {
   return state;
 }
 
-// Two's complement, bit 0 is the smallest number that a double can be.
+// A big integer in two's complement. Bit 0 has the value of the smallest positive double.
 struct Long {
   static constexpr int words = 70;
   uint32_t w[words] = {};
@@ -24,7 +24,7 @@ struct Long {
     const double m = frexp(fabs(x), &exponent);  // x = m * 2^exponent
     uint64_t bits = uint64_t(ldexp(m, 53));
     int place = exponent - 53 + 1074;
-    while (place < 0) bits >>= 1, ++place;  // zeros
+    while (place < 0) bits >>= 1, ++place;  // shifts out zeros
     Long y;
     for (int i = 0; i < 53; ++i)
       if (bits >> i & 1) y.w[(place + i) / 32] |= 1u << (place + i) % 32;
@@ -58,14 +58,14 @@ static Real random_real(int spread) {
                                   (Bits(r >> 8) & ((Bits(1) << mantissa) - 1))));
 }
 
-// By a warp whose lanes are converged, and have one element or several.
+// Adds with a converged warp, whose lanes have the same element or different ones.
 template <class Real>
 static void add_by_warp(const std::vector<Real> &x, std::vector<u64> *sum, int count, Real *special) {
   lanes_meet = true;
   launch(
       [&](int) {
         for (size_t k = threadIdx.x; k < (x.size() + 31) / 32 * 32; k += 32) {
-          u64 *alone = &sum[1][0];  // of the last lane, in every other turn
+          u64 *alone = &sum[1][0];  // the last lane's element, in every second iteration
           const bool elsewhere = threadIdx.x == 31 && k / 32 % 2;
           exact_add_together(elsewhere ? alone : &sum[0][1], count, special, k < x.size() ? x[k] : Real(0));
         }
@@ -78,7 +78,7 @@ static void add_by_warp(const std::vector<Real> &x, std::vector<u64> *sum, int c
 template <class Real>
 static void check_sums() {
   constexpr int limbs = exact_limbs<Real>, count = 3;
-  const double unit = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;  // of a float rounded once, of a double twice
+  const double unit = sizeof(Real) == 4 ? 0x1p-24 : 0x1p-52;  // float: rounded once; double: rounded twice
   for (int i = 0; i < 300; ++i) {
     const int n = int(random_bits() % 200), spread = i % 3 == 0 ? 0 : i % 3 * 20;
     std::vector<Real> x;

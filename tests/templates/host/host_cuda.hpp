@@ -1,9 +1,9 @@
-// host_cuda.hpp: enough of CUDA to run parts of the templates on the host. Every thread of a block is a
-// fiber; blocks run one after another.
+// host_cuda.hpp: emulates enough of CUDA to run parts of the templates on the host. Every thread of a block
+// is a fiber; blocks run one after another.
 //
-// It finds: wrong results, barriers that not all threads reach, a copy that is read before it was waited for
-// (copies complete only then), shared memory written past what the launch asked for. Fibers run in ascending
-// or in descending order between barriers: a missing barrier makes the two orders differ.
+// Detects wrong results, barriers that not all threads reach, a copy that is read before its wait (copies
+// complete only at the wait), and writes past the launch's shared memory. Between barriers fibers run in
+// ascending or in descending order, so that a missing barrier makes the two orders differ.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@
 #define __grid_constant__
 #define __shared__ static
 #define __align__(n) alignas(n)
-#define asm(...) (void)0  // conversions of half types, which nobody here uses
+#define asm(...) (void)0  // in half conversions, which these tests do not use
 
 struct dim3 {
   unsigned x, y, z;
@@ -109,8 +109,8 @@ static unsigned __ballot_sync(unsigned, bool x) {
 static bool __any_sync(unsigned lanes, bool x) {
   return (lanes & (lanes - 1)) == 0 ? x : __ballot_sync(lanes, x) != 0;
 }
-// Which lanes are converged depends on the machine. Here each lane is alone, or, if a test says so and has
-// them all call, the whole warp is.
+// On a GPU, which lanes are converged depends on the machine. Here each lane is alone, unless the test sets
+// lanes_meet, which requires that all lanes call.
 static bool lanes_meet = false;
 static unsigned __activemask() { return lanes_meet ? ~0u : 1u << running % 32; }
 static unsigned __match_all_sync(unsigned lanes, unsigned long long x, int *same) {
@@ -166,7 +166,7 @@ static void fiber_main() {
   yield_at(DONE);
 }
 
-// Resumes fibers whose barrier all have reached. False: none can proceed.
+// Resumes fibers whose barrier all threads have reached. Returns false if no fiber can proceed.
 static bool release_barriers() {
   const int threads = int(fibers.size());
   int at_block = 0;
@@ -211,7 +211,7 @@ static void run_block(int threads) {
     if (f.state != DONE) host_fail("a barrier was not reached by all threads");
 }
 
-// The same numbers in every run.
+// Returns the same sequence in every run.
 [[maybe_unused]] static int random_below(int n) {
   static uint64_t state = 88172645463325252ull;
   state ^= state << 13;

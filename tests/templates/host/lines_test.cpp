@@ -1,8 +1,8 @@
-// lines_test.cpp: which bias-row element a thread of the sm90 backward loads ahead for each score
-// (BiasRowTerms), and which cache lines its producer prefetches (prefetch_bias_rows): bias rows that begin
-// anywhere, are longer or shorter than the keys, and lie as an input's strides say; tiles that end past the
-// queries; all parts in which kernels load them. The instructions are emulated: reads outside the input, or
-// misaligned ones, fail.
+// lines_test.cpp: tests which bias-row element a thread of the sm90 backward loads ahead for each score
+// (BiasRowTerms), and which cache lines its producer prefetches (prefetch_bias_rows). Bias rows begin
+// anywhere, are longer or shorter than the keys, and have an input's strides; tiles end past the queries; all
+// numbers of parts that kernels use are covered. Instructions are emulated: misaligned reads, and reads
+// outside of the input, fail.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 static u64 memory_begin, memory_end;
 static int reads, asks;
-static std::set<u64> pieces_read, pieces_asked;  // of 128 bytes
+static std::set<u64> pieces_read, pieces_asked;  // 128-byte lines
 
-// The input is not in memory: its strides may be larger than any memory. What it holds follows from the
-// address; none of it is 0, and each is the same number as float and as bf16.
+// The input has no memory, because its strides may exceed any memory. The value of an element is a function
+// of its address; it is not 0, and is exact in float and in bf16.
 static float number_at(u64 address) { return float(1 + (address * 0x9e3779b97f4a7c15ull >> 40) % 255); }
 
 template <class Stored>
@@ -52,7 +52,7 @@ static void prefetch_l2(u64 at) {
 
 // ---- an input ----
 
-// Of heads, queries and keys, in this order; key kv reads place kv + shift.
+// An input with axes heads, queries and keys, in this order. Key kv reads element kv + shift.
 struct Given {
   LuattnParams p;
   Site site;
@@ -60,7 +60,7 @@ struct Given {
   const LuattnInput &input() const { return p.inputs.input[0]; }
 };
 
-// As gen/emit writes it for an input with axes h, q and kv.
+// The spec that gen/emit writes for an input with axes h, q and kv.
 template <class Stored, bool Any = true>
 struct Spec {
   using BiasElem = Stored;
@@ -84,9 +84,9 @@ static u64 address_of(const Given &x, int q, int place) {
 
 // ---- a tile ----
 
-static std::set<u64> pieces_wanted;  // those of elements that are read at their own index, not a clamped one
+static std::set<u64> pieces_wanted;  // lines of elements that are read at an unclamped index
 
-// The element of column j, for query q and key kv.
+// Checks the element of column j, for query q and key kv.
 template <class Stored, class Lines>
 static void check_number(const Given &x, const Lines &lines, int half, int j, int q, int kv) {
   const int size = x.input().size[2], index = kv + x.shift, place = max(min(index, size - 1), 0);
@@ -100,8 +100,8 @@ static void check_number(const Given &x, const Lines &lines, int half, int j, in
   if (index == place) pieces_wanted.insert(at / 128);
 }
 
-// A lane of a warp, whose first key is kv0, in the kernels' order: the first part; then with each column the
-// part that begins as many columns further on, if one does.
+// Runs a lane of a warp, whose first key is kv0, in the kernels' order: loads the first part, and then, with
+// each column j, the part that begins at column j + part, if there is one.
 template <class Stored, int Octets, int Parts>
 static void read_columns(const Given &x, int kv0, int lane) {
   constexpr int cols = 2 * Octets, part = cols / Parts;
@@ -126,7 +126,7 @@ static void read_columns(const Given &x, int kv0, int lane) {
   }
 }
 
-// What a producer's warp prefetches, and all warps of consumers read.
+// Runs the prefetch of the producer warp, and the reads of all consumer warps.
 template <class Stored, int Octets, int Parts, int Keys>
 static void read_tile(const Given &x) {
   const int lane = int(threadIdx.x);
@@ -135,7 +135,7 @@ static void read_tile(const Given &x) {
     read_columns<Stored, Octets, Parts>(x, x.kv0 + warp * 16, lane);
 }
 
-// A row entirely before or past the input's, whose only element all keys get, need not be prefetched.
+// A row entirely before or past the input's row reads a single clamped element, and need not be prefetched.
 template <class Stored, int Octets, int Parts, int Keys>
 static void check_tile(const Given &x) {
   asks = 0;
@@ -155,8 +155,9 @@ static void check_tile(const Given &x) {
 
 // ---- random inputs ----
 
-// Strides: dense; places apart, backwards, or as far apart as may be; queries side by side, or one line for
-// all. Queries may go backwards. An axis of one has no stride, and neither has any where there is no element.
+// Chooses strides: dense; elements apart, backwards, or as far apart as possible; queries adjacent, or all
+// with the same row. Queries may go backwards. An axis of one element has no stride, and an empty input has
+// none at all.
 static void lay_out(LuattnInput &x) {
   enum { APART, BACKWARDS, FAR, QUERIES_BESIDE, ONE_LINE, DENSE };
   const int kind = random_below(10);
@@ -222,13 +223,13 @@ static void check_without_line() {
 }
 
 int main() {
-  // As in the kernels for head dims up to 128 (sm90/bwd/bwd_sm90.cuh) ...
+  // Parts of the kernels for head dims up to 128 (sm90/bwd/bwd_sm90.cuh) ...
   check_parts<8, 1, 128>();
   check_parts<8, 2, 128>();
   check_parts<16, 1, 128>();
   // ... and above (sm90/bwd_d256/bwd_d256.cuh).
   check_parts<8, 8, 64>();
-  // Others that BiasRowTerms can have.
+  // Other parts that BiasRowTerms supports.
   check_parts<8, 4, 64>();
   check_parts<16, 2, 128>();
   check_parts<16, 4, 64>();

@@ -1,8 +1,8 @@
-// pairs_test.cpp: where a warp of the sm90 backward adds its dS in the gradient of a pair bias
-// (grads/pair_bias_grad.cuh): gradient rows that begin anywhere, are longer or shorter than the keys, and lie
-// as the input's other axes say; tiles that end past the queries or the keys; tiles with places of their own,
-// and tiles that share them; in a deterministic kernel (EXAMPLE_DETERMINISTIC) and others. The instructions
-// are emulated: writes outside the gradient, or misaligned ones, fail.
+// pairs_test.cpp: tests which elements of a pair bias gradient a warp of the sm90 backward adds its dS to
+// (grads/pair_bias_grad.cuh). Gradient rows begin anywhere, are longer or shorter than the keys, and have the
+// strides of the input's other axes. Tiles end past the queries or the keys, and have their own elements or
+// share them. Covers deterministic (EXAMPLE_DETERMINISTIC) and other kernels. Instructions are emulated:
+// misaligned writes, and writes outside of the gradient, fail.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -23,20 +23,20 @@ struct Config {
 
 // ---- the gradient's memory ----
 
-// The gradient is not in memory: an axis between queries and keys sets queries further apart than any memory
-// has room for. Written elements are kept in a map.
+// The gradient has no memory, because an axis between queries and keys may set queries further apart than any
+// memory allows. A map holds the written elements.
 struct Place {
   float value;
   int adds, stores;
 };
 struct Written {
-  float sum;  // of a tile's numbers
+  float sum;  // sum of a tile's values
   int times;
   bool operator==(const Written &) const = default;
 };
 static u64 grad_begin, grad_end;
 static std::map<i64, Place> memory;
-static std::map<i64, Written> written;  // by a tile
+static std::map<i64, Written> written;  // elements that a tile wrote
 static int fours_stored, fours_added, singles;
 
 static i64 element_at(const float *to, u64 bytes) {
@@ -45,7 +45,7 @@ static i64 element_at(const float *to, u64 bytes) {
   if (at < grad_begin || at + bytes > grad_end) host_fail("a write outside the gradient");
   return i64(at - grad_begin) / 4;
 }
-// An element that one tile stores may get no other addition, not even of zero: nothing orders the two.
+// If a tile stores an element, no other tile may add to the element, not even zero: the two are unordered.
 static void write(i64 element, float x, bool store) {
   Place &place = memory[element];
   if (place.stores > 0 || (store && place.adds > 0))
@@ -71,14 +71,14 @@ static void add_global(float *to, float x, float factor) {
 
 // ---- an input ----
 
-// Its axes, the last of which is of keys: key kv adds to place kv + shift.
+// The axes of an input. The last axis is keys: key kv adds to element kv + shift.
 enum Layout {
   HEADS,    // heads, queries
   BATCHES,  // batches, heads, queries
-  SHARED,   // queries: what all heads have there is summed
-  APART     // heads, queries, and an axis of which a head has one place
+  SHARED,   // queries; all heads add to the same elements
+  APART     // heads, queries, and an axis on which each head has one index
 };
-// A deterministic kernel has another path for numbers that do not come in fours.
+// A deterministic kernel has another path for elements that are not aligned in fours.
 constexpr bool one_by_one = !Config::deterministic;
 constexpr int input_of(Layout layout) { return layout == BATCHES ? 2 : 0; }
 constexpr int axes_of(Layout layout) {
@@ -88,12 +88,12 @@ constexpr int axes_of(Layout layout) {
 struct Given {
   LuattnParams p;
   Layout layout;
-  int shift, third;  // third: a head's place on the axis that sets queries apart
+  int shift, third;  // third: the head's index on the additional axis of APART
   float factor;
   bool unwanted;
   LuattnInput &input() { return p.inputs.input[input_of(layout)]; }
   const LuattnInput &input() const { return p.inputs.input[input_of(layout)]; }
-  int lines() const { return input().size[axes_of(layout) - 1]; }  // how long they are
+  int lines() const { return input().size[axes_of(layout) - 1]; }  // length of a gradient row
 };
 
 // The hook, as gen/emit writes it.
@@ -126,7 +126,7 @@ static float ds_of(const Given &x, const Site &site, int q, int kv) {
 
 static int to_axis(int i, int size) { return i < 0 ? 0 : i >= size ? size - 1 : i; }
 
-// The element of a query and a place of its row. Queries past the end have the last one's place.
+// Returns the element of a query and an index in its row. Queries past the end use the last query's row.
 static i64 element_of(const Given &x, const Site &site, int q, int place) {
   const LuattnInput &in = x.input();
   const int key = to_axis(place, x.lines());
@@ -143,7 +143,7 @@ static i64 element_of(const Given &x, const Site &site, int q, int place) {
   }
 }
 
-// The place of the tile's first key, if it is added in fours. Past the last key that is not where it adds to.
+// Returns the index of the tile's first key for additions in fours. Past the last key it is clamped.
 static int first_four(const Given &x, int kv0) {
   return Config::deterministic || kv0 < x.p.shape.kv_len ? kv0 + x.shift : x.lines() - 16;
 }
@@ -172,7 +172,7 @@ struct Tile {
 };
 static int lanes_in_quads;
 
-// The kernel's path where it does not add one by one.
+// The kernel's path if it does not add one by one.
 template <class Spec>
 static void add_per_element(const Tile &t, const typename Spec::Head &head, int q, int kv, float ds) {
   const GradRow<float> line = Spec::pair_grad_row(t.given->p, t.site, head, q, kv);
@@ -194,14 +194,14 @@ static void add_tile(const Tile &t) {
     return;
   }
   if (!written.empty()) host_fail("fours are written, and refused");
-  __syncwarp();  // all have looked
+  __syncwarp();  // all lanes have checked
   if (!has_lines(x)) return;
   if constexpr (one_by_one)
     if (pairs.add_singles(ds)) return;
   for (int i = 0; i < TileM / 2; ++i) add_per_element<Spec<L>>(t, head, q_of(i), kv_of(i), ds[i]);
 }
 
-// Each of the tile's numbers, including zeros, was added to its element once, by the expected path.
+// Checks that each value of the tile, including zeros, was added to its element once, by the expected path.
 static void check_written(const Tile &t, int rows, Way way) {
   const Given &x = *t.given;
   const int numbers = !has_lines(x) || way == NOTHING ? 0 : rows * 16;
@@ -239,8 +239,9 @@ static Way check_tile(const Tile &t) {
 
 // ---- a gradient ----
 
-// At the end each element has the sum of its scores; one to which only one score adds, and which may be
-// stored, is stored unless its tile ends past the queries (`write` checks that nothing else goes there).
+// Finally each element must be the sum of its scores' contributions. An element with a single contribution
+// that may be stored is stored, unless its tile ends past the queries (`write` checks that no other write
+// follows).
 static void check_sums(const Given &x) {
   std::map<i64, float> sums;
   for (int b = 0; b < x.p.shape.batch; ++b)
@@ -256,10 +257,10 @@ static void check_sums(const Given &x) {
     if (place.value != (sums.count(element) != 0 ? sums[element] : 0)) host_fail("another sum");
 }
 
-// The paths that the tiles of a layout have taken, so that none is left out by chance.
+// The paths that tiles of a layout have taken, to check that every path was tested.
 static bool taken[REFUSED + 1];
 
-// Warps whose keys are all past the end exist, too, where tiles have keys of several warps.
+// If tiles have keys of several warps, some warps have only keys past the end.
 template <Layout L, int TileM>
 static void check_gradient(const Given &x) {
   memory.clear();
@@ -287,7 +288,7 @@ static void set_sizes(Given &x, int queries, int size) {
       return set(x.p.shape.heads, queries, size, 0);
   }
 }
-// Starts `begin` elements after a multiple of 16 bytes.
+// Places the gradient `begin` elements after a multiple of 16 bytes.
 static void place_gradient(Given &x, int begin) {
   u64 count = 1;
   for (int axis = 0; axis < axes_of(x.layout); ++axis) count *= u64(x.input().size[axis]);
@@ -296,7 +297,7 @@ static void place_gradient(Given &x, int begin) {
   x.input().grad = x.unwanted ? nullptr : reinterpret_cast<void *>(grad_begin);
 }
 
-// Whether no two scores add to one element (common/pairs.h). Other inputs do not matter.
+// Sets whether no two scores add to one element (common/pairs.h). Ignores other inputs.
 static void set_alone(Given &x) {
   const int shared_by = (x.layout == BATCHES ? 1 : x.p.shape.batch) * (x.layout == SHARED ? x.p.shape.heads : 1);
   const bool alone = x.shift == 0 && shared_by == 1 && x.lines() >= x.p.shape.kv_len;
@@ -332,7 +333,7 @@ static void check_random() {
 
 // ---- which path ----
 
-// Keys 16 to 31 of the first tile of queries fulfil all conditions for fours, or lack one.
+// Keys 16 to 31 of the first q tile fulfil all conditions for fours, or all but one.
 template <Layout L, int TileM>
 static void check_ways() {
   Given whole{};
@@ -348,7 +349,7 @@ static void check_ways() {
   };
   const bool exact_too = Config::deterministic;
   const Way last = exact_too ? STORES : FOURS, others = one_by_one ? ONE_BY_ONE : REFUSED;
-  way(whole, 32, 0, last);  // where others may add zeros
+  way(whole, 32, 0, last);  // other tiles may add zeros there
   way(whole, 44, 0, last);
   way(whole, 48, 0, STORES);
   for (int lack = 1; lack < 4; ++lack) {
@@ -358,7 +359,7 @@ static void check_ways() {
   way(whole, 28, 0, others);
   way(whole, 16, 0, others);
   Given x = whole;
-  x.p.shape.q_len -= 1;  // the input's too
+  x.p.shape.q_len -= 1;  // of the input too
   way(x, 32, 0, FOURS);
   x = whole;
   x.p.inputs.alone = ~x.p.inputs.alone;
@@ -376,10 +377,10 @@ static void check_ways() {
   x.unwanted = true;
   way(x, 32, 0, NOTHING);
   x = whole;
-  x.factor = INFINITY, x.p.shape.q_len -= 3;  // times zeros it would be NaN
+  x.factor = INFINITY, x.p.shape.q_len -= 3;  // its product with 0 is NaN
   way(x, 32, 0, REFUSED), way(x, 33, 0, REFUSED);
   x = whole;
-  x.p.shape.kv_len = 16;  // none of them
+  x.p.shape.kv_len = 16;  // none of the tile's keys exists
   way(x, 32, 0, last), way(x, 16, 0, exact_too ? NOTHING : FOURS);
   x = whole;
   unsigned long long exact;
@@ -387,7 +388,7 @@ static void check_ways() {
   way(x, 32, 0, exact_too ? others : last);
 }
 
-// For 16 keys, and 64, as in the kernel for head dims above 128.
+// Checks tiles of Keys keys: 16, or 64 as in the d256 kernel.
 template <int Keys>
 static void check_quads() {
   for (int begin = 0; begin < 4; ++begin)

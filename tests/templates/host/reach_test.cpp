@@ -1,23 +1,23 @@
-// reach_test.cpp: which tiles luattn_reach skips (around/tile_skipping.cuh), against all scores in double: in
-// forward together less than 2^-24 of each row's sum of weights, in backward no weight above 2^-24 / n. It
-// skips some tiles, but only for steep heads.
+// reach_test.cpp: compares the tiles that luattn_reach skips (around/tile_skipping.cuh) with all scores in
+// double. In forward the skipped P of a row must sum to less than 2^-24 of the row sum; in backward no
+// skipped P may exceed 2^-24 / n. Some tiles must be skipped, but only for heads with steep slopes.
 #include "host_cuda.hpp"
 
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
-static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // of ops/math.cuh, as far off as it may be
+static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // with the largest error of ops/math.cuh's
 
 #include "ops/interval.cuh"
 #include "around/tile_skipping.cuh"
 
 enum { HEADS = 6, HEADS_KV = 2, BATCH = 2, DIM = 24 };
 static const float slopes[HEADS] = {4, 1, 0.3f, 0.002f, 0, -1};
-static bool masked;  // causal, aligned at the end
+static bool masked;  // causal, bottom-right aligned
 
 struct Config {
   using Elem = float;
   static constexpr int head_dim = DIM, tile_m = 64, tile_n = 48;
 };
-enum { TILE_KV = 2 * Config::tile_n };  // of backward
+enum { TILE_KV = 2 * Config::tile_n };  // backward's kv tile
 
 struct Spec {
   using Real = float;
@@ -60,14 +60,14 @@ static unsigned random_below(unsigned n) {
   return unsigned((state >> 32) % n);
 }
 
-// Of one head's rows and keys.
+// Queries and keys of all heads.
 struct Problem {
   LuattnParams p{};
   std::vector<float> q, k, norm_q, norm_k, lse, least_lse;
   std::vector<unsigned> visits;
-  int skipped[HEADS] = {};  // tiles
+  int skipped[HEADS] = {};  // number of skipped tiles per head
 
-  double score(int b, int h, int i, int j) const {  // -inf: not kept
+  double score(int b, int h, int i, int j) const {  // -inf: masked
     const Site s{b, h, p.shape.q_len, p.shape.kv_len};
     if (j > Spec::last_key(s, i)) return -INFINITY;
     const float *x = &q[((size_t(b) * HEADS + size_t(h)) * size_t(p.shape.q_len) + size_t(i)) * DIM];
@@ -94,7 +94,7 @@ static void make(Problem &x, int q_len, int kv_len, float loud) {
   p.tensors.q = tensor(x.q, HEADS, q_len, DIM), p.tensors.k = tensor(x.k, HEADS_KV, kv_len, DIM);
   for (float &v : x.q) v = float(random_below(2001)) / 500 - 2;
   for (float &v : x.k) v = float(random_below(2001)) / 500 - 2;
-  for (int b = 0; b < BATCH * HEADS_KV; ++b)  // a key far away from most queries
+  for (int b = 0; b < BATCH * HEADS_KV; ++b)  // a distant key with a large norm
     for (int d = 0; d < DIM; ++d) x.k[(size_t(b) * size_t(kv_len) + 7) * DIM + size_t(d)] *= loud;
   const size_t q_groups = size_t(ceil_div(q_len, norm_rows)), kv_groups = size_t(ceil_div(kv_len, norm_rows));
   x.norm_q.resize(BATCH * HEADS * q_groups), x.least_lse.resize(BATCH * HEADS * q_groups);
@@ -166,7 +166,7 @@ int main() {
     x.lse.assign(size_t(BATCH * HEADS * n[0]), -INFINITY);
     check_forward(x);
     check_backward(x);
-    if (n[1] < 400 || masked) continue;  // tiles that the mask leaves empty count as well
+    if (n[1] < 400 || masked) continue;  // empty tiles of the mask count as skipped
     for (int h = 0; h < HEADS; ++h)
       if ((x.skipped[h] > 0) != (fabsf(slopes[h]) > 0.1f))
         host_fail("a steep head visits all tiles, or a flat one does not");

@@ -1,4 +1,4 @@
-# run.cmake: compiles SOURCE for one case and runs it. Integers wrap, as a GPU's do.
+# run.cmake: compiles SOURCE for one case and runs the program. Integers wrap, as on a GPU.
 string(REPLACE "," ";-DEXAMPLE_" defines "-DEXAMPLE_${DEFINES}")
 set(templates ${HERE}/../../../templates)
 execute_process(COMMAND ${CXX} -std=c++20 -O1 -fwrapv -o ${PROGRAM} -I${HERE} -I${templates}

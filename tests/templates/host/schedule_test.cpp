@@ -1,8 +1,8 @@
-// schedule_test.cpp: the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
-// (work/tile_scheduler.cuh). It contains every tile once, groups of heads one after another and in them the
-// last queries first. And persistent blocks that draw their tiles, launch after launch from one counter that
-// nobody zeroes in between, with the draws of a launch in any order: every tile is taken once, and the
-// counter is left at 0. Divisions by LuattnDivisor match the processor's.
+// schedule_test.cpp: tests the order of q tiles, as a launch chooses it (runtime/order.h) and kernels read it
+// (work/tile_scheduler.cuh). The order contains every tile once, one group of heads after another, and within
+// a group the last queries first. Persistent blocks draw tiles over several launches from one counter that is
+// never zeroed, with the draws of a launch in any order: every tile must be taken once, and the counter must
+// end at 0. Divisions by LuattnDivisor must match the processor's.
 #include "host_cuda.hpp"
 
 static unsigned atomicInc(unsigned *p, unsigned last) {
@@ -55,7 +55,8 @@ struct Launch {
       if (times != 1) host_fail("a tile was not taken once");
   }
 
-  // All tiles, in their order: heads of one group, whole kv heads of it, its last queries first.
+  // Checks the order of all tiles: group by group of whole kv heads, and within a group the last queries
+  // first.
   void check_order(int64_t groups) {
     order_fill(&p, q_tiles, groups);
     taken.assign(tiles, 0);
@@ -72,7 +73,7 @@ struct Launch {
     check_taken();
   }
 
-  // Batches one after another, and without a mask nothing between those of a q tile.
+  // Checks that without a mask the tiles of all batch entries for one head and q tile are consecutive.
   void check_batches() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
     for (unsigned i = 0; i < tiles; ++i) {
@@ -82,7 +83,7 @@ struct Launch {
     }
   }
 
-  // A step is a block's next tile and draw, or the handling of a returned draw.
+  // Each step takes a block's next tile and draws another, or delivers the result of a draw.
   template <bool Masked, bool Together = false>
   void run() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, Masked, kv_bytes));
@@ -116,7 +117,7 @@ struct Launch {
   }
 };
 
-// Every divisor of 16 bits, and some beyond, at the edges of each quotient.
+// Checks every 16-bit divisor, and some larger ones, at the edges of each quotient.
 static void check_divisor(unsigned d) {
   constexpr unsigned most = (1u << 31) - 1;
   const LuattnDivisor by = order_divisor(d);
@@ -137,9 +138,9 @@ static void check_divisors() {
   check_divisor((1u << 31) - 1);
 }
 
-// Groups of heads: one for 640 tiles of a grid. Of persistent blocks, one for each kv head without a mask;
-// with one, for as many kv heads as have 640 tiles, but not more than 32 MiB of K and V, unless that is less
-// than 4.
+// Groups of heads. A grid has one group per 640 tiles. Persistent blocks without a mask have a group per kv
+// head; with a mask a group has as many kv heads as have 640 tiles, but at most 32 MiB of K and V, unless
+// that is less than 4 kv heads.
 static void check_groups() {
   LuattnParams p{};
   p.shape.batch = 4, p.shape.heads_kv = 16, p.shape.group = 1, p.shape.kv_len = 4096;
@@ -153,15 +154,15 @@ static void check_groups() {
   expect(order_groups(1279), 1);
   expect(order_groups(1280), 2);
   expect(resident(32, false), 64);
-  expect(resident(32, true), 64 / 16);  // 32 MiB have 16 kv heads; 20 have 640 tiles
+  expect(resident(32, true), 64 / 16);  // 32 MiB hold 16 kv heads; 20 have 640 tiles
   expect(resident(64, true), 64 / 10);  // 10 have 640 tiles
   expect(resident(1000, true), 64);     // one has
   p.shape.kv_len = 1 << 20;
-  expect(resident(32, true), 64 / 4);  // not one is in 32 MiB
+  expect(resident(32, true), 64 / 4);  // 32 MiB hold less than one kv head
   p.shape.group = 8;
   expect(resident(32, true), 64 / 3);  // 3 have 640 tiles
   p.shape.kv_len = 0;
-  expect(resident(1, true), 1);  // 80 have
+  expect(resident(1, true), 1);  // 80 have 640 tiles
 }
 
 int main() {

@@ -1,7 +1,8 @@
-// sums_test.cpp: which element of a tile is whose, for what sums dS (grads/parameter_grads.cuh, sm80/parameter_grads_sm80.cuh, simt/parameter_grads_simt.cuh)
-// and for what is computed once a distance (score/distance_terms.cuh, DistanceTable): every lane of every warp, for each
-// shape of tiles that a plan may choose, beside plain loops over the tile. Instructions of a whole warp are
-// emulated. Numbers are small integers, which no order of additions rounds.
+// sums_test.cpp: compares, with plain loops over the tile, which element of a tile each lane of each warp
+// handles in sums of dS (grads/parameter_grads.cuh, sm80/parameter_grads_sm80.cuh,
+// simt/parameter_grads_simt.cuh) and in per-distance computations (score/distance_terms.cuh, DistanceTable),
+// for each tile shape that a plan may choose. Instructions of a whole warp are emulated. Values are small
+// integers, whose sums need no rounding.
 #include "host_cuda.hpp"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ static u32 pack(float lo, float hi) {
   return bits_of(lo) | u32(bits_of(hi)) << 16;
 }
 
-// The operands of each lane of a block for the current instruction, readable until the warp goes on.
+// The operands of each lane of a block for the current instruction, readable until the warp continues.
 static u32 handed[8 * 32][6];
 static u32 (*hand(std::initializer_list<u32> mine))[6] {
   __syncwarp();
@@ -41,8 +42,8 @@ static u32 (*hand(std::initializer_list<u32> mine))[6] {
   return handed + threadIdx.x / 32 * 32;
 }
 
-// Lane 8 * j + i says where row i of part j is. Straight, a lane gets the pair at (lane / 4, lane % 4 * 2) of
-// each part; turned, at the same place of its transpose.
+// Emulates ldmatrix. Lane 8 * j + i has the address of row i of matrix j. A lane gets the pair at (lane / 4,
+// lane % 4 * 2) of each matrix, or of its transpose if `turned`.
 static void load_parts(u32 (&r)[4], u32 address, bool turned) {
   const int lane = int(threadIdx.x) % 32;
   const u32(*const of)[6] = hand({address});
@@ -93,7 +94,7 @@ struct Spec {
     return float(int(q) - int(kv));
   }
   static void add_distance(const LuattnParams &, const Site &, const Head &, int q, int kv, float g, Acc &) {
-    __syncwarp();  // all lanes come
+    __syncwarp();  // all lanes arrive
     if (q - kv <= -most || q - kv >= most) host_fail("a distance that no tile has");
     at_distance[most + q - kv] += g;
   }
@@ -122,14 +123,14 @@ static void expect(double got, double want, const char *what) {
 
 // ---- checks ----
 
-// dS^T of one tile, zeros past the lengths.
+// dS^T of one tile, with zeros past the lengths.
 struct Problem {
   LuattnParams p;
   int q0, kv0;
   float ds[256][256];  // of key n and query m
 };
 
-// Which the simt family adds up untransposed, beside terms of all distances.
+// Sums in the simt family, which uses dS untransposed. Also checks terms of all distances.
 template <class Config>
 static void sum_tile_simt(const Problem &x) {
   using Sums = SumsSimt<Spec, Config>;
@@ -178,7 +179,7 @@ static void sum_tile(const Problem &x) {
   sums.leave_head(at);
 }
 
-// With only dS in shared memory, or with everything that a kernel has there.
+// With only dS in shared memory, or with a kernel's complete layout.
 template <int M, int N, int Threads>
 static void sum(const Problem &x, bf16_t) {
   launch(sum_tile<Tiles<M, N, Threads, bf16_t>>, dim3(1), Threads, M * N * 2, x);
@@ -215,7 +216,7 @@ static void check_tile() {
   }
 }
 
-// Positions of a warp's first row and of the tile's first column.
+// Position of a warp's first row and of the tile's first column.
 struct Place {
   int row, column;
 };
@@ -240,7 +241,7 @@ static void check_distances() {
   }
 }
 
-// Sums over 64 queries, in lanes 4g.
+// Checks sums over 64 queries, which lanes 4g hold.
 static void check_queries(const Problem &x) {
   const int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
   u32 ds[4][4];

@@ -1,12 +1,12 @@
-// turns_test.cpp: the dQ order (work/dq_order.cuh), for masks with any set of empty tiles: the tiles that
-// QTiles visits for a q tile form one chain, the last first; and blocks draw each tile once, larger ones of a
-// head first. Also how blocks that share a kv tile divide its q tiles (QShare).
+// turns_test.cpp: tests the dQ order (work/dq_order.cuh), for masks with any set of empty tiles. The tiles
+// that QTiles visits for a q tile must form one chain, the last first, and blocks must draw each tile once,
+// larger tiles of a head first. Also tests how blocks that share a kv tile divide its q tiles (QShare).
 #include "host_cuda.hpp"
 #include "work/dq_order.cuh"
 
 constexpr int tile_m = 64, tile_n = 128, most = 80;
 
-// Tile (i, j) of head h is there if bit h of present[i][j] is; q tiles outside of a kv tile's range are not.
+// Tile (i, j) of head h exists if bit h of present[i][j] is set; q tiles outside of a kv tile's range do not.
 static unsigned char present[2 * most][most];
 static Range range[most];
 struct Spec {
@@ -19,7 +19,7 @@ struct Spec {
 };
 struct Full : EveryKv, NoScoreBounds {};
 
-// Some tiles are negligible, as in p.scratch.visits.
+// A spec with negligible tiles, given by p.scratch.visits.
 struct Falling : Full {
   static constexpr bool has_score_bounds = true;
 };
@@ -77,8 +77,8 @@ static void check_draws() {
   }
 }
 
-// Each tile of each head of a group has one share; shares differ by at most a tile of each head that they
-// have.
+// Checks that each tile of each head of a group is in one share, and that shares differ by at most one tile
+// per head of the share.
 static void check_shares() {
   LuattnParams p{};
   p.shape.group = int(1 + random_below(12)), p.schedule.num_splits = int(1 + random_below(LUATTN_MAX_SPLITS));
