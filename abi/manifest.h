@@ -1,4 +1,4 @@
-/* manifest.h: describes an image's kernels: what a launch, a pack's index and a report of a compilation need to know.
+/* manifest.h: describes an image's kernels: everything that launches, pack indices and compilation reports need.
  * Host only.
  *
  * Private: no installed header has it, so it may change from one luattn to the next. luattn_kernel_description

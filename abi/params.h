@@ -1,7 +1,7 @@
 /* params.h: the one struct that host and device share. Plain C11 and CUDA C++.
  *
  * Every kernel of luattn takes one LuattnParams by value (`const __grid_constant__`). The runtime fills it
- * from the caller's tensors; the device reads it from the constant bank. A field is null or zero where a
+ * from the caller's tensors; the device reads it from the constant bank. A field is null or zero if the
  * kernel does not use it. Strides are in elements, never in bytes. "Real" is float, or double in f64 kernels.
  * Every image records LUATTN_PARAMS_VERSION: a runtime refuses an image that was built for another layout.
  */
@@ -31,7 +31,7 @@ typedef struct LuattnInput {
   long long stride[LUATTN_MAX_AXES];
   int size[LUATTN_MAX_AXES];
   unsigned long long *exact; /* deterministic backward: exact sums that become grad
-                              * (ops/reproducible_sum.cuh), zeroed by the runtime; null where the order of the
+                              * (ops/reproducible_sum.cuh), zeroed by the runtime; null if the order of the
                               * sums is fixed or does not matter (common/pairs.h) */
   long long count;           /* elements of grad */
 } LuattnInput;
@@ -75,12 +75,12 @@ typedef struct LuattnTensors {
   LuattnTensor src_q, src_k, src_v;
 
   LuattnTensor o;    /* output of forward, input of backward */
-  LuattnTensor lse;  /* Real, [batch, heads, q_len]; null where the online function has none or nobody asked for it */
+  LuattnTensor lse;  /* Real, [batch, heads, q_len]; null if there is none, or if it is not requested */
   void *saved;       /* Real [num_saved][batch][heads][q_len], contiguous: what forward keeps for backward beyond lse */
 
   LuattnTensor dout;
   LuattnTensor dlse; /* Real, [batch, heads, q_len], or null */
-  LuattnTensor dq, dk, dv; /* the caller's; null where not asked for */
+  LuattnTensor dq, dk, dv; /* the caller's; null if not requested */
 } LuattnTensors;
 
 /* Workspace; abi/workspace.h computes the sizes. */
@@ -93,7 +93,7 @@ typedef struct LuattnScratch {
                    * in the sm90 family the row count, of sink/dq_acc.cuh */
   void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
                    * out as dq_acc */
-  void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; likewise */
+  void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; same layout */
   unsigned *turns; /* dQ order. In a deterministic backward that adds into dq_acc: the semaphores of
                     * work/dq_order.cuh, zeroed by the runtime, in the sm90 family by prepare. In the other
                     * backward kernels of the sm90 family: a work counter (sm90/bwd/bwd_pipeline.cuh) and,

@@ -103,7 +103,7 @@ class Luattn:
         batch, zeros = c.c_void_p(), None
         whole = BatchOptions(struct_size=c.sizeof(BatchOptions))
         if self.offsets == "numbers":
-            whole.heads = heads  # a batch without any number of a whole takes plain kernels
+            whole.heads = heads  # without any offset or total, a batch selects plain kernels
         if self.offsets == "arrays":
             zeros = Kept(torch.zeros(entries, dtype=torch.int32, device="cuda"))
             whole.q_offsets = whole.kv_offsets = c.addressof(zeros.dl)

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#define XXH_INLINE_ALL /* header only, so that no library is linked */
 #include <xxhash.h>
 #include <zstd.h>
 

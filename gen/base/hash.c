@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#define XXH_INLINE_ALL /* header only, so that no library is linked */
 #include <xxhash.h>
 
 int hasher_open(hasher *h) {

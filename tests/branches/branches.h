@@ -34,7 +34,7 @@ typedef struct branches_node {
 } branches_node;
 
 typedef struct branches_statement {
-  int value;    /* r = value; or, where it is -1, an if: */
+  int value;    /* the node assigned to r; -1: an if, with the members below */
   int left;     /* a node, or -1: the position */
   char compare; /* > or < */
   double limit;

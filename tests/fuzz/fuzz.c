@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#define XXH_INLINE_ALL /* header only, so that no library is linked */
 #include <xxhash.h>
 
 #include "luattn/status.h"

@@ -89,7 +89,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
     const placed *x = &w->call.slot[exact[i]];
     memcpy(w->memory.before + x->first, w->memory.after + x->first, x->bytes); /* saved for the comparison */
   }
-  const int result = c->stream_create(&w->stream, 1 /* it does not wait for the default stream */);
+  const int result = c->stream_create(&w->stream, 1 /* CU_STREAM_NON_BLOCKING */);
   return result == 0 ? LUATTN_OK : luattn_fail(err, LUATTN_CUDA, "cuStreamCreate: CUresult %d", result);
 }
 

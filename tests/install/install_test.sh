@@ -32,7 +32,7 @@ build_tiny static
 ldd "$work/tiny/build/tiny" | has "$prefix.*libluattn.so.0" || fail "docs/install.md's project does not use the installed library"
 ! ldd "$work/static/build/tiny" | has libluattn || fail "the static build uses a shared library"
 
-# pkg-config, and the runtime alone, on a fake libcuda
+# pkg-config with the full library, and with only the runtime, on a fake libcuda
 export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
 cc -std=c11 -D_POSIX_C_SOURCE=200809L "$root/examples/use_pack.c" $(pkg-config --cflags --libs luattn_runtime) -o "$work/use_pack"
 LUATTN_LIBCUDA=$fake_cuda "$work/use_pack" "$pack" causal | has 'O.* = 0.000000' || fail "use_pack does not run"

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#define XXH_INLINE_ALL /* no library to link: the header carries the whole function */
+#define XXH_INLINE_ALL /* header only, so that no library is linked */
 #include <xxhash.h>
 
 #include "runtime/pack.h"

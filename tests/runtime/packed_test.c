@@ -300,7 +300,7 @@ static void host_arrays_are_copied(void **state) {
   if (args_fill(&call, &all) != LUATTN_OK) fail_msg("%s", err.message);
   assert_ptr_equal(all.packed.cu_seqlens_q, aligned);
   assert_ptr_equal(all.packed.cu_seqlens_k, aligned + 256);
-  assert_int_equal(all.dense.shape.q_len, 90); /* the longest, which nobody gave */
+  assert_int_equal(all.dense.shape.q_len, 90); /* the longest sequence; the call gives no max_seqlen */
   assert_int_equal(all.dense.shape.kv_len, 100);
   c.p.o.t.data = aligned; /* an output on the copy */
   assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);

@@ -100,7 +100,7 @@ static void test_spills(void **state) {
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.cache_hit);
   assert_non_null(
-      strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* unchanged */
+      strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* forced tiles stay */
   folder_remove(&dir);
   fake_mode(NULL);
   luattn_spec_free(spec);
