@@ -103,7 +103,9 @@ struct RowGradient {
   const int b, heads, len;
 
   // Loads the row's vectors, of the first part.
-  __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v) const { load(g, head, i, v, 0); }
+  __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v) const {
+    load(g, head, i, v, 0);
+  }
   // Completes them: adds the other parts; zeroes them if no block has stored any; multiplies by the scale.
   __device__ __forceinline__ void complete(RowVectors<Row, Real> &g, int head, int i, int v) const {
     if constexpr (shared) {
@@ -170,7 +172,9 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
   const RowGradient<Spec, Config, Which, Width, Order> gradient{p, from, b, heads, len};
-  for_each_vector<both ? Width / n / 2 : Width / n>(share, [&](int i, int v) {
+  constexpr int vectors = both ? Width / n / 2 : Width / n;
+  for_each_vector<vectors>(share, [&](int i, int at) {
+    const int v = int(u32(at) % vectors);  // `at`, for NVVM to see which half it lies in
     RowVectors<Row, Elem> x[together];
     RowVectors<Row, Real> g[together];
     // All loads come before the first number that decides what they are good for, and without branches: they
@@ -194,8 +198,8 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
 #pragma unroll
         for (int j = 0; j < n; ++j) {
           const auto row = row_values<Row, Real>(x[h], w, j, [&](int t) { return g[h].at(t, j); });
-          y[half][j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i,
-                                                                       w * n + j, acc));
+          y[half][j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j],
+                                                                       row, i, w * n + j, acc));
         }
       }
       Elem *to = row_of<Elem>(dst, b, site.h, i) + v * n;

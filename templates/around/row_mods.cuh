@@ -35,7 +35,7 @@ template <int Heads> LUATTN_FN RowShare row_share(int heads, int len) {
 template <int Vectors, class Body> LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < share.count * Vectors; i += aux_threads)
-    body(share.first + int(u32(i) / Vectors), int(u32(i) % Vectors));  // so that v is seen to be at least 0
+    body(share.first + i / Vectors, i % Vectors);
 }
 
 // A vector of a row, and the vectors that its channels read.
