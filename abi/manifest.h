@@ -80,6 +80,8 @@ typedef struct image_manifest {
   uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
   uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
   uint32_t offsets_layout[1];         /* 0: numbers alone; 1: arrays of numbers too */
+  uint32_t large_scores;              /* section "LARG", which other images lack: the last two saved rows are the */
+  uint32_t large_scores_layout[1];    /* maximum and log l where backward reads an lse: 0, the only layout */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

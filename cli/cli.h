@@ -30,7 +30,7 @@ typedef struct cli_options {
   double scale;
   bool has_scale; /* --scale was given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic;
+  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, large_scores;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 

@@ -122,6 +122,8 @@ static const option options[] = {
      "backward that gives the same bits in every run"},
     {"--offsets", TEXT, AT(offsets), CLI_EMIT, "numbers|arrays",
      "kernels for q, k and v that are parts of a whole (luattn/batch.h), and what may say which"},
+    {"--large-scores", SWITCH, AT(large_scores), CLI_EMIT, NULL,
+     "kernels whose P is accurate for scores up to 1e9, with the maximum and log l of a row saved"},
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},

@@ -33,6 +33,7 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .deterministic = how->deterministic,
                                 .packed = key->packed,
                                 .offsets = key->offsets,
+                                .large_scores = key->large_scores,
                                 .input_types = key->input_types};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));

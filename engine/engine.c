@@ -270,7 +270,11 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
           err, LUATTN_INVALID,
           "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
           i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
-  *key = (kernel_key){.spec = spec, .pass = pass, .packed = packed, .offsets = batch_offsets(args->batch)};
+  *key = (kernel_key){.spec = spec,
+                      .pass = pass,
+                      .packed = packed,
+                      .offsets = batch_offsets(args->batch),
+                      .large_scores = args->large_scores != 0};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
@@ -300,7 +304,8 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
-         a->offsets == b->offsets && a->input_types == b->input_types;
+         a->offsets == b->offsets && a->large_scores == b->large_scores &&
+         a->input_types == b->input_types;
 }
 
 /* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
@@ -385,14 +390,17 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->offsets && key->input_types == 0;
+  const bool in_packs = !key->packed && !key->offsets && !key->large_scores && key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->packed || key->offsets ? "batch" : "inputs",
+                       key->packed || key->offsets ? "batch"
+                       : key->large_scores         ? "large_scores"
+                                                   : "inputs",
                        key->packed    ? "packed sequences"
                        : key->offsets ? "parts of a whole"
+                       : key->large_scores ? "large scores"
                                       : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
@@ -418,6 +426,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .deterministic = e->deterministic,
                                 .packed = key->packed,
                                 .offsets = key->offsets,
+                                .large_scores = key->large_scores,
                                 .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;

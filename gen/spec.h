@@ -98,6 +98,8 @@ typedef struct derived_spec {
   /* Forward saves final `save[i]` (beyond lse): expressions of VAR_STATE. */
   int num_saved;
   ir_ref saved[DERIVED_MAX_ROWS];
+  bool reads_lse;        /* a row below reads lse */
+  bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
   /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA, VAR_DLSE and
    * row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
   int num_rows;

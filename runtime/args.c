@@ -408,6 +408,17 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   return LUATTN_OK;
 }
 
+/* The numbers in `saved` differ. */
+static luattn_status check_large_scores(const args_call *c) {
+  const int given = c->args->large_scores;
+  if (given == (int)c->info->large_scores) return LUATTN_OK;
+  if (given != 0 && given != 1) return args_fail(c, "large_scores: is %d, expected 0 or 1", given);
+  return args_fail(c,
+                   "large_scores: is %d, and the kernel is compiled for %u; give that, or compile it with "
+                   "luattn_target.large_scores = %d",
+                   given, (unsigned)c->info->large_scores, given);
+}
+
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
   if (c->info->num_saved == 0) return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
@@ -439,6 +450,7 @@ luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
   if (!c->info->packed) TRY(check_lengths(c, params));
   TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
+  TRY(check_large_scores(c));
   const bool packed = c->info->packed;
   const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,
                          [DIM_HEADS] = params->shape.heads,

@@ -123,6 +123,7 @@ static bool number_saved(placer *p, ir_ref *from, ir_ref *to, int *count) {
       from[*count] = var;
       if (o->lse >= 0 && value == o->final[o->lse]) {
         to[(*count)++] = ir_variable(g, VAR_FINAL, 0);
+        out->reads_lse = true;
         continue;
       }
       while (slot < out->num_saved && out->saved[slot] != value) slot++;

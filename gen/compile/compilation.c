@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/struct_size.h"
+#include "gen/analysis/large_scores.h"
 #include "gen/analysis/mod_rows.h"
 
 /* Notes that the spec has no backward, so that programs that compile only forward learn it at once. */
@@ -75,6 +76,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
+  if (c->target.large_scores) TRY(large_scores_apply(c->a, &c->spec, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
 }

@@ -118,6 +118,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->packed = p->packed;
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
+  out->large_scores = p->large_scores;
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;

@@ -9,6 +9,7 @@
 #include "common/fail.h"
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
+#include "gen/analysis/large_scores.h"
 #include "gen/base/hash.h"
 #include "gen/lua/front.h"
 #include "gen/lua/prelude.h"
@@ -153,6 +154,7 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->num_inputs = (size_t)t->num_inputs;
   info->num_scalars = (size_t)t->num_scalars;
   info->num_saved = (size_t)spec->derived.num_saved;
+  info->num_saved_large_scores = info->num_saved + (size_t)large_scores_count(spec);
   info->inputs = t->input;
   info->axis_names = t->axis_name;
   info->scalar_names = t->scalar_name;

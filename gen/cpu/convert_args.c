@@ -6,6 +6,7 @@
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/overlap.h"
+#include "gen/analysis/large_scores.h"
 #include "gen/analysis/mod_rows.h"
 #include "gen/cpu/cpu.h"
 
@@ -234,6 +235,7 @@ static luattn_status open_mask(cpu_problem *p, bool is_mask_alone, luattn_error 
   if (is_mask_alone) own->traced.query_mod = own->traced.key_mod = own->traced.value_mod = IR_NONE;
   p->spec = own;
   TRY(mod_rows_resolve(p->a, own, p->dim, p->dim_v > 0 ? p->dim_v : p->dim, err));
+  if (p->large_scores) TRY(large_scores_apply(p->a, own, err));
   return mask_analyse(p->a, &own->traced, &p->mask, err);
 }
 
@@ -263,6 +265,9 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);
   TRY(check_args(args, is_forward, p, err));
+  if (args->large_scores != 0 && args->large_scores != 1)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: large_scores: is %d, expected 0 or 1", args->large_scores);
+  p->large_scores = args->large_scores != 0;
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};

@@ -87,6 +87,7 @@ typedef struct cpu_problem {
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
+  bool large_scores;      /* luattn_args.large_scores */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
   double scalar[32];

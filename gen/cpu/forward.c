@@ -90,6 +90,12 @@ static void finish_noise(const forward *f, const row_noise *n, cpu_worker *w) {
   if (n->weight > 0 && isfinite(n->moved)) w->exponent = fmax(w->exponent, n->moved / n->weight);
 }
 
+/* A maximum that float32 cannot hold is rounded, and log l makes up for it. */
+static void round_maximum(double pair[2]) {
+  const double rounded = (double)(float)pair[0];
+  if (isfinite(rounded)) pair[1] += pair[0] - rounded, pair[0] = rounded;
+}
+
 static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
   const int dim_v = f->p.dim_v;
   double values[2 + DERIVED_MAX_ROWS] = {0}, *out[2 + DERIVED_MAX_ROWS];
@@ -103,6 +109,7 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
              !any          ? 0
              : f->is_noise ? o[d] * fabs(values[0])
                            : o[d] * values[0]);
+  if (f->p.spec->derived.has_large_scores && f->saved.bits == 32) round_maximum(&values[f->num_out - 2]);
   int next = 1;
   if (f->p.spec->traced.online.lse >= 0) {
     if (f->lse.data != NULL)
@@ -172,9 +179,9 @@ static int64_t blocks_at_once(const cpu_problem *p) {
 }
 
 static luattn_status forward_open(forward *f, const cpu_call *given, arena *a, luattn_error *err) {
-  const luattn_spec *spec = given->spec;
   const luattn_args *args = given->args;
   TRY(problem_open(given, true, a, &f->p, err));
+  const luattn_spec *spec = f->p.spec; /* for these arguments */
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;

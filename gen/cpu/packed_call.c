@@ -1,6 +1,7 @@
 #include "gen/cpu/packed_call.h"
 
 #include "common/batch.h"
+#include "gen/analysis/large_scores.h"
 #include "gen/cpu/cpu.h"
 
 /* ---- one sequence's tensors ---- */
@@ -91,7 +92,8 @@ luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *arg
     one.v = take_rows(args->v, k, kv_len, &parts[2]);
     one.o = take_rows(args->o, q, q_len, &parts[3]);
     one.lse = take_numbers(args->lse, q, q_len, &parts[4]);
-    one.saved = spec->derived.num_saved > 0 ? take_numbers(args->saved, q, q_len, &parts[5]) : NULL;
+    const bool saves = spec->derived.num_saved > 0 || (args->large_scores != 0 && large_scores_count(spec) > 0);
+    one.saved = saves ? take_numbers(args->saved, q, q_len, &parts[5]) : NULL;
     if (q_len > 0) TRY(cpu_forward_entry(spec, &one, i, entries, err));
   }
   return LUATTN_OK;

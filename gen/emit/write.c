@@ -247,7 +247,10 @@ static void declare(writer *w, ir_ref r) {
 
 /* "op_sin_called(%0)" for "op_sin(%0)". */
 static const char *spelling_of(writer *w, ir_ref r) {
-  const char *spelling = ir_op_cuda((ir_op)ir_get(w->f->g, r)->op);
+  const ir_node *n = ir_get(w->f->g, r);
+  const char *spelling = ir_op_cuda((ir_op)n->op);
+  /* Forward and backward have to round a score alike, so no compiler chooses what to merge. */
+  if (w->f->plan->large_scores && n->op == IR_MUL && n->type == IR_REAL) return "op_product(%0, %1)";
   if (!w->calls_ops || !lowered_is_long(w->f, r)) return spelling;
   const size_t name = strcspn(spelling, "(");
   return writer_format(w, "%.*s_called%s", (int)name, spelling, spelling + name);

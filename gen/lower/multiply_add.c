@@ -77,6 +77,8 @@ static ir_ref lin_write(fold *w, const lin *l) {
       sum = add(g, l->atom[i], sum);
     else if (sum != IR_NONE && ir_is_const(g, l->coef[i], &c) && c == -1)
       sum = ir_op2(g, IR_SUB, sum, l->atom[i]);
+    else if (sum != IR_NONE && w->f->plan->large_scores) /* products merge with nothing by themselves there */
+      sum = ir_op3(g, IR_FMA, l->coef[i], l->atom[i], sum);
     else
       sum = add(g, ir_op2(g, IR_MUL, l->coef[i], l->atom[i]), sum);
   }
@@ -283,7 +285,7 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_ALTERNATING, a, LOG2E));
     case IR_TANH: { /* 2 / (1 + e^-2x) - 1; with fast math, its absolute error near 0 is small enough */
       if (!w->f->plan->fast_math) break;
-      if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD)
+      if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD && !w->f->plan->large_scores)
         return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
       lin l = lin_of_atom(sigmoid_of(w, IR_SIGMOID2, a, 2 * LOG2E));
       l.coef[0] = ir_real(g, 2);

@@ -15,7 +15,7 @@ static bool has_maximum(const lowered *f) {
 /* Before a maximum, and with no score_mod, or one that only adds to the score, score() gives score / scale:
  * the dot product itself, or one addition. The online function then takes scale * VAR_SCORE, whose factor
  * merges with those that it already has. The scale is positive, so a maximum of scaled scores is the scaled
- * maximum. */
+ * maximum. Not for large scores: the maximum that is saved is that of scores as they are rounded. */
 void online_step_choose_unit(lowered *f) {
   ir *g = f->g;
   const ir_ref score = ir_variable(g, VAR_SCORE, 0), dot = ir_variable(g, VAR_DOT, 0),
@@ -23,7 +23,7 @@ void online_step_choose_unit(lowered *f) {
   const ir_ref scaled = ir_op2(g, IR_MUL, scale, dot);
   const ir_ref mod = row_shift_source(f);
   ir_ref rest = IR_NONE;
-  f->dot_unit = has_maximum(f) && multiply_add_rest(f, mod, score, &rest);
+  f->dot_unit = has_maximum(f) && !f->plan->large_scores && multiply_add_rest(f, mod, score, &rest);
   if (!f->dot_unit)
     f->score = ir_substitute(g, mod, &score, &scaled, 1);
   else

@@ -368,8 +368,10 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
     return false;
   const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)*max), none = ir_real(g, 0),
                old = ir_variable(g, VAR_STATE, (uint32_t)(1 - *max)), to_none = ir_variable(g, VAR_RED, 1);
-  for (int i = 0; i < f->spec->derived.num_saved; i++)
-    if (reads(f, f->spec->derived.saved[i], state)) return false;
+  /* Any number serves as the maximum that is saved with log l, too. */
+  const derived_spec *derived = &f->spec->derived;
+  for (int i = 0; i < derived->num_saved - (derived->has_large_scores ? 2 : 0); i++)
+    if (reads(f, derived->saved[i], state)) return false;
   online_split kept;
   without_rescale(f, *max, &kept);
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];

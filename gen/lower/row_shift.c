@@ -8,8 +8,10 @@
  */
 #include "gen/lower/lowering.h"
 
-/* Only the sm90 forward supports shifts. */
-static bool kernel_has_shift(const plan *p) { return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD; }
+/* Only the sm90 forward supports shifts. Large scores have none: backward has to round them as forward does. */
+static bool kernel_has_shift(const plan *p) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && !p->large_scores;
+}
 
 /* Under a causal mask a distance needs no abs, and is linear. */
 ir_ref row_shift_source(const lowered *f) {

@@ -250,11 +250,17 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
+static luattn_status check_large_scores(const luattn_target *t, luattn_error *err) {
+  if (t->large_scores == 0 || t->large_scores == 1) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "target: large_scores: is %d, expected 0 or 1", t->large_scores);
+}
+
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
   TRY(check_packed(&spec->traced, t, err));
   TRY(check_offsets(t, err));
+  TRY(check_large_scores(t, err));
   p->pass = t->pass;
   p->dtype = t->dtype;
   p->arch = t->arch;
@@ -265,6 +271,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->shared_limit = tiles_shared_limit(t->arch);
   p->packed = t->packed != 0;
   p->offsets = t->offsets;
+  p->large_scores = t->large_scores != 0;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

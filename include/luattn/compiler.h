@@ -39,6 +39,7 @@ typedef struct luattn_spec_info {
   int has_backward; /* 0: the spec runs forward only, and calls that need its backward are LUATTN_UNSUPPORTED */
   const char *why_no_backward; /* the error message of such calls: names the term that has no backward, and how to rewrite it; NULL if
                                 * there is a backward */
+  size_t num_saved_large_scores; /* num_saved of kernels and calls with large_scores */
 } luattn_spec_info;
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
@@ -108,6 +109,13 @@ typedef struct luattn_target {
   uint64_t input_types;     /* types of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i in bits 4 *
                              * i to 4 * i + 3, and 0 for all other inputs. LUATTN_INVALID (names the input): an input of any type
                              * has no type here, or another input has one */
+  int large_scores;         /* 1: P of scores that are large, up to 1e9, keeps its accuracy: forward subtracts a row's maximum
+                             * exactly, and writes it and log l to luattn_args.saved, for backward (docs/numerics.md).
+                             * luattn_kernel_description.num_saved is 2 more where backward reads an lse; a spec without a
+                             * maximum gets the same kernel as without. Takes two instructions a score more. No pack holds such
+                             * an image. LUATTN_UNSUPPORTED: an online function whose lse is not log(l) + m or the like, with m a
+                             * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
+                             * neither 0 nor 1 */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

@@ -95,6 +95,7 @@ typedef struct luattn_kernel_description {
                          * are 0; arguments follow the rules of `family` */
   int packed;           /* 1: for packed sequences (luattn_args.batch has cu_seqlens) */
   int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
+  int large_scores;     /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

@@ -96,6 +96,9 @@ typedef struct luattn_args {
                                  * engine (LUATTN_CPU), and 1 in luattn_cpu_forward and similar calls. A call starts its threads and
                                  * joins them before it returns; it uses fewer for small problems, or if the system starts no more.
                                  * Any number gives the same bits. A GPU ignores it */
+  int large_scores;             /* luattn_target.large_scores, the same in forward and in backward: 1: the last two rows of `saved`
+                                 * are the row's maximum and log l, if backward reads an lse. 0 or 1; a kernel takes the value that
+                                 * it is compiled for */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -48,6 +48,12 @@ LUATTN_FN float op_div(float x, float y) {
 }
 LUATTN_FN double op_div(double x, double y) { return x / y; }
 
+// Differences and products that are never merged into a multiply-add.
+LUATTN_FN float op_difference(float x, float y) { return __fsub_rn(x, y); }
+LUATTN_FN double op_difference(double x, double y) { return __dsub_rn(x, y); }
+LUATTN_FN float op_product(float x, float y) { return __fmul_rn(x, y); }
+LUATTN_FN double op_product(double x, double y) { return __dmul_rn(x, y); }
+
 LUATTN_FN float op_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 LUATTN_FN double op_fma(double x, double y, double z) { return __fma_rn(x, y, z); }
 

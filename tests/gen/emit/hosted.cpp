@@ -31,6 +31,10 @@ static float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y;
 static float __fdividef(float x, float y) { return x / y; }
 static float __fdiv_rn(float x, float y) { return x / y; }
 static float __fsqrt_rn(float x) { return sqrtf(x); }
+static float __fsub_rn(float x, float y) { return x - y; }
+static double __dsub_rn(double x, double y) { return x - y; }
+static float __fmul_rn(float x, float y) { return x * y; }
+static double __dmul_rn(double x, double y) { return x * y; }
 static float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 static double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 static int __float2int_rz(float x) { return int(x); }
