@@ -46,7 +46,8 @@ static const case_row cases[] = {
     {"one", "return attention { }", LONG_ONE, 0.09, 0, -INFINITY, 0, false, false, false},
     {"two", "return attention { }", LONG_TWO, 0.09, 0, -INFINITY, 0, true, false, true},
     {"one of all", "return attention { online_func = softmax_one }", LONG_TWO, 0.09, 0, 0, 0, false, false, true},
-    {"large sink", "return attention { scalars = { c = 1e9 }, online_func = attention_sink(\"c\"), score_mod = function(s) return s + 1e9 end }", NO_KEYS, 0, 1e9,
+    {"large sink", "return attention { inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink(\"x\"),\n"
+     "  score_mod = function(s) return s + 1e9 end }", NO_KEYS, 0, 1e9,
      1e9, 0, false, false, true},
     {"own", "return attention { " OWN ", score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false,
      true},
@@ -64,7 +65,7 @@ static const int64_t shapes[NUM_TENSORS][4] = {
 
 typedef struct problem {
   array t[NUM_TENSORS], lse, dlse;
-  double want_scalar, scalar_size, *want[NUM_TENSORS], *size[NUM_TENSORS], *want_lse; /* size: the sum of the sizes of what is added up */
+  double want_sink[HEADS], sink_size[HEADS], *want[NUM_TENSORS], *size[NUM_TENSORS], *want_lse; /* size: the sum of the sizes of what is added up */
 } problem;
 
 static double key_of(data of, int kv) {
@@ -73,7 +74,7 @@ static double key_of(data of, int kv) {
 }
 
 static void draw(const case_row *c, problem *p, kind k) {
-  p->want_scalar = p->scalar_size = 0;
+  memset(p->want_sink, 0, sizeof p->want_sink), memset(p->sink_size, 0, sizeof p->sink_size);
   for (int i = 0; i < NUM_TENSORS; ++i) {
     make(&p->t[i], k, 4, shapes[i]);
     p->want[i] = calloc(p->t[i].count, sizeof(double)), p->size[i] = calloc(p->t[i].count, sizeof(double));
@@ -135,8 +136,8 @@ static void add_row(const case_row *c, problem *p, int h, int q) {
     }
     for (int d = 0; d < DIM; ++d) moved += s[j] * fabs(at(&p->t[V], 0, j, d) * at(&p->t[DOUT], h, q, d));
   }
-  p->want_scalar += exp(c->sink - top) / sum * (get(p->dlse.k, p->dlse.host, row) - delta);
-  p->scalar_size += exp(c->sink - top) / sum * (moved + 1);
+  p->want_sink[h] += exp(c->sink - top) / sum * (get(p->dlse.k, p->dlse.host, row) - delta);
+  p->sink_size[h] += exp(c->sink - top) / sum * (moved + 1);
   for (int j = 0; j < keys; ++j) {
     const double dp = dot_of(&p->t[DOUT], h, q, &p->t[V], j), ds = s[j] * (dp - delta + get(p->dlse.k, p->dlse.host, row));
     double own = 0;
@@ -184,11 +185,14 @@ static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   array saved;
-  make(&saved, p->lse.k, 4, (int64_t[]){(int64_t)info.num_saved_large_scores, 1, HEADS, Q_LEN});
+  const size_t num_saved = large ? info.num_saved_large_scores : info.num_saved;
+  make(&saved, p->lse.k, 4, (int64_t[]){(int64_t)num_saved, 1, HEADS, Q_LEN});
   fill(&saved, NAN);
-  array scalar;
-  make(&scalar, p->lse.k, 1, (int64_t[]){(int64_t)info.num_scalars});
-  fill(&scalar, NAN);
+  array sink, grad;
+  make(&sink, F32, 1, (int64_t[]){HEADS});
+  make(&grad, p->lse.k, 1, (int64_t[]){HEADS});
+  fill(&sink, c->sink), fill(&grad, NAN);
+  const luattn_input input = {.name = "x", .tensor = &sink.t, .grad = &grad.t};
   luattn_batch *batch = NULL;
   const luattn_batch_options options = {.struct_size = sizeof options, .q_offset = 1000, .q_len = 2000};
   if (c->offsets) need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
@@ -203,13 +207,14 @@ static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_
                       .v = t[V],
                       .o = t[O],
                       .lse = &p->lse.t,
-                      .saved = large ? &saved.t : NULL,
+                      .saved = num_saved > 0 ? &saved.t : NULL,
                       .dout = t[DOUT],
                       .dlse = &p->dlse.t,
                       .dq = t[DQ],
                       .dk = t[DK],
                       .dv = t[DV],
-                      .scalar_grads = c->sink == 1e9 ? &scalar.t : NULL,
+                      .inputs = &input,
+                      .num_inputs = info.num_inputs,
                       .scale = c->scale,
                       .batch = batch,
                       .large_scores = large};
@@ -226,10 +231,13 @@ static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_
   error[1] = fmax(fmax(error_of(p, DQ), error_of(p, DK)), error_of(p, DV));
   for (int i = DQ; i <= DV; ++i)
     if (isnan(error_of(p, i))) error[1] = NAN;
-  fetch(&scalar);
-  if (c->sink == 1e9) error[1] = fmax(error[1], fabs(get(scalar.k, scalar.host, 0) - p->want_scalar) / p->scalar_size);
+  fetch(&grad);
+  for (int h = 0; h < HEADS && info.num_inputs > 0; ++h) {
+    const double off = fabs(get(grad.k, grad.host, (size_t)h) - p->want_sink[h]) / p->sink_size[h];
+    if (!(off <= error[1])) error[1] = off;
+  }
   luattn_batch_close(batch);
-  drop(&scalar), drop(&saved);
+  drop(&sink), drop(&grad), drop(&saved);
 }
 
 static bool check(luattn_engine *engine, const case_row *c, kind k) {
