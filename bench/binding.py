@@ -74,11 +74,12 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library, family=None, deterministic=False, offsets=None):
+    def __init__(self, library, family=None, deterministic=False, offsets=None, large_scores=False):
         """family: of FAMILIES, for every kernel; None: the plan chooses. offsets: with kernels that take
-        tensors as parts of a whole (luattn/batch.h), at offset 0, from "numbers" or "arrays"."""
+        tensors as parts of a whole (luattn/batch.h), at offset 0, from "numbers" or "arrays". large_scores:
+        luattn_args.large_scores."""
         self.path, self.of_family, self.is_deterministic = library, family, deterministic
-        self.offsets = offsets
+        self.offsets, self.large_scores = offsets, large_scores
         self.lib = c.CDLL(library)
         self.err = Error()
         self.engine = c.c_void_p()
@@ -90,8 +91,8 @@ class Luattn:
 
     @functools.cache
     def deterministic(self):
-        """Opens the same library with an engine whose backward is deterministic."""
-        return Luattn(self.path, self.of_family, True, self.offsets)
+        """The same library with an engine whose backward gives the same bits in every run."""
+        return Luattn(self.path, self.of_family, True, self.offsets, self.large_scores)
 
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
@@ -120,6 +121,11 @@ class Luattn:
         info = SpecInfo()
         self.lib.luattn_spec_get_info(spec, c.byref(info))
         return bool(info.has_lse)
+
+    def num_saved(self, spec):
+        info = SpecInfo()
+        self.lib.luattn_spec_get_info(spec, c.byref(info))
+        return info.num_saved_large_scores if self.large_scores else info.num_saved
 
     def plan(self, spec, q, v, backward, gradients=False):
         """Returns the plan of the engine's kernel as text: family, tiles, and the reasons for them."""
@@ -156,6 +162,7 @@ class Luattn:
         args.skip = SKIP_NEVER if every_tile else 0
         batch = self.batch(*tensors["q"].shape[:2])
         args.batch = batch[0]
+        args.large_scores = int(self.large_scores)
         for name, k in kept.items():
             setattr(args, name, c.pointer(k.dl))
         size = c.c_size_t()

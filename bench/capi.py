@@ -51,6 +51,7 @@ class Args(c.Structure):
             ("skip", c.c_int),
             ("batch", c.c_void_p),
             ("num_threads", c.c_int),
+            ("large_scores", c.c_int),
         ]
     )
 
@@ -96,4 +97,5 @@ class SpecInfo(c.Structure):
         ("axis_names", c.c_void_p),
         ("has_backward", c.c_int),
         ("why_no_backward", c.c_char_p),
+        ("num_saved_large_scores", c.c_size_t),
     ]

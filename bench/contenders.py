@@ -175,6 +175,9 @@ def luattn(library, variation, t, gradients=False, every_tile=False, determinist
     out = dict(o=t.unset(p.heads, p.dim_v))
     if library.has_lse(spec):
         out["lse"] = torch.full((p.batch, p.heads, p.length), math.nan, device="cuda")
+    if library.large_scores and library.num_saved(spec) > 0:
+        rows = (library.num_saved(spec), p.batch, p.heads, p.length)
+        out["saved"] = torch.full(rows, math.nan, device="cuda")
     grads = dict(dq=t.unset(p.heads, p.dim), dk=t.unset(p.heads_kv, p.dim), dv=t.unset(p.heads_kv, p.dim_v))
     inputs = {
         name: (x, torch.empty_like(x) if gradients and x.is_floating_point() else None)

@@ -192,10 +192,11 @@ def openers_of(a):
 
     def open_luattn(path):
         library, at, how = path.partition("@")
-        if at and how not in ("offsets", "arrays"):
-            raise NotInstalled(f"'{path}': after @ comes offsets or arrays, or nothing")
+        if at and how not in ("offsets", "arrays", "large_scores"):
+            raise NotInstalled(f"'{path}': after @ comes offsets, arrays or large_scores, or nothing")
         offsets = {"offsets": "numbers", "arrays": "arrays"}.get(how)
-        return functools.partial(contenders.luattn, Luattn(library, a.family, offsets=offsets))
+        opened = Luattn(library, a.family, offsets=offsets, large_scores=how == "large_scores")
+        return functools.partial(contenders.luattn, opened)
 
     def open_fa3():
         if not a.fa3:
@@ -244,7 +245,7 @@ def arguments():
         default=[],
         metavar="NAME=PATH",
         help="another build of libluattn.so beside it; PATH@offsets: with kernels that take offsets, PATH@arrays: with "
-        "offsets from arrays on the device",
+        "offsets from arrays on the device, PATH@large_scores: with those for large scores",
     )
     parser.add_argument(
         "--fa3",
