@@ -111,8 +111,8 @@ typedef struct luattn_target {
                              * has no type here, or another input has one */
   int large_scores;         /* 1: P of scores that are large, up to 1e9, keeps its accuracy: forward subtracts a row's maximum
                              * exactly, and writes it and log l to luattn_args.saved, for backward (docs/numerics.md).
-                             * luattn_kernel_description.num_saved is 2 more where backward reads an lse; a spec without a
-                             * maximum gets the same kernel as without. Takes two instructions a score more. No pack holds such
+                             * luattn_kernel_description.num_saved is 2 more where backward reads an lse; other specs save
+                             * nothing more. Takes two instructions a score more. No pack holds such
                              * an image. LUATTN_UNSUPPORTED: an online function whose lse is not log(l) + m or the like, with m a
                              * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
                              * neither 0 nor 1 */

@@ -110,6 +110,9 @@ BEND(o_broadcast, p->o.strides[0] = 0)
 BEND(no_o, p->args.o = NULL)
 BEND(lse_not_there, p->info.has_lse = 0)
 BEND(no_saved, p->args.saved = NULL)
+BEND(large_scores, p->args.large_scores = 1)
+BEND(odd_large_scores, p->args.large_scores = 2)
+BEND(large_scores_not_given, p->info.large_scores = 1)
 BEND(saved_strided, p->saved.strides[2] = 2 * Q_LEN)
 BEND(nan_scale, p->args.scale = (double)NAN)
 BEND(negative_scale, p->args.scale = -1)
@@ -289,6 +292,10 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, no_o, "o: is missing; give a tensor [batch, heads, q_len, head_dim_v]"},
     {LUATTN_FORWARD, lse_not_there, "lse: the online function of this spec has no lse; leave it NULL"},
     {LUATTN_FORWARD, no_saved, "saved: is missing; this spec keeps 1 numbers a row for backward"},
+    {LUATTN_FORWARD, large_scores,
+     "large_scores: is 1, and the kernel is compiled for 0; give that, or compile it with luattn_target.large_scores = 1"},
+    {LUATTN_BACKWARD, odd_large_scores, "large_scores: is 2, expected 0 or 1"},
+    {LUATTN_BACKWARD, large_scores_not_given, "large_scores: is 0, and the kernel is compiled for 1; give that"},
     {LUATTN_FORWARD, saved_strided, "saved: axis 2 has stride 200, expected 100; it must be contiguous"},
     {LUATTN_FORWARD, nan_scale, "scale: is nan"},
     {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},

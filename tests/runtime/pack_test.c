@@ -98,8 +98,14 @@ static void packed_sequences_are_refused(void **state) {
       err.message,
       "luattn_pack_write: item 2: its image is for packed sequences, which packs do not hold yet; leave it "
       "out, and let an engine compile it");
-  s.item[2].image = dense;
   luattn_image_free(packed);
+  p.info.packed = 0, p.info.large_scores = 1;
+  luattn_image *const large = problem_image(&p);
+  s.item[2].image = large;
+  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "item 2: its image is for large scores (luattn_target.large_scores), which packs"));
+  s.item[2].image = dense;
+  luattn_image_free(large);
   problem_close(&p);
   sample_close(&s);
 }

@@ -74,6 +74,8 @@ static void test_packed(void **state) {
   luattn_target dense = target_new(), packed = target_new();
   dense.pass = packed.pass = LUATTN_FORWARD, packed.packed = 1;
   assert_false(same(key_of(spec, &dense), key_of(spec, &packed)));
+  packed.packed = 0, packed.large_scores = 1;
+  assert_false(same(key_of(spec, &dense), key_of(spec, &packed)));
   luattn_spec_free(spec);
 }
 

@@ -110,6 +110,7 @@ static void dlse_given(fixture *f) { f->c.args.dlse = view(&f->c.dlse); }
 static void no_dout(fixture *f) { f->c.args.dout = NULL; }
 static void no_lse(fixture *f) { f->c.args.lse = NULL; }
 static void no_saved(fixture *f) { f->c.args.saved = NULL; }
+static void large_scores(fixture *f) { f->c.args.large_scores = 2; }
 static void saved_shape(fixture *f) { f->c.saved.shape[0] = 7; }
 static void dq_shape(fixture *f) { f->c.dq.shape[2] = 3; }
 static void dv_on_gpu(fixture *f) { f->c.dv.t.device.device_type = kDLCUDA; }
@@ -246,6 +247,7 @@ static const argument_case cases[] = {
      "cpu: dlse: online_func 'sigmoid_attention' of the spec 'plain' has no lse; leave it NULL"},
     {no_dout, SPEC, true, "cpu: dout: is missing; give a tensor [batch, heads, q_len, head_dim_v]"},
     {no_lse, SPEC, true, "cpu: lse: is missing; give a tensor [batch, heads, q_len]"},
+    {large_scores, SAVES, true, "cpu: large_scores: is 2, expected 0 or 1"},
     {no_saved, SAVES, true, "cpu: saved: is missing; give a tensor [num_saved, batch, heads, q_len]"},
     {saved_shape, SAVES, false,
      "cpu: saved: axis 0 of [num_saved, batch, heads, q_len] has size 7, expected 1; tensors must agree"},

@@ -53,6 +53,10 @@ static void test_golden(void **state) {
   golden(EXAMPLES, "causal", "spec", &forward, "_fwd");
   golden(EXAMPLES, "causal", "spec", &target, "_bwd");
   golden(EXAMPLES, "alibi", "spec", &target, "_bwd");
+  luattn_target large[] = {forward, target};
+  large[0].large_scores = large[1].large_scores = 1;
+  golden(EXAMPLES, "attention_sink", "spec", &large[0], "_large_fwd");
+  golden(EXAMPLES, "attention_sink", "spec", &large[1], "_large_bwd");
   golden(EXAMPLES, "alibi", "spec", &hopper, "_fwd_sm90");
   golden(EXAMPLES, "gemma2", "spec", &forward, "_fwd");
   golden(EXAMPLES, "gemma2", "spec", &target, "_bwd");
@@ -79,6 +83,49 @@ static void test_absence(void **state) {
              LIST("key_mod_grad(", "query_mod(", "value_mod(", "Range q_range(", "Range column_"));
   check_pass(&target, mod, LIST("Real key_mod(", "Real key_mod_grad(", "Range q_range("),
              LIST("query_mod_grad(", "Range row_"));
+}
+
+/* An lse that is no maximum plus a number, or that backward reads otherwise than in exp(score - lse). */
+static void test_large_scores_refused(void **state) {
+  (void)state;
+  static const char own[] =
+      "return attention { name = 'a', online_func = { name = 'own', online_rowscales = { m = -1e37, l = 0 },\n"
+      "  final_rowscales = { 'lse' }, online_fwd = function(s, r)\n"
+      "    local m = max(r.m, reduce_max(s)); local o, p = exp(r.m - m), exp(s - m)\n"
+      "    return p, { m = m, l = r.l * o + reduce_sum(p) }, o end,\n"
+      "  online_fwd_epilogue = function(o, r) return o / r.l, { lse = %s } end,\n"
+      "  forward = function(s, r) return %s end } }";
+  static const struct {
+    const char *lse, *forward, *message;
+  } rows[] = {
+      {"max(log(r.l) + r.m, -1e38)", "exp(s - r.lse)",
+       "a: online_func 'own': large_scores: lse is no sum of a running maximum and another number, as in log(l) + m; "
+       "leave large_scores 0, or write it so"},
+      {"log(r.l) + r.m", "(function(e) return e * e end)(exp(0.5 * s - 0.5 * r.lse))",
+       "a: online_func 'own': large_scores: backward reads lse otherwise than in exp(score - lse); leave large_scores "
+       "0, or write it so"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char spec_text[1024];
+    luattn_spec *spec;
+    luattn_error err;
+    char *text = NULL;
+    luattn_target t = target;
+    t.large_scores = 1;
+    snprintf(spec_text, sizeof spec_text, own, rows[i].lse, rows[i].forward);
+    if (luattn_spec_load_text("a", spec_text, strlen(spec_text), NULL, &spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(luattn_emit(spec, &t, "spec", &text, &err), LUATTN_UNSUPPORTED);
+    assert_string_equal(err.message, rows[i].message);
+    luattn_spec_free(spec);
+  }
+  luattn_spec *spec;
+  luattn_error err;
+  char *text = NULL;
+  luattn_target t = target;
+  t.large_scores = 2;
+  assert_int_equal(luattn_spec_load(EXAMPLES "/causal.lua", NULL, &spec, &err), LUATTN_OK);
+  assert_int_equal(luattn_emit(spec, &t, "plan", &text, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "target: large_scores: is 2, expected 0 or 1");
+  luattn_spec_free(spec);
 }
 
 /* The folder of a spec must not affect the cache key. */
@@ -593,6 +640,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_golden),
       cmocka_unit_test(test_absence),
+      cmocka_unit_test(test_large_scores_refused),
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
