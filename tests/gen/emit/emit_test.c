@@ -85,6 +85,17 @@ static void test_absence(void **state) {
              LIST("query_mod_grad(", "Range row_"));
 }
 
+/* Bounds of large scores are too coarse to skip a tile by. */
+static void test_large_scores_skip_nothing(void **state) {
+  (void)state;
+  luattn_target t = target;
+  t.pass = LUATTN_FORWARD, t.arch = 90, t.dtype = LUATTN_BF16;
+  static const char *const alibi = "return attention { name = 'a', score_mod = alibi(), block_mask = causal() }";
+  check_pass(&t, alibi, LIST("score_bounds("), LIST("NoScoreBounds"));
+  t.large_scores = 1;
+  check_pass(&t, alibi, LIST("NoScoreBounds", "op_difference("), LIST("score_bounds("));
+}
+
 /* An lse that is no maximum plus a number, or that backward reads otherwise than in exp(score - lse). */
 static void test_large_scores_refused(void **state) {
   (void)state;
@@ -641,6 +652,7 @@ int main(void) {
       cmocka_unit_test(test_golden),
       cmocka_unit_test(test_absence),
       cmocka_unit_test(test_large_scores_refused),
+      cmocka_unit_test(test_large_scores_skip_nothing),
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),
       cmocka_unit_test(test_rows_of_prob),
