@@ -218,6 +218,18 @@ static luattn_batch *open_shifted(const problem *p, luattn_batch_options options
   return batch;
 }
 
+static bool large_scores; /* of the calls of check */
+
+/* Whether m + log l is lse, in rows that have one. */
+static bool saved_is_lse(const problem *p, const array *saved) {
+  for (int64_t i = 0; i < (int64_t)p->lse.count; ++i) {
+    const double lse = get(p->lse.k, p->lse.host, (size_t)i),
+                 sum = get(saved->k, saved->host, (size_t)i) + get(saved->k, saved->host, p->lse.count + (size_t)i);
+    if (isfinite(lse) && !(fabs(sum - lse) <= 1e-5)) return false;
+  }
+  return true;
+}
+
 /* O is at most about 1, except for retention without decay, which sums `kv` terms, so its tolerance is scaled
  * by that. */
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
@@ -247,9 +259,10 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   if (!shifted) need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
   args.batch = batch;
   array saved, workspace;
-  make(&saved, p.lse.k, 3, (int64_t[]){1, HEADS, p.total_q});
+  make(&saved, p.lse.k, 3, (int64_t[]){large_scores ? 2 : 1, HEADS, p.total_q});
   send(&saved);
-  if (retention) args.saved = &saved.t;
+  if (retention || large_scores) args.saved = &saved.t;
+  args.large_scores = large_scores;
   size_t size;
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK,
        "workspace");
@@ -259,6 +272,11 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&p.o);
   fetch(&p.lse);
+  fetch(&saved);
+  if (large_scores && !saved_is_lse(&p, &saved)) {
+    fprintf(stderr, "FAILED: spec %d %s: the saved maximum and log l are not lse\n", number, family);
+    ok = false;
+  }
   for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b) {
     double of_o, of_lse;
     compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, shifted, &of_o, &of_lse);
@@ -304,6 +322,10 @@ int main(int argc, char **argv) {
     failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 50, 60, -1, false);
   for (int i = 0; i < NUM_SPECS; ++i)
     failed += !check(engine, spec[i], i, (kind)k, dims[0][0], dims[0][1], argv[1], 0, 0, -1, true);
+  large_scores = true;
+  for (int shifted = 0; shifted < 2; ++shifted)
+    failed += !check(engine, spec[0], 0, (kind)k, dims[0][0], dims[0][1], argv[1], 130, 200, -1, shifted != 0);
+  large_scores = false;
   for (int few = 0; few < 2; ++few) {
     memcpy(q_lens, few_q_lens[few], sizeof q_lens);
     memcpy(k_lens, few_k_lens[few], sizeof k_lens);
