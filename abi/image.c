@@ -80,6 +80,7 @@ static const section_kind kinds[] = {
     {"SEQU", false, false, sizeof(uint32_t), 1, AT(manifest.packed_layout), AT(manifest.packed)},
     {"OFFS", false, false, sizeof(uint32_t), 1, AT(manifest.offsets_layout), AT(manifest.offsets)},
     {"LARG", false, false, sizeof(uint32_t), 1, AT(manifest.large_scores_layout), AT(manifest.large_scores)},
+    {"BITS", false, false, sizeof(manifest_tile_bits), 1, AT(manifest.bits), AT(manifest.tile_bits)},
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

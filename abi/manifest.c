@@ -33,9 +33,22 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
-      role == LUATTN_ROLE_REACH)
+      role == LUATTN_ROLE_REACH || role == LUATTN_ROLE_TILE_BITS)
     return true;
   return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
+}
+
+/* Offsets and packed sequences have other parameters, and no layout with bits. */
+static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err) {
+  const manifest_tile_bits *t = &m->bits[0];
+  TRY(check_range(err, "tile_bits: layout", t->layout, 0, 0));
+  TRY(check_range(err, "tile_bits: by_batch", t->by_batch, 0, 1));
+  TRY(check_range(err, "tile_bits: by_head", t->by_head, 0, 1));
+  TRY(check_range(err, "tile_bits: rows", t->rows, 1, 64));
+  TRY(check_range(err, "tile_bits: columns", t->columns, 1, 64));
+  TRY(check_range(err, "tile_bits: cost", t->cost, 1, 1u << 20));
+  TRY(check_range(err, "tile_bits: packed", m->packed, 0, 0));
+  return check_range(err, "tile_bits: offsets", m->offsets, 0, 0);
 }
 
 static bool has_parameters(const image_manifest *m) {
@@ -166,12 +179,14 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"packed", m->packed},
       {"offsets", m->offsets},
       {"large_scores", m->large_scores},
+      {"tile_bits", m->tile_bits},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   if (m->packed) TRY(check_range(err, "packed_layout", m->packed_layout[0], 0, 0));
   if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
   if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
+  if (m->tile_bits) TRY(check_tile_bits(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");

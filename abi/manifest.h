@@ -26,6 +26,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
   LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
   LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
+  LUATTN_ROLE_TILE_BITS, /* tile bits of a mask from data; grid (32 columns of cells, 8 rows of cells, sets) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -33,7 +34,7 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
-enum { MANIFEST_MAX_ENTRIES = 8, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
+enum { MANIFEST_MAX_ENTRIES = 9, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
 enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that any CUDA kernel may take */
 
 typedef struct manifest_entry {
@@ -46,6 +47,14 @@ typedef struct manifest_entry {
 
 /* Block minima and maxima of an integer input along one axis. */
 typedef struct manifest_stat { uint32_t input, axis, block; } manifest_stat;
+
+/* A mask from data, which luattn_tile_bits evaluates. */
+typedef struct manifest_tile_bits {
+  uint32_t layout;            /* of LuattnTileBits: 0, the only one */
+  uint32_t by_batch, by_head; /* it differs between batch entries, between heads */
+  uint32_t rows, columns;     /* evaluated once for so many queries by so many keys */
+  uint32_t cost;              /* instructions of an evaluation, roughly */
+} manifest_tile_bits;
 
 typedef struct image_manifest {
   /* Section "FACT", up to max_len. */
@@ -82,6 +91,8 @@ typedef struct image_manifest {
   uint32_t offsets_layout[1];         /* 0: numbers alone; 1: arrays of numbers too */
   uint32_t large_scores;              /* section "LARG", which other images lack: the last two saved rows are the */
   uint32_t large_scores_layout[1];    /* maximum and log l where backward reads an lse: 0, the only layout */
+  uint32_t tile_bits;                 /* section "BITS", which other images lack: kernels take LuattnTileBits, */
+  manifest_tile_bits bits[1];         /* of these sets, at this cost */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

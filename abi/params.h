@@ -184,8 +184,18 @@ typedef struct LuattnOffsets {
   int head_offset, kv_head_offset, heads, heads_kv;
 } LuattnOffsets;
 
-/* The parameters of packed kernels, and of kernels with offsets. Dense kernels take only the part before
- * `packed`. */
+/* Tile bits: a mask from data, evaluated for each cell of LUATTN_CELL x LUATTN_CELL scores (around/tile_bits.cuh). A
+ * set is of one batch entry and head. A line of it has workspace_bit_words(cells) pairs of words {kept, whole}: bit i
+ * of pair w is of cell 32 w + i of the line. Kept: some score of the cell is; whole: all inside the lengths are. Both
+ * are 0 past the ends. */
+typedef struct LuattnTileBits {
+  unsigned *rows;         /* [sets][q cells], a line of kv cells each; null: ranges and minima classify tiles */
+  unsigned *columns;      /* [sets][kv cells], a line of q cells each */
+  unsigned batch, heads;  /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
+} LuattnTileBits;
+
+/* The parameters of packed kernels, of kernels with offsets, and of kernels with masks from data. Dense kernels take only the
+ * part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -193,6 +203,9 @@ struct LuattnPackedParams : LuattnParams {
 };
 struct LuattnOffsetParams : LuattnPackedParams {
   LuattnOffsets offsets;
+};
+struct LuattnTileBitsParams : LuattnOffsetParams {
+  LuattnTileBits bits;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -204,6 +217,10 @@ typedef struct LuattnOffsetParams {
   LuattnPacked packed;
   LuattnOffsets offsets;
 } LuattnOffsetParams;
+typedef struct LuattnTileBitsParams {
+  LuattnOffsetParams before;
+  LuattnTileBits bits;
+} LuattnTileBitsParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -238,7 +255,8 @@ ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(Lu
                sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
            "a struct that is there has another size: append another one instead");
 ABI_ASSERT(sizeof(LuattnOffsetParams) == sizeof(LuattnPackedParams) + sizeof(LuattnOffsets), "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnOffsetParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(LuattnTileBits), "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnTileBitsParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

@@ -33,6 +33,11 @@ ABI_FN int workspace_turns(int is_sm90, int threads, int tile_n) {
 /* LuattnScratch.visits: the number of 32-bit words of a tile bitmap, which has one bit per tile. */
 ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 31) / 32; }
 
+/* Tile bits (LuattnTileBits): positions of a cell, and pairs of words of a line of so many cells. */
+#define LUATTN_CELL 64
+ABI_FN workspace_count workspace_cells(workspace_count len) { return (len + LUATTN_CELL - 1) / LUATTN_CELL; }
+ABI_FN workspace_count workspace_bit_words(workspace_count cells) { return (cells + 31) / 32; }
+
 /* LuattnScratch.norm_k, norm_q and least_lse: positions per number, and numbers per length. */
 #define LUATTN_NORM_ROWS 32
 ABI_FN workspace_count workspace_norms(workspace_count len) { return (len + LUATTN_NORM_ROWS - 1) / LUATTN_NORM_ROWS; }

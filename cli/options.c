@@ -87,7 +87,7 @@ static const option options[] = {
     {"--splits", WHOLE, AT(splits), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
      "backward of sm90: blocks that share the queries of 128 keys (default: what keeps the GPU busy)"},
     {"--skip", TEXT, AT(skip), CLI_RUN | CLI_CHECK | CLI_BENCH, "auto|always|never",
-     "tiles that norms of q and k prove to be without weight (default auto: where lengths make it pay)"},
+     "tiles that norms of q and k prove to be without weight, or masks from data to be empty (default auto: where it pays)"},
     {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
      "default: cuda if there is one, else cpu"},
     {"--device", TEXT, AT(device), CLI_BENCH | CLI_TUNE, "cuda[:N]",

@@ -5,6 +5,7 @@
 #include "common/limits.h"
 #include "common/pairs.h"
 #include "runtime/order.h"
+#include "runtime/tile_bits.h"
 
 #include <inttypes.h>
 
@@ -245,7 +246,7 @@ static luattn_status choose_skip(const args_call *c, const LuattnParams *p, bool
   const bool can =
       has_role(c->info, LUATTN_ROLE_REACH) && (forward || p->shape.batch <= LUATTN_MAX_BATCH / 2);
   /* One luattn_args may serve both passes: backward may lack what forward has. */
-  if (asked == LUATTN_SKIP_ALWAYS && !can && forward)
+  if (asked == LUATTN_SKIP_ALWAYS && !can && forward && !c->info->tile_bits)
     return args_fail(c,
                      "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight; leave it "
                      "LUATTN_SKIP_AUTO");
@@ -283,10 +284,19 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
+static void take_tile_bits(cursor *w, const args_call *c, const LuattnShape *shape, LuattnTileBits *out) {
+  *out = (LuattnTileBits){.rows = NULL};
+  if (!tile_bits_pay(c->info, shape, c->args->skip)) return;
+  tile_bits_sets(c->info, shape, out);
+  out->rows = take(w, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
+  out->columns = take(w, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
+}
+
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *p. Every part starts at a
  * multiple of 256 bytes. Errors: LUATTN_INVALID (the size overflows size_t). */
-static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnParams *p,
+static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBitsParams *all,
                                       workspace_need *out) {
+  LuattnParams *p = &all->before.dense;
   const image_manifest *m = c->info;
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = elem_size(m);
@@ -323,6 +333,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
     p->scratch.stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
   }
   TRY(take_visits(&w, c, p));
+  take_tile_bits(&w, c, &p->shape, &all->bits);
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -436,8 +447,9 @@ static void round_size(const image_manifest *m, const manifest_entry *entry, con
 
 /* The grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit
  * of the device). */
-static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnParams *p,
+static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnTileBitsParams *all,
                                  unsigned grid[3]) {
+  const LuattnParams *p = &all->before.dense;
   int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
@@ -455,6 +467,9 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       break;
     case LUATTN_ROLE_REACH:
       if (p->scratch.visits != NULL) size[0] = reach_blocks(c->info, entry, p);
+      break;
+    case LUATTN_ROLE_TILE_BITS:
+      if (all->bits.rows != NULL) tile_bits_grid(&all->bits, &p->shape, size);
       break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);
@@ -540,7 +555,7 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnOffsetParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnTileBitsParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
   for (uint32_t i = 0; i < k->info.num_entries; ++i) {
@@ -577,10 +592,10 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
                        .multiprocessors = kernel->multiprocessors,
                        .shapes_only = true,
                        .err = err};
-  LuattnOffsetParams p;
+  LuattnTileBitsParams p;
   workspace_need need;
-  TRY(args_fill(&c, &p));
-  TRY(workspace_layout(&c, 0, &p.dense, &need));
+  TRY(args_fill(&c, &p.before));
+  TRY(workspace_layout(&c, 0, &p, &need));
   *size = need.size;
   return LUATTN_OK;
 }
@@ -601,23 +616,23 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnOffsetParams all;
-  LuattnParams *p = &all.dense;
+  LuattnTileBitsParams all;
+  LuattnParams *p = &all.before.dense;
   LuattnTensorMaps maps;
-  TRY(args_fill(&c, &all));
+  TRY(args_fill(&c, &all.before));
   workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)used.workspace, p, &need));
+  TRY(workspace_layout(&c, (uintptr_t)used.workspace, &all, &need));
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(launch_grid(&c, &kernel->info.entry[i], p, grid[i]));
+    TRY(launch_grid(&c, &kernel->info.entry[i], &all, grid[i]));
   TRY(args_apart(&c, need.size));
   choose_order(&kernel->info, p);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all, &maps);
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all.before, &maps);
   if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);

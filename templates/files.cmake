@@ -19,6 +19,7 @@ set(LUATTN_TEMPLATES
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
+  around/tile_bits.cuh
   around/tile_skipping.cuh
   contract/absent.cuh
   contract/contract.cuh
@@ -94,6 +95,7 @@ set(LUATTN_TEMPLATES
   work/dq_order.cuh
   work/kv_tile_scheduler.cuh
   work/sequence.cuh
+  work/tile_bits.cuh
   work/tile_scheduler.cuh
   work/tile_walk.cuh
 )

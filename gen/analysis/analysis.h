@@ -36,6 +36,17 @@ typedef struct mask_intervals {
   ir_ref lo[2], hi[2], rest_lo, rest_hi;
 } mask_intervals;
 
+/* A mask from data (evaluated.c): where ranges and block minima do not decide the classes of tiles, a kernel
+ * evaluates the mask for each cell of MASK_CELL x MASK_CELL scores (templates/around/tile_bits.cuh). */
+#define MASK_CELL 64
+typedef struct mask_evaluated {
+  bool is;
+  bool by_batch, by_head; /* it differs between batch entries, between heads */
+  int rows, columns; /* its part that reads data (mask_info.rest, or all of keep) is constant on aligned blocks of so
+                      * many queries by so many keys: powers of two up to MASK_CELL */
+  ir_ref why;        /* the load that ranges and minima do not decide */
+} mask_evaluated;
+
 typedef struct mask_info {
   ir_ref keep; /* simplified predicate; IR_NONE: no mask */
   /* INT, of VAR_B, VAR_H, lengths, scalars, loads at those, and VAR_TILE; IR_NONE: no bound. They may lie
@@ -45,6 +56,7 @@ typedef struct mask_info {
   mask_intervals rows, columns;
   ir_ref rest, bounds; /* the conjuncts of keep that rows.apart leaves out, and the others; IR_NONE: not
                         * split */
+  mask_evaluated evaluated;
   int num_stats;
   mask_stat stat[8];
   int64_t max_len;  /* see luattn_kernel_description.max_len */
@@ -54,6 +66,8 @@ typedef struct mask_info {
 } mask_info;
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
+/* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */
+bool mask_find_evaluated(arena *a, const ir *g, mask_info *m);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate, simplified by its own conditions (assume.c). */

@@ -88,6 +88,15 @@ static void describe_intervals(text *how, const char *name, const mask_intervals
   if (m->apart) text_add(how, ", in tiles where the rest of the mask holds");
 }
 
+static void describe_evaluated(text *how, const traced_spec *t, const mask_info *m) {
+  const mask_evaluated *e = &m->evaluated;
+  if (!e->is) return;
+  text_add(how, "; '%s' does not decide tiles: evaluated %s for cells of %d x %d%s%s",
+           t->input[ir_index_of(ir_get(t->g, e->why))].name, e->rows * e->columns > 1 ? "in blocks" : "element by element",
+           MASK_CELL, MASK_CELL, e->by_batch ? ", for each batch entry" : "", e->by_head ? ", for each head" : "");
+  if (e->rows * e->columns > 1) text_add(how, ", constant on %d x %d", e->rows, e->columns);
+}
+
 static const char *describe(arena *a, const traced_spec *t, const mask_info *m) {
   text how;
   text_init(&how, a);
@@ -103,6 +112,7 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
     text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
              t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
   }
+  describe_evaluated(&how, t, m);
   return text_get(&how);
 }
 
@@ -184,6 +194,8 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     tidy(g, &m.columns, VAR_Q_LEN);
   }
   limit_lengths(t, &m);
+  if (m.keep != IR_NONE && !mask_find_evaluated(a, g, &m))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
   m.how = describe(a, t, &m);
   if (ir_failed(g) || m.max_len < 0 || m.how == NULL) {
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);

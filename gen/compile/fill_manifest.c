@@ -112,13 +112,22 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim = (uint32_t)p->head_dim;
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
-  out->params_bytes = p->offsets  ? sizeof(LuattnOffsetParams)
+  const mask_evaluated *bits = c->at.lowered->rows.evaluated;
+  out->params_bytes = bits != NULL ? sizeof(LuattnTileBitsParams)
+                      : p->offsets  ? sizeof(LuattnOffsetParams)
                       : p->packed ? sizeof(LuattnPackedParams)
                                   : sizeof(LuattnParams);
   out->packed = p->packed;
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->large_scores = p->large_scores;
+  out->tile_bits = bits != NULL;
+  if (bits != NULL)
+    out->bits[0] = (manifest_tile_bits){.by_batch = bits->by_batch,
+                                        .by_head = bits->by_head,
+                                        .rows = (uint32_t)bits->rows,
+                                        .columns = (uint32_t)bits->columns,
+                                        .cost = (uint32_t)c->at.lowered->rows.evaluated_cost};
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;

@@ -29,7 +29,8 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"accumulates_dq", p->accumulates_dq},
                {"deterministic", p->deterministic},
                {"dq_first_store", p->dq_first_store},
-               {"packed", p->packed}};
+               {"packed", p->packed},
+               {"tile_bits", rows->evaluated != NULL}};
   text t;
   text_init(&t, a);
   text_add(&t,

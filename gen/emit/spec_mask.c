@@ -210,12 +210,15 @@ static void constants(writer *w) {
                             {"row_from_start", t->row_from_start, !rows},
                             {"has_data_part", true, !parts},
                             {"rows_need_full_data", t->rows_need_full_data, !parts},
-                            {"columns_need_full_data", t->columns_need_full_data, !parts}};
+                            {"columns_need_full_data", t->columns_need_full_data, !parts},
+                            {"has_tile_bits", true, !t->tile_bits}};
   const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},
                               {"row_period", m->rows.period, !rows},
                               {"column_intervals", column_intervals(w), !columns},
                               {"column_period", m->columns.period, !columns},
                               {"num_block_bounds", m->num_stats, m->num_stats == 0},
+                              {"cell_rows", m->evaluated.rows, !t->tile_bits},
+                              {"cell_columns", m->evaluated.columns, !t->tile_bits},
                               {"walk_rows", w->f->plan->tile_m, m->num_stats == 0},
                               {"walk_columns", tiles_walk_columns(w->f->plan), m->num_stats == 0}};
   print_constants(w, "bool", flags, COUNT(flags));
@@ -228,7 +231,8 @@ const char *emit_mask(writer *w) {
   const absence lacks[] = {{!has_data_part(w), "NoDataPart"},
                            {row_intervals(w) == 0, "NoRowIntervals"},
                            {column_intervals(w) == 0, "NoColumnIntervals"},
-                           {m->num_stats == 0, "NoBlockBounds"}};
+                           {m->num_stats == 0, "NoBlockBounds"},
+                           {!w->f->facts.tile_bits, "NoTileBits"}};
   text_add(&w->out, "\n");
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
   constants(w);

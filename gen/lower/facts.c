@@ -94,7 +94,9 @@ static bool keep_is_cheap(const lowered *f) {
 }
 
 /* Cheap conjuncts need no separate code for tiles where the rest of the mask holds. */
-static bool rows_need_full_data(const lowered *f) { return f->mask->rows.apart && !keep_is_cheap(f); }
+static bool rows_need_full_data(const lowered *f) {
+  return f->mask->rows.apart && !keep_is_cheap(f) && !f->facts.tile_bits;
+}
 
 /* The number of intervals that a row keeps; 0: only keep decides. */
 static int row_intervals(const lowered *f) {
@@ -111,6 +113,7 @@ static bool row_from_start(const lowered *f) {
 /* The number of intervals that a column keeps, as row_intervals. */
 static int column_intervals(const lowered *f) {
   const mask_intervals *m = &f->mask->columns;
+  if (f->facts.tile_bits && m->apart) return 0;
   return policy_uses_column_intervals(m, keep_is_cheap(f)) ? m->count : 0;
 }
 
@@ -163,6 +166,7 @@ void facts_find(lowered *f) {
   lowered_facts *t = &f->facts;
   t->has_distance_term = f->distance_term != IR_NONE && takes_term(f);
   t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
+  t->tile_bits = f->keep != IR_NONE && f->mask->evaluated.is && tiles_may_have_bits(f->plan);
   t->keep_is_cheap = keep_is_cheap(f);
   t->rows_need_full_data = rows_need_full_data(f);
   t->only_keep_reads_row = only_keep_reads_row(f);
@@ -228,6 +232,8 @@ static bool is_crowded(const lowered *f) {
   return policy_is_crowded(f->plan, &f->rows, f->outlined_work > 0, f->mask_by_zero, pairs);
 }
 
+/* Of a score, besides the hooks: its position, and what was found of the others. */
+enum { EVALUATION_COST = 8 };
 void facts_find_rows(lowered *f) {
   const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
   plan_rows *r = &f->rows;
@@ -235,6 +241,8 @@ void facts_find_rows(lowered *f) {
   r->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * real;
   r->num_acc = f->num_acc;
   r->num_stats = f->mask->num_stats;
+  r->evaluated = f->facts.tile_bits ? &f->mask->evaluated : NULL;
+  r->evaluated_cost = f->facts.tile_bits ? EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row") : 0;
   r->skips = f->score_bounds != IR_NONE;
   r->sums_distances = f->sum[SUM_DISTANCE].count > 0;
   r->bias_row_bytes = f->facts.has_bias_row ? bias_row_bytes(f) : 0;

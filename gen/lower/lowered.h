@@ -45,6 +45,7 @@ typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
+  bool tile_bits;                  /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */
   bool same_bucket;                /* a tile's distances may all add to one place (may_be_same_bucket) */
   bool bounds_reals, bounds_small; /* tile_class bounds a real number; only integers of 32 bits */
   int score_reads;                 /* 0: nothing; 1: memory for each column; 2: for each element */

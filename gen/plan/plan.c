@@ -10,8 +10,8 @@
 static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
-/* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh). */
-enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128 };
+/* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh). */
+enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128, BITS_THREADS = 256 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
@@ -367,6 +367,20 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
+/* The rule is that of runtime/tile_bits.c. */
+static const char *explain_evaluated(arena *a, const plan_rows *rows) {
+  const mask_evaluated *e = rows->evaluated;
+  if (e == NULL) return "";
+  const char *line = arena_printf(
+      a,
+      "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s, where "
+      "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
+      "(luattn_args.skip: always, never)\n",
+      MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch ? ", in each batch entry" : "",
+      e->by_head ? ", for each head" : "");
+  return line != NULL ? line : "";
+}
+
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
                            const char **line, luattn_error *err) {
   const traced_spec *t = &spec->traced;
@@ -374,6 +388,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   p->num_entries = 0;
   if (rows->num_stats > 0 && !tiles_prepares_stats(p, rows->skips))
     add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
+  if (rows->evaluated != NULL) add_entry(p, "luattn_tile_bits", LUATTN_ROLE_TILE_BITS, BITS_THREADS, MASK_CELL, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {
@@ -404,8 +419,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         "a block; choose smaller tiles",
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
-  *line = arena_printf(a, "shared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       e->name, bytes, p->shared_limit, p->arch);
+  *line = arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
+                       explain_evaluated(a, rows), e->name, bytes, p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

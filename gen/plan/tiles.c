@@ -218,3 +218,5 @@ luattn_status tiles_check(const plan *p, luattn_error *err) {
   if (p->family == LUATTN_SM90) return check_sm90(p, err);
   return p->family == LUATTN_SM80 ? check_sm80(p, err) : check_simt(p, err);
 }
+
+bool tiles_may_have_bits(const plan *p) { return !p->packed && p->offsets == LUATTN_OFFSET_NONE; }

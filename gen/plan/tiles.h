@@ -54,6 +54,8 @@ typedef struct plan_rows {
   int bias_row_bytes; /* element size of the staged bias row; 0: none */
   int col_bytes;      /* of struct Col, if scores read nothing else from memory and it is a multiple of 4;
                        * else 0 */
+  const mask_evaluated *evaluated; /* the mask is evaluated for cells; or NULL */
+  int evaluated_cost; /* instructions of an evaluation, roughly */
   bool skips;         /* tiles in which P vanishes */
   bool sums_distances;    /* a parameter gradient is computed from sums of dS by distance (SUM_DISTANCE) */
   bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh,
@@ -66,6 +68,8 @@ typedef struct plan_rows {
 typedef struct plan_copies {
   int element, row, col, mod;
 } plan_copies;
+/* Whether kernels may read tile bits: those are of sequences of equal lengths, with tensors that are the whole. */
+bool tiles_may_have_bits(const plan *p);
 plan_copies tiles_copies(const plan *p);
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);

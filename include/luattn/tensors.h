@@ -50,13 +50,14 @@ typedef struct luattn_scalar {
 
 /* Whether to skip tiles whose P are negligible, which kernels prove by norms of q and k: together below 2^-24 of a row's sum, in
  * backward also for all rows of a column. Kernels of the sm90 family can skip if a softmax's scores fall with distance, as
- * ALiBi's do. v is not read in skipped tiles. */
+ * ALiBi's do. v is not read in skipped tiles. Also whether masks from data are evaluated for tiles ahead of the main kernel, by kernels
+ * that can (docs/masks_from_data.md): tiles in which nothing is kept are then left out. */
 typedef enum luattn_skip {
   LUATTN_SKIP_AUTO,   /* if it is faster at these lengths */
   LUATTN_SKIP_ALWAYS, /* at every length. In forward, an error if the kernel cannot skip. In backward, such a kernel computes
                        * every tile, since one luattn_args may serve both passes; with more than 32767 batches no kernel can
                        * skip */
-  LUATTN_SKIP_NEVER   /* computes every tile that the mask keeps */
+  LUATTN_SKIP_NEVER   /* computes every tile that ranges of the mask, and minima of numbers that it reads, leave */
 } luattn_skip;
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
@@ -87,7 +88,7 @@ typedef struct luattn_args {
                                  * 64; forward ignores it. 0: enough to fill the device if keys, kv heads and batch are few; 1:
                                  * no split. Affects luattn_workspace_size: each split has its own dk and dv there, which are
                                  * then added in order */
-  int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its entries is LUATTN_ROLE_REACH). Affects
+  int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits). Affects
                                  * luattn_workspace_size */
   const luattn_batch *batch;    /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the tensors are
                                  * the whole */

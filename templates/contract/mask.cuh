@@ -27,6 +27,10 @@
 //                        block_bounds_axis(i), in blocks of block_bounds_size(i). The axes before it,
 //                        flattened, are the rows of params.scratch.stats[i]; an axis of size 1 has index 0,
 //                        whatever b or h is. {min, max} of block j of row r is at [(r * blocks + j) * 2]
+//   has_tile_bits        tiles have the classes of their cells, where luattn_tile_bits has run (around/tile_bits.cuh)
+//   cell_rows, cell_columns
+//                        with tile bits: the part of the mask that reads data, or all of it if there is no
+//                        has_data_part, is constant on aligned blocks of so many q by so many kv
 //   walk_rows, walk_columns
 //                        with block bounds, tile functions are called for one tile of this size or a part of
 //                        it, in a grid that begins at position 0
@@ -70,6 +74,7 @@ concept ValidMask =
       requires(S::num_block_bounds > 0) ==
           requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
       requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
+      requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
       { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };
 

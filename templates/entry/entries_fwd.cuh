@@ -13,6 +13,13 @@ extern "C" __global__ void __launch_bounds__(stats_threads)
   aux_stats<Spec>(p);
 }
 #endif
+#if defined(LUATTN_TILE_BITS) && LUATTN_PART != 1
+#include "around/tile_bits.cuh"
+extern "C" __global__ void __launch_bounds__(tile_bits_threads)
+    luattn_tile_bits(const __grid_constant__ ParamsOf<Config> p) {
+  find_tile_bits<Spec>(p);
+}
+#endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {

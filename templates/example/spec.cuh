@@ -33,7 +33,7 @@ struct Hoisted {
   }
 };
 
-struct Mask : Hoisted, NoDataPart, NoBlockBounds {
+struct Mask : Hoisted, NoDataPart, NoBlockBounds, NoTileBits {
   static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
   static constexpr bool row_from_start = true;
   static constexpr int row_intervals = 1, row_period = 0, column_intervals = 1, column_period = 0;

@@ -191,5 +191,15 @@ template <class Params>
 struct ParamsKind<true, Params> {
   using type = LuattnOffsetParams;
 };
+template <bool TileBits, class Params>
+struct TileBitsKind {
+  using type = Params;
+};
+template <class Params>
+struct TileBitsKind<true, Params> {
+  using type = LuattnTileBitsParams;
+};
 template <class Config>
-using ParamsOf = typename ParamsKind<Config::offsets != 0, typename SequenceOf<Config>::Params>::type;
+using ParamsOf =
+    typename TileBitsKind<Config::tile_bits,
+                          typename ParamsKind<Config::offsets != 0, typename SequenceOf<Config>::Params>::type>::type;

@@ -13,6 +13,7 @@
 #pragma once
 #include "abi/workspace.h"
 #include "contract/contract.cuh"
+#include "work/tile_bits.cuh"
 
 struct Tile {
   int index;    // position / TileN (KvTiles) or position / TileM (QTiles); -1 past the last
@@ -38,8 +39,13 @@ LUATTN_FN constexpr bool walks_stats() {
   else return TileM == Spec::walk_rows && TileN == Spec::walk_columns;
 }
 
-template <class Spec>
+// Columns: lanes of a warp ask for q tiles of one kv tile, rather than for kv tiles of one q tile.
+template <class Spec, bool Columns = false>
 LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
+  if constexpr (Spec::has_tile_bits) {
+    const CellBits<Columns> bits(p, s);
+    if (bits.known()) return Columns ? bits.class_of(kv0, kv1, q0, q1) : bits.class_of(q0, q1, kv0, kv1);
+  }
   if constexpr (Spec::has_mask)
     return Spec::tile_class(p, s, q0, q1, kv0, kv1);
   else
@@ -141,7 +147,7 @@ struct QTiles {
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
     for (; todo.lo < todo.hi; ++todo.lo) {
       const int q0 = todo.lo * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
-      const TileClass c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
+      const TileClass c = class_of<Spec, true>(p, s, q0, q1, kv0, kv1);
       if (c != TILE_EMPTY) return Tile{todo.lo++, c == TILE_PARTIAL || ragged || q0 + TileM > s.q_len};
     }
     return Tile{-1, false};

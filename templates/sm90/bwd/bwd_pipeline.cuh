@@ -91,7 +91,7 @@ struct WarpQTiles {
     if constexpr (Spec::columns_need_full_data)
       return Spec::position_class(p, s, q0, q1, lo, hi);
     else
-      return class_of<Spec>(p, s, q0, q1, lo, hi);
+      return class_of<Spec, true>(p, s, q0, q1, lo, hi);
   }
   __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
                                                        int q0, int q1, bool inside) {

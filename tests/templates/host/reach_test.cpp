@@ -24,7 +24,7 @@ struct Spec {
   struct Head {};
   struct Row {};
   struct Col {};
-  static constexpr bool has_mask = true, has_score_bounds = true, has_row_shift = true;
+  static constexpr bool has_tile_bits = false, has_mask = true, has_score_bounds = true, has_row_shift = true;
   static constexpr int num_block_bounds = 0;
   static int last_key(const Site &s, int q) { return masked ? q + s.kv_len - s.q_len : s.kv_len - 1; }
   static Range kv_range(const LuattnParams &, const Site &s, int, int q1) {

@@ -10,7 +10,7 @@ constexpr int tile_m = 64, tile_n = 128, most = 80;
 static unsigned char present[2 * most][most];
 static Range range[most];
 struct Spec {
-  static constexpr bool has_mask = true, has_score_bounds = false;
+  static constexpr bool has_tile_bits = false, has_mask = true, has_score_bounds = false;
   static constexpr int num_block_bounds = 0;
   static Range q_range(const LuattnParams &, const Site &, int kv0, int) { return range[kv0 / tile_n]; }
   static TileClass tile_class(const LuattnParams &, const Site &s, int q0, int, int kv0, int) {

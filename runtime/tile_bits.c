@@ -1,0 +1,46 @@
+#include "runtime/tile_bits.h"
+
+#include "abi/workspace.h"
+#include "luattn/tensors.h"
+
+/* Multiply-adds in the time of an instruction of each lane, of which half of the most can be issued: an estimate that
+ * is good within a factor of two. */
+static double products_an_instruction(const image_manifest *m) {
+  return m->family == LUATTN_SM90 ? 40 : m->family == LUATTN_SM80 ? 20 : 2;
+}
+
+/* Below this many instructions, about 10 us on an H100, a launch more takes longer than it saves. */
+static const double least_work = 1 << 27;
+
+bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
+  const manifest_tile_bits *t = &m->bits[0];
+  const double scores = (double)s->q_len * s->kv_len, d = m->head_dim, dv = m->head_dim_v;
+  if (!m->tile_bits || scores <= 0 || s->batch < 1 || s->heads < 1) return false;
+  if (skip != LUATTN_SKIP_AUTO) return skip == LUATTN_SKIP_ALWAYS;
+  const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
+  const double products = m->pass == LUATTN_FORWARD ? d + dv : 3 * d + 2 * dv;
+  const double work = scores * s->batch * s->heads * products / products_an_instruction(m);
+  const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
+  return work >= least_work && cost <= work / 2;
+}
+
+void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {
+  out->batch = m->bits[0].by_batch ? (unsigned)shape->batch : 1;
+  out->heads = m->bits[0].by_head ? (unsigned)shape->heads : 1;
+}
+
+static int64_t words_of(int64_t lines, int64_t cells) { return lines * workspace_bit_words(cells) * 2; }
+
+int64_t tile_bits_row_words(const LuattnShape *s) {
+  return words_of(workspace_cells(s->q_len), workspace_cells(s->kv_len));
+}
+int64_t tile_bits_column_words(const LuattnShape *s) {
+  return words_of(workspace_cells(s->kv_len), workspace_cells(s->q_len));
+}
+
+/* Blocks have 32 x 8 cells. All bytes of a column's words are written. */
+void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *s, int64_t size[3]) {
+  size[0] = workspace_bit_words(workspace_cells(s->kv_len));
+  size[1] = workspace_bit_words(workspace_cells(s->q_len)) * 4;
+  size[2] = (int64_t)bits->batch * bits->heads;
+}

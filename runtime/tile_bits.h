@@ -1,0 +1,26 @@
+/* tile_bits.h: the memory and the launch of luattn_tile_bits, which evaluates a mask from data for cells of scores
+ * (LuattnTileBits, templates/around/tile_bits.cuh). Nothing here knows where the memory is, so that one set of bits may
+ * serve several launches. */
+#ifndef LUATTN_RUNTIME_TILE_BITS_H
+#define LUATTN_RUNTIME_TILE_BITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "abi/manifest.h"
+#include "abi/params.h"
+
+/* Whether a launch of an image with tile bits evaluates the mask. `skip` is a luattn_skip: always, never, or where the
+ * evaluation takes at most half of the work of the main kernels on all tiles, and that is long enough. */
+bool tile_bits_pay(const image_manifest *m, const LuattnShape *shape, int skip);
+
+/* The sets of bits, for which batch entries and heads; and how many 32-bit words one set of `rows` has, and one of
+ * `columns`, which are as many where there are as many cells both ways. */
+void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out);
+int64_t tile_bits_row_words(const LuattnShape *shape);
+int64_t tile_bits_column_words(const LuattnShape *shape);
+
+/* The grid of luattn_tile_bits. */
+void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *shape, int64_t size[3]);
+
+#endif

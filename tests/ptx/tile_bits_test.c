@@ -1,0 +1,271 @@
+/* tile_bits_test.c: the bits that luattn_tile_bits writes for masks from data, against the mask itself, evaluated here
+ * for every score: a cell is kept where some score of it is, and whole where all are; in rows and in columns of cells,
+ * each of which is written once for all batch entries and heads that share it. Data of several kinds: nothing, all,
+ * few, most, one number unlike all others. The bits are the last thing in a workspace.
+ *
+ * tile_bits_test FAMILY DTYPE [MASK]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ptx/arrays.h"
+
+enum { BATCH = 2, HEADS = 2, DIM = 8, CELL = 64, PATTERNS = 6 };
+
+/* ---- masks ---- */
+
+typedef struct place {
+  int b, h, q, kv, q_len, kv_len;
+} place;
+typedef struct numbers {
+  const int *x; /* [shape] */
+  int64_t shape[4];
+} numbers;
+
+static int at(const numbers *n, int i, int j, int k, int l) {
+  const int64_t index[4] = {i, j, k, l};
+  int64_t to = 0;
+  for (int d = 0; d < 4; ++d) to = to * n->shape[d] + (index[d] < n->shape[d] ? index[d] : n->shape[d] - 1);
+  return n->x[to];
+}
+
+static bool table(const numbers *n, place p) { return p.kv <= p.q && at(n, p.b, p.h, p.q / 128, p.kv / 64); }
+static bool small_table(const numbers *n, place p) { return at(n, p.q / 32, p.kv / 16, 0, 0); }
+static bool chosen(const numbers *n, place p) {
+  bool picked = p.kv / 32 == p.q / 32;
+  for (int i = 0; i < 3; ++i) picked |= at(n, p.h, p.q, i, 0) == p.kv / 32;
+  return p.kv <= p.q && picked;
+}
+static bool padding(const numbers *n, place p) {
+  return p.kv <= p.q && at(n, p.b, p.kv, 0, 0) && at(n, p.b, p.q, 0, 0);
+}
+static bool elements(const numbers *n, place p) { return at(n, p.q, p.kv, 0, 0); }
+static bool groups(const numbers *n, place p) {
+  const int of_q = at(n, p.b, p.q, 0, 0), of_kv = at(n, p.b, p.kv, 0, 0);
+  return (p.kv <= p.q && p.q - p.kv < 24) || (of_q >= 0 && of_q == of_kv);
+}
+static bool intervals(const numbers *n, place p) {
+  return p.q >= at(n, p.kv / 9, 0, 0, 0) && p.q < at(n, p.kv / 9, 1, 0, 0);
+}
+static bool scattered(const numbers *n, place p) { return at(n, p.q * 7 % 16, p.kv * 5 % 16, 0, 0); }
+static bool either(const numbers *n, place p) { return p.kv <= p.q || at(n, p.q / 64, p.kv / 64, 0, 0); }
+static bool of_keys(const numbers *n, place p) { return abs(p.q - p.kv) < 100 && at(n, p.h, p.kv / 64, 0, 0); }
+
+typedef struct mask_row {
+  const char *name, *axes, *dtype, *mask; /* of b, h, q, kv, and input x */
+  bool (*keeps)(const numbers *n, place p);
+  int shape[4]; /* 0: none; below 0: B, H, LEN: of the longer length, or that divided by -shape / 8 blocks, rounded up */
+  bool by_batch, by_head;
+} mask_row;
+enum { B = -1, H = -2, LEN = -8, BLOCKS_OF_9 = -72, BLOCKS_OF_16 = -128, BLOCKS_OF_32 = -256, BLOCKS_OF_64 = -512,
+       BLOCKS_OF_128 = -1024 };
+
+static const mask_row masks[] = {
+    {"table", "'b', 'h', 'i', 'j'", "bool", "kv <= q and x[{b, h, q // 128, kv // 64}]", table,
+     {B, H, BLOCKS_OF_128, BLOCKS_OF_64}, true, true},
+    {"small_table", "'i', 'j'", "bool", "x[{q // 32, kv // 16}]", small_table, {BLOCKS_OF_32, BLOCKS_OF_16}, false, false},
+    {"chosen", "'h', 'n', 'top'", "i32",
+     "kv <= q and (eq(kv // 32, q // 32) or eq(x[{h, q, 0}], kv // 32) or eq(x[{h, q, 1}], kv // 32) or eq(x[{h, q, 2}], kv // "
+     "32))",
+     chosen, {H, LEN, 3}, false, true},
+    {"padding", "'b', 'n'", "bool", "kv <= q and x[{b, kv}] and x[{b, q}]", padding, {B, LEN}, true, false},
+    {"elements", "'n', 'm'", "bool", "x[{q, kv}]", elements, {LEN, LEN}, false, false},
+    {"groups", "'b', 'n'", "i32", "(kv <= q and q - kv < 24) or (x[{b, q}] >= 0 and eq(x[{b, q}], x[{b, kv}]))", groups, {B, LEN},
+     true, false},
+    {"intervals", "'n', 'two'", "i32", "q >= x[{kv // 9, 0}] and q < x[{kv // 9, 1}]", intervals, {BLOCKS_OF_9, 2}, false, false},
+    {"scattered", "'n', 'm'", "bool", "x[{q * 7 % 16, kv * 5 % 16}]", scattered, {16, 16}, false, false},
+    {"either", "'n', 'm'", "bool", "kv <= q or x[{q // 64, kv // 64}]", either, {BLOCKS_OF_64, BLOCKS_OF_64}, false, false},
+    {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
+};
+enum { NUM_MASKS = sizeof masks / sizeof *masks };
+
+/* ---- data ---- */
+
+static int uniform(int count) { return (int)((drawn() + 1) / 2 * count); }
+
+static int number_of(const mask_row *m, int pattern, int64_t i, int64_t count, int64_t odd, int len) {
+  const bool is_int = strcmp(m->dtype, "i32") == 0;
+  switch (pattern) {
+    case 0:
+      return is_int ? -1 : 0;
+    case 1:
+      return 1;
+    case 2:
+      return is_int ? uniform(len + 1) - 1 : uniform(8) == 0;
+    case 3:
+      return is_int ? (int)(i * 9 / count) - 1 : uniform(32) != 0;
+    case 4:
+      return i == odd ? 1 : is_int ? -1 : 0;
+    default:
+      return i == odd ? 0 : 1;
+  }
+}
+
+static void draw_numbers(const mask_row *m, int pattern, int len, numbers *n) {
+  int64_t count = 1;
+  for (int d = 0; d < 4; ++d) {
+    const int s = m->shape[d];
+    n->shape[d] = s == 0 ? 1 : s > 0 ? s : s == B ? BATCH : s == H ? HEADS : (len + -s / 8 - 1) / (-s / 8);
+    count *= n->shape[d];
+  }
+  int *x = calloc((size_t)count, sizeof *x);
+  const int64_t odd = uniform((int)count);
+  for (int64_t i = 0; i < count; ++i) x[i] = number_of(m, pattern, i, count, odd, len);
+  n->x = x;
+}
+
+/* Booleans lie in bytes. */
+static void send_numbers(const mask_row *m, const numbers *n, array *a) {
+  const bool is_int = strcmp(m->dtype, "i32") == 0;
+  int64_t count = 1;
+  int ndim = 0;
+  while (ndim < 4 && m->shape[ndim] != 0) count *= n->shape[ndim++];
+  make(a, I32, 1, (int64_t[]){is_int ? count : count / 4 + 1});
+  for (int64_t i = 0; i < count; ++i) {
+    if (is_int)
+      put(I32, a->host, (size_t)i, n->x[i]);
+    else
+      ((unsigned char *)a->host)[i] = n->x[i] != 0;
+  }
+  send(a);
+  if (!is_int) a->t.dtype = (DLDataType){kDLUInt, 8, 1};
+  for (int d = 0; d < 4; ++d) a->shape[d] = n->shape[d];
+  a->t.ndim = ndim;
+}
+
+/* ---- bits ---- */
+
+typedef struct problem {
+  luattn_engine *engine;
+  const luattn_spec *spec;
+  const mask_row *mask;
+  numbers n;
+  int pattern, q_len, kv_len;
+} problem;
+
+static int cells_of(int len) { return (len + CELL - 1) / CELL; }
+static size_t bytes_of(int sets, int lines, int across) {
+  return ((size_t)sets * (size_t)lines * (size_t)((across + 31) / 32) * 8 + 255) / 256 * 256;
+}
+
+/* {kept, whole} of a cell, by each score of it. */
+static unsigned expected(const problem *x, int b, int h, int row, int column) {
+  bool some = false, all = true;
+  if (row >= cells_of(x->q_len) || column >= cells_of(x->kv_len)) return 0;
+  for (int q = row * CELL; q < (row + 1) * CELL && q < x->q_len; ++q)
+    for (int kv = column * CELL; kv < (column + 1) * CELL && kv < x->kv_len; ++kv) {
+      const bool keep = x->mask->keeps(&x->n, (place){b, h, q, kv, x->q_len, x->kv_len});
+      some |= keep;
+      all &= keep;
+    }
+  return (unsigned)some | (unsigned)all << 1;
+}
+
+/* Lines of one orientation, with all bits of their words. */
+static int compare(const problem *x, const uint32_t *bits, bool columns, const char *pass) {
+  const int lines = cells_of(columns ? x->kv_len : x->q_len), across = cells_of(columns ? x->q_len : x->kv_len),
+            words = (across + 31) / 32, batch = x->mask->by_batch ? BATCH : 1, heads = x->mask->by_head ? HEADS : 1;
+  int wrong = 0;
+  for (int set = 0; set < batch * heads; ++set)
+    for (int line = 0; line < lines; ++line)
+      for (int i = 0; i < words * 32; ++i) {
+        const uint32_t *pair = bits + (((size_t)set * (size_t)lines + (size_t)line) * (size_t)words + (size_t)(i / 32)) * 2;
+        const unsigned got = (pair[0] >> i % 32 & 1) | (pair[1] >> i % 32 & 1) << 1,
+                       want = expected(x, set / heads, set % heads, columns ? i : line, columns ? line : i);
+        if (got == want) continue;
+        if (wrong++ == 0)
+          fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: %s %d of set %d, cell %d: is %u, expected %u\n", x->mask->name,
+                  x->pattern, x->q_len, x->kv_len, pass, columns ? "column" : "row", line, set, i, got, want);
+      }
+  return wrong;
+}
+
+static int launch(const problem *x, luattn_pass pass, luattn_args *args) {
+  const int sets = (x->mask->by_batch ? BATCH : 1) * (x->mask->by_head ? HEADS : 1), rows = cells_of(x->q_len),
+            columns = cells_of(x->kv_len);
+  const size_t of_rows = bytes_of(sets, rows, columns), of_columns = bytes_of(sets, columns, rows);
+  const char *name = pass == LUATTN_FORWARD ? "forward" : "backward";
+  size_t size, without;
+  array workspace;
+  need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
+  args->skip = LUATTN_SKIP_NEVER;
+  need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &without, &err) == LUATTN_OK, "workspace");
+  args->skip = LUATTN_SKIP_ALWAYS;
+  need(size == without + of_rows + of_columns, "the workspace has room for the bits, at its end");
+  make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4)});
+  memset(workspace.host, 0xff, size);
+  send(&workspace);
+  args->workspace = workspace.device, args->workspace_size = size;
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, name);
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  fetch(&workspace);
+  const char *end = (const char *)workspace.host + size;
+  const int wrong = compare(x, (const uint32_t *)(end - of_columns - of_rows), false, name) +
+                    compare(x, (const uint32_t *)(end - of_columns), true, name);
+  drop(&workspace);
+  return wrong;
+}
+
+static int check(problem *x, kind k, bool backward) {
+  array q, key, v, o, lse, data;
+  make(&q, k, 4, (int64_t[]){BATCH, HEADS, x->q_len, DIM});
+  make(&key, k, 4, (int64_t[]){BATCH, 1, x->kv_len, DIM});
+  make(&v, k, 4, key.shape);
+  make(&o, k, 4, q.shape);
+  make(&lse, k == F64 ? F64 : F32, 3, (int64_t[]){BATCH, HEADS, x->q_len});
+  array *all[] = {&q, &key, &v, &o, &lse};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) fill(all[i], 0.5);
+  draw_numbers(x->mask, x->pattern, x->q_len > x->kv_len ? x->q_len : x->kv_len, &x->n);
+  send_numbers(x->mask, &x->n, &data);
+  const luattn_input given = {.name = "x", .tensor = &data.t};
+  luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &key.t, .v = &v.t, .o = &o.t, .lse = &lse.t, .inputs = &given,
+                      .num_inputs = 1, .skip = LUATTN_SKIP_ALWAYS};
+  int wrong = launch(x, LUATTN_FORWARD, &args);
+  if (backward) {
+    args.dout = &o.t, args.dq = &q.t, args.dk = &key.t, args.dv = &v.t;
+    array dq, dk, dv;
+    make(&dq, k, 4, q.shape), make(&dk, k, 4, key.shape), make(&dv, k, 4, key.shape);
+    send(&dq), send(&dk), send(&dv);
+    args.dq = &dq.t, args.dk = &dk.t, args.dv = &dv.t;
+    wrong += launch(x, LUATTN_BACKWARD, &args);
+    drop(&dq), drop(&dk), drop(&dv);
+  }
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
+  drop(&data);
+  free((void *)x->n.x);
+  return wrong;
+}
+
+int main(int argc, char **argv) {
+  static const int lengths[][2] = {{200, 270}, {64, 128}, {65, 2100}, {2100, 130}, {1, 1}, {270, 200}};
+  static const char *const families[] = {"simt", "sm80", "sm90"};
+  if (argc < 3) return 2;
+  int family = 0, k = 0, wrong = 0;
+  while (family < 3 && strcmp(argv[1], families[family]) != 0) ++family;
+  while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
+  if (family == 3 || k == 4) return 2;
+  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + family};
+  problem x = {.pattern = 0};
+  need(luattn_engine_open(&options, &x.engine, &err) == LUATTN_OK, "engine");
+  driver = luattn_engine_driver(x.engine);
+  for (int i = 0; i < NUM_MASKS; ++i) {
+    char text[1024];
+    luattn_spec *spec;
+    if (argc > 3 && strcmp(argv[3], masks[i].name) != 0) continue;
+    snprintf(text, sizeof text,
+             "return attention { inputs = { x = { axes = {%s}, dtype = '%s' } }, mask_mod = function(b, h, q, kv) return %s end }",
+             masks[i].axes, masks[i].dtype, masks[i].mask);
+    need(luattn_spec_load_text(masks[i].name, text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
+    x.spec = spec, x.mask = &masks[i];
+    for (x.pattern = 0; x.pattern < PATTERNS; ++x.pattern) {
+      const int *len = lengths[(i + x.pattern) % (int)(sizeof lengths / sizeof *lengths)];
+      x.q_len = len[0], x.kv_len = len[1];
+      wrong += check(&x, (kind)k, x.pattern == 2);
+    }
+    need(luattn_engine_forget(x.engine, spec, &err) == LUATTN_OK, "forget");
+    luattn_spec_free(spec);
+  }
+  luattn_engine_close(x.engine);
+  return wrong != 0;
+}
