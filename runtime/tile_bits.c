@@ -12,6 +12,9 @@ static double products_an_instruction(const image_manifest *m) {
 /* Below this many instructions, about 10 us on an H100, a launch more takes longer than it saves. */
 static const double least_work = 1 << 27;
 
+/* The grid's third axis. With skip always, more are an error of the launch. */
+static const double most_sets = 65535;
+
 bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
   const manifest_tile_bits *t = &m->bits[0];
   const double scores = (double)s->q_len * s->kv_len, d = m->head_dim, dv = m->head_dim_v;
@@ -21,7 +24,7 @@ bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
   const double products = m->pass == LUATTN_FORWARD ? d + dv : 3 * d + 2 * dv;
   const double work = scores * s->batch * s->heads * products / products_an_instruction(m);
   const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
-  return work >= least_work && cost <= work / 2;
+  return work >= least_work && cost <= work / 2 && sets <= most_sets;
 }
 
 void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {

@@ -11,7 +11,7 @@
 #include "abi/params.h"
 
 /* Whether a launch of an image with tile bits evaluates the mask. `skip` is a luattn_skip: always, never, or where the
- * evaluation takes at most half of the work of the main kernels on all tiles, and that is long enough. */
+ * evaluation takes at most half of the work of the main kernels on all tiles, and that is long enough, for at most 65535 sets. */
 bool tile_bits_pay(const image_manifest *m, const LuattnShape *shape, int skip);
 
 /* The sets of bits, for which batch entries and heads; and how many 32-bit words one set of `rows` has, and one of
