@@ -68,17 +68,19 @@ typedef struct traced_spec {
 
 /* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or
  * row. Where value = factor * ds with a factor of positions only, `factor` is that; otherwise IR_NONE. The
- * emitter may defer a part: of_sum, of VAR_GRAD, is what a sum of values adds; IR_NONE: the sum itself. */
+ * emitter may defer a part: of_sum, of VAR_GRAD, is what a sum of values adds; IR_NONE: the sum itself. by_lane: a
+ * warp sums it for each element, not each thread (lower/accumulators.c). */
 typedef struct derived_term {
   int input;            /* input number, or -1: scalar number `scalar` */
   int scalar;
   int num_index;
   ir_ref index[4];
   ir_ref value, factor, of_sum;
+  bool by_lane;
 } derived_term;
 
 #define DERIVED_MAX_ROWS 16
-#define DERIVED_MAX_TERMS 64
+#define DERIVED_MAX_TERMS 256 /* of a hook; the time to compile them bounds those of a kernel */
 
 typedef struct derived_terms { int count; derived_term term[DERIVED_MAX_TERMS]; } derived_terms;
 

@@ -48,6 +48,7 @@ set(LUATTN_TEMPLATES
   ops/input.cuh
   ops/input_bounds.cuh
   ops/interval.cuh
+  ops/lane_sums.cuh
   ops/math.cuh
   ops/offsets.cuh
   ops/reproducible_sum.cuh

@@ -17,6 +17,11 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
   text_add(&call, "%s_outlined%s(%s", name, is_template ? "<with_inputs>" : "", with_p ? "p" : "");
   if (with_p && w->f->plan->offsets) text_add(&call, ", whole");
   const char *comma = with_p ? ", " : "";
+  if ((flags & OUTLINE_WITH_KEPT) != 0) {
+    text_add(&w->out, "%sbool kept", comma);
+    text_add(&call, "%sacc.lanes.kept", comma);
+    comma = ", ";
+  }
   for (uint32_t r = 1; r < w->f->num_nodes; r++) {
     if (w->param[r] == 0) continue;
     text_add(&w->out, "%s%s %s", comma, writer_type(w, r), writer_parameter(w, r));

@@ -15,7 +15,7 @@ static int accs_of(const writer *w, const derived_terms *terms, int *accs) {
   int n = 0;
   for (int i = 0; i < terms->count; i++) {
     const int acc = lowered_wants(w->f, &terms->term[i]) ? lowered_acc_of(w->f, &terms->term[i]) : -1;
-    if (acc < 0 || seen[acc]) continue;
+    if (acc < 0 || acc >= w->f->num_acc || seen[acc]) continue;
     seen[acc] = true;
     accs[n++] = acc;
   }
@@ -63,13 +63,38 @@ static const char *adder_of(writer *w, int kind, const derived_term *t) {
                                                      : adder;
 }
 
+/* The results of a called grad that hold lanes' sums. */
+static int lane_results(const lowered *f) { return (f->num_lane_sums + LOWERED_LANES - 1) / LOWERED_LANES; }
+
+/* Hands the terms that lanes sum to them, 32 at a time. */
+static void add_by_lane(writer *w, const derived_terms *terms) {
+  const lowered *f = w->f;
+  for (int k = 0; k < lane_results(f); k++) {
+    const int first = f->num_acc + k * LOWERED_LANES, left = f->num_acc + f->num_lane_sums - first,
+              count = left < LOWERED_LANES ? left : LOWERED_LANES;
+    text_add(&w->out, "{\n");
+    w->out.indent++;
+    text_add(&w->out, "Real term[%d] = {};\n", count);
+    for (int i = 0; i < terms->count; i++) {
+      const int at = lowered_acc_of(f, &terms->term[i]) - first;
+      if (terms->term[i].by_lane && at >= 0 && at < count)
+        text_add(&w->out, "term[%d] += kept ? %s : Real(0);\n", at, body_value(w, terms->term[i].value));
+    }
+    text_add(&w->out, "made.x[%d] = sum_by_lane(term);\n", w->num_values + k);
+    w->out.indent--;
+    text_add(&w->out, "}\n");
+  }
+}
+
 static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
+  const bool is_called_for_all = w->f->num_lane_sums > 0 && terms == &w->f->element_terms;
   ir_ref roots[LOWERED_MAX_TERM_ROOTS];
   body_lines(w, roots, lowered_term_roots(w->f, terms, roots));
   for (int i = 0; i < terms->count; i++) {
     const derived_term *t = &terms->term[i];
     if (!lowered_wants(w->f, t)) continue;
     const int acc = lowered_acc_of(w->f, t);
+    if (t->by_lane) continue; /* add_by_lane */
     if (acc >= 0) {
       text_add(&w->out, "%s += %s", acc_place(w, terms, acc), body_value(w, t->value));
       char digits[REAL_SIZE];
@@ -78,7 +103,8 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
       text_add(&w->out, ";\n");
       continue;
     }
-    text_add(&w->out, "%s<Real>(p.inputs.input[%d], %s", adder_of(w, kind, t), t->input,
+    text_add(&w->out, "%s%s<Real>(p.inputs.input[%d], %s", is_called_for_all ? "if (kept) " : "",
+             adder_of(w, kind, t), t->input,
              body_value(w, t->value));
     body_index(w, (unsigned)t->input, t->index, t->num_index);
     text_add(&w->out, ");\n");
@@ -142,10 +168,11 @@ static void alike(writer *w) {
   close_function(w);
 }
 
-static void flush_acc(writer *w, int number) {
+/* Adds `sums`[i], of the term acc[number]. */
+static void flush_acc(writer *w, const char *sums, int i, int number) {
   const derived_term *t = &w->f->acc[number];
   const ir_ref sum = t->of_sum != IR_NONE ? t->of_sum : w->f->whole_sum;
-  text_add(&w->out, "if (const Real g = acc.x[%d]; g != Real(0)) {\n", number);
+  text_add(&w->out, "if (const Real g = %s[%d]; g != Real(0)) {\n", sums, i);
   w->out.indent++;
   body_begin(w, HAS_HEAD, "");
   body_lines(w, &sum, 1);
@@ -164,7 +191,13 @@ static void flush_acc(writer *w, int number) {
 
 static void flush(writer *w) {
   open_function(w, "void flush(" PH ", const Acc &acc)");
-  for (int i = 0; i < w->f->num_acc; i++) flush_acc(w, i);
+  for (int i = 0; i < w->f->num_acc; i++) flush_acc(w, "acc.x", i, i);
+  close_function(w);
+}
+
+static void flush_lanes(writer *w) {
+  open_function(w, "void flush_lanes(" PH ", const Real *sum)");
+  for (int i = 0; i < w->f->num_lane_sums; i++) flush_acc(w, "sum", i, w->f->num_acc + i);
   close_function(w);
 }
 
@@ -173,6 +206,8 @@ static void add_returned(writer *w, const derived_terms *terms, int num_values) 
   int accs[LOWERED_MAX_ACC];
   const int n = accs_of(w, terms, accs);
   for (int i = 0; i < n; i++) text_add(&w->out, "acc.x[%d] += made.x[%d];\n", accs[i], num_values + i);
+  for (int k = 0; terms == &w->f->element_terms && k < lane_results(w->f); k++)
+    text_add(&w->out, "acc.lanes.x[%d] += made.x[%d];\n", k, num_values + k);
 }
 
 /* `returned`: an outlined function has computed them. */
@@ -184,6 +219,7 @@ static void add_element_terms(writer *w, const outlined_gradient *returned) {
     add_returned(w, &w->f->element_terms, 2);
   else
     add_terms(w, &w->f->element_terms);
+  if (returned == NULL && w->f->num_lane_sums > 0) add_by_lane(w, &w->f->element_terms);
   w->out.indent--;
   text_add(&w->out, "}\n");
 }
@@ -196,10 +232,12 @@ static outlined_gradient outline_gradient(writer *w, const char *name, int has, 
   int num_roots = lowered_term_roots(w->f, terms, roots);
   for (int i = 0; i < n; i++) roots[num_roots++] = values[i];
   outlined_gradient made;
-  made.type = writer_format(w, "Results<Real, %d>", n + accs_of(w, terms, accs));
+  const int lanes = element ? lane_results(w->f) : 0;
+  made.type = writer_format(w, "Results<Real, %d>", n + accs_of(w, terms, accs) + lanes);
   outline_open(
       w, made.type, name, has, "", roots, num_roots,
-      (lowered_adds_to_memory(w->f, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0));
+      (lowered_adds_to_memory(w->f, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0) |
+          (lanes > 0 ? OUTLINE_WITH_KEPT : 0));
   w->num_values = n;
   body_lines(w, values, n);
   text_add(&w->out, "%s made = {};\n", made.type);
@@ -283,7 +321,9 @@ const char *emit_grad(writer *w) {
   text_add(&w->out, "\n");
   open_struct(w, "Grad", "Hoisted", lacks, COUNT(lacks));
   text_add(&w->out, "struct BwdRow { Real x[%d]; };\n", f->num_rows > 0 ? f->num_rows : 1);
-  text_add(&w->out, "struct Acc { Real x[%d]; };\n", f->num_acc > 0 ? f->num_acc : 1);
+  text_add(&w->out, "struct Acc { Real x[%d]; ", f->num_acc > 0 ? f->num_acc : 1);
+  if (f->num_lane_sums > 0) text_add(&w->out, "LaneSums<Real, %d> lanes; ", f->num_lane_sums);
+  text_add(&w->out, "};\n");
   constants(w);
   prepare(w);
   grad(w);
@@ -292,6 +332,7 @@ const char *emit_grad(writer *w) {
   if (f->distance_step != 0) gradient_row(w, "distance_grad_row", SUM_DISTANCE, -1);
   if (f->pairs_in_row) gradient_row(w, "pair_grad_row", SUM_ELEMENT, f->pairs_q_axis);
   if (f->num_acc > 0) flush(w);
+  if (f->num_lane_sums > 0) flush_lanes(w);
   close_struct(w);
   return "Grad";
 }

@@ -39,8 +39,8 @@ void body_index(writer *w, unsigned input, const ir_ref *index, int n);
 void body_return(writer *w, ir_ref r);
 
 /* called_hooks.c. Between open and close, output goes to the outlined function. Flags: it always takes p; it
- * is a template over with_inputs. */
-enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2 };
+ * is a template over with_inputs; it is given acc.lanes.kept. */
+enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2, OUTLINE_WITH_KEPT = 4 };
 void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
                   const ir_ref *roots, int n, int flags);
 void called_ops(writer *w);

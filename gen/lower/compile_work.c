@@ -84,6 +84,11 @@ static void count_additions(counter *c, const derived_terms *terms, double copie
     if (!lowered_wants(c->f, t)) continue;
     const bool in_memory = lowered_acc_of(c->f, t) < 0;
     const ir_ref r = of_line(c->f->g, t);
+    if (t->by_lane && !in_memory) {
+      count(c, WORK_CALLED, r, 8); /* a choice, and an exchange with another lane */
+      count(c, WORK_CALLS, r, calls / LOWERED_LANES);
+      continue;
+    }
     if (in_memory)
       count(c, WORK_ADDED, r, (calls > 0 ? 1 : copies) * (8 + 4 * t->num_index));
     else
@@ -110,9 +115,9 @@ static void count_gradients(counter *c) {
   count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, f->row, f->num_rows, 1);
   count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, roots, lowered_term_roots(f, &f->row_terms, roots),
                  1);
-  for (int i = 0; i < f->num_acc; i++) {
+  for (int i = 0; i < f->num_acc + f->num_lane_sums; i++) {
     count_function(c, WORK_ONCE, HAS_HEAD, &f->acc[i].of_sum, 1, 1);
-    count(c, WORK_FLUSHED, f->acc[i].value, 1);
+    count(c, WORK_FLUSHED, f->acc[i].value, i < f->num_acc ? 1 : 0.5); /* a lane's takes no register */
   }
 }
 

@@ -50,12 +50,22 @@ static void plan_gradient_slots(lowered *f) {
   hoist_plan(f, in_prepare, roots, lowered_term_roots(f, &f->row_terms, roots));
 }
 
-/* Hoists nothing for hooks that a forward kernel never calls: each slot of a key takes shared memory. */
-void hooks_plan_slots(lowered *f) {
+static void plan_all_slots(lowered *f) {
   forward_part part[FORWARD_PARTS];
   if (f->plan->pass == LUATTN_BACKWARD) plan_gradient_slots(f);
   for (int i = hooks_of_forward(f, part); i-- > 0;) hoist_plan(f, part[i].has, part[i].root, part[i].n);
   hoist_plan(f, HAS_ELEMENT, &f->keep, 1);
+}
+
+/* Hoists nothing for hooks that a forward kernel never calls: each slot of a key takes shared memory. */
+void hooks_plan_slots(lowered *f) {
+  plan_all_slots(f);
+  if (!f->failed && hoist_crowds_head(f)) {
+    memset(f->slot_kind, 0, f->num_nodes * sizeof *f->slot_kind);
+    f->reads_head_again = true;
+    f->facts.grad_reads_row = false;
+    plan_all_slots(f);
+  }
   hoist_fix(f);
 }
 

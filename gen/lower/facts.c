@@ -239,7 +239,7 @@ void facts_find_rows(lowered *f) {
   plan_rows *r = &f->rows;
   r->row_bytes = needs_rows(f) ? slot_bytes(f, SLOTS_ROW) : 0;
   r->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * real;
-  r->num_acc = f->num_acc;
+  r->num_acc = f->num_acc + (f->num_lane_sums + LOWERED_LANES - 1) / LOWERED_LANES * LOWERED_LANES;
   r->num_stats = f->mask->num_stats;
   r->evaluated = f->facts.tile_bits ? &f->mask->evaluated : NULL;
   r->evaluated_cost = f->facts.tile_bits ? EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row") : 0;

@@ -37,13 +37,19 @@ luattn_status hoist_open(lowered *f, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Whether a head's number is not kept but read from its input each time: there are more of them than registers. */
+static bool is_read_again(const lowered *f, ir_ref r) {
+  return f->reads_head_again && ir_get(f->g, r)->op == IR_LOAD;
+}
+
 /* Returns the slot kind from which a function with parameters `has` reads r; -1: it computes r itself. */
 static int kind_of(const lowered *f, int has, ir_ref r) {
   const int mask = lowered_deps(f, r);
   if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 ||
       (mask & (DEP_Q | DEP_KV)) == (DEP_Q | DEP_KV))
     return -1;
-  if (mask == DEP_SITE) return (has & HAS_HEAD) != 0 && f->cost[r] > 0 ? SLOTS_HEAD : -1;
+  if (mask == DEP_SITE)
+    return (has & HAS_HEAD) != 0 && f->cost[r] > 0 && !is_read_again(f, r) ? SLOTS_HEAD : -1;
   if ((mask & DEP_Q) != 0) {
     if ((has & HAS_ROW) == 0) return -1;
     return f->cost[r] >= POLICY_SLOT_COST || (has & HAS_Q) == 0 ? SLOTS_ROW : -1;
@@ -86,6 +92,12 @@ static void collect(lowered *f, int kind) {
   }
   for (uint32_t r = 1; r < f->num_nodes; r++)
     if (f->slot_kind[r] == 1 + kind) s->ref[s->count++] = r;
+}
+
+bool hoist_crowds_head(const lowered *f) {
+  int count = 0;
+  for (uint32_t r = 1; r < f->num_nodes; r++) count += f->slot_kind[r] == 1 + SLOTS_HEAD;
+  return count > POLICY_HEAD_SLOTS_MAX;
 }
 
 const int lowered_slot_has[SLOTS_KINDS] = {0, HAS_HEAD | HAS_Q, HAS_HEAD | HAS_KV};

@@ -38,7 +38,11 @@ typedef struct hook {
   const bool *need; /* per node: the hook computes or reads it */
   bool calls_ops;   /* the hook is outlined and calls its long functions */
 } hook;
-enum { LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED, LOWERED_MAX_ACC = DERIVED_MAX_TERMS };
+enum {
+  LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED,
+  LOWERED_MAX_ACC = 64, /* sums of a thread, a register each */
+  LOWERED_LANES = 32    /* sums that a register of a warp's lanes holds */
+};
 
 /* Compile-time facts that kernels branch on, as contract/contract.cuh names them. */
 typedef struct lowered_facts {
@@ -120,8 +124,10 @@ typedef struct lowered {
   uint8_t *slot_kind; /* per node: 1 + SLOTS_*; 0: no slot. The node's dependence decides which kind */
   uint8_t *cost;      /* per node: rough instructions to compute it */
   slots slot[SLOTS_KINDS];
-  int num_acc;
-  derived_term acc[LOWERED_MAX_ACC]; /* the term that element i of Acc sums */
+  bool reads_head_again; /* Head does not hold what an input has for a head */
+  int num_acc, num_lane_sums;
+  /* The term that element i of Acc sums; and after those, the terms of Acc::lanes. */
+  derived_term acc[LOWERED_MAX_ACC + DERIVED_MAX_TERMS];
   int num_hooks;
   hook hook[LOWERED_MAX_HOOKS];
   lowered_facts facts;
@@ -155,7 +161,7 @@ bool lowered_is_long(const lowered *f, ir_ref r);
 bool lowered_calls_ops(const lowered *f, const char *hook);
 /* Whether this hook is outlined. */
 bool lowered_is_called(const lowered *f, const char *hook);
-/* The element of Acc that a term adds to; -1: it goes to memory directly. */
+/* The element of Acc that a term adds to, from num_acc on of Acc::lanes; -1: it goes to memory directly. */
 int lowered_acc_of(const lowered *f, const derived_term *t);
 /* Values of terms, and indices of those that go to memory: at most LOWERED_MAX_TERM_ROOTS. */
 #define LOWERED_MAX_TERM_ROOTS (5 * DERIVED_MAX_TERMS)

@@ -82,6 +82,8 @@ luattn_status accumulators_collect(lowered *f, luattn_error *err);
 luattn_status hoist_open(lowered *f, luattn_error *err);
 void hoist_plan(lowered *f, int has, const ir_ref *roots, int n);
 void hoist_fix(lowered *f);
+/* Whether numbers of a head are planned for more slots than a kernel has registers for. */
+bool hoist_crowds_head(const lowered *f);
 
 /* outline.c: turns a hook whose inlined copies would take long to compile into one called function. */
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);

@@ -59,9 +59,22 @@ static hook *largest(lowered *f, int least) {
   return most;
 }
 
+/* Calls `grad` where a warp's lanes share its sums: 32 terms and their exchanges are too much for copies. */
+static void call_for_lanes(lowered *f, text *why) {
+  for (int i = 0; i < f->num_hooks; i++) {
+    hook *h = &f->hook[i];
+    if (f->num_lane_sums == 0 || strcmp(h->name, "grad") != 0) continue;
+    h->outlined = true;
+    text_add(why, "hook grad: out of line, since it has %d sums, more than %d: a warp's lanes share them\n",
+             f->num_lane_sums, LOWERED_MAX_ACC);
+  }
+}
+
 void outline_choose(lowered *f, text *why) {
   int inlined = 0;
-  for (int i = 0; i < f->num_hooks; i++) inlined += f->hook[i].cost * f->hook[i].copies;
+  call_for_lanes(f, why);
+  for (int i = 0; i < f->num_hooks; i++)
+    if (!f->hook[i].outlined) inlined += f->hook[i].cost * f->hook[i].copies;
   for (hook *h; (h = largest(f, inlined > POLICY_INLINED_MAX ? POLICY_OUTLINED_MIN
                                                              : POLICY_OUTLINED_ALWAYS)) != NULL;) {
     h->outlined = true;

@@ -10,6 +10,10 @@ enum {
   /* A slot of a row or a column is a register in every thread: fewer instructions than this are cheaper to
    * repeat. */
   POLICY_SLOT_COST = 3,
+  /* The most numbers of a head that are kept in registers, or spilled around all loops. With more, what an input
+   * holds is read where it is used: otherwise sm80's forward with 97 of them takes 14 times as long as
+   * `causal` to compile, and now 3. */
+  POLICY_HEAD_SLOTS_MAX = 64,
   /* The most inlined hook code of an image, in instructions of one copy of each loop: NVRTC takes 0.2 ms for
    * each of the sm80 forward, about a second in all. */
   POLICY_INLINED_MAX = 6000,

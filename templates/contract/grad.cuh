@@ -2,17 +2,24 @@
 #pragma once
 #include "contract/absent.cuh"
 #include "ops/hook_types.cuh"
+#include "ops/lane_sums.cuh"
 
 // The elements whose dS is summed before a parameter gradient is computed from it: those with the same q -
 // kv, the same q, or the same kv; single elements, which add to one gradient with a cheap factor or each to
 // its own; or all elements, with a factor that is linear in q and kv.
 enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8, SUM_LINEAR = 16 };
 
+// Whether a warp's lanes share the sums of grad.
+template <class S>
+concept HasLaneSums = requires(typename S::Acc &acc) { acc.lanes.kept; };
+
 // Constants
 //   has_grad             false: NoGrad
 //   BwdRow, Acc          { Real x[num_bwd_rows]; }, { Real x[num_acc]; }, with at least one element: the row
 //                        numbers that `grad` reads; parameter gradients that a kernel sums over a block or
-//                        a warp
+//                        a warp. With too many gradients for a thread's registers Acc has `lanes`,
+//                        LaneSums of those of grad. A kernel then calls grad<true> for whole warps, and
+//                        sets lanes.kept before each call: grad adds nothing for others
 //   prob_rows            bit i: prob depends on number i of BwdRow; prob does not depend on dp. -1: `grad`
 //                        computes both or none
 //   grad_is_light        grad reads no memory for an element, and is inlined
@@ -46,6 +53,7 @@ enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8,
 //                        the gradient rows that these hooks add to
 //   flush                adds acc's gradients to memory; called by one thread. Linear in acc, so that partial
 //                        sums may be flushed; s and head are those of the elements
+//   flush_lanes          the same for the sums of a block's lanes
 template <class S, class Real = typename S::Real>
 concept ValidGradients =
     requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
@@ -54,6 +62,7 @@ concept ValidGradients =
       { S::prepare(p, s, head, row, q, x, saved, x, x, acc) };
       { S::template grad<true>(p, s, head, row, col, bwd, x, x, q_at, kv_at, x, result, result, acc) };
       requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
+      requires HasLaneSums<S> == requires { S::flush_lanes(p, s, head, saved); };
       requires bool(S::parameter_sums & SUM_DISTANCE) ==
           requires { S::add_distance(p, s, head, q, kv, x, acc); };
       requires bool(S::parameter_sums & SUM_ROW) == requires { S::add_row(p, s, head, q, x, acc); };

@@ -47,9 +47,28 @@ LUATTN_FN void flush_warp(const LuattnParams &p, const Site &site, const typenam
   if (threadIdx.x % 32 == 0) Spec::flush(p, site, head, acc);
 }
 
+// Sums the lanes of acc over the block's warps, and adds them to memory. All of its threads call it.
+template <class Spec, int Threads>
+LUATTN_FN void flush_lanes(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                           const typename Spec::Acc &acc) {
+  using Real = typename Spec::Real;
+  constexpr int count = decltype(acc.lanes)::count, registers = decltype(acc.lanes)::registers;
+  __shared__ Real part[Threads / 32][registers * 32];
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  __syncthreads();  // the previous call may still read part
+#pragma unroll
+  for (int k = 0; k < registers; ++k) part[warp][k * 32 + lane] = acc.lanes.x[k];
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < count; i += Threads)
+    for (int w = 1; w < Threads / 32; ++w) part[0][i] += part[w][i];
+  __syncthreads();
+  if (threadIdx.x == 0) Spec::flush_lanes(p, site, head, part[0]);
+}
+
 template <class Acc>
 LUATTN_FN Acc zero_acc() {
   Acc acc;
+  if constexpr (requires { acc.lanes; }) acc.lanes = {};
 #pragma unroll
   for (unsigned i = 0; i < sizeof(acc.x) / sizeof(acc.x[0]); ++i) acc.x[i] = 0;
   return acc;

@@ -18,6 +18,13 @@ LUATTN_FN void grad_where(bool kept, const LuattnParams &p, const Site &s, const
                           const typename Spec::BwdRow &bwd, Position q, Position kv, typename Spec::Real term,
                           typename Spec::Real &x, typename Spec::Real &y, typename Spec::Acc &acc) {
   typename Spec::Real prob = 0, ds = 0;
+  if constexpr (WithInputs && HasLaneSums<Spec>) {
+    acc.lanes.kept = !Masked || kept;
+    Spec::template grad<true>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, acc);
+    x = acc.lanes.kept ? prob : 0;
+    y = acc.lanes.kept ? ds : 0;
+    return;
+  }
   typename Spec::Acc sum = acc;
   if (!Masked || !Spec::grad_adds_to_memory || kept)
     Spec::template grad<WithInputs>(p, s, head, row, col, bwd, x, y, q, kv, term, prob, ds, sum);

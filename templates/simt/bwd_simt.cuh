@@ -64,6 +64,14 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
       else
         kept = kept || !masked;
       Real prob = 0, ds = 0;
+      if constexpr (WithInputs && HasLaneSums<Spec>) {
+        acc.lanes.kept = kept;
+        Spec::template grad<true>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
+                                  t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
+        s[x] = kept ? prob : Real(0);
+        dp[x] = kept ? ds : Real(0);
+        continue;
+      }
       if (kept)
         Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
                                         t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
@@ -239,6 +247,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       }
       sums.leave_head({p, site, head, acc, 0, kv0, nullptr});
       if constexpr (Need::parameters) flush_block<Spec, T::threads>(p, site, head, acc);
+      if constexpr (Need::parameters && HasLaneSums<Spec>) flush_lanes<Spec, T::threads>(p, site, head, acc);
     }
 
     if constexpr (Need::dk)

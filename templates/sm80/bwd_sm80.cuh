@@ -184,7 +184,7 @@ struct BwdSm80 {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), site.kv_end(p) - 1));
-    if constexpr (reduces_acc) acc = zero_acc<Acc>();
+    if constexpr (reduces_acc || HasLaneSums<Spec>) acc = zero_acc<Acc>();
     sums.enter_head();
   }
 
@@ -691,6 +691,7 @@ struct BwdSm80 {
     __syncthreads();
     if constexpr (Sums::any) sums.leave_head(sums_at(0, 0));
     if constexpr (reduces_acc) flush_block<Spec, threads>(p, site, head, acc);
+    if constexpr (Need::parameters && HasLaneSums<Spec>) flush_lanes<Spec, threads>(p, site, head, acc);
   }
 
   __device__ __forceinline__ void run() {
