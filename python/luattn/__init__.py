@@ -1,0 +1,31 @@
+"""luattn: attention variants from a small Lua file, for torch tensors and NumPy arrays.
+
+    gemma2 = luattn.attention("gemma2.lua")
+    o = gemma2(q, k, v, cap=50.0)
+
+Importing starts nothing of CUDA, and does not load torch. Where torch is loaded already, its ops luattn::forward and
+luattn::backward are there from then on, as graphs of torch.export need them; else from the first call with its tensors.
+"""
+
+import sys
+
+from ._library import __version__
+from .attention import Attention, attention
+from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
+from .mask import Mask
+
+__all__ = [
+    "Attention",
+    "CompileError",
+    "CudaError",
+    "Error",
+    "InvalidError",
+    "Mask",
+    "SpecError",
+    "Unsupported",
+    "__version__",
+    "attention",
+]
+
+if "torch" in sys.modules:
+    from . import _torch as _torch

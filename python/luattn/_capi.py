@@ -1,0 +1,158 @@
+"""Structs and constants of include/luattn for ctypes, field by field. Nothing else in the package knows a layout."""
+
+import ctypes as c
+
+CPU = -1  # LUATTN_CPU
+FORWARD, BACKWARD = 0, 1
+WANT_DQ, WANT_DK, WANT_DV, WANT_INPUTS, WANT_SCALARS = 1, 2, 4, 8, 16
+
+# luattn_dtype and luattn_input_dtype, in their order. ANY: as the tensor is.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+INPUT_DTYPES = (*DTYPES, "int32", "bool", "int64", "int16", "uint8", "any")
+# luattn_axis, by its negative.
+AXES = ("", "b", "h", "hkv", "q", "kv")
+
+# DLDataType of each: code and bits.
+DL_CODES = {
+    "float64": (2, 64),
+    "float32": (2, 32),
+    "bfloat16": (4, 16),
+    "float16": (2, 16),
+    "int64": (0, 64),
+    "int32": (0, 32),
+    "int16": (0, 16),
+    "int8": (0, 8),
+    "uint8": (1, 8),
+    "bool": (6, 8),
+}
+
+
+class DLDevice(c.Structure):
+    _fields_ = [("device_type", c.c_int32), ("device_id", c.c_int32)]
+
+
+class DLDataType(c.Structure):
+    _fields_ = [("code", c.c_uint8), ("bits", c.c_uint8), ("lanes", c.c_uint16)]
+
+
+class DLTensor(c.Structure):
+    _fields_ = [
+        ("data", c.c_void_p),
+        ("device", DLDevice),
+        ("ndim", c.c_int32),
+        ("dtype", DLDataType),
+        ("shape", c.POINTER(c.c_int64)),
+        ("strides", c.POINTER(c.c_int64)),
+        ("byte_offset", c.c_uint64),
+    ]
+
+
+class Error(c.Structure):
+    _fields_ = [("status", c.c_int), ("message", c.c_char * 1020)]
+
+
+class Input(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("tensor", c.c_void_p), ("grad", c.c_void_p)]
+
+
+class Scalar(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("value", c.c_double)]
+
+
+# The tensors of luattn_args, in its order.
+TENSORS = ("q", "k", "v", "o", "lse", "saved", "dout", "dlse", "dq", "dk", "dv")
+
+
+class Args(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_void_p) for name in TENSORS),
+        ("inputs", c.c_void_p),
+        ("num_inputs", c.c_size_t),
+        ("scalars", c.c_void_p),
+        ("num_scalars", c.c_size_t),
+        ("scalar_grads", c.c_void_p),
+        ("scale", c.c_double),
+        ("workspace", c.c_void_p),
+        ("workspace_size", c.c_size_t),
+        ("num_splits", c.c_int),
+        ("skip", c.c_int),
+        ("batch", c.c_void_p),
+        ("num_threads", c.c_int),
+    ]
+
+
+class BatchOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("q_offset", c.c_int64),
+        ("kv_offset", c.c_int64),
+        ("q_offsets", c.c_void_p),
+        ("kv_offsets", c.c_void_p),
+        ("q_len", c.c_int64),
+        ("kv_len", c.c_int64),
+        ("head_offset", c.c_int64),
+        ("heads", c.c_int64),
+        ("heads_kv", c.c_int64),
+        ("cu_seqlens_q", c.c_void_p),
+        ("cu_seqlens_k", c.c_void_p),
+        ("max_seqlen_q", c.c_int64),
+        ("max_seqlen_k", c.c_int64),
+    ]
+
+
+class EngineOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("device", c.c_int),
+        ("cache_dir", c.c_char_p),
+        ("family", c.c_int),
+        ("no_tuned", c.c_int),
+        ("lengths", c.c_int),
+        ("packs", c.c_void_p),
+        ("num_packs", c.c_size_t),
+        ("never_compile", c.c_int),
+        ("deterministic", c.c_int),
+        ("nvrtc", c.c_char_p),
+        ("cpu_relaxed", c.c_int),
+    ]
+
+
+class InputInfo(c.Structure):
+    _fields_ = [
+        ("name", c.c_char * 64),
+        ("dtype", c.c_uint32),
+        ("num_axes", c.c_uint32),
+        ("axis", c.c_int32 * 4),
+        ("grad", c.c_uint32),
+        ("pairs", c.c_uint32),
+    ]
+
+
+class SpecInfo(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("num_inputs", c.c_size_t),
+        ("num_scalars", c.c_size_t),
+        ("num_saved", c.c_size_t),
+        ("inputs", c.POINTER(InputInfo)),
+        ("scalar_names", c.POINTER(c.c_char_p)),
+        ("scalar_defaults", c.POINTER(c.c_double)),
+        ("has_lse", c.c_int),
+        ("has_mask", c.c_int),
+        ("hash", c.c_uint64 * 2),
+        ("axis_names", c.POINTER(c.c_char_p)),
+        ("has_backward", c.c_int),
+        ("why_no_backward", c.c_char_p),
+    ]
+
+
+class Request(c.Structure):
+    _fields_ = [
+        ("spec", c.c_void_p),
+        ("pass_", c.c_int),
+        ("dtype", c.c_int),
+        ("head_dim", c.c_int),
+        ("head_dim_v", c.c_int),
+        ("wants", c.c_uint),
+    ]

@@ -1,0 +1,74 @@
+"""Finds and loads libluattn.so, and declares the functions that the package calls."""
+
+import ctypes
+import os
+from typing import Any
+
+from . import _capi as capi
+from .errors import Error, error_of
+
+__version__ = "0.1.0"
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_P = ctypes.c_void_p
+_SIZE = ctypes.c_size_t
+_INT = ctypes.c_int
+
+# name: types of its arguments, less the luattn_error * at the end.
+_FUNCTIONS: dict[str, list[Any]] = {
+    "luattn_spec_load_text": [ctypes.c_char_p, ctypes.c_char_p, _SIZE, _P, _P],
+    "luattn_engine_open": [_P, _P],
+    "luattn_engine_plan": [_P, _P, _INT, _P, _P],
+    "luattn_engine_workspace_size": [_P, _P, _INT, _P, _P],
+    "luattn_forward": [_P, _P, _P, _P],
+    "luattn_backward": [_P, _P, _P, _P],
+    "luattn_prepare": [_P, _P, _SIZE, _INT, _P, _P],
+    "luattn_batch_open": [_P, _P],
+    "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
+    "luattn_mask_count": [_P, _P, _P],
+}
+
+
+def _path() -> str:
+    """$LUATTN_LIBRARY, else the library that was installed with the package."""
+    named = os.environ.get("LUATTN_LIBRARY")
+    return named if named else os.path.join(_HERE, "libluattn.so")
+
+
+def _load() -> ctypes.CDLL:
+    path = _path()
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as e:
+        raise ImportError(
+            f"luattn: cannot load its library: {e}; install the package (pip install .), "
+            "or set LUATTN_LIBRARY=/path/to/libluattn.so"
+        ) from None
+    lib.luattn_version.restype = ctypes.c_char_p
+    found = lib.luattn_version().decode()
+    if found.split(".")[:2] != __version__.split(".")[:2]:
+        raise ImportError(f"luattn: {path} is version {found}, and this package is for {__version__}; install them together")
+    for name, types in _FUNCTIONS.items():
+        getattr(lib, name).argtypes = [*types, _P]
+    lib.luattn_spec_get_info.argtypes = [_P, _P]
+    lib.luattn_spec_get_info.restype = None
+    lib.luattn_spec_wants.argtypes = [_P]
+    lib.luattn_spec_wants.restype = ctypes.c_uint
+    lib.luattn_batch_close.argtypes = [_P]
+    lib.luattn_batch_close.restype = None
+    return lib
+
+
+lib = _load()
+
+
+def call(name: str, *args: Any) -> None:
+    """Calls a function that takes a luattn_error * last. Raises what it reports."""
+    err = capi.Error()
+    status = getattr(lib, name)(*args, ctypes.byref(err))
+    if status:
+        raise message_of(status, err)
+
+
+def message_of(status: int, err: capi.Error) -> Error:
+    return error_of(status, err.message.decode("utf-8", "replace"))

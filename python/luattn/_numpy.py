@@ -1,0 +1,80 @@
+"""NumPy arrays as tensors of a call: on the CPU, without gradients."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _capi as capi
+from ._call import give_back, take_frame
+from ._spec import Spec
+from .engine import engine_of
+from .errors import InvalidError, Unsupported
+
+_KEPT: dict[int, Any] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
+
+
+def fill(array: np.ndarray, at: int) -> None:
+    name, n = array.dtype.name, array.ndim
+    if name not in capi.DL_CODES:
+        raise InvalidError(f"NumPy array of type {name}: luattn takes {', '.join(capi.DL_CODES)}")
+    size = array.itemsize
+    if any(stride % size for stride in array.strides):
+        raise InvalidError(f"NumPy array with strides of {array.strides} bytes, no multiples of its {size}: copy it")
+    sizes = (ctypes.c_int64 * (2 * n))(*array.shape, *(stride // size for stride in array.strides))
+    _KEPT[at] = sizes
+    code, bits = capi.DL_CODES[name]
+    tensor = capi.DLTensor.from_address(at)
+    tensor.data = array.ctypes.data
+    tensor.device = capi.DLDevice(1, 0)
+    tensor.ndim = n
+    tensor.dtype = capi.DLDataType(code, bits, 1)
+    address = ctypes.addressof(sizes)
+    tensor.shape = ctypes.cast(address, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(address + 8 * n, ctypes.POINTER(ctypes.c_int64))
+    tensor.byte_offset = 0
+
+
+def like_rows(q: np.ndarray, head_dim: int) -> np.ndarray:
+    """An empty array of q's rows, in the order that q has in memory: [B, H, S, D] or [B, S, H, D]."""
+    b, h, n = q.shape[:3]
+    if q.strides[1] < q.strides[2]:
+        return np.empty((b, n, h, head_dim), q.dtype).transpose(0, 2, 1, 3)
+    return np.empty((b, h, n, head_dim), q.dtype)
+
+
+def call(
+    spec: Spec,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    inputs: Sequence[np.ndarray],
+    scalars: Sequence[float],
+    scale: float,
+    whole: Sequence[int],
+    q_offset: Any,
+    kv_offset: Any,
+    later: dict[str, Any],
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The result and lse."""
+    for name in later:
+        raise Unsupported(f"{spec.name}: {name}: there is no such argument yet; leave it out")
+    for name, array in zip("qkv", (q, k, v)):
+        if array.ndim != 4:
+            raise InvalidError(f"{spec.name}: {name}: has {array.ndim} dimensions, expected 4: batch, heads, length, head dim")
+    row = np.float64 if q.dtype == np.float64 else np.float32
+    o = like_rows(q, v.shape[-1])
+    lse = np.empty(q.shape[:3], row) if spec.has_lse else None
+    saved = np.empty((spec.num_saved, *q.shape[:3]), row) if spec.num_saved else None
+    frame = take_frame(spec)
+    try:
+        frame.set(fill, (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("saved", saved)))
+        frame.set_inputs(fill, [np.asarray(x) for x in inputs])
+        frame.set_numbers(scale, [float(x) for x in scalars])
+        if whole or q_offset is not None or kv_offset is not None:
+            frame.set_whole(fill, whole, q_offset, kv_offset)
+        frame.run(engine_of(capi.CPU), False, None)
+    finally:
+        give_back(frame)
+    return o, lse

@@ -1,0 +1,71 @@
+"""A loaded spec: what it declares, and the frames of calls that use it. Found again by its text."""
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from . import _capi as capi
+from ._library import call, lib
+
+
+@dataclass(frozen=True)
+class InputInfo:
+    """How a spec declares an input: the names of its axes, its type ("any": the tensor's), whether it has a gradient."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str
+    grad: bool
+
+
+class Spec:
+    """A luattn_spec. It stays loaded as long as the process runs, because engines and graphs refer to it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.text = text
+        self.frames: list[Any] = []  # of _call.py: those that no call uses
+        data = text.encode()
+        pointer = ctypes.c_void_p()
+        call("luattn_spec_load_text", name.encode(), data, len(data), None, ctypes.byref(pointer))
+        assert pointer.value
+        self.pointer: int = pointer.value
+        info = capi.SpecInfo()
+        lib.luattn_spec_get_info(self.pointer, ctypes.byref(info))
+        self.name: str = info.name.decode()
+        self.inputs = tuple(
+            InputInfo(
+                one.name.decode(),
+                tuple(info.axis_names[4 * i + axis].decode() for axis in range(one.num_axes)),
+                capi.INPUT_DTYPES[one.dtype],
+                bool(one.grad),
+            )
+            for i, one in enumerate(info.inputs[: info.num_inputs])
+        )
+        self.scalars = {info.scalar_names[i].decode(): float(info.scalar_defaults[i]) for i in range(info.num_scalars)}
+        self.num_saved: int = info.num_saved
+        self.has_lse = bool(info.has_lse)
+        self.has_mask = bool(info.has_mask)
+        self.has_backward = bool(info.has_backward)
+        self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
+        self.wants: int = lib.luattn_spec_wants(self.pointer)
+
+
+_loaded: dict[str, Spec] = {}
+
+
+def spec_of(text: str, name: str = "spec") -> Spec:
+    """The spec of this text, loaded once in a process. `name` stands in messages in the place of a file."""
+    spec = _loaded.get(text)
+    if spec is None:
+        spec = _loaded.setdefault(text, Spec(name, text))
+    return spec
+
+
+def load(source: str | os.PathLike[str]) -> Spec:
+    """A spec from its path, or from its text, which is a string of more than one line or with a `{`."""
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return spec_of(source)
+    path = os.fspath(source)
+    with open(path, encoding="utf-8") as file:
+        return spec_of(file.read(), path)

@@ -1,0 +1,36 @@
+"""One engine for each device: it keeps the kernels of all specs, and compiles them when they are first needed."""
+
+import ctypes
+import functools
+import os
+
+from . import _capi as capi
+from ._library import call
+
+
+def _nvrtc() -> bytes | None:
+    """The NVRTC of NVIDIA's wheel (the extras cu12 and cu13). None: libluattn looks for one in the system."""
+    if os.environ.get("LUATTN_NVRTC"):
+        return None
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except Exception:  # not installed, or without an NVRTC: each version has exceptions of its own
+        return None
+    return path.encode() if path else None
+
+
+@functools.cache
+def engine_of(device: int, deterministic: bool = False) -> int:
+    """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept."""
+    options = capi.EngineOptions(
+        struct_size=ctypes.sizeof(capi.EngineOptions),
+        device=device,
+        deterministic=int(deterministic),
+        nvrtc=None if device == capi.CPU else _nvrtc(),
+    )
+    engine = ctypes.c_void_p()
+    call("luattn_engine_open", ctypes.byref(options), ctypes.byref(engine))
+    assert engine.value
+    return engine.value

@@ -1,0 +1,65 @@
+"""What luattn refuses, as exceptions. Each carries the library's message: location, cause and fix."""
+
+import re
+
+
+class Error(RuntimeError):
+    """Any error of luattn. `status` is the number of its luattn_status."""
+
+    status = 9  # LUATTN_INTERNAL
+
+
+class InvalidError(Error, ValueError):
+    """An argument that cannot be: a shape, a type, a stride, a name. The message names the tensor."""
+
+    status = 2
+
+
+class SpecError(Error, ValueError):
+    """An error in a spec. `file` and `line` say where; line is None where no one line is to blame."""
+
+    status = 3
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        place = re.match(r"(.*?):(\d+): ", message)
+        self.file = place[1] if place else message.partition(":")[0]
+        self.line = int(place[2]) if place else None
+
+
+class Unsupported(Error, NotImplementedError):
+    """What this version, device or spec does not do, though it could be asked for."""
+
+    status = 4
+
+
+class CompileError(Error):
+    """NVRTC is missing, or rejected the generated source."""
+
+    status = 5
+
+
+class CudaError(Error):
+    """There is no driver or no GPU, or a launch failed."""
+
+    status = 6
+
+
+class OutOfMemory(Error, MemoryError):
+    status = 1
+
+
+class FileError(Error, OSError):
+    status = 7
+
+
+_CLASSES = {e.status: e for e in (OutOfMemory, InvalidError, SpecError, Unsupported, CompileError, CudaError, FileError)}
+
+
+def error_of(status: int, message: str) -> Error:
+    """The exception for a luattn_status and its message."""
+    if status in _CLASSES:
+        return _CLASSES[status](message)
+    error = Error(message)
+    error.status = status
+    return error

@@ -1,0 +1,218 @@
+"""package_test.py: what the package is without torch. NumPy's part is left out where there is none."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+import luattn  # noqa: E402
+from luattn import _capi as capi  # noqa: E402
+from luattn._library import lib  # noqa: E402
+from luattn._spec import InputInfo  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+# ctypes struct: C struct, and the members whose names differ.
+STRUCTS = {
+    capi.DLTensor: "DLTensor",
+    capi.Error: "luattn_error",
+    capi.Input: "luattn_input",
+    capi.Scalar: "luattn_scalar",
+    capi.Args: "luattn_args",
+    capi.BatchOptions: "luattn_batch_options",
+    capi.EngineOptions: "luattn_engine_options",
+    capi.InputInfo: "luattn_input_info",
+    capi.SpecInfo: "luattn_spec_info",
+}
+
+
+def example(name):
+    return f"{ROOT}/examples/{name}.lua"
+
+
+class Layout(unittest.TestCase):
+    def test_structs_are_those_of_the_headers(self):
+        lines = ["#include <stddef.h>", "#include <luattn/engine.h>"]
+        for struct, name in STRUCTS.items():
+            lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
+            for field, *_ in struct._fields_:
+                at = getattr(struct, field).offset
+                lines.append(f'_Static_assert(offsetof({name}, {field}) == {at}, "{name}.{field}");')
+        for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
+            lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
+        with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            cc = [os.environ.get("CC", "cc"), "-std=c11", "-fsyntax-only", f"-I{ROOT}/include", file.name]
+            ran = subprocess.run(cc, capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+
+class Loading(unittest.TestCase):
+    def test_import_loads_neither_torch_nor_numpy_nor_cuda(self):
+        code = (
+            "import sys, luattn; luattn.attention('return attention {}').mask(64, 64);"
+            "maps = open('/proc/self/maps').read();"
+            "print([x for x in ('torch', 'numpy') if x in sys.modules], 'libcuda' in maps, 'nvrtc' in maps)"
+        )
+        env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+        self.assertEqual(ran.stdout, "[] False False\n", ran.stderr)
+
+    def test_version(self):
+        self.assertEqual(lib.luattn_version().decode(), luattn.__version__)
+
+    def test_a_library_that_is_not_there(self):
+        env = dict(os.environ, PYTHONPATH=f"{ROOT}/python", LUATTN_LIBRARY="/nowhere.so")
+        ran = subprocess.run([sys.executable, "-c", "import luattn"], capture_output=True, text=True, env=env)
+        self.assertIn("ImportError: luattn: cannot load its library: /nowhere.so", ran.stderr)
+        self.assertIn("set LUATTN_LIBRARY=", ran.stderr)
+
+    def test_path_and_text(self):
+        with open(example("gemma2"), encoding="utf-8") as file:
+            text = file.read()
+        for source in (example("gemma2"), text):
+            gemma2 = luattn.attention(source)
+            self.assertEqual((gemma2.name, gemma2.scalars, gemma2.inputs), ("gemma2", {"cap": 50.0}, {}))
+        t5 = luattn.attention(example("t5_relative_bias"))
+        self.assertEqual(repr(t5), "<luattn.Attention t5_relative_bias(q, k, v, bias)>")
+        self.assertEqual(t5.inputs["bias"], InputInfo("bias", ("h", "32"), "float32", True))
+
+
+class Errors(unittest.TestCase):
+    def test_a_spec_error_keeps_its_line(self):
+        with self.assertRaises(luattn.SpecError) as caught:
+            luattn.attention("return attention {\n  score_mod = function(s, b, h)\n    return s + x[h] end }")
+        self.assertEqual((caught.exception.file, caught.exception.line), ("spec", 3))
+        self.assertIsInstance(caught.exception, ValueError)
+        with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+            file.write("return attention { score_mods = 1 }")
+            file.flush()
+            with self.assertRaises(luattn.SpecError) as caught:
+                luattn.attention(file.name)
+        self.assertEqual((caught.exception.file, caught.exception.line), (file.name, 1))
+        self.assertIn("did you mean 'score_mod'?", str(caught.exception))
+
+    def test_a_missing_file(self):
+        with self.assertRaises(FileNotFoundError):
+            luattn.attention("none.lua")
+
+    def test_names(self):
+        with self.assertRaisesRegex(luattn.InvalidError, "'scale' is an argument of every attention"):
+            luattn.attention("return attention { scalars = { scale = 1.0 }, score_mod = function(s) return s * scale end }")
+        sigmoid = luattn.attention(example("sigmoid"))
+        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: input 'bias' is missing"):
+            sigmoid(None, None, None)
+        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: there is no argument 'x'; the spec declares bias"):
+            sigmoid(None, None, None, bias=None, x=None)
+        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: layout: is 'sbhd', expected 'bhsd' or 'bshd'"):
+            sigmoid(None, None, None, layout="sbhd")
+        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: scale: is 0"):
+            sigmoid(None, None, None, bias=None, scale=0)
+        with self.assertRaisesRegex(luattn.Unsupported, "sigmoid: return_lse: its online function has no lse"):
+            sigmoid(None, None, None, bias=None, return_lse=True)
+
+
+class Masks(unittest.TestCase):
+    def test_causal(self):
+        mask = luattn.attention(example("causal")).mask(250, 250)
+        self.assertEqual(mask.rows, [[1, 0, 0, 0], [2, 1, 0, 0], [2, 2, 1, 0], [2, 2, 2, 1]])
+        self.assertEqual(str(mask).splitlines()[1], "█░  ")
+        self.assertEqual(mask.sparsity, 6 / 16)
+        self.assertIn("6 full, 4 partial, 6 empty", repr(mask))
+        self.assertEqual(mask._repr_svg_().count("<rect"), 1 + 4 + 3)
+
+    def test_empty(self):
+        self.assertEqual(luattn.attention(example("causal")).mask(0, 10).rows, [])
+
+    def test_tile(self):
+        with self.assertRaisesRegex(luattn.InvalidError, "tile: is 0"):
+            luattn.attention(example("causal")).mask(10, 10, tile=0)
+
+
+def softmax_attention(q, k, v, cap, window):
+    """Gemma 2 by NumPy, with a window of `window`."""
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * q.shape[-1] ** -0.5
+    scores = cap * np.tanh(scores / cap)
+    i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None]
+    scores = np.where((j <= i) & (i - j < window), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    total = weights.sum(-1, keepdims=True)
+    return weights / total @ v, (np.log(total) + scores.max(-1, keepdims=True))[..., 0]
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class Arrays(unittest.TestCase):
+    def setUp(self):
+        self.gemma2 = luattn.attention(example("gemma2"))
+        random = np.random.default_rng(1)
+        self.q, self.k, self.v = random.standard_normal((3, 2, 4, 33, 16))
+
+    def test_numbers(self):
+        o, lse = self.gemma2(self.q, self.k, self.v, cap=3.0, return_lse=True)
+        want, want_lse = softmax_attention(self.q, self.k, self.v, 3.0, 4096)
+        np.testing.assert_allclose(o, want, atol=1e-13)
+        np.testing.assert_allclose(lse, want_lse, atol=1e-13)
+        # A scalar that is not given has the spec's value again.
+        np.testing.assert_allclose(
+            self.gemma2(self.q, self.k, self.v), softmax_attention(self.q, self.k, self.v, 50.0, 4096)[0], atol=1e-13
+        )
+
+    def test_layouts(self):
+        want = self.gemma2(self.q, self.k, self.v)
+        views = [x.transpose(0, 2, 1, 3).copy() for x in (self.q, self.k, self.v)]
+        o = self.gemma2(*views, layout="bshd")
+        self.assertTrue(o.flags.c_contiguous)
+        np.testing.assert_array_equal(o.transpose(0, 2, 1, 3), want)
+        o = self.gemma2(*(x.transpose(0, 2, 1, 3) for x in views))
+        np.testing.assert_array_equal(o, want)
+        self.assertTrue(o.transpose(0, 2, 1, 3).flags.c_contiguous)
+
+    def test_parts_of_a_whole(self):
+        want = self.gemma2(self.q, self.k, self.v)
+        np.testing.assert_array_equal(self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=7), want[:, :, 7:])
+        offsets = np.array([7, 7], np.int32)
+        np.testing.assert_array_equal(self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=offsets), want[:, :, 7:])
+        # The next call of the same frame has no offset.
+        np.testing.assert_array_equal(self.gemma2(self.q, self.k, self.v), want)
+
+    def test_threads_have_frames_of_their_own(self):
+        problems = [[np.random.default_rng(i).standard_normal((1, 1, 5 + i, 8)) for _ in "qkv"] for i in range(8)]
+        want = [self.gemma2(*p) for p in problems]
+        wrong = []
+
+        def work(i):
+            wrong.extend(i for _ in range(50) if not np.array_equal(self.gemma2(*problems[i]), want[i]))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(wrong, [])
+
+    def test_refusals(self):
+        q, k, v = self.q, self.k, self.v
+        for call, message in (
+            (lambda: self.gemma2(q[0], k, v), "q: has 3 dimensions, expected 4"),
+            (lambda: self.gemma2(q.astype(np.complex128), k, v), "of type complex128"),
+            (lambda: self.gemma2(q.astype(np.float32), k, v), "k: has dtype float64, expected float32"),
+            (lambda: self.gemma2(q, k, v, seed=np.zeros(2)), "seed: there is no such argument yet"),
+        ):
+            with self.assertRaisesRegex(luattn.Error, message):
+                call()
+
+    def test_plan(self):
+        self.assertIn("cpu: tiles of 64 x 64", self.gemma2.plan(self.q, self.k, self.v, backward=True))
+
+
+if __name__ == "__main__":
+    unittest.main()

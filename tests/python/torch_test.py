@@ -1,0 +1,347 @@
+"""torch_test.py: the ops of torch: gradients, compile, export, and what people meet first. On the CPU, in float64 where numbers
+are compared. Exits with 77 where torch is not installed."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError:
+    print("torch is not installed: skipped")
+    sys.exit(77)
+import luattn  # noqa: E402
+from luattn import _torch  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+warnings.filterwarnings("ignore", module="torch")
+EXAMPLES = sorted(f[:-4] for f in os.listdir(f"{ROOT}/examples") if f.endswith(".lua"))
+forward_op = torch.ops.luattn.forward.default
+backward_op = torch.ops.luattn.backward.default
+
+
+def example(name, double=False):
+    """An example. double: inputs with gradients are float64, for finite differences."""
+    path = f"{ROOT}/examples/{name}.lua"
+    if not double:
+        return luattn.attention(path)
+    with open(path, encoding="utf-8") as file:
+        return luattn.attention(file.read().replace("grad = true }", 'grad = true, dtype = "f64" }'))
+
+
+def rand(*shape, dtype=torch.float64, grad=True):
+    return torch.randn(*shape, dtype=dtype, requires_grad=grad)
+
+
+def inputs_of(attention, sizes):
+    """Random inputs; axes that sizes does not name have their own size, or 64."""
+    made = {}
+    for name, info in attention.inputs.items():
+        shape = [int(axis) if axis.isdigit() else sizes.get(axis, 64) for axis in info.axes]
+        if info.dtype in ("int32", "int64"):
+            made[name] = torch.randint(0, 3, shape, dtype=getattr(torch, info.dtype)).sort().values
+        else:
+            made[name] = torch.rand(shape, dtype=getattr(torch, info.dtype), requires_grad=info.grad)
+    return made
+
+
+def problem(attention, b=1, h=2, hkv=1, n=5, m=6, d=4, dtype=torch.float64):
+    sizes = {"b": b, "h": h, "hkv": hkv, "q": n, "kv": m, "channel": d, "pair": d // 2}
+    qkv = [rand(b, h, n, d, dtype=dtype), rand(b, hkv, m, d, dtype=dtype), rand(b, hkv, m, d, dtype=dtype)]
+    return qkv, inputs_of(attention, sizes)
+
+
+def grads(f, tensors):
+    """Gradients of a sum of f's results, each with weights of its own."""
+    total = 0
+    for result in f():
+        total = total + (result * torch.linspace(0.3, 1.7, result.numel(), dtype=result.dtype).reshape(result.shape)).sum()
+    return torch.autograd.grad(total, tensors)
+
+
+class Gradients(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(4)
+
+    def test_gradcheck_of_every_example(self):
+        for name in EXAMPLES:
+            if name == "retention_detached":  # its backward leaves out a term by intention
+                continue
+            with self.subTest(name):
+                attention = example(name, double=True)
+                d = 8 if name == "xpos" else 4
+                qkv, inputs = problem(attention, d=d)
+                scalars = {s: torch.tensor(x, dtype=torch.float64, requires_grad=True) for s, x in attention.scalars.items()}
+                given = {**inputs, **scalars}
+                return_lse = attention._spec.has_lse
+
+                def f(q, k, v, *rest):
+                    result = attention(q, k, v, return_lse=return_lse, **dict(zip(given, rest)))
+                    if not return_lse:
+                        return result
+                    o, lse = result  # -inf of rows that keep nothing has no finite differences
+                    return o, lse.masked_fill(lse.isinf(), 0)
+
+                self.assertTrue(torch.autograd.gradcheck(f, (*qkv, *given.values())))
+
+    def test_any_of_them_not_wanted(self):
+        attention = example("t5_relative_bias", double=True)
+        qkv, inputs = problem(attention)
+        everything = [*qkv, inputs["bias"]]
+        want = grads(lambda: attention(*qkv, return_lse=True, **inputs), everything)
+        for bits in range(1, 15):
+            some = [t.detach().requires_grad_(bool(bits >> i & 1)) for i, t in enumerate(everything)]
+            wanted = [i for i in range(4) if bits >> i & 1]
+            found = grads(lambda: attention(*some[:3], bias=some[3], return_lse=True), [some[i] for i in wanted])
+            for i, g in zip(wanted, found):
+                torch.testing.assert_close(g, want[i], atol=1e-12, rtol=1e-12)
+
+    def test_sum_has_strides_of_zero(self):
+        gemma2 = example("gemma2")
+        for dtype in (torch.float64, torch.float16):
+            qkv, _ = problem(gemma2, d=8, dtype=dtype)
+            gemma2(*qkv).sum().backward()
+            want = torch.autograd.grad(gemma2(*qkv), qkv, torch.ones(1, 2, 5, 8, dtype=dtype))
+            for t, w in zip(qkv, want):
+                torch.testing.assert_close(t.grad, w, atol=0, rtol=0)
+
+    def test_lse_alone_and_temporary_gradients(self):
+        causal = example("causal")
+        qkv, _ = problem(causal)
+        q, k, v = qkv
+
+        def reference(q, k, v):
+            scores = (q @ k.transpose(2, 3)) * 0.5
+            scores = scores.masked_fill(torch.ones(5, 6).triu(1).bool(), -torch.inf)
+            return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+        for weights in ((0, 1), (1, 0), (1, 1)):
+            # An expanded dlse is copied, and the copy has to live as long as the call.
+            f = lambda run: sum(w * t.sum() for w, t in zip(weights, run(q, k, v)) if w)  # noqa: B023, E731
+            found = torch.autograd.grad(f(lambda *a: causal(*a, return_lse=True)), qkv, allow_unused=True)
+            want = torch.autograd.grad(f(reference), qkv, allow_unused=True)
+            for a, b in zip(found, want):
+                torch.testing.assert_close(torch.zeros(()) if a is None else a.sum(), torch.zeros(()) if b is None else b.sum(),
+                                           check_dtype=False)  # fmt: skip
+                if b is not None and a is not None:
+                    torch.testing.assert_close(a, b)
+
+    def test_nothing_is_lost_in_silence(self):
+        alibi = luattn.attention("return attention { inputs = { x = { axes = {'h'}, dtype = 'f64' } }, "
+                                 "score_mod = function(s, b, h) return s + x[h] end }")  # fmt: skip
+        qkv, _ = problem(alibi)
+        x = rand(2)
+        with self.assertRaisesRegex(luattn.InvalidError, "input 'x' requires a gradient, which the spec does not declare"):
+            alibi(*qkv, x=x)
+        with torch.no_grad():
+            self.assertFalse(alibi(*qkv, x=x).requires_grad)
+        # The bare op has gradients, too.
+        gemma2 = example("gemma2")
+        o, lse, _ = forward_op(gemma2.text, *qkv, [], [50.0], None, 0.0)
+        self.assertTrue(o.requires_grad and lse.requires_grad)
+
+    def test_refusals(self):
+        gemma2 = example("gemma2")
+        (q, k, v), _ = problem(gemma2, hkv=2)
+        plain = [t.detach() for t in (q, k, v)]
+
+        def twice():
+            g = torch.autograd.grad(gemma2(q, k, v).sum(), q, create_graph=True)[0]
+            torch.autograd.grad(g.sum(), q)
+
+        for call, message in (
+            (twice, "gemma2: there are no second derivatives yet"),
+            (lambda: torch.vmap(lambda q: gemma2(q, k, v))(torch.stack([q, q])), "gemma2: torch.vmap does not exist"),
+            (lambda: torch.func.grad(lambda q: gemma2(q, k, v).sum())(q), "gemma2: transforms of torch.func"),
+            (lambda: torch.func.jvp(lambda q: gemma2(q, *plain[1:]), (plain[0],), (plain[0],)), "gemma2: .*torch.func"),
+            (lambda: gemma2(q[0], k, v), "gemma2: q: has 3 dimensions, expected 4"),
+            (lambda: gemma2(q.float(), k, v), "k: has dtype float64, expected float32"),
+            (lambda: gemma2(q, k, v, cap=torch.ones(2)), "gemma2: scalar 'cap' has 2 elements, expected 1"),
+            (lambda: gemma2(*[rand(1, 1, 3, 20, dtype=torch.bfloat16)] * 3), "head_dim: is 20; .*multiples of 8.*pad"),
+            (lambda: forward_op(gemma2.text, q, k, v, [], [], None, 0.0), "gemma2: 0 scalars, expected 1"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
+                call()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(plain[0], plain[0])
+            with self.assertRaisesRegex(luattn.Unsupported, "gemma2: forward-mode derivatives"):
+                gemma2(dual, *plain[1:])
+
+    def test_arguments_to_come(self):
+        gemma2 = example("gemma2")
+        qkv, _ = problem(gemma2)
+        index = torch.zeros(2, dtype=torch.int32)
+        later = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "batch", "seed")
+        for name, value in (*((name, index) for name in later), ("max_seqlen_q", 3), ("max_seqlen_k", 3), ("exact_rows", True)):
+            with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
+                gemma2(*qkv, **{name: value})
+
+
+class Shapes(unittest.TestCase):
+    def test_empty(self):
+        gemma2 = example("gemma2")
+        for b, n, m in ((0, 5, 5), (1, 0, 5), (1, 5, 0)):
+            qkv, _ = problem(gemma2, b=b, n=n, m=m)
+            o, lse = gemma2(*qkv, return_lse=True)
+            self.assertEqual((o.shape, lse.shape), ((b, 2, n, 4), (b, 2, n)))
+            self.assertTrue((o == 0).all() and (lse == -torch.inf).all())
+            o.sum().backward()
+            self.assertTrue(all((t.grad == 0).all() and t.grad.shape == t.shape for t in qkv))
+
+    def test_layouts(self):
+        gemma2 = example("gemma2")
+        q, k, v = (rand(2, n, h, 8) for n, h in ((5, 4), (7, 2), (7, 2)))
+        o = gemma2(q, k, v, layout="bshd")
+        self.assertTrue(o.is_contiguous())
+        views = [t.transpose(1, 2) for t in (q, k, v)]
+        torch.testing.assert_close(o.transpose(1, 2), gemma2(*views), atol=0, rtol=0)
+        torch.testing.assert_close(o.transpose(1, 2), gemma2(*(t.contiguous() for t in views)), atol=0, rtol=0)
+        self.assertTrue(torch.autograd.grad(o.sum(), k)[0].is_contiguous())
+        # One array of q, k and v, and one head of keys for all.
+        qkv = rand(2, 5, 3, 4, 8)
+        parts = [qkv[:, :, i].transpose(1, 2) for i in range(3)]
+        got = torch.autograd.grad(gemma2(*parts).sum(), qkv)[0]
+        copies = [t.detach().contiguous().requires_grad_() for t in parts]
+        want = torch.autograd.grad(gemma2(*copies).sum(), copies)
+        torch.testing.assert_close(got, torch.stack([t.transpose(1, 2) for t in want], 2))
+
+    def test_parts_of_a_whole(self):
+        gemma2 = example("gemma2")
+        (q, k, v), _ = problem(gemma2, n=6)
+        want = torch.autograd.grad(gemma2(q, k, v)[:, :, 2:].sum(), (q, k, v))
+        for offset in (2, torch.tensor([2], dtype=torch.int32)):
+            f = lambda: gemma2(q[:, :, 2:], k, v, q_offset=offset)  # noqa: B023, E731
+            torch.testing.assert_close(f(), gemma2(q, k, v)[:, :, 2:], atol=0, rtol=0)
+            for got, w in zip(torch.autograd.grad(f().sum(), (q, k, v)), want):
+                torch.testing.assert_close(got, w)
+
+    def test_types_of_inputs(self):
+        document = example("document")
+        (q, k, v), inputs = problem(document, n=6)
+        wide = luattn.attention(document.text.replace('"i32"', '"i64"'))
+        torch.testing.assert_close(document(q, k, v, **inputs), wide(q, k, v, **{n: t.long() for n, t in inputs.items()}))
+        flags = luattn.attention("return attention { inputs = { f = { axes = {'kv'}, dtype = 'bool' } }, "
+                                 "block_mask = function(b, h, i, j) return f[j] end }")  # fmt: skip
+        f = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+        torch.testing.assert_close(flags(q, k, v, f=f), flags(q, k[:, :, f], v[:, :, f], f=f[f]))
+
+    def test_autocast(self):
+        gemma2 = example("gemma2")
+        qkv, _ = problem(gemma2, d=8, dtype=torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            o = gemma2(*qkv)
+        self.assertEqual(o.dtype, torch.bfloat16)
+        o.sum().backward()
+        self.assertEqual({t.grad.dtype for t in qkv}, {torch.float32})
+
+    def test_without_the_exchange_api(self):
+        gemma2 = example("t5_relative_bias")
+        qkv, inputs = problem(gemma2)
+        want = gemma2(*qkv, **inputs)
+        fast, _torch.fill = _torch.fill, _torch._fill_slowly
+        try:
+            torch.testing.assert_close(gemma2(*qkv, **inputs), want, atol=0, rtol=0)
+        finally:
+            _torch.fill = fast
+
+
+class Graphs(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(4)
+        torch._dynamo.reset()
+
+    def test_opcheck(self):
+        for name in ("gemma2", "t5_relative_bias", "sigmoid", "retention"):
+            attention = example(name)
+            for grad in (True, False):
+                qkv, inputs = problem(attention, d=8)
+                tensors = [t if grad else t.detach() for t in (*qkv, *inputs.values())]
+                scalars = list(attention.scalars.values())
+                torch.library.opcheck(forward_op, (attention.text, *tensors[:3], tensors[3:], scalars, None, 0.0))
+
+    def test_opcheck_of_backward(self):
+        gemma2 = example("gemma2")
+        q, k, v = (t.detach() for t in problem(gemma2)[0])
+        o, lse, saved = forward_op(gemma2.text, q, k, v, [], [50.0], None, 0.0)
+        for wants in (31, 2, 17):
+            args = (gemma2.text, o, lse, q, k, v, o, lse, saved, [], [50.0], None, 0.0)
+            torch.library.opcheck(backward_op, args, {"wants": wants})
+
+    def test_compile(self):
+        attention = example("t5_relative_bias", double=True)
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            run = torch.compile(
+                lambda q, k, v, bias: attention(q, k, v, bias=bias, return_lse=True),
+                fullgraph=True, dynamic=dynamic, backend="aot_eager",
+            )  # fmt: skip
+            for n in (5, 9, 12):
+                qkv, inputs = problem(attention, n=n, m=n, b=2)
+                tensors = [*qkv, inputs["bias"]]
+                want = grads(lambda: attention(*qkv, return_lse=True, **inputs), tensors)  # noqa: B023
+                for a, b in zip(grads(lambda: run(*tensors), tensors), want):  # noqa: B023
+                    torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+    def test_scalars_do_not_compile_anew(self):
+        gemma2 = example("gemma2")
+        counter = torch._dynamo.testing.CompileCounter()
+        run = torch.compile(lambda q, k, v, cap: gemma2(q, k, v, cap=cap), fullgraph=True, backend=counter)
+        qkv, _ = problem(gemma2)
+        for cap in (1.0, 2.0, 3.0, 4.0):
+            torch.testing.assert_close(run(*qkv, cap), gemma2(*qkv, cap=cap))
+        self.assertLessEqual(counter.frame_count, 2)  # the second float becomes symbolic
+
+    def test_export_in_another_process(self):
+        class Module(torch.nn.Module):
+            def forward(self, q, k, v):
+                return gemma2(q, k, v, cap=2.0)
+
+        gemma2 = example("gemma2")
+        qkv = [t.detach() for t in problem(gemma2, n=6)[0]]
+        length = torch.export.Dim("length", min=2, max=4096)
+        program = torch.export.export(Module(), tuple(qkv), dynamic_shapes=({2: length},) * 3)
+        longer = [t.detach() for t in problem(gemma2, n=11, m=11)[0]]
+        with tempfile.TemporaryDirectory() as folder:
+            torch.export.save(program, f"{folder}/p.pt2")
+            torch.save((longer, gemma2(*longer, cap=2.0)), f"{folder}/t.pt")
+            code = (
+                "import torch, luattn\n"
+                f"program, (qkv, want) = torch.export.load('{folder}/p.pt2'), torch.load('{folder}/t.pt')\n"
+                "torch.testing.assert_close(program.module()(*qkv), want, atol=0, rtol=0)"
+            )
+            env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
+            ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+    def test_checkpoint(self):
+        gemma2 = example("gemma2")
+        qkv, _ = problem(gemma2)
+        want = torch.autograd.grad(gemma2(*qkv).sum(), qkv)
+        for reentrant in (False, True):
+            o = checkpoint(gemma2, *qkv, use_reentrant=reentrant)
+            for t in qkv:
+                t.grad = None
+            o.sum().backward()
+            for t, w in zip(qkv, want):
+                torch.testing.assert_close(t.grad, w, atol=0, rtol=0)
+
+    def test_luattn_first_then_torch(self):
+        code = (
+            f"import luattn; a = luattn.attention('{ROOT}/examples/gemma2.lua'); import torch\n"
+            "q = torch.randn(1, 2, 5, 8)\n"
+            "f = torch.compile(lambda q: a(q, q, q), fullgraph=True, backend='aot_eager')\n"
+            "torch.testing.assert_close(f(q), a(q, q, q)); print(torch.cuda.is_initialized())"
+        )
+        env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
+        ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+        self.assertEqual(ran.stdout, "False\n", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
