@@ -1,0 +1,322 @@
+"""flex_test.py: luattn.flex beside FlexAttention: masks and score mods of attention-gym, gradients of captured tensors, refusals.
+Exits with 77 where torch or attention-gym is not installed."""
+
+import functools
+import os
+import sys
+import unittest
+import warnings
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import attn_gym.masks as masks
+    import attn_gym.mods as mods
+    import torch
+except ImportError as e:
+    print(f"{e}: skipped")
+    sys.exit(77)
+import luattn  # noqa: E402
+from luattn import flex  # noqa: E402
+from luattn.flex import _attention  # noqa: E402
+from torch.nn.attention import flex_attention as theirs  # noqa: E402
+
+warnings.filterwarnings("ignore", module="torch")
+N = 128
+offsets = torch.tensor([0, 20, 21, 70, N])
+prefixes = torch.tensor([0, 0, 0, 2])
+flags = torch.zeros(N, dtype=torch.bool)
+flags[torch.tensor([3, 77])] = True
+parents = [-1, 0, 0, 1, 1, 2]
+intervals = torch.tensor([[0, 9], [9, 40], [40, 64], [64, N]])
+
+MASKS = {
+    "causal": lambda: masks.causal_mask,
+    "noop": lambda: theirs.noop_mask,
+    "batchify": lambda: masks.batchify_mask_mod(masks.causal_mask, 24),
+    "block_diffusion": lambda: masks.generate_block_diffusion_mask(N // 2, 8),
+    "dilated": lambda: masks.generate_dilated_sliding_window(30, 3),
+    "document": lambda: masks.generate_doc_mask_mod(masks.causal_mask, offsets),
+    "packed_causal_document": lambda: masks.generate_packed_causal_doc_mask_mod(offsets),
+    "flamingo": lambda: masks.generate_vision_cross_attention_mask_mod(intervals, 32),
+    "global_sliding": lambda: masks.generate_global_sliding_window(5, flags),
+    "jetspec_tree": lambda: masks.generate_jetspec_tree_causal_mask_mod(
+        N - 6, masks.build_tree_ancestor_matrix(parents, "cpu")
+    ),
+    "jetspec_training": lambda: masks.generate_jetspec_training_mask_mod(32, 8),
+    "natten": lambda: masks.generate_natten(16, 8, 5, 3),
+    "tiled_natten": lambda: masks.generate_tiled_natten(16, 8, 5, 3, 4, 4),
+    "morton_natten": lambda: masks.generate_morton_natten(16, 8, 5, 3),
+    "prefix_lm": lambda: masks.generate_prefix_lm_mask(33),
+    "shared_prefix": lambda: masks.generate_shared_prefix_mask_mod(offsets, prefixes),
+    "sliding_window": lambda: masks.generate_sliding_window(17),
+    "sta_2d": lambda: masks.generate_sta_mask_mod_2d((8, 16), (6, 12), (2, 4)),
+    "sta_3d": lambda: masks.generate_sta_mask_mod_3d((4, 4, 8), (2, 6, 6), (2, 2, 2)),
+    "spatial_head": lambda: masks.generate_spatial_head_mask_mod(8, 10, 12),
+    "vsa": lambda: masks.generate_vsa_mask_mod(torch.tensor([[[[0, 2], [1, 3], [0, 1], [2, 3]]]]), 32),
+    "temporal_head": lambda: masks.generate_temporal_head_mask_mod(8, 10, 12),
+}
+HEADS, LENGTH = 4, 24
+adjacency = torch.rand(2, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.15
+distances = mods.shortest_path_distances(adjacency, 4)
+edge_types, edge_lengths = mods.shortest_path_edge_types(adjacency, torch.randint(0, 3, adjacency.shape, dtype=torch.int32), 3)
+
+
+def parameter(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+
+
+def graphormer_edges():
+    table = parameter(HEADS, 3, 3)
+    return mods.generate_graphormer_edge_bias(table, edge_types, edge_lengths), [table]
+
+
+# name: a mod, and its parameters.
+SCORES = {
+    "alibi": lambda: (mods.generate_alibi_bias(HEADS), []),
+    "softcap": lambda: (mods.generate_tanh_softcap(20), []),
+    "softcap_approx": lambda: (mods.generate_tanh_softcap(20, approx=True), []),
+    "sandwich": lambda: (mods.generate_sandwich_bias(HEADS, LENGTH), []),
+    "graphormer_spatial": lambda: (
+        lambda table: (mods.generate_graphormer_spatial_bias(table, distances), [table])
+    )(parameter(HEADS, 6)),
+    "graphormer_edge": graphormer_edges,
+    "activation_gelu": lambda: (mods.generate_activation_score_mod(), []),
+    "activation_relu": lambda: (mods.generate_activation_score_mod(torch.nn.functional.relu), []),
+    "activation_sigmoid": lambda: (mods.generate_activation_score_mod(torch.sigmoid), []),
+    "mla_rope": lambda: (
+        lambda rows, keys: (mods.generate_mla_rope_score_mod(rows, keys, HEADS), [rows, keys])
+    )(parameter(2, HEADS, LENGTH, 8), parameter(2, 1, LENGTH, 8)),
+}
+# What a spec cannot say, and the beginning of why.
+REFUSED = {
+    "vsa": "a captured tensor, or a row of it, in arithmetic",
+    "mla_rope": "aten.dot.default has no counterpart",  # of two rows
+}
+
+
+# The others have N queries, as keys.
+QUERIES = {"jetspec_tree": len(parents)}
+
+
+def kept(mask_mod, n):
+    """Which scores a mask keeps: equal weights, and values that tell keys apart."""
+    q, k = (torch.zeros(1, 1, m, 8, dtype=torch.float64) for m in (n, N))
+    mask = flex.create_block_mask(mask_mod, None, None, n, N, device="cpu")
+    return flex.flex_attention(q, k, torch.eye(N, dtype=torch.float64)[None, None], block_mask=mask)[0, 0] > 0
+
+
+def reference(q, k, v, score_mod, mask):
+    """FlexAttention's definition, by vmap."""
+    b, h, i, j = (torch.arange(n) for n in (*q.shape[:3], k.shape[2]))
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    scores = theirs._vmap_for_bhqkv(score_mod, prefix=(0,))(q @ k.transpose(2, 3) * q.shape[-1] ** -0.5, b, h, i, j)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+class Gym(unittest.TestCase):
+    def test_masks_bit_for_bit(self):
+        for name, make in MASKS.items():
+            with self.subTest(name):
+                mod = make()
+                if name in REFUSED:
+                    with self.assertRaisesRegex(flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"):
+                        kept(mod, N)
+                    continue
+                n = QUERIES.get(name, N)
+                self.assertTrue(torch.equal(kept(mod, n), theirs.create_mask(mod, 1, 1, n, N, device="cpu")[0, 0]))
+
+    def test_every_mask_of_the_gym_is_tested(self):
+        generators = {n for n in dir(masks) if n.startswith("generate_")}
+        self.assertEqual(len(generators), len(MASKS) - 3, generators)  # and causal, noop, batchify
+
+    def test_scores_and_gradients(self):
+        torch.manual_seed(3)
+        for name, make in SCORES.items():
+            with self.subTest(name):
+                mod, parameters = make()
+                q = torch.randn(2, HEADS, LENGTH, 8, dtype=torch.float64, requires_grad=True)
+                k, v = (torch.randn(2, 2, LENGTH, 8, dtype=torch.float64, requires_grad=True) for _ in "kv")
+                mask = flex.create_block_mask(masks.causal_mask, None, None, LENGTH, LENGTH)
+                run = functools.partial(flex.flex_attention, q, k, v, mod, mask, enable_gqa=True)
+                if name in REFUSED:
+                    with self.assertRaisesRegex(flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"):
+                        run()
+                    continue
+                tensors = [q, k, v, *parameters]
+                causal = torch.ones(LENGTH, LENGTH).tril().bool()
+                want, want_lse = reference(q, k, v, mod, causal)
+                o, lse = run(return_lse=True)
+                torch.testing.assert_close(o, want, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(lse, want_lse, atol=1e-5, rtol=1e-5)
+                weights = torch.randn_like(o)
+                found = torch.autograd.grad((o * weights).sum() + lse.sum(), tensors)
+                for a, b in zip(found, torch.autograd.grad((want * weights).sum() + want_lse.sum(), tensors)):
+                    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+class Mods(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(3)
+        self.q, self.k, self.v = (torch.randn(2, 2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+
+    def same(self, mod, **given):
+        want, _ = reference(self.q, self.k, self.v, mod, None)
+        torch.testing.assert_close(flex.flex_attention(self.q, self.k, self.v, mod, **given), want)
+
+    def test_a_negative_index_wraps(self):
+        table = torch.randn(7, dtype=torch.float64)
+        self.same(lambda s, b, h, i, j: s + table[(i - j) % 7 - 3])
+        self.same(lambda s, b, h, i, j: s + table[-1] + table[h - 2])
+        rows = torch.randn(2, 12, dtype=torch.float64)
+        self.same(lambda s, b, h, i, j: s + rows[h][j] * rows[b][-2])
+
+    def test_operations(self):
+        one, many = torch.tensor(0.7, dtype=torch.float64), torch.randint(0, 9, (2, 12))
+        for mod in (
+            lambda s, b, h, i, j: torch.where((i > 3) & ~(j == 2) | (h == 1), s * one, s.abs() + 2),
+            lambda s, b, h, i, j: s.clamp(-0.5, 0.5) + s.clamp(min=0.1) * s.clamp(max=0.2),
+            lambda s, b, h, i, j: s + (i > j) * 2.0 + (i > j).to(torch.float64) + ((i == j) ^ (h == 0)) * 0.5,
+            lambda s, b, h, i, j: s ** 2 - 1 / (s.square() + 2) + (s.clamp(-9, 9) * 3).to(torch.int64) + s.sigmoid() + (-s).exp2(),
+            lambda s, b, h, i, j: s + torch.maximum(i, j) // 3 + (i - j) // 5 + (i & 3) + (i >> 1),
+            lambda s, b, h, i, j: s + ((i & 15) ^ (j & 31)) + ((j & 15) << 1),
+            lambda s, b, h, i, j: s + many[b, i] / 7 - torch.floor(many[b, j] / 2),
+            lambda s, b, h, i, j: 2 - torch.rsub(s, h, alpha=2) + torch.zeros_like(s) + s.new_ones(()),
+        ):
+            self.same(mod)
+
+    def test_a_long_mod(self):
+        def mod(s, b, h, i, j):
+            for n in range(120):
+                s = s * 0.99 + torch.tanh(s + 0.01 * torch.maximum(j - n, i))
+            return s
+
+        self.same(mod)
+
+    def test_to_lua(self):
+        slopes = torch.ones(2)
+        self.assertEqual(
+            flex.to_lua(lambda score, b, h, q, kv: score + slopes[h] * (kv - q)),
+            'return attention {\n  inputs = {\n    x0 = { axes = {"x0_0"}, dtype = "float32" },\n  },\n'
+            "  score_mod = function(score, b, h, q_idx, kv_idx)\n    return score + (x0[h] * (kv_idx - q_idx))\n  end,\n}\n",
+        )
+        self.assertIn("return q_idx >= kv_idx\n", flex.to_lua(masks.causal_mask))
+
+    def test_captured_tensors_are_found_anew(self):
+        """One trace for closures that are alike; another one for another shape, type, number or function."""
+
+        def make(tensor, factor, f=torch.tanh):
+            return lambda s, b, h, i, j: f(s) + tensor[h] * factor
+
+        _attention._translated.clear()
+        table = torch.randn(2, dtype=torch.float64)
+        for count, args in (
+            (1, (table, 1)),
+            (1, (table.clone() + 1, 1)),
+            (2, (table, 2)),
+            (3, (table, 2.0)),
+            (4, (table.float(), 1)),
+            (5, (torch.randn(3, dtype=torch.float64), 1)),
+            (6, (table, 1, torch.sigmoid)),
+            (7, (table.clone().requires_grad_(), 1)),
+        ):
+            self.same(make(*args))
+            self.assertEqual(len(_attention._translated), count, args)
+        both = flex.and_masks(masks.causal_mask, flex.or_masks(masks.generate_prefix_lm_mask(3), flex.noop_mask))
+        for _ in "ab":
+            flex.flex_attention(self.q, self.k, self.v, None, flex.create_block_mask(both, None, None, 12, 12))
+        self.assertEqual(len(_attention._translated), 8)
+
+    def test_globals_and_attributes(self):
+        global changing
+        for changing in (1.0, 2.0):
+            self.same(uses_a_global)
+
+        class Holder:
+            factor = 1.0
+
+            def mod(self, s, b, h, i, j):
+                return s * self.factor
+
+        with self.assertRaisesRegex(luattn.Unsupported, "Holder.mod: holds an object that is neither"):
+            flex.flex_attention(self.q, self.k, self.v, Holder().mod)
+
+    def test_what_luattn_refuses_names_the_mod(self):
+        line = sys._getframe().f_lineno + 1
+        mod = lambda s, b, h, i, j: s + (s * 3).to(torch.int64)  # noqa: E731
+        with self.assertRaisesRegex(luattn.Error, rf"<lambda> \(.*flex_test.py:{line}\):4: an integer"):
+            flex.flex_attention(self.q, self.k, self.v, mod)
+
+    def test_refusals_name_the_line(self):
+        def branches(s, b, h, i, j):
+            if s > 0:
+                return s
+            return -s
+
+        def calls(s, b, h, i, j):
+            return s + torch.special.i0(s)
+
+        table = torch.randn(3, 4)
+        line = branches.__code__.co_firstlineno
+        for mod, message in (
+            (branches, f"flex_test.py:{line + 1}: a decision of Python on a value"),
+            (calls, r"flex_test.py:\d+: aten.i0.* has no counterpart"),
+            (lambda s, b, h, i, j: s + table[h].sum(), r"flex_test.py:\d+: aten.sum.default has no counterpart"),
+            (lambda s, b, h, i, j: s + (table * 2)[h, i % 4], r"flex_test.py:\d+: a captured tensor, or a row of it"),
+        ):
+            with self.assertRaisesRegex(flex.NotTranslatable, message):
+                flex.to_lua(mod)
+
+
+changing = 0.0
+
+
+def uses_a_global(s, b, h, i, j):
+    return s * changing
+
+
+class Arguments(unittest.TestCase):
+    def test_block_masks(self):
+        mask = flex.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
+        other = theirs.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
+        self.assertTrue(torch.equal(mask.to_dense(), other.to_dense().int()))
+        self.assertEqual((mask.shape, mask.seq_lengths, mask.BLOCK_SIZE), (other.shape, other.seq_lengths, other.BLOCK_SIZE))
+        self.assertAlmostEqual(mask.sparsity(), 100 * (1 - other.to_dense().double().mean().item()))
+        for call in (lambda: mask[0], lambda: flex.BlockMask.from_kv_blocks(None, None)):
+            with self.assertRaises(NotImplementedError):
+                call()
+
+    def test_refusals(self):
+        q, k = torch.randn(1, 4, 16, 8), torch.randn(1, 2, 16, 8)
+        pytorchs = theirs.create_block_mask(masks.causal_mask, None, None, 16, 16, device="cpu")
+        short = flex.create_block_mask(masks.causal_mask, None, None, 16, 12)
+        for call, message in (
+            (lambda: flex.flex_attention(q, k, k), "query has 4 heads and key 2: set enable_gqa=True"),
+            (lambda: flex.flex_attention(q, q, q, block_mask=pytorchs), "block_mask: is PyTorch's"),
+            (lambda: flex.flex_attention(q, q, q, block_mask=short), r"block_mask: is for \(1, 1, 16, 12\)"),
+            (lambda: flex.flex_attention(q, q, q, block_mask=3), "block_mask: is a int"),
+            (lambda: flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(max_scores=True)), "max_scores do not exist"),
+        ):
+            with self.assertRaisesRegex((ValueError, NotImplementedError), message):
+                call()
+        with self.assertWarnsRegex(UserWarning, "kernel_options change nothing"):
+            flex.flex_attention(q, q, q, kernel_options={"BLOCK_M": 64})
+
+    def test_lse_and_aux(self):
+        q = torch.randn(1, 2, 16, 8, dtype=torch.float64)
+        want, want_lse = reference(q, q, q, lambda s, b, h, i, j: s, None)
+        o, aux = flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(lse=True))
+        torch.testing.assert_close((o, aux.lse), (want, want_lse))
+
+    def test_compile_breaks_the_graph_there(self):
+        q = torch.randn(1, 2, 16, 8)
+        run = torch.compile(lambda q: flex.flex_attention(q + 1, q, q) * 2, backend="eager")
+        torch.testing.assert_close(run(q), flex.flex_attention(q + 1, q, q) * 2)
+        with self.assertRaisesRegex(Exception, "luattn.flex traces mods itself"):
+            torch.compile(lambda q: flex.flex_attention(q, q, q), backend="eager", fullgraph=True)(q)
+
+
+if __name__ == "__main__":
+    unittest.main()
