@@ -1,4 +1,5 @@
-"""Host time of an eager call of the package on the CPU, beside the C call alone: a small problem, medians in one process.
+"""Host time of an eager call of the package on the CPU: all but the C call, then with it, and the C call alone, of a small
+problem; medians in one process.
 
     LUATTN_LIBRARY=build/release/engine/libluattn.so PYTHONPATH=python python3 bench/python_overhead.py
 """
@@ -10,7 +11,7 @@ import torch
 
 import luattn
 from luattn import _capi as capi
-from luattn._call import give_back, take_frame
+from luattn._call import Frame, give_back, take_frame
 from luattn._torch import fill
 from luattn.engine import engine_of
 
@@ -39,13 +40,19 @@ def main():
     frame.set_numbers(0.0, [50.0])
     in_c = median_us(lambda: frame.run(engine, False, None))
     give_back(frame)
-    with torch.no_grad():
-        without = median_us(lambda: attention(q, k, v))
-        sdpa = median_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
     p = q.clone().requires_grad_()
-    forward = median_us(lambda: attention(p, k, v))
-    both = median_us(lambda: attention(p, k, v).backward(o))
-    print(f"the C call {in_c:.1f} us, by torch {without:.1f}, with gradients {forward:.1f}, and backward {both:.1f}; SDPA {sdpa:.1f}")
+
+    def measure():
+        with torch.no_grad():
+            without = median_us(lambda: attention(q, k, v))
+        return without, median_us(lambda: attention(p, k, v)), median_us(lambda: attention(p, k, v).backward(o))
+
+    run, Frame.run = Frame.run, lambda *args: None
+    print("without the C call:     no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(*measure()))
+    Frame.run = run
+    print("with it ({:.1f} us alone): no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(in_c, *measure()))
+    with torch.no_grad():
+        print(f"SDPA: {median_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)):.1f} us")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ def _results(spec: Spec, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     b, h, n, _ = q.shape
     d, rows = v.shape[-1], _rows_type(q)
     # In the order that q has in memory: [B, H, S, D] or [B, S, H, D].
-    o = q.new_empty((b, n, h, d)).transpose(1, 2) if q.stride(1) < q.stride(2) else q.new_empty((b, h, n, d))
+    strides = q.stride()
+    o = q.new_empty((b, n, h, d)).transpose(1, 2) if strides[1] < strides[2] else q.new_empty((b, h, n, d))
     lse = q.new_empty((b, h, n) if spec.has_lse else (0,), dtype=rows)
     saved = q.new_empty((spec.num_saved, b, h, n) if spec.num_saved else (0,), dtype=rows)
     return o, lse, saved
@@ -271,11 +272,31 @@ def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
 # --- autograd ---
 
 
+def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether only autograd stands between a call and the kernel: no mode, transform, subclass or lazy negation. The
+    dispatcher takes 3 us for each key that it asks."""
+    if (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    for t in tensors:
+        if t is not None and not (type(t) in _PLAIN and (t.is_cpu or t.is_cuda) and not t.is_neg()):
+            return False
+    return True
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, text, scalars, scale, given, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
-        with _below_autograd():
-            o, lse, saved = _forward(text, q, k, v, list(inputs), scalars, learned, scale, **given)
+    def forward(ctx, run, text, scalars, scale, given, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
+        o, lse, saved = run(text, q, k, v, list(inputs), scalars, learned, scale, **given)
         ctx.call = text, scalars, scale, given
         ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs)
         spec = spec_of(text)
@@ -287,8 +308,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, dout, dlse, _):  # type: ignore[no-untyped-def]
         text, scalars, scale, given = ctx.call
         q, k, v, learned, o, lse, saved, *inputs = ctx.saved_tensors
-        needs = ctx.needs_input_grad[4:8]
-        grads = [info.grad and need for info, need in zip(spec_of(text).inputs, ctx.needs_input_grad[8:])]
+        needs = ctx.needs_input_grad[5:9]
+        grads = [info.grad and need for info, need in zip(spec_of(text).inputs, ctx.needs_input_grad[9:])]
         bits = (capi.WANT_DQ, capi.WANT_DK, capi.WANT_DV, capi.WANT_SCALARS)
         wants = sum(bit for bit, need in zip(bits, needs) if need)
         if (dout is None and dlse is None) or not (wants or any(grads)):
@@ -296,12 +317,14 @@ class _Attention(torch.autograd.Function):
         if dout is None:
             dout = torch.zeros_like(o)
         given = {name: value for name, value in given.items() if name != "exact_rows"}
-        *dqkv, dscalars, dinputs = _backward(
+        is_plain = not torch.is_grad_enabled() and _is_plain((dout, dlse, q, k, v, o, lse, learned, *inputs))
+        run = _backward_kernel if is_plain else _backward
+        *dqkv, dscalars, dinputs = run(
             text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
             **given, wants=wants, want_inputs=grads,
         )  # fmt: skip
         return (
-            None, None, None, None,
+            None, None, None, None, None,
             *(d if need else None for d, need in zip(dqkv, needs)),
             dscalars.to("cpu", torch.float64) if needs[3] else None,
             *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)),
@@ -343,6 +366,16 @@ def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
 
 def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _refuse_transforms(text, (q, k, v, learned, *inputs))
+    return _differentiate(_forward_below, text, q, k, v, inputs, scalars, learned, scale, given)
+
+
+def _forward_below(*args, **given):  # type: ignore[no-untyped-def]
+    with _below_autograd():
+        return _forward(*args, **given)
+
+
+def _differentiate(run, text, q, k, v, inputs, scalars, learned, scale, given):  # type: ignore[no-untyped-def]
+    """run(..), which computes a forward pass, with gradients where any of its tensors wants one."""
     if torch.is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
@@ -357,9 +390,8 @@ def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given): 
                     f"{spec.name}: input '{info.name}' requires a gradient, which the spec does not declare: "
                     f"write {info.name} = {{ .., grad = true }}, or pass {info.name}.detach()"
                 )
-        return _Attention.apply(text, scalars, scale, given, q, k, v, learned, *inputs)
-    with _below_autograd():
-        return _forward(text, q, k, v, inputs, scalars, learned, scale, **given)
+        return _Attention.apply(run, text, scalars, scale, given, q, k, v, learned, *inputs)
+    return run(text, q, k, v, inputs, scalars, learned, scale, **given)
 
 
 def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
@@ -427,7 +459,11 @@ def call(
     given: dict[str, Any] = later
     if whole or q_offset is not None or kv_offset is not None:
         given = {"whole": whole, "q_offset": q_offset, "kv_offset": kv_offset, **later}
-    o, lse, _ = _forward(spec.text, q, k, v, list(inputs), list(scalars), learned, scale, **given)
+    args = (spec.text, q, k, v, list(inputs), list(scalars), learned, scale)
+    if not torch.compiler.is_compiling() and _is_plain((q, k, v, learned, q_offset, kv_offset, *inputs)):
+        o, lse, _ = _differentiate(_forward_kernel, *args, given)
+    else:
+        o, lse, _ = _forward(*args, **given)
     return o, lse
 
 

@@ -18,6 +18,7 @@ except ImportError:
     sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _torch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 warnings.filterwarnings("ignore", module="torch")
@@ -239,6 +240,36 @@ class Shapes(unittest.TestCase):
         self.assertEqual(o.dtype, torch.bfloat16)
         o.sum().backward()
         self.assertEqual({t.grad.dtype for t in qkv}, {torch.float32})
+
+    def test_what_the_dispatcher_has_to_see(self):
+        """A call goes past the dispatcher where nothing is there to ask: not with a lazy negation, a mode or a subclass."""
+        gemma2 = example("gemma2")
+        (q, k, v), _ = problem(gemma2)
+        want = gemma2(-q, k, v)
+        torch.testing.assert_close(gemma2(torch._neg_view(q.detach()), k, v), want, atol=0, rtol=0)
+
+        class Seen(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                ops.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        class Subclass(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                ops.append(str(func))
+                return super().__torch_function__(func, types, args, kwargs or {})
+
+        for grad in (True, False):
+            ops = []
+            with Seen(), torch.set_grad_enabled(grad):
+                gemma2(-q, k, v)
+            self.assertIn("luattn.forward.default", ops)
+        ops = []
+        gemma2(q.detach().as_subclass(Subclass), k, v)
+        self.assertIn("luattn.forward.default", ops)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = gemma2(*(mode.from_tensor(t) for t in (q, k, v)))
+        self.assertEqual((type(fake).__name__, fake.shape, fake.stride()), ("FakeTensor", want.shape, want.stride()))
 
     def test_without_the_exchange_api(self):
         gemma2 = example("t5_relative_bias")
