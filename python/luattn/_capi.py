@@ -5,6 +5,7 @@ import ctypes as c
 CPU = -1  # LUATTN_CPU
 FORWARD, BACKWARD = 0, 1
 WANT_DQ, WANT_DK, WANT_DV, WANT_INPUTS, WANT_SCALARS = 1, 2, 4, 8, 16
+WANT_ALL = 31
 
 # luattn_dtype and luattn_input_dtype, in their order. ANY: as the tensor is.
 DTYPES = ("float64", "float32", "bfloat16", "float16")

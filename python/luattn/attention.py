@@ -5,6 +5,7 @@ from typing import Any
 
 from . import _capi as capi
 from ._call import WHOLE, fill_of, give_back, is_numpy, take_frame
+from ._library import call
 from ._spec import InputInfo, Spec, load
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
@@ -134,6 +135,23 @@ class Attention:
             return frame.plan(engine, backward)
         finally:
             give_back(frame)
+
+    def prepare(
+        self, dtype: Any, head_dim: int, head_dim_v: int = 0, *, device: int = 0, scalars: bool = False, threads: int = 0
+    ) -> None:
+        """Compiles the kernels for a GPU that training will need, for short and long lengths, on `threads` threads (0: one a
+        processor): before a CUDA graph is captured, or the first step. Backward is that of q, k, v and the inputs with
+        gradients, and with scalars=True of the scalars. dtype: torch.bfloat16, or its name."""
+        name = str(dtype).removeprefix("torch.")
+        if name not in capi.DTYPES:
+            raise InvalidError(f"{self.name}: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
+        wants = self._spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
+        passes = [(capi.FORWARD, 0)] + ([(capi.BACKWARD, wants)] if self._spec.has_backward else [])
+        index = capi.DTYPES.index(name)
+        requests = (capi.Request * len(passes))(
+            *(capi.Request(self._spec.pointer, pass_, index, head_dim, head_dim_v, want) for pass_, want in passes)
+        )
+        call("luattn_prepare", engine_of(device), requests, len(passes), threads, None, None)
 
     def mask(self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any) -> Mask:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A

@@ -20,7 +20,7 @@ try:
 except ImportError:
     np = None
 
-# ctypes struct: C struct, and the members whose names differ.
+# ctypes struct: C struct. A name that Python reserves has a _ at its end.
 STRUCTS = {
     capi.DLTensor: "DLTensor",
     capi.Error: "luattn_error",
@@ -31,6 +31,7 @@ STRUCTS = {
     capi.EngineOptions: "luattn_engine_options",
     capi.InputInfo: "luattn_input_info",
     capi.SpecInfo: "luattn_spec_info",
+    capi.Request: "luattn_request",
 }
 
 
@@ -45,7 +46,8 @@ class Layout(unittest.TestCase):
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
                 at = getattr(struct, field).offset
-                lines.append(f'_Static_assert(offsetof({name}, {field}) == {at}, "{name}.{field}");')
+                member = field.rstrip("_")
+                lines.append(f'_Static_assert(offsetof({name}, {member}) == {at}, "{name}.{field}");')
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:

@@ -91,6 +91,14 @@ class Machine(unittest.TestCase):
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
 
+    def test_prepare(self):
+        gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
+        gemma2.prepare(torch.float32, 64)
+        with self.assertRaisesRegex(luattn.InvalidError, "gemma2: dtype: is int32, expected one of float64"):
+            gemma2.prepare("int32", 64)
+        with self.assertRaisesRegex(luattn.Error, "head_dim"):
+            gemma2.prepare("bfloat16", 20)
+
     def compute(self, attention, tensors, dout, given, inputs):
         tensors = [t.detach().requires_grad_() for t in tensors]
         o, lse = attention(*tensors[:3], return_lse=True, **{**given, **dict(zip(inputs, tensors[3:]))})

@@ -95,6 +95,8 @@ class _Writer:
                 self.visit(node)
             except ValueError as e:
                 raise NotTranslatable(f"{node.stack_trace or self.place}: {e}") from None
+            except (IndexError, KeyError, TypeError) as e:  # an op with other arguments than it has in mods
+                raise NotTranslatable(f"{node.stack_trace or self.place}: {node.target} with these arguments") from e
             if node.op == "output":
                 result = node.args[0][0] if isinstance(node.args[0], (tuple, list)) else node.args[0]
                 self.lines.append(f"return {_bare(self.test(result) if as_mask else self.number(result))}")
@@ -110,8 +112,8 @@ class _Writer:
         elif node.op == "call_function":
             if _is_index(node):
                 self.index(node)
-            elif isinstance(node.args[0], fx.Node) and node.args[0] in self.tensors and _name(node) in ("detach", "alias", "lift_fresh_copy"):
-                self.tensors[node] = self.tensors[node.args[0]]
+            elif _name(node) in ("detach", "alias", "lift_fresh_copy") and node.args[0] in self.tensors:
+                self.tensors[node] = self.tensors[node.args[0]]  # type: ignore[index]
             else:
                 self.write(node, self.expression(node))
                 if self.is_at_least_0(node):
