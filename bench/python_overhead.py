@@ -45,12 +45,22 @@ def main():
     def measure():
         with torch.no_grad():
             without = median_us(lambda: attention(q, k, v))
-        return without, median_us(lambda: attention(p, k, v)), median_us(lambda: attention(p, k, v).backward(o))
+        return (
+            without,
+            median_us(lambda: attention(p, k, v)),
+            median_us(lambda: attention(p, k, v).backward(o)),
+        )
 
     run, Frame.run = Frame.run, lambda *args: None
-    print("without the C call:     no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(*measure()))
+    print(
+        "without the C call:     no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(*measure())
+    )
     Frame.run = run
-    print("with it ({:.1f} us alone): no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(in_c, *measure()))
+    print(
+        "with it ({:.1f} us alone): no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(
+            in_c, *measure()
+        )
+    )
     with torch.no_grad():
         print(f"SDPA: {median_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)):.1f} us")
 

@@ -74,7 +74,9 @@ class Frame:
         for i, tensor in enumerate(inputs):
             self.set_input(fill, i, tensor, grads[i] if grads else None)
 
-    def set_numbers(self, scale: float, scalars: Sequence[float], fill: Fill | None = None, grads: Any = None) -> None:
+    def set_numbers(
+        self, scale: float, scalars: Sequence[float], fill: Fill | None = None, grads: Any = None
+    ) -> None:
         """The scale (0: the default), the scalars in the spec's order, and where their gradients go."""
         self._args.scale = scale
         for i, value in enumerate(scalars):
@@ -87,7 +89,10 @@ class Frame:
     def set_whole(self, fill: Fill, whole: Sequence[int], q_offsets: Any, kv_offsets: Any) -> None:
         """Of which whole the tensors are a part (luattn_batch). whole: WHOLE's numbers, or none of them."""
         options = capi.BatchOptions(struct_size=ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, whole)))
-        for name, tensor, at in (("q_offsets", q_offsets, self._at[-2]), ("kv_offsets", kv_offsets, self._at[-1])):
+        for name, tensor, at in (
+            ("q_offsets", q_offsets, self._at[-2]),
+            ("kv_offsets", kv_offsets, self._at[-1]),
+        ):
             if tensor is not None:
                 fill(tensor, at)
                 setattr(options, name, at)
@@ -99,7 +104,9 @@ class Frame:
         size = ctypes.c_size_t()
         pass_ = capi.BACKWARD if backward else capi.FORWARD
         at = ctypes.byref(size)
-        self.check(lib.luattn_engine_workspace_size(engine, self.spec.pointer, pass_, self.args, at, self._err_at))
+        self.check(
+            lib.luattn_engine_workspace_size(engine, self.spec.pointer, pass_, self.args, at, self._err_at)
+        )
         return size.value
 
     def set_workspace(self, address: int, size: int) -> None:

@@ -47,7 +47,9 @@ def _load() -> ctypes.CDLL:
     lib.luattn_version.restype = ctypes.c_char_p
     found = lib.luattn_version().decode()
     if found.split(".")[:2] != __version__.split(".")[:2]:
-        raise ImportError(f"luattn: {path} is version {found}, and this package is for {__version__}; install them together")
+        raise ImportError(
+            f"luattn: {path} is version {found}, and this package is for {__version__}; install them together"
+        )
     for name, types in _FUNCTIONS.items():
         getattr(lib, name).argtypes = [*types, _P]
     lib.luattn_spec_get_info.argtypes = [_P, _P]

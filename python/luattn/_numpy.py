@@ -12,7 +12,9 @@ from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 
-_KEPT: dict[int, Any] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
+_KEPT: dict[
+    int, Any
+] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
 
 
 def fill(array: np.ndarray, at: int) -> None:
@@ -21,7 +23,9 @@ def fill(array: np.ndarray, at: int) -> None:
         raise InvalidError(f"NumPy array of type {name}: luattn takes {', '.join(capi.DL_CODES)}")
     size = array.itemsize
     if any(stride % size for stride in array.strides):
-        raise InvalidError(f"NumPy array with strides of {array.strides} bytes, no multiples of its {size}: copy it")
+        raise InvalidError(
+            f"NumPy array with strides of {array.strides} bytes, no multiples of its {size}: copy it"
+        )
     sizes = (ctypes.c_int64 * (2 * n))(*array.shape, *(stride // size for stride in array.strides))
     _KEPT[at] = sizes
     code, bits = capi.DL_CODES[name]
@@ -62,7 +66,9 @@ def call(
         raise Unsupported(f"{spec.name}: {name}: there is no such argument yet; leave it out")
     for name, array in zip("qkv", (q, k, v)):
         if array.ndim != 4:
-            raise InvalidError(f"{spec.name}: {name}: has {array.ndim} dimensions, expected 4: batch, heads, length, head dim")
+            raise InvalidError(
+                f"{spec.name}: {name}: has {array.ndim} dimensions, expected 4: batch, heads, length, head dim"
+            )
     row = np.float64 if q.dtype == np.float64 else np.float32
     o = like_rows(q, v.shape[-1])
     lse = np.empty(q.shape[:3], row) if spec.has_lse else None

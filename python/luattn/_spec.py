@@ -42,7 +42,9 @@ class Spec:
             )
             for i, one in enumerate(info.inputs[: info.num_inputs])
         )
-        self.scalars = {info.scalar_names[i].decode(): float(info.scalar_defaults[i]) for i in range(info.num_scalars)}
+        self.scalars = {
+            info.scalar_names[i].decode(): float(info.scalar_defaults[i]) for i in range(info.num_scalars)
+        }
         self.num_saved: int = info.num_saved
         self.has_lse = bool(info.has_lse)
         self.has_mask = bool(info.has_mask)

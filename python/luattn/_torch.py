@@ -42,7 +42,9 @@ _backward = torch.ops.luattn.backward.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 _DTYPES = {getattr(torch, name): capi.DLDataType(*code, 1) for name, code in capi.DL_CODES.items()}
-_KEPT: dict[int, Any] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
+_KEPT: dict[
+    int, Any
+] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
 
 
 def _fill_slowly(t: Tensor, at: int) -> None:
@@ -92,7 +94,13 @@ def _results(spec: Spec, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gradients(
-    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], wants: int, want_inputs: Sequence[bool]
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    wants: int,
+    want_inputs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     rows = _rows_type(q)
     dq, dk, dv = (
@@ -115,12 +123,16 @@ def _refuse_later(spec: Spec, later: dict[str, Any]) -> None:
 
 def _check(spec: Spec, q: Tensor, tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
     if q.dim() != 4:
-        raise InvalidError(f"{spec.name}: q: has {q.dim()} dimensions, expected 4: batch, heads, length and head dim")
+        raise InvalidError(
+            f"{spec.name}: q: has {q.dim()} dimensions, expected 4: batch, heads, length and head dim"
+        )
     if len(inputs) != len(spec.inputs):
         raise InvalidError(f"{spec.name}: {len(inputs)} inputs, expected {len(spec.inputs)}")
     for t in (*tensors, *inputs):
         if t.device != q.device:
-            raise InvalidError(f"{spec.name}: a tensor is on {t.device}, and q on {q.device}: move one of them")
+            raise InvalidError(
+                f"{spec.name}: a tensor is on {t.device}, and q on {q.device}: move one of them"
+            )
 
 
 def _numbers(spec: Spec, scalars: Sequence[float], learned: Tensor | None) -> Sequence[float]:
@@ -188,7 +200,9 @@ def _is_aligned(t: Tensor) -> bool:
     """As kernels read it: contiguous rows, and in half precision 16 bytes at once."""
     if t.stride(-1) != 1 or 0 in t.stride():
         return False
-    return t.element_size() != 2 or (t.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in t.stride()[:-1]))
+    return t.element_size() != 2 or (
+        t.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in t.stride()[:-1])
+    )
 
 
 def _backward_kernel(
@@ -265,7 +279,7 @@ def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[
 
 
 @torch.library.register_fake("luattn::backward", lib=_lib)
-def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, *, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     return _gradients(spec_of(text), q, k, v, inputs, wants, want_inputs)
 
 
@@ -346,7 +360,9 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        raise Unsupported(f"{ctx.name}: there are no second derivatives yet: leave out create_graph=True, or detach the gradient")
+        raise Unsupported(
+            f"{ctx.name}: there are no second derivatives yet: leave out create_graph=True, or detach the gradient"
+        )
 
 
 def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
@@ -417,7 +433,9 @@ def _autocast(key: str, device: str) -> None:
     def cast(text, q, k, v, *rest, **given):  # type: ignore[no-untyped-def]
         to = torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))):
-            return _forward(text, *(t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v)), *rest, **given)
+            return _forward(
+                text, *(t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v)), *rest, **given
+            )
 
     _lib.impl("forward", cast, key)
 
@@ -427,7 +445,9 @@ _autocast("AutocastCUDA", "cuda")
 
 
 def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
-    raise Unsupported(f"{spec_of(text).name}: torch.vmap does not exist for it yet: put the mapped dimension into the batch")
+    raise Unsupported(
+        f"{spec_of(text).name}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
+    )
 
 
 _lib.impl("forward", _refuse_vmap, "FuncTorchBatched")

@@ -42,10 +42,14 @@ class Attention:
         self.scalars: dict[str, float] = spec.scalars
         for name in (*self.inputs, *self.scalars):
             if name in _RESERVED:
-                raise InvalidError(f"{self.name}: '{name}' is an argument of every attention: rename what the spec declares")
+                raise InvalidError(
+                    f"{self.name}: '{name}' is an argument of every attention: rename what the spec declares"
+                )
 
     def __repr__(self) -> str:
-        names = ", ".join(["q", "k", "v", *self.inputs, *(f"{name}={x:g}" for name, x in self.scalars.items())])
+        names = ", ".join(
+            ["q", "k", "v", *self.inputs, *(f"{name}={x:g}" for name, x in self.scalars.items())]
+        )
         return f"<luattn.Attention {self.name}({names})>"
 
     def __call__(
@@ -84,8 +88,22 @@ class Attention:
         inputs, scalars, later = self._sort(given)
         whole, q_offset, kv_offset = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
         if scale is not None and scale == 0:
-            raise InvalidError(f"{self.name}: scale: is 0, expected another number, or None for head_dim ** -0.5")
-        args = (self._spec, q, k, v, inputs, scalars, 0.0 if scale is None else float(scale), whole, q_offset, kv_offset, later)
+            raise InvalidError(
+                f"{self.name}: scale: is 0, expected another number, or None for head_dim ** -0.5"
+            )
+        args = (
+            self._spec,
+            q,
+            k,
+            v,
+            inputs,
+            scalars,
+            0.0 if scale is None else float(scale),
+            whole,
+            q_offset,
+            kv_offset,
+            later,
+        )
         if is_numpy(q):
             from ._numpy import call as call_numpy
 
@@ -116,7 +134,9 @@ class Attention:
                 raise InvalidError(f"{self.name}: there is no argument '{name}'; the spec declares {known}")
         return inputs, scalars, later
 
-    def plan(self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", **inputs: Any) -> str:
+    def plan(
+        self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", **inputs: Any
+    ) -> str:
         """How these tensors are computed, one fact a line: kernels, tiles, and why. Compiles the kernel if it is new."""
         given = self._sort(inputs)[0]
         if layout == "bshd":
@@ -137,7 +157,14 @@ class Attention:
             give_back(frame)
 
     def prepare(
-        self, dtype: Any, head_dim: int, head_dim_v: int = 0, *, device: int = 0, scalars: bool = False, threads: int = 0
+        self,
+        dtype: Any,
+        head_dim: int,
+        head_dim_v: int = 0,
+        *,
+        device: int = 0,
+        scalars: bool = False,
+        threads: int = 0,
     ) -> None:
         """Compiles the kernels for a GPU that training will need, for short and long lengths, on `threads` threads (0: one a
         processor): before a CUDA graph is captured, or the first step. Backward is that of q, k, v and the inputs with
@@ -149,11 +176,16 @@ class Attention:
         passes = [(capi.FORWARD, 0)] + ([(capi.BACKWARD, wants)] if self._spec.has_backward else [])
         index = capi.DTYPES.index(name)
         requests = (capi.Request * len(passes))(
-            *(capi.Request(self._spec.pointer, pass_, index, head_dim, head_dim_v, want) for pass_, want in passes)
+            *(
+                capi.Request(self._spec.pointer, pass_, index, head_dim, head_dim_v, want)
+                for pass_, want in passes
+            )
         )
         call("luattn_prepare", engine_of(device), requests, len(passes), threads, None, None)
 
-    def mask(self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any) -> Mask:
+    def mask(
+        self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any
+    ) -> Mask:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
         return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs)[0])

@@ -53,7 +53,10 @@ class FileError(Error, OSError):
     status = 7
 
 
-_CLASSES = {e.status: e for e in (OutOfMemory, InvalidError, SpecError, Unsupported, CompileError, CudaError, FileError)}
+_CLASSES = {
+    e.status: e
+    for e in (OutOfMemory, InvalidError, SpecError, Unsupported, CompileError, CudaError, FileError)
+}
 
 
 def error_of(status: int, message: str) -> Error:

@@ -31,7 +31,9 @@ class Mask:
         return self.count(EMPTY) / max(1, sum(map(len, self.rows)))
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{self.count(i)} {word}" for i, word in ((FULL, "full"), (PARTIAL, "partial"), (EMPTY, "empty")))
+        counts = ", ".join(
+            f"{self.count(i)} {word}" for i, word in ((FULL, "full"), (PARTIAL, "partial"), (EMPTY, "empty"))
+        )
         return f"<luattn.Mask {self.name} {self.q_len} x {self.kv_len}, tiles of {self.tile}: {counts}>"
 
     def __str__(self) -> str:
@@ -49,7 +51,9 @@ class Mask:
                     end += 1
                 if row[j] != EMPTY:
                     color = "#1f4e8c" if row[j] == FULL else "#9ec3f0"
-                    place = f'x="{j * side:g}" y="{i * side:g}" width="{(end - j) * side:g}" height="{side:g}"'
+                    place = (
+                        f'x="{j * side:g}" y="{i * side:g}" width="{(end - j) * side:g}" height="{side:g}"'
+                    )
                     boxes.append(f'<rect {place} fill="{color}"/>')
                 j = end
         width, height = side * (len(self.rows[0]) if self.rows else 0), side * len(self.rows)
@@ -84,7 +88,9 @@ def _sizes(spec: Spec, batch: int, head: int, inputs: Sequence[Any]) -> tuple[in
     return found["b"], found["h"], found["hkv"] or found["h"]
 
 
-def mask_of(spec: Spec, q_len: int, kv_len: int, batch: int, head: int, tile: int, inputs: Sequence[Any]) -> Mask:
+def mask_of(
+    spec: Spec, q_len: int, kv_len: int, batch: int, head: int, tile: int, inputs: Sequence[Any]
+) -> Mask:
     if tile < 1:
         raise InvalidError(f"{spec.name}: tile: is {tile}, expected 1 or more")
     b, h, hkv = _sizes(spec, batch, head, inputs)
@@ -92,7 +98,9 @@ def mask_of(spec: Spec, q_len: int, kv_len: int, batch: int, head: int, tile: in
     shape_only: Fill = _shape_only
     frame = take_frame(spec)
     try:
-        frame.set(shape_only, (("q", (b, h, q_len, 8)), ("k", (b, hkv, kv_len, 8)), ("v", (b, hkv, kv_len, 8))))
+        frame.set(
+            shape_only, (("q", (b, h, q_len, 8)), ("k", (b, hkv, kv_len, 8)), ("v", (b, hkv, kv_len, 8)))
+        )
         for i, tensor in enumerate(inputs):
             frame.set_input(fill_of(tensor), i, tensor)
         call("luattn_mask_tiles", spec.pointer, frame.args, batch, head, tile, tile, classes)

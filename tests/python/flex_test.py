@@ -59,11 +59,15 @@ MASKS = {
 HEADS, LENGTH = 4, 24
 adjacency = torch.rand(2, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.15
 distances = mods.shortest_path_distances(adjacency, 4)
-edge_types, edge_lengths = mods.shortest_path_edge_types(adjacency, torch.randint(0, 3, adjacency.shape, dtype=torch.int32), 3)
+edge_types, edge_lengths = mods.shortest_path_edge_types(
+    adjacency, torch.randint(0, 3, adjacency.shape, dtype=torch.int32), 3
+)
 
 
 def parameter(*shape):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    return torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    ).requires_grad_()
 
 
 def graphormer_edges():
@@ -110,7 +114,9 @@ def reference(q, k, v, score_mod, mask):
     """FlexAttention's definition, by vmap."""
     b, h, i, j = (torch.arange(n) for n in (*q.shape[:3], k.shape[2]))
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    scores = theirs._vmap_for_bhqkv(score_mod, prefix=(0,))(q @ k.transpose(2, 3) * q.shape[-1] ** -0.5, b, h, i, j)
+    scores = theirs._vmap_for_bhqkv(score_mod, prefix=(0,))(
+        q @ k.transpose(2, 3) * q.shape[-1] ** -0.5, b, h, i, j
+    )
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
@@ -122,11 +128,15 @@ class Gym(unittest.TestCase):
             with self.subTest(name):
                 mod = make()
                 if name in REFUSED:
-                    with self.assertRaisesRegex(flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"):
+                    with self.assertRaisesRegex(
+                        flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"
+                    ):
                         kept(mod, N)
                     continue
                 n = QUERIES.get(name, N)
-                self.assertTrue(torch.equal(kept(mod, n), theirs.create_mask(mod, 1, 1, n, N, device="cpu")[0, 0]))
+                self.assertTrue(
+                    torch.equal(kept(mod, n), theirs.create_mask(mod, 1, 1, n, N, device="cpu")[0, 0])
+                )
 
     def test_every_mask_of_the_gym_is_tested(self):
         generators = {n for n in dir(masks) if n.startswith("generate_")}
@@ -142,7 +152,9 @@ class Gym(unittest.TestCase):
                 mask = flex.create_block_mask(masks.causal_mask, None, None, LENGTH, LENGTH)
                 run = functools.partial(flex.flex_attention, q, k, v, mod, mask, enable_gqa=True)
                 if name in REFUSED:
-                    with self.assertRaisesRegex(flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"):
+                    with self.assertRaisesRegex(
+                        flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"
+                    ):
                         run()
                     continue
                 tensors = [q, k, v, *parameters]
@@ -160,7 +172,9 @@ class Gym(unittest.TestCase):
 class Mods(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(3)
-        self.q, self.k, self.v = (torch.randn(2, 2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+        self.q, self.k, self.v = (
+            torch.randn(2, 2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv"
+        )
 
     def same(self, mod, **given):
         want, _ = reference(self.q, self.k, self.v, mod, None)
@@ -179,7 +193,9 @@ class Mods(unittest.TestCase):
             lambda s, b, h, i, j: torch.where((i > 3) & ~(j == 2) | (h == 1), s * one, s.abs() + 2),
             lambda s, b, h, i, j: s.clamp(-0.5, 0.5) + s.clamp(min=0.1) * s.clamp(max=0.2),
             lambda s, b, h, i, j: s + (i > j) * 2.0 + (i > j).to(torch.float64) + ((i == j) ^ (h == 0)) * 0.5,
-            lambda s, b, h, i, j: s ** 2 - 1 / (s.square() + 2) + (s.clamp(-9, 9) * 3).to(torch.int64) + s.sigmoid() + (-s).exp2(),
+            lambda s, b, h, i, j: (
+                s**2 - 1 / (s.square() + 2) + (s.clamp(-9, 9) * 3).to(torch.int64) + s.sigmoid() + (-s).exp2()
+            ),
             lambda s, b, h, i, j: s + torch.maximum(i, j) // 3 + (i - j) // 5 + (i & 3) + (i >> 1),
             lambda s, b, h, i, j: s + ((i & 15) ^ (j & 31)) + ((j & 15) << 1),
             lambda s, b, h, i, j: s + many[b, i] / 7 - torch.floor(many[b, j] / 2),
@@ -224,9 +240,13 @@ class Mods(unittest.TestCase):
         ):
             self.same(make(*args))
             self.assertEqual(len(_attention._translated), count, args)
-        both = flex.and_masks(masks.causal_mask, flex.or_masks(masks.generate_prefix_lm_mask(3), flex.noop_mask))
+        both = flex.and_masks(
+            masks.causal_mask, flex.or_masks(masks.generate_prefix_lm_mask(3), flex.noop_mask)
+        )
         for _ in "ab":
-            flex.flex_attention(self.q, self.k, self.v, None, flex.create_block_mask(both, None, None, 12, 12))
+            flex.flex_attention(
+                self.q, self.k, self.v, None, flex.create_block_mask(both, None, None, 12, 12)
+            )
         self.assertEqual(len(_attention._translated), 8)
 
     def test_globals_and_attributes(self):
@@ -263,8 +283,14 @@ class Mods(unittest.TestCase):
         for mod, message in (
             (branches, f"flex_test.py:{line + 1}: a decision of Python on a value"),
             (calls, r"flex_test.py:\d+: aten.i0.* has no counterpart"),
-            (lambda s, b, h, i, j: s + table[h].sum(), r"flex_test.py:\d+: aten.sum.default has no counterpart"),
-            (lambda s, b, h, i, j: s + (table * 2)[h, i % 4], r"flex_test.py:\d+: a captured tensor, or a row of it"),
+            (
+                lambda s, b, h, i, j: s + table[h].sum(),
+                r"flex_test.py:\d+: aten.sum.default has no counterpart",
+            ),
+            (
+                lambda s, b, h, i, j: s + (table * 2)[h, i % 4],
+                r"flex_test.py:\d+: a captured tensor, or a row of it",
+            ),
         ):
             with self.assertRaisesRegex(flex.NotTranslatable, message):
                 flex.to_lua(mod)
@@ -282,7 +308,10 @@ class Arguments(unittest.TestCase):
         mask = flex.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
         other = theirs.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
         self.assertTrue(torch.equal(mask.to_dense(), other.to_dense().int()))
-        self.assertEqual((mask.shape, mask.seq_lengths, mask.BLOCK_SIZE), (other.shape, other.seq_lengths, other.BLOCK_SIZE))
+        self.assertEqual(
+            (mask.shape, mask.seq_lengths, mask.BLOCK_SIZE),
+            (other.shape, other.seq_lengths, other.BLOCK_SIZE),
+        )
         self.assertAlmostEqual(mask.sparsity(), 100 * (1 - other.to_dense().double().mean().item()))
         for call in (lambda: mask[0], lambda: flex.BlockMask.from_kv_blocks(None, None)):
             with self.assertRaises(NotImplementedError):
@@ -297,7 +326,10 @@ class Arguments(unittest.TestCase):
             (lambda: flex.flex_attention(q, q, q, block_mask=pytorchs), "block_mask: is PyTorch's"),
             (lambda: flex.flex_attention(q, q, q, block_mask=short), r"block_mask: is for \(1, 1, 16, 12\)"),
             (lambda: flex.flex_attention(q, q, q, block_mask=3), "block_mask: is a int"),
-            (lambda: flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(max_scores=True)), "max_scores do not exist"),
+            (
+                lambda: flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(max_scores=True)),
+                "max_scores do not exist",
+            ),
         ):
             with self.assertRaisesRegex((ValueError, NotImplementedError), message):
                 call()

@@ -109,17 +109,25 @@ class Errors(unittest.TestCase):
 
     def test_names(self):
         with self.assertRaisesRegex(luattn.InvalidError, "'scale' is an argument of every attention"):
-            luattn.attention("return attention { scalars = { scale = 1.0 }, score_mod = function(s) return s * scale end }")
+            luattn.attention(
+                "return attention { scalars = { scale = 1.0 }, score_mod = function(s) return s * scale end }"
+            )
         sigmoid = luattn.attention(example("sigmoid"))
         with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: input 'bias' is missing"):
             sigmoid(None, None, None)
-        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: there is no argument 'x'; the spec declares bias"):
+        with self.assertRaisesRegex(
+            luattn.InvalidError, "sigmoid: there is no argument 'x'; the spec declares bias"
+        ):
             sigmoid(None, None, None, bias=None, x=None)
-        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: layout: is 'sbhd', expected 'bhsd' or 'bshd'"):
+        with self.assertRaisesRegex(
+            luattn.InvalidError, "sigmoid: layout: is 'sbhd', expected 'bhsd' or 'bshd'"
+        ):
             sigmoid(None, None, None, layout="sbhd")
         with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: scale: is 0"):
             sigmoid(None, None, None, bias=None, scale=0)
-        with self.assertRaisesRegex(luattn.Unsupported, "sigmoid: return_lse: its online function has no lse"):
+        with self.assertRaisesRegex(
+            luattn.Unsupported, "sigmoid: return_lse: its online function has no lse"
+        ):
             sigmoid(None, None, None, bias=None, return_lse=True)
 
 
@@ -165,7 +173,9 @@ class Arrays(unittest.TestCase):
         np.testing.assert_allclose(lse, want_lse, atol=1e-13)
         # A scalar that is not given has the spec's value again.
         np.testing.assert_allclose(
-            self.gemma2(self.q, self.k, self.v), softmax_attention(self.q, self.k, self.v, 50.0, 4096)[0], atol=1e-13
+            self.gemma2(self.q, self.k, self.v),
+            softmax_attention(self.q, self.k, self.v, 50.0, 4096)[0],
+            atol=1e-13,
         )
 
     def test_layouts(self):
@@ -180,14 +190,20 @@ class Arrays(unittest.TestCase):
 
     def test_parts_of_a_whole(self):
         want = self.gemma2(self.q, self.k, self.v)
-        np.testing.assert_array_equal(self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=7), want[:, :, 7:])
+        np.testing.assert_array_equal(
+            self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=7), want[:, :, 7:]
+        )
         offsets = np.array([7, 7], np.int32)
-        np.testing.assert_array_equal(self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=offsets), want[:, :, 7:])
+        np.testing.assert_array_equal(
+            self.gemma2(self.q[:, :, 7:], self.k, self.v, q_offset=offsets), want[:, :, 7:]
+        )
         # The next call of the same frame has no offset.
         np.testing.assert_array_equal(self.gemma2(self.q, self.k, self.v), want)
 
     def test_threads_have_frames_of_their_own(self):
-        problems = [[np.random.default_rng(i).standard_normal((1, 1, 5 + i, 8)) for _ in "qkv"] for i in range(8)]
+        problems = [
+            [np.random.default_rng(i).standard_normal((1, 1, 5 + i, 8)) for _ in "qkv"] for i in range(8)
+        ]
         want = [self.gemma2(*p) for p in problems]
         wrong = []
 

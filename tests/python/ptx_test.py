@@ -32,7 +32,9 @@ allocated = []
 
 def on_device(tensor):
     """A copy in the machine's memory, with the same strides."""
-    size = (sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride())) + 1) * tensor.element_size()
+    size = (
+        sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride())) + 1
+    ) * tensor.element_size()
     address = ctypes.c_ulonglong()
     assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
     allocated.append(address.value)
@@ -63,7 +65,10 @@ def results(*args, make=_torch._results):
 
 def gradients(*args, make=_torch._gradients):
     *first, inputs = make(*args)
-    return (*(on_device(t) if t.numel() else t for t in first), [on_device(t) if t.numel() else t for t in inputs])
+    return (
+        *(on_device(t) if t.numel() else t for t in first),
+        [on_device(t) if t.numel() else t for t in inputs],
+    )
 
 
 class Machine(unittest.TestCase):
@@ -76,7 +81,10 @@ class Machine(unittest.TestCase):
         ):
             with self.subTest(name):
                 attention = luattn.attention(f"{ROOT}/examples/{name}.lua")
-                q, k, v, dout = (torch.randn(1, n, h, 64).to(dtype).transpose(1, 2) for n, h in ((70, 2), (90, 1), (90, 1), (70, 2)))
+                q, k, v, dout = (
+                    torch.randn(1, n, h, 64).to(dtype).transpose(1, 2)
+                    for n, h in ((70, 2), (90, 1), (90, 1), (70, 2))
+                )
                 inputs = {n: t for n, t in given.items() if isinstance(t, torch.Tensor)}
                 want = self.compute(attention, (q, k, v, *inputs.values()), dout, given, inputs)
                 host = _torch.fill, _torch._run, _torch._results, _torch._gradients

@@ -2,7 +2,6 @@
 are compared. Exits with 77 where torch is not installed."""
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -62,7 +61,12 @@ def grads(f, tensors):
     """Gradients of a sum of f's results, each with weights of its own."""
     total = 0
     for result in f():
-        total = total + (result * torch.linspace(0.3, 1.7, result.numel(), dtype=result.dtype).reshape(result.shape)).sum()
+        total = (
+            total
+            + (
+                result * torch.linspace(0.3, 1.7, result.numel(), dtype=result.dtype).reshape(result.shape)
+            ).sum()
+        )
     return torch.autograd.grad(total, tensors)
 
 
@@ -78,7 +82,10 @@ class Gradients(unittest.TestCase):
                 attention = example(name, double=True)
                 d = 8 if name == "xpos" else 4
                 qkv, inputs = problem(attention, d=d)
-                scalars = {s: torch.tensor(x, dtype=torch.float64, requires_grad=True) for s, x in attention.scalars.items()}
+                scalars = {
+                    s: torch.tensor(x, dtype=torch.float64, requires_grad=True)
+                    for s, x in attention.scalars.items()
+                }
                 given = {**inputs, **scalars}
                 return_lse = attention._spec.has_lse
 
@@ -99,7 +106,9 @@ class Gradients(unittest.TestCase):
         for bits in range(1, 15):
             some = [t.detach().requires_grad_(bool(bits >> i & 1)) for i, t in enumerate(everything)]
             wanted = [i for i in range(4) if bits >> i & 1]
-            found = grads(lambda: attention(*some[:3], bias=some[3], return_lse=True), [some[i] for i in wanted])
+            found = grads(
+                lambda: attention(*some[:3], bias=some[3], return_lse=True), [some[i] for i in wanted]
+            )
             for i, g in zip(wanted, found):
                 torch.testing.assert_close(g, want[i], atol=1e-12, rtol=1e-12)
 
@@ -138,7 +147,9 @@ class Gradients(unittest.TestCase):
                                  "score_mod = function(s, b, h) return s + x[h] end }")  # fmt: skip
         qkv, _ = problem(alibi)
         x = rand(2)
-        with self.assertRaisesRegex(luattn.InvalidError, "input 'x' requires a gradient, which the spec does not declare"):
+        with self.assertRaisesRegex(
+            luattn.InvalidError, "input 'x' requires a gradient, which the spec does not declare"
+        ):
             alibi(*qkv, x=x)
         with torch.no_grad():
             self.assertFalse(alibi(*qkv, x=x).requires_grad)
@@ -158,13 +169,22 @@ class Gradients(unittest.TestCase):
 
         for call, message in (
             (twice, "gemma2: there are no second derivatives yet"),
-            (lambda: torch.vmap(lambda q: gemma2(q, k, v))(torch.stack([q, q])), "gemma2: torch.vmap does not exist"),
+            (
+                lambda: torch.vmap(lambda q: gemma2(q, k, v))(torch.stack([q, q])),
+                "gemma2: torch.vmap does not exist",
+            ),
             (lambda: torch.func.grad(lambda q: gemma2(q, k, v).sum())(q), "gemma2: transforms of torch.func"),
-            (lambda: torch.func.jvp(lambda q: gemma2(q, *plain[1:]), (plain[0],), (plain[0],)), "gemma2: .*torch.func"),
+            (
+                lambda: torch.func.jvp(lambda q: gemma2(q, *plain[1:]), (plain[0],), (plain[0],)),
+                "gemma2: .*torch.func",
+            ),
             (lambda: gemma2(q[0], k, v), "gemma2: q: has 3 dimensions, expected 4"),
             (lambda: gemma2(q.float(), k, v), "k: has dtype float64, expected float32"),
             (lambda: gemma2(q, k, v, cap=torch.ones(2)), "gemma2: scalar 'cap' has 2 elements, expected 1"),
-            (lambda: gemma2(*[rand(1, 1, 3, 20, dtype=torch.bfloat16)] * 3), "head_dim: is 20; .*multiples of 8.*pad"),
+            (
+                lambda: gemma2(*[rand(1, 1, 3, 20, dtype=torch.bfloat16)] * 3),
+                "head_dim: is 20; .*multiples of 8.*pad",
+            ),
             (lambda: forward_op(gemma2.text, q, k, v, [], [], None, 0.0), "gemma2: 0 scalars, expected 1"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
@@ -179,7 +199,12 @@ class Gradients(unittest.TestCase):
         qkv, _ = problem(gemma2)
         index = torch.zeros(2, dtype=torch.int32)
         later = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "batch", "seed")
-        for name, value in (*((name, index) for name in later), ("max_seqlen_q", 3), ("max_seqlen_k", 3), ("exact_rows", True)):
+        for name, value in (
+            *((name, index) for name in later),
+            ("max_seqlen_q", 3),
+            ("max_seqlen_k", 3),
+            ("exact_rows", True),
+        ):
             with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
                 gemma2(*qkv, **{name: value})
 
@@ -202,7 +227,9 @@ class Shapes(unittest.TestCase):
         self.assertTrue(o.is_contiguous())
         views = [t.transpose(1, 2) for t in (q, k, v)]
         torch.testing.assert_close(o.transpose(1, 2), gemma2(*views), atol=0, rtol=0)
-        torch.testing.assert_close(o.transpose(1, 2), gemma2(*(t.contiguous() for t in views)), atol=0, rtol=0)
+        torch.testing.assert_close(
+            o.transpose(1, 2), gemma2(*(t.contiguous() for t in views)), atol=0, rtol=0
+        )
         self.assertTrue(torch.autograd.grad(o.sum(), k)[0].is_contiguous())
         # One array of q, k and v, and one head of keys for all.
         qkv = rand(2, 5, 3, 4, 8)
@@ -226,7 +253,9 @@ class Shapes(unittest.TestCase):
         document = example("document")
         (q, k, v), inputs = problem(document, n=6)
         wide = luattn.attention(document.text.replace('"i32"', '"i64"'))
-        torch.testing.assert_close(document(q, k, v, **inputs), wide(q, k, v, **{n: t.long() for n, t in inputs.items()}))
+        torch.testing.assert_close(
+            document(q, k, v, **inputs), wide(q, k, v, **{n: t.long() for n, t in inputs.items()})
+        )
         flags = luattn.attention("return attention { inputs = { f = { axes = {'kv'}, dtype = 'bool' } }, "
                                  "block_mask = function(b, h, i, j) return f[j] end }")  # fmt: skip
         f = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
@@ -269,7 +298,9 @@ class Shapes(unittest.TestCase):
         self.assertIn("luattn.forward.default", ops)
         with torch._subclasses.FakeTensorMode() as mode:
             fake = gemma2(*(mode.from_tensor(t) for t in (q, k, v)))
-        self.assertEqual((type(fake).__name__, fake.shape, fake.stride()), ("FakeTensor", want.shape, want.stride()))
+        self.assertEqual(
+            (type(fake).__name__, fake.shape, fake.stride()), ("FakeTensor", want.shape, want.stride())
+        )
 
     def test_without_the_exchange_api(self):
         gemma2 = example("t5_relative_bias")
@@ -294,7 +325,9 @@ class Graphs(unittest.TestCase):
                 qkv, inputs = problem(attention, d=8)
                 tensors = [t if grad else t.detach() for t in (*qkv, *inputs.values())]
                 scalars = list(attention.scalars.values())
-                torch.library.opcheck(forward_op, (attention.text, *tensors[:3], tensors[3:], scalars, None, 0.0))
+                torch.library.opcheck(
+                    forward_op, (attention.text, *tensors[:3], tensors[3:], scalars, None, 0.0)
+                )
 
     def test_opcheck_of_backward(self):
         gemma2 = example("gemma2")
@@ -347,7 +380,9 @@ class Graphs(unittest.TestCase):
                 "torch.testing.assert_close(program.module()(*qkv), want, atol=0, rtol=0)"
             )
             env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
-            ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+            ran = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env
+            )
         self.assertEqual(ran.returncode, 0, ran.stderr)
 
     def test_checkpoint(self):
@@ -370,7 +405,9 @@ class Graphs(unittest.TestCase):
             "torch.testing.assert_close(f(q), a(q, q, q)); print(torch.cuda.is_initialized())"
         )
         env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
-        ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env)
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=env
+        )
         self.assertEqual(ran.stdout, "False\n", ran.stderr)
 
 

@@ -33,11 +33,15 @@ class BlockMask:
         return f"BlockMask(shape={self.shape}, mask_mod={getattr(self.mask_mod, '__name__', self.mask_mod)})"
 
     def __getitem__(self, index: Any) -> "BlockMask":
-        raise Unsupported("BlockMask: slicing does not exist: make one by create_block_mask for what the slice has")
+        raise Unsupported(
+            "BlockMask: slicing does not exist: make one by create_block_mask for what the slice has"
+        )
 
     @staticmethod
     def from_kv_blocks(*args: Any, **given: Any) -> "BlockMask":
-        raise Unsupported("BlockMask.from_kv_blocks: does not exist yet: say which blocks there are by a mask_mod")
+        raise Unsupported(
+            "BlockMask.from_kv_blocks: does not exist yet: say which blocks there are by a mask_mod"
+        )
 
     def to(self, device: Any) -> "BlockMask":
         """Itself: its mask_mod has the tensors."""
@@ -46,13 +50,18 @@ class BlockMask:
     def to_dense(self) -> Tensor:
         """int32 [B, H, blocks of queries, blocks of keys]: 1 where a block has anything to compute."""
         if self.BLOCK_SIZE[0] != self.BLOCK_SIZE[1]:
-            raise Unsupported(f"BlockMask.to_dense: blocks of {self.BLOCK_SIZE}: it can tell of square ones alone")
+            raise Unsupported(
+                f"BlockMask.to_dense: blocks of {self.BLOCK_SIZE}: it can tell of square ones alone"
+            )
         text, tensors = _spec(None, self.mask_mod, torch.float32)
         attention = Attention(spec_of(text, "mask_mod"))
         inputs = dict(zip(attention.inputs, (t.detach().cpu() for t in tensors)))
         b, h, q_len, kv_len = self.shape
         heads = [
-            [attention.mask(q_len, kv_len, batch=i, head=j, tile=self.BLOCK_SIZE[0], **inputs).rows for j in range(h)]
+            [
+                attention.mask(q_len, kv_len, batch=i, head=j, tile=self.BLOCK_SIZE[0], **inputs).rows
+                for j in range(h)
+            ]
             for i in range(b)
         ]
         return (torch.tensor(heads) != 0).int()
@@ -111,11 +120,19 @@ def _mask_of(block_mask: Any, query: Tensor, key: Tensor) -> Mod | None:
     if block_mask is None:
         return None
     if isinstance(block_mask, theirs.BlockMask):
-        raise Unsupported("block_mask: is PyTorch's: make it by luattn.flex.create_block_mask, with the same arguments")
+        raise Unsupported(
+            "block_mask: is PyTorch's: make it by luattn.flex.create_block_mask, with the same arguments"
+        )
     if not isinstance(block_mask, BlockMask):
-        raise InvalidError(f"block_mask: is a {type(block_mask).__name__}, expected one of luattn.flex.create_block_mask")
+        raise InvalidError(
+            f"block_mask: is a {type(block_mask).__name__}, expected one of luattn.flex.create_block_mask"
+        )
     b, h, q_len, kv_len = block_mask.shape
-    if (q_len, kv_len) != (query.shape[2], key.shape[2]) or b not in (1, query.shape[0]) or h not in (1, query.shape[1]):
+    if (
+        (q_len, kv_len) != (query.shape[2], key.shape[2])
+        or b not in (1, query.shape[0])
+        or h not in (1, query.shape[1])
+    ):
         raise InvalidError(
             f"block_mask: is for {(b, h, q_len, kv_len)}, and query and key are {tuple(query.shape)} and {tuple(key.shape)}"
         )

@@ -73,7 +73,11 @@ def _walk_function(f: types.FunctionType, tensors: list[Tensor], depth: int) -> 
     if _is_of_torch(f):
         names: list[Any] = []
     else:
-        names = [(name, _walk(f.__globals__[name], tensors, depth + 1)) for name in _names(f.__code__) if name in f.__globals__]
+        names = [
+            (name, _walk(f.__globals__[name], tensors, depth + 1))
+            for name in _names(f.__code__)
+            if name in f.__globals__
+        ]
     defaults = _walk((f.__defaults__, f.__kwdefaults__), tensors, depth + 1)
     return (f.__code__, tuple(cells), tuple(names), defaults)
 

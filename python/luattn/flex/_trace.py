@@ -39,7 +39,18 @@ _SIGNS = {
 _LOGIC = {"bitwise_and": ("and", "&"), "bitwise_or": ("or", "|"), "logical_and": ("and", ""), "logical_or": ("or", ""),
           "__and__": ("and", "&"), "__or__": ("or", "|")}  # fmt: skip
 # Of a tensor of no dimensions: itself.
-_SAME = ("detach", "clone", "alias", "lift_fresh_copy", "lift_fresh", "view", "squeeze", "unsqueeze", "expand", "contiguous")
+_SAME = (
+    "detach",
+    "clone",
+    "alias",
+    "lift_fresh_copy",
+    "lift_fresh",
+    "view",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "contiguous",
+)
 
 
 def _kind(x: Any) -> str:
@@ -53,7 +64,9 @@ def _kind(x: Any) -> str:
 class _Writer:
     """The body of one hook."""
 
-    def __init__(self, mod: Mod, dtype: torch.dtype | None, captured: list[Tensor], used: dict[int, str]) -> None:
+    def __init__(
+        self, mod: Mod, dtype: torch.dtype | None, captured: list[Tensor], used: dict[int, str]
+    ) -> None:
         graph, self.place = _trace(mod, dtype), _place_of(mod)
         parameters = _INDICES if dtype is None else ("score", *_INDICES)
         self.graph, self.captured, self.used = graph, captured, used
@@ -61,13 +74,17 @@ class _Writer:
         self.lines: list[str] = []
         self.count = 0  # of local variables
         self.text: dict[fx.Node, str] = {}
-        self.tensors: dict[fx.Node, tuple[int, list[str]]] = {}  # captured ones that have axes, and indices of the first of them
+        self.tensors: dict[
+            fx.Node, tuple[int, list[str]]
+        ] = {}  # captured ones that have axes, and indices of the first of them
         self.at_least_0: set[fx.Node] = set()
 
     def value(self, x: Any) -> str:
         if isinstance(x, fx.Node):
             if x not in self.text:
-                raise ValueError("a captured tensor, or a row of it, in arithmetic: a spec reads single elements, so do that before, or index all axes")
+                raise ValueError(
+                    "a captured tensor, or a row of it, in arithmetic: a spec reads single elements, so do that before, or index all axes"
+                )
             return self.text[x]
         if isinstance(x, bool):
             return "true" if x else "false"
@@ -96,7 +113,9 @@ class _Writer:
             except ValueError as e:
                 raise NotTranslatable(f"{node.stack_trace or self.place}: {e}") from None
             except (IndexError, KeyError, TypeError) as e:  # an op with other arguments than it has in mods
-                raise NotTranslatable(f"{node.stack_trace or self.place}: {node.target} with these arguments") from e
+                raise NotTranslatable(
+                    f"{node.stack_trace or self.place}: {node.target} with these arguments"
+                ) from e
             if node.op == "output":
                 result = node.args[0][0] if isinstance(node.args[0], (tuple, list)) else node.args[0]
                 self.lines.append(f"return {_bare(self.test(result) if as_mask else self.number(result))}")
@@ -142,9 +161,13 @@ class _Writer:
             self.text[node] = self.value(tensor.item())
             return
         if i is None:
-            raise ValueError("a tensor that the mod makes itself: make it outside, so that the mod captures it")
+            raise ValueError(
+                "a tensor that the mod makes itself: make it outside, so that the mod captures it"
+            )
         if tensor.dtype not in _INPUT_TYPES:
-            raise ValueError(f"a captured tensor of type {tensor.dtype}; convert it to one of {', '.join(_INPUT_TYPES.values())}")
+            raise ValueError(
+                f"a captured tensor of type {tensor.dtype}; convert it to one of {', '.join(_INPUT_TYPES.values())}"
+            )
         self.used.setdefault(i, f"x{i}")
         if tensor.dim() == 0:
             self.text[node] = f"x{i}"
@@ -160,12 +183,18 @@ class _Writer:
         given: Any = node.args[1]
         if _name(node) == "select":
             if given != 0:
-                raise ValueError("a captured tensor is indexed behind its first axis alone: index all of its axes at once")
+                raise ValueError(
+                    "a captured tensor is indexed behind its first axis alone: index all of its axes at once"
+                )
             given = [node.args[2]]
         if any(x is None for x in given):
-            raise ValueError("a captured tensor is indexed behind its first axis alone: index all of its axes at once")
+            raise ValueError(
+                "a captured tensor is indexed behind its first axis alone: index all of its axes at once"
+            )
         if tensor.dim() > 4:
-            raise ValueError(f"a captured tensor has {tensor.dim()} axes, and an input 4 at most: merge some of them")
+            raise ValueError(
+                f"a captured tensor has {tensor.dim()} axes, and an input 4 at most: merge some of them"
+            )
         for x in given:
             if _kind(x) != "int":
                 raise ValueError("an index that is no integer")
@@ -180,7 +209,9 @@ class _Writer:
         if len(where) < tensor.dim():
             self.tensors[node] = i, where
         else:
-            self.write(node, f"{self.used[i]}[{where[0] if len(where) == 1 else '{' + ', '.join(where) + '}'}]")
+            self.write(
+                node, f"{self.used[i]}[{where[0] if len(where) == 1 else '{' + ', '.join(where) + '}'}]"
+            )
 
     def is_at_least_0(self, node: fx.Node) -> bool:
         """Whether an integer is known not to be negative: an index is then written as it is."""
@@ -191,11 +222,24 @@ class _Writer:
         name, args = _name(node), node.args
         if _kind(node) != "int":
             return False
-        if name in ("add", "mul", "floor_divide", "div", "minimum", "bitwise_and", "bitwise_or", "where", *_SAME, "_to_copy"):
+        if name in (
+            "add",
+            "mul",
+            "floor_divide",
+            "div",
+            "minimum",
+            "bitwise_and",
+            "bitwise_or",
+            "where",
+            *_SAME,
+            "_to_copy",
+        ):
             return all(known(x) for x in args if not (name == "where" and x is args[0]))
         if name == "remainder":
             return isinstance(args[1], int) and args[1] > 0
-        return name == "abs" or (name in ("clamp", "clamp_min", "maximum") and len(args) > 1 and known(args[1]))
+        return name == "abs" or (
+            name in ("clamp", "clamp_min", "maximum") and len(args) > 1 and known(args[1])
+        )
 
     def expression(self, node: fx.Node) -> str:
         name, a, options = _name(node), node.args, dict(node.kwargs)
@@ -224,7 +268,9 @@ class _Writer:
             as_text = self.value if _kind(node) == "bool" else self.number
             return f"where({self.test(a[0])}, {as_text(a[1])}, {as_text(a[2])})"
         if name in ("div", "floor_divide"):
-            return self.quotient(a[0], a[1], "floor" if name == "floor_divide" else options.get("rounding_mode"))
+            return self.quotient(
+                a[0], a[1], "floor" if name == "floor_divide" else options.get("rounding_mode")
+            )
         if name in ("clamp", "clamp_min", "clamp_max"):
             return self.clamped(name, a, options)
         if name == "pow" and a[1] == 2 or name == "square":
@@ -305,7 +351,11 @@ def _name(node: fx.Node) -> str:
 
 
 def _is_index(node: fx.Node) -> bool:
-    return _name(node) in ("index", "select") or "mod_index" in str(node.target) or str(node.target).startswith("flex_lib.")
+    return (
+        _name(node) in ("index", "select")
+        or "mod_index" in str(node.target)
+        or str(node.target).startswith("flex_lib.")
+    )
 
 
 def _is_users(file: str) -> bool:
@@ -360,12 +410,16 @@ def _trace(mod: Mod, dtype: torch.dtype | None) -> fx.GraphModule:
             "write torch.where, &, | or ~"
         ) from None
     except Exception as e:
-        raise NotTranslatable(f"{_place_of_error(mod, e)}: {type(e).__name__}: {str(e).partition(chr(10))[0]}") from e
+        raise NotTranslatable(
+            f"{_place_of_error(mod, e)}: {type(e).__name__}: {str(e).partition(chr(10))[0]}"
+        ) from e
     graph.graph.eliminate_dead_code()
     return graph
 
 
-def translate(score_mod: Mod | None, mask_mod: Mod | None, dtype: torch.dtype, captured: list[Tensor]) -> tuple[str, list[int]]:
+def translate(
+    score_mod: Mod | None, mask_mod: Mod | None, dtype: torch.dtype, captured: list[Tensor]
+) -> tuple[str, list[int]]:
     """The text of a spec, and which captured tensors its inputs x0, x1, .. are. captured: every tensor that the mods hold."""
     hooks, used = list[tuple[str, tuple[str, ...], list[str]]](), dict[int, str]()
     if score_mod is not None:
@@ -384,5 +438,9 @@ def translate(score_mod: Mod | None, mask_mod: Mod | None, dtype: torch.dtype, c
             lines.append(f'    x{i} = {{ axes = {{{axes}}}, dtype = "{_INPUT_TYPES[tensor.dtype]}"{grad} }},')
         lines.append("  },")
     for field, parameters, body in hooks:
-        lines += [f"  {field} = function({', '.join(parameters)})", *(f"    {line}" for line in body), "  end,"]
+        lines += [
+            f"  {field} = function({', '.join(parameters)})",
+            *(f"    {line}" for line in body),
+            "  end,",
+        ]
     return "\n".join([*lines, "}", ""]), sorted(used)

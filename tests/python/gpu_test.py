@@ -1,0 +1,188 @@
+"""gpu_test.py: torch tensors on a GPU: numbers beside the CPU path, streams, CUDA graphs, torch.compile, determinism, host time.
+Exits with 77 without torch or a GPU."""
+
+import os
+import sys
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError:
+    print("torch is not installed: skipped")
+    sys.exit(77)
+import luattn  # noqa: E402
+from luattn import flex  # noqa: E402
+
+if torch.cuda.is_initialized():
+    sys.exit("importing luattn started CUDA")
+if not torch.cuda.is_available():
+    print("no GPU: skipped")
+    sys.exit(77)
+
+
+def example(name):
+    return luattn.attention(f"{ROOT}/examples/{name}.lua")
+
+
+def rand(*shape, dtype=torch.bfloat16, device="cuda"):
+    return torch.randn(*shape, device=device).to(dtype).requires_grad_()
+
+
+class Gpu(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+
+    def compute(self, attention, tensors, dout, names, **given):
+        tensors = [t.detach().requires_grad_() for t in tensors]
+        o, lse = attention(*tensors[:3], return_lse=True, **dict(zip(names, tensors[3:])), **given)
+        return o, lse, *torch.autograd.grad(o, tensors, dout)
+
+    def close(self, found, want, limit):
+        for a, b in zip(found, want):
+            self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
+            self.assertLess((a.cpu().double() - b.double()).norm() / b.double().norm(), limit)
+
+    def test_numbers_beside_the_cpu_path(self):
+        for name, inputs, given in (
+            ("causal", {}, {}),
+            ("gemma2", {}, {"cap": 5.0}),
+            ("t5_relative_bias", {"bias": torch.randn(4, 32)}, {}),
+            ("attention_sink", {"sinks": torch.randn(4)}, {}),
+        ):
+            attention = example(name)
+            for dtype, limit in ((torch.bfloat16, 1e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)):
+                with self.subTest(f"{name} {dtype}"):
+                    q, k, v, dout = (
+                        torch.randn(2, n, h, 64).to(dtype).transpose(1, 2)
+                        for n, h in ((150, 4), (170, 2), (170, 2), (150, 4))
+                    )
+                    tensors = [q, k, v, *inputs.values()]
+                    want = self.compute(attention, tensors, dout, inputs, **given)
+                    found = self.compute(attention, [t.cuda() for t in tensors], dout.cuda(), inputs, **given)
+                    self.close(found, want, limit)
+                    self.assertEqual(found[0].stride(), want[0].stride())
+
+    def test_sum_and_empty(self):
+        causal = example("causal")
+        q = rand(1, 2, 100, 64)
+        causal(q, q, q).sum().backward()
+        self.assertTrue(q.grad.isfinite().all())
+        for b, n, m in ((0, 5, 5), (1, 0, 5), (1, 5, 0)):
+            q, k = rand(b, 2, n, 64), rand(b, 2, m, 64)
+            o = causal(q, k, k)
+            o.sum().backward()
+            self.assertTrue((o == 0).all() and (q.grad == 0).all() and (k.grad == 0).all())
+
+    def test_streams(self):
+        causal = example("causal")
+        q = rand(2, 4, 1024, 64).detach()
+        want = causal(q, q, q)
+        stream = torch.cuda.Stream()
+        for _ in range(20):
+            late = torch.empty_like(q)
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(1000000)
+                late.copy_(q)
+                o = causal(late, late, late)
+            stream.synchronize()
+            self.assertTrue(torch.equal(o, want))
+
+    def test_cuda_graph(self):
+        gemma2 = example("gemma2")
+        gemma2.prepare(torch.bfloat16, 64)
+        q, k, v = (rand(1, 2, 256, 64) for _ in "qkv")
+        torch.autograd.grad(gemma2(q, k, v).sum(), (q, k, v))  # autograd's own first call
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = gemma2(q, k, v)
+            found = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+        with torch.no_grad():
+            q.copy_(torch.randn_like(q))
+        graph.replay()
+        fresh = gemma2(q, k, v)
+        self.assertTrue(torch.equal(o, fresh))
+        for a, b in zip(found, torch.autograd.grad(fresh, (q, k, v), torch.ones_like(o))):
+            torch.testing.assert_close(a, b)
+
+    def test_compile(self):
+        t5 = example("t5_relative_bias")
+        bias = torch.randn(4, 32, device="cuda", requires_grad=True)
+
+        def f(q, k, v, bias):
+            return t5(q * 2, k, v, bias=bias) + 1
+
+        for mode in ("default", "reduce-overhead"):
+            run = torch.compile(f, fullgraph=True, mode=mode)
+            for _ in range(4):
+                q, k, v = (rand(2, 4, 512, 64) for _ in "qkv")
+                want = torch.autograd.grad(f(q, k, v, bias).float().sum(), (q, k, v, bias))
+                found = torch.autograd.grad(run(q, k, v, bias).float().sum(), (q, k, v, bias))
+                for a, b in zip(found, want):
+                    torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
+
+    def test_deterministic(self):
+        t5 = example("t5_relative_bias")
+        bias = torch.randn(4, 32, device="cuda", requires_grad=True)
+        q, k, v = (rand(4, 4, 1024, 64) for _ in "qkv")
+        torch.use_deterministic_algorithms(True)
+        try:
+            one, *others = (
+                torch.autograd.grad(t5(q, k, v, bias=bias).sum(), (q, k, v, bias)) for _ in range(5)
+            )
+        finally:
+            torch.use_deterministic_algorithms(False)
+        self.assertTrue(all(torch.equal(a, b) for other in others for a, b in zip(one, other)))
+
+    def test_flex(self):
+        slopes = torch.rand(4, device="cuda", requires_grad=True)
+        mask = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 512, 512)
+        q, k, v = (rand(1, 4, 512, 64) for _ in "qkv")
+        o = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i), mask)
+        bias = slopes[:, None, None] * (
+            torch.arange(512, device="cuda") - torch.arange(512, device="cuda")[:, None]
+        )
+        bias = bias.masked_fill(torch.ones(512, 512, device="cuda").triu(1).bool(), -torch.inf)
+        want = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), bias[None])
+        self.assertLess((o - want).norm() / want.norm(), 1e-2)
+        found, reference = (torch.autograd.grad(x.float().sum(), slopes)[0] for x in (o, want))
+        self.assertLess((found - reference).norm() / reference.norm(), 2e-2)
+
+    def test_a_scalar_on_the_gpu(self):
+        q = rand(1, 2, 64, 64)
+        with self.assertRaisesRegex(
+            luattn.InvalidError, "gemma2: scalar 'cap' is a tensor on cuda:0.*declare it as an input"
+        ):
+            example("gemma2")(q, q, q, cap=torch.ones((), device="cuda"))
+
+    def test_host_time(self):
+        """Shows it: medians of 2000 calls, no synchronisation between them."""
+        causal = example("causal")
+        q, k, v = (rand(1, 2, 128, 64) for _ in "qkv")
+        dout = torch.ones_like(q)
+
+        def sdpa(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        def median(run):
+            times = []
+            for i in range(2200):
+                start = time.perf_counter_ns()
+                run()
+                times.append(time.perf_counter_ns() - start)
+                if i % 100 == 0:
+                    torch.cuda.synchronize()
+            return sorted(times[200:])[1000] / 1000
+
+        for name, f in (("luattn", causal), ("SDPA", sdpa)):
+            with torch.no_grad():
+                without = median(lambda: f(q, k, v))  # noqa: B023
+            both = median(lambda: torch.autograd.grad(f(q, k, v), (q, k, v), dout))  # noqa: B023
+            print(f"{name}: {without:.1f} us without gradients, {both:.1f} us forward and backward")
+
+
+if __name__ == "__main__":
+    unittest.main()
