@@ -145,6 +145,7 @@ class SpecInfo(c.Structure):
         ("axis_names", c.POINTER(c.c_char_p)),
         ("has_backward", c.c_int),
         ("why_no_backward", c.c_char_p),
+        ("num_saved_large_scores", c.c_size_t),
     ]
 
 

@@ -29,7 +29,7 @@ struct Hoisted {
   LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) { return {}; }
 };
 
-struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds {
+struct Mask : Hoisted, NoDataPart, NoRowIntervals, NoBlockBounds, NoTileBits {
   static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
   static constexpr int column_intervals = 1, column_period = 0;
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,

@@ -29,7 +29,7 @@ struct Hoisted {
   LUATTN_FN Col col(const LuattnParams &p, const Site &s, const Head &head, int kv) { return {}; }
 };
 
-struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds {
+struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds, NoTileBits {
   static constexpr bool has_mask = true, keep_is_cheap = true, only_keep_reads_row = true;
   static constexpr bool row_from_start = false;
   static constexpr int row_intervals = 1, row_period = 0;
