@@ -13,7 +13,7 @@ typedef struct check_line {
 #define CHECK_MAX_LINES 64
 typedef struct check_report {
   int count, failed;
-  bool stops_gradient;     /* the spec has a stop_gradient, so differences do not apply */
+  bool stops_gradient;     /* the spec has a stop_gradient, so finite differences are not its gradients */
   bool backward_disagrees; /* the spec's own backward, from differences */
   double loss_noise;       /* rounding error of the loss (slopes.c) */
   check_line line[CHECK_MAX_LINES];

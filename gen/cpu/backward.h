@@ -59,7 +59,7 @@ typedef struct gradient_stage {
 typedef struct backward {
   cpu_problem p;
   purpose purpose; /* noise: sums of squares of magnitudes instead of values */
-  double unit;     /* KINKS */
+  double unit;     /* unit roundoff of the scores, if purpose is KINKS */
   bool magnifies;  /* SCORE_NOISE: cpu_magnifies_scores */
   cpu_scores scores;
   cpu_program rows, element; /* row numbers; prob and ds */

@@ -5,8 +5,8 @@
 #define CALLS_MAX 4096
 #define QUESTIONS_MAX 64
 
-/* The three outcomes of comparing two numbers, as a set. NaN is left out: conditions of a spec are about
- * numbers. */
+/* The possible outcomes of comparing two numbers, as a set of bits. Tracing assumes that no condition of a spec
+ * compares a NaN, so there is no unordered outcome. */
 enum { LESS = 1, EQUAL = 2, GREATER = 4, ANY_ORDER = 7 };
 
 typedef struct question {

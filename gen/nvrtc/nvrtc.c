@@ -156,7 +156,8 @@ static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char 
   return fetch(a, prog, lib->fn.log_size, lib->fn.log, log, &size, err);
 }
 
-/* NVRTC calls it between its steps, the first of which is the front end; returning 0 lets it go on. */
+/* The flow callback: NVRTC calls this function between compilation stages, first after the front end. A return value of 0
+ * continues the compilation. */
 static int pass_on(void *watcher, void *reserved) {
   const nvrtc_watcher *w = watcher;
   (void)reserved;

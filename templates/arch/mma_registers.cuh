@@ -213,7 +213,8 @@ LUATTN_FN constexpr int split_cost(int rows, int cols, int warps, int along) {
   const int idle = tiles * along_cols - cols / 16;
   return (rows / along + tiles * 16) * warps + idle * 1024;
 }
-// The number of warps along the rows with the fewest loads, among partitions without idle warps.
+// Returns how many warps to place along the rows, so that split_cost is least. Partitions that leave warps idle cost
+// much more.
 LUATTN_FN constexpr int split_of(int rows, int cols, int warps) {
   int best = 1;
   for (int i = 2; i <= warps; i *= 2)

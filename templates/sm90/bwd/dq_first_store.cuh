@@ -7,16 +7,16 @@
 // unclaimed q tiles as 0. Where first stores do not pay, luattn_prepare zeroes dq_acc and writes STORED.
 //
 //   claims   one warp goes through the block's q tiles in order. At the barrier `first_store_known` it tells
-//            the consumers whether the block stores dQ of the tile or adds it; before they may add, it waits
-//            until another block has stored
-//   stores   the consumers leave dQ of a tile to store in shared memory and arrive at `handed`. Two warps
-//            alternate: one copies dQ to memory, arrives at `taken` when the copy has been read, and writes
+//            the consumers whether the block stores dQ of the tile or adds it. Before the consumers may add,
+//            the warp waits until another block has stored
+//   stores   if the block stores a tile's dQ, the consumers write it to shared memory and arrive at `handed`.
+//            Two warps alternate: one copies dQ to memory, arrives at `taken` when the copy has been read, and writes
 //            STORED when the copy is complete, which takes longer than a tile
 //
-// A block claims a tile when the tile's dS has been shared. That is equally long before its dQ is ready in
-// all blocks, so the first block to claim has its dQ first, and others seldom wait. Blocks cannot deadlock in
-// any order: a block that waits for another's q tile claims none meanwhile, and its consumers compute and
-// store the tiles it has claimed before without a later claim.
+// A block claims a tile when the tile's dS has been shared. From then until its dQ is ready, every block takes
+// the same time, so the first block to claim a tile is also the first to have its dQ, and the other blocks
+// seldom wait. Blocks cannot deadlock: a waiting block makes no new claims, and its consumers can finish and
+// store the tiles that it has already claimed.
 #pragma once
 #include "sm90/bwd/grad_staging.cuh"
 #include "work/dq_order.cuh"

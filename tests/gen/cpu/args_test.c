@@ -440,7 +440,7 @@ static void test_scalars_of_types(void **state) {
     assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
     f.c.args.scalars = &beyond;
     f.c.q.t.dtype =
-        F32; /* refused like kernels of this type do; the data do not matter */
+        F32; /* refused, as kernels of this type would refuse it, whatever the data are */
     assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
     assert_non_null(strstr(err.message, "cpu: scalar 'cap': is 1e+39"));
     f.c.q.t.dtype = F64;
