@@ -74,6 +74,8 @@ static double ref_arithmetic(ir_op op, double x, double y, double z) {
       return 1 - x;
     case IR_SELECT:
       return x == 1 ? y : z;
+    case IR_DIFFERENCE:
+      return x + -y;
     default:
       return NAN;
   }
