@@ -156,15 +156,15 @@ class Luattn:
             (name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()
         ]
         array = (Input * max(1, len(given)))(
-            *[Input(n.encode(), c.pointer(t.dl), c.pointer(g.dl) if g else None) for n, t, g in given]
+            *[Input(n.encode(), c.addressof(t.dl), c.addressof(g.dl) if g else None) for n, t, g in given]
         )
-        args = Args(struct_size=c.sizeof(Args), inputs=array, num_inputs=len(given))
+        args = Args(struct_size=c.sizeof(Args), inputs=c.addressof(array), num_inputs=len(given))
         args.skip = SKIP_NEVER if every_tile else 0
         batch = self.batch(*tensors["q"].shape[:2])
         args.batch = batch[0]
         args.large_scores = int(self.large_scores)
         for name, k in kept.items():
-            setattr(args, name, c.pointer(k.dl))
+            setattr(args, name, c.addressof(k.dl))
         size = c.c_size_t()
         self._call(
             "luattn_engine_workspace_size", self.engine, spec, int(backward), c.byref(args), c.byref(size)

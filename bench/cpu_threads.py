@@ -65,7 +65,7 @@ def bind(library, path, shape):
         tensors["scalar_grads"] = tensor(facts.num_scalars)
     args = Args(struct_size=c.sizeof(Args))
     for name, t in tensors.items():
-        setattr(args, name, c.pointer(t))
+        setattr(args, name, c.addressof(t))
 
     def run(name, threads, keep=tensors):
         args.num_threads = threads

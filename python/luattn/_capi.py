@@ -80,6 +80,7 @@ class Args(c.Structure):
         ("skip", c.c_int),
         ("batch", c.c_void_p),
         ("num_threads", c.c_int),
+        ("large_scores", c.c_int),
     ]
 
 

@@ -1,7 +1,9 @@
 """package_test.py: what the package is without torch. NumPy's part is left out where there is none."""
 
 import ctypes
+import glob
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,14 @@ STRUCTS = {
 }
 
 
+def headers_without_comments():
+    text = ""
+    for path in sorted(glob.glob(f"{ROOT}/include/luattn/*.h")):
+        with open(path) as file:
+            text += re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+    return text
+
+
 def example(name):
     return f"{ROOT}/examples/{name}.lua"
 
@@ -48,6 +58,10 @@ class Layout(unittest.TestCase):
                 at = getattr(struct, field).offset
                 member = field.rstrip("_")
                 lines.append(f'_Static_assert(offsetof({name}, {member}) == {at}, "{name}.{field}");')
+            # A member that ctypes lacks may lie in the padding, where the size does not tell.
+            last = re.search(r"(\w+)(\[\w+\])?;\s*\}\s*" + name + ";", headers_without_comments())
+            if name != "DLTensor":
+                self.assertEqual(last[1], struct._fields_[-1][0].rstrip("_"), name)
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
