@@ -32,7 +32,7 @@ void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTil
   out->heads = m->bits[0].by_head ? (unsigned)shape->heads : 1;
 }
 
-static int64_t words_of(int64_t lines, int64_t cells) { return lines * workspace_bit_words(cells) * 2; }
+static int64_t words_of(int64_t rows, int64_t cells) { return rows * workspace_bit_words(cells) * 2; }
 
 int64_t tile_bits_row_words(const LuattnShape *s) {
   return words_of(workspace_cells(s->q_len), workspace_cells(s->kv_len));
