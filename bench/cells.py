@@ -25,7 +25,7 @@ class Problem:
 @dataclass(frozen=True)
 class Variant:
     lua: str  # the spec, from the root of the repository
-    kept: Callable[[int], float]  # length -> the fraction of scores that the mask keeps
+    kept: Optional[Callable[[int], float]]  # length -> the fraction of scores that the mask keeps; None: the data decide
     constants: Optional[Callable] = (
         None  # length -> a line of Lua that replaces the spec's line with the same names
     )
@@ -70,6 +70,12 @@ VARIANTS = {
     "biaskv_full": Variant("bench/specs/bias_of_key.lua", lambda s: 1.0),
     "bias2d_full": Variant("bench/specs/bias_of_pair.lua", lambda s: 1.0),
 }
+
+
+# Masks from data, of masks.py.
+OF_DATA = {f"blocks_{percent}": "block_table" for percent in (5, 13, 30)} | {"chosen_10": "chosen_blocks"}
+OF_DATA |= {x: x for x in ("bigbird", "padding", "image_groups", "adjacency", "document_window")}
+VARIANTS |= {name: Variant(f"bench/specs/{spec}.lua", None) for name, spec in OF_DATA.items()}
 
 
 def spec_text(root, variant, length):
@@ -324,5 +330,20 @@ def dims():
             )
 
 
-SUITES = {"plain": plain, "variants": variants, "ratios": ratios, "dims": dims}
+def masks():
+    """Masks that tensors hold, next to FlexAttention with its block mask made outside of the timing. A launch of
+    luattn evaluates the mask, because no batch is given to it. bigbird and chosen_10 keep equally many scores, the
+    former in rows and columns of very different lengths."""
+    for variant in OF_DATA:
+        batch, length = (4, 4096) if variant == "padding" else (1, 16384)
+        p = Problem(batch, 16, 16, length, 128, 128, heads_last=False)
+        yield Cell(
+            "masks",
+            f"{variant} B{batch} S{length}",
+            dict(mask=variant, shape=f"B{batch} S{length}"),
+            _beside(("luattn", "flex", "flex_flash"), variant, p),
+        )
+
+
+SUITES = {"plain": plain, "variants": variants, "masks": masks, "ratios": ratios, "dims": dims}
 SUITES |= {"biases": biases, "gradients": gradients, "deterministic": deterministic}

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cells import VARIANTS, spec_text
 from installed import NotInstalled
+from masks import MASKS, kept
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -58,9 +59,9 @@ class Variation:
     functions."""
 
     def __init__(self, variant, p):
-        self.name, self.inputs, self.score_mod, self.mask_mod = variant, {}, None, None
+        self.name, self.inputs, self.score_mod, self.mask_mod, self.reads = variant, {}, None, None, ""
+        self.problem = p
         s, h = p.length, p.heads
-        self.length = s
         position = torch.arange(s, device="cuda")
         if variant == "doc_causal8":
             docs = (position // (s // 8)).int()
@@ -84,6 +85,8 @@ class Variation:
             self.mask_mod = neighborhood
         elif variant.endswith("causal"):
             self.mask_mod = lambda b, h, q, k: q >= k
+        elif variant in MASKS:
+            self.inputs, self.mask_mod, self.reads = MASKS[variant](p)
         if variant == "alibi_causal":
             slopes = torch.exp2(-8 * torch.arange(1, h + 1, device="cuda") / h)
             self.score_mod = lambda score, b, h, q, k: score + slopes[h] * (k - q)
@@ -117,8 +120,15 @@ class Variation:
         """Returns the mask as FlexAttention's BlockMask, or None without a mask."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        n = self.length
-        return self.mask_mod and create_block_mask(self.mask_mod, None, None, n, n, device="cuda")
+        p = self.problem
+        sizes = (n if axis in self.reads else None for axis, n in (("b", p.batch), ("h", p.heads)))
+        return self.mask_mod and create_block_mask(self.mask_mod, *sizes, p.length, p.length, device="cuda")
+
+    @functools.cached_property
+    def kept(self):
+        """The fraction of scores that the mask keeps."""
+        of_length = VARIANTS[self.name].kept
+        return of_length(self.problem.length) if of_length else kept(self.mask_mod, self.reads, self.problem)
 
 
 def reference(variation, t, backward):
@@ -147,7 +157,8 @@ def reference(variation, t, backward):
             if variation.name == "sigmoid_causal":
                 weight = torch.sigmoid(score).masked_fill(~keep, 0)
             else:
-                weight = torch.softmax(score.masked_fill(~keep, -math.inf), -1)
+                # A row without a key has P = 0: of equal finite scores, softmax is no NaN, and keep takes it away.
+                weight = torch.softmax(score.masked_fill(~keep, -1e300), -1) * keep
             out = weight @ v
             o.append(out.detach())
             if backward:

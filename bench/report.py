@@ -20,7 +20,7 @@ COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
 # Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
-WIDE = ("plain", "variants")
+WIDE = ("plain", "variants", "masks")
 
 
 def name_of(library):

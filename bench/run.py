@@ -67,8 +67,8 @@ class Contender:
     graphs: captures each pass into a CUDA graph, which the pass's function replays.
     """
 
-    def __init__(self, entry, make, passes, graphs=False):
-        self.entry, self.run, self.rows = entry, None, {}
+    def __init__(self, entry, variation, make, passes, graphs=False):
+        self.entry, self.variation, self.run, self.rows = entry, variation, None, {}
         for pass_ in passes:
             start = time.monotonic()
             row = self.rows[pass_] = dict(name=entry.name, library=entry.library)
@@ -83,8 +83,7 @@ class Contender:
             row["setup_s"] = round(time.monotonic() - start, 2)
 
     def flops(self, pass_):
-        p = self.entry.problem
-        return flops(p, VARIANTS[self.entry.variant].kept(p.length), pass_)
+        return flops(self.entry.problem, self.variation.kept, pass_)
 
 
 def measure(functions, rounds, round_ms, seed):
@@ -171,7 +170,7 @@ def run_cell(cell, makers, a):
             exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
         asked = {name: True for name in ("gradients", "every_tile", "deterministic") if getattr(e, name)}
         make = functools.partial(makers[e.library], variations[key], t, **asked)
-        members.append(Contender(e, make, a.passes, a.graphs))
+        members.append(Contender(e, variations[key], make, a.passes, a.graphs))
     rows = []
     for pass_ in a.passes:
         running = [m for m in members if "refused" not in m.rows[pass_]]
