@@ -30,7 +30,7 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_TILE_BITS       // the mask is evaluated for cells\n");
   if (w->f->facts.bounds_small)
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
-  if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE))
+  if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))
     text_add(&w->out, "#define LUATTN_NO_STATS        // nor an entry for them\n");
   if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
     text_add(&w->out, "#define LUATTN_NO_MODS         // of q, k and v, nor an entry for them\n");

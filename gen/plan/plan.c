@@ -386,7 +386,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
-  if (rows->num_stats > 0 && !tiles_prepares_stats(p, rows->skips))
+  if (rows->num_stats > 0 && !tiles_prepares_stats(p, rows->skips || rows->evaluated != NULL))
     add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (rows->evaluated != NULL) add_entry(p, "luattn_tile_bits", LUATTN_ROLE_TILE_BITS, BITS_THREADS, MASK_CELL, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)

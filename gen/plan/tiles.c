@@ -123,8 +123,8 @@ unsigned tiles_product_widths(const plan *p) {
 
 unsigned tiles_o_widths(const plan *p) { return width_bit(p->head_dim_v); }
 
-bool tiles_prepares_stats(const plan *p, bool skips) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && !skips;
+bool tiles_prepares_stats(const plan *p, bool read_before) {
+  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && !read_before;
 }
 
 plan_copies tiles_copies(const plan *p) {

@@ -88,8 +88,8 @@ int tiles_sm90_threads(const plan *p); /* of p's tiles */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* whether the family can run these tiles at
                                                               * all */
 
-/* Whether luattn_prepare computes block minima and maxima, so that there is no luattn_stats: nothing reads
- * them earlier. */
-bool tiles_prepares_stats(const plan *p, bool skips);
+/* Whether luattn_prepare computes block minima and maxima, so that there is no luattn_stats. read_before: a
+ * kernel before it reads them. */
+bool tiles_prepares_stats(const plan *p, bool read_before);
 
 #endif

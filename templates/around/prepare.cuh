@@ -101,7 +101,7 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 // is 0. Without an lse, such a row cannot be recognised, but it has O = 0, and a delta of 0 leaves parameter
 // gradients unchanged, since they are linear in delta. RowOrder says how many rows of a head have numbers;
 // rows past q_len get zeros. If RowOrder `zeroes` (sm90 family), the kernel also computes block minima and
-// maxima, unless luattn_reach has already read them.
+// maxima, unless luattn_reach or luattn_tile_bits has already read them.
 template <class Spec, class Config, class RowOrder = PlainRows>
 LUATTN_FN void aux_prepare(const LuattnParams &p) {
   static_assert(BackwardSpec<Spec>);
@@ -110,7 +110,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   constexpr int width = Config::head_dim_v;
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int first = int(blockIdx.x) * aux_tile;
-  if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds)
+  if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds && !Spec::has_tile_bits)
     find_stats<Spec>(p);
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   __shared__ Real delta[aux_tile];

@@ -2,8 +2,8 @@
 // whether it keeps some of them, and whether all: rows and columns of LuattnTileBits.
 //
 // Grid (words of a row, 8 rows of cells each, sets): a block has 32 x 8 cells, a warp a row of 32. First each lane
-// classifies a cell of its own by what is known of positions (kv_range, position_class), and evaluates the mask
-// once if that decides it. Then the warp evaluates the other cells one after the other: lanes have columns, and
+// classifies a cell of its own by what is known of positions (kv_range, position_class) and by minima of data
+// (tile_class), and evaluates the mask once if that decides it. Then the warp evaluates the other cells one after the other: lanes have columns, and
 // it goes down the rows until some score is kept and another is not. Where the part of the mask that reads data
 // is constant on blocks of a cell, and the other keeps all of it, one score of each block is enough.
 #pragma once
@@ -26,6 +26,15 @@ struct CellRow {
   const typename Spec::Head head;
   int q0, q1;  // positions, inclusive
 
+  // The class of a cell as far as ranges and minima of data bound the mask.
+  __device__ __forceinline__ TileClass by_bounds(int kv0, int kv1) const {
+    if constexpr (Spec::num_block_bounds > 0) {
+      // A cell must be a part of one tile.
+      constexpr bool inside = Spec::walk_rows % LUATTN_CELL == 0 && Spec::walk_columns % LUATTN_CELL == 0;
+      if (inside && p.scratch.stats[0] != nullptr) return Spec::tile_class(p, site, q0, q1, kv0, kv1);
+    }
+    return TILE_PARTIAL;
+  }
   // The class of a cell by its positions alone; the rest of the mask may still drop scores of it.
   __device__ __forceinline__ TileClass by_position(Range keys, int kv0, int kv1) const {
     if (kv0 >= keys.hi || kv1 < keys.lo) return TILE_EMPTY;
@@ -70,13 +79,15 @@ LUATTN_FN CellPair bits_of_cells(const CellRow<Spec> &row, int cell) {
   const int lane = int(threadIdx.x) % 32, kv_len = row.site.kv_len, kv0 = (cell + lane) * LUATTN_CELL,
             kv1 = min_of(kv0 + LUATTN_CELL, kv_len) - 1;
   constexpr bool once = Spec::cell_rows == LUATTN_CELL && Spec::cell_columns == LUATTN_CELL;
-  TileClass c = TILE_EMPTY;
-  if (kv0 < kv_len) c = row.by_position(kept_keys<Spec>(row.p, row.site, row.q0, row.q1), kv0, kv1);
+  TileClass c = TILE_EMPTY, known = TILE_EMPTY;
+  if (kv0 < kv_len) known = row.by_bounds(kv0, kv1);
+  if (known == TILE_PARTIAL) c = row.by_position(kept_keys<Spec>(row.p, row.site, row.q0, row.q1), kv0, kv1);
   if constexpr (once)
     if (c == TILE_FULL && !row.keeps(row.q0, kv0)) c = TILE_EMPTY;
   const u32 full = __ballot_sync(0xffffffffu, c == TILE_FULL);
   u32 todo = __ballot_sync(0xffffffffu, c == TILE_PARTIAL) | (once ? 0 : full);
-  CellPair bits = {once ? full : 0, once ? full : 0};
+  const u32 all = __ballot_sync(0xffffffffu, known == TILE_FULL) | (once ? full : 0);
+  CellPair bits = {all, all};
 #pragma unroll 1
   for (; todo != 0; todo &= todo - 1) {
     const int i = __ffs(int(todo)) - 1, first = (cell + i) * LUATTN_CELL, last = min_of(first + LUATTN_CELL, kv_len) - 1;
