@@ -2,6 +2,7 @@
 Exits with 77 where torch or attention-gym is not installed."""
 
 import functools
+import math
 import os
 import sys
 import unittest
@@ -92,13 +93,6 @@ SCORES = {
         lambda rows, keys: (mods.generate_mla_rope_score_mod(rows, keys, HEADS), [rows, keys])
     )(parameter(2, HEADS, LENGTH, 8), parameter(2, 1, LENGTH, 8)),
 }
-# What a spec cannot say, and the beginning of why.
-REFUSED = {
-    "vsa": "a captured tensor, or a row of it, in arithmetic",
-    "mla_rope": "aten.dot.default has no counterpart",  # of two rows
-}
-
-
 # The others have N queries, as keys.
 QUERIES = {"jetspec_tree": len(parents)}
 
@@ -127,12 +121,6 @@ class Gym(unittest.TestCase):
         for name, make in MASKS.items():
             with self.subTest(name):
                 mod = make()
-                if name in REFUSED:
-                    with self.assertRaisesRegex(
-                        flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"
-                    ):
-                        kept(mod, N)
-                    continue
                 n = QUERIES.get(name, N)
                 self.assertTrue(
                     torch.equal(kept(mod, n), theirs.create_mask(mod, 1, 1, n, N, device="cpu")[0, 0])
@@ -151,12 +139,6 @@ class Gym(unittest.TestCase):
                 k, v = (torch.randn(2, 2, LENGTH, 8, dtype=torch.float64, requires_grad=True) for _ in "kv")
                 mask = flex.create_block_mask(masks.causal_mask, None, None, LENGTH, LENGTH)
                 run = functools.partial(flex.flex_attention, q, k, v, mod, mask, enable_gqa=True)
-                if name in REFUSED:
-                    with self.assertRaisesRegex(
-                        flex.NotTranslatable, rf"attn_gym.*\.py:\d+: .*{REFUSED[name]}"
-                    ):
-                        run()
-                    continue
                 tensors = [q, k, v, *parameters]
                 causal = torch.ones(LENGTH, LENGTH).tril().bool()
                 want, want_lse = reference(q, k, v, mod, causal)
@@ -200,8 +182,80 @@ class Mods(unittest.TestCase):
             lambda s, b, h, i, j: s + ((i & 15) ^ (j & 31)) + ((j & 15) << 1),
             lambda s, b, h, i, j: s + many[b, i] / 7 - torch.floor(many[b, j] / 2),
             lambda s, b, h, i, j: 2 - torch.rsub(s, h, alpha=2) + torch.zeros_like(s) + s.new_ones(()),
+            lambda s, b, h, i, j: (
+                torch.tan(s.clamp(-1, 1))
+                + torch.sign(s - 0.1)
+                + torch.nn.functional.gelu(s, approximate="tanh")
+            ),
         ):
             self.same(mod)
+
+    def test_rows_of_captured_tensors(self):
+        """Whatever has axes on the way to one number."""
+        points, table = parameter(12, 3), parameter(2, 4, 5)
+        flags, order = torch.randint(0, 2, (2, 12, 4)) > 0, torch.tensor([3, 0, 2])
+        for mod in (
+            lambda s, b, h, i, j: s * torch.exp(-(points[i] - points[j]).pow(2).sum(-1).add(0.1).sqrt()),
+            lambda s, b, h, i, j: s + torch.dot(points[i], points[j]) - points[i].norm(),
+            lambda s, b, h, i, j: s + (table[h] @ points.new_ones(5)).amax() + table[h, :, 2].mean(),
+            lambda s, b, h, i, j: (
+                s + (table[h][order] * 2).sum() + table[h, 1:3, i % 5].prod() + table[h].t()[2:].max()
+            ),
+            lambda s, b, h, i, j: torch.where(flags[b, i].any() & flags[h, j, :3].all(), s, s - 1),
+            lambda s, b, h, i, j: s + table[..., h, 0].sum() - table[None, h, 1, 2:].sum(),
+            lambda s, b, h, i, j: s + (torch.arange(5) * table[h, 0] - 1).sum() + table.view(8, 5)[3 + h, -1],
+            lambda s, b, h, i, j: (
+                s + (table[h].unsqueeze(0) * points[i].view(3, 1, 1)).sum((1, 2)).min() * flags[b, i, 0]
+            ),
+            lambda s, b, h, i, j: (
+                s + table[h].max(dim=1).values[i % 4] + table[h].sum(0, keepdim=True)[0, j % 5]
+            ),
+        ):
+            want, _ = reference(self.q, self.k, self.v, mod, None)
+            o = flex.flex_attention(self.q, self.k, self.v, mod)
+            torch.testing.assert_close(o, want)
+            tensors = (self.q, self.k, points, table)
+            grads = (
+                torch.autograd.grad(x.square().sum(), tensors, materialize_grads=True) for x in (o, want)
+            )
+            for a, b in zip(*grads):
+                torch.testing.assert_close(a, b)
+
+    def test_numbers_are_scalars(self):
+        """Another number is another argument, and no other spec, unless the mod's Python looks at it."""
+        _attention._translated.clear()
+
+        def scaled(factor, cap):
+            return lambda s, b, h, i, j: torch.tanh(s * factor / cap) * cap + torch.where(i < j, s, factor)
+
+        def outer(mod, shift):
+            return lambda s, b, h, i, j: mod(s, b, h, i, j) + shift * (i - j)
+
+        def decides(x):
+            return lambda s, b, h, i, j: s * x if x > 0 else s + math.floor(x)
+
+        for count, mod in (
+            (1, scaled(0.5, 3.0)),
+            (1, scaled(1.5, 0.0 + 2.0)),
+            (2, outer(scaled(1.5, 2.0), -0.25)),
+            (2, outer(scaled(2.5, 1.0), 0.5)),
+            (3, decides(2.0)),
+            (4, decides(-1.5)),
+            (4, decides(2.0)),
+            (5, scaled(1e-50, 2.0)),  # less than kernels have
+        ):
+            self.same(mod)
+            self.assertEqual(len(_attention._translated), count)
+        self.assertIn("scalars = { c0 = 2.0, c1 = 3.0 }", flex.to_lua(scaled(3.0, 2.0), torch.float16))
+
+    def test_tensors_of_no_dimensions(self):
+        """They are inputs, with gradients; a number on the CPU goes along with any device."""
+        temperature, shift = parameter(1)[0].detach().requires_grad_(), torch.tensor(3)
+        mod = lambda s, b, h, i, j: s * temperature + shift * (i == j)  # noqa: E731
+        want, _ = reference(self.q, self.k, self.v, mod, None)
+        o = flex.flex_attention(self.q, self.k, self.v, mod)
+        torch.testing.assert_close(o, want)
+        torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), temperature) for x in (o, want)))
 
     def test_a_long_mod(self):
         def mod(s, b, h, i, j):
@@ -254,14 +308,38 @@ class Mods(unittest.TestCase):
         for changing in (1.0, 2.0):
             self.same(uses_a_global)
 
-        class Holder:
-            factor = 1.0
+        class Holder(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.factor, self.inner = (
+                    1.0,
+                    torch.nn.ParameterDict({"bias": torch.nn.Parameter(parameter(2))}),
+                )
+                self.table = torch.nn.Parameter(parameter(2))
+
+            def scaled(self, s):
+                return s * self.factor
+
+            def mod(self, s, b, h, i, j):
+                return self.scaled(s) + self.table[h]
+
+        holder = Holder()
+        for holder.factor in (1.0, 2.0):
+            self.same(holder.mod)
+        holder.table = torch.nn.Parameter(parameter(2) + 1)
+        self.same(holder.mod)
+        self.same(lambda s, b, h, i, j: holder.mod(s, b, h, i, j) + 1)
+
+        class Slots:
+            __slots__ = ("factor",)
 
             def mod(self, s, b, h, i, j):
                 return s * self.factor
 
-        with self.assertRaisesRegex(luattn.Unsupported, "Holder.mod: holds an object that is neither"):
-            flex.flex_attention(self.q, self.k, self.v, Holder().mod)
+        with self.assertRaisesRegex(
+            luattn.Unsupported, "Slots.mod .*flex_test.py:.*: holds an object whose changes"
+        ):
+            flex.flex_attention(self.q, self.k, self.v, Slots().mod)
 
     def test_what_luattn_refuses_names_the_mod(self):
         line = sys._getframe().f_lineno + 1
@@ -278,19 +356,18 @@ class Mods(unittest.TestCase):
         def calls(s, b, h, i, j):
             return s + torch.special.i0(s)
 
-        table = torch.randn(3, 4)
+        table, large = torch.randn(3, 4), torch.randn(2, 1000)
         line = branches.__code__.co_firstlineno
         for mod, message in (
             (branches, f"flex_test.py:{line + 1}: a decision of Python on a value"),
             (calls, r"flex_test.py:\d+: aten.i0.* has no counterpart"),
+            (lambda s, b, h, i, j: s + table[h], r"flex_test.py:\d+: returns a tensor of 4 elements"),
             (
-                lambda s, b, h, i, j: s + table[h].sum(),
-                r"flex_test.py:\d+: aten.sum.default has no counterpart",
+                lambda s, b, h, i, j: s + table[h].cumsum(0)[i],
+                r"flex_test.py:\d+: aten.cumsum.* has no counterpart",
             ),
-            (
-                lambda s, b, h, i, j: s + (table * 2)[h, i % 4],
-                r"flex_test.py:\d+: a captured tensor, or a row of it",
-            ),
+            (lambda s, b, h, i, j: s + table[table > 0].sum(), r"flex_test.py:\d+: "),
+            (lambda s, b, h, i, j: s + large[h].sum(), r"flex_test.py:\d+: a reduction of 1000 elements"),
         ):
             with self.assertRaisesRegex(flex.NotTranslatable, message):
                 flex.to_lua(mod)
@@ -303,29 +380,127 @@ def uses_a_global(s, b, h, i, j):
     return s * changing
 
 
-class Arguments(unittest.TestCase):
-    def test_block_masks(self):
-        mask = flex.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
-        other = theirs.create_block_mask(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=64)
-        self.assertTrue(torch.equal(mask.to_dense(), other.to_dense().int()))
-        self.assertEqual(
-            (mask.shape, mask.seq_lengths, mask.BLOCK_SIZE),
-            (other.shape, other.seq_lengths, other.BLOCK_SIZE),
-        )
-        self.assertAlmostEqual(mask.sparsity(), 100 * (1 - other.to_dense().double().mean().item()))
-        for call in (lambda: mask[0], lambda: flex.BlockMask.from_kv_blocks(None, None)):
-            with self.assertRaises(NotImplementedError):
-                call()
+def blocky(b, h, i, j):
+    return (i // 64 + j // 32 + h) % 3 > 0
 
+
+class BlockMasks(unittest.TestCase):
+    """Beside PyTorch's, which has the lists of blocks."""
+
+    def both(self, *args, **given):
+        return flex.create_block_mask(*args, **given), theirs.create_block_mask(*args, **given)
+
+    def alike(self, mine, other):
+        self.assertIsInstance(mine, flex.BlockMask)
+        self.assertTrue(torch.equal(mine.to_dense(), other.to_dense()))
+        for name in ("shape", "seq_lengths", "BLOCK_SIZE"):
+            self.assertEqual(getattr(mine, name), getattr(other, name))
+        self.assertEqual(mine.sparsity(), other.sparsity())
+        self.assertEqual((str(mine), repr(mine)), (str(other), repr(other)))
+
+    def test_like_pytorchs(self):
+        for size in (64, (64, 128), (128, 32)):
+            self.alike(*self.both(masks.causal_mask, 1, 2, 256, 300, device="cpu", BLOCK_SIZE=size))
+        mine, other = self.both(blocky, 2, 3, 256, 256, device="cpu", BLOCK_SIZE=64)
+        self.assertEqual((mine.shape, mine.numel()), (other.shape, other.numel()))
+        for index in (0, (0, 1), (slice(0, 1), slice(1, 3)), (slice(None), 2, slice(1, 3))):
+            self.alike(mine[index], other[index])
+        self.alike(mine.to("cpu"), other)
+        self.assertEqual(mine.to("meta").kv_indices.device.type, "meta")
+
+    def test_nothing_is_computed_before_it_is_asked(self):
+        mask = flex.create_block_mask(masks.causal_mask, None, None, 1 << 20, 1 << 20, device="cpu")
+        self.assertEqual(mask.shape, (1, 1, 1 << 20, 1 << 20))
+        self.assertNotIn("kv_indices", vars(mask))
+        with self.assertRaises(AttributeError):
+            mask.nothing_of_this_name  # noqa: B018
+
+    def same(self, mask, keep, n=256):
+        torch.manual_seed(1)
+        q, k, v = (torch.randn(2, 2, n, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+        want, lse = reference(q, k, v, lambda s, b, h, i, j: s * 2, keep)
+        want = torch.where(lse[..., None].isinf(), 0, want)
+        found, found_lse = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s * 2, mask, return_lse=True)
+        torch.testing.assert_close((found, found_lse), (want, lse))
+        if not lse.isinf().any():
+            for a, b in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (found, want))):
+                torch.testing.assert_close(a, b)
+
+    def test_blocks_and_mask_mod_decide(self):
+        """Lists that differ from what the mask_mod leaves empty: blocks of PyTorch's, from_kv_blocks, slices."""
+        i, j = torch.arange(256)[:, None], torch.arange(256)
+        causal = i >= j
+        num = torch.tensor([1, 2], dtype=torch.int32).view(1, 1, 2)
+        indices = torch.tensor([[1, 0], [0, 1]], dtype=torch.int32).view(1, 1, 2, 2)
+        listed = ((i // 128 == 0) & (j // 128 == 1)) | (i // 128 == 1)
+        full, which = torch.tensor([0, 1]).view(1, 1, 2), torch.tensor([[1, 0], [1, 0]]).view(1, 1, 2, 2)
+        for of in (flex.BlockMask, theirs.BlockMask):
+            mask = of.from_kv_blocks(num, indices, mask_mod=masks.causal_mask)
+            self.same(mask, listed & causal)
+            self.same(of.from_kv_blocks(num, indices), listed)
+            mask = of.from_kv_blocks(num - 1, indices, full, which, mask_mod=masks.causal_mask)
+            self.same(mask, (i // 128 == 1) & ((j // 128 == 1) | causal))
+        mask.kv_num_blocks.add_(1)  # in place
+        self.same(mask, listed & causal | (i // 128 == 1))
+
+    def test_other_sizes_and_pytorchs_own(self):
+        i, j = torch.arange(250)[:, None], torch.arange(250)
+        for size in (128, 64, (64, 32), (32, 128)):
+            for mask in self.both(blocky, 2, 2, 250, 250, device="cpu", BLOCK_SIZE=size):
+                h = torch.arange(2)[:, None, None]
+                self.same(mask, blocky(0, h, i, j), 250)
+
+    def test_another_mask_mod(self):
+        """As in PyTorch the blocks stay: those of the mask_mod that there was."""
+        for mask in self.both(lambda b, h, i, j: j < 100, None, None, 256, 256, device="cpu"):
+            mask.mask_mod = lambda b, h, i, j: j % 2 == 0
+            j = torch.arange(256)
+            self.same(mask, (j < 128) & (j % 2 == 0))
+
+    def test_slices(self):
+        """A slice has no mask_mod of its own; with one it counts from its start."""
+        mine, other = self.both(masks.causal_mask, 2, 2, 512, 256, device="cpu")
+        q = torch.randn(2, 2, 256, 8)
+        for mask in (mine[:, :, 2:], other[:, :, 2:]):
+            with self.assertRaisesRegex(ValueError, "Cannot use mask_mod from a sliced BlockMask"):
+                flex.flex_attention(q, q, q, block_mask=mask)
+            mask.mask_mod = flex.noop_mask
+            self.same(mask, torch.ones(256, 256, dtype=torch.bool))
+
+    def test_for_pytorchs_functions(self):
+        """Ours is also one for FlexAttention, as transformers and others ask."""
+        mask = flex.create_block_mask(masks.causal_mask, None, None, 256, 256, device="cpu")
+        self.assertIsInstance(mask, theirs.BlockMask)
+        q = torch.randn(1, 2, 256, 8)
+        torch.testing.assert_close(
+            theirs.flex_attention(q, q, q, block_mask=mask), flex.flex_attention(q, q, q, block_mask=mask)
+        )
+
+
+class Arguments(unittest.TestCase):
     def test_refusals(self):
         q, k = torch.randn(1, 4, 16, 8), torch.randn(1, 2, 16, 8)
-        pytorchs = theirs.create_block_mask(masks.causal_mask, None, None, 16, 16, device="cpu")
         short = flex.create_block_mask(masks.causal_mask, None, None, 16, 12)
         for call, message in (
             (lambda: flex.flex_attention(q, k, k), "query has 4 heads and key 2: set enable_gqa=True"),
-            (lambda: flex.flex_attention(q, q, q, block_mask=pytorchs), "block_mask: is PyTorch's"),
-            (lambda: flex.flex_attention(q, q, q, block_mask=short), r"block_mask: is for \(1, 1, 16, 12\)"),
+            (
+                lambda: flex.flex_attention(q, q, q, block_mask=short),
+                r"block_mask was created for \(1, 1, 16, 12\)",
+            ),
             (lambda: flex.flex_attention(q, q, q, block_mask=3), "block_mask: is a int"),
+            (lambda: flex.flex_attention(q, q.half(), q), "have the same dtype"),
+            (lambda: flex.flex_attention(q, q.to("meta"), q), "have the same device type"),
+            (
+                lambda: flex.flex_attention(q, k[:, :1].expand(1, 3, 16, 8), q, enable_gqa=True),
+                "no multiple of key's 3",
+            ),
+            (lambda: flex.flex_attention(q, q.expand(2, 4, 16, 8), q), "query is a batch of 1, and key of 2"),
+            (lambda: flex.flex_attention(q[0], q, q), "3 dimensions, expected 4"),
+            (
+                lambda: flex.flex_attention(q, q, q, return_lse=True, return_aux=theirs.AuxRequest(lse=True)),
+                "return_lse and return_aux",
+            ),
+            (lambda: flex.create_block_mask(masks.causal_mask, 1, 1, 9, 9, BLOCK_SIZE=0), "BLOCK_SIZE is 0"),
             (
                 lambda: flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(max_scores=True)),
                 "max_scores do not exist",
@@ -333,8 +508,24 @@ class Arguments(unittest.TestCase):
         ):
             with self.assertRaisesRegex((ValueError, NotImplementedError), message):
                 call()
-        with self.assertWarnsRegex(UserWarning, "kernel_options change nothing"):
-            flex.flex_attention(q, q, q, kernel_options={"BLOCK_M": 64})
+
+    def test_kernel_options_warn_once(self):
+        q = torch.randn(1, 1, 16, 8)
+        _attention._warned.clear()
+        with self.assertWarnsRegex(UserWarning, "kernel_options change nothing") as seen:
+            for _ in "ab":
+                flex.flex_attention(q, q, q, kernel_options={"BLOCK_M": 64})
+        self.assertEqual((len(seen.warnings), seen.filename), (1, __file__))
+
+    def test_keys_of_one_batch_entry(self):
+        q, k = torch.randn(3, 2, 16, 8, dtype=torch.float64), torch.randn(1, 2, 16, 8, dtype=torch.float64)
+        k.requires_grad_()
+        want, _ = reference(
+            q, k.expand(3, 2, 16, 8), k.expand(3, 2, 16, 8), lambda s, b, h, i, j: s + b, None
+        )
+        o = flex.flex_attention(q, k, k, lambda s, b, h, i, j: s + b)
+        torch.testing.assert_close(o, want)
+        torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), k) for x in (o, want)))
 
     def test_lse_and_aux(self):
         q = torch.randn(1, 2, 16, 8, dtype=torch.float64)
@@ -346,6 +537,13 @@ class Arguments(unittest.TestCase):
         q = torch.randn(1, 2, 16, 8)
         run = torch.compile(lambda q: flex.flex_attention(q + 1, q, q) * 2, backend="eager")
         torch.testing.assert_close(run(q), flex.flex_attention(q + 1, q, q) * 2)
+        mask = flex.create_block_mask(masks.causal_mask, None, None, 16, 16)
+        torch._dynamo.reset()
+        compiled = torch.compile(flex.flex_attention, backend="eager")
+        torch.testing.assert_close(
+            compiled(q, q, q, block_mask=mask, return_lse=True),
+            flex.flex_attention(q, q, q, block_mask=mask, return_lse=True),
+        )
         with self.assertRaisesRegex(Exception, "luattn.flex traces mods itself"):
             torch.compile(lambda q: flex.flex_attention(q, q, q), backend="eager", fullgraph=True)(q)
 

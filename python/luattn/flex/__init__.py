@@ -4,7 +4,8 @@ A mod is traced once, written as a spec, and found again by its structure. Tenso
 """
 
 from .. import _torch as _torch  # defines the ops
-from ._attention import BlockMask, and_masks, create_block_mask, flex_attention, noop_mask, or_masks, to_lua
+from ._attention import and_masks, flex_attention, noop_mask, or_masks, to_lua
+from ._block_mask import BlockMask, create_block_mask
 from ._trace import NotTranslatable
 
 __all__ = [

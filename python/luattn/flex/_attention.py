@@ -1,4 +1,4 @@
-"""flex_attention and create_block_mask, with the signatures of torch.nn.attention.flex_attention."""
+"""flex_attention, with the signature of torch.nn.attention.flex_attention."""
 
 import inspect
 import warnings
@@ -8,145 +8,150 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
-from .._spec import spec_of
+from .._spec import Spec, spec_of
 from .._torch import call
-from ..attention import Attention
-from ..errors import InvalidError, Unsupported
-from ._key import key_of
-from ._trace import Mod, translate
+from ..errors import Error, InvalidError, Unsupported
+from ._block_mask import BlockMask, create_block_mask, table_of
+from ._key import Unknown, Walk
+from ._trace import Captured, Mod, NotTranslatable, translate
+
+__all__ = ["BlockMask", "create_block_mask", "and_masks", "flex_attention", "noop_mask", "or_masks", "to_lua"]
 
 noop_mask = theirs.noop_mask
 and_masks = theirs.and_masks
 or_masks = theirs.or_masks
 
-_translated: dict[Any, tuple[str, list[int]]] = {}
+# Of a key: the spec, which captured tensors are its inputs, and which captured numbers its scalars.
+_translated: dict[Any, tuple[Spec, list[int], list[int]]] = {}
+_decided: set[Any] = set()  # keys of mods whose Python needs the values of numbers
+_warned: set[str] = set()
 
 
-class BlockMask:
-    """A mask_mod and the sizes it was made for. It holds no tensor: luattn derives from the mask_mod which blocks are empty."""
-
-    def __init__(self, mask_mod: Mod, shape: tuple[int, int, int, int], block_size: tuple[int, int]) -> None:
-        self.mask_mod, self.shape, self.BLOCK_SIZE = mask_mod, shape, block_size
-        self.seq_lengths = shape[2:]
-
-    def __repr__(self) -> str:
-        return f"BlockMask(shape={self.shape}, mask_mod={getattr(self.mask_mod, '__name__', self.mask_mod)})"
-
-    def __getitem__(self, index: Any) -> "BlockMask":
+def _find(
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    blocks: tuple[int, int] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Spec, list[Tensor], list[float]]:
+    """The spec of mods, its inputs and its scalars."""
+    try:
+        walk = Walk(score_mod, mask_mod, numbers=True)
+        key = (walk.key, blocks, dtype, device.type)
+        if key in _decided:
+            walk = Walk(score_mod, mask_mod, numbers=False)
+            key = (walk.key, blocks, dtype, device.type)
+    except Unknown:
         raise Unsupported(
-            "BlockMask: slicing does not exist: make one by create_block_mask for what the slice has"
-        )
-
-    @staticmethod
-    def from_kv_blocks(*args: Any, **given: Any) -> "BlockMask":
-        raise Unsupported(
-            "BlockMask.from_kv_blocks: does not exist yet: say which blocks there are by a mask_mod"
-        )
-
-    def to(self, device: Any) -> "BlockMask":
-        """Itself: its mask_mod has the tensors."""
-        return self
-
-    def to_dense(self) -> Tensor:
-        """int32 [B, H, blocks of queries, blocks of keys]: 1 where a block has anything to compute."""
-        if self.BLOCK_SIZE[0] != self.BLOCK_SIZE[1]:
-            raise Unsupported(
-                f"BlockMask.to_dense: blocks of {self.BLOCK_SIZE}: it can tell of square ones alone"
-            )
-        text, tensors = _spec(None, self.mask_mod, torch.float32)
-        attention = Attention(spec_of(text, "mask_mod"))
-        inputs = dict(zip(attention.inputs, (t.detach().cpu() for t in tensors)))
-        b, h, q_len, kv_len = self.shape
-        heads = [
-            [
-                attention.mask(q_len, kv_len, batch=i, head=j, tile=self.BLOCK_SIZE[0], **inputs).rows
-                for j in range(h)
-            ]
-            for i in range(b)
-        ]
-        return (torch.tensor(heads) != 0).int()
-
-    def sparsity(self) -> float:
-        """How many of a hundred blocks have nothing to compute."""
-        return float(100 * (1 - self.to_dense().double().mean()))
-
-
-def create_block_mask(
-    mask_mod: Mod,
-    B: int | None,
-    H: int | None,
-    Q_LEN: int,
-    KV_LEN: int,
-    device: Any = None,
-    BLOCK_SIZE: int | tuple[int, int] = 128,
-    **given: Any,
-) -> BlockMask:
-    """Nothing is computed here, nor on a device: further arguments of FlexAttention's (_compile, ..) change nothing."""
-    sizes = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
-    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), sizes)
-
-
-def _spec(score_mod: Mod | None, mask_mod: Mod | None, dtype: torch.dtype) -> tuple[str, list[Tensor]]:
-    """The text of a spec, and its inputs."""
-    tensors: list[Tensor] = []
-    key = key_of((score_mod, mask_mod), tensors)
-    if key is None:
-        name = getattr(score_mod or mask_mod, "__qualname__", repr(score_mod or mask_mod))
-        raise Unsupported(
-            f"{name}: holds an object that is neither a tensor, a number, a function nor a container of these, so that "
-            "its changes would go unnoticed: capture what the mod needs of it in local variables"
-        )
-    found = _translated.get((key, dtype))
+            f"{_title(score_mod or mask_mod)}: holds an object whose changes would go unnoticed, one with properties or without "
+            "attributes: capture what the mod needs of it in local variables"
+        ) from None
+    found = _translated.get(key)
     if found is None:
-        found = _translated[key, dtype] = translate(score_mod, mask_mod, dtype, tensors)
-    text, used = found
-    return text, [tensors[i] for i in used]
+        captured = Captured(walk.tensors, walk.cells, {}, {})
+        try:
+            text = translate(score_mod, mask_mod, blocks, dtype, device, captured)
+            spec = spec_of(text, _title(score_mod or mask_mod))
+        except Error:
+            if not walk.cells:
+                raise
+            _decided.add(key)
+            return _find(score_mod, mask_mod, blocks, dtype, device)
+        found = _translated[key] = (spec, sorted(captured.used), sorted(captured.numbers))
+    spec, used, numbers = found
+    return spec, [walk.tensors[i] for i in used], [walk.cells[i].cell_contents for i in numbers]
 
 
 def _title(mod: Mod | None) -> str:
     """Stands for the file of a spec in messages: the mod, and where it is."""
     code = getattr(mod, "__code__", None)
-    name = getattr(mod, "__name__", "flex")
+    name = getattr(mod, "__qualname__", "flex_attention" if mod is None else type(mod).__name__)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
-def to_lua(mod: Mod, dtype: torch.dtype = torch.float32) -> str:
-    """The spec of a score_mod (five parameters) or a mask_mod (four)."""
+def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> str:
+    """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
     count = len(inspect.signature(mod).parameters)
-    return _spec(mod, None, dtype)[0] if count == 5 else _spec(None, mod, dtype)[0]
+    score_mod, mask_mod = (mod, None) if count == 5 else (None, mod)
+    return _find(score_mod, mask_mod, None, dtype, torch.device(device))[0].text
 
 
-def _mask_of(block_mask: Any, query: Tensor, key: Tensor) -> Mod | None:
-    if block_mask is None:
-        return None
-    if isinstance(block_mask, theirs.BlockMask):
+def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    tensors = (query, key, value)
+    if any(t.is_nested for t in tensors):
         raise Unsupported(
-            "block_mask: is PyTorch's: make it by luattn.flex.create_block_mask, with the same arguments"
+            "flex_attention: nested tensors do not exist yet: pass padded ones, and a mask_mod by documents"
         )
-    if not isinstance(block_mask, BlockMask):
+    for t in tensors:
+        if t.dim() != 4:
+            raise InvalidError(
+                f"flex_attention: a tensor has {t.dim()} dimensions, expected 4: batch, heads, length, head dim"
+            )
+    if not query.dtype == key.dtype == value.dtype:
         raise InvalidError(
-            f"block_mask: is a {type(block_mask).__name__}, expected one of luattn.flex.create_block_mask"
+            f"Expected query, key, and value to have the same dtype, but they have {query.dtype}, {key.dtype} and {value.dtype}"
         )
-    b, h, q_len, kv_len = block_mask.shape
+    if not query.device == key.device == value.device:
+        raise InvalidError(
+            f"Expected query, key, and value to have the same device type, but got query.device: {query.device}, "
+            f"key.device: {key.device}, and value.device: {value.device} instead."
+        )
+    heads, heads_kv = query.shape[1], key.shape[1]
+    if heads != heads_kv and not enable_gqa:
+        raise InvalidError(f"query has {heads} heads and key {heads_kv}: set enable_gqa=True")
+    if heads_kv and heads % heads_kv:
+        raise InvalidError(f"query has {heads} heads, which is no multiple of key's {heads_kv}")
+    if key.shape[0] not in (1, query.shape[0]):
+        raise InvalidError(
+            f"query is a batch of {query.shape[0]}, and key of {key.shape[0]}, expected as many, or 1"
+        )
+
+
+def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor | None]:
+    """The mask_mod, and a table of blocks where these decide too."""
+    if mask is None:
+        return None, None
+    if not isinstance(mask, theirs.BlockMask):
+        raise InvalidError(f"block_mask: is a {type(mask).__name__}, expected one of create_block_mask")
+    mod: Mod | None = mask.mask_mod
+    if mod is None or mod is getattr(theirs, "_sliced_mask_mod_error", mask):
+        raise InvalidError(
+            "block_mask: Cannot use mask_mod from a sliced BlockMask: assign one that counts as the slice does, block_mask.mask_mod = .."
+        )
+    mod = None if mod is noop_mask else mod
+    if tuple(mask.BLOCK_SIZE) == (1 << 30, 1 << 30):  # PyTorch's stand-in for no mask
+        return mod, None
+    *batch, q_len, kv_len = mask.shape
+    b, h = [1] * (2 - len(batch)) + batch
     if (
         (q_len, kv_len) != (query.shape[2], key.shape[2])
         or b not in (1, query.shape[0])
         or h not in (1, query.shape[1])
     ):
         raise InvalidError(
-            f"block_mask: is for {(b, h, q_len, kv_len)}, and query and key are {tuple(query.shape)} and {tuple(key.shape)}"
+            f"block_mask was created for {(b, h, q_len, kv_len)}, and query and key are {tuple(query.shape)} and {tuple(key.shape)}"
         )
-    mod: Mod = block_mask.mask_mod
-    return None if mod is noop_mask else mod
+    table = table_of(mask)
+    if table is not None and table.device != query.device:
+        raise InvalidError(
+            "Expect q/k/v and block_mask to be on the same device, but got "
+            f"{query.device} and {table.device}: block_mask.to(query.device)"
+        )
+    return mod, table
 
 
-@torch.compiler.disable(reason="luattn.flex traces mods itself; luattn.attention can be compiled")  # type: ignore[untyped-decorator]
+def _once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=5)  # of the user
+
+
 def flex_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     score_mod: Mod | None = None,
-    block_mask: BlockMask | None = None,
+    block_mask: theirs.BlockMask | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -155,16 +160,45 @@ def flex_attention(
     return_aux: Any = None,
 ) -> Any:
     """As FlexAttention's. lse is in natural log."""
+    return _flex_attention(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux
+    )
+
+
+# A function of its own: torch.compile(flex_attention) looks through a decorator of what it is given.
+@torch.compiler.disable(reason="luattn.flex traces mods itself; luattn.attention can be compiled")  # type: ignore[untyped-decorator]
+def _flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Mod | None,
+    block_mask: theirs.BlockMask | None,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    kernel_options: Any,
+    return_aux: Any,
+) -> Any:
     if kernel_options:
-        warnings.warn("luattn.flex: kernel_options change nothing: luattn chooses its tiles", stacklevel=2)
-    if query.shape[1] != key.shape[1] and not enable_gqa:
-        raise InvalidError(f"query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True")
-    if return_aux is not None and return_aux.max_scores:
-        raise Unsupported("return_aux: max_scores do not exist yet")
-    mask_mod = _mask_of(block_mask, query, key)
-    text, inputs = _spec(score_mod, mask_mod, query.dtype)
-    spec = spec_of(text, _title(score_mod or mask_mod))
-    o, lse = call(spec, query, key, value, inputs, [], 0.0 if scale is None else scale, [], None, None, {})
+        _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
+    if return_aux is not None:
+        if return_lse:
+            raise InvalidError("return_lse and return_aux: return_aux=AuxRequest(lse=True) says both")
+        if return_aux.max_scores:
+            raise Unsupported("return_aux: max_scores do not exist yet")
+    _check(query, key, value, enable_gqa)
+    mask_mod, table = _mask_of(block_mask, query, key)
+    blocks = None if table is None or block_mask is None else block_mask.BLOCK_SIZE
+    spec, inputs, scalars = _find(score_mod, mask_mod, blocks, query.dtype, query.device)
+    if query.is_cuda:  # a number on the CPU goes along with any device, as in PyTorch
+        inputs = [t.to(query.device) if t.dim() == 0 else t for t in inputs]
+    if table is not None:
+        inputs.append(table)
+    if key.shape[0] != query.shape[0]:
+        key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
+    o, lse = call(
+        spec, query, key, value, inputs, scalars, 0.0 if scale is None else scale, [], None, None, {}
+    )
     if return_aux is not None:
         return o, theirs.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
     return (o, lse) if return_lse else o

@@ -1,49 +1,121 @@
-"""What a mod is made of: a key that is equal for mods that trace alike, and the tensors that they capture."""
+"""What a mod is made of: a key that is equal for mods that trace alike, and the tensors and numbers that they capture."""
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Unknown(Exception):
-    """The mod holds something whose changes would not be noticed: it is traced in each call."""
+    """The mod holds something whose changes would not be noticed."""
 
 
-def key_of(mods: tuple[Callable[..., Any] | None, ...], tensors: list[Tensor]) -> tuple[Any, ...] | None:
-    """A key, or None where there is none. Appends the captured tensors, in an order that the key determines."""
-    try:
-        return tuple(_walk(mod, tensors, 0) for mod in mods)
-    except Unknown:
-        return None
+class Walk:
+    """Goes through mods, and what they hold, in an order that the key determines.
 
+    Python's floats that a score_mod has in its closure are not a part of the key if `numbers` says so, but of `cells`.
+    """
 
-def _walk(x: Any, tensors: list[Tensor], depth: int) -> Any:
-    if depth > 20:
-        raise Unknown
-    if isinstance(x, Tensor):
-        for i, known in enumerate(tensors):
-            if known is x:
-                return ("same", i)
-        tensors.append(x)
-        return ("tensor", x.dtype, x.shape, x.device.type, x.requires_grad)
-    if x is None or isinstance(x, (bool, int, str, bytes)):
-        return (type(x), x)
-    if isinstance(x, float):
-        return (float, x.hex())  # -0.0 is not 0.0
-    if isinstance(x, (tuple, list)):
-        return (type(x), *(_walk(y, tensors, depth + 1) for y in x))
-    if isinstance(x, dict):
-        return (dict, *((_walk(k, tensors, depth + 1), _walk(y, tensors, depth + 1)) for k, y in x.items()))
-    if isinstance(x, types.FunctionType):
-        return _walk_function(x, tensors, depth)
-    if isinstance(x, functools.partial):
-        return ("partial", *(_walk(y, tensors, depth + 1) for y in (x.func, x.args, x.keywords)))
-    if isinstance(x, types.ModuleType) or isinstance(x, (type, types.BuiltinFunctionType)) or _is_of_torch(x):
-        return ("id", id(x), _Kept(x))
-    raise Unknown  # an object whose attributes may change, a bound method of one, ..
+    def __init__(self, score_mod: Callable[..., Any] | None, mask_mod: Any, numbers: bool) -> None:
+        self.tensors: list[Tensor] = []
+        self.cells: list[types.CellType] = []
+        self.depth = 0
+        self.numbers = numbers
+        first = self.walk(score_mod)
+        self.numbers = (
+            False  # a mask is looked at for what it leaves empty, which a number at run time would hide
+        )
+        self.key = (first, self.walk(mask_mod))
+
+    def walk(self, x: Any, names: frozenset[str] = frozenset()) -> Any:
+        """names: what the code that holds x says behind a dot."""
+        if self.depth > 20:
+            raise Unknown
+        self.depth += 1
+        try:
+            return self.one(x, names)
+        finally:
+            self.depth -= 1
+
+    def one(self, x: Any, names: frozenset[str]) -> Any:
+        if isinstance(x, Tensor):
+            for i, known in enumerate(self.tensors):
+                if known is x:
+                    return ("same", i)
+            self.tensors.append(x)
+            return ("tensor", x.dtype, x.shape, x.device.type, x.requires_grad)
+        if x is None or isinstance(x, (bool, int, str, bytes)):
+            return (type(x), x)
+        if isinstance(x, float):
+            return (float, x.hex())  # -0.0 is not 0.0
+        if isinstance(x, (tuple, list)):
+            return (type(x), *(self.walk(y, names) for y in x))
+        if isinstance(x, dict):
+            return (dict, *((self.walk(k), self.walk(y, names)) for k, y in x.items()))
+        if isinstance(x, types.FunctionType):
+            return self.function(x)
+        if isinstance(x, types.MethodType) and isinstance(x.__func__, types.FunctionType):
+            return ("method", self.function(x.__func__), self.walk(x.__self__, _names(x.__func__.__code__)))
+        if isinstance(x, functools.partial):
+            return ("partial", *(self.walk(y) for y in (x.func, x.args, x.keywords)))
+        if isinstance(x, (types.ModuleType, type, types.BuiltinFunctionType)) or _is_of_torch(x):
+            return ("id", id(x), _Kept(x))
+        return self.thing(x, names)
+
+    def function(self, f: types.FunctionType) -> Any:
+        names = _names(f.__code__)
+        cells = tuple(self.cell(cell, names) for cell in f.__closure__ or ())
+        found: list[Any] = []
+        if not _is_of_torch(f):
+            found = [
+                (name, self.walk(f.__globals__[name], names))
+                for name in sorted(names)
+                if name in f.__globals__
+            ]
+        defaults = self.walk((f.__defaults__, f.__kwdefaults__))
+        return (f.__code__, cells, tuple(found), defaults)
+
+    def cell(self, cell: types.CellType, names: frozenset[str]) -> Any:
+        try:
+            x = cell.cell_contents
+        except ValueError:  # not assigned yet
+            return ("empty",)
+        if not self.numbers or type(x) is not float or not (x == 0 or 2**-126 <= abs(x) < 2**127):
+            return self.walk(x, names)
+        for i, known in enumerate(self.cells):
+            if known is cell:
+                return ("number", i)
+        self.cells.append(cell)
+        return ("number", len(self.cells) - 1)
+
+    def thing(self, x: Any, names: frozenset[str]) -> Any:
+        """An object: those attributes that the code names, and its callables."""
+        if not hasattr(x, "__dict__"):
+            raise Unknown
+        held = dict(vars(x))
+        if isinstance(x, nn.Module):
+            held |= {**x._parameters, **x._buffers, **x._modules}
+        found: list[Any] = []
+        for name in sorted({*names, "__call__", "forward"}):
+            if name in held:
+                found.append((name, self.walk(held[name], names)))
+                continue
+            of_class = inspect.getattr_static(type(x), name, None)
+            if isinstance(of_class, types.FunctionType) and not _is_of_torch(of_class):
+                inner = _names(of_class.__code__)
+                found.append((name, self.function(of_class), self.thing(x, inner) if inner - names else ()))
+            elif isinstance(of_class, (bool, int, float, str, Tensor)):
+                found.append((name, self.walk(of_class)))
+            elif (
+                isinstance(of_class, property)
+                or hasattr(type(x), "__getattr__")
+                and not isinstance(x, nn.Module)
+            ):
+                raise Unknown
+        return (type(x), *found)
 
 
 def _is_of_torch(x: Any) -> bool:
@@ -63,29 +135,11 @@ class _Kept:
         return id(self.x)
 
 
-def _walk_function(f: types.FunctionType, tensors: list[Tensor], depth: int) -> Any:
-    cells = []
-    for cell in f.__closure__ or ():
-        try:
-            cells.append(_walk(cell.cell_contents, tensors, depth + 1))
-        except ValueError:  # not assigned yet
-            cells.append(("empty",))
-    if _is_of_torch(f):
-        names: list[Any] = []
-    else:
-        names = [
-            (name, _walk(f.__globals__[name], tensors, depth + 1))
-            for name in _names(f.__code__)
-            if name in f.__globals__
-        ]
-    defaults = _walk((f.__defaults__, f.__kwdefaults__), tensors, depth + 1)
-    return (f.__code__, tuple(cells), tuple(names), defaults)
-
-
-def _names(code: types.CodeType) -> list[str]:
-    """Names that a function or one inside of it may take from its module, and attributes, which do no harm."""
-    names = list(code.co_names)
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Names that a function or one inside of it may take from its module, and attributes."""
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names += _names(constant)
-    return sorted(set(names))
+            names |= _names(constant)
+    return frozenset(names)

@@ -1,22 +1,25 @@
 """Writes FlexAttention's mods, which are Python over tensors of no dimensions, as the text of a spec: torch.fx traces, and each
 node becomes a line of Lua."""
 
+import contextlib
 import inspect
 import math
 import os
+import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _capi as capi
 from ..errors import Unsupported
 
-aten = torch.ops.aten
 Mod = Callable[..., Tensor]
 
 
@@ -38,19 +41,18 @@ _SIGNS = {
 }  # fmt: skip
 _LOGIC = {"bitwise_and": ("and", "&"), "bitwise_or": ("or", "|"), "logical_and": ("and", ""), "logical_or": ("or", ""),
           "__and__": ("and", "&"), "__or__": ("or", "|")}  # fmt: skip
-# Of a tensor of no dimensions: itself.
-_SAME = (
-    "detach",
-    "clone",
-    "alias",
-    "lift_fresh_copy",
-    "lift_fresh",
-    "view",
-    "squeeze",
-    "unsqueeze",
-    "expand",
-    "contiguous",
-)
+# Themselves.
+_SAME = ("detach", "clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
+# Elements of one tensor in another order.
+_VIEWS = "view _unsafe_view reshape squeeze unsqueeze expand permute transpose t select slice".split()
+# From many elements to one: the start, and a step of Lua.
+_SUMS = {
+    "sum": ("0", "{0} + {1}"), "mean": ("0", "{0} + {1}"), "prod": ("1", "{0} * {1}"), "any": ("false", "{0} or {1}"),
+    "all": ("true", "{0} and {1}"), "amax": (None, "max({0}, {1})"), "amin": (None, "min({0}, {1})"),
+    "max": (None, "max({0}, {1})"), "min": (None, "min({0}, {1})"),
+}  # fmt: skip
+_PRODUCTS = ("dot", "vdot", "mv", "mm", "matmul")
+_MOST = 512  # elements that a mod may go through for one score
 
 
 def _kind(x: Any) -> str:
@@ -61,30 +63,52 @@ def _kind(x: Any) -> str:
     return "bool" if isinstance(x, bool) else "int" if isinstance(x, int) else "real"
 
 
+@dataclass
+class _Array:
+    """A tensor with axes: what Lua writes for the element at some indices, themselves Lua."""
+
+    shape: tuple[int, ...]
+    at: Callable[[tuple[str, ...]], str]
+
+
+@dataclass
+class Captured:
+    """What mods hold: tensors, and cells of Python's numbers, which a spec has as scalars."""
+
+    tensors: list[Tensor]
+    cells: list[types.CellType]
+    # What the text in the making has used of them: names by index.
+    used: dict[int, str]
+    numbers: dict[int, str]
+
+
 class _Writer:
     """The body of one hook."""
 
-    def __init__(
-        self, mod: Mod, dtype: torch.dtype | None, captured: list[Tensor], used: dict[int, str]
-    ) -> None:
-        graph, self.place = _trace(mod, dtype), _place_of(mod)
-        parameters = _INDICES if dtype is None else ("score", *_INDICES)
-        self.graph, self.captured, self.used = graph, captured, used
-        self.parameters = iter(parameters)
+    def __init__(self, mod: Mod, dtype: torch.dtype | None, captured: Captured, device: torch.device) -> None:
+        self.numbers = [
+            torch.tensor(cell.cell_contents, dtype=torch.float64, device=device) for cell in captured.cells
+        ]
+        self.graph, self.place = (
+            _trace(_with_tensors(mod, captured.cells, self.numbers), dtype, device),
+            _place_of(mod),
+        )
+        self.captured = captured
+        self.parameters = iter(_INDICES if dtype is None else ("score", *_INDICES))
         self.lines: list[str] = []
         self.count = 0  # of local variables
+        self.loops = 0  # that the line in the making is inside of
+        self.where: tuple[str, ...] = ()  # the element of arrays that is being written
         self.text: dict[fx.Node, str] = {}
-        self.tensors: dict[
-            fx.Node, tuple[int, list[str]]
-        ] = {}  # captured ones that have axes, and indices of the first of them
+        self.arrays: dict[fx.Node, _Array] = {}
         self.at_least_0: set[fx.Node] = set()
 
     def value(self, x: Any) -> str:
         if isinstance(x, fx.Node):
-            if x not in self.text:
-                raise ValueError(
-                    "a captured tensor, or a row of it, in arithmetic: a spec reads single elements, so do that before, or index all axes"
-                )
+            if x in self.arrays:
+                array = self.arrays[x]
+                last = self.where[len(self.where) - len(array.shape) :]
+                return array.at(tuple("0" if n == 1 else i for n, i in zip(array.shape, last)))
             return self.text[x]
         if isinstance(x, bool):
             return "true" if x else "false"
@@ -112,12 +136,22 @@ class _Writer:
                 self.visit(node)
             except ValueError as e:
                 raise NotTranslatable(f"{node.stack_trace or self.place}: {e}") from None
-            except (IndexError, KeyError, TypeError) as e:  # an op with other arguments than it has in mods
+            except (
+                AttributeError,
+                IndexError,
+                KeyError,
+                TypeError,
+            ) as e:  # an op with other arguments than it has in mods
                 raise NotTranslatable(
                     f"{node.stack_trace or self.place}: {node.target} with these arguments"
                 ) from e
             if node.op == "output":
                 result = node.args[0][0] if isinstance(node.args[0], (tuple, list)) else node.args[0]
+                if result in self.arrays:
+                    size = "x".join(map(str, self.arrays[result].shape))
+                    raise NotTranslatable(
+                        f"{self.place}: returns a tensor of {size} elements, expected one of no dimensions"
+                    )
                 self.lines.append(f"return {_bare(self.test(result) if as_mask else self.number(result))}")
         return self.lines
 
@@ -129,14 +163,55 @@ class _Writer:
         elif node.op == "get_attr":
             self.capture(node, getattr(self.graph, str(node.target)))
         elif node.op == "call_function":
-            if _is_index(node):
-                self.index(node)
-            elif _name(node) in ("detach", "alias", "lift_fresh_copy") and node.args[0] in self.tensors:
-                self.tensors[node] = self.tensors[node.args[0]]  # type: ignore[index]
-            else:
-                self.write(node, self.expression(node))
-                if self.is_at_least_0(node):
-                    self.at_least_0.add(node)
+            self.compute(node)
+            if self.is_at_least_0(node):
+                self.at_least_0.add(node)
+
+    def compute(self, node: fx.Node) -> None:
+        name = _name(node)
+        if name == "getitem" and node.args[1] == 0:  # the values of max(dim), which has indices too
+            self.found(node, self.array_of(node.args[0]))
+        elif name == "index":
+            self.found(node, self.indexed(node))
+        elif name in _VIEWS:
+            self.found(node, self.viewed(node, name))
+        elif name in _PRODUCTS or name in _SUMS and self.is_array(node.args[0]) and not self.is_binary(node):
+            self.found(node, self.reduced(node, name))
+        elif name == "linalg_vector_norm":
+            self.found(node, self.norm(node))
+        elif name == "arange":
+            self.arrays[node] = self.arange(node)
+        elif self.is_array(node):
+            self.arrays[node] = _Array(_shape(node), lambda where: self.element(node, where))
+        else:
+            self.write(node, self.expression(node))
+
+    def is_array(self, x: Any) -> bool:
+        return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), Tensor) and x.meta["val"].dim() > 0
+
+    @staticmethod
+    def is_binary(node: fx.Node) -> bool:
+        """max(a, b), which has the name of a reduction."""
+        return len(node.args) > 1 and isinstance(node.args[1], fx.Node)
+
+    def array_of(self, x: Any) -> _Array:
+        if x in self.arrays:
+            return self.arrays[x]
+        return _Array((), lambda where: self.value(x))
+
+    def found(self, node: fx.Node, array: _Array) -> None:
+        """What a node is, which is written at once where it has no axes."""
+        if array.shape or not isinstance(node.meta["val"], Tensor):
+            self.arrays[node] = array
+        else:
+            self.write(node, array.at(()))
+
+    def element(self, node: fx.Node, where: tuple[str, ...]) -> str:
+        before, self.where = self.where, where
+        try:
+            return self.expression(node)
+        finally:
+            self.where = before
 
     def write(self, node: fx.Node, text: str) -> None:
         """A line of its own, unless it is short and used once: a Lua function has 200 local variables at most."""
@@ -149,14 +224,23 @@ class _Writer:
         text = self.number(x)
         if not isinstance(x, fx.Node) or text.isidentifier():
             return text
-        name = f"t{self.count}"
-        self.count += 1
-        self.lines.append(f"local {name} = {_bare(self.text[x])}")
-        self.text[x] = name
+        if x in self.arrays or self.loops:  # another one for another element, and in another turn of a loop
+            return self.local(text)
+        self.text[x] = self.local(self.text[x])
         return self.number(x)
 
+    def local(self, text: str) -> str:
+        name = f"t{self.count}"
+        self.count += 1
+        self.lines.append(f"local {name} = {_bare(text)}")
+        return name
+
     def capture(self, node: fx.Node, tensor: Tensor) -> None:
-        i = next((i for i, known in enumerate(self.captured) if known is tensor), None)
+        for k, number in enumerate(self.numbers):
+            if number is tensor:
+                self.text[node] = self.captured.numbers.setdefault(k, f"c{k}")
+                return
+        i = next((i for i, known in enumerate(self.captured.tensors) if known is tensor), None)
         if i is None and tensor.numel() == 1:  # a constant that the mod itself makes
             self.text[node] = self.value(tensor.item())
             return
@@ -168,50 +252,206 @@ class _Writer:
             raise ValueError(
                 f"a captured tensor of type {tensor.dtype}; convert it to one of {', '.join(_INPUT_TYPES.values())}"
             )
-        self.used.setdefault(i, f"x{i}")
-        if tensor.dim() == 0:
-            self.text[node] = f"x{i}"
-        else:
-            self.tensors[node] = i, []
-
-    def index(self, node: fx.Node) -> None:
-        """t[i, j], t[i][j] and t[i, 3]: an element, once there is an index for each axis."""
-        if node.args[0] not in self.tensors:
-            raise ValueError("only a captured tensor can be indexed")
-        i, where = self.tensors[node.args[0]]  # type: ignore[index]
-        tensor, where = self.captured[i], list(where)
-        given: Any = node.args[1]
-        if _name(node) == "select":
-            if given != 0:
-                raise ValueError(
-                    "a captured tensor is indexed behind its first axis alone: index all of its axes at once"
-                )
-            given = [node.args[2]]
-        if any(x is None for x in given):
-            raise ValueError(
-                "a captured tensor is indexed behind its first axis alone: index all of its axes at once"
-            )
         if tensor.dim() > 4:
             raise ValueError(
                 f"a captured tensor has {tensor.dim()} axes, and an input 4 at most: merge some of them"
             )
+        name = self.captured.used.setdefault(i, f"x{i}")
+        if tensor.dim() == 0:
+            self.text[node] = name
+            return
+
+        def at(where: tuple[str, ...]) -> str:
+            return f"{name}[{where[0] if len(where) == 1 else '{' + ', '.join(where) + '}'}]"
+
+        self.arrays[node] = _Array(tuple(tensor.shape), at)
+
+    def indexed(self, node: fx.Node) -> _Array:
+        """t[i, j], t[i][j], t[i, 3], t[i, :, j] and t[rows]."""
+        source = self.array_of(node.args[0])
+        given: Any = list(node.args[1])  # type: ignore[arg-type]
+        given += [None] * (len(source.shape) - len(given))
         for x in given:
-            if _kind(x) != "int":
-                raise ValueError("an index that is no integer")
-            size = tensor.shape[len(where)]
-            if isinstance(x, int):
-                where.append(str(x % size))
-            elif x in self.at_least_0:
-                where.append(_bare(self.value(x)))
-            else:  # counts from the end in torch, and is clamped to 0 in a spec
-                text = self.named(x)
-                where.append(f"where({text} < 0, {text} + {size}, {text})")
-        if len(where) < tensor.dim():
-            self.tensors[node] = i, where
-        else:
-            self.write(
-                node, f"{self.used[i]}[{where[0] if len(where) == 1 else '{' + ', '.join(where) + '}'}]"
+            if x is not None and _kind(x) != "int":
+                raise ValueError(
+                    "an index that is no integer: a mask of bools selects as many elements as are true"
+                )
+        by = [axis for axis, x in enumerate(given) if x is not None]
+        common = tuple(torch.broadcast_shapes(*(_shape(given[axis]) for axis in by)))
+        kept = [axis for axis, x in enumerate(given) if x is None]
+        # The axes of the indices stand where these are, and in front where something is between them.
+        first = by[0] if by == list(range(by[0], by[-1] + 1)) else 0
+        shape = tuple(source.shape[axis] for axis in kept)
+
+        def at(where: tuple[str, ...]) -> str:
+            rest = where[:first] + where[first + len(common) :]
+            full = dict(zip(kept, rest))
+            before, self.where = self.where, where[first : first + len(common)]
+            for axis in by:
+                full[axis] = self.inside(given[axis], source.shape[axis])
+            self.where = before
+            return source.at(tuple(full[axis] for axis in range(len(given))))
+
+        return _Array(shape[:first] + common + shape[first:], at)
+
+    def inside(self, x: Any, size: int) -> str:
+        """An index as a spec has it: it counts from the end in torch, and is clamped to 0 in a spec."""
+        if isinstance(x, int):
+            return str(x % size)
+        if x in self.at_least_0:
+            return _bare(self.value(x))
+        text = self.named(x)
+        return f"where({text} < 0, {text} + {size}, {text})"
+
+    def viewed(self, node: fx.Node, name: str) -> _Array:
+        args: Any = node.args[1:]
+        source, shape = self.array_of(node.args[0]), _shape(node)
+        old, n = source.shape, len(source.shape)
+        if name == "select":
+            axis, index = args[0] % n, args[1]
+            text = self.inside(index, old[axis])
+            return _Array(shape, lambda w: source.at((*w[:axis], text, *w[axis:])))
+        if name == "slice":
+            axis = (args[0] if args else 0) % n
+            start = args[1] if len(args) > 1 and args[1] is not None else 0
+            step = args[3] if len(args) > 3 else 1
+            start = max(0, min(old[axis], start + old[axis] if start < 0 else start))
+            return _Array(
+                shape, lambda w: source.at((*w[:axis], _linear(w[axis], step, start), *w[axis + 1 :]))
             )
+        if name in ("permute", "transpose", "t"):
+            order = list(range(n))
+            if name == "permute":
+                order = [axis % n for axis in args[0]]
+            elif n > 1:
+                a, b = (args[0] % n, args[1] % n) if args else (0, 1)
+                order[a], order[b] = b, a
+            return _Array(shape, lambda w: source.at(tuple(w[order.index(axis)] for axis in range(n))))
+        if name == "expand":
+            return _Array(
+                shape,
+                lambda w: source.at(tuple("0" if m == 1 else i for m, i in zip(old, w[len(shape) - n :]))),
+            )
+        return self.reshaped(source, shape)
+
+    def reshaped(self, source: _Array, shape: tuple[int, ...]) -> _Array:
+        def at(where: tuple[str, ...]) -> str:
+            if tuple(m for m in source.shape if m > 1) == tuple(m for m in shape if m > 1):
+                kept = iter(i for i, m in zip(where, shape) if m > 1)
+                return source.at(tuple("0" if m == 1 else next(kept) for m in source.shape))
+            flat = "0"
+            for i, m in zip(where, shape):
+                flat = i if flat == "0" else f"({flat} * {m} + {i})"
+            found, size = list[str](), 1
+            for m in reversed(source.shape):
+                found.insert(0, f"({flat} // {size} % {m})")
+                size *= m
+            return source.at(tuple(found))
+
+        return _Array(shape, at)
+
+    def arange(self, node: fx.Node) -> _Array:
+        start, step = 0, 1
+        numbers: Any = [x for x in node.args if isinstance(x, int)]
+        if len(numbers) > 1:
+            start, step = numbers[0], numbers[2] if len(numbers) > 2 else 1
+        return _Array(_shape(node), lambda where: _linear(where[0], step, start))
+
+    def loop(
+        self, sizes: tuple[int, ...], term: Callable[[tuple[str, ...]], str], start: str | None, step: str
+    ) -> str:
+        """Lua's name of what a loop over all indices makes of terms. start None: the first term."""
+        if math.prod(sizes) > _MOST:
+            raise ValueError(f"a reduction of {math.prod(sizes)} elements for each score: at most {_MOST}")
+        if math.prod(sizes) == 0:
+            raise ValueError("a reduction of no elements")
+        if start is None:
+            start = term(("0",) * len(sizes))
+        total = self.local(start)
+        names = tuple(f"i{self.loops + k}" for k in range(len(sizes)))
+        outside, self.lines = self.lines, []
+        self.loops += len(sizes)
+        text = step.format(total, term(names))
+        inside = [*self.lines, f"{total} = {text}"]
+        self.lines = outside
+        self.loops -= len(sizes)
+        for depth, (name, size) in enumerate(zip(names, sizes)):
+            self.lines.append("  " * depth + f"for {name} = 0, {size - 1} do")
+        self.lines += ["  " * len(sizes) + line for line in inside]
+        self.lines += ["  " * depth + "end" for depth in reversed(range(len(sizes)))]
+        return total
+
+    def reduced(self, node: fx.Node, name: str) -> _Array:
+        if name in _PRODUCTS:
+            return self.product(node)
+        x: Any = node.args[0]
+        source, start, step = self.array_of(x), *_SUMS[name]
+        axes, keep = self.axes_of(node, len(source.shape))
+        sizes = tuple(source.shape[axis] for axis in axes)
+        as_text = self.test if name in ("any", "all") else self.number
+        if start in ("0", "1") and _kind(node) == "real":
+            start += ".0"
+
+        def at(where: tuple[str, ...]) -> str:
+            def term(loops: tuple[str, ...]) -> str:
+                full, rest = dict(zip(axes, loops)), iter(where)
+                for axis in range(len(source.shape)):
+                    if axis not in axes:
+                        full[axis] = next(rest)
+                    elif keep:
+                        next(rest)
+                before, self.where = self.where, tuple(full[axis] for axis in range(len(source.shape)))
+                text = as_text(x)
+                self.where = before
+                return text
+
+            total = self.loop(sizes, term, start, step)
+            return f"({total} / {math.prod(sizes)})" if name == "mean" else total
+
+        shape = tuple(
+            1 if axis in axes else size for axis, size in enumerate(source.shape) if keep or axis not in axes
+        )
+        return _Array(shape, at)
+
+    @staticmethod
+    def axes_of(node: fx.Node, n: int) -> tuple[list[int], bool]:
+        """Which axes a reduction takes away, and whether they stay with a length of 1."""
+        given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+        keep = bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
+        if given is None or given == []:
+            return list(range(n)), keep
+        return sorted(axis % n for axis in ([given] if isinstance(given, int) else given)), keep
+
+    def norm(self, node: fx.Node) -> _Array:
+        x: Any = node.args[0]
+        if len(node.args) > 1 and node.args[1] != 2:
+            raise ValueError("a norm of another order than 2")
+        source = self.array_of(x)
+        given: Any = node.args[2] if len(node.args) > 2 else None
+        axes = range(len(source.shape)) if given is None else [axis % len(source.shape) for axis in given]
+        if list(axes) != list(range(len(source.shape))):
+            raise ValueError("a norm over some of the axes: index the others before")
+
+        def term(where: tuple[str, ...]) -> str:
+            one = self.local(source.at(where))
+            return f"{one} * {one}"
+
+        return _Array((), lambda where: f"sqrt({self.loop(source.shape, term, '0.0', '{0} + {1}')})")
+
+    def product(self, node: fx.Node) -> _Array:
+        a, b = self.array_of(node.args[0]), self.array_of(node.args[1])
+        size = a.shape[-1]
+        rows = len(a.shape) - 1  # 0 or 1 axes of the result are a's
+
+        def at(where: tuple[str, ...]) -> str:
+            left, right = where[:rows], where[rows:]
+            return self.loop(
+                (size,), lambda k: f"{a.at((*left, *k))} * {b.at((*k, *right))}", "0.0", "{0} + {1}"
+            )
+
+        if rows > 1 or len(b.shape) > 2:
+            raise ValueError("a product of more than two axes: index the first of them before")
+        return _Array(_shape(node), at)
 
     def is_at_least_0(self, node: fx.Node) -> bool:
         """Whether an integer is known not to be negative: an index is then written as it is."""
@@ -220,21 +460,12 @@ class _Writer:
             return x in self.at_least_0 if isinstance(x, fx.Node) else isinstance(x, int) and x >= 0
 
         name, args = _name(node), node.args
-        if _kind(node) != "int":
+        if not isinstance(node.meta.get("val"), Tensor) or _kind(node) != "int":
             return False
-        if name in (
-            "add",
-            "mul",
-            "floor_divide",
-            "div",
-            "minimum",
-            "bitwise_and",
-            "bitwise_or",
-            "where",
-            *_SAME,
-            "_to_copy",
-        ):
-            return all(known(x) for x in args if not (name == "where" and x is args[0]))
+        if name in (*_SAME, *_VIEWS, "_to_copy"):
+            return known(args[0])
+        if name in ("add", "mul", "floor_divide", "div", "minimum", "bitwise_and", "bitwise_or", "where"):
+            return all(known(x) for x in args[name == "where" :])
         if name == "remainder":
             return isinstance(args[1], int) and args[1] > 0
         return name == "abs" or (
@@ -242,6 +473,7 @@ class _Writer:
         )
 
     def expression(self, node: fx.Node) -> str:
+        """Of one element: self.where says which."""
         name, a, options = _name(node), node.args, dict(node.kwargs)
         if name in _SIGNS or name == "rsub":
             x, y = (a[1], a[0]) if name == "rsub" else (a[0], a[1])
@@ -277,9 +509,18 @@ class _Writer:
             x = self.named(a[0])
             return f"({x} * {x})"
         if name == "gelu":
-            if options.get("approximate", "none") != "none":
-                raise ValueError("gelu by tanh: a spec has the exact one")
-            return f"gelu({self.number(a[0])})"
+            if options.get("approximate", "none") == "none":
+                return f"gelu({self.number(a[0])})"
+            x = self.named(a[0])
+            return (
+                f"(0.5 * {x} * (1 + tanh({math.sqrt(2 / math.pi)!r} * ({x} + 0.044715 * {x} * {x} * {x}))))"
+            )
+        if name == "tan":
+            x = self.named(a[0])
+            return f"(sin({x}) / cos({x}))"
+        if name == "sign":
+            x = self.named(a[0])
+            return f"where({x} > 0, 1, where({x} < 0, -1, 0))"
         if name in _CALLS.split():
             if len(a) > 1 and name == "softplus":
                 raise ValueError("softplus with a beta or a threshold of its own")
@@ -350,12 +591,14 @@ def _name(node: fx.Node) -> str:
     return str(getattr(packet, "__name__", packet))
 
 
-def _is_index(node: fx.Node) -> bool:
-    return (
-        _name(node) in ("index", "select")
-        or "mod_index" in str(node.target)
-        or str(node.target).startswith("flex_lib.")
-    )
+def _shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.meta["val"].shape) if isinstance(x, fx.Node) else ()
+
+
+def _linear(index: str, step: int, start: int) -> str:
+    """index * step + start."""
+    text = index if step == 1 else f"({index} * {step})"
+    return text if start == 0 else f"({text} + {start})"
 
 
 def _is_users(file: str) -> bool:
@@ -372,6 +615,36 @@ class _Lines(TorchDispatchMode):
         with fx.traceback.preserve_node_meta():
             fx.traceback.set_stack_trace([f"{frame.f_code.co_filename}:{frame.f_lineno}"] if frame else [])
             return func(*args, **(kwargs or {}))
+
+
+class _Indices(TorchFunctionMode):
+    """Keeps t[i] with a tensor i of no dimensions from asking for its value."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(_is_number(x) for x in index) and all(
+                x is None or x is Ellipsis or isinstance(x, (int, slice)) or _is_number(x) for x in index
+            ):
+                return _step_by_step(args[0], index)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 0 and x.dtype != torch.bool
+
+
+def _step_by_step(t: Tensor, index: tuple[Any, ...]) -> Tensor:
+    axis = 0
+    for i, x in enumerate(index):
+        if x is Ellipsis:
+            axis = t.dim() - sum(y is not None for y in index[i + 1 :])
+        elif _is_number(x):
+            t = torch.ops.aten.index.Tensor(t, [None] * axis + [x])
+        else:
+            t = t[(slice(None),) * axis + (x,)]
+            axis += not isinstance(x, int)
+    return t
 
 
 def _place_of(mod: Mod) -> str:
@@ -391,18 +664,42 @@ def _place_of_error(mod: Mod, error: BaseException) -> str:
     return found
 
 
-def _trace(mod: Mod, dtype: torch.dtype | None) -> fx.GraphModule:
-    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+def _with_tensors(mod: Any, cells: list[types.CellType], numbers: list[Tensor]) -> Any:
+    """The mod with tensors in the place of numbers that it captures, so that they stay apart in its trace."""
+    made: dict[int, types.CellType] = {id(cell): types.CellType(x) for cell, x in zip(cells, numbers)}
 
+    def copied(f: Any) -> Any:
+        if not isinstance(f, types.FunctionType) or not f.__closure__:
+            return f
+        closure = tuple(cell_of(cell) for cell in f.__closure__)
+        if all(a is b for a, b in zip(closure, f.__closure__)):
+            return f
+        copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, closure)
+        copy.__kwdefaults__ = f.__kwdefaults__
+        return copy
+
+    def cell_of(cell: types.CellType) -> types.CellType:
+        if id(cell) not in made:
+            made[id(cell)] = cell  # a function that holds itself
+            with contextlib.suppress(ValueError):  # not assigned yet
+                function = copied(cell.cell_contents)
+                if function is not cell.cell_contents:
+                    made[id(cell)] = types.CellType(function)
+        return made[id(cell)]
+
+    return copied(mod) if cells else mod
+
+
+def _trace(mod: Mod, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
     def with_lines(*args: Tensor) -> Tensor:
         with _Lines():
             return mod(*args)
 
-    args = [torch.zeros((), dtype=torch.int64) for _ in range(4)]
+    args = [torch.zeros((), dtype=torch.int32, device=device) for _ in range(4)]
     if dtype is not None:
-        args.insert(0, torch.zeros((), dtype=dtype))
+        args.insert(0, torch.zeros((), dtype=dtype, device=device))
     try:
-        with torch.enable_grad(), TransformGetItemToIndex():
+        with torch.enable_grad(), _Indices():
             graph = make_fx(with_lines, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     except GuardOnDataDependentSymNode as e:
         raise NotTranslatable(
@@ -418,29 +715,51 @@ def _trace(mod: Mod, dtype: torch.dtype | None) -> fx.GraphModule:
 
 
 def translate(
-    score_mod: Mod | None, mask_mod: Mod | None, dtype: torch.dtype, captured: list[Tensor]
-) -> tuple[str, list[int]]:
-    """The text of a spec, and which captured tensors its inputs x0, x1, .. are. captured: every tensor that the mods hold."""
-    hooks, used = list[tuple[str, tuple[str, ...], list[str]]](), dict[int, str]()
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    blocks: tuple[int, int] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    captured: Captured,
+) -> str:
+    """The text of a spec. blocks: the size of those that an input of that name has, 0 where a block is empty, 2 where all of it
+    is kept, and 1 where mask_mod decides."""
+    hooks: list[tuple[str, tuple[str, ...], list[str]]] = []
     if score_mod is not None:
-        body = _Writer(score_mod, dtype, captured, used).run(as_mask=False)
+        body = _Writer(score_mod, dtype, captured, device).run(as_mask=False)
         hooks.append(("score_mod", ("score", *_INDICES), body))
-    if mask_mod is not None:
-        body = _Writer(mask_mod, None, captured, used).run(as_mask=True)
+    body = [] if mask_mod is None else _Writer(mask_mod, None, captured, device).run(as_mask=True)
+    if blocks is not None:
+        kept = body.pop().removeprefix("return ") if body else "true"
+        test = "block > 0" if kept == "true" else f"eq(block, 2) or (eq(block, 1) and ({kept}))"
+        body = [
+            f"local block = blocks[{{b, h, q_idx // {blocks[0]}, kv_idx // {blocks[1]}}}]",
+            *body,
+            f"return {test}",
+        ]
+    if body:
         hooks.append(("block_mask", _INDICES, body))
     lines = ["return attention {"]
-    if used:
-        lines.append("  inputs = {")
-        for i in sorted(used):
-            tensor = captured[i]
-            axes = ", ".join(f'"x{i}_{axis}"' for axis in range(tensor.dim()))
-            grad = ", grad = true" if tensor.requires_grad else ""
-            lines.append(f'    x{i} = {{ axes = {{{axes}}}, dtype = "{_INPUT_TYPES[tensor.dtype]}"{grad} }},')
-        lines.append("  },")
+    if captured.numbers:
+        values = (
+            f"{name} = {captured.cells[i].cell_contents!r}" for i, name in sorted(captured.numbers.items())
+        )
+        lines.append(f"  scalars = {{ {', '.join(values)} }},")
+    inputs = [_declared(name, captured.tensors[i]) for i, name in sorted(captured.used.items())]
+    if blocks is not None:
+        inputs.append('    blocks = { axes = {"b", "h", "q_blocks", "kv_blocks"}, dtype = "u8" },')
+    if inputs:
+        lines += ["  inputs = {", *inputs, "  },"]
     for field, parameters, body in hooks:
         lines += [
             f"  {field} = function({', '.join(parameters)})",
             *(f"    {line}" for line in body),
             "  end,",
         ]
-    return "\n".join([*lines, "}", ""]), sorted(used)
+    return "\n".join([*lines, "}", ""])
+
+
+def _declared(name: str, tensor: Tensor) -> str:
+    axes = ", ".join(f'"{name}_{axis}"' for axis in range(tensor.dim()))
+    grad = ", grad = true" if tensor.requires_grad else ""
+    return f'    {name} = {{ axes = {{{axes}}}, dtype = "{_INPUT_TYPES[tensor.dtype]}"{grad} }},'
