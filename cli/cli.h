@@ -108,6 +108,7 @@ typedef struct cli_problem {
   const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
                               * not call the mask */
   bool heads_last;
+  bool large_scores; /* luattn_args.large_scores */
 } cli_problem;
 
 /* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set,
@@ -129,6 +130,7 @@ void problem_free(cli_problem *p);
 typedef struct cli_result {
   array o, lse, saved, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
+size_t problem_num_saved(const cli_problem *p); /* rows of `saved` */
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
                          cli_result *out, luattn_error *err);
 void result_free(cli_result *r);

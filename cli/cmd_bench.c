@@ -50,8 +50,9 @@ static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem
   TRY(bench_kept(p, &kept, &exact, err));
   TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
   const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
-  printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
-         p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype));
+  printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s%s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
+         p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype),
+         p->large_scores ? ", large scores" : "");
   printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
          exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
   printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,

@@ -482,7 +482,7 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale};
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores};
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
                        "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch", o->splits,
@@ -509,14 +509,18 @@ void problem_free(cli_problem *p) {
 
 /* ---- results ---- */
 
+size_t problem_num_saved(const cli_problem *p) {
+  return p->large_scores ? p->info.num_saved_large_scores : p->info.num_saved;
+}
+
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
                          cli_result *r, luattn_error *err) {
   const int64_t rows[] = {p->batch, p->heads, p->q_len, p->dim_v};
-  const int64_t saved[] = {(int64_t)p->info.num_saved, p->batch, p->heads, p->q_len};
+  const int64_t saved[] = {(int64_t)problem_num_saved(p), p->batch, p->heads, p->q_len};
   *r = (cli_result){0};
   luattn_status s = array_new(&r->o, storage, 4, rows, p->heads_last, err);
   if (s == LUATTN_OK && p->info.has_lse) s = array_new(&r->lse, real, 3, rows, false, err);
-  if (s == LUATTN_OK && p->info.num_saved > 0) s = array_new(&r->saved, real, 4, saved, false, err);
+  if (s == LUATTN_OK && problem_num_saved(p) > 0) s = array_new(&r->saved, real, 4, saved, false, err);
   if (s == LUATTN_OK && backward) {
     s = array_new(&r->dq, storage, 4, p->q.shape, p->heads_last, err);
     if (s == LUATTN_OK) s = array_new(&r->dk, storage, 4, p->k.shape, p->heads_last, err);
@@ -567,6 +571,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
       .skip = p->skip,
+      .large_scores = p->large_scores,
   };
   if (backward) {
     args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);

@@ -2,8 +2,10 @@
  * PTX machine executes, or on the CPU. Rows of equal scores up to 1e9, made by score_mod or by long queries and
  * keys, rows in which one or two keys dominate, rows without keys, and ordinary rows, against a softmax in
  * double precision. Without large_scores the gradients of the large ones must be wrong: the check would see it.
+ * Besides random specs, whose scores have random magnitudes and are exact in float32.
  *
  * large_scores_test FAMILY DTYPE [CASE]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
+ * large_scores_test FAMILY DTYPE random COUNT [SEED]
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,9 +17,10 @@
 
 enum { HEADS = 2, Q_LEN = 66, KV_LEN = 140, DIM = 64, FIRST_EMPTY = 63, FEW = 64 };
 
-typedef enum data { ORDINARY, NO_KEYS, EQUAL_KEYS, LONG_EQUAL, LONG_ONE, LONG_TWO } data;
+typedef enum data { ORDINARY, NO_KEYS, SIGNS, EQUAL_KEYS, LONG_EQUAL, LONG_ONE, LONG_TWO } data;
 
-/* Scores are scale * q.k + bias, and keys are all 0 (NO_KEYS), one of random numbers, or long; sink: a logit without a value, -INFINITY: none. Rows from FIRST_EMPTY on keep no
+/* Scores are scale * q.k + bias + slope * (kv - q), and keys are all 0 (NO_KEYS), -1, 0 and 1 as
+ * queries are (SIGNS), one of random numbers, or long; sink: a logit without a value, -INFINITY: none. Rows from FIRST_EMPTY on keep no
  * key, and others `keys` of them, if `keys` is not 0. */
 typedef struct case_row {
   const char *name, *text;
@@ -25,6 +28,8 @@ typedef struct case_row {
   double scale, bias, sink;
   int keys;
   bool deterministic, offsets, wrong_without;
+  double slope;
+  bool causal;
 } case_row;
 
 #define MASK "block_mask = function(b, h, q, kv) return q < 63 and kv < 64 end"
@@ -35,26 +40,26 @@ typedef struct case_row {
   "  online_fwd_epilogue = function(o, r) return o / r.sum, { lse = r.top + log(r.sum) } end }"
 
 static const case_row cases[] = {
-    {"ordinary", "return attention { }", ORDINARY, 0, 0, -INFINITY, 0, false, false, false},
-    {"ordinary sink", "return attention { online_func = attention_sink(0.5), " MASK " }", ORDINARY, 0, 0, 0.5, FEW, false, false, false},
-    {"bias", "return attention { score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false, true},
+    {"ordinary", "return attention { }", ORDINARY, 0, 0, -INFINITY, 0, false, false, false, 0, false},
+    {"ordinary sink", "return attention { online_func = attention_sink(0.5), " MASK " }", ORDINARY, 0, 0, 0.5, FEW, false, false, false, 0, false},
+    {"bias", "return attention { score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false, true, 0, false},
     {"negative bias", "return attention { score_mod = function(s) return s - 1e9 end, " MASK " }", EQUAL_KEYS, 0, -1e9, -INFINITY, FEW,
-     true, false, true},
+     true, false, true, 0, false},
     {"scalar", "return attention { scalars = { c = 1e9 }, score_mod = function(s) return s + c end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0,
-     false, false, true},
-    {"long", "return attention { " MASK " }", LONG_EQUAL, 0.9, 0, -INFINITY, FEW, false, false, true},
-    {"one", "return attention { }", LONG_ONE, 0.09, 0, -INFINITY, 0, false, false, false},
-    {"two", "return attention { }", LONG_TWO, 0.09, 0, -INFINITY, 0, true, false, true},
-    {"one of all", "return attention { online_func = softmax_one }", LONG_TWO, 0.09, 0, 0, 0, false, false, true},
+     false, false, true, 0, false},
+    {"long", "return attention { " MASK " }", LONG_EQUAL, 0.9, 0, -INFINITY, FEW, false, false, true, 0, false},
+    {"one", "return attention { }", LONG_ONE, 0.09, 0, -INFINITY, 0, false, false, false, 0, false},
+    {"two", "return attention { }", LONG_TWO, 0.09, 0, -INFINITY, 0, true, false, true, 0, false},
+    {"one of all", "return attention { online_func = softmax_one }", LONG_TWO, 0.09, 0, 0, 0, false, false, true, 0, false},
     {"large sink", "return attention { inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink(\"x\"),\n"
      "  score_mod = function(s) return s + 1e9 end }", NO_KEYS, 0, 1e9,
-     1e9, 0, false, false, true},
+     1e9, 0, false, false, true, 0, false},
     {"own", "return attention { " OWN ", score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false,
-     true},
+     true, 0, false},
     {"distance", "return attention { score_mod = function(s, b, h, q, kv) return s + 4e8 - 512 * abs(q - kv) end }", EQUAL_KEYS, 0, 4e8,
-     -INFINITY, 0, false, false, false},
+     -INFINITY, 0, false, false, false, 0, false},
     {"offsets", "return attention { score_mod = function(s, b, h, q, kv) return s + 1e8 + 1e7 * (kv - kv) + 1024 * q end }", EQUAL_KEYS, 0,
-     1e8, -INFINITY, 0, false, true, true},
+     1e8, -INFINITY, 0, false, true, true, 0, false},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -84,11 +89,13 @@ static void draw(const case_row *c, problem *p, kind k) {
   make(&p->dlse, p->lse.k, 3, p->lse.shape);
   for (size_t i = 0; i < p->dlse.count; ++i) put(p->dlse.k, p->dlse.host, i, drawn());
   p->want_lse = calloc(p->lse.count, sizeof(double));
-  for (size_t j = 0; j < p->t[K].count && c->of != ORDINARY; ++j) {
+  for (size_t j = 0; j < p->t[K].count && c->of != ORDINARY && c->of != SIGNS; ++j) {
     const double own = get(k, p->t[K].host, j % DIM); /* of the first key */
     put(k, p->t[K].host, j, c->of == NO_KEYS ? 0 : c->of == EQUAL_KEYS ? own : key_of(c->of, (int)(j / DIM)));
   }
   for (size_t j = 0; j < p->t[Q].count && c->of > EQUAL_KEYS; ++j) put(k, p->t[Q].host, j, 4096);
+  for (int i = Q; i <= K && c->of == SIGNS; ++i)
+    for (size_t j = 0; j < p->t[i].count; ++j) put(k, p->t[i].host, j, floor(1.5 + 1.5 * drawn()) - 1);
   for (int i = 0; i < NUM_TENSORS; ++i) send(&p->t[i]);
   send(&p->dlse);
 }
@@ -106,15 +113,15 @@ static double dot_of(const array *a, int head, int row, const array *b, int kv) 
 /* Bias of a score besides c->bias. */
 static double position_bias(const case_row *c, int q, int kv) {
   if (strcmp(c->name, "distance") == 0) return -512.0 * abs(q - kv);
-  return c->offsets ? 1024.0 * (q + 1000) : 0;
+  return c->offsets ? 1024.0 * (q + 1000) : c->slope * (kv - q);
 }
 
 /* Adds one row of one head to the results. */
 static void add_row(const case_row *c, problem *p, int h, int q) {
-  const int keys = c->keys == 0 ? KV_LEN : q >= FIRST_EMPTY ? 0 : c->keys;
+  const int keys = c->causal ? q + 1 : c->keys == 0 ? KV_LEN : q >= FIRST_EMPTY ? 0 : c->keys;
   const double scale = c->scale != 0 ? c->scale : 1 / sqrt(DIM);
   const size_t row = ((size_t)h * Q_LEN + (size_t)q), first = row * DIM;
-  double s[KV_LEN], top = c->sink, sum = 0, delta = 0, moved = 0;
+  double s[KV_LEN], far[KV_LEN], top = c->sink, sum = 0, delta = 0, moved = 0;
   p->want_lse[row] = -INFINITY;
   if (keys == 0) return;
   for (int j = 0; j < keys; ++j) {
@@ -125,24 +132,26 @@ static void add_row(const case_row *c, problem *p, int h, int q) {
   sum += exp(c->sink - top);
   p->want_lse[row] = top + log(sum);
   for (int j = 0; j < keys; ++j) {
+    far[j] = c->of == SIGNS ? 1 + (top - s[j]) / 4 : 1; /* the exponent's own rounding */
     s[j] = exp(s[j] - top) / sum;
     const double dp = dot_of(&p->t[DOUT], h, q, &p->t[V], j);
     delta += s[j] * dp;
     for (int d = 0; d < DIM; ++d) {
       p->want[O][first + (size_t)d] += s[j] * at(&p->t[V], 0, j, d);
-      p->size[O][first + (size_t)d] += s[j] * fabs(at(&p->t[V], 0, j, d));
+      p->size[O][first + (size_t)d] += far[j] * s[j] * fabs(at(&p->t[V], 0, j, d));
       p->want[DV][(size_t)j * DIM + (size_t)d] += s[j] * at(&p->t[DOUT], h, q, d);
-      p->size[DV][(size_t)j * DIM + (size_t)d] += s[j] * fabs(at(&p->t[DOUT], h, q, d));
+      p->size[DV][(size_t)j * DIM + (size_t)d] += far[j] * s[j] * fabs(at(&p->t[DOUT], h, q, d));
     }
-    for (int d = 0; d < DIM; ++d) moved += s[j] * fabs(at(&p->t[V], 0, j, d) * at(&p->t[DOUT], h, q, d));
+    for (int d = 0; d < DIM; ++d) moved += far[j] * s[j] * fabs(at(&p->t[V], 0, j, d) * at(&p->t[DOUT], h, q, d));
   }
   p->want_sink[h] += exp(c->sink - top) / sum * (get(p->dlse.k, p->dlse.host, row) - delta);
-  p->sink_size[h] += exp(c->sink - top) / sum * (moved + 1);
+  const double sink_far = c->of == SIGNS && c->sink > -INFINITY ? 1 + (top - c->sink) / 4 : 1;
+  p->sink_size[h] += sink_far * exp(c->sink - top) / sum * (moved + 1);
   for (int j = 0; j < keys; ++j) {
     const double dp = dot_of(&p->t[DOUT], h, q, &p->t[V], j), ds = s[j] * (dp - delta + get(p->dlse.k, p->dlse.host, row));
     double own = 0;
     for (int d = 0; d < DIM; ++d) own += fabs(at(&p->t[V], 0, j, d) * at(&p->t[DOUT], h, q, d));
-    const double size = s[j] * (own + moved + 1);
+    const double size = far[j] * s[j] * (own + moved + 1);
     for (int d = 0; d < DIM; ++d) {
       p->want[DQ][first + (size_t)d] += scale * ds * at(&p->t[K], 0, j, d);
       p->size[DQ][first + (size_t)d] += scale * size * fabs(at(&p->t[K], 0, j, d));
@@ -233,7 +242,7 @@ static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_
     if (isnan(error_of(p, i))) error[1] = NAN;
   fetch(&grad);
   for (int h = 0; h < HEADS && info.num_inputs > 0; ++h) {
-    const double off = fabs(get(grad.k, grad.host, (size_t)h) - p->want_sink[h]) / p->sink_size[h];
+    const double off = fabs(get(grad.k, grad.host, (size_t)h) - p->want_sink[h]) / (p->sink_size[h] + 1e-30);
     if (!(off <= error[1])) error[1] = off;
   }
   luattn_batch_close(batch);
@@ -261,6 +270,45 @@ static bool check(luattn_engine *engine, const case_row *c, kind k) {
   return right && seen;
 }
 
+static int drawn_from(int first, int last) { return first + (int)((drawn() + 1) / 2 * (last - first + 1)); }
+
+/* A spec whose scores are multiples of `unit`, and less than 2^24 of it. */
+static case_row random_case(char *name, char *text, size_t size) {
+  static const char *const masks[] = {"", ", " MASK, ", block_mask = causal()"};
+  const int exponent = drawn_from(-9, 5), mask = drawn_from(0, 2), sink = drawn_from(0, 3);
+  const double unit = ldexp(1, exponent), bias = unit * drawn_from(-(1 << 23), 1 << 23) * pow(2, -drawn_from(0, 23)),
+               rounded = unit * rint(bias / unit);
+  case_row c = {.name = name, .text = text, .of = SIGNS, .scale = unit, .bias = rounded, .sink = -INFINITY, .causal = mask == 2};
+  c.keys = mask == 1 ? FEW : 0;
+  c.slope = drawn_from(0, 1) * unit * drawn_from(-512, 512);
+  c.deterministic = drawn_from(0, 1);
+  char online[96] = "";
+  if (sink == 1) c.sink = 0, snprintf(online, sizeof online, ", online_func = softmax_one");
+  if (sink == 2) {
+    c.sink = rounded + unit * drawn_from(-64, 64);
+    snprintf(online, sizeof online, ", inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink('x')");
+  }
+  snprintf(name, 32, "random 2^%d", exponent);
+  snprintf(text, size, "return attention { score_mod = function(s, b, h, q, kv) return s + (%.17g) * (kv - q) + (%.17g) end%s%s%s%s }", c.slope,
+           rounded, masks[mask], online, sink == 3 ? ", " : "", sink == 3 ? OWN : "");
+  return c;
+}
+
+/* Tells a failed case by its text. */
+static int check_random(luattn_engine *const engine[2], kind k, int count, int seed) {
+  int failed = 0;
+  for (int i = 0; i < seed; ++i) (void)drawn();
+  for (int i = 0; i < count; ++i) {
+    char name[32], text[1024];
+    const case_row c = random_case(name, text, sizeof text);
+    driver = luattn_engine_driver(engine[c.deterministic]);
+    if (check(engine[c.deterministic], &c, k)) continue;
+    fprintf(stderr, "  scale %.17g: %s\n", c.scale, text);
+    ++failed;
+  }
+  return failed;
+}
+
 int main(int argc, char **argv) {
   static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
   enum { CPU = 3 };
@@ -277,7 +325,9 @@ int main(int argc, char **argv) {
                                            .deterministic = i};
     need(luattn_engine_open(&options, &engine[i], &err) == LUATTN_OK, "engine");
   }
-  for (int i = 0; i < NUM_CASES; ++i) {
+  const bool random = argc > 4 && strcmp(argv[3], "random") == 0;
+  if (random) failed = check_random(engine, (kind)k, atoi(argv[4]), argc > 5 ? atoi(argv[5]) : 0);
+  for (int i = 0; i < NUM_CASES && !random; ++i) {
     if (argc > 3 && strcmp(argv[3], cases[i].name) != 0) continue;
     driver = luattn_engine_driver(engine[cases[i].deterministic]);
     failed += !check(engine[cases[i].deterministic], &cases[i], (kind)k);
