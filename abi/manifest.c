@@ -47,6 +47,10 @@ static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err)
   TRY(check_range(err, "tile_bits: rows", t->rows, 1, 64));
   TRY(check_range(err, "tile_bits: columns", t->columns, 1, 64));
   TRY(check_range(err, "tile_bits: cost", t->cost, 1, 1u << 20));
+  TRY(check_range(err, "tile_bits: inputs", t->inputs, 0, (UINT64_C(1) << m->num_inputs) - 1));
+  TRY(check_range(err, "tile_bits: scalars", t->scalars, 0, (UINT64_C(1) << m->num_scalars) - 1));
+  TRY(check_range(err, "tile_bits: reads_heads", t->reads_heads, 0, 1));
+  TRY(check_range(err, "tile_bits: has_reals", t->has_reals, 0, 1));
   TRY(check_range(err, "tile_bits: packed", m->packed, 0, 0));
   return check_range(err, "tile_bits: offsets", m->offsets, 0, 0);
 }
@@ -186,12 +190,12 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->packed) TRY(check_range(err, "packed_layout", m->packed_layout[0], 0, 0));
   if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
   if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
-  if (m->tile_bits) TRY(check_tile_bits(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));
+  if (m->tile_bits) TRY(check_tile_bits(m, err));
   TRY(check_entries(m, err));
   return check_stats(m, err);
 }

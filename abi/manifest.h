@@ -54,6 +54,10 @@ typedef struct manifest_tile_bits {
   uint32_t by_batch, by_head; /* it differs between batch entries, between heads */
   uint32_t rows, columns;     /* evaluated once for so many queries by so many keys */
   uint32_t cost;              /* instructions of an evaluation, roughly */
+  uint32_t inputs, scalars;   /* which it reads, a bit each */
+  uint32_t reads_heads;       /* it reads the numbers of heads */
+  uint32_t has_reals;         /* it computes with real numbers, for which float64 kernels have another precision */
+  uint32_t spec[4];           /* luattn_spec_info.hash, low words first */
 } manifest_tile_bits;
 
 typedef struct image_manifest {

@@ -45,6 +45,9 @@ typedef struct mask_evaluated {
   int rows, columns; /* its part that reads data (mask_info.rest, or all of keep) is constant on aligned blocks of so
                       * many queries by so many keys: powers of two up to MASK_CELL */
   ir_ref why;        /* the load that ranges and minima do not decide */
+  uint32_t inputs, scalars; /* which it reads, a bit each */
+  bool reads_heads;         /* the numbers of heads */
+  bool has_reals;           /* it computes with real numbers, for which float64 kernels have another precision */
 } mask_evaluated;
 
 typedef struct mask_info {

@@ -97,6 +97,19 @@ static int block_of(const ir *g, ir_ref root, const bool *reached, int *size, ir
   return size[root];
 }
 
+/* On which arguments of a call the mask depends, other than lengths, batch entries and heads. */
+static void find_read(const ir *g, const bool *reached, uint32_t count, mask_evaluated *e) {
+  for (ir_ref r = 1; r < count; r++) {
+    const ir_node *n = ir_get(g, r);
+    if (!reached[r]) continue;
+    e->has_reals |= n->type == IR_REAL;
+    if (n->op == IR_LOAD) e->inputs |= UINT32_C(1) << ir_index_of(n);
+    if (n->op != IR_VAR) continue;
+    if (ir_var_of(n) == VAR_SCALAR) e->scalars |= UINT32_C(1) << ir_index_of(n);
+    e->reads_heads |= ir_var_of(n) == VAR_HEADS || ir_var_of(n) == VAR_HEADS_KV;
+  }
+}
+
 bool mask_find_evaluated(arena *a, const ir *g, mask_info *m) {
   mask_evaluated *e = &m->evaluated;
   const uint32_t count = ir_count(g);
@@ -109,6 +122,7 @@ bool mask_find_evaluated(arena *a, const ir *g, mask_info *m) {
   if (!e->is) return true;
   e->by_batch = ir_uses(g, m->keep, VAR_B);
   e->by_head = ir_uses(g, m->keep, VAR_H);
+  find_read(g, reached, count, e);
   e->rows = block_of(g, data, in_data, size, VAR_Q);
   e->columns = block_of(g, data, in_data, size, VAR_KV);
   return true;

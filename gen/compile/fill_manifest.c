@@ -53,6 +53,19 @@ static void fill_spec(const compilation *c, image_manifest *out) {
   }
 }
 
+static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, manifest_tile_bits *out) {
+  *out = (manifest_tile_bits){.by_batch = bits->by_batch,
+                              .by_head = bits->by_head,
+                              .rows = (uint32_t)bits->rows,
+                              .columns = (uint32_t)bits->columns,
+                              .cost = (uint32_t)c->at.lowered->rows.evaluated_cost,
+                              .inputs = bits->inputs,
+                              .scalars = bits->scalars,
+                              .reads_heads = bits->reads_heads,
+                              .has_reals = bits->has_reals};
+  for (int i = 0; i < 4; i++) out->spec[i] = (uint32_t)(c->spec.hash[i / 2] >> 32 * (i % 2));
+}
+
 static const char *name_of(ir_op op) {
   switch (op) {
     case IR_ADD:
@@ -122,12 +135,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->large_scores = p->large_scores;
   out->tile_bits = bits != NULL;
-  if (bits != NULL)
-    out->bits[0] = (manifest_tile_bits){.by_batch = bits->by_batch,
-                                        .by_head = bits->by_head,
-                                        .rows = (uint32_t)bits->rows,
-                                        .columns = (uint32_t)bits->columns,
-                                        .cost = (uint32_t)c->at.lowered->rows.evaluated_cost};
+  if (bits != NULL) fill_tile_bits(c, bits, &out->bits[0]);
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
