@@ -135,7 +135,10 @@ luattn_status luattn_batch_open(const luattn_batch_options *options, luattn_batc
   return status;
 }
 
-void luattn_batch_close(luattn_batch *batch) { free(batch); }
+void luattn_batch_close(luattn_batch *batch) {
+  if (batch != NULL) free(batch->mask);
+  free(batch);
+}
 
 bool batch_is_packed(const luattn_batch *batch) { return batch != NULL && batch->array[BATCH_CU_SEQLENS_Q].is_given; }
 

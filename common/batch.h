@@ -33,12 +33,36 @@ typedef struct batch_lengths {
   int64_t total; /* the last value of cu_seqlens, if luattn has read it; otherwise -1 */
 } batch_lengths;
 
+/* An input that a mask reads. */
+typedef struct batch_mask_input {
+  const void *data;
+  long long stride[4];
+  int size[4];
+  uint32_t dtype; /* luattn_input_dtype */
+} batch_mask_input;
+
+/* The tile bits of a mask from data (runtime/batch_masks.h), and what they were made for. */
+typedef struct batch_mask {
+  const void *memory; /* rows, then columns, on the device */
+  size_t rows_size, size;
+  int device;
+  uint32_t spec[4]; /* manifest_tile_bits.spec */
+  bool is_float64;  /* made by a float64 kernel */
+  int q_len, kv_len, batch, heads, heads_kv;
+  batch_mask_input input[12];
+  double scalar[32];
+} batch_mask;
+
+enum { BATCH_MAX_MASKS = 8 };
+
 struct luattn_batch {
   batch_array array[BATCH_ARRAYS];
   batch_offset offset[2];   /* of queries, of keys */
   batch_lengths lengths[2]; /* likewise */
   bool has_longest[2];      /* max_seqlen is the caller's, not computed */
   int64_t head_offset, heads, heads_kv;
+  batch_mask *mask; /* [BATCH_MAX_MASKS], or NULL if it has none */
+  int num_masks;
 };
 
 /* Each of these takes NULL for a call without a batch. */

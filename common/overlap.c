@@ -116,9 +116,9 @@ static const struct {
     {"scalar_grads", offsetof(luattn_args, scalar_grads), {UNUSED, WRITTEN}},
 };
 
-enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 2 * BATCH_ARRAYS + 1 + 2 * 12 };
+enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 2 * BATCH_ARRAYS + BATCH_MAX_MASKS + 1 + 2 * 12 };
 
-/* The arrays of a batch, and their copies in device memory. */
+/* The arrays of a batch, their copies in device memory, and its tile bits. */
 static int find_batch_arrays(const luattn_batch *batch, region *out) {
   int n = 0;
   for (int i = 0; i < BATCH_ARRAYS && batch != NULL; i++) {
@@ -128,6 +128,10 @@ static int find_batch_arrays(const luattn_batch *batch, region *out) {
     if (!array->is_given || size == 0) continue;
     out[n++] = (region){"", array->name, NULL, given, given, given + size, false};
     if (prepared != 0) out[n++] = (region){"", array->name, NULL, prepared, prepared, prepared + size, false};
+  }
+  for (int i = 0; batch != NULL && i < batch->num_masks; i++) {
+    const uintptr_t at = (uintptr_t)batch->mask[i].memory;
+    out[n++] = (region){"", "tile bits", NULL, at, at, at + batch->mask[i].size, false};
   }
   return n;
 }

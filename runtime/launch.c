@@ -4,10 +4,12 @@
 #include "common/host.h"
 #include "common/limits.h"
 #include "common/pairs.h"
+#include "runtime/batch_masks.h"
 #include "runtime/order.h"
 #include "runtime/tile_bits.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "luattn/compiler.h"
 
@@ -50,6 +52,7 @@ static void *take(cursor *w, size_t elem, int64_t a, int64_t b, int64_t c, int64
 /* Bytes of a workspace, and the range of sums that must start as zeros. */
 typedef struct workspace_need {
   size_t size, sums, sums_size;
+  bool has_tile_bits; /* the launch evaluates the mask into it */
 } workspace_need;
 
 static void take_modified(cursor *w, size_t elem, int batch, int heads, int len, int dim, LuattnTensor *out) {
@@ -284,12 +287,18 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
-static void take_tile_bits(cursor *w, const args_call *c, const LuattnShape *shape, LuattnTileBits *out) {
-  *out = (LuattnTileBits){.rows = NULL};
-  if (!tile_bits_pay(c->info, shape, c->args->skip)) return;
+/* Tile bits come from the batch, or are made in the workspace, or there are none. */
+static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBitsParams *all, bool *makes) {
+  const LuattnShape *shape = &all->before.dense.shape;
+  LuattnTileBits *out = &all->bits;
+  *makes = false;
+  TRY(batch_masks_take(c, all));
+  if (out->rows != NULL || !tile_bits_pay(c->info, shape, c->args->skip)) return LUATTN_OK;
+  *makes = true;
   tile_bits_sets(c->info, shape, out);
   out->rows = take(w, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
   out->columns = take(w, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
+  return LUATTN_OK;
 }
 
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *p. Every part starts at a
@@ -333,7 +342,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
     p->scratch.stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
   }
   TRY(take_visits(&w, c, p));
-  take_tile_bits(&w, c, &p->shape, &all->bits);
+  TRY(take_tile_bits(&w, c, all, &out->has_tile_bits));
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -448,7 +457,7 @@ static void round_size(const image_manifest *m, const manifest_entry *entry, con
 /* The grid of one entry; a size of 0 means that there is nothing to launch. Errors: LUATTN_INVALID (a limit
  * of the device). */
 static luattn_status launch_grid(const args_call *c, const manifest_entry *entry, const LuattnTileBitsParams *all,
-                                 unsigned grid[3]) {
+                                 const workspace_need *need, unsigned grid[3]) {
   const LuattnParams *p = &all->before.dense;
   int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
@@ -469,7 +478,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       if (p->scratch.visits != NULL) size[0] = reach_blocks(c->info, entry, p);
       break;
     case LUATTN_ROLE_TILE_BITS:
-      if (all->bits.rows != NULL) tile_bits_grid(&all->bits, &p->shape, size);
+      if (need->has_tile_bits) tile_bits_grid(&all->bits, &p->shape, size);
       break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);
@@ -555,24 +564,35 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
+static luattn_status launch_one(const luattn_kernel *k, uint32_t i, LuattnTileBitsParams *p, LuattnTensorMaps *maps,
+                                const unsigned g[3], cu_stream stream, luattn_error *err) {
+  void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
+  const manifest_entry *e = &k->info.entry[i];
+  if (g[0] == 0 || g[1] == 0 || g[2] == 0) return LUATTN_OK;
+  const cu_result result = launch_entry(k->driver, k->function[i], e, g, stream, pointers);
+  if (result == 0) return LUATTN_OK;
+  return driver_fail(k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
+                     "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name,
+                     k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
+}
+
+luattn_status launch_alone(const luattn_kernel *kernel, const args_call *c, uint32_t entry,
+                           LuattnTileBitsParams *params, const int64_t size[3], cu_stream stream) {
+  LuattnTensorMaps maps;
+  unsigned grid[3];
+  memset(&maps, 0, sizeof maps);
+  TRY(check_grid(c, &kernel->info.entry[entry], size));
+  for (int i = 0; i < 3; ++i) grid[i] = (unsigned)size[i];
+  return launch_one(kernel, entry, params, &maps, grid, stream, c->err);
+}
+
 static luattn_status launch_entries(const luattn_kernel *k, LuattnTileBitsParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
-  void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
-  for (uint32_t i = 0; i < k->info.num_entries; ++i) {
-    const manifest_entry *e = &k->info.entry[i];
-    const unsigned *g = grid[i];
-    if (g[0] == 0 || g[1] == 0 || g[2] == 0) continue;
-    const cu_result result = launch_entry(k->driver, k->function[i], e, g, stream, pointers);
-    if (result != 0)
-      return driver_fail(
-          k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
-          "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name, k->info.spec_name,
-          g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
-  }
+  for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
 }
 
-static const char *place_of(const luattn_kernel *k) {
+const char *launch_place(const luattn_kernel *k) {
   return k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
 }
 
@@ -584,7 +604,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   NEED(kernel);
   NEED(args);
   NEED(size);
-  TRY(choices_take(args, place_of(kernel), &used, err));
+  TRY(choices_take(args, launch_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
   const args_call c = {.info = &kernel->info,
                        .args = &used,
@@ -608,7 +628,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   fail_clear(err);
   NEED(kernel);
   NEED(args);
-  TRY(choices_take(args, place_of(kernel), &used, err));
+  TRY(choices_take(args, launch_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, &used, stream, err);
   const args_call c = {.info = &kernel->info,
                        .args = &used,
@@ -625,8 +645,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(launch_grid(&c, &kernel->info.entry[i], &all, grid[i]));
+    TRY(launch_grid(&c, &kernel->info.entry[i], &all, &need, grid[i]));
   TRY(args_apart(&c, need.size));
+  TRY(batch_masks_check(kernel, &c, &all, need.has_tile_bits, stream));
   choose_order(&kernel->info, p);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));

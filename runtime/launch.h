@@ -26,6 +26,14 @@ struct luattn_kernel {
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
 
+/* Launches one entry, with a grid of `size` blocks, unless one of its sizes is 0. The device's context is current. Errors:
+ * LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
+luattn_status launch_alone(const luattn_kernel *kernel, const args_call *c, uint32_t entry, LuattnTileBitsParams *params,
+                           const int64_t size[3], cu_stream stream);
+
+/* "forward" or "backward", as messages about a call begin. */
+const char *launch_place(const luattn_kernel *kernel);
+
 /* cpu_kernel.c: luattn_launch and luattn_workspace_size of such a kernel. */
 luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
                                 luattn_error *err);

@@ -1,5 +1,5 @@
-/* batch.h: what all layers of a step share: the lengths of packed sequences, and the offsets of a call whose q, k and v are a part of
- * a larger problem ("the whole"). One handle serves forward and backward of any number of layers, specs, types and head dims
+/* batch.h: what all layers of a step share: the lengths of packed sequences, the offsets of a call whose q, k and v are a part of
+ * a larger problem ("the whole"), and which tiles masks from data keep. One handle serves forward and backward of any number of layers, specs, types and head dims
  * (luattn_args.batch), on a GPU and the CPU. Without a handle, batch entries have equal lengths, the call's tensors are the whole,
  * and its kernels contain no code for either.
  *
@@ -23,6 +23,16 @@
  * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never affect a
  * sequence, not even NaN. Only forward takes packed sequences so far.
  *
+ * Masks from data
+ * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel
+ * (docs/masks_from_data.md). These tile bits are the same for all layers of a step, for forward and backward, for every type, head dim
+ * and tuning. luattn_batch_prepare_mask makes them once; launches without them evaluate the mask each time, where that pays.
+ *
+ *     luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err);      any kernel of the spec
+ *     luattn_batch_mask_size(kernel, &args, &size, &err);                            0: this mask needs no bits
+ *     luattn_batch_prepare_mask(batch, kernel, &args, memory, size, stream, &err);   once a step, and for each spec of the model
+ *     args.batch = batch;                                                            for every layer, forward and backward
+ *
  * Arrays
  * All arrays are int32 and contiguous. Kernels read arrays in device memory when they run, so a replayed CUDA graph uses their current
  * contents; the host never reads them. Arrays in host memory serve the CPU directly; for a GPU, luattn_batch_prepare copies them:
@@ -35,7 +45,7 @@
  *
  * An array must outlive the calls that use it. Outputs must not overlap it.
  *
- * Thread safety: no other thread may use a batch during luattn_batch_prepare. Apart from that, a luattn_batch is immutable, and several
+ * Thread safety: no other thread may use a batch during luattn_batch_prepare or luattn_batch_prepare_mask. Apart from that, a luattn_batch is immutable, and several
  * threads may use it at once.
  */
 #ifndef LUATTN_BATCH_H
@@ -86,6 +96,29 @@ LUATTN_API luattn_status luattn_batch_size(const luattn_batch *batch, size_t *si
  * luattn_batch_open), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver *driver, int device, void *memory, size_t size,
                                               void *stream, luattn_error *err);
+
+/* The number of bytes of device memory for the tile bits of this call's mask: about (q_len / 64) * (kv_len / 64) / 2, for each batch
+ * entry and head if the mask differs between them. Reads what luattn_workspace_size reads. 0: the mask needs no bits, because ranges
+ * and minima decide it, or the kernel has none yet (packed sequences, offsets, the CPU); luattn_batch_prepare_mask then does nothing.
+ * Errors: LUATTN_INVALID, as a launch's. */
+LUATTN_API luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
+
+/* Evaluates this call's mask on `stream`, and stores its tile bits in `memory`: `size` bytes on the kernel's device, 256-byte aligned,
+ * which belong to this batch alone and must outlive the launches that use them. `args`: as of a launch; q, k and v need shapes alone,
+ * and inputs need data. args->batch counts as `batch`.
+ *
+ * The batch remembers what the bits were made for: the spec, the lengths, and what its mask reads of numbers of batch entries and heads,
+ * scalars, and inputs (address, shape, strides). Launches of this spec with this batch use the bits, unless luattn_args.skip is
+ * LUATTN_SKIP_NEVER; one that differs in one of these is LUATTN_INVALID, and the message has both values. The contents of inputs cannot
+ * be compared: call this again after they change. With LUATTN_CHECK=1 in the environment, launches that are not captured evaluate
+ * the mask again, wait, and compare.
+ *
+ * A batch holds up to 8 masks: of several specs, or of a spec with several inputs or lengths. Bits for the same arguments, or in the
+ * same memory, replace earlier ones. The call may be captured into a CUDA graph, whose replays evaluate the mask for the current
+ * contents of its inputs; then they must outlive the graph. Errors: LUATTN_INVALID (as a launch's; too little memory; a ninth mask),
+ * LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
+                                                   void *memory, size_t size, void *stream, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 /* tile_bits_test.c: the bits that luattn_tile_bits writes for masks from data, against the mask itself, evaluated here
  * for every score: a cell is kept where some score of it is, and whole where all are; in rows and in columns of cells,
  * each of which is written once for all batch entries and heads that share it. Data of several kinds: nothing, all,
- * few, most, one number unlike all others. The bits are the last thing in a workspace.
+ * few, most, one number unlike all others. The bits are the last thing in a workspace, or in a batch, which forward made
+ * and both passes use; results are the same.
  *
  * tile_bits_test FAMILY DTYPE [MASK]
  */
@@ -181,7 +182,48 @@ static int compare(const problem *x, const uint32_t *bits, bool columns, const c
   return wrong;
 }
 
-static int launch(const problem *x, luattn_pass pass, luattn_args *args) {
+/* One pass with the bits of the batch, without room for them in the workspace. */
+static void launch_with(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, size_t without) {
+  size_t size;
+  array workspace;
+  args->batch = batch;
+  need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
+  need(size == without, "a batch's bits need no workspace");
+  make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4) + 1});
+  send(&workspace);
+  args->workspace = workspace.device, args->workspace_size = size;
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, "launch");
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  drop(&workspace);
+  args->batch = NULL;
+}
+
+static size_t size_of(const array *a) { return a->t.dtype.bits / 8u * a->count; }
+
+/* Whether the bits of the batch give the same results. */
+static int compare_results(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, size_t without,
+                           array **out, int num_out) {
+  void *first[3];
+  int wrong = 0;
+  for (int i = 0; i < num_out; ++i) {
+    fetch(out[i]);
+    first[i] = malloc(size_of(out[i]));
+    memcpy(first[i], out[i]->host, size_of(out[i]));
+    memset(out[i]->host, 0x11, size_of(out[i]));
+    send(out[i]);
+  }
+  launch_with(x, pass, args, batch, without);
+  for (int i = 0; i < num_out; ++i) {
+    fetch(out[i]);
+    if (memcmp(first[i], out[i]->host, size_of(out[i])) != 0 && ++wrong)
+      fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: result %d differs with a batch\n", x->mask->name, x->pattern, x->q_len,
+              x->kv_len, pass == LUATTN_FORWARD ? "forward" : "backward", i);
+    free(first[i]);
+  }
+  return wrong;
+}
+
+static int launch(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, array **out, int num_out) {
   const int sets = (x->mask->by_batch ? BATCH : 1) * (x->mask->by_head ? HEADS : 1), rows = cells_of(x->q_len),
             columns = cells_of(x->kv_len);
   const size_t of_rows = bytes_of(sets, rows, columns), of_columns = bytes_of(sets, columns, rows);
@@ -204,10 +246,31 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args) {
   const int wrong = compare(x, (const uint32_t *)(end - of_columns - of_rows), false, name) +
                     compare(x, (const uint32_t *)(end - of_columns), true, name);
   drop(&workspace);
-  return wrong;
+  if (batch == NULL || (x->mask - masks) % 4 != 0) return wrong; /* some are enough */
+  return wrong + compare_results(x, pass, args, batch, without, out, num_out);
 }
 
-static int check(problem *x, kind k, bool backward) {
+/* Makes the bits of a batch, and checks them. */
+static int prepare(const problem *x, luattn_args *args, luattn_batch *batch, array *memory) {
+  const int sets = (x->mask->by_batch ? BATCH : 1) * (x->mask->by_head ? HEADS : 1), rows = cells_of(x->q_len),
+            columns = cells_of(x->kv_len);
+  const size_t of_rows = bytes_of(sets, rows, columns), of_columns = bytes_of(sets, columns, rows);
+  const luattn_kernel *kernel;
+  size_t size;
+  need(luattn_engine_kernel(x->engine, x->spec, LUATTN_FORWARD, args, &kernel, &err) == LUATTN_OK, "kernel");
+  need(luattn_batch_mask_size(kernel, args, &size, &err) == LUATTN_OK, "size of bits");
+  need(size == of_rows + of_columns, "bits have the size of rows and columns");
+  make(memory, I32, 1, (int64_t[]){(int64_t)(size / 4)});
+  memset(memory->host, 0xff, size);
+  send(memory);
+  need(luattn_batch_prepare_mask(batch, kernel, args, memory->device, size, NULL, &err) == LUATTN_OK, "preparing bits");
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  fetch(memory);
+  return compare(x, memory->host, false, "batch") + compare(x, (const uint32_t *)((const char *)memory->host + of_rows), true, "batch");
+}
+
+/* both: also backward, and with a batch. */
+static int check(problem *x, kind k, bool both) {
   array q, key, v, o, lse, data;
   make(&q, k, 4, (int64_t[]){BATCH, HEADS, x->q_len, DIM});
   make(&key, k, 4, (int64_t[]){BATCH, 1, x->kv_len, DIM});
@@ -221,18 +284,72 @@ static int check(problem *x, kind k, bool backward) {
   const luattn_input given = {.name = "x", .tensor = &data.t};
   luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &key.t, .v = &v.t, .o = &o.t, .lse = &lse.t, .inputs = &given,
                       .num_inputs = 1, .skip = LUATTN_SKIP_ALWAYS};
-  int wrong = launch(x, LUATTN_FORWARD, &args);
-  if (backward) {
+  luattn_batch *batch = NULL;
+  array bits;
+  int wrong = 0;
+  if (both) {
+    const luattn_batch_options options = {.struct_size = sizeof options};
+    need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+    wrong += prepare(x, &args, batch, &bits);
+  }
+  wrong += launch(x, LUATTN_FORWARD, &args, batch, (array *[]){&o, &lse}, 2);
+  if (both) {
     args.dout = &o.t, args.dq = &q.t, args.dk = &key.t, args.dv = &v.t;
     array dq, dk, dv;
     make(&dq, k, 4, q.shape), make(&dk, k, 4, key.shape), make(&dv, k, 4, key.shape);
     send(&dq), send(&dk), send(&dv);
     args.dq = &dq.t, args.dk = &dk.t, args.dv = &dv.t;
-    wrong += launch(x, LUATTN_BACKWARD, &args);
-    drop(&dq), drop(&dk), drop(&dv);
+    wrong += launch(x, LUATTN_BACKWARD, &args, batch, (array *[]){&dq, &dk, &dv}, 3);
+    drop(&dq), drop(&dk), drop(&dv), drop(&bits);
+    luattn_batch_close(batch);
   }
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
   drop(&data);
+  free((void *)x->n.x);
+  return wrong;
+}
+
+/* LUATTN_CHECK=1 finds that an input has changed. */
+static int check_changes(problem *x, kind k) {
+  array q, lse, data, bits;
+  x->q_len = x->kv_len = 200;
+  make(&q, k, 4, (int64_t[]){BATCH, HEADS, x->q_len, DIM});
+  make(&lse, k == F64 ? F64 : F32, 3, q.shape);
+  fill(&q, 0.5), fill(&lse, 0);
+  draw_numbers(x->mask, 1, x->q_len, &x->n);
+  send_numbers(x->mask, &x->n, &data);
+  array o;
+  make(&o, k, 4, q.shape), send(&o);
+  const luattn_input given = {.name = "x", .tensor = &data.t};
+  const luattn_batch_options options = {.struct_size = sizeof options};
+  luattn_batch *batch;
+  need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+  luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &q.t, .v = &q.t, .o = &o.t, .lse = &lse.t, .inputs = &given,
+                      .num_inputs = 1};
+  int wrong = prepare(x, &args, batch, &bits);
+  args.batch = batch;
+  size_t size;
+  array workspace;
+  need(luattn_engine_workspace_size(x->engine, x->spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
+  make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4) + 1});
+  send(&workspace);
+  args.workspace = workspace.device, args.workspace_size = size;
+  setenv("LUATTN_CHECK", "1", 1);
+  need(luattn_forward(x->engine, x->spec, &args, NULL, &err) == LUATTN_OK, "bits are those of the mask");
+  memset(data.host, 0, data.count * 4);
+  send(&data);
+  const char *expected = "batch: its tile bits are not those of the mask: queries from 0 and keys from 0 on, of batch entry 0 and head 0, "
+                         "and 27 more words of cells; an input has changed, call luattn_batch_prepare_mask again";
+  if (luattn_forward(x->engine, x->spec, &args, NULL, &err) != LUATTN_INVALID || strstr(err.message, expected) == NULL) {
+    fprintf(stderr, "FAILED: LUATTN_CHECK says '%s', expected '%s'\n", err.message, expected);
+    ++wrong;
+  }
+  unsetenv("LUATTN_CHECK");
+  need(luattn_forward(x->engine, x->spec, &args, NULL, &err) == LUATTN_OK, "unchecked");
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  luattn_batch_close(batch);
+  array *all[] = {&q, &lse, &data, &bits, &o, &workspace};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
   free((void *)x->n.x);
   return wrong;
 }
@@ -263,6 +380,7 @@ int main(int argc, char **argv) {
       x.q_len = len[0], x.kv_len = len[1];
       wrong += check(&x, (kind)k, x.pattern == 2);
     }
+    if (i == 0) wrong += check_changes(&x, (kind)k);
     need(luattn_engine_forget(x.engine, spec, &err) == LUATTN_OK, "forget");
     luattn_spec_free(spec);
   }

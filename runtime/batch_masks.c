@@ -1,0 +1,340 @@
+#include "runtime/batch_masks.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/workspace.h"
+#include "common/batch.h"
+#include "common/choices.h"
+#include "common/host.h"
+#include "runtime/tile_bits.h"
+
+_Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");
+
+/* ---- what bits are made for ---- */
+
+static void describe(const args_call *c, const LuattnParams *p, batch_mask *out) {
+  const image_manifest *m = c->info;
+  const manifest_tile_bits *t = &m->bits[0];
+  *out = (batch_mask){.device = c->device,
+                      .is_float64 = m->dtype == LUATTN_F64,
+                      .q_len = p->shape.q_len,
+                      .kv_len = p->shape.kv_len,
+                      .batch = p->shape.batch,
+                      .heads = p->shape.heads,
+                      .heads_kv = p->shape.heads_kv};
+  memcpy(out->spec, t->spec, sizeof out->spec);
+  for (uint32_t i = 0; i < m->num_scalars; ++i)
+    if (t->scalars >> i & 1) out->scalar[i] = p->inputs.scalar[i];
+  for (uint32_t i = 0; i < m->num_inputs; ++i) {
+    const LuattnInput *in = &p->inputs.input[i];
+    batch_mask_input *to = &out->input[i];
+    if (!(t->inputs >> i & 1)) continue;
+    *to = (batch_mask_input){.data = in->data, .dtype = m->input[i].dtype};
+    for (uint32_t a = 0; a < m->input[i].num_axes; ++a) to->size[a] = in->size[a], to->stride[a] = in->stride[a];
+  }
+}
+
+/* A difference as messages say it: what, and both values. */
+typedef struct difference {
+  char what[LUATTN_NAME_SIZE + 48], made[32], now[32];
+} difference;
+
+static bool differ(difference *d, long long made, long long now, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static bool differ(difference *d, long long made, long long now, const char *fmt, ...) {
+  if (made == now) return false;
+  va_list list;
+  va_start(list, fmt);
+  vsnprintf(d->what, sizeof d->what, fmt, list);
+  va_end(list);
+  snprintf(d->made, sizeof d->made, "%lld", made);
+  snprintf(d->now, sizeof d->now, "%lld", now);
+  return true;
+}
+
+static bool input_differs(const args_call *c, const char *name, const batch_mask_input *a, const batch_mask_input *b, difference *d) {
+  if (differ(d, a->dtype, b->dtype, "the luattn_input_dtype of input '%s'", name)) return true;
+  for (int axis = 0; axis < 4; ++axis)
+    if (differ(d, a->size[axis], b->size[axis], "the size of axis %d of input '%s'", axis, name)) return true;
+  if (c->shapes_only) return false; /* a size query may have no data, and strides go with that */
+  for (int axis = 0; axis < 4; ++axis)
+    if (differ(d, a->stride[axis], b->stride[axis], "the stride of axis %d of input '%s'", axis, name)) return true;
+  if (a->data == b->data) return false;
+  snprintf(d->what, sizeof d->what, "the address of input '%s'", name);
+  snprintf(d->made, sizeof d->made, "%p", a->data);
+  snprintf(d->now, sizeof d->now, "%p", b->data);
+  return true;
+}
+
+static bool inputs_differ(const args_call *c, const batch_mask *made, const batch_mask *now, difference *d) {
+  for (uint32_t i = 0; i < c->info->num_inputs; ++i)
+    if (input_differs(c, c->info->input[i].name, &made->input[i], &now->input[i], d)) return true;
+  return false;
+}
+
+static bool scalars_differ(const args_call *c, const batch_mask *made, const batch_mask *now, difference *d) {
+  for (uint32_t i = 0; i < c->info->num_scalars; ++i) {
+    if (made->scalar[i] == now->scalar[i]) continue;
+    snprintf(d->what, sizeof d->what, "scalar '%s'", c->info->scalar[i].name);
+    host_format(d->made, sizeof d->made, "%.9g", made->scalar[i]);
+    host_format(d->now, sizeof d->now, "%.9g", now->scalar[i]);
+    return true;
+  }
+  return false;
+}
+
+/* Sizes that the mask does not read may differ. */
+static bool masks_differ(const args_call *c, const batch_mask *made, const batch_mask *now, difference *d) {
+  const manifest_tile_bits *t = &c->info->bits[0];
+  return differ(d, made->device, now->device, "CUDA device") || differ(d, made->q_len, now->q_len, "the length of q") ||
+         differ(d, made->kv_len, now->kv_len, "the length of k") ||
+         (t->by_batch && differ(d, made->batch, now->batch, "the number of batch entries")) ||
+         ((t->by_head || t->reads_heads) && differ(d, made->heads, now->heads, "the number of heads of q")) ||
+         (t->reads_heads && differ(d, made->heads_kv, now->heads_kv, "the number of heads of k")) ||
+         (t->has_reals && differ(d, made->is_float64, now->is_float64, "q of float64 (1) or not (0)")) ||
+         inputs_differ(c, made, now, d) || scalars_differ(c, made, now, d);
+}
+
+/* ---- memory ---- */
+
+static size_t round_up(size_t size) { return (size + 255) / 256 * 256; }
+
+/* Fills sizes and sets of the bits; both sizes are 0 if the mask needs none. Errors: LUATTN_INVALID (more than can be addressed). */
+static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTileBits *bits, batch_mask *out) {
+  *bits = (LuattnTileBits){.rows = NULL};
+  out->rows_size = out->size = 0;
+  if (!c->info->tile_bits || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
+  tile_bits_sets(c->info, &p->shape, bits);
+  const int64_t words[] = {tile_bits_row_words(&p->shape), tile_bits_column_words(&p->shape)};
+  const size_t sets = (size_t)bits->batch * bits->heads;
+  size_t size[2];
+  for (int i = 0; i < 2; ++i)
+    if (__builtin_mul_overflow(sets, (size_t)words[i] * sizeof(unsigned), &size[i]) || size[i] > SIZE_MAX / 8)
+      return args_fail(c, "tile bits of %zu masks of %d x %d scores: would exceed what this machine can address; use smaller tensors",
+                       sets, p->shape.q_len, p->shape.kv_len);
+  out->rows_size = round_up(size[0]);
+  out->size = out->rows_size + round_up(size[1]);
+  return LUATTN_OK;
+}
+
+static void place(LuattnTileBits *bits, const batch_mask *made) {
+  bits->rows = (unsigned *)(uintptr_t)made->memory;
+  bits->columns = (unsigned *)((uintptr_t)made->memory + made->rows_size);
+}
+
+luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params) {
+  const luattn_batch *batch = c->args->batch;
+  const LuattnParams *p = &params->before.dense;
+  batch_mask now;
+  difference d = {.what = ""};
+  params->bits = (LuattnTileBits){.rows = NULL};
+  if (batch == NULL || batch->num_masks == 0 || !c->info->tile_bits || c->args->skip == LUATTN_SKIP_NEVER) return LUATTN_OK;
+  LuattnTileBits bits;
+  TRY(measure(c, p, &bits, &now));
+  if (now.size == 0) return LUATTN_OK;
+  describe(c, p, &now);
+  for (int i = 0; i < batch->num_masks; ++i) {
+    const batch_mask *made = &batch->mask[i];
+    if (memcmp(made->spec, now.spec, sizeof now.spec) != 0 || masks_differ(c, made, &now, &d)) continue;
+    place(&bits, made);
+    params->bits = bits;
+    return LUATTN_OK;
+  }
+  if (d.what[0] == 0) return LUATTN_OK; /* it has bits of other specs alone */
+  return args_fail(c,
+                   "batch: its tile bits were made for another call: %s was %s, and is %s; call luattn_batch_prepare_mask with "
+                   "these arguments too, or give a batch without them",
+                   d.what, d.made, d.now);
+}
+
+/* ---- making them ---- */
+
+static int find_entry(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (m->entry[i].role == LUATTN_ROLE_TILE_BITS) return (int)i;
+  return -1;
+}
+
+/* Evaluates the mask into `bits`; the device's context is current. */
+static luattn_status evaluate(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream) {
+  const int entry = find_entry(c->info);
+  if (entry < 0) return luattn_fail(c->err, LUATTN_INTERNAL, "'%s': no entry makes tile bits", c->info->spec_name);
+  int64_t size[3];
+  tile_bits_grid(&params->bits, &params->before.dense.shape, size);
+  return launch_alone(kernel, c, (uint32_t)entry, params, size, stream);
+}
+
+/* A call's shapes, as luattn_workspace_size reads them. */
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnTileBitsParams *params,
+                               batch_mask *made, luattn_error *err) {
+  *c = (args_call){.info = &kernel->info,
+                   .args = used,
+                   .device = kernel->device,
+                   .multiprocessors = kernel->multiprocessors,
+                   .zero = (const void *)(uintptr_t)kernel->zero,
+                   .shapes_only = true,
+                   .err = err};
+  TRY(args_fill(c, &params->before));
+  return measure(c, &params->before.dense, &params->bits, made);
+}
+
+luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  args_call c;
+  LuattnTileBitsParams params;
+  batch_mask made;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  NEED(size);
+  TRY(choices_take(args, launch_place(kernel), &used, err));
+  *size = 0;
+  if (kernel->cpu_run != NULL) return LUATTN_OK;
+  TRY(read_call(kernel, &used, &c, &params, &made, err));
+  *size = made.size;
+  return LUATTN_OK;
+}
+
+static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
+  if (size < need || memory == NULL)
+    return args_fail(c, "tile bits: memory: has %zu bytes%s, expected %zu; luattn_batch_mask_size gives the size", size,
+                     memory == NULL ? " at NULL" : "", need);
+  if (((uintptr_t)memory & 255) != 0)
+    return args_fail(c, "tile bits: memory: address %p is not a multiple of 256 bytes; align it", memory);
+  return LUATTN_OK;
+}
+
+/* Drops bits that these replace: of the same arguments, or in the same memory. */
+static void drop_replaced(const args_call *c, luattn_batch *batch, const batch_mask *made) {
+  difference d;
+  int kept = 0;
+  for (int i = 0; i < batch->num_masks; ++i) {
+    const batch_mask *other = &batch->mask[i];
+    const bool is_same = memcmp(other->spec, made->spec, sizeof made->spec) == 0 && !masks_differ(c, other, made, &d);
+    if (other->memory != made->memory && !is_same) batch->mask[kept++] = *other;
+  }
+  batch->num_masks = kept;
+}
+
+/* Makes room for one more mask in the batch. */
+static luattn_status make_room(const args_call *c, luattn_batch *batch, const batch_mask *made) {
+  const uintptr_t at = (uintptr_t)made->memory;
+  if (batch->mask == NULL) batch->mask = calloc(BATCH_MAX_MASKS, sizeof *batch->mask);
+  if (batch->mask == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "luattn_batch_prepare_mask: out of memory");
+  drop_replaced(c, batch, made);
+  for (int i = 0; i < batch->num_masks; ++i) {
+    const uintptr_t other = (uintptr_t)batch->mask[i].memory;
+    if (at >= other + batch->mask[i].size || other >= at + made->size) continue;
+    return args_fail(c, "tile bits: memory: its %zu bytes at %p are shared with the tile bits of another mask at %p; give each memory "
+                        "of its own",
+                     made->size, made->memory, batch->mask[i].memory);
+  }
+  if (batch->num_masks < BATCH_MAX_MASKS) return LUATTN_OK;
+  return args_fail(c, "batch: has the tile bits of %d masks, and there is room for no more; use a second batch, or memory whose bits "
+                      "are no longer needed",
+                   BATCH_MAX_MASKS);
+}
+
+luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args, void *memory,
+                                        size_t size, void *stream, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  args_call c;
+  LuattnTileBitsParams params;
+  batch_mask made;
+  fail_clear(err);
+  NEED(batch);
+  NEED(kernel);
+  NEED(args);
+  TRY(choices_take(args, launch_place(kernel), &used, err));
+  used.batch = batch;
+  if (kernel->cpu_run != NULL) return LUATTN_OK;
+  TRY(read_call(kernel, &used, &c, &params, &made, err));
+  const size_t need = made.size, rows = made.rows_size;
+  if (need == 0) return LUATTN_OK;
+  TRY(check_memory(&c, memory, size, need));
+  c.shapes_only = false;
+  TRY(args_inputs(&c, &params.before.dense));
+  describe(&c, &params.before.dense, &made);
+  made.memory = memory, made.rows_size = rows, made.size = need;
+  TRY(make_room(&c, batch, &made));
+  place(&params.bits, &made);
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  const luattn_status status = evaluate(kernel, &c, &params, stream);
+  driver_pop(kernel->driver);
+  if (status == LUATTN_OK) batch->mask[batch->num_masks++] = made;
+  return status;
+}
+
+/* ---- LUATTN_CHECK ---- */
+
+static bool is_asked(void) {
+  const char *value = getenv("LUATTN_CHECK");
+  return value != NULL && strcmp(value, "1") == 0;
+}
+
+static bool is_captured(const luattn_driver *d, cu_stream stream) {
+  int status = 0;
+  return d->stream_is_capturing != NULL && (d->stream_is_capturing(stream, &status) != 0 || status != 0);
+}
+
+/* Compares the words of rows of cells. */
+static luattn_status compare(const args_call *c, const LuattnTileBitsParams *params, const unsigned *have, const unsigned *want) {
+  const LuattnShape *s = &params->before.dense.shape;
+  const int64_t words = workspace_bit_words(workspace_cells(s->kv_len)) * 2, rows = workspace_cells(s->q_len),
+                sets = (int64_t)params->bits.batch * params->bits.heads;
+  int64_t wrong = 0, first = 0;
+  for (int64_t i = sets * rows * words; i-- > 0;)
+    if (have[i] != want[i]) ++wrong, first = i;
+  if (wrong == 0) return LUATTN_OK;
+  const int64_t bit = first % words / 2 * 32 + __builtin_ctz(have[first] ^ want[first]), row = first / words % rows,
+                set = first / words / rows;
+  return args_fail(c,
+                   "batch: its tile bits are not those of the mask: queries from %" PRId64 " and keys from %" PRId64
+                   " on, of batch entry %" PRId64 " and head %" PRId64 ", and %" PRId64
+                   " more words of cells; an input has changed, call luattn_batch_prepare_mask again",
+                   row * LUATTN_CELL, bit * LUATTN_CELL, set / params->bits.heads, set % params->bits.heads, wrong - 1);
+}
+
+static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params,
+                                    const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  LuattnTileBitsParams again = *params;
+  batch_mask made = *sizes;
+  made.memory = (const void *)(uintptr_t)memory;
+  place(&again.bits, &made);
+  TRY(evaluate(kernel, c, &again, stream));
+  cu_result result = d->stream_wait(stream);
+  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
+  if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);
+  if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading tile bits of '%s'", c->info->spec_name);
+  return compare(c, params, (const unsigned *)(const void *)host, (const unsigned *)(const void *)(host + made.rows_size));
+}
+
+luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
+                                cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  if (makes || params->bits.rows == NULL || !is_asked() || is_captured(d, stream)) return LUATTN_OK;
+  LuattnTileBits bits;
+  batch_mask sizes = {.device = c->device};
+  TRY(measure(c, &params->before.dense, &bits, &sizes));
+  char *host = malloc(2 * sizes.rows_size);
+  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
+  cu_pointer memory = 0;
+  luattn_status status = driver_push(d, kernel->context, c->err);
+  if (status == LUATTN_OK) {
+    const cu_result result = d->alloc(&memory, sizes.size);
+    if (result != 0)
+      status = driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes.size);
+    else
+      status = evaluate_again(kernel, c, params, &sizes, memory, host, stream);
+    if (result == 0) (void)d->free(memory);
+    driver_pop(d);
+  }
+  free(host);
+  return status;
+}

@@ -1,0 +1,17 @@
+/* batch_masks.h: the tile bits of masks from data that a luattn_batch holds, for all launches of a spec (LuattnTileBits). */
+#ifndef LUATTN_RUNTIME_BATCH_MASKS_H
+#define LUATTN_RUNTIME_BATCH_MASKS_H
+
+#include "runtime/launch.h"
+
+/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL. Errors:
+ * LUATTN_INVALID (they were made for other arguments; says which). */
+luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params);
+
+/* With LUATTN_CHECK=1: evaluates the mask again and compares, if a launch takes bits from the batch, which is where `makes` is false.
+ * Waits for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (an input has changed), LUATTN_NO_MEMORY,
+ * LUATTN_CUDA. */
+luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
+                                cu_stream stream);
+
+#endif
