@@ -307,6 +307,7 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
   place(&again.bits, &made);
+  memset(again.before.dense.scratch.stats, 0, sizeof again.before.dense.scratch.stats); /* nobody has computed them yet */
   TRY(evaluate(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
