@@ -25,7 +25,7 @@ static double gaussian(uint64_t a, uint64_t b) {
 
 /* Scores from tiny to beyond exp's range, and rows of one sign, so that every arm of a piecewise function is
  * reached. Beyond exp's range rounding may make a correct claim look wrong, so few rows lie there. */
-static double draw_score(int row, int lane) {
+double sample_draw_score(int row, int lane) {
   static const double size[9] = {1, 0.3, 3, 1, 1e-3, 2, 0.5, 30, 1};
   static const double offset[7] = {0, 0, 0, 900, 0, -900, 0};
   const double x = size[(row * 5 + row / 9) % 9] * gaussian(1, (uint64_t)lane);
@@ -49,7 +49,8 @@ static bool new_buffers(sample *s, sample_lanes *buffer, int n) {
   return true;
 }
 
-static bool draw(sample *s, int blocks) {
+/* Makes buffers for so many blocks, and says which lanes are a row. */
+static bool lay_out(sample *s, int blocks) {
   s->blocks = blocks;
   s->rows = blocks * SAMPLE_BLOCK_ROWS;
   s->lanes = blocks * IR_LANES;
@@ -61,12 +62,24 @@ static bool draw(sample *s, int blocks) {
   for (int r = 0; r < s->rows; r++) {
     s->first[r] = lane;
     s->valid[r] = true;
-    for (int j = 0; j < row_length[r % SAMPLE_BLOCK_ROWS]; j++, lane++) {
-      s->row_of[lane] = r;
-      s->score[lane] = draw_score(r, lane);
-    }
+    for (int j = 0; j < row_length[r % SAMPLE_BLOCK_ROWS]; j++, lane++) s->row_of[lane] = r;
   }
   s->first[s->rows] = lane;
+  return true;
+}
+
+static bool draw(sample *s, int blocks) {
+  if (!lay_out(s, blocks)) return false;
+  s->near_rows = s->rows;
+  for (int lane = 0; lane < s->lanes; lane++) s->score[lane] = sample_draw_score(s->row_of[lane], lane);
+  return true;
+}
+
+bool sample_extend(sample *s, int blocks) {
+  const double *score = s->score;
+  const int lanes = s->lanes;
+  if (!lay_out(s, blocks)) return false;
+  for (int lane = 0; lane < lanes; lane++) s->score[lane] = score[lane];
   return true;
 }
 
@@ -119,6 +132,7 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
       /* The default itself and values near it are likely to be in the function's domain; none is a special
        * value. */
       const double x = s->t->scalar_default[index], u = uniform(key, r);
+      if (row >= s->near_rows && row % 3 == 2 && fabs(x) > SAMPLE_LARGE) return copysign(0.5 + u, x);
       const double width = row % 5 == 0 ? 0 : row % 5 < 3 ? 1e-4 : 0.8;
       return near_edge(s, key, row, x == 0 ? width * (u - 0.5) : x * (1 + width * (u - 0.5)));
     }
@@ -249,6 +263,6 @@ void sample_require_finite(sample *s, const double *x) {
 
 int sample_count_valid(const sample *s) {
   int count = 0;
-  for (int r = 0; r < s->rows; r++) count += s->valid[r];
+  for (int r = 0; r < s->near_rows; r++) count += s->valid[r];
   return count;
 }

@@ -4,7 +4,8 @@
  * They are tested at random points in double precision, with every scalar and input perturbed, instead of
  * being proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is
  * not finite is left out. A statement may fail in one arm of a condition only, so edges.c draws some of the
- * scores, and of everything else, where conditions flip.
+ * scores, and of everything else, where conditions flip. It may also hold wherever a weight vanishes, so
+ * far_rows.c draws scores near the large numbers of a function, and a claim needs rows that bear it out.
  */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
@@ -16,11 +17,15 @@
 #define SAMPLE_FEW_BLOCKS 4
 #define SAMPLE_BLOCKS 32
 #define SAMPLE_BLOCK_ROWS 9
-#define SAMPLE_ROWS (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS) /* at most */
-#define SAMPLE_LANES (SAMPLE_BLOCKS * IR_LANES)         /* at most */
-/* The only rows with scores beyond exp's range, and on which two steps are compared with one. */
+#define SAMPLE_FAR_BLOCKS 8
+#define SAMPLE_ROWS ((SAMPLE_BLOCKS + SAMPLE_FAR_BLOCKS) * SAMPLE_BLOCK_ROWS) /* at most */
+#define SAMPLE_LANES ((SAMPLE_BLOCKS + SAMPLE_FAR_BLOCKS) * IR_LANES)         /* at most */
+/* The only near rows with scores beyond exp's range, and on which two steps are compared with one. */
 #define SAMPLE_FIRST_ROWS (SAMPLE_FEW_BLOCKS * SAMPLE_BLOCK_ROWS)
+/* Fewer rows do not bear out a claim: on one row, any number of the row looks like a constant. */
+#define SAMPLE_LEAST_ROWS 3
 #define SAMPLE_EDGES 16
+#define SAMPLE_LARGE 16 /* exp and its like are almost saturated this far off */
 
 typedef double *sample_lanes; /* [sample.lanes], one value per score */
 
@@ -28,9 +33,12 @@ typedef struct sample {
   arena *a; /* scratch: programs and results */
   const traced_spec *t;
   int blocks, rows, lanes;
+  int near_rows; /* the rows before those of far_rows.c */
   int first[SAMPLE_ROWS + 1]; /* row r has lanes first[r] .. first[r + 1) */
   int row_of[SAMPLE_LANES];
   bool valid[SAMPLE_ROWS];
+  bool scaled[SAMPLE_ROWS];  /* a far row of the size that a factor demands */
+  double slack[SAMPLE_ROWS]; /* what rounding adds to a relative error where numbers are large */
   sample_lanes score, zeros;
   sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
       final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
@@ -63,9 +71,20 @@ void sample_run(sample *s, const sample_program *p, const sample_lanes *out);
  * flip, and records the numbers that other conditions compare with. Call it before anything is evaluated.
  * False: out of memory. */
 bool sample_at_edges(sample *s, ir *g, const ir_ref *roots, int n);
+/* Adds rows whose scores lie near the large numbers that appear under `roots`, or are as large as small factors
+ * of a score demand; leaves the sample as it is if there are none. Some of them have moderate scalars in place
+ * of large ones. Call it after sample_at_edges. False: out of memory. */
+bool sample_far(sample *s, const ir *g, const ir_ref *roots, int n);
+/* Leaves out far rows of very low scores that only a condition on reductions under `roots` tells from near ones:
+ * such a condition, as `m < -1e8`, is there for rows that the mask leaves nothing of. Call it after
+ * sample_reduce. False: out of memory. */
+bool sample_leave_out_guards(sample *s, const ir *g, const ir_ref *roots, int n);
 /* Reports conditions under `roots` that have the same answer on all valid rows. False: out of memory. */
 bool sample_unmet(sample *s, const ir *g, const ir_ref *roots, int n, text *how);
 uint64_t sample_hash(uint64_t a, uint64_t b);
+double sample_draw_score(int row, int lane);
+/* Makes room for more rows; near ones keep their scores, and scores of the others are 0. */
+bool sample_extend(sample *s, int blocks);
 
 /* Evaluates and reduces term[0 .. n) in order into s->red, over lanes where part[lane] == which (part NULL:
  * all). */
@@ -73,6 +92,6 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
 
 /* Marks rows invalid where `x` is not finite. */
 void sample_require_finite(sample *s, const double *x);
-int sample_count_valid(const sample *s); /* number of rows */
+int sample_count_valid(const sample *s); /* number of near rows */
 
 #endif

@@ -31,19 +31,39 @@ typedef struct partials {
 
 static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s->row_of[lane]]; }
 
-/* Whether x = c * y on every sample; c is snapped to a multiple of a quarter if it is one up to rounding. */
-static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
+/* The number of rows on which x differs from 0. */
+static int count_rows(const derivation *d, const double *x) {
+  int rows = 0, last = -1;
+  for (int i = 0; i < d->s->lanes; i++) {
+    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(x[i]) > NOTHING) || d->s->row_of[i] == last) continue;
+    last = d->s->row_of[i];
+    rows++;
+  }
+  return rows;
+}
+
+/* The lane of the largest y, of those on which rounding is least; -1: y is 0. */
+static int largest(const derivation *d, const double *x, const double *y) {
   int best = -1;
   for (int i = 0; i < d->s->lanes; i++) {
-    if (!lane_valid(d, i) || !isfinite(x[i]) || !isfinite(y[i])) continue;
-    if (best < 0 || fabs(y[i]) > fabs(y[best])) best = i;
+    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(y[i]) > NOTHING) || !isfinite(y[i])) continue;
+    const double slack = d->s->slack[d->s->row_of[i]], least = best < 0 ? 0 : d->s->slack[d->s->row_of[best]];
+    if (best < 0 || slack < least || (slack == least && fabs(y[i]) > fabs(y[best]))) best = i;
   }
-  if (best < 0 || !(fabs(y[best]) > NOTHING)) return false;
+  return best;
+}
+
+/* Whether x = c * y on every sample; c is snapped to a multiple of a quarter if it is one up to rounding. Few
+ * rows with y do not show it, and neither does an x that is not zero as an expression but on all rows. */
+static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
+  const int best = largest(d, x, y);
+  if (count_rows(d, y) < SAMPLE_LEAST_ROWS || count_rows(d, x) == 0) return false;
   *c = x[best] / y[best];
   const double quarter = nearbyint(*c * 4) / 4;
-  if (fabs(quarter - *c) <= SAME * fabs(*c)) *c = quarter;
+  if (fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
   for (int i = 0; i < d->s->lanes; i++) {
-    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= SAME * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
+    const double same = SAME + d->s->slack[d->s->row_of[i]];
+    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
       return false;
   }
   return true;
@@ -189,7 +209,7 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   if (d->o->lse >= 0) ir_grad(d->g, &d->final[d->o->lse], &one, 1, &x, &root[1], 1);
   for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
   sample_lanes *v = derivation_eval(d, root, 2 + d->num_red);
-  if (v == NULL) return false;
+  if (v == NULL || count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS) return false;
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (!s->valid[r]) continue;
@@ -209,8 +229,9 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
         }
       }
     }
-    if (!(fabs(sum[0]) <= VANISHED * magnitude[0] + ROUNDING * fabs(d->p_value[lane]))) return false;
-    if (!(fabs(sum[1]) <= VANISHED * magnitude[1] + ROUNDING)) return false;
+    const double vanished = VANISHED + s->slack[r], rounding = ROUNDING + s->slack[r];
+    if (!(fabs(sum[0]) <= vanished * magnitude[0] + rounding * fabs(d->p_value[lane]))) return false;
+    if (!(fabs(sum[1]) <= vanished * magnitude[1] + rounding)) return false;
   }
   return true;
 }
@@ -254,8 +275,23 @@ static void drop_stabilisers(derivation *d, partials *p) {
   }
 }
 
-/* Whether sum over j of value[base + j] * total[j][k] is zero up to rounding, at every sample. */
+/* Whether P or lse, by `base`, read R_k, themselves or through later reductions. */
+static bool reads(const derivation *d, const partials *p, int base, int k) {
+  bool depends[SPEC_MAX_RED] = {false}, found = false;
+  depends[k] = true;
+  for (int j = k; j < d->num_red; j++) {
+    for (int m = k; m < j; m++)
+      depends[j] |= depends[m] && p->ref[TERM_RED + j * SPEC_MAX_RED + m] != IR_NONE;
+    found |= depends[j] && p->ref[base + j] != IR_NONE;
+  }
+  return found;
+}
+
+/* Whether sum over j of value[base + j] * total[j][k] is zero up to rounding, at every sample. An expression
+ * whose value is 0 on all rows does not show it. */
 static bool vanishes(derivation *d, const partials *p, int base, int k) {
+  bool moves = false;
+  if (!reads(d, p, base, k)) return true;
   for (int i = 0; i < d->s->lanes; i++) {
     if (!lane_valid(d, i)) continue;
     double sum = 0, magnitude = NOTHING;
@@ -264,10 +300,11 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
       sum += x;
       magnitude += fabs(x);
     }
-    if (!(fabs(sum) <= VANISHED * magnitude + ROUNDING * (base == P_RED ? fabs(d->p_value[i]) : 1)))
-      return false;
+    const double slack = d->s->slack[d->s->row_of[i]], one = base == P_RED ? fabs(d->p_value[i]) : 1;
+    if (!(fabs(sum) <= (VANISHED + slack) * magnitude + (ROUNDING + slack) * one)) return false;
+    moves |= magnitude > 2 * NOTHING;
   }
-  return true;
+  return moves;
 }
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {
@@ -351,10 +388,22 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
   return false;
 }
 
+/* Refuses a function whose prob is 0 for all scores that were tried: nothing can be shown of it. */
+static luattn_status without_weight(derivation *d) {
+  const int rows = count_rows(d, d->p_value);
+  return luattn_fail(
+      d->err, LUATTN_UNSUPPORTED,
+      "%s: online_func '%s': runs forward only, as no backward can be derived: prob is 0 on %d "
+      "of %d rows of scores, from -900 to 900 and near its numbers up to 1e12; use smaller "
+      "numbers in online_fwd and its epilogue",
+      d->t->file, d->o->name, d->s->rows - rows, d->s->rows);
+}
+
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
                                   int num_leaves) {
   partials *p = arena_new(d->a, sizeof *p);
   if (p == NULL) return derivation_no_memory(d);
+  if (count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS && d->p != IR_NONE) return without_weight(d);
   drop_stabilisers(d, p);
   for (int k = 0; k < d->num_red; k++) {
     d->live[k] = false;

@@ -12,8 +12,8 @@
         * rows */
 #define NOTHING 1e-250
 
-static bool close_to(double x, double y) {
-  return x == y || fabs(x - y) <= CLOSE * fmax(fabs(x), fabs(y)) + NOTHING;
+static bool close_to(double x, double y, double slack) {
+  return x == y || fabs(x - y) <= (CLOSE + slack) * fmax(fabs(x), fabs(y)) + NOTHING;
 }
 
 void derivation_simplify(derivation *d, ir_ref *roots, int n) {
@@ -106,7 +106,9 @@ static luattn_status sample_whole(derivation *d) {
   ir_ref conditional[2 + SPEC_MAX_RED + SPEC_MAX_FINAL] = {d->p, d->norm};
   for (int k = 0; k < d->num_red; k++) conditional[2 + k] = d->term[k];
   for (int i = 0; i < o->num_final; i++) conditional[2 + d->num_red + i] = d->final[i];
-  if (!sample_at_edges(s, d->g, conditional, 2 + d->num_red + o->num_final)) return derivation_no_memory(d);
+  if (!sample_at_edges(s, d->g, conditional, 2 + d->num_red + o->num_final) ||
+      !sample_far(s, d->g, conditional, 2 + d->num_red + o->num_final))
+    return derivation_no_memory(d);
   if (!sample_reduce(s, d->step.kind, d->term, d->num_red, NULL, 0)) return derivation_no_memory(d);
   ir_ref root[2 + SPEC_MAX_STATE + SPEC_MAX_FINAL];
   int n = 0;
@@ -117,18 +119,20 @@ static luattn_status sample_whole(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, n);
   if (x == NULL) return derivation_no_memory(d);
   for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
+  if (!sample_leave_out_guards(s, d->g, conditional, 2 + d->num_red + o->num_final))
+    return derivation_no_memory(d);
   for (int i = 0; i < o->num_state; i++) s->state[i] = x[2 + i];
   for (int i = 0; i < o->num_final; i++) s->final[i] = x[2 + o->num_state + i];
   d->p_value = x[0];
   d->norm_value = x[1];
   if (!sample_unmet(s, d->g, conditional, 2 + d->num_red + o->num_final, d->how))
     return derivation_no_memory(d);
-  if (sample_count_valid(s) >= s->rows / 6) return LUATTN_OK;
+  if (sample_count_valid(s) >= s->near_rows / 6) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check "
                      "for a log, division "
                      "or square root outside its domain",
-                     d->t->file, d->o->name, s->rows - sample_count_valid(s), s->rows);
+                     d->t->file, d->o->name, s->near_rows - sample_count_valid(s), s->near_rows);
 }
 
 /* One of the two steps of check_cut, over lanes with part[i] == which. */
@@ -176,12 +180,12 @@ static luattn_status check_cut(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
   if (x == NULL) return derivation_no_memory(d);
   *s = *whole;
-  for (int lane = 0; lane < s->first[SAMPLE_FIRST_ROWS]; lane++) { /* on more rows, one would accumulate too
-                                                                    * much rounding */
+  for (int lane = 0; lane < s->lanes; lane++) {
     const int r = s->row_of[lane], count = s->first[r + 1] - s->first[r];
-    if (!s->valid[r]) continue;
+    /* On more rows, and on those that a large factor scales, one would accumulate too much rounding. */
+    if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
     const double two = p[lane] * x[0][lane];
-    if (!close_to(two, d->p_value[lane])) {
+    if (!close_to(two, d->p_value[lane], s->slack[r])) {
       return luattn_fail(
           d->err, LUATTN_SPEC,
           "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step "
@@ -193,7 +197,8 @@ static luattn_status check_cut(derivation *d) {
                             "before its own, as stick-breaking's, has no online function");
     }
     for (int i = 0; i < o->num_final; i++) {
-      if (close_to(x[1 + i][lane], s->final[i][lane]) || fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9)
+      if (close_to(x[1 + i][lane], s->final[i][lane], s->slack[r]) ||
+          fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9 + s->slack[r])
         continue;
       return luattn_fail(d->err, LUATTN_SPEC,
                          "%s: online_func '%s': tiles change the result: in a row of %d scores, one step "
@@ -212,7 +217,7 @@ static luattn_status check_forward(derivation *d) {
   const sample *s = d->s;
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane])) continue;
+    if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane], s->slack[r])) continue;
     return luattn_fail(
         d->err, LUATTN_SPEC,
         "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "
