@@ -7,6 +7,9 @@
  * the maximum, its exchange between threads and the rescaling of O disappear. lazy_rescale: whether a step
  * may keep the running maximum as it is while scores do not exceed it by much. softmax: whether P far below a
  * row's largest may be left out.
+ *
+ * Numbers are of ordinary size in some rounds, and near the large ones of a function in others: what a step
+ * does beyond a maximum of 50 shows there alone.
  */
 #include <math.h>
 #include <string.h>
@@ -22,8 +25,10 @@ typedef struct probe {
   uint64_t random;
   const ir_op *empty; /* ops of the reductions, if they reduce over no score; NULL: they reduce over some */
   double lo, hi;      /* of scores; if equal, all are -inf */
+  bool bounded;       /* there are no others */
   bool zero;          /* all are 0 */
   double slack;       /* values count as equal if |got - want| <= slack * (1 + |want|) */
+  double centre;      /* added to scores and to the row's numbers */
 } probe;
 
 static double next_random(probe *p) {
@@ -40,7 +45,7 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
   probe *p = user;
   for (int i = 0; i < lanes; i++) {
     if (v == VAR_SCORE)
-      out[i] = p->zero ? 0 : p->lo < p->hi ? p->lo + next_random(p) * (p->hi - p->lo) : -INFINITY;
+      out[i] = p->zero ? 0 : p->lo < p->hi ? p->centre + p->lo + next_random(p) * (p->hi - p->lo) : -INFINITY;
     else if (v == VAR_SCALE)
       out[i] = next_random(p) + 0.01;
     else if (v == VAR_SCALAR)
@@ -48,7 +53,9 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
     else if (v == VAR_RED && p->empty != NULL)
       out[i] = p->empty[index] == IR_REDUCE_MAX ? -INFINITY : 0;
     else if (v == VAR_STATE || v == VAR_RED)
-      out[i] = i % 2 == 0 ? next_random(p) * 4 + 0.1 : next_random(p) * 20 - 10;
+      out[i] = p->centre + (i % 2 == 0 ? next_random(p) * 4 + 0.1 : next_random(p) * 20 - 10);
+    else if (v == VAR_FINAL)
+      out[i] = p->centre + floor(next_random(p) * 64);
     else
       out[i] = floor(next_random(p) * 64) + (v == VAR_Q_LEN || v == VAR_KV_LEN ? 1 : 0); /* no step has zero
                                                                                           * keys */
@@ -77,19 +84,100 @@ static bool holds(const probe *p, double got, double want) {
   return got == want || fabs(got - want) <= p->slack * (1 + fabs(want));
 }
 
-static luattn_status run_probe(lowered *f, const equations *c, probe *p, bool *hold, luattn_error *err) {
-  double *out[2 * MAX_EQUATIONS];
-  ir_lane_block *value = arena_array(f->a, (size_t)c->n, sizeof *value);
-  const ir_program *program = ir_program_new(f->a, f->g, c->root, c->n);
-  void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
-  if (value == NULL || scratch == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
-  for (int k = 0; k < c->n; k++) out[k] = value[k];
-  for (int round = 0; round < 8; round++) {
-    const ir_env env = {p, probe_variable, probe_load};
-    ir_program_run(program, &env, IR_LANES, scratch, out);
+enum { MAX_CENTRES = 16, MAX_CONDITIONS = 16, ROUNDS = 8, FAR_ROUNDS = 4 };
+#define FAR_LEAST 8.0 /* scores of ordinary rounds are within this, */
+#define FAR_MOST 1e12 /* and those near larger numbers are rounded by too much to show anything */
+#define FAR_SLACK (64 * 0x1p-53)
+
+/* What a probe's equations read: numbers that a row's are added to or compared with, and conditions. */
+typedef struct probed {
+  double centre[MAX_CENTRES];
+  ir_ref condition[MAX_CONDITIONS];
+  int num_centres, num_conditions;
+  double answer[MAX_CONDITIONS]; /* in all ordinary rounds; NAN: both occur */
+} probed;
+
+static bool is_condition(uint16_t op) { return op == IR_LT || op == IR_LE || op == IR_EQ || op == IR_NE; }
+
+static void add_centre(probed *x, double c) {
+  if (!(fabs(c) > FAR_LEAST && fabs(c) <= FAR_MOST)) return;
+  for (int i = 0; i < x->num_centres; i++)
+    if (x->centre[i] == c) return;
+  if (x->num_centres < MAX_CENTRES) x->centre[x->num_centres++] = c;
+}
+
+/* False: out of memory. */
+static bool find_probed(lowered *f, const equations *c, probed *x) {
+  const double ln2 = 0.69314718055994530942; /* exponents in base 2 have numbers larger by 1 / ln2 */
+  ir_ref top = IR_NONE;
+  for (int k = 0; k < c->n; k++) top = c->root[k] > top ? c->root[k] : top;
+  bool *under = arena_array(f->a, (size_t)top + 1, sizeof *under);
+  if (under == NULL) return false;
+  for (int k = 0; k < c->n; k++) under[c->root[k]] = true;
+  for (ir_ref r = top; r > IR_NONE; r--) { /* users before arguments */
+    const ir_node n = *ir_get(f->g, r);
+    double v;
+    if (!under[r]) continue;
+    if (is_condition(n.op) && x->num_conditions < MAX_CONDITIONS) x->condition[x->num_conditions++] = r;
+    for (int i = 0; i < n.nargs; i++) {
+      under[n.arg[i]] = true;
+      if (n.op == IR_MUL || n.op == IR_DIV || !ir_is_const(f->g, n.arg[i], &v)) continue;
+      for (int sign = -1; sign <= 1; sign += 2) add_centre(x, sign * v), add_centre(x, sign * v * ln2);
+    }
+  }
+  return true;
+}
+
+/* A lane near a large negative number on which a condition has an answer that no ordinary lane has: it is
+ * written for rows that the mask leaves nothing of. */
+static bool is_guarded(const probed *x, ir_lane_block *answer, int lane) {
+  for (int k = 0; k < x->num_conditions; k++)
+    if (!isnan(x->answer[k]) && answer[k][lane] != x->answer[k]) return true;
+  return false;
+}
+
+static void note_answers(probed *x, ir_lane_block *answer, bool first) {
+  for (int k = 0; k < x->num_conditions; k++)
+    for (int i = 0; i < IR_LANES; i++) {
+      if (first && i == 0) x->answer[k] = answer[k][i];
+      if (answer[k][i] != x->answer[k]) x->answer[k] = (double)NAN;
+    }
+}
+
+/* One round. Where numbers are large, what is NaN on both sides shows nothing. */
+static void compare(const probe *p, const probed *x, const equations *c, ir_lane_block *value, bool *hold) {
+  const bool far = p->centre != 0;
+  for (int i = 0; i < IR_LANES; i++) {
+    if (p->centre < 0 && is_guarded(x, value + c->n, i)) continue;
     for (int k = 0; k < c->n; k += 2)
-      for (int i = 0; i < IR_LANES; i++) *hold &= holds(p, value[k][i], value[k + 1][i]);
+      *hold &=
+          holds(p, value[k][i], value[k + 1][i]) || (far && isnan(value[k][i]) && isnan(value[k + 1][i]));
+  }
+}
+
+static luattn_status run_probe(lowered *f, const equations *c, probe *p, bool *hold, luattn_error *err) {
+  enum { MAX_ROOTS = 2 * MAX_EQUATIONS + MAX_CONDITIONS };
+  probed x = {.num_centres = 0};
+  double *out[MAX_ROOTS];
+  ir_ref root[MAX_ROOTS];
+  const bool found = find_probed(f, c, &x);
+  if (p->bounded) x.num_centres = 0;
+  const int n = c->n + x.num_conditions;
+  for (int k = 0; k < n; k++) root[k] = k < c->n ? c->root[k] : x.condition[k - c->n];
+  ir_lane_block *value = arena_array(f->a, (size_t)n, sizeof *value);
+  const ir_program *program = ir_program_new(f->a, f->g, root, n);
+  void *scratch = program == NULL ? NULL : arena_new(f->a, ir_program_scratch(program));
+  if (!found || value == NULL || scratch == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", lowered_traced(f)->name);
+  for (int k = 0; k < n; k++) out[k] = value[k];
+  const double slack = p->slack;
+  for (int round = 0; round < ROUNDS + FAR_ROUNDS * x.num_centres; round++) {
+    const ir_env env = {p, probe_variable, probe_load};
+    p->centre = round < ROUNDS ? 0 : x.centre[(round - ROUNDS) / FAR_ROUNDS];
+    p->slack = slack == 0 ? 0 : slack + FAR_SLACK * fabs(p->centre);
+    ir_program_run(program, &env, IR_LANES, scratch, out);
+    if (round < ROUNDS) note_answers(&x, value + c->n, round == 0);
+    compare(p, &x, c, value, hold);
   }
   return LUATTN_OK;
 }
@@ -329,8 +417,9 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   equations same = {.n = 0};
   for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
   bool hold = true;
-  TRY(run_probe(f, &same, &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .slack = 1e-9}, &hold,
-                err));
+  TRY(run_probe(f, &same,
+                &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .bounded = true, .slack = 1e-9},
+                &hold, err));
   if (!hold) return LUATTN_OK;
   f->step = bounded;
   f->bounded = true;

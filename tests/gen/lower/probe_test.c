@@ -387,6 +387,17 @@ static void test_grad_is_light(void **state) {
   }
 }
 
+/* A softmax from a maximum of `start`, over `sum`. */
+#define SOFTMAX_FROM(start, sum)                                \
+  "online_func = { name = 'o', online_rowscales = { m = " start \
+  ", l = 0 }, final_rowscales = { 'lse' },\n"                   \
+  "  online_fwd = function(scores, r, b, h, q)\n"               \
+  "    local m = max(r.m, reduce_max(scores))\n"                \
+  "    local c, p = exp(r.m - m), exp(scores - m)\n"            \
+  "    return p, { m = m, l = r.l * c + reduce_sum(p) }, c\n"   \
+  "  end,\n"                                                    \
+  "  online_fwd_epilogue = function(o, r) return o / (" sum "), { lse = log(r.l) + r.m } end }"
+
 /* The sm90 forward rescales lazily for a softmax whose maximum has no other use and whose mask value is
  * -inf. */
 static void test_lags(void **state) {
@@ -414,7 +425,14 @@ static void test_lags(void **state) {
        "  end,\n"
        "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
        "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
-       false}};
+       false},
+      /* What reads the maximum beyond the scores of most probes; a condition for rows that nothing is kept
+         of. */
+      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 50, 0))"), false},
+      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e6, 0))"), false},
+      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(-100 - r.m, 0))"), false},
+      {SOFTMAX_FROM("-1e9", "where(r.m < -5e8, 1, r.l)"), true},
+      {SOFTMAX_FROM("-1e37", "r.l"), true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[768];
     const char *const yes = "lazy_rescaling = true;", *const no = "lazy_rescaling = false;";
