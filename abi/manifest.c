@@ -141,8 +141,8 @@ static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
     const manifest_stat *s = &m->stat[i];
     if (s->input >= m->num_inputs) return bad(err, "stat: input", s->input, "the number of an input");
     const luattn_input_info *in = &m->input[s->input];
-    if (!input_is_integer(in->dtype))
-      return bad(err, "stat: dtype of its input", in->dtype, "that of an integer");
+    if (!input_is_integer(in->dtype) && in->dtype != LUATTN_INPUT_BOOL)
+      return bad(err, "stat: dtype of its input", in->dtype, "that of an integer or of a flag");
     if (s->axis + (uint64_t)1 != in->num_axes)
       return bad(err, "stat: axis", s->axis, "its input's last axis");
     TRY(check_range(err, "stat: block", s->block, 1, 1u << 20));

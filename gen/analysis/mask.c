@@ -20,14 +20,14 @@ typedef struct stat_search {
   mask_info *out;
 } stat_search;
 
-/* Finds loads of integers whose last index is a position and whose other indices are constant per
+/* Finds loads of integers and flags whose last index is a position and whose other indices are constant per
  * head. */
 static void find_stats(stat_search *s, ir_ref r) {
   if (s->seen[r]) return;
   s->seen[r] = 1;
   const ir_node n = *ir_get(s->t->g, r);
   for (int i = 0; i < n.nargs; i++) find_stats(s, n.arg[i]);
-  if (n.op != IR_LOAD || n.type != IR_INT || s->out->num_stats == MAX_STATS) return;
+  if (n.op != IR_LOAD || n.type == IR_REAL || s->out->num_stats == MAX_STATS) return;
   const ir_ref last = n.arg[n.nargs - 1];
   const bool along_q = ir_is_var(s->t->g, last, VAR_Q);
   if (!along_q && !ir_is_var(s->t->g, last, VAR_KV)) return;

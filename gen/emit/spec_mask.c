@@ -58,12 +58,8 @@ const char *bounds_of(writer *w, ir_ref r) {
   return writer_format(w, "b%d", w->temp[r]);
 }
 
-static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
-  const int stat = n->type == IR_INT ? lowered_stat_of(w->f, n) : -1;
-  if (stat < 0) {
-    text_add(&w->out, "%s_all()", bounds_type(w, r));
-    return;
-  }
+/* Minima and maxima of the block. */
+static void stat_bounds(writer *w, const ir_node *n, int stat) {
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
   const char *function =
@@ -72,6 +68,28 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
            function, stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);
   text_add(&w->out, "), %s)", offsets_bounds(w, input, last, n->arg[last]));
+}
+
+/* The number itself, where bounds leave one place. */
+static void place_bounds(writer *w, const ir_node *n) {
+  const unsigned input = ir_index_of(n);
+  text_add(&w->out, "place_bounds<%s>(p.inputs.input[%u]", writer_input_type(w, input), input);
+  for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", offsets_bounds(w, input, i, n->arg[i]));
+  text_add(&w->out, ")");
+}
+
+static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
+  const int stat = n->type != IR_REAL ? lowered_stat_of(w->f, n) : -1;
+  if (n->type == IR_REAL || (stat < 0 && !w->f->facts.tile_bits)) {
+    text_add(&w->out, "%s_all()", bounds_type(w, r));
+    return;
+  }
+  if (n->type == IR_BOOL) text_add(&w->out, "tri_of(");
+  if (stat >= 0)
+    stat_bounds(w, n, stat);
+  else
+    place_bounds(w, n);
+  if (n->type == IR_BOOL) text_add(&w->out, ")");
 }
 
 /* Quotients and remainders by a positive divisor have a shorter function, which compiles faster. */

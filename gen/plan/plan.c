@@ -11,7 +11,7 @@ static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh). */
-enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128, BITS_THREADS = 256 };
+enum { AUX_THREADS = 128, AUX_TILE = 64, STATS_THREADS = 32, NORM_TILE = 128, BITS_THREADS = 512 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;

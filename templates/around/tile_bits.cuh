@@ -1,21 +1,30 @@
 // around/tile_bits.cuh: luattn_tile_bits: evaluates a mask from data for each cell of 64 x 64 scores, and writes
 // whether it keeps some of them, and whether all: rows and columns of LuattnTileBits.
 //
-// Grid (words of a row, 8 rows of cells each, sets): a block has 32 x 8 cells, a warp a row of 32. First each lane
-// classifies a cell of its own by what is known of positions (kv_range, position_class) and by minima of data
-// (tile_class), and evaluates the mask once if that decides it. Then the warp evaluates the other cells one after the other: lanes have columns, and
-// it goes down the rows until some score is kept and another is not. Where the part of the mask that reads data
-// is constant on blocks of a cell, and the other keeps all of it, one score of each block is enough.
+// Grid (words of a row, 8 rows of cells each, sets): a block has 8 rows of 32 cells. First a lane for each cell
+// classifies it by what is known of positions (kv_range, position_class) and by minima of data (tile_class), and
+// evaluates the mask once if that decides it. Then all warps of the block take the cells that are left, which may all
+// lie in a few rows: lanes have columns, and a warp goes down the rows until some score is kept and another is not.
+// Where the part of the mask that reads data is constant on blocks of a cell, and the other keeps all of it, one score
+// of each block is enough.
 #pragma once
 #include "abi/workspace.h"
 #include "around/around.cuh"
 #include "work/tile_bits.cuh"
 
-static constexpr int tile_bits_rows = 8, tile_bits_threads = 32 * tile_bits_rows;
+static constexpr int tile_bits_rows = 8, tile_bits_threads = 512;
 
-// The bits of one cell.
+// The bits of 32 cells of a row.
 struct CellPair {
   u32 kept, whole;
+};
+
+// What a block finds.
+struct CellsOfBlock {
+  CellPair row[tile_bits_rows];
+  int num_open;                            // cells that are left to evaluate
+  unsigned short open[tile_bits_rows * 32];  // row * 32 + column of the block's cells, and is_by_blocks
+  static constexpr int is_by_blocks = 1 << 15;
 };
 
 // A row of a set's cells.
@@ -73,9 +82,9 @@ struct CellRow {
   }
 };
 
-// The bits of the warp's 32 cells from `cell` on.
+// Classifies the 32 cells of a row from `cell` on, a lane each, and lists those that are left.
 template <class Spec>
-LUATTN_FN CellPair bits_of_cells(const CellRow<Spec> &row, int cell) {
+LUATTN_FN void classify_cells(const CellRow<Spec> &row, int number, int cell, CellsOfBlock &to) {
   const int lane = int(threadIdx.x) % 32, kv_len = row.site.kv_len, kv0 = (cell + lane) * LUATTN_CELL,
             kv1 = min_of(kv0 + LUATTN_CELL, kv_len) - 1;
   constexpr bool once = Spec::cell_rows == LUATTN_CELL && Spec::cell_columns == LUATTN_CELL;
@@ -84,46 +93,71 @@ LUATTN_FN CellPair bits_of_cells(const CellRow<Spec> &row, int cell) {
   if (known == TILE_PARTIAL) c = row.by_position(kept_keys<Spec>(row.p, row.site, row.q0, row.q1), kv0, kv1);
   if constexpr (once)
     if (c == TILE_FULL && !row.keeps(row.q0, kv0)) c = TILE_EMPTY;
-  const u32 full = __ballot_sync(0xffffffffu, c == TILE_FULL);
-  u32 todo = __ballot_sync(0xffffffffu, c == TILE_PARTIAL) | (once ? 0 : full);
-  const u32 all = __ballot_sync(0xffffffffu, known == TILE_FULL) | (once ? full : 0);
-  CellPair bits = {all, all};
+  const bool is_open = c == TILE_PARTIAL || (!once && c == TILE_FULL);
+  const u32 all = __ballot_sync(0xffffffffu, known == TILE_FULL || (once && c == TILE_FULL)),
+            open = __ballot_sync(0xffffffffu, is_open);
+  if (lane == 0) to.row[number] = {all, all};
+  if (open == 0) return;
+  int at = 0;
+  if (lane == 0) at = atomicAdd(&to.num_open, __popc(open));
+  at = __shfl_sync(0xffffffffu, at, 0) + __popc(open & ((1u << lane) - 1));
+  constexpr bool by_blocks = !once && Spec::cell_rows * Spec::cell_columns > 1;
+  if (is_open)
+    to.open[at] = (unsigned short)(number * 32 + lane + (by_blocks && c == TILE_FULL ? CellsOfBlock::is_by_blocks : 0));
+}
+
+template <class Spec>
+LUATTN_FN CellRow<Spec> row_of_cells(const LuattnParams &p, const Site &site, int row) {
+  return {p, site, Spec::head(p, site), row * LUATTN_CELL, min_of((row + 1) * LUATTN_CELL, site.q_len) - 1};
+}
+
+// Evaluates the cells that are left, a warp each.
+template <class Spec>
+LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first_row, int cell, CellsOfBlock &to) {
+  constexpr int warps = tile_bits_threads / 32;
+  constexpr bool by_blocks = Spec::cell_rows * Spec::cell_columns > 1;
 #pragma unroll 1
-  for (; todo != 0; todo &= todo - 1) {
-    const int i = __ffs(int(todo)) - 1, first = (cell + i) * LUATTN_CELL, last = min_of(first + LUATTN_CELL, kv_len) - 1;
-    constexpr bool by_blocks = !once && Spec::cell_rows * Spec::cell_columns > 1;
+  for (int n = int(threadIdx.x) / 32; n < to.num_open; n += warps) {
+    const int which = to.open[n], number = which / 32 % tile_bits_rows, i = which % 32, kv0 = (cell + i) * LUATTN_CELL,
+              kv1 = min_of(kv0 + LUATTN_CELL, site.kv_len) - 1;
+    const CellRow<Spec> row = row_of_cells<Spec>(p, site, first_row + number);
     u32 found;
-    if (by_blocks && (full >> i & 1) != 0) found = row.template evaluate<Spec::cell_rows, Spec::cell_columns>(first, last);
-    else found = row.template evaluate<1, 1>(first, last);
-    bits.kept |= (found & 1) << i;
-    bits.whole |= u32(found == 1) << i;
+    if (by_blocks && (which & CellsOfBlock::is_by_blocks) != 0)
+      found = row.template evaluate<Spec::cell_rows, Spec::cell_columns>(kv0, kv1);
+    else
+      found = row.template evaluate<1, 1>(kv0, kv1);
+    if (threadIdx.x % 32 != 0 || (found & 1) == 0) continue;
+    atomicOr(&to.row[number].kept, 1u << i);
+    if (found == 1) atomicOr(&to.row[number].whole, 1u << i);
   }
-  return bits;
 }
 
 template <class Spec>
 LUATTN_FN void find_tile_bits(const LuattnTileBitsParams &p) {
-  __shared__ CellPair found[tile_bits_rows];
+  __shared__ CellsOfBlock cells;
   const LuattnTileBits &out = p.bits;
   const int q_len = AroundParams::q_len(p), kv_len = AroundParams::kv_len(p), q_cells = workspace_cells(q_len),
             kv_cells = workspace_cells(kv_len), words = workspace_bit_words(kv_cells), lane = int(threadIdx.x) % 32,
-            warp = int(threadIdx.x) / 32, line = int(blockIdx.y) * tile_bits_rows + warp, cell = int(blockIdx.x) * 32;
+            warp = int(threadIdx.x) / 32, first_row = int(blockIdx.y) * tile_bits_rows, cell = int(blockIdx.x) * 32;
   const int set = int(blockIdx.z), b = set / int(out.heads), h = set - b * int(out.heads);
-  CellPair bits = {0, 0};
-  if (line < q_cells) {
-    const Site site{b, h, q_len, kv_len};
-    const CellRow<Spec> row{p, site, Spec::head(p, site), line * LUATTN_CELL, min_of((line + 1) * LUATTN_CELL, q_len) - 1};
-    bits = bits_of_cells(row, cell);
-    u32 *pair = out.rows + ((i64(set) * q_cells + line) * words + int(blockIdx.x)) * 2;
-    if (lane < 2) pair[lane] = lane == 0 ? bits.kept : bits.whole;
-  }
-  if (lane == 0) found[warp] = bits;
+  const Site site{b, h, q_len, kv_len};
+  if (threadIdx.x == 0) cells.num_open = 0;
+  if (threadIdx.x < tile_bits_rows) cells.row[threadIdx.x] = {0, 0};  // rows past the end keep nothing
   __syncthreads();
+  if (warp < tile_bits_rows && first_row + warp < q_cells)
+    classify_cells<Spec>(row_of_cells<Spec>(p, site, first_row + warp), warp, cell, cells);
+  __syncthreads();
+  evaluate_cells<Spec>(p, site, first_row, cell, cells);
+  __syncthreads();
+  if (warp < tile_bits_rows && first_row + warp < q_cells && lane < 2) {
+    u32 *pair = out.rows + ((i64(set) * q_cells + first_row + warp) * words + int(blockIdx.x)) * 2;
+    pair[lane] = lane == 0 ? cells.row[warp].kept : cells.row[warp].whole;
+  }
   // Turns 8 rows of 32 cells into a byte of each of 32 columns: warp 0 what is kept, warp 1 what is whole.
   if (warp >= 2 || cell + lane >= kv_cells) return;
   u32 byte = 0;
 #pragma unroll
-  for (int i = 0; i < tile_bits_rows; ++i) byte |= ((warp == 0 ? found[i].kept : found[i].whole) >> lane & 1) << i;
+  for (int i = 0; i < tile_bits_rows; ++i) byte |= ((warp == 0 ? cells.row[i].kept : cells.row[i].whole) >> lane & 1) << i;
   const i64 pairs = (i64(set) * kv_cells + cell + lane) * workspace_bit_words(q_cells) + int(blockIdx.y) / 4;
   reinterpret_cast<unsigned char *>(out.columns + pairs * 2 + warp)[blockIdx.y % 4] = (unsigned char)byte;
 }

@@ -37,6 +37,20 @@ LUATTN_FN bool is_one_place(ivi at, int size) {
   return max(min(at.lo, last), first) == max(min(at.hi, last), first);
 }
 
+// The first of these places, as clamp_index maps it.
+LUATTN_FN int first_place(ivi at, int size) { return int(max(min(at.lo, ivi_end(size - 1)), ivi_end(0))); }
+
+// Bounds of flags, which count as 0 and 1.
+LUATTN_FN tri tri_of(ivi x) { return tri_make(x.lo <= 0, x.hi > 0); }
+
+// Bounds of an integer, or of a flag, that is read at these places: itself where they are one, otherwise anything.
+template <class Stored, class... Places>
+LUATTN_FN ivi place_bounds(const LuattnInput &in, Places... at) {
+  int axis = 0, of = 0;
+  if (!(is_one_place(at, in.size[axis++]) && ...)) return ivi_all();
+  return ivi_point(load_input<int, Stored>(in, first_place(at, in.size[of++])...));
+}
+
 // Clips [lo, hi) to [0, len). A reversed range becomes empty.
 LUATTN_FN Range clip_range(int lo, int hi, int len) {
   const int first = max(min(lo, len), 0);
