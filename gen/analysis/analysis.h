@@ -48,6 +48,8 @@ typedef struct mask_evaluated {
   uint32_t inputs, scalars; /* which it reads, a bit each */
   bool reads_heads;         /* the numbers of heads */
   bool has_reals;           /* it computes with real numbers, for which float64 kernels have another precision */
+  ir_ref cell; /* keep, whose parts with loads that are constant on cells are of VAR_TILE, the cell's first position: its
+                * bounds over a cell may decide that. IR_NONE: there are no such parts, or no others */
 } mask_evaluated;
 
 typedef struct mask_info {
@@ -70,7 +72,7 @@ typedef struct mask_info {
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 /* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */
-bool mask_find_evaluated(arena *a, const ir *g, mask_info *m);
+bool mask_find_evaluated(arena *a, ir *g, mask_info *m);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate, simplified by its own conditions (assume.c). */

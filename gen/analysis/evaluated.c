@@ -110,20 +110,64 @@ static void find_read(const ir *g, const bool *reached, uint32_t count, mask_eva
   }
 }
 
-bool mask_find_evaluated(arena *a, const ir *g, mask_info *m) {
+/* A node with other arguments. */
+static ir_ref rebuild(ir *g, ir_ref r, const ir_ref *of) {
+  ir_ref arg[4] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+  const ir_node n = *ir_get(g, r);
+  for (int i = 0; i < n.nargs; i++) arg[i] = of[n.arg[i]];
+  return ir_rebuild(g, r, arg);
+}
+
+/* Marks nodes that are constant on cells, and what these read; false: none of them loads anything. */
+static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns, bool *constant,
+                          bool *below) {
+  bool loads = false;
+  for (ir_ref r = keep; r >= 1; r--) {
+    const ir_node *n = ir_get(g, r);
+    if (!reached[r]) continue;
+    constant[r] = rows[r] == MASK_CELL && columns[r] == MASK_CELL;
+    loads |= constant[r] && n->op == IR_LOAD && uses_position(g, r);
+    below[r] |= constant[r];
+    for (int i = 0; below[r] && i < n->nargs; i++) below[n->arg[i]] = true;
+  }
+  return loads;
+}
+
+/* Returns mask_evaluated.cell. rows and columns: of the blocks on which each node is constant. */
+static bool find_cell(arena *a, ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns, ir_ref *out) {
+  const uint32_t count = ir_count(g);
+  bool *constant = arena_array(a, count, sizeof *constant), *below = arena_array(a, count, sizeof *below);
+  ir_ref *at_first = arena_array(a, count, sizeof *at_first), *of = arena_array(a, count, sizeof *of);
+  *out = IR_NONE;
+  if (constant == NULL || below == NULL || at_first == NULL || of == NULL) return false;
+  if (!mark_constant(g, keep, reached, rows, columns, constant, below) || constant[keep]) return true;
+  const ir_ref q0 = ir_variable(g, VAR_TILE, VAR_Q0), kv0 = ir_variable(g, VAR_TILE, VAR_KV0);
+  for (ir_ref r = 1; r <= keep; r++) {
+    if (!reached[r]) continue;
+    if (below[r]) at_first[r] = ir_is_var(g, r, VAR_Q) ? q0 : ir_is_var(g, r, VAR_KV) ? kv0 : rebuild(g, r, at_first);
+    of[r] = constant[r] ? at_first[r] : rebuild(g, r, of);
+  }
+  *out = of[keep];
+  return true;
+}
+
+bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   mask_evaluated *e = &m->evaluated;
   const uint32_t count = ir_count(g);
   const ir_ref data = m->rest != IR_NONE ? m->rest : m->keep;
   const bool *reached = find_reached(a, g, m->keep, count), *in_data = find_reached(a, g, data, count);
-  int *size = arena_array(a, count, sizeof *size);
-  if (reached == NULL || in_data == NULL || size == NULL) return false;
+  int *rows = arena_array(a, count, sizeof *rows), *columns = arena_array(a, count, sizeof *columns);
+  if (reached == NULL || in_data == NULL || rows == NULL || columns == NULL) return false;
   e->why = find_undecided(g, m, reached, count);
   e->is = e->why != IR_NONE;
   if (!e->is) return true;
   e->by_batch = ir_uses(g, m->keep, VAR_B);
   e->by_head = ir_uses(g, m->keep, VAR_H);
   find_read(g, reached, count, e);
-  e->rows = block_of(g, data, in_data, size, VAR_Q);
-  e->columns = block_of(g, data, in_data, size, VAR_KV);
-  return true;
+  e->rows = block_of(g, data, in_data, rows, VAR_Q);
+  e->columns = block_of(g, data, in_data, columns, VAR_KV);
+  if (e->rows == MASK_CELL && e->columns == MASK_CELL) return true;
+  (void)block_of(g, m->keep, reached, rows, VAR_Q);
+  (void)block_of(g, m->keep, reached, columns, VAR_KV);
+  return find_cell(a, g, m->keep, reached, rows, columns, &e->cell);
 }

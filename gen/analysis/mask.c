@@ -95,6 +95,7 @@ static void describe_evaluated(text *how, const traced_spec *t, const mask_info 
            t->input[ir_index_of(ir_get(t->g, e->why))].name, e->rows * e->columns > 1 ? "in blocks" : "element by element",
            MASK_CELL, MASK_CELL, e->by_batch ? ", for each batch entry" : "", e->by_head ? ", for each head" : "");
   if (e->rows * e->columns > 1) text_add(how, ", constant on %d x %d", e->rows, e->columns);
+  if (e->cell != IR_NONE) text_add(how, ", unless what it reads once a cell decides that");
 }
 
 static const char *describe(arena *a, const traced_spec *t, const mask_info *m) {

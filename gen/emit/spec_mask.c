@@ -78,9 +78,14 @@ static void place_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, ")");
 }
 
+/* Whether cells are parts of the blocks that minima are of. */
+static bool has_cell_stats(const writer *w) {
+  return w->f->plan->tile_m % MASK_CELL == 0 && tiles_walk_columns(w->f->plan) % MASK_CELL == 0;
+}
+
 static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
-  const int stat = n->type != IR_REAL ? lowered_stat_of(w->f, n) : -1;
-  if (n->type == IR_REAL || (stat < 0 && !w->f->facts.tile_bits)) {
+  const int stat = n->type != IR_REAL && (!w->of_cells || has_cell_stats(w)) ? lowered_stat_of(w->f, n) : -1;
+  if (n->type == IR_REAL || (stat < 0 && !w->of_cells)) {
     text_add(&w->out, "%s_all()", bounds_type(w, r));
     return;
   }
@@ -148,6 +153,34 @@ static void class_function(writer *w, const char *name, ir_ref keep) {
   text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n",
            kept, kept);
   close_function(w);
+}
+
+/* Whether the mask reads what has no minima. Of cells, bounds of its index may leave one place. */
+static bool reads_places(const writer *w) {
+  const ir_ref keep = w->f->mask->keep;
+  const bool *need = lowered_bounded_nodes(w->f, &keep, 1);
+  bool any = false;
+  for (uint32_t r = 1; need != NULL && r < w->f->num_nodes && !any; r++) {
+    const ir_node *n = ir_get(w->f->g, r);
+    any = need[r] && n->op == IR_LOAD && n->type != IR_REAL && !lowered_is_point(w->f, r) && lowered_stat_of(w->f, n) < 0;
+  }
+  return any;
+}
+
+/* Whether cells, which luattn_tile_bits evaluates, have tighter bounds than tiles; where one score of a cell stands for all,
+ * they need none. */
+static bool has_cell_class(const writer *w) {
+  const mask_evaluated *e = &w->f->mask->evaluated;
+  if (!w->f->facts.tile_bits || (e->rows == MASK_CELL && e->columns == MASK_CELL)) return false;
+  return e->cell != IR_NONE || reads_places(w);
+}
+
+static void cell_class(writer *w) {
+  const ir_ref cell = w->f->mask->evaluated.cell;
+  if (!has_cell_class(w)) return;
+  w->of_cells = true;
+  class_function(w, "cell_class", cell != IR_NONE ? cell : w->f->mask->keep);
+  w->of_cells = false;
 }
 
 static bool has_data_part(const writer *w) { return w->f->mask->rest != IR_NONE; }
@@ -229,7 +262,8 @@ static void constants(writer *w) {
                             {"has_data_part", true, !parts},
                             {"rows_need_full_data", t->rows_need_full_data, !parts},
                             {"columns_need_full_data", t->columns_need_full_data, !parts},
-                            {"has_tile_bits", true, !t->tile_bits}};
+                            {"has_tile_bits", true, !t->tile_bits},
+                            {"has_cell_class", has_cell_class(w), !t->tile_bits}};
   const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},
                               {"row_period", m->rows.period, !rows},
                               {"column_intervals", column_intervals(w), !columns},
@@ -258,6 +292,7 @@ const char *emit_mask(writer *w) {
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                       NO_ELEMENT, w->f->keep);
   tile_class(w);
+  cell_class(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);
   if (!writer_forward(w)) range(w, "Range q_range(" P ", int kv0, int kv1)", "q", m->q_lo, m->q_hi);
   interval_functions(w, "row", "q0", "kv", &m->rows, row_intervals(w));

@@ -21,6 +21,7 @@ typedef struct writer {
   uint8_t *param;      /* per node: PARAM_* if it is a parameter */
   bool calls_ops;      /* long functions are called, not inlined */
   const char *call;    /* the call */
+  bool of_cells;       /* bounds over cells, for which there are no block bounds */
   int num_values;      /* how many values a gradient function returns before the sums for Acc */
   size_t body;         /* the start of its first statement in `out` */
   const char *places;  /* the axis of offsets: "q" or, in key_mod and value_mod, "kv"; whole_positions.c */

@@ -232,8 +232,14 @@ static bool is_crowded(const lowered *f) {
   return policy_is_crowded(f->plan, &f->rows, f->outlined_work > 0, f->mask_by_zero, pairs);
 }
 
-/* Of a score, besides the hooks: its position, and what was found of the others. */
-enum { EVALUATION_COST = 8 };
+/* Of a score, besides the hooks: its position, and what was found of the others. Where blocks may decide cells, one of so
+ * many needs it. */
+enum { EVALUATION_COST = 8, UNDECIDED = 8 };
+static int evaluated_cost(const lowered *f) {
+  const int cost = EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row");
+  return f->mask->evaluated.cell != IR_NONE ? cost / UNDECIDED + 1 : cost;
+}
+
 void facts_find_rows(lowered *f) {
   const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
   plan_rows *r = &f->rows;
@@ -242,7 +248,7 @@ void facts_find_rows(lowered *f) {
   r->num_acc = f->num_acc + (f->num_lane_sums + LOWERED_LANES - 1) / LOWERED_LANES * LOWERED_LANES;
   r->num_stats = f->mask->num_stats;
   r->evaluated = f->facts.tile_bits ? &f->mask->evaluated : NULL;
-  r->evaluated_cost = f->facts.tile_bits ? EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row") : 0;
+  r->evaluated_cost = f->facts.tile_bits ? evaluated_cost(f) : 0;
   r->skips = f->score_bounds != IR_NONE;
   r->sums_distances = f->sum[SUM_DISTANCE].count > 0;
   r->bias_row_bytes = f->facts.has_bias_row ? bias_row_bytes(f) : 0;

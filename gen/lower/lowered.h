@@ -171,7 +171,7 @@ bool lowered_adds_to_memory(const lowered *f, const derived_terms *terms);
 static inline int lowered_deps(const lowered *f, ir_ref r) { return r == IR_NONE ? 0 : f->deps.mask[r]; }
 /* Whether it is constant per head, so that tile_class computes it as a plain value. */
 static inline bool lowered_is_point(const lowered *f, ir_ref r) {
-  return (lowered_deps(f, r) & ~DEP_SITE) == 0;
+  return (lowered_deps(f, r) & ~(DEP_SITE | DEP_MOD)) == 0;
 }
 /* The slots that are filled when Head, Row and Col are computed. */
 extern const int lowered_slot_has[SLOTS_KINDS];

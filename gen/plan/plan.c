@@ -373,11 +373,11 @@ static const char *explain_evaluated(arena *a, const plan_rows *rows) {
   if (e == NULL) return "";
   const char *line = arena_printf(
       a,
-      "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s, where "
+      "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
       "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
       "(luattn_args.skip: always, never)\n",
       MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch ? ", in each batch entry" : "",
-      e->by_head ? ", for each head" : "");
+      e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
   return line != NULL ? line : "";
 }
 

@@ -2,11 +2,11 @@
 // whether it keeps some of them, and whether all: rows and columns of LuattnTileBits.
 //
 // Grid (words of a row, 8 rows of cells each, sets): a block has 8 rows of 32 cells. First a lane for each cell
-// classifies it by what is known of positions (kv_range, position_class) and by minima of data (tile_class), and
-// evaluates the mask once if that decides it. Then all warps of the block take the cells that are left, which may all
-// lie in a few rows: lanes have columns, and a warp goes down the rows until some score is kept and another is not.
-// Where the part of the mask that reads data is constant on blocks of a cell, and the other keeps all of it, one score
-// of each block is enough.
+// classifies it by bounds of what the mask reads (cell_class, tile_class) and by what is known of positions (kv_range,
+// position_class), and evaluates the mask once if that decides it. Then all warps of the block take the cells that are
+// left, which may all lie in a few rows: lanes have columns, and a warp goes down the rows until some score is kept and
+// another is not. Where the part of the mask that reads data is constant on blocks of a cell, and the other keeps all
+// of it, one score of each block is enough.
 #pragma once
 #include "abi/workspace.h"
 #include "around/around.cuh"
@@ -35,14 +35,16 @@ struct CellRow {
   const typename Spec::Head head;
   int q0, q1;  // positions, inclusive
 
-  // The class of a cell as far as ranges and minima of data bound the mask.
+  // The class of a cell as far as ranges, minima of data, and what is read once for all of it bound the mask.
   __device__ __forceinline__ TileClass by_bounds(int kv0, int kv1) const {
     if constexpr (Spec::num_block_bounds > 0) {
+      if (p.scratch.stats[0] == nullptr) return TILE_PARTIAL;
       // A cell must be a part of one tile.
-      constexpr bool inside = Spec::walk_rows % LUATTN_CELL == 0 && Spec::walk_columns % LUATTN_CELL == 0;
-      if (inside && p.scratch.stats[0] != nullptr) return Spec::tile_class(p, site, q0, q1, kv0, kv1);
+      if (Spec::walk_rows % LUATTN_CELL != 0 || Spec::walk_columns % LUATTN_CELL != 0) return TILE_PARTIAL;
     }
-    return TILE_PARTIAL;
+    if constexpr (Spec::has_cell_class) return Spec::cell_class(p, site, q0, q1, kv0, kv1);
+    else if constexpr (Spec::num_block_bounds > 0) return Spec::tile_class(p, site, q0, q1, kv0, kv1);
+    else return TILE_PARTIAL;
   }
   // The class of a cell by its positions alone; the rest of the mask may still drop scores of it.
   __device__ __forceinline__ TileClass by_position(Range keys, int kv0, int kv1) const {

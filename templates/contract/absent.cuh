@@ -12,10 +12,10 @@ struct EveryKv {
   static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;
   static constexpr int row_intervals = 1, row_period = 0, column_intervals = 0, column_period = 0;
   static constexpr int num_block_bounds = 0;
-  static constexpr bool has_tile_bits = false;
+  static constexpr bool has_tile_bits = false, has_cell_class = false;
 };
 // Ranges and minima classify tiles: the mask is never evaluated ahead of the main kernel.
-struct NoTileBits { static constexpr bool has_tile_bits = false; };
+struct NoTileBits { static constexpr bool has_tile_bits = false, has_cell_class = false; };
 // No part of the mask reads memory along positions.
 struct NoDataPart {
   static constexpr bool has_data_part = false, rows_need_full_data = false, columns_need_full_data = false;

@@ -31,6 +31,8 @@
 //   cell_rows, cell_columns
 //                        with tile bits: the part of the mask that reads data, or all of it if there is no
 //                        has_data_part, is constant on aligned blocks of so many q by so many kv
+//   has_cell_class       with tile bits: cells have tighter bounds than tiles (cell_class), because some of what the
+//                        mask reads is the same for all of a cell, or lies at one place where its index has one value
 //   walk_rows, walk_columns
 //                        with block bounds, tile functions are called for one tile of this size or a part of
 //                        it, in a grid that begins at position 0
@@ -44,6 +46,7 @@
 //   q_range              backward: the same for every kept q of these columns
 //   data_class, position_class
 //                        the classes of the two parts of the mask; the mask is their conjunction
+//   cell_class           the class of a cell, bounds as for tile_class. A PARTIAL one may be anything
 //   row_interval, second_row_interval, column_interval, second_column_interval
 //                        inside the lengths
 //   row_remainders, column_remainders
@@ -75,6 +78,7 @@ concept ValidMask =
           requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
       requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
       requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
+      requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
       { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };
 

@@ -53,6 +53,11 @@ static bool scattered(const numbers *n, place p) { return at(n, p.q * 7 % 16, p.
 static bool either(const numbers *n, place p) { return p.kv <= p.q || at(n, p.q / 64, p.kv / 64, 0, 0); }
 static bool of_keys(const numbers *n, place p) { return abs(p.q - p.kv) < 100 && at(n, p.h, p.kv / 64, 0, 0); }
 
+static bool lists(const numbers *n, place p) {
+  const int x = (at(n, p.h, p.q / 64, p.kv / 128, 0) + 3) % 3;
+  return x == 2 || (x == 1 && p.kv <= p.q);
+}
+
 typedef struct mask_row {
   const char *name, *axes, *dtype, *mask; /* of b, h, q, kv, and input x */
   bool (*keeps)(const numbers *n, place p);
@@ -78,6 +83,8 @@ static const mask_row masks[] = {
     {"scattered", "'n', 'm'", "bool", "x[{q * 7 % 16, kv * 5 % 16}]", scattered, {16, 16}, false, false},
     {"either", "'n', 'm'", "bool", "kv <= q or x[{q // 64, kv // 64}]", either, {BLOCKS_OF_64, BLOCKS_OF_64}, false, false},
     {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
+    {"lists", "'h', 'n', 'm'", "i32", "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
+     lists, {H, BLOCKS_OF_64, BLOCKS_OF_128}, false, true},
 };
 enum { NUM_MASKS = sizeof masks / sizeof *masks };
 
