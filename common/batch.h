@@ -43,8 +43,8 @@ typedef struct batch_mask_input {
 
 /* The tile bits of a mask from data (runtime/batch_masks.h), and what they were made for. */
 typedef struct batch_mask {
-  const void *memory; /* rows, then columns, on the device */
-  size_t rows_size, size;
+  const void *memory; /* rows, columns, and minima with which bits are made, on the device */
+  size_t rows_size, bits_size, size;
   int device;
   uint32_t spec[4]; /* manifest_tile_bits.spec */
   bool is_float64;  /* made by a float64 kernel */

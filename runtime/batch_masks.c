@@ -105,7 +105,7 @@ static size_t round_up(size_t size) { return (size + 255) / 256 * 256; }
 /* Fills sizes and sets of the bits; both sizes are 0 if the mask needs none. Errors: LUATTN_INVALID (more than can be addressed). */
 static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTileBits *bits, batch_mask *out) {
   *bits = (LuattnTileBits){.rows = NULL};
-  out->rows_size = out->size = 0;
+  out->rows_size = out->bits_size = out->size = 0;
   if (!c->info->tile_bits || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
   tile_bits_sets(c->info, &p->shape, bits);
   const int64_t words[] = {tile_bits_row_words(&p->shape), tile_bits_column_words(&p->shape)};
@@ -115,14 +115,22 @@ static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTi
     if (__builtin_mul_overflow(sets, (size_t)words[i] * sizeof(unsigned), &size[i]) || size[i] > SIZE_MAX / 8)
       return args_fail(c, "tile bits of %zu masks of %d x %d scores: would exceed what this machine can address; use smaller tensors",
                        sets, p->shape.q_len, p->shape.kv_len);
+  LuattnParams unplaced = *p;
   out->rows_size = round_up(size[0]);
-  out->size = out->rows_size + round_up(size[1]);
+  out->bits_size = out->rows_size + round_up(size[1]);
+  out->size = out->bits_size + launch_place_stats(c->info, &unplaced, 0);
   return LUATTN_OK;
 }
 
 static void place(LuattnTileBits *bits, const batch_mask *made) {
   bits->rows = (unsigned *)(uintptr_t)made->memory;
   bits->columns = (unsigned *)((uintptr_t)made->memory + made->rows_size);
+}
+
+/* Likewise, with the memory in which bits are made. */
+static void place_all(const args_call *c, LuattnTileBitsParams *params, const batch_mask *made) {
+  place(&params->bits, made);
+  (void)launch_place_stats(c->info, &params->before.dense, (uintptr_t)made->memory + made->bits_size);
 }
 
 luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params) {
@@ -151,21 +159,6 @@ luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params)
 }
 
 /* ---- making them ---- */
-
-static int find_entry(const image_manifest *m) {
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (m->entry[i].role == LUATTN_ROLE_TILE_BITS) return (int)i;
-  return -1;
-}
-
-/* Evaluates the mask into `bits`; the device's context is current. */
-static luattn_status evaluate(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream) {
-  const int entry = find_entry(c->info);
-  if (entry < 0) return luattn_fail(c->err, LUATTN_INTERNAL, "'%s': no entry makes tile bits", c->info->spec_name);
-  int64_t size[3];
-  tile_bits_grid(&params->bits, &params->before.dense.shape, size);
-  return launch_alone(kernel, c, (uint32_t)entry, params, size, stream);
-}
 
 /* A call's shapes, as luattn_workspace_size reads them. */
 static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnTileBitsParams *params,
@@ -254,17 +247,17 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
   TRY(read_call(kernel, &used, &c, &params, &made, err));
-  const size_t need = made.size, rows = made.rows_size;
-  if (need == 0) return LUATTN_OK;
-  TRY(check_memory(&c, memory, size, need));
+  const batch_mask sizes = made;
+  if (sizes.size == 0) return LUATTN_OK;
+  TRY(check_memory(&c, memory, size, sizes.size));
   c.shapes_only = false;
   TRY(args_inputs(&c, &params.before.dense));
   describe(&c, &params.before.dense, &made);
-  made.memory = memory, made.rows_size = rows, made.size = need;
+  made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size, made.size = sizes.size;
   TRY(make_room(&c, batch, &made));
-  place(&params.bits, &made);
+  place_all(&c, &params, &made);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = evaluate(kernel, &c, &params, stream);
+  const luattn_status status = launch_tile_bits(kernel, &c, &params, stream);
   driver_pop(kernel->driver);
   if (status == LUATTN_OK) batch->mask[batch->num_masks++] = made;
   return status;
@@ -306,9 +299,9 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
   LuattnTileBitsParams again = *params;
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
-  place(&again.bits, &made);
-  memset(again.before.dense.scratch.stats, 0, sizeof again.before.dense.scratch.stats); /* nobody has computed them yet */
-  TRY(evaluate(kernel, c, &again, stream));
+  memset(again.before.dense.scratch.stats, 0, sizeof again.before.dense.scratch.stats); /* not yet computed */
+  place_all(c, &again, &made);
+  TRY(launch_tile_bits(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
   if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);

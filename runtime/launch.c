@@ -301,6 +301,20 @@ static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBit
   return LUATTN_OK;
 }
 
+static void take_stats(cursor *w, const image_manifest *m, LuattnParams *p) {
+  for (uint32_t i = 0; i < m->num_stats; ++i) {
+    int64_t num_rows, blocks;
+    stat_shape(m, p, i, &num_rows, &blocks);
+    p->scratch.stats[i] = take(w, sizeof(int), num_rows, blocks, 2, 1);
+  }
+}
+
+size_t launch_place_stats(const image_manifest *m, LuattnParams *p, uintptr_t base) {
+  cursor w = {.base = base};
+  if (has_role(m, LUATTN_ROLE_STATS)) take_stats(&w, m, p);
+  return w.overflow ? SIZE_MAX / 2 : w.used;
+}
+
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *p. Every part starts at a
  * multiple of 256 bytes. Errors: LUATTN_INVALID (the size overflows size_t). */
 static luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBitsParams *all,
@@ -336,11 +350,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
           take(&w, real, tensors, p->shape.heads_kv, padded_rows(m, p->shape.kv_len), head_dim_v);
   }
   if (m->draws_tiles) p->scratch.tickets = take(&w, sizeof *p->scratch.tickets, 1, 1, 1, 1);
-  for (uint32_t i = 0; i < m->num_stats; ++i) {
-    int64_t num_rows, blocks;
-    stat_shape(m, p, i, &num_rows, &blocks);
-    p->scratch.stats[i] = take(&w, sizeof(int), num_rows, blocks, 2, 1);
-  }
+  take_stats(&w, m, p);
   TRY(take_visits(&w, c, p));
   TRY(take_tile_bits(&w, c, all, &out->has_tile_bits));
   if (w.overflow)
@@ -576,14 +586,23 @@ static luattn_status launch_one(const luattn_kernel *k, uint32_t i, LuattnTileBi
                      k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
 }
 
-luattn_status launch_alone(const luattn_kernel *kernel, const args_call *c, uint32_t entry,
-                           LuattnTileBitsParams *params, const int64_t size[3], cu_stream stream) {
+luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params,
+                               cu_stream stream) {
+  const image_manifest *m = &kernel->info;
+  const workspace_need makes = {.has_tile_bits = true};
   LuattnTensorMaps maps;
-  unsigned grid[3];
+  unsigned grid[MANIFEST_MAX_ENTRIES][3];
   memset(&maps, 0, sizeof maps);
-  TRY(check_grid(c, &kernel->info.entry[entry], size));
-  for (int i = 0; i < 3; ++i) grid[i] = (unsigned)size[i];
-  return launch_one(kernel, entry, params, &maps, grid, stream, c->err);
+  for (int launches = 0; launches < 2; ++launches) /* all checks come first */
+    for (uint32_t i = 0; i < m->num_entries; ++i) {
+      const manifest_entry *e = &m->entry[i];
+      if (e->role != LUATTN_ROLE_STATS && e->role != LUATTN_ROLE_TILE_BITS) continue;
+      if (launches)
+        TRY(launch_one(kernel, i, params, &maps, grid[i], stream, c->err));
+      else
+        TRY(launch_grid(c, e, params, &makes, grid[i]));
+    }
+  return LUATTN_OK;
 }
 
 static luattn_status launch_entries(const luattn_kernel *k, LuattnTileBitsParams *p, LuattnTensorMaps *maps,

@@ -26,10 +26,12 @@ struct luattn_kernel {
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
 
-/* Launches one entry, with a grid of `size` blocks, unless one of its sizes is 0. The device's context is current. Errors:
- * LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
-luattn_status launch_alone(const luattn_kernel *kernel, const args_call *c, uint32_t entry, LuattnTileBitsParams *params,
-                           const int64_t size[3], cu_stream stream);
+/* Evaluates a mask from data into params->bits, after minima of what it reads, which go where launch_place_stats puts them. The
+ * device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
+luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream);
+
+/* Enters where these minima are, from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */
+size_t launch_place_stats(const image_manifest *m, LuattnParams *params, uintptr_t base);
 
 /* "forward" or "backward", as messages about a call begin. */
 const char *launch_place(const luattn_kernel *kernel);

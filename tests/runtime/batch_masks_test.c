@@ -30,7 +30,8 @@ typedef struct shared {
   luattn_error err;
 } shared;
 
-enum { ROOM = 512, MEMORY = 16 * ROOM }; /* 2 x 3 cells of two batch entries: 256 bytes for rows, and for columns */
+/* 2 x 3 cells of two batch entries: 256 bytes for rows, and for columns; as many for minima of 'ids'. */
+enum { BITS = 512, ROOM = BITS + 256, MEMORY = 16 * ROOM };
 
 static luattn_batch *open_batch(void) {
   const luattn_batch_options options = {.struct_size = sizeof options};
@@ -93,7 +94,7 @@ static void once(void **state) {
     assert_int_equal(evaluations(&s), 0); /* it does not pay */
     const size_t without = workspace_of(&s);
     s.p.args.skip = LUATTN_SKIP_ALWAYS;
-    assert_int_equal(workspace_of(&s), without + ROOM);
+    assert_int_equal(workspace_of(&s), without + BITS);
     assert_int_equal(evaluations(&s), 1);
     assert_int_equal(luattn_batch_mask_size(s.kernel, &s.p.args, &size, &s.err), LUATTN_OK);
     assert_int_equal(size, ROOM);
@@ -102,11 +103,16 @@ static void once(void **state) {
     s.p.q.t.data = NULL; /* shapes are enough */
     assert_int_equal(luattn_batch_prepare_mask(s.batch, s.kernel, &s.p.args, s.memory, ROOM, &stream, &s.err), LUATTN_OK);
     s.p.q.t.data = q;
-    assert_int_equal(fake_num_events(), 1);
-    assert_launch(0, "luattn_tile_bits", 1, 4, BATCH, 256, 0);
-    assert_ptr_equal(fake_get_event(0)->stream, &stream);
-    assert_ptr_equal(fake_get_event(0)->params.inputs.input[1].data, s.p.ids.t.data);
-    assert_int_equal(fake_get_event(0)->params.shape.kv_len, KV_LEN);
+    assert_int_equal(fake_num_events(), 2);
+    assert_launch(0, "luattn_stats", 3, BATCH, 1, 64, 0);
+    assert_launch(1, "luattn_tile_bits", 1, 4, BATCH, 256, 0);
+    for (size_t i = 0; i < 2; ++i) {
+      const fake_event *e = fake_get_event(i);
+      assert_ptr_equal(e->stream, &stream);
+      assert_ptr_equal(e->params.inputs.input[1].data, s.p.ids.t.data);
+      assert_int_equal(e->params.shape.kv_len, KV_LEN);
+      assert_ptr_equal(e->params.scratch.stats[0], s.memory + BITS);
+    }
     assert_int_equal(evaluations(&s), 1); /* args.batch is still NULL */
     s.p.args.batch = s.batch;
     assert_int_equal(workspace_of(&s), without);
@@ -244,8 +250,8 @@ static void memory(void **state) {
   shared s;
   shared_open(&s, LUATTN_FORWARD);
   refused(&s, prepare(&s, s.memory, ROOM - 1),
-          "forward of 'demo': tile bits: memory: has 511 bytes, expected 512; luattn_batch_mask_size gives the size");
-  refused(&s, prepare(&s, NULL, ROOM), "memory: has 512 bytes at NULL, expected 512");
+          "forward of 'demo': tile bits: memory: has 767 bytes, expected 768; luattn_batch_mask_size gives the size");
+  refused(&s, prepare(&s, NULL, ROOM), "memory: has 768 bytes at NULL, expected 768");
   refused(&s, prepare(&s, s.memory + 8, ROOM), "is not a multiple of 256 bytes; align it");
   s.p.ids.t.data = NULL;
   refused(&s, prepare(&s, s.memory, ROOM), "input 'ids': its data pointer is NULL");
