@@ -130,45 +130,60 @@ static ir_bounds limit_load(void *user, uint32_t input, ir_type type, int n_inde
   return (ir_bounds){.real = iv_all(), .integer = ivi_make(-LOADED_MAX, LOADED_MAX), .boolean = tri_all()};
 }
 
-/* Returns the first node whose value exceeds 32 bits, or IR_NONE. */
-static ir_ref overflow(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
-  const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
+/* The nodes under some roots, in order, and room for their bounds. */
+typedef struct limit_nodes {
+  const ir *g;
+  ir_ref *node;
+  uint32_t count;
+  ir_bounds *bounds;
+} limit_nodes;
+
+static bool find_nodes(const ir *g, const ir_ref *roots, int n, limit_nodes *out) {
   ir_ref top;
-  mark(g, roots, n, scratch, &top);
-  for (ir_ref r = 1; r <= top; ++r) {
-    if (scratch[r].integer.lo == 0) continue;
-    bounds_of_node(g, r, &env, scratch);
-    const ivi x = scratch[r].integer;
-    if (ir_typeof(g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return r;
+  *out = (limit_nodes){.g = g,
+                       .node = arena_array(g->a, g->count, sizeof *out->node),
+                       .bounds = arena_array(g->a, g->count, sizeof *out->bounds)};
+  if (out->node == NULL || out->bounds == NULL) return false;
+  mark(g, roots, n, out->bounds, &top);
+  for (ir_ref r = 1; r <= top; ++r)
+    if (out->bounds[r].integer.lo != 0) out->node[out->count++] = r;
+  return true;
+}
+
+/* Returns the first node whose value exceeds 32 bits, or IR_NONE. */
+static ir_ref overflow(const limit_nodes *all, int64_t length) {
+  const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
+  for (uint32_t i = 0; i < all->count; ++i) {
+    const ir_ref r = all->node[i];
+    bounds_of_node(all->g, r, &env, all->bounds);
+    const ivi x = all->bounds[r].integer;
+    if (ir_typeof(all->g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return r;
   }
   return IR_NONE;
 }
 
-static bool fits(const ir *g, const ir_ref *roots, int n, int64_t length, ir_bounds *scratch) {
-  return overflow(g, roots, n, length, scratch) == IR_NONE;
-}
-
 ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach) {
-  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
-  const ir_ref r = scratch != NULL ? overflow(g, roots, n, length, scratch) : IR_NONE;
+  limit_nodes all;
+  const ir_ref r = find_nodes(g, roots, n, &all) ? overflow(&all, length) : IR_NONE;
   if (r == IR_NONE) return r;
-  const ivi x = scratch[r].integer;
+  const ivi x = all.bounds[r].integer;
   *reach = (double)(x.hi > INT32_MAX ? x.hi : x.lo);
   return r;
 }
 
 bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length) {
-  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
-  return scratch != NULL && fits(g, roots, n, length, scratch);
+  limit_nodes all;
+  return find_nodes(g, roots, n, &all) && overflow(&all, length) == IR_NONE;
 }
 
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n) {
-  ir_bounds *scratch = arena_array(g->a, g->count, sizeof *scratch);
-  if (scratch == NULL) return -1;
-  int64_t good = -1, bad = (int64_t)INT32_MAX + 1;
+  limit_nodes all;
+  if (!find_nodes(g, roots, n, &all)) return -1;
+  if (overflow(&all, INT32_MAX) == IR_NONE) return INT32_MAX; /* as most: spares the search */
+  int64_t good = -1, bad = INT32_MAX;
   while (bad - good > 1) {
     const int64_t middle = good + (bad - good) / 2;
-    if (fits(g, roots, n, middle, scratch))
+    if (overflow(&all, middle) == IR_NONE)
       good = middle;
     else
       bad = middle;
