@@ -2,120 +2,133 @@
 
 import ctypes
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
 from ._library import lib, message_of
 from ._spec import Spec
+from .errors import Unsupported
 
 _SIZE = ctypes.sizeof(capi.DLTensor)
 _NUM = len(capi.TENSORS)
-_AT = {name: i for i, name in enumerate(capi.TENSORS)}
 
-# Writes the DLTensor of a tensor to an address. It may point into the tensor, which a Frame keeps until it is given back.
+# Writes the DLTensor of a tensor to an address. It may point into the tensor, which the caller keeps until the call returns.
 Fill = Callable[[Any, int], Any]
 
 
 class Frame:
-    """luattn_args and all that it points to. Made once and filled again, which takes a quarter of the time."""
+    """luattn_args of a pass, and all that it points to. Made once and filled again, which takes a quarter of the time. Who
+    fills it keeps the tensors until the call returns."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, backward: bool) -> None:
         n, num_scalars = len(spec.inputs), len(spec.scalars)
-        self.spec = spec
-        # In this order: TENSORS, the inputs, their gradients, scalar_grads, q_offsets, kv_offsets.
-        self._tensors = (capi.DLTensor * (_NUM + 2 * n + 3))()
+        self.spec, self.backward = spec, backward
+        # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch.
+        self._tensors = (capi.DLTensor * (_NUM + 2 * n + 1 + len(ARRAYS)))()
         first = ctypes.addressof(self._tensors)
         self._at = [first + i * _SIZE for i in range(len(self._tensors))]
-        self._inputs = (capi.Input * n)()
+        inputs, scalars = (capi.Input * n)(), (capi.Scalar * num_scalars)()
         for i, one in enumerate(spec.inputs):
-            self._inputs[i] = capi.Input(one.name.encode(), self._at[_NUM + i], None)
-        self._scalars = (capi.Scalar * num_scalars)()
+            inputs[i] = capi.Input(one.name.encode(), self._at[_NUM + i], None)
         for i, name in enumerate(spec.scalars):
-            self._scalars[i].name = name.encode()
+            scalars[i].name = name.encode()
         self._args = capi.Args(
             struct_size=ctypes.sizeof(capi.Args),
-            inputs=ctypes.addressof(self._inputs) if n else None,
+            inputs=ctypes.addressof(inputs) if n else None,
             num_inputs=n,
-            scalars=ctypes.addressof(self._scalars) if num_scalars else None,
+            scalars=ctypes.addressof(scalars) if num_scalars else None,
             num_scalars=num_scalars,
         )
-        self.args = ctypes.addressof(self._args)
+        # Members by their place, which takes a third of the time of their names: q to dv, every grad, every value.
         self._slots = (ctypes.c_void_p * _NUM).from_buffer(self._args, capi.Args.q.offset)
-        self._given: list[int] = []
-        self._alive: list[Any] = []  # what the DLTensors point into
+        self._grads = (ctypes.c_void_p * (3 * n)).from_buffer(inputs)
+        self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
+        self._kept = (inputs, scalars)
         self._err = capi.Error()
-        self._err_at = ctypes.addressof(self._err)
         self._warned = ctypes.c_char.from_buffer(self._err, capi.Error.message.offset)
+        self._size = ctypes.c_size_t()
+        self._pass = capi.BACKWARD if backward else capi.FORWARD
+        self._run = lib.luattn_backward if backward else lib.luattn_forward
+        self.args = ctypes.addressof(self._args)
+        self._err_at = ctypes.addressof(self._err)
+        self._size_at = ctypes.addressof(self._size)
 
-    def set(self, fill: Fill, tensors: Sequence[tuple[str, Any]]) -> None:
-        """Gives exactly these of capi.TENSORS; None is left out."""
-        for i in self._given:
-            self._slots[i] = None
-        self._given.clear()
-        for name, tensor in tensors:
-            if tensor is not None:
-                i = _AT[name]
-                fill(tensor, self._at[i])
-                self._alive.append(tensor)
-                self._slots[i] = self._at[i]
-                self._given.append(i)
-
-    def set_input(self, fill: Fill, i: int, tensor: Any, grad: Any = None) -> None:
-        """Input i of the spec, and where its gradient goes (None: not wanted)."""
-        fill(tensor, self._at[_NUM + i])
-        self._alive.append(tensor)
-        at = self._at[_NUM + len(self._inputs) + i]
-        if grad is not None:
-            fill(grad, at)
-        self._inputs[i].grad = None if grad is None else at
+    def set(self, fill: Fill, tensors: Sequence[Any]) -> None:
+        """Gives these, in the order of capi.TENSORS; a call has as many as the last. None: is not given."""
+        slots, at = self._slots, self._at
+        for i, tensor in enumerate(tensors):
+            if tensor is None:
+                slots[i] = None
+            else:
+                fill(tensor, at[i])
+                slots[i] = at[i]
 
     def set_inputs(self, fill: Fill, inputs: Sequence[Any], grads: Sequence[Any] = ()) -> None:
+        """The inputs in the spec's order, and where their gradients go (None, or no grads: not wanted)."""
+        n = len(inputs)
         for i, tensor in enumerate(inputs):
-            self.set_input(fill, i, tensor, grads[i] if grads else None)
+            fill(tensor, self._at[_NUM + i])
+            grad = grads[i] if grads else None
+            if grad is None:
+                self._grads[3 * i + 2] = None
+            else:
+                fill(grad, self._at[_NUM + n + i])
+                self._grads[3 * i + 2] = self._at[_NUM + n + i]
 
-    def set_numbers(
-        self, scale: float, scalars: Sequence[float], fill: Fill | None = None, grads: Any = None
-    ) -> None:
-        """The scale (0: the default), the scalars in the spec's order, and where their gradients go."""
+    def set_numbers(self, scale: float, scalars: Sequence[float]) -> None:
+        """The scale (0: the default), and the scalars in the spec's order."""
         self._args.scale = scale
         for i, value in enumerate(scalars):
-            self._scalars[i].value = value
-        at = self._at[-3]
-        if fill is not None and grads is not None:
+            self._values[2 * i + 1] = value
+
+    def set_scalar_grads(self, fill: Fill, grads: Any) -> None:
+        """Where the scalars' gradients go; None: not wanted."""
+        at = self._at[-1 - len(ARRAYS)]
+        if grads is not None:
             fill(grads, at)
         self._args.scalar_grads = None if grads is None else at
 
-    def set_whole(self, fill: Fill, whole: Sequence[int], q_offsets: Any, kv_offsets: Any) -> None:
-        """Of which whole the tensors are a part (luattn_batch). whole: WHOLE's numbers, or none of them."""
-        options = capi.BatchOptions(struct_size=ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, whole)))
-        for name, tensor, at in (
-            ("q_offsets", q_offsets, self._at[-2]),
-            ("kv_offsets", kv_offsets, self._at[-1]),
-        ):
-            if tensor is not None:
-                fill(tensor, at)
-                setattr(options, name, at)
+    def set_batch(self, fill: Fill, given: Mapping[str, Any]) -> None:
+        """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k."""
+        options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
+        options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
+        for (name, option), at in zip(ARRAYS.items(), self._at[-len(ARRAYS) :]):
+            array = given.get(name)
+            if array is not None:
+                fill(array, at)
+                setattr(options, option, at)
         batch = ctypes.c_void_p()
         self.check(lib.luattn_batch_open(ctypes.byref(options), ctypes.byref(batch), self._err_at))
         self._args.batch = batch
 
-    def workspace_size(self, engine: int, backward: bool) -> int:
-        size = ctypes.c_size_t()
-        pass_ = capi.BACKWARD if backward else capi.FORWARD
-        at = ctypes.byref(size)
-        self.check(
-            lib.luattn_engine_workspace_size(engine, self.spec.pointer, pass_, self.args, at, self._err_at)
+    def batch_size(self) -> int:
+        """Bytes of device memory for arrays of the batch that are in host memory."""
+        self.check(lib.luattn_batch_size(self._args.batch, self._size_at, self._err_at))
+        return self._size.value
+
+    def prepare_batch(self, engine: int, device: int, memory: int, size: int, stream: int) -> None:
+        """Copies these arrays to the device."""
+        driver = lib.luattn_engine_driver(engine)
+        batch = self._args.batch
+        self.check(lib.luattn_batch_prepare(batch, driver, device, memory, size, stream, self._err_at))
+
+    def workspace_size(self, engine: int) -> int:
+        status = lib.luattn_engine_workspace_size(
+            engine, self.spec.pointer, self._pass, self.args, self._size_at, self._err_at
         )
-        return size.value
+        if status or self._warned.value != b"\0":
+            self.check(status)
+        return self._size.value
 
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size
 
-    def run(self, engine: int, backward: bool, stream: int | None) -> None:
-        """Launches a pass on a stream; on the CPU computes it."""
-        run = lib.luattn_backward if backward else lib.luattn_forward
-        self.check(run(engine, self.spec.pointer, self.args, stream, self._err_at))
+    def run(self, engine: int, stream: int | None) -> None:
+        """Launches the pass on a stream; on the CPU computes it."""
+        status = self._run(engine, self.spec.pointer, self.args, stream, self._err_at)
+        if status or self._warned.value != b"\0":
+            self.check(status)
 
     def check(self, status: int) -> None:
         """Raises the error of the last call, or passes its warning on."""
@@ -124,16 +137,14 @@ class Frame:
         if self._warned.value != b"\0":
             warnings.warn(self._err.message.decode("utf-8", "replace"), RuntimeWarning, stacklevel=2)
 
-    def plan(self, engine: int, backward: bool) -> str:
+    def plan(self, engine: int) -> str:
         text = ctypes.c_char_p()
-        pass_ = capi.BACKWARD if backward else capi.FORWARD
         at = ctypes.byref(text)
-        self.check(lib.luattn_engine_plan(engine, self.spec.pointer, pass_, self.args, at, self._err_at))
+        self.check(lib.luattn_engine_plan(engine, self.spec.pointer, self._pass, self.args, at, self._err_at))
         return (text.value or b"").decode()
 
     def clear(self) -> None:
-        """Forgets tensors, and what only some calls set."""
-        self._alive.clear()
+        """Forgets what only some calls set."""
         if self._args.batch:
             lib.luattn_batch_close(self._args.batch)
             self._args.batch = None
@@ -141,20 +152,36 @@ class Frame:
 
 # Numbers of luattn_batch_options, in the order in which the ops of torch take them.
 WHOLE = ("q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv")
+# Its arrays, by the names of the ops' arguments.
+ARRAYS = {
+    "q_offset": "q_offsets",
+    "kv_offset": "kv_offsets",
+    "cu_seqlens_q": "cu_seqlens_q",
+    "cu_seqlens_k": "cu_seqlens_k",
+}
+
+# Arguments of the ops that do not exist yet.
+LATER = ("seqused_q", "seqused_k", "block_table", "batch", "seed", "exact_rows")
 
 
-def take_frame(spec: Spec) -> Frame:
+def refuse_later(name: str, given: Mapping[str, Any]) -> None:
+    for later in LATER:
+        if given.get(later) is not None and given[later] is not False:
+            raise Unsupported(f"{name}: {later}: there is no such argument yet; leave it out")
+
+
+def take_frame(spec: Spec, backward: bool = False) -> Frame:
     """A frame that no other call has: neither of another thread, nor one that this one interrupts. Give it back."""
     try:
-        frame: Frame = spec.frames.pop()
+        frame: Frame = spec.frames[backward].pop()
     except IndexError:
-        frame = Frame(spec)
+        frame = Frame(spec, backward)
     return frame
 
 
 def give_back(frame: Frame) -> None:
     frame.clear()
-    frame.spec.frames.append(frame)
+    frame.spec.frames[frame.backward].append(frame)
 
 
 def is_numpy(tensor: Any) -> bool:
@@ -167,6 +194,6 @@ def fill_of(tensor: Any) -> Fill:
         from . import _numpy
 
         return _numpy.fill
-    from . import _torch
+    from . import _tensors
 
-    return _torch.fill
+    return _tensors.fill

@@ -24,6 +24,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_backward": [_P, _P, _P, _P],
     "luattn_prepare": [_P, _P, _SIZE, _INT, _P, _P],
     "luattn_batch_open": [_P, _P],
+    "luattn_batch_size": [_P, _P],
+    "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
     "luattn_mask_count": [_P, _P, _P],
 }
@@ -56,6 +58,8 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_get_info.restype = None
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
+    lib.luattn_engine_driver.argtypes = [_P]
+    lib.luattn_engine_driver.restype = _P
     lib.luattn_batch_close.argtypes = [_P]
     lib.luattn_batch_close.restype = None
     return lib

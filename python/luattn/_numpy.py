@@ -1,16 +1,16 @@
 """NumPy arrays as tensors of a call: on the CPU, without gradients."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _capi as capi
-from ._call import give_back, take_frame
+from ._call import give_back, refuse_later, take_frame
 from ._spec import Spec
 from .engine import engine_of
-from .errors import InvalidError, Unsupported
+from .errors import InvalidError
 
 _KEPT: dict[
     int, Any
@@ -48,39 +48,40 @@ def like_rows(q: np.ndarray, head_dim: int) -> np.ndarray:
     return np.empty((b, h, n, head_dim), q.dtype)
 
 
-def call(
+def attend(
     spec: Spec,
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    inputs: Sequence[np.ndarray],
+    inputs: Sequence[Any],
     scalars: Sequence[float],
     scale: float,
-    whole: Sequence[int],
-    q_offset: Any,
-    kv_offset: Any,
-    later: dict[str, Any],
+    given: Mapping[str, Any],
+    return_lse: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The result and lse."""
-    for name in later:
-        raise Unsupported(f"{spec.name}: {name}: there is no such argument yet; leave it out")
+    """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch."""
+    refuse_later(spec.name, given)
+    packed = given.get("cu_seqlens_q") is not None
     for name, array in zip("qkv", (q, k, v)):
-        if array.ndim != 4:
+        if array.ndim != 4 - packed:
+            axes = "all lengths, heads, head dim" if packed else "batch, heads, length, head dim"
             raise InvalidError(
-                f"{spec.name}: {name}: has {array.ndim} dimensions, expected 4: batch, heads, length, head dim"
+                f"{spec.name}: {name}: has {array.ndim} dimensions, expected {4 - packed}: {axes}"
             )
     row = np.float64 if q.dtype == np.float64 else np.float32
-    o = like_rows(q, v.shape[-1])
-    lse = np.empty(q.shape[:3], row) if spec.has_lse else None
-    saved = np.empty((spec.num_saved, *q.shape[:3]), row) if spec.num_saved else None
+    rows = (q.shape[1], q.shape[0]) if packed else q.shape[:3]
+    o = np.empty((*q.shape[:2], v.shape[-1]), q.dtype) if packed else like_rows(q, v.shape[-1])
+    lse = np.empty(rows, row) if spec.has_lse and return_lse else None
+    saved = np.empty((spec.num_saved, *rows), row) if spec.num_saved else None
     frame = take_frame(spec)
     try:
-        frame.set(fill, (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("saved", saved)))
-        frame.set_inputs(fill, [np.asarray(x) for x in inputs])
+        frame.set(fill, (q, k, v, o, lse, saved))
+        arrays = [np.asarray(x) for x in inputs]
+        frame.set_inputs(fill, arrays)
         frame.set_numbers(scale, [float(x) for x in scalars])
-        if whole or q_offset is not None or kv_offset is not None:
-            frame.set_whole(fill, whole, q_offset, kv_offset)
-        frame.run(engine_of(capi.CPU), False, None)
+        if given:
+            frame.set_batch(fill, given)
+        frame.run(engine_of(capi.CPU), None)
     finally:
         give_back(frame)
     return o, lse

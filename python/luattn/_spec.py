@@ -24,7 +24,7 @@ class Spec:
 
     def __init__(self, name: str, text: str) -> None:
         self.text = text
-        self.frames: list[Any] = []  # of _call.py: those that no call uses
+        self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
         data = text.encode()
         pointer = ctypes.c_void_p()
         call("luattn_spec_load_text", name.encode(), data, len(data), None, ctypes.byref(pointer))

@@ -1,29 +1,20 @@
 """attention(spec): what a spec computes, as a callable."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import WHOLE, fill_of, give_back, is_numpy, take_frame
+from ._call import LATER, WHOLE, fill_of, give_back, is_numpy, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 
-_LATER = (
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-    "max_seqlen_q",
-    "max_seqlen_k",
-    "seqused_q",
-    "seqused_k",
-    "block_table",
-    "batch",
-    "seed",
-    "exact_rows",
-)
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_LATER)
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, *LATER)
+_NOTHING: dict[str, Any] = {}
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
@@ -45,6 +36,7 @@ class Attention:
                 raise InvalidError(
                     f"{self.name}: '{name}' is an argument of every attention: rename what the spec declares"
                 )
+        self._defaults = list(spec.scalars.values())
 
     def __repr__(self) -> str:
         names = ", ".join(
@@ -61,13 +53,17 @@ class Attention:
         scale: float | None = None,
         return_lse: bool = False,
         layout: str = "bhsd",
-        q_offset: Any = 0,
-        kv_offset: Any = 0,
-        q_len: int = 0,
-        kv_len: int = 0,
-        head_offset: int = 0,
-        heads: int = 0,
-        heads_kv: int = 0,
+        q_offset: Any = None,
+        kv_offset: Any = None,
+        q_len: int | None = None,
+        kv_len: int | None = None,
+        head_offset: int | None = None,
+        heads: int | None = None,
+        heads_kv: int | None = None,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_k: Any = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
         **given: Any,
     ) -> Any:
         """Computes o, and with return_lse (o, lse). Torch tensors have gradients, NumPy arrays do not.
@@ -76,58 +72,59 @@ class Attention:
         free but for the last one. With layout="bshd" they are [batch, length, heads, head_dim], and so is o.
         lse is float32 (float64 for float64), [batch, heads, length], in natural log. scale: head_dim ** -0.5 if None.
 
+        An input is a tensor where q is, or a number if it has no axes; a scalar is a number, or a tensor of one element
+        on the CPU.
+
         q_offset to heads_kv say of which whole the tensors are a part, as in luattn/batch.h. An offset is a number, or an
-        int32 tensor [batch] where q is, which kernels read.
+        int32 tensor [batch], which kernels read. cu_seqlens_q and cu_seqlens_k (int32 [batch + 1]) say that sequences
+        are packed: q is [all lengths, heads, head_dim], and lse [heads, all lengths]. max_seqlen_q and max_seqlen_k are
+        needed where cu_seqlens lie on a GPU.
         """
+        spec = self._spec
         if layout == "bshd":
             q, k, v = _swap(q), _swap(k), _swap(v)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-        if return_lse and not self._spec.has_lse:
+        if return_lse and not spec.has_lse:
             raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
-        inputs, scalars, later = self._sort(given)
-        whole, q_offset, kv_offset = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
-        if scale is not None and scale == 0:
+        inputs: Sequence[Any] = ()
+        scalars, options = self._defaults, _NOTHING
+        if given or self.inputs:
+            inputs, scalars, options = self._sort(given, q)
+        if not (
+            q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
+            and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is None
+        ):
+            whole = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
+            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k))
+            options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
+            if layout == "bshd" and cu_seqlens_q is not None:
+                raise InvalidError(
+                    f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out"
+                )
+        if scale is None:
+            scale = 0.0
+        elif scale == 0:
             raise InvalidError(
                 f"{self.name}: scale: is 0, expected another number, or None for head_dim ** -0.5"
             )
-        args = (
-            self._spec,
-            q,
-            k,
-            v,
-            inputs,
-            scalars,
-            0.0 if scale is None else float(scale),
-            whole,
-            q_offset,
-            kv_offset,
-            later,
-        )
-        if is_numpy(q):
-            from ._numpy import call as call_numpy
-
-            results: tuple[Any, Any] = call_numpy(*args)
-        else:
-            from ._torch import call as call_torch
-
-            results = call_torch(*args)
-        o, lse = results
+        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, float(scale), options, return_lse)
         if layout == "bshd":
             o = _swap(o)
         return (o, lse) if return_lse else o
 
-    def _sort(self, given: dict[str, Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    def _sort(self, given: dict[str, Any], q: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Inputs and scalars in the spec's order, and arguments that do not exist yet."""
         inputs, scalars, later = [], [], {}
-        for name in self.inputs:
+        for name, info in self.inputs.items():
             if name not in given:
                 raise InvalidError(f"{self.name}: input '{name}' is missing: pass {name}=")
-            inputs.append(given[name])
+            x = given[name]
+            inputs.append(_input_of(self.name, info, x, q) if isinstance(x, (int, float)) else x)
         for name, default in self.scalars.items():
             scalars.append(given.get(name, default))
         for name, value in given.items():
-            if name in _LATER:
+            if name in LATER:
                 later[name] = value
             elif name not in self.inputs and name not in self.scalars:
                 known = ", ".join([*self.inputs, *self.scalars]) or "no inputs or scalars"
@@ -138,21 +135,19 @@ class Attention:
         self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", **inputs: Any
     ) -> str:
         """How these tensors are computed, one fact a line: kernels, tiles, and why. Compiles the kernel if it is new."""
-        given = self._sort(inputs)[0]
+        given = self._sort(inputs, q)[0]
         if layout == "bshd":
             q, k, v = _swap(q), _swap(k), _swap(v)
         fill = fill_of(q)
         grads = [x if backward and info.grad else None for x, info in zip(given, self._spec.inputs)]
-        named = [("q", q), ("k", k), ("v", v)]
-        if backward:
-            named += [("dq", q), ("dk", k), ("dv", v)]
         is_cuda = not is_numpy(q) and q.is_cuda
         engine = engine_of(q.device.index if is_cuda else capi.CPU)
-        frame = take_frame(self._spec)
+        frame = take_frame(self._spec, backward)
         try:
-            frame.set(fill, named)
+            frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
             frame.set_inputs(fill, given, grads)
-            return frame.plan(engine, backward)
+            frame.set_scalar_grads(fill, None)
+            return frame.plan(engine)
         finally:
             give_back(frame)
 
@@ -188,18 +183,54 @@ class Attention:
     ) -> Mask:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
-        return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs)[0])
+        return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None)[0])
 
 
 def _swap(t: Any) -> Any:
     return t.swapaxes(1, 2)
 
 
-def _whole(q_offset: Any, kv_offset: Any, *rest: int) -> tuple[list[int], Any, Any]:
-    """The numbers of luattn_batch, or none where the tensors are the whole, and offsets that are tensors."""
-    arrays = [None if isinstance(x, int) else x for x in (q_offset, kv_offset)]
-    numbers = [x if isinstance(x, int) else 0 for x in (q_offset, kv_offset)]
-    whole = [*numbers, *rest]
-    if all(isinstance(x, int) and x == 0 for x in whole):
-        whole = []
-    return whole, arrays[0], arrays[1]
+def _whole(q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
+    """Arguments of the ops: the numbers of luattn_batch, unless the tensors are the whole, and offsets that are tensors."""
+    options: dict[str, Any] = {}
+    numbers = []
+    for name, x in (("q_offset", q_offset), ("kv_offset", kv_offset)):
+        is_number = x is None or isinstance(x, int)
+        numbers.append((x or 0) if is_number else 0)
+        if not is_number:
+            options[name] = x
+    numbers += [x or 0 for x in rest]
+    if any(numbers):
+        options["whole"] = numbers
+    return options
+
+
+_found: dict[bool, Any] = {}
+
+
+def _attend_of(numpy: bool) -> Any:
+    """What computes NumPy arrays or torch tensors. Neither library is loaded for the other."""
+    attend = _found.get(numpy)
+    if attend is None:
+        if numpy:
+            from ._numpy import attend
+        else:
+            from ._torch import attend
+        _found[numpy] = attend
+    return attend
+
+
+def _input_of(name: str, info: InputInfo, number: float, q: Any) -> Any:
+    """A number as the input without axes that it stands for, where q is."""
+    if info.axes:
+        raise InvalidError(
+            f"{name}: input '{info.name}' is the number {number:g}, expected a tensor with the axes {', '.join(info.axes)}"
+        )
+    dtype = "float32" if info.dtype == "any" else info.dtype
+    if is_numpy(q):
+        import numpy
+
+        return numpy.full((), number, dtype)
+    import torch
+
+    return torch.full((), number, dtype=getattr(torch, dtype), device=q.device)

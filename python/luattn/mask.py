@@ -98,11 +98,9 @@ def mask_of(
     shape_only: Fill = _shape_only
     frame = take_frame(spec)
     try:
-        frame.set(
-            shape_only, (("q", (b, h, q_len, 8)), ("k", (b, hkv, kv_len, 8)), ("v", (b, hkv, kv_len, 8)))
-        )
-        for i, tensor in enumerate(inputs):
-            frame.set_input(fill_of(tensor), i, tensor)
+        k = (b, hkv, kv_len, 8)
+        frame.set(shape_only, ((b, h, q_len, 8), k, k, None, None, None))
+        frame.set_inputs(lambda tensor, at: fill_of(tensor)(tensor, at), inputs)
         call("luattn_mask_tiles", spec.pointer, frame.args, batch, head, tile, tile, classes)
     finally:
         give_back(frame)

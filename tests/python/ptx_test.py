@@ -23,7 +23,7 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _torch  # noqa: E402
+from luattn import _tensors  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
@@ -46,28 +46,28 @@ def on_device(tensor):
     return result
 
 
-def fill(tensor, at, host_fill=_torch.fill):
+def fill(tensor, at, host_fill=_tensors.fill):
     host_fill(tensor, at)
     capi.DLTensor.from_address(at).device = capi.DLDevice(2, 0)
 
 
-def run(frame, q, backward):
-    engine = engine_of(0, backward and torch.are_deterministic_algorithms_enabled())
-    size = frame.workspace_size(engine, backward)
+def run(frame, q, given):
+    engine = engine_of(0, frame.backward and torch.are_deterministic_algorithms_enabled())
+    size = frame.workspace_size(engine)
     workspace = on_device(torch.empty(size + 256, dtype=torch.uint8))
     frame.set_workspace((workspace.data_ptr() + 255) // 256 * 256, size)
-    frame.run(engine, backward, None)
+    frame.run(engine, None)
 
 
-def results(*args, make=_torch._results):
-    return tuple(on_device(t) if t.numel() else t for t in make(*args))
+def results(*args, make=_tensors.results):
+    return tuple(None if t is None else on_device(t) for t in make(*args))
 
 
-def gradients(*args, make=_torch._gradients):
+def gradients(*args, make=_tensors.gradients):
     *first, inputs = make(*args)
     return (
-        *(on_device(t) if t.numel() else t for t in first),
-        [on_device(t) if t.numel() else t for t in inputs],
+        *(None if t is None else on_device(t) for t in first),
+        [None if t is None else on_device(t) for t in inputs],
     )
 
 
@@ -87,13 +87,13 @@ class Machine(unittest.TestCase):
                 )
                 inputs = {n: t for n, t in given.items() if isinstance(t, torch.Tensor)}
                 want = self.compute(attention, (q, k, v, *inputs.values()), dout, given, inputs)
-                host = _torch.fill, _torch._run, _torch._results, _torch._gradients
-                _torch.fill, _torch._run, _torch._results, _torch._gradients = fill, run, results, gradients
+                host = _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients
+                _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = fill, run, results, gradients
                 try:
                     tensors = [on_device(t) for t in (q, k, v, *inputs.values())]
                     found = self.compute(attention, tensors, on_device(dout), given, inputs)
                 finally:
-                    _torch.fill, _torch._run, _torch._results, _torch._gradients = host
+                    _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = host
                 for a, b in zip(found, want):
                     self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
                     error = (a.double() - b.double()).norm() / b.double().norm()

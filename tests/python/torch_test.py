@@ -16,7 +16,7 @@ except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
 import luattn  # noqa: E402
-from luattn import _torch  # noqa: E402
+from luattn import _tensors  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -198,11 +198,8 @@ class Gradients(unittest.TestCase):
         gemma2 = example("gemma2")
         qkv, _ = problem(gemma2)
         index = torch.zeros(2, dtype=torch.int32)
-        later = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "block_table", "batch", "seed")
         for name, value in (
-            *((name, index) for name in later),
-            ("max_seqlen_q", 3),
-            ("max_seqlen_k", 3),
+            *((name, index) for name in ("seqused_q", "seqused_k", "block_table", "batch", "seed")),
             ("exact_rows", True),
         ):
             with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
@@ -248,6 +245,58 @@ class Shapes(unittest.TestCase):
             torch.testing.assert_close(f(), gemma2(q, k, v)[:, :, 2:], atol=0, rtol=0)
             for got, w in zip(torch.autograd.grad(f().sum(), (q, k, v)), want):
                 torch.testing.assert_close(got, w)
+
+    def test_packed(self):
+        for name in ("gemma2", "softmax_one", "sigmoid"):
+            attention = example(name)
+            cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 8], [0, 4, 6, 11]))
+            q, k, v = rand(8, 4, 8, grad=False), rand(11, 2, 8, grad=False), rand(11, 2, 8, grad=False)
+            inputs = inputs_of(attention, {"h": 4})
+            for given in ({}, {"max_seqlen_q": 7, "max_seqlen_k": 5}):
+                o = attention(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, **inputs, **given)
+                for i, j, m, n in zip(cu_q, cu_q[1:], cu_k, cu_k[1:]):
+                    one = [t.transpose(0, 1)[None] for t in (q[i:j], k[m:n], v[m:n])]
+                    torch.testing.assert_close(o[i:j], attention(*one, **inputs)[0].transpose(0, 1))
+        attention = example("gemma2")
+        o, lse = attention(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True)
+        self.assertEqual((o.shape, lse.shape), ((8, 4, 8), (4, 8)))
+        torch.testing.assert_close(
+            lse[:, :3], attention(*(t.transpose(0, 1)[None] for t in (q[:3], k[:4], v[:4])), return_lse=True)[1][0]
+        )
+        packed = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+        torch.library.opcheck(forward_op, (attention.text, q, k, v, [], [50.0], None, 0.0), packed)
+        # A part of a whole, at once: the last queries of sequences whose keys are all there.
+        o = attention(q, k, v, q_offset=torch.tensor([1, 2, 0], dtype=torch.int32), **packed)
+        one = [t.transpose(0, 1)[None] for t in (q[:3], k[:4], v[:4])]
+        torch.testing.assert_close(o[:3], attention(*one, q_offset=1)[0].transpose(0, 1))
+
+    def test_packed_refusals(self):
+        gemma2 = example("gemma2")
+        q = rand(8, 2, 8, grad=False)
+        cu = torch.tensor([0, 8], dtype=torch.int32)
+        for given, message in (
+            ({"cu_seqlens_q": cu}, "gemma2: cu_seqlens_q, cu_seqlens_k: one is missing"),
+            ({"max_seqlen_k": 8}, "gemma2: max_seqlen_k: is 8, and cu_seqlens_k is missing"),
+            ({"cu_seqlens_q": cu, "cu_seqlens_k": cu.long()}, "cu_seqlens_k: .*int32"),
+            ({"cu_seqlens_q": cu, "cu_seqlens_k": cu, "layout": "bshd"}, "layout: is 'bshd', and packed"),
+            ({"cu_seqlens_q": cu, "cu_seqlens_k": cu + 1}, "cu_seqlens_k: begins with 1, expected 0"),
+            ({"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 7}, "max_seqlen_q: is 7, and the longest"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
+                gemma2(q, q, q, **given)
+        with self.assertRaisesRegex(luattn.InvalidError, "has 4 dimensions, expected 3 beside cu_seqlens_q"):
+            gemma2(q[None], q[None], q[None], cu_seqlens_q=cu, cu_seqlens_k=cu)
+
+    def test_a_number_as_an_input(self):
+        scaled = luattn.attention(
+            "return attention { inputs = { t = { axes = {}, grad = true }, n = { axes = {}, dtype = 'i32' } }, "
+            "score_mod = function(s) return s * t + n end }"
+        )
+        (q, k, v), _ = problem(scaled, dtype=torch.float32)
+        want = scaled(q, k, v, t=torch.tensor(0.5), n=torch.tensor(3, dtype=torch.int32))
+        torch.testing.assert_close(scaled(q, k, v, t=0.5, n=3), want, atol=0, rtol=0)
+        with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: input 'bias' is the number 2, expected a tensor"):
+            example("sigmoid")(q, k, v, bias=2)
 
     def test_types_of_inputs(self):
         document = example("document")
@@ -306,11 +355,11 @@ class Shapes(unittest.TestCase):
         gemma2 = example("t5_relative_bias")
         qkv, inputs = problem(gemma2)
         want = gemma2(*qkv, **inputs)
-        fast, _torch.fill = _torch.fill, _torch._fill_slowly
+        fast, _tensors.fill = _tensors.fill, _tensors._fill_slowly
         try:
             torch.testing.assert_close(gemma2(*qkv, **inputs), want, atol=0, rtol=0)
         finally:
-            _torch.fill = fast
+            _tensors.fill = fast
 
 
 class Graphs(unittest.TestCase):

@@ -1,0 +1,263 @@
+"""Both passes of torch tensors: allocates results, fills a frame, and launches it. Knows nothing of autograd."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _capi as capi
+from ._call import ARRAYS, Fill, Frame, give_back, refuse_later, take_frame
+from ._spec import Spec
+from .engine import engine_of
+from .errors import InvalidError, Unsupported
+
+_DTYPES = {getattr(torch, name): capi.DLDataType(*code, 1) for name, code in capi.DL_CODES.items()}
+_KEPT: dict[
+    int, Any
+] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
+
+
+def _fill_slowly(t: Tensor, at: int) -> None:
+    """For torch before 2.10."""
+    n, tensor = t.dim(), capi.DLTensor.from_address(at)
+    if t.dtype not in _DTYPES:
+        raise InvalidError(f"tensor of type {t.dtype}: luattn takes {', '.join(capi.DL_CODES)}")
+    sizes = _KEPT[at] = (ctypes.c_int64 * (2 * n))(*t.shape, *t.stride())
+    tensor.data = t.data_ptr() or None
+    tensor.device = capi.DLDevice(2, t.device.index) if t.is_cuda else capi.DLDevice(1, 0)
+    tensor.ndim, tensor.dtype, tensor.byte_offset = n, _DTYPES[t.dtype], 0
+    tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(ctypes.addressof(sizes) + 8 * n, ctypes.POINTER(ctypes.c_int64))
+
+
+def _find_fill() -> Fill:
+    """The function of DLPack's exchange API, which fills a DLTensor in half a microsecond."""
+    capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return _fill_slowly
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # DLPackExchangeAPI: a header of version and pointer, then six functions, of which this is the fourth.
+    table = (ctypes.c_size_t * 8).from_address(get(capsule, b"dlpack_exchange_api"))
+    return ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(table[5])
+
+
+fill = _find_fill()
+
+
+# --- shapes of results, for fake tensors too ---
+
+
+def _rows_type(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype is torch.float64 else torch.float32
+
+
+def is_packed(given: Mapping[str, Any]) -> bool:
+    return given.get("cu_seqlens_q") is not None
+
+
+def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, lse and saved; None for what the spec does not have, or nobody wants."""
+    d, shape = v.shape[-1], q.shape[:-1]
+    rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
+    strides = q.stride()
+    if len(shape) == 2:
+        o = q.new_empty((*shape, d))
+    elif strides[1] < strides[2]:  # in the order that q has in memory: [B, S, H, D], else [B, H, S, D]
+        b, h, n = shape
+        o = q.new_empty((b, n, h, d)).transpose(1, 2)
+    elif q.is_contiguous() and d == q.shape[-1]:
+        o = torch.empty_like(q)
+    else:
+        o = q.new_empty((*shape, d))
+    lse = q.new_empty(rows, dtype=_rows_type(q)) if spec.has_lse and want_lse else None
+    saved = q.new_empty((spec.num_saved, *rows), dtype=_rows_type(q)) if spec.num_saved else None
+    return o, lse, saved
+
+
+def gradients(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
+    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
+    dq = torch.empty_like(q) if wants & capi.WANT_DQ else None
+    dk = torch.empty_like(k) if wants & capi.WANT_DK else None
+    dv = torch.empty_like(v) if wants & capi.WANT_DV else None
+    dscalars = None
+    if wants & capi.WANT_SCALARS and spec.scalars:
+        dscalars = q.new_empty((len(spec.scalars),), dtype=_rows_type(q))
+    dinputs = [
+        q.new_empty(t.shape, dtype=_rows_type(q)) if want else None for t, want in zip(inputs, want_inputs)
+    ]
+    return dq, dk, dv, dscalars, dinputs
+
+
+# --- what the ops check, and a launch does not ---
+
+
+def _check_given(spec: Spec, q: Tensor, given: Mapping[str, Any]) -> None:
+    """Arguments that only some calls have."""
+    refuse_later(spec.name, given)
+    for name in ARRAYS:
+        array = given.get(name)
+        if array is not None and array.device not in (q.device, torch.device("cpu")):
+            raise InvalidError(f"{spec.name}: {name}: is on {array.device}, and q on {q.device}: move one of them")
+    if (given.get("cu_seqlens_q") is None) != (given.get("cu_seqlens_k") is None):
+        raise InvalidError(f"{spec.name}: cu_seqlens_q, cu_seqlens_k: one is missing: packed sequences need both")
+    for x in "qk":
+        array, most = given.get(f"cu_seqlens_{x}"), given.get(f"max_seqlen_{x}")
+        if array is None and most:
+            raise InvalidError(f"{spec.name}: max_seqlen_{x}: is {most}, and cu_seqlens_{x} is missing")
+        if array is not None and array.is_cuda and not most:
+            raise InvalidError(
+                f"{spec.name}: max_seqlen_{x}: is missing: the host does not read cu_seqlens_{x} on {array.device}; "
+                f"give the longest length, or cu_seqlens_{x}.cpu()"
+            )
+
+
+def _check(spec: Spec, q: Tensor, inputs: Sequence[Tensor], scalars: Sequence[float], given: Mapping[str, Any]) -> None:
+    if given:
+        _check_given(spec, q, given)
+    if q.dim() != 4 and not (given and is_packed(given)):
+        raise InvalidError(
+            f"{spec.name}: q: has {q.dim()} dimensions, expected 4: batch, heads, length and head dim"
+        )
+    if q.dim() != 3 and given and is_packed(given):
+        raise InvalidError(
+            f"{spec.name}: q: has {q.dim()} dimensions, expected 3 beside cu_seqlens_q: all lengths, heads and head dim"
+        )
+    if len(inputs) != len(spec.inputs):
+        raise InvalidError(f"{spec.name}: {len(inputs)} inputs, expected {len(spec.inputs)}")
+    if len(scalars) != len(spec.scalars):
+        raise InvalidError(f"{spec.name}: {len(scalars)} scalars, expected {len(spec.scalars)}")
+
+
+def _check_devices(spec: Spec, q: Tensor, tensors: Sequence[Tensor | None]) -> None:
+    """Says it in torch's words, after the library has refused a call."""
+    for t in tensors:
+        if t is not None and t.device != q.device:
+            raise InvalidError(
+                f"{spec.name}: a tensor is on {t.device}, and q on {q.device}: move one of them"
+            )
+
+
+# --- both passes ---
+
+
+def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor | None:
+    """Copies arrays of the batch from the host. The result has to live as long as the call."""
+    size = frame.batch_size()
+    if size == 0:
+        return None
+    memory = torch.empty(size, dtype=torch.uint8, device=q.device)
+    frame.prepare_batch(engine, q.device.index, memory.data_ptr(), size, stream)
+    return memory
+
+
+def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
+    if not q.is_cuda:
+        frame.run(engine_of(capi.CPU), None)
+        return
+    index = q.get_device()
+    engine = engine_of(index, frame.backward and torch.are_deterministic_algorithms_enabled())
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    memory = _prepare_batch(frame, engine, q, stream) if given else None
+    size = frame.workspace_size(engine)
+    if size:
+        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)  # 512-byte aligned
+        frame.set_workspace(workspace.data_ptr(), size)
+    frame.run(engine, stream)
+    del memory
+
+
+def forward(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    given: Mapping[str, Any],
+    want_lse: bool = True,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, lse and saved, as results() has them. given: keyword arguments of the op."""
+    _check(spec, q, inputs, scalars, given)
+    made = results(spec, q, v, want_lse)
+    frame = take_frame(spec, False)
+    try:
+        frame.set(fill, (q, k, v, *made))
+        frame.set_inputs(fill, inputs)
+        frame.set_numbers(scale, scalars)
+        if given:
+            frame.set_batch(fill, given)
+        run(frame, q, given)
+    except InvalidError:
+        _check_devices(spec, q, (k, v, *inputs))
+        raise
+    finally:
+        give_back(frame)
+    return made
+
+
+def _is_aligned(t: Tensor) -> bool:
+    """As kernels read it: contiguous rows, and in half precision 16 bytes at once."""
+    *rest, last = strides = t.stride()
+    if last != 1 or 0 in strides:
+        return False
+    if t.element_size() != 2:
+        return True
+    bits = t.data_ptr() >> 1
+    for stride in rest:
+        bits |= stride
+    return bits % 8 == 0
+
+
+def backward(
+    spec: Spec,
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor | None,
+    saved: Tensor | None,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    given: Mapping[str, Any],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
+    """As gradients() has them."""
+    if not spec.has_backward:
+        raise Unsupported(spec.why_no_backward)
+    _check(spec, q, inputs, scalars, given)
+    # (o.sum()).backward() hands over one element with strides of 0.
+    dlse = None if dlse is None else dlse.contiguous()
+    dout = dout if _is_aligned(dout) else dout.clone(memory_format=torch.contiguous_format)
+    made = gradients(spec, q, k, v, inputs, wants, want_inputs)
+    dq, dk, dv, dscalars, dinputs = made
+    frame = take_frame(spec, True)
+    try:
+        frame.set(fill, (q, k, v, o, lse, saved, dout, dlse, dq, dk, dv))
+        frame.set_inputs(fill, inputs, dinputs)
+        frame.set_numbers(scale, scalars)
+        frame.set_scalar_grads(fill, dscalars)
+        if given:
+            frame.set_batch(fill, given)
+        run(frame, q, given)
+    except InvalidError:
+        _check_devices(spec, q, (k, v, dout, o, lse, saved, *inputs))
+        raise
+    finally:
+        give_back(frame)
+    return made
