@@ -1,69 +1,132 @@
-"""Host time of an eager call of the package on the CPU: all but the C call, then with it, and the C call alone, of a small
-problem; medians in one process.
+"""Host time of an eager call of the package: medians of 2000 calls in one process, no synchronisation between them.
 
-    LUATTN_LIBRARY=build/release/engine/libluattn.so PYTHONPATH=python python3 bench/python_overhead.py
-"""
+    PYTHONPATH=python python3 bench/python_overhead.py           on a GPU: beside SDPA, FlexAttention and, if installed, FA4
+    PYTHONPATH=python python3 bench/python_overhead.py --cpu     all but the C call, then with it
+
+LUATTN_LIBRARY names the library, as ever."""
 
 import os
+import sys
 import time
+import warnings
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 import luattn
 from luattn import _capi as capi
+from luattn import _tensors
 from luattn._call import Frame, give_back, take_frame
-from luattn._torch import fill
 from luattn.engine import engine_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def median_us(run, count=2000):
-    for _ in range(count // 10):
-        run()
     times = []
-    for _ in range(count):
+    for i in range(count + count // 10):
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)
-    return sorted(times)[count // 2] / 1000
+        if i % 100 == 0 and torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # the stream holds a thousand launches; then a call waits
+    return sorted(times[count // 10 :])[count // 2] / 1000
 
 
-def main():
-    os.environ["LUATTN_NUM_THREADS"] = "1"  # threads are made and joined in each call
-    attention = luattn.attention(f"{ROOT}/examples/gemma2.lua")
-    q, k, v = (torch.randn(1, 1, 1, 8) for _ in "qkv")
-    o, lse = torch.empty_like(q), torch.empty(1, 1, 1)
-    spec, engine = attention._spec, engine_of(capi.CPU)
-    frame = take_frame(spec)
-    frame.set(fill, (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse)))
-    frame.set_numbers(0.0, [50.0])
-    in_c = median_us(lambda: frame.run(engine, False, None))
-    give_back(frame)
-    p = q.clone().requires_grad_()
-
-    def measure():
-        with torch.no_grad():
-            without = median_us(lambda: attention(q, k, v))
-        return (
-            without,
-            median_us(lambda: attention(p, k, v)),
-            median_us(lambda: attention(p, k, v).backward(o)),
-        )
-
-    run, Frame.run = Frame.run, lambda *args: None
-    print(
-        "without the C call:     no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(*measure())
-    )
-    Frame.run = run
-    print(
-        "with it ({:.1f} us alone): no gradients {:.1f} us, with {:.1f}, and backward {:.1f}".format(
-            in_c, *measure()
-        )
-    )
+def both_passes(attention, q, k, v):
+    """Medians without gradients, of forward with them, and of forward and backward."""
+    wants = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+    dout = torch.ones_like(q)
     with torch.no_grad():
-        print(f"SDPA: {median_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)):.1f} us")
+        without = median_us(lambda: attention(q, k, v))
+    forward = median_us(lambda: attention(*wants))
+    both = median_us(lambda: torch.autograd.grad(attention(*wants), wants, dout))
+    return without, forward, both
+
+
+class Copies(torch.autograd.Function):
+    """What PyTorch itself takes for a Function of three tensors that computes nothing."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, o, lse)
+        return o
+
+    @staticmethod
+    def backward(ctx, dout):
+        return tuple(torch.empty_like(t) for t in ctx.saved_tensors[:3])
+
+
+def contenders(length):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length)
+    compiled = torch.compile(flex_attention)
+    found = {
+        "SDPA": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+        "FlexAttention, compiled": lambda q, k, v: compiled(q, k, v, block_mask=mask),
+    }
+    try:
+        from flash_attn.cute import flash_attn_func
+
+        def fa4(q, k, v):  # [batch, length, heads, dim]
+            return flash_attn_func(q, k, v, causal=True)[0]
+
+        found["FA4"] = fa4
+    except ImportError as e:
+        print(f"FA4 is not installed: {e}")
+    return found
+
+
+def steps(attention, q, k, v):
+    """Prints what the parts of a call take."""
+    spec = attention._spec
+    engine = engine_of(q.get_device() if q.is_cuda else capi.CPU)
+    made = _tensors.results(spec, q, v)
+    frame = take_frame(spec, False)
+    frame.set(_tensors.fill, (q, k, v, *made))
+    workspace = q.new_empty(1 << 20, dtype=torch.uint8)
+    frame.set_workspace(workspace.data_ptr(), 1 << 20)
+    stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else None
+    parts = {
+        "an empty function": lambda: None,
+        "torch.empty_like": lambda: torch.empty_like(q),
+        "results": lambda: _tensors.results(spec, q, v),
+        "filling the frame": lambda: frame.set(_tensors.fill, (q, k, v, *made)),
+        "size of the workspace": lambda: frame.workspace_size(engine),
+        "the C call": lambda: frame.run(engine, stream),
+    }
+    print("  ".join(f"{name} {median_us(run):.2f}" for name, run in parts.items()))
+    give_back(frame)
+
+
+def on_gpu():
+    warnings.filterwarnings("ignore", module="torch")
+    causal = luattn.attention(f"{ROOT}/examples/causal.lua")
+    q, k, v = (torch.randn(1, 2, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Python {sys.version.split()[0]}")
+    print(f"us, median of 2000: {'no gradients':>24} {'forward with':>13} {'and backward':>13}")
+    rows = {"luattn": causal, **contenders(128), "luattn again": causal, "a Function that computes nothing": Copies.apply}
+    for name, run in rows.items():
+        tensors = [t.transpose(1, 2).contiguous() for t in (q, k, v)] if name == "FA4" else (q, k, v)
+        print(f"{name:>32} {{:11.1f}} {{:13.1f}} {{:13.1f}}".format(*both_passes(run, *tensors)), flush=True)
+    steps(causal, q, k, v)
+
+
+def on_cpu():
+    os.environ["LUATTN_NUM_THREADS"] = "1"
+    causal = luattn.attention(f"{ROOT}/examples/causal.lua")
+    q, k, v = (torch.randn(1, 1, 1, 8) for _ in "qkv")
+    text = "no gradients {:.1f} us, forward with {:.1f}, and backward {:.1f}"
+    run, Frame.run = Frame.run, lambda *args: None
+    print("without the C call: " + text.format(*both_passes(causal, q, k, v)))
+    Frame.run = run
+    print("with it: " + text.format(*both_passes(causal, q, k, v)))
+    print("SDPA: " + text.format(*both_passes(lambda *t: scaled_dot_product_attention(*t), q, k, v)))
+    print("a Function that computes nothing: " + text.format(*both_passes(Copies.apply, q, k, v)))
+    steps(causal, q, k, v)
 
 
 if __name__ == "__main__":
-    main()
+    on_cpu() if "--cpu" in sys.argv else on_gpu()

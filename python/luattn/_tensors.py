@@ -62,14 +62,11 @@ def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Te
     """o, lse and saved; None for what the spec does not have, or nobody wants."""
     d, shape = v.shape[-1], q.shape[:-1]
     rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
-    strides = q.stride()
-    if len(shape) == 2:
-        o = q.new_empty((*shape, d))
-    elif strides[1] < strides[2]:  # in the order that q has in memory: [B, S, H, D], else [B, H, S, D]
+    if q.is_contiguous() and d == q.shape[-1]:
+        o = torch.empty_like(q)
+    elif len(shape) == 3 and q.stride(1) < q.stride(2):  # in the order that q has in memory: [B, S, H, D]
         b, h, n = shape
         o = q.new_empty((b, n, h, d)).transpose(1, 2)
-    elif q.is_contiguous() and d == q.shape[-1]:
-        o = torch.empty_like(q)
     else:
         o = q.new_empty((*shape, d))
     lse = q.new_empty(rows, dtype=_rows_type(q)) if spec.has_lse and want_lse else None
