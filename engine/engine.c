@@ -7,11 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/struct_size.h"
 #include "engine/cpu_device.h"
+#include "engine/log_line.h"
 
 typedef enum slot_state { SLOT_COMPILING, SLOT_READY, SLOT_FAILED } slot_state;
 
@@ -38,6 +40,8 @@ struct luattn_engine {
   const luattn_pack **packs;
   size_t num_packs;
   bool never_compile, deterministic;
+  luattn_log *log; /* may be NULL */
+  void *log_user;
   pthread_mutex_t lock; /* guards the members below */
   pthread_cond_t ended; /* some attempt has ended */
   slot **slots;
@@ -83,6 +87,8 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
     if (e->lengths < 0 || e->lengths > 1 + (int)LUATTN_SHORT)
       return luattn_fail(err, LUATTN_INVALID,
                          "luattn_engine_options: lengths: %d is not 0 or 1 + a luattn_lengths", e->lengths);
+    e->log = options->log;
+    e->log_user = options->log_user;
     TRY(copy_text(options->cache_dir, &e->cache_dir, err));
     TRY(copy_text(options->nvrtc, &e->nvrtc, err));
     TRY(copy_packs(e, options, err));
@@ -438,6 +444,24 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
   return status;
 }
 
+static double now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* Builds, and logs a success. */
+static luattn_status build_aloud(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
+                                 luattn_compile_report *report, luattn_error *err) {
+  const double start = now_ms();
+  TRY(build(e, key, kernel, report, err));
+  if (e->log == NULL || e->device == LUATTN_CPU) return LUATTN_OK;
+  char line[256];
+  log_line(key, report, now_ms() - start, line, sizeof line);
+  e->log(e->log_user, line);
+  return LUATTN_OK;
+}
+
 /* Called and returns with the lock held; releases it while compiling. */
 static void attempt(luattn_engine *e, slot *s) {
   luattn_error error = {.status = LUATTN_OK};
@@ -446,7 +470,7 @@ static void attempt(luattn_engine *e, slot *s) {
   s->state = SLOT_COMPILING;
   ++s->attempt;
   pthread_mutex_unlock(&e->lock);
-  const luattn_status status = build(e, &s->key, &kernel, &report, &error);
+  const luattn_status status = build_aloud(e, &s->key, &kernel, &report, &error);
   pthread_mutex_lock(&e->lock);
   s->kernel = kernel;
   s->every_length = report.every_length != 0;

@@ -13,6 +13,11 @@ extern "C" {
 
 typedef struct luattn_engine luattn_engine;
 
+/* Receives one line (no line break) for each kernel that the engine has compiled or loaded: spec, pass, type, head dims, where
+ * it came from, and how long that took. It is called by the thread that asked for the kernel, or by one of luattn_prepare's,
+ * perhaps by several at once, and must not call this engine. */
+typedef void luattn_log(void *user, const char *line);
+
 /* luattn_engine_options.device: runs on the CPU. The calls below are the same as on a GPU, except that
  *   - tensors are in host memory (kDLCPU), stream is NULL, and a call returns when its outputs are written. No workspace is needed:
  *     its size is 0, and luattn_args.workspace is ignored; a running call takes its memory from the spec's luattn_allocator;
@@ -48,6 +53,8 @@ typedef struct luattn_engine_options {
   int cpu_relaxed;   /* 1, with LUATTN_CPU: accepts what luattn_cpu_forward and luattn_cpu_backward accept, in any mixture of
                       * types, with any strides and head dims, and with their messages; a GPU may refuse such a call. No packed
                       * sequences. LUATTN_INVALID with a GPU */
+  luattn_log *log;   /* or NULL. Not called on the CPU, where nothing is compiled */
+  void *log_user;
 } luattn_engine_options;
 
 /* Thread safe. options may be NULL. */

@@ -10,7 +10,7 @@ luattn::backward are there from then on, as graphs of torch.export need them; el
 import sys
 
 from ._library import __version__
-from .attention import Attention, attention
+from .attention import Attention, attention, prepare
 from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
 from .mask import Mask
 
@@ -25,6 +25,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "attention",
+    "prepare",
 ]
 
 if "torch" in sys.modules:

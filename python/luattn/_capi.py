@@ -103,6 +103,10 @@ class BatchOptions(c.Structure):
     ]
 
 
+LOG = c.CFUNCTYPE(None, c.c_void_p, c.c_char_p)  # luattn_log
+PROGRESS = c.CFUNCTYPE(None, c.c_void_p, c.c_size_t, c.c_size_t)  # luattn_progress
+
+
 class EngineOptions(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),
@@ -117,6 +121,8 @@ class EngineOptions(c.Structure):
         ("deterministic", c.c_int),
         ("nvrtc", c.c_char_p),
         ("cpu_relaxed", c.c_int),
+        ("log", LOG),
+        ("log_user", c.c_void_p),
     ]
 
 

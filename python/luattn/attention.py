@@ -1,7 +1,7 @@
 """attention(spec): what a spec computes, as a callable."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
@@ -11,6 +11,7 @@ from ._spec import InputInfo, Spec, load
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
+from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, *LATER)
@@ -20,6 +21,33 @@ _NOTHING: dict[str, Any] = {}
 def attention(spec: str | os.PathLike[str]) -> "Attention":
     """Loads a spec: the path of a Lua file, or its text. Errors: SpecError, with the file and the line."""
     return Attention(load(spec))
+
+
+def prepare(
+    attentions: "Iterable[Attention]",
+    dtype: Any,
+    head_dim: int,
+    head_dim_v: int = 0,
+    *,
+    device: int = 0,
+    scalars: bool = False,
+    threads: int = 0,
+) -> None:
+    """Attention.prepare for several at once, which share the threads. On a terminal tqdm, if installed, shows a bar."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in capi.DTYPES:
+        raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
+    index = capi.DTYPES.index(name)
+    made = []
+    for attention in attentions:
+        spec = attention._spec
+        wants = spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
+        made.append(capi.Request(spec.pointer, capi.FORWARD, index, head_dim, head_dim_v, 0))
+        if spec.has_backward:
+            made.append(capi.Request(spec.pointer, capi.BACKWARD, index, head_dim, head_dim_v, wants))
+    requests = (capi.Request * len(made))(*made)
+    with progress_bar(len(made)) as progress:
+        call("luattn_prepare", engine_of(device), requests, len(made), threads, progress, None)
 
 
 class Attention:
@@ -164,19 +192,7 @@ class Attention:
         """Compiles the kernels for a GPU that training will need, for short and long lengths, on `threads` threads (0: one a
         processor): before a CUDA graph is captured, or the first step. Backward is that of q, k, v and the inputs with
         gradients, and with scalars=True of the scalars. dtype: torch.bfloat16, or its name."""
-        name = str(dtype).removeprefix("torch.")
-        if name not in capi.DTYPES:
-            raise InvalidError(f"{self.name}: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
-        wants = self._spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
-        passes = [(capi.FORWARD, 0)] + ([(capi.BACKWARD, wants)] if self._spec.has_backward else [])
-        index = capi.DTYPES.index(name)
-        requests = (capi.Request * len(passes))(
-            *(
-                capi.Request(self._spec.pointer, pass_, index, head_dim, head_dim_v, want)
-                for pass_, want in passes
-            )
-        )
-        call("luattn_prepare", engine_of(device), requests, len(passes), threads, None, None)
+        prepare([self], dtype, head_dim, head_dim_v, device=device, scalars=scalars, threads=threads)
 
     def mask(
         self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import logging
 import os
 
 from . import _capi as capi
@@ -21,6 +22,15 @@ def _nvrtc() -> bytes | None:
     return path.encode() if path else None
 
 
+_log = logging.getLogger("luattn")
+
+
+@capi.LOG  # type: ignore[untyped-decorator]
+def _tell(_: int | None, line: bytes) -> None:
+    """Called by the library for each kernel that it compiled or loaded."""
+    _log.info("%s", line.decode("utf-8", "replace"))
+
+
 @functools.cache
 def engine_of(device: int, deterministic: bool = False) -> int:
     """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept."""
@@ -29,6 +39,7 @@ def engine_of(device: int, deterministic: bool = False) -> int:
         device=device,
         deterministic=int(deterministic),
         nvrtc=None if device == capi.CPU else _nvrtc(),
+        log=_tell,
     )
     engine = ctypes.c_void_p()
     call("luattn_engine_open", ctypes.byref(options), ctypes.byref(engine))

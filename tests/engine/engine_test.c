@@ -256,6 +256,28 @@ static void tuned_tiles_may_be_left_out(void **state) {
   }
 }
 
+static void keep_line(void *user, const char *line) { strcat(strcat(user, line), "\n"); }
+
+static void one_log_line_for_each_kernel(void **state) {
+  (void)state;
+  char lines[1000] = "";
+  luattn_engine *engine = NULL;
+  luattn_error err;
+  const luattn_engine_options options = {.struct_size = sizeof options, .log = keep_line, .log_user = lines};
+  if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_spec spec = {.by_length = 1, .failures_left = 1}, other = {.by_length = 0};
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  for (int i = 0; i < 3; ++i) luattn_forward(engine, &spec, &p.args, NULL, NULL); /* the first fails */
+  luattn_forward(engine, &other, &p.args, NULL, NULL);
+  int used[2] = {0, 0};
+  sscanf(lines, "demo: forward, bf16, head dim 64 and 32, short lengths: compiled in %*d ms\n%n"
+         "demo: forward, bf16, head dim 64 and 32, every length: compiled in %*d ms\n%n", &used[0], &used[1]);
+  if (used[1] == 0 || lines[used[1]] != 0) fail_msg("%s", lines);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
 static void deterministic_if_asked_for(void **state) {
   (void)state;
   for (int asked = 0; asked < 2; ++asked) {
@@ -479,6 +501,7 @@ int main(void) {
       TEST(two_classes_of_lengths),
       TEST(one_class_for_all_calls),
       TEST(tuned_tiles_may_be_left_out),
+      TEST(one_log_line_for_each_kernel),
       TEST(deterministic_if_asked_for),
       TEST(bad_arguments),
       TEST(one_compilation_whoever_asks),

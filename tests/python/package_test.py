@@ -242,6 +242,25 @@ class Arrays(unittest.TestCase):
             with self.assertRaisesRegex(luattn.Error, message):
                 call()
 
+    def test_a_bar_moves_where_tqdm_is(self):
+        code = (
+            "import sys, types\n"
+            "class Bar:\n"
+            "    n = 0\n"
+            "    def __init__(self, total, **_): print(total)\n"
+            "    def __enter__(self): return self\n"
+            "    def __exit__(self, *_): pass\n"
+            "    def update(self, by): self.n += by; print(self.n)\n"
+            "sys.modules['tqdm'] = sys.modules['tqdm.auto'] = types.SimpleNamespace(tqdm=Bar)\n"
+            "from luattn.progress import progress_bar\n"
+            "with progress_bar(3) as f: f(None, 1, 3); f(None, 3, 3)\n"
+            "sys.modules['tqdm.auto'] = None\n"
+            "with progress_bar(3) as f: print(f)\n"
+        )
+        env = dict(os.environ, PYTHONPATH=f"{ROOT}/python")
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+        self.assertEqual(ran.stdout, "3\n1\n3\nNone\n", ran.stderr)
+
     def test_plan(self):
         self.assertIn("cpu: tiles of 64 x 64", self.gemma2.plan(self.q, self.k, self.v, backward=True))
 

@@ -101,8 +101,14 @@ class Machine(unittest.TestCase):
 
     def test_prepare(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
-        gemma2.prepare(torch.float32, 64)
-        with self.assertRaisesRegex(luattn.InvalidError, "gemma2: dtype: is int32, expected one of float64"):
+        with self.assertLogs("luattn", "INFO") as logs:
+            gemma2.prepare(torch.float32, 48)
+        self.assertEqual(len(logs.output), len({line.split(":")[3] for line in logs.output}))
+        for line in logs.output:
+            self.assertRegex(line, r"gemma2: (forward|backward), f32, head dim 48, .*: (compiled|from the cache) in \d+ ms")
+        with self.assertNoLogs("luattn", "INFO"):
+            gemma2.prepare(torch.float32, 48)
+        with self.assertRaisesRegex(luattn.InvalidError, "prepare: dtype: is int32, expected one of float64"):
             gemma2.prepare("int32", 64)
         with self.assertRaisesRegex(luattn.Error, "head_dim"):
             gemma2.prepare("bfloat16", 20)
