@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import warnings
 
@@ -120,6 +121,14 @@ class Gradients(unittest.TestCase):
             want = torch.autograd.grad(gemma2(*qkv), qkv, torch.ones(1, 2, 5, 8, dtype=dtype))
             for t, w in zip(qkv, want):
                 torch.testing.assert_close(t.grad, w, atol=0, rtol=0)
+
+    def test_a_misplaced_gradient_is_copied(self):
+        gemma2 = example("gemma2")
+        qkv, _ = problem(gemma2, d=8, dtype=torch.float16)
+        dout = torch.randn(2 * 5 * 8 + 1, dtype=torch.float16)[1:].view(1, 2, 5, 8)  # 2 bytes off
+        found = torch.autograd.grad(gemma2(*qkv), qkv, dout)
+        for a, b in zip(found, torch.autograd.grad(gemma2(*qkv), qkv, dout.clone())):
+            torch.testing.assert_close(a, b, atol=0, rtol=0)
 
     def test_lse_alone_and_temporary_gradients(self):
         causal = example("causal")
@@ -362,6 +371,34 @@ class Shapes(unittest.TestCase):
             _tensors.fill = fast
 
 
+RANK = """
+import os, sys, torch, luattn
+rank = int(sys.argv[1])
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[3]}/meet", rank=rank, world_size=2)
+torch.manual_seed(1)
+
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = torch.nn.Linear(8, 24, dtype=torch.float64)
+        self.sinks = torch.nn.Parameter(torch.randn(2))
+        self.attention = luattn.attention(sys.argv[2])
+
+    def forward(self, x):
+        q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).unbind(2)
+        return self.attention(q, k, v, layout="bshd", sinks=self.sinks)
+
+alone, x = Module(), torch.randn(4, 6, 8, dtype=torch.float64)
+both = torch.nn.parallel.DistributedDataParallel(Module())
+both.module.load_state_dict(alone.state_dict())
+both(x[2 * rank : 2 * rank + 2]).square().sum().backward()
+(alone(x).square().sum() / 2).backward()
+for a, b in zip(alone.parameters(), both.parameters()):
+    torch.testing.assert_close(a.grad, b.grad)
+torch.distributed.destroy_process_group()
+"""
+
+
 class Graphs(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(4)
@@ -445,6 +482,35 @@ class Graphs(unittest.TestCase):
             o.sum().backward()
             for t, w in zip(qkv, want):
                 torch.testing.assert_close(t.grad, w, atol=0, rtol=0)
+
+    def test_data_parallel(self):
+        env = dict(os.environ, PYTHONPATH=f"{ROOT}/python", OMP_NUM_THREADS="1")
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-c", RANK, str(i), f"{ROOT}/examples/attention_sink.lua", folder],
+                    stderr=subprocess.PIPE, text=True, env=env,
+                )
+                for i in range(2)
+            ]  # fmt: skip
+            errors = [rank.communicate()[1] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], "\n".join(errors))
+
+    def test_the_training_example(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        import train_gpt
+
+        tiny = dict(layers=1, heads=2, dim=16, length=16, batch=2, vocabulary=32, steps=3)
+        size = types.SimpleNamespace(**tiny)
+        losses = [
+            train_gpt.train(size, attention, "cpu")[0]
+            for attention in (
+                lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+                example("causal"),
+            )
+        ]
+        torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+        self.assertGreater((losses[0][0] - losses[0][-1]).item(), 1e-3)
 
     def test_luattn_first_then_torch(self):
         code = (
