@@ -533,19 +533,62 @@ class Arguments(unittest.TestCase):
         o, aux = flex.flex_attention(q, q, q, return_aux=theirs.AuxRequest(lse=True))
         torch.testing.assert_close((o, aux.lse), (want, want_lse))
 
-    def test_compile_breaks_the_graph_there(self):
-        q = torch.randn(1, 2, 16, 8)
-        run = torch.compile(lambda q: flex.flex_attention(q + 1, q, q) * 2, backend="eager")
-        torch.testing.assert_close(run(q), flex.flex_attention(q + 1, q, q) * 2)
-        mask = flex.create_block_mask(masks.causal_mask, None, None, 16, 16)
-        torch._dynamo.reset()
-        compiled = torch.compile(flex.flex_attention, backend="eager")
-        torch.testing.assert_close(
-            compiled(q, q, q, block_mask=mask, return_lse=True),
-            flex.flex_attention(q, q, q, block_mask=mask, return_lse=True),
+    def test_compile(self):
+        """One graph, with the mods in it; captured tensors keep their gradients."""
+        q, k, v = (torch.randn(2, 2, 70, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+        table, shift, factor = parameter(2, 70), torch.tensor(3), 1.5
+
+        def score_mod(s, b, h, i, j):
+            return torch.where(i + shift >= j, s * factor + table[h, j] + table[b][i], s)
+
+        def mask_mod(b, h, i, j):
+            return (i >= j) | (j < shift)
+
+        blocks = flex.BlockMask.from_kv_blocks(
+            torch.ones(1, 1, 2, dtype=torch.int32),
+            torch.tensor([[[[0, 1], [0, 1]]]]),
+            None,
+            None,
+            64,
+            mask_mod,
+            (70, 70),
         )
-        with self.assertRaisesRegex(Exception, "luattn.flex traces mods itself"):
-            torch.compile(lambda q: flex.flex_attention(q, q, q), backend="eager", fullgraph=True)(q)
+        pytorchs = theirs.create_block_mask(mask_mod, None, None, 70, 70, device="cpu", BLOCK_SIZE=64)
+        for backend in ("eager", "aot_eager"):
+            for mask in (None, flex.create_block_mask(mask_mod, None, None, 70, 70), blocks, pytorchs):
+                torch._dynamo.reset()
+                run = torch.compile(flex.flex_attention, backend=backend, fullgraph=True)
+                for mod, tensors in ((score_mod, (q, k, v, table)), (None, (q, k, v))):
+                    found, want = (f(q, k, v, mod, mask, return_lse=True) for f in (run, flex.flex_attention))
+                    torch.testing.assert_close(found, want)
+                    for a, b in zip(
+                        *(torch.autograd.grad((o * o).sum() + lse.sum(), tensors) for o, lse in (found, want))
+                    ):
+                        torch.testing.assert_close(a, b)
+        torch._dynamo.reset()
+        other = torch.compile(
+            lambda q, table: flex.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h, i]) * 2,
+            backend="eager",
+            fullgraph=True,
+        )
+        for _ in range(2):
+            table = torch.randn_like(table)
+            torch.testing.assert_close(
+                other(q, table), flex.flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h, i]) * 2
+            )
+
+    def test_compile_refuses_with_the_line(self):
+        q = torch.randn(1, 2, 16, 8)
+
+        def mod(s, b, h, i, j):
+            s = s * 2
+            return torch.special.i0(s)
+
+        line = mod.__code__.co_firstlineno + 2
+        for full in (False, True):
+            torch._dynamo.reset()
+            with self.assertRaisesRegex(Exception, rf"flex_test.py:{line}: aten.i0.* has no counterpart"):
+                torch.compile(flex.flex_attention, backend="eager", fullgraph=full)(q, q, q, mod)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch.nn.attention import flex_attention as theirs
 from .._spec import Spec, spec_of
 from .._torch import call
 from ..errors import Error, InvalidError, Unsupported
+from . import _graph
 from ._block_mask import BlockMask, create_block_mask, table_of
 from ._key import Unknown, Walk
 from ._trace import Captured, Mod, NotTranslatable, translate
@@ -21,7 +22,7 @@ noop_mask = theirs.noop_mask
 and_masks = theirs.and_masks
 or_masks = theirs.or_masks
 
-# Of a key: the spec, which captured tensors are its inputs, and which captured numbers its scalars.
+# Of a key: the spec, which captured tensors are its inputs (-1: the table of blocks), and which captured numbers its scalars.
 _translated: dict[Any, tuple[Spec, list[int], list[int]]] = {}
 _decided: set[Any] = set()  # keys of mods whose Python needs the values of numbers
 _warned: set[str] = set()
@@ -33,8 +34,8 @@ def _find(
     blocks: tuple[int, int] | None,
     dtype: torch.dtype,
     device: torch.device,
-) -> tuple[Spec, list[Tensor], list[float]]:
-    """The spec of mods, its inputs and its scalars."""
+) -> tuple[Spec, list[Tensor | None], list[float]]:
+    """The spec of mods, its inputs (None: the table of blocks) and its scalars."""
     try:
         walk = Walk(score_mod, mask_mod, numbers=True)
         key = (walk.key, blocks, dtype, device.type)
@@ -57,9 +58,10 @@ def _find(
                 raise
             _decided.add(key)
             return _find(score_mod, mask_mod, blocks, dtype, device)
-        found = _translated[key] = (spec, sorted(captured.used), sorted(captured.numbers))
+        found = _translated[key] = (spec, *captured.order(spec))
     spec, used, numbers = found
-    return spec, [walk.tensors[i] for i in used], [walk.cells[i].cell_contents for i in numbers]
+    tensors = [None if i < 0 else walk.tensors[i] for i in used]
+    return spec, tensors, [walk.cells[i].cell_contents for i in numbers]
 
 
 def _title(mod: Mod | None) -> str:
@@ -143,7 +145,7 @@ def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor 
 def _once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
-        warnings.warn(message, stacklevel=5)  # of the user
+        warnings.warn(message, stacklevel=3)  # of the user
 
 
 def flex_attention(
@@ -160,27 +162,6 @@ def flex_attention(
     return_aux: Any = None,
 ) -> Any:
     """As FlexAttention's. lse is in natural log."""
-    return _flex_attention(
-        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux
-    )
-
-
-# A function of its own: torch.compile(flex_attention) looks through a decorator of what it is given.
-@torch.compiler.disable(reason="luattn.flex traces mods itself; luattn.attention can be compiled")  # type: ignore[untyped-decorator]
-def _flex_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    score_mod: Mod | None,
-    block_mask: theirs.BlockMask | None,
-    scale: float | None,
-    enable_gqa: bool,
-    return_lse: bool,
-    kernel_options: Any,
-    return_aux: Any,
-) -> Any:
-    if kernel_options:
-        _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
     if return_aux is not None:
         if return_lse:
             raise InvalidError("return_lse and return_aux: return_aux=AuxRequest(lse=True) says both")
@@ -189,16 +170,45 @@ def _flex_attention(
     _check(query, key, value, enable_gqa)
     mask_mod, table = _mask_of(block_mask, query, key)
     blocks = None if table is None or block_mask is None else block_mask.BLOCK_SIZE
-    spec, inputs, scalars = _find(score_mod, mask_mod, blocks, query.dtype, query.device)
-    if query.is_cuda:  # a number on the CPU goes along with any device, as in PyTorch
-        inputs = [t.to(query.device) if t.dim() == 0 else t for t in inputs]
-    if table is not None:
-        inputs.append(table)
     if key.shape[0] != query.shape[0]:
         key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
-    o, lse = call(
-        spec, query, key, value, inputs, scalars, 0.0 if scale is None else scale, [], None, None, {}
-    )
+    scale = 0.0 if scale is None else scale
+    if torch.compiler.is_dynamo_compiling():
+        options: dict[str, int] = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
+        if blocks is not None:
+            options |= {"q_block": blocks[0], "kv_block": blocks[1]}
+        mods = (table, mask_mod or noop_mask)
+        o, lse = _graph.flex_attention(query, key, value, score_mod or _identity, mods, scale, options)
+    else:
+        if kernel_options:
+            _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
+        o, lse = call_eagerly(query, key, value, score_mod, mask_mod, table, blocks, scale)
     if return_aux is not None:
         return o, theirs.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
     return (o, lse) if return_lse else o
+
+
+def _identity(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    return score
+
+
+def call_eagerly(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    table: Tensor | None,
+    blocks: tuple[int, int] | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """o and lse."""
+    spec, inputs, scalars = _find(score_mod, mask_mod, blocks, query.dtype, query.device)
+    placed = place_inputs(inputs, table, query.device)
+    return call(spec, query, key, value, placed, scalars, scale, [], None, None, {})
+
+
+def place_inputs(inputs: list[Tensor | None], table: Tensor | None, device: torch.device) -> list[Tensor]:
+    """With the table where it belongs. A number on the CPU goes along with any device, as in PyTorch."""
+    found = [table if t is None else t for t in inputs]
+    return [t.to(device) if t.dim() == 0 else t for t in found if t is not None]

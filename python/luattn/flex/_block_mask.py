@@ -24,6 +24,7 @@ class BlockMask(theirs.BlockMask):
     """
 
     _asked: tuple[int, int, Any] | None = None  # of create_block_mask: B, H and the device
+    _derived = False  # whether the lists are what the mask_mod leaves empty
 
     @classmethod
     def _of(
@@ -50,6 +51,8 @@ class BlockMask(theirs.BlockMask):
             return
         b, h, device = self._asked
         vars(self)["_asked"] = None
+        if device is None and not torch.accelerator.is_available():
+            device = "cpu"
         made = theirs.create_block_mask(
             self.mask_mod, b, h, *self.seq_lengths, device=device, BLOCK_SIZE=self.BLOCK_SIZE
         )
@@ -72,7 +75,7 @@ class BlockMask(theirs.BlockMask):
     def shape(self) -> tuple[int, ...]:
         if self._asked is not None:
             return (*self._asked[:2], *self.seq_lengths)
-        return super().shape
+        return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
     def __getitem__(self, index: Any) -> "BlockMask":
         """Of some batch entries, heads and rows of blocks. As in PyTorch it has no mask_mod until one is assigned."""
@@ -109,7 +112,7 @@ def create_block_mask(
 
 
 def _is_derived(mask: theirs.BlockMask) -> bool:
-    return bool(vars(mask).get("_derived"))
+    return bool(getattr(mask, "_derived", False))
 
 
 def table_of(mask: theirs.BlockMask) -> Tensor | None:
@@ -118,10 +121,13 @@ def table_of(mask: theirs.BlockMask) -> Tensor | None:
     if _is_derived(mask):
         return None
     lists = [getattr(mask, name) for name in _LISTS]
+    columns = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
+    if torch.compiler.is_dynamo_compiling():
+        return _table(lists, columns)
     key = [(id(x), None if x is None else x._version) for x in lists]
     found = vars(mask).get("_table")
     if found is None or found[0] != key:
-        found = vars(mask)["_table"] = (key, _table(lists, -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])))
+        found = vars(mask)["_table"] = (key, _table(lists, columns))
     table: Tensor = found[1]
     return table
 

@@ -61,7 +61,7 @@ class Walk:
             return ("method", self.function(x.__func__), self.walk(x.__self__, _names(x.__func__.__code__)))
         if isinstance(x, functools.partial):
             return ("partial", *(self.walk(y) for y in (x.func, x.args, x.keywords)))
-        if isinstance(x, (types.ModuleType, type, types.BuiltinFunctionType)) or _is_of_torch(x):
+        if isinstance(x, (types.ModuleType, type, types.BuiltinFunctionType)) or _is_constant_of_torch(x):
             return ("id", id(x), _Kept(x))
         return self.thing(x, names)
 
@@ -120,6 +120,11 @@ class Walk:
 
 def _is_of_torch(x: Any) -> bool:
     return (getattr(x, "__module__", None) or type(x).__module__).partition(".")[0] == "torch"
+
+
+def _is_constant_of_torch(x: Any) -> bool:
+    """A type, a device, an op, ..: not an object that a user fills."""
+    return _is_of_torch(x) and (not hasattr(x, "__dict__") or type(x).__module__ == "torch._ops")
 
 
 class _Kept:

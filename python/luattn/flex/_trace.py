@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _capi as capi
+from .._spec import Spec
 from ..errors import Unsupported
 
 Mod = Callable[..., Tensor]
@@ -80,6 +81,12 @@ class Captured:
     # What the text in the making has used of them: names by index.
     used: dict[int, str]
     numbers: dict[int, str]
+
+    def order(self, spec: Spec) -> tuple[list[int], list[int]]:
+        """Which tensors and numbers a spec's inputs and scalars are. -1: the table of blocks."""
+        tensors = {name: i for i, name in self.used.items()}
+        numbers = {name: i for i, name in self.numbers.items()}
+        return [tensors.get(info.name, -1) for info in spec.inputs], [numbers[name] for name in spec.scalars]
 
 
 class _Writer:
@@ -171,7 +178,7 @@ class _Writer:
         name = _name(node)
         if name == "getitem" and node.args[1] == 0:  # the values of max(dim), which has indices too
             self.found(node, self.array_of(node.args[0]))
-        elif name == "index":
+        elif name == "index" or "mod_index" in str(node.target):
             self.found(node, self.indexed(node))
         elif name in _VIEWS:
             self.found(node, self.viewed(node, name))
@@ -605,15 +612,18 @@ def _is_users(file: str) -> bool:
     return not file.startswith((_TORCH, _HERE, "<"))
 
 
-class _Lines(TorchDispatchMode):
+class Lines(TorchDispatchMode):
     """Gives each node the line of the user's Python that made it. torch.fx keeps lines of functions named forward alone."""
+
+    given: str | None = None  # of what a graph replays
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         frame = inspect.currentframe()
         while frame is not None and not _is_users(frame.f_code.co_filename):
             frame = frame.f_back
         with fx.traceback.preserve_node_meta():
-            fx.traceback.set_stack_trace([f"{frame.f_code.co_filename}:{frame.f_lineno}"] if frame else [])
+            place = Lines.given or (f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "")
+            fx.traceback.set_stack_trace([place] if place else [])
             return func(*args, **(kwargs or {}))
 
 
@@ -653,6 +663,8 @@ def _place_of(mod: Mod) -> str:
 
 
 def _place_of_error(mod: Mod, error: BaseException) -> str:
+    if Lines.given:
+        return Lines.given
     found, step = _place_of(mod), error.__traceback__
     inside = False  # of the call of the mod
     while step is not None:
@@ -692,7 +704,7 @@ def _with_tensors(mod: Any, cells: list[types.CellType], numbers: list[Tensor]) 
 
 def _trace(mod: Mod, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
     def with_lines(*args: Tensor) -> Tensor:
-        with _Lines():
+        with Lines():
             return mod(*args)
 
     args = [torch.zeros((), dtype=torch.int32, device=device) for _ in range(4)]

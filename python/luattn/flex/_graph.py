@@ -1,0 +1,134 @@
+"""flex_attention inside of torch.compile: Dynamo traces the mods, and its graph calls what is here with them."""
+
+import re
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._guards import tracing
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .._spec import Spec, spec_of
+from .._torch import call
+from ._trace import Captured, Lines, Mod, translate
+
+
+class _Flex(HigherOrderOperator):
+    """What stands in a graph. Dynamo hands over mods as graphs, and what they capture as tensors.
+
+    It has the name of FlexAttention's operator, by which Dynamo knows what to trace. Called, it is a function that calls
+    luattn::forward: what AOTAutograd makes of the graph has that op alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("luattn_flex_attention")  # type: ignore[no-untyped-call]
+        self.__name__ = "flex_attention"
+        self.__module__ = __name__
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score_mod: Any,
+        block_mask: tuple[Tensor | None, Any],
+        scale: float,
+        options: dict[str, Any],
+        of_score: tuple[Any, ...] = (),
+        of_mask: tuple[Any, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
+        table, mask_mod = block_mask
+        blocks = None if table is None else (options["q_block"], options["kv_block"])
+        from ._attention import call_eagerly, place_inputs
+
+        if not isinstance(score_mod, fx.GraphModule):  # Dynamo gave the call up
+            return call_eagerly(query, key, value, score_mod, mask_mod, table, blocks, scale)
+        captured = (tuple(of_score), tuple(of_mask))
+        wanted = (options["score_mod"], options["mask_mod"])
+        spec, inputs = _spec_of_graphs(score_mod, mask_mod, wanted, captured, blocks, query)
+        placed = place_inputs(inputs, table, query.device)
+        return call(spec, query, key, value, placed, [], scale, [], None, None, {})
+
+
+flex_attention = _Flex()
+
+# Of a score_mod's graph: the mask_mod's, and specs of both by the types and sizes of what they capture.
+_found: "weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, tuple[Spec, list[int]]]]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _spec_of_graphs(
+    score_mod: fx.GraphModule,
+    mask_mod: fx.GraphModule,
+    wanted: tuple[bool, bool],
+    captured: tuple[tuple[Any, ...], tuple[Any, ...]],
+    blocks: tuple[int, int] | None,
+    query: Tensor,
+) -> tuple[Spec, list[Tensor | None]]:
+    """The spec, and its inputs out of what is captured. None: the table of blocks."""
+    known = _found.get(score_mod)
+    if known is None or known[0]() is not mask_mod:
+        known = _found[score_mod] = (weakref.ref(mask_mod), {})
+    held = [
+        (x.dtype, tuple(map(int, x.shape)), x.requires_grad) if isinstance(x, Tensor) else _plain(x)
+        for x in (*captured[0], *captured[1])
+    ]
+    key = (tuple(held), wanted, blocks, query.dtype, query.device)
+    if key not in known[1]:
+        with tracing(None), _disable_current_modes(), torch.enable_grad():
+            known[1][key] = _translated(
+                (score_mod, mask_mod), wanted, captured, blocks, query.dtype, query.device
+            )
+    spec, used = known[1][key]
+    tensors = [x for x in (*captured[0], *captured[1]) if isinstance(x, Tensor)]
+    return spec, [None if i < 0 else tensors[i] for i in used]
+
+
+def _translated(
+    graphs: tuple[fx.GraphModule, fx.GraphModule],
+    wanted: tuple[bool, bool],
+    captured: tuple[tuple[Any, ...], tuple[Any, ...]],
+    blocks: tuple[int, int] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Spec, list[int]]:
+    tensors: list[Tensor] = []
+
+    def stand_in(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return _plain(x)
+        one = torch.zeros((), dtype=x.dtype, device=x.device)  # of no size, whatever its shape
+        tensors.append(one.expand(tuple(map(int, x.shape))).detach().requires_grad_(x.requires_grad))
+        return tensors[-1]
+
+    score_mod, mask_mod = (
+        _replay(graph, tuple(map(stand_in, xs))) if want else None
+        for graph, xs, want in zip(graphs, captured, wanted)
+    )
+    held = Captured(tensors, [], {}, {})
+    try:
+        text = translate(score_mod, mask_mod, blocks, dtype, device, held)
+    finally:
+        Lines.given = None
+    spec = spec_of(text, "flex_attention")
+    return spec, held.order(spec)[0]
+
+
+def _plain(x: Any) -> Any:
+    """Where shapes are symbols a number may be one too; here it is a constant, and Dynamo guards on it."""
+    return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
+
+
+def _replay(graph: fx.GraphModule, captured: tuple[Any, ...]) -> Mod:
+    """A graph as a function of scores and indices."""
+
+    class Replay(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            place = re.findall(r'File "(.+)", line (\d+)', n.stack_trace or "")
+            Lines.given = ":".join(place[-1]) if place else None
+            return super().run_node(n)
+
+    return lambda *args: Replay(graph).run(*args, *captured)
