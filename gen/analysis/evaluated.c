@@ -23,39 +23,111 @@ static bool has_minima(const ir *g, const mask_info *m, const ir_node *n) {
   return false;
 }
 
-/* What a mask does with each input that it reads along positions, as bits. */
-enum { IS_MATCHED = 1, IS_COMPARED = 2 };
-static unsigned use_of(const ir *g, const ir_node *n, int side, uint32_t *input) {
-  const ir_node *x = ir_get(g, n->arg[side]), *y = ir_get(g, n->arg[1 - side]);
-  if (x->op != IR_LOAD || !uses_position(g, n->arg[side])) return 0;
-  *input = ir_index_of(x);
-  if (n->op == IR_EQ && y->op == IR_LOAD && ir_index_of(y) == *input) return IS_MATCHED;
-  return uses_position(g, n->arg[1 - side]) ? 0 : IS_COMPARED;
+/* Which lists of numbers with minima the value of a node comes from, a bit each, and whether it depends on positions
+ * besides. Conditions of a select are left out: they are comparisons of their own. */
+typedef struct node_use {
+  uint16_t of_q, of_kv; /* read at q_idx, at kv_idx */
+  bool at_q, at_kv;     /* depends on q_idx, on kv_idx, otherwise than through these */
+  ir_ref load;          /* one of the loads */
+} node_use;
+
+static node_use both(node_use x, node_use y) {
+  return (node_use){x.of_q | y.of_q, x.of_kv | y.of_kv, x.at_q || y.at_q, x.at_kv || y.at_kv,
+                    x.load != IR_NONE ? x.load : y.load};
 }
 
-/* Numbers that are matched, as documents are, and besides compared with a fixed one have a special value among
- * them: -1 where there is no group. Minima of a block in which it occurs say little of the others. */
-static bool is_special(const ir *g, const bool *reached, uint32_t count, uint32_t of) {
-  unsigned uses = 0;
-  for (ir_ref r = 1; r < count; r++) {
-    const ir_node *n = ir_get(g, r);
-    for (int side = 0; reached[r] && is_comparison(n) && side < 2; side++) {
-      uint32_t input;
-      const unsigned use = use_of(g, n, side, &input);
-      if (use != 0 && input == of) uses |= use;
-    }
+/* The bit of the list that load n reads: an input, at indices before its last. There may be more lists than bits. */
+static uint16_t bit_of(const ir *g, const ir_node *n, const bool *reached) {
+  int bit = 0;
+  for (ir_ref r = 1; bit < 15 && ir_get(g, r) != n; r++) {
+    const ir_node *x = ir_get(g, r);
+    if (!reached[r] || x->op != IR_LOAD || !uses_position(g, r)) continue;
+    bool same = ir_index_of(x) == ir_index_of(n) && x->nargs == n->nargs;
+    for (int i = 0; same && i < n->nargs - 1; i++) same = x->arg[i] == n->arg[i];
+    if (same) break;
+    bit++;
   }
-  return uses == (IS_MATCHED | IS_COMPARED);
+  return (uint16_t)(1u << bit);
 }
 
-/* The first load along positions whose bounds do not decide a tile; IR_NONE: there is none. */
-static ir_ref find_undecided(const ir *g, const mask_info *m, const bool *reached, uint32_t count) {
-  for (ir_ref r = 1; r < count; r++) {
-    const ir_node *n = ir_get(g, r);
-    if (!reached[r] || n->op != IR_LOAD || !uses_position(g, r)) continue;
-    if (!has_minima(g, m, n) || is_special(g, reached, count, ir_index_of(n))) return r;
+static node_use use_of(const ir *g, ir_ref r, const bool *reached, const node_use *use) {
+  const ir_node *n = ir_get(g, r);
+  node_use all = {0};
+  if (n->type == IR_BOOL) return all;
+  if (n->op == IR_LOAD && uses_position(g, r)) {
+    const uint16_t bit = bit_of(g, n, reached);
+    return ir_is_var(g, n->arg[n->nargs - 1], VAR_Q) ? (node_use){.of_q = bit, .load = r} : (node_use){.of_kv = bit, .load = r};
   }
+  if (n->op == IR_VAR) all.at_q = ir_var_of(n) == VAR_Q, all.at_kv = ir_var_of(n) == VAR_KV;
+  for (int i = n->op == IR_SELECT; i < n->nargs; i++) all = both(all, use[n->arg[i]]);
+  return all;
+}
+
+/* Whether bounds of the arguments say little of the value: bits of a number, remainders. */
+static bool loses_bounds(const ir *g, const ir_node *n) {
+  double by;
+  switch ((ir_op)n->op) {
+    case IR_MOD:
+    case IR_BAND:
+    case IR_BOR:
+    case IR_BXOR:
+    case IR_SHL:
+    case IR_SHR_BAND:
+      return true;
+    case IR_SHR:
+      return !ir_is_const(g, n->arg[1], &by);
+    default: /* a rounded real number has no bounds */
+      return n->op != IR_LOAD && n->type == IR_INT && ir_typeof(g, n->arg[n->nargs - 1]) == IR_REAL;
+  }
+}
+
+/* What the comparisons of a mask have in common. */
+typedef struct comparisons {
+  unsigned matched;       /* lists whose numbers are equal at q_idx and at kv_idx, as documents are */
+  unsigned fixed;         /* lists that are compared with what is the same at all positions */
+  uint16_t of_q, of_kv;   /* the lists of a comparison of numbers of queries with those of keys */
+  ir_ref other;           /* a load in another one, of other lists */
+  ir_ref within;          /* a load that is compared with its own position: the distance to a document's start */
+} comparisons;
+
+/* Notes comparison n. Returns a load that it leaves undecided, whatever else the mask compares: one number of a
+ * list that each position has, as of chosen blocks; or IR_NONE. */
+static ir_ref note(const ir_node *n, const node_use *use, comparisons *c) {
+  const node_use x = use[n->arg[0]], y = use[n->arg[1]], all = both(x, y);
+  const bool is_pair = all.of_q != 0 && all.of_kv != 0;
+  if (all.load == IR_NONE) return IR_NONE;
+  if (!is_pair && n->op == IR_EQ && (all.at_q || all.at_kv)) return all.load;
+  if (!is_pair && !all.at_q && !all.at_kv && (x.load == IR_NONE || y.load == IR_NONE)) c->fixed |= all.of_q | all.of_kv;
+  if ((all.of_q != 0 && all.at_q) || (all.of_kv != 0 && all.at_kv)) c->within = all.load;
+  if (!is_pair) return IR_NONE;
+  if (n->op == IR_EQ) c->matched |= all.of_q | all.of_kv;
+  if ((c->of_q | c->of_kv) != 0 && (c->of_q != all.of_q || c->of_kv != all.of_kv)) c->other = all.load;
+  c->of_q = all.of_q, c->of_kv = all.of_kv;
   return IR_NONE;
+}
+
+/* The first load along positions whose bounds do not decide a tile; IR_NONE: there is none.
+ * - Numbers that are matched, as documents are, and besides compared with a fixed one have a special value among
+ *   them: -1 where there is no group. Minima of a block in which it occurs say little of the others.
+ * - Numbers that are matched, and others that begin anew with each of them, as positions in a document do: a tile at
+ *   the end of a document has all positions, and all of its neighbours. */
+static ir_ref find_undecided(const ir *g, const mask_info *m, const bool *reached, node_use *use, uint32_t count) {
+  comparisons c = {0};
+  for (ir_ref r = 1; r < count; r++) {
+    const ir_node *n = ir_get(g, r);
+    if (reached[r] && n->op == IR_LOAD && uses_position(g, r) && !has_minima(g, m, n)) return r;
+  }
+  for (ir_ref r = 1; r < count; r++) {
+    const ir_node *n = ir_get(g, r);
+    if (!reached[r]) continue;
+    use[r] = use_of(g, r, reached, use);
+    if (use[r].load != IR_NONE && loses_bounds(g, n)) return use[r].load;
+    const ir_ref undecided = is_comparison(n) ? note(n, use, &c) : IR_NONE;
+    if (undecided != IR_NONE) return undecided;
+  }
+  for (ir_ref r = 1; r < count && (c.matched & c.fixed) != 0; r++)
+    if (use[r].load == r && ((use[r].of_q | use[r].of_kv) & c.matched & c.fixed) != 0) return r;
+  return c.matched == 0 ? IR_NONE : c.other != IR_NONE ? c.other : c.within;
 }
 
 static bool *find_reached(arena *a, const ir *g, ir_ref root, uint32_t count) {
@@ -157,8 +229,9 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   const ir_ref data = m->rest != IR_NONE ? m->rest : m->keep;
   const bool *reached = find_reached(a, g, m->keep, count), *in_data = find_reached(a, g, data, count);
   int *rows = arena_array(a, count, sizeof *rows), *columns = arena_array(a, count, sizeof *columns);
-  if (reached == NULL || in_data == NULL || rows == NULL || columns == NULL) return false;
-  e->why = find_undecided(g, m, reached, count);
+  node_use *use = arena_array(a, count, sizeof *use);
+  if (reached == NULL || in_data == NULL || rows == NULL || columns == NULL || use == NULL) return false;
+  e->why = find_undecided(g, m, reached, use, count);
   e->is = e->why != IR_NONE;
   if (!e->is) return true;
   e->by_batch = ir_uses(g, m->keep, VAR_B);

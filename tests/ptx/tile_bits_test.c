@@ -52,6 +52,17 @@ static bool intervals(const numbers *n, place p) {
 static bool scattered(const numbers *n, place p) { return at(n, p.q * 7 % 16, p.kv * 5 % 16, 0, 0); }
 static bool either(const numbers *n, place p) { return p.kv <= p.q || at(n, p.q / 64, p.kv / 64, 0, 0); }
 static bool of_keys(const numbers *n, place p) { return abs(p.q - p.kv) < 100 && at(n, p.h, p.kv / 64, 0, 0); }
+static bool ancestors(const numbers *n, place p) {
+  const int node = p.kv - p.q_len / 2;
+  return node < 0 || (node < 31 && at(n, p.b, p.q, 0, 0) >> node & 1) || node == p.q;
+}
+static bool one_chosen(const numbers *n, place p) { return at(n, p.h, p.q, 0, 0) == p.kv / 64; }
+static bool windows(const numbers *n, place p) {
+  return at(n, 0, p.q, 0, 0) == at(n, 0, p.kv, 0, 0) && abs(at(n, 1, p.q, 0, 0) - at(n, 1, p.kv, 0, 0)) < 9;
+}
+static bool starts(const numbers *n, place p) {
+  return p.kv <= p.q && at(n, 0, p.q, 0, 0) == at(n, 0, p.kv, 0, 0) && p.kv - at(n, 1, p.kv, 0, 0) < 5;
+}
 
 static bool lists(const numbers *n, place p) {
   const int x = (at(n, p.h, p.q / 64, p.kv / 128, 0) + 3) % 3;
@@ -82,6 +93,14 @@ static const mask_row masks[] = {
     {"intervals", "'n', 'two'", "i32", "q >= x[{kv // 9, 0}] and q < x[{kv // 9, 1}]", intervals, {BLOCKS_OF_9, 2}, false, false},
     {"scattered", "'n', 'm'", "bool", "x[{q * 7 % 16, kv * 5 % 16}]", scattered, {16, 16}, false, false},
     {"either", "'n', 'm'", "bool", "kv <= q or x[{q // 64, kv // 64}]", either, {BLOCKS_OF_64, BLOCKS_OF_64}, false, false},
+    {"ancestors", "'b', 'n'", "i32",
+     "kv < q_len // 2 or (kv < q_len // 2 + 31 and ne(x[{b, q}] >> (kv - q_len // 2) & 1, 0)) or eq(kv - q_len // 2, q)", ancestors,
+     {B, LEN}, true, false},
+    {"one_chosen", "'h', 'n'", "i32", "eq(x[{h, q}], kv // 64)", one_chosen, {H, LEN}, false, true},
+    {"windows", "'two', 'n'", "i32", "eq(x[{0, q}], x[{0, kv}]) and abs(x[{1, q}] - x[{1, kv}]) < 9", windows, {2, LEN}, false,
+     false},
+    {"starts", "'two', 'n'", "i32", "kv <= q and eq(x[{0, q}], x[{0, kv}]) and kv - x[{1, kv}] < 5", starts, {2, LEN}, false,
+     false},
     {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
     {"lists", "'h', 'n', 'm'", "i32", "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
      lists, {H, BLOCKS_OF_64, BLOCKS_OF_128}, false, true},
