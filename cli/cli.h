@@ -22,7 +22,7 @@ typedef struct cli_options {
   const char *specs[CLI_MAX_SPECS]; /* all such words, where a subcommand takes several */
   int num_specs;
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
-  const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *arch, *pass, *cache_dir,
+  const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
   const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
@@ -169,11 +169,26 @@ luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int rep
 
 /* ---- cmd_bench.c ---- */
 
-/* Counts the scores that the mask keeps, over batch and heads; for very long sequences an estimate, then
- * *exact is false. */
-luattn_status bench_kept(const cli_problem *p, double *kept, bool *exact, luattn_error *err);
+/* Counts the scores that the mask keeps, over batch and heads; *error: two standard deviations, where there are too many
+ * to evaluate; 0: exact. */
+luattn_status bench_kept(const cli_problem *p, double *kept, double *error, luattn_error *err);
 /* FLOPs of a pass with so many scores. */
 double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
+
+/* ---- mask_counts.c: the tiles that kernels compute of a mask, and by what means ---- */
+
+/* luattn_target.input_types where an input of any type has the type of q, k and v. */
+uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype);
+/* Kernels of a pass; of o only dtype, family, head dims, and arch, or that of a device. */
+luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pass pass, luattn_target *out, luattn_error *err);
+/* " +- 1.2%", what is unknown of a number; "" if it is exact. */
+const char *mask_error_text(double number, double error, char text[32]);
+/* "ranges of positions, ..": by what means. */
+const char *mask_means_text(const luattn_mask_counts *c);
+/* Prints "A of B tiles of MxN (C%), D needed" without an end of line. */
+void mask_counts_print(const luattn_mask_counts *c);
+luattn_status mask_counts_write(const char *path, const cli_options *o, const char *name, const luattn_mask_counts *c,
+                                const size_t picture[3], luattn_error *err);
 
 /* ---- naive.c: plain Lua, one score at a time ---- */
 

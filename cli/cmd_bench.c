@@ -3,40 +3,37 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/gpu.h"
 
-#define TILE 64
-#define MOST_COUNTED (INT64_C(1) << 28) /* scores of one head: about a second for a mask of partial tiles */
-
-/* Scores in tiles, summed over batch and heads, where a partial tile counts for half. */
-static luattn_status estimate_kept(const cli_problem *p, const luattn_args *args, double *out,
-                                   luattn_error *err) {
-  const int rows = p->q_len / TILE + (p->q_len % TILE != 0),
-            columns = p->kv_len / TILE + (p->kv_len % TILE != 0);
-  unsigned char *tile = malloc((size_t)rows * (size_t)columns + 1);
-  luattn_status status =
-      tile != NULL ? LUATTN_OK
-                   : luattn_fail(err, LUATTN_NO_MEMORY, "bench: no memory for %dx%d tiles", rows, columns);
-  *out = 0;
-  for (int b = 0; b < p->batch && status == LUATTN_OK; b++) {
-    for (int h = 0; h < p->heads && status == LUATTN_OK; h++) {
-      status = luattn_mask_tiles(p->spec, args, b, h, TILE, TILE, tile, err);
-      for (int64_t i = 0; i < (int64_t)rows * columns && status == LUATTN_OK; i++)
-        *out += tile[i] * (TILE * TILE / 2.0);
-    }
-  }
-  free(tile);
-  return status;
-}
-
-luattn_status bench_kept(const cli_problem *p, double *out, bool *exact, luattn_error *err) {
+luattn_status bench_kept(const cli_problem *p, double *out, double *error, luattn_error *err) {
   cli_result r = {0};
   cli_binding bind;
   const luattn_args args = problem_args(p, &r, false, &bind);
-  int64_t kept = 0;
-  *exact = (int64_t)p->q_len * p->kv_len <= MOST_COUNTED;
-  if (!*exact) return estimate_kept(p, &args, out, err);
-  TRY(luattn_mask_count(p->spec, &args, &kept, err));
-  *out = (double)kept;
+  luattn_mask_counts counts = {.struct_size = sizeof counts};
+  TRY(luattn_mask_survey(p->spec, NULL, &args, 64, 64, &counts, err));
+  *out = counts.kept, *error = counts.kept_error;
+  return LUATTN_OK;
+}
+
+/* The tiles that the kernels which were measured compute. */
+static luattn_status print_tiles(const cli_options *o, const luattn_device_info *device, const cli_problem *p, luattn_pass pass,
+                                 luattn_error *err) {
+  cli_result r = {0};
+  cli_binding bind;
+  cli_options with_arch = *o;
+  char arch[16];
+  luattn_target target;
+  luattn_mask_counts counts = {.struct_size = sizeof counts};
+  const luattn_args args = problem_args(p, &r, false, &bind);
+  if (!p->info.has_mask) return LUATTN_OK;
+  snprintf(arch, sizeof arch, "sm_%d", device->arch);
+  with_arch.arch = arch;
+  TRY(mask_target(&with_arch, p, pass, &target, err));
+  target.device = o->no_tuned ? NULL : device->name;
+  TRY(luattn_mask_survey(p->spec, &target, &args, 0, 0, &counts, err));
+  printf("  %s computes ", pass == LUATTN_FORWARD ? "forward" : "backward");
+  mask_counts_print(&counts);
+  printf("; by %s\n", mask_means_text(&counts));
   return LUATTN_OK;
 }
 
@@ -45,21 +42,23 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept) {
 }
 
 static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem *p, luattn_error *err) {
-  double kept, forward = 0, backward = 0;
-  bool exact;
-  TRY(bench_kept(p, &kept, &exact, err));
+  double kept, error, forward = 0, backward = 0;
+  char text[32];
+  TRY(bench_kept(p, &kept, &error, err));
   TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
   const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
   printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s%s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
          p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype),
          p->large_scores ? ", large scores" : "");
   printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
-         exact ? "" : " (partial 64x64 tiles counted as half: too many to count)");
+         mask_error_text(kept, error, text));
   printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,
          bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
   if (o->backward)
     printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward,
            bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
+  TRY(print_tiles(o, &gpu->info, p, LUATTN_FORWARD, err));
+  if (o->backward) TRY(print_tiles(o, &gpu->info, p, LUATTN_BACKWARD, err));
   gpu_print_tuning(gpu);
   return LUATTN_OK;
 }

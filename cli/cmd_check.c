@@ -6,10 +6,9 @@
 /* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
   const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
-  double kept;
-  bool exact;
+  double kept, error;
   if (!p->info.has_mask || all == 0) return LUATTN_OK;
-  TRY(bench_kept(p, &kept, &exact, err));
+  TRY(bench_kept(p, &kept, &error, err));
   printf("  the mask keeps %.2f%% of the scores%s\n", 100 * kept / all,
          kept > 0 ? ""
                   : ", so that all that was compared is 0; give inputs that keep some (--input), or another "

@@ -106,20 +106,6 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
             : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
-/* Emit has no tensors, so an input of any type gets the type of q, k and v. */
-static uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype) {
-  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
-                                                [LUATTN_F32] = LUATTN_INPUT_F32,
-                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
-                                                [LUATTN_F16] = LUATTN_INPUT_F16};
-  luattn_spec_info info;
-  uint64_t types = 0;
-  luattn_spec_get_info(spec, &info);
-  for (size_t i = 0; i < info.num_inputs; i++)
-    if (info.inputs[i].dtype == LUATTN_INPUT_ANY) types |= (1 + (uint64_t)as_input[dtype]) << 4 * i;
-  return types;
-}
-
 static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
   static const char *const stages[] = {"ir", "grad", "mask", "plan", "spec", "config", "ptx", "cubin"};
   luattn_target target;
@@ -141,7 +127,7 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
     return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' has no cubin; give --stage ptx, or sm_%d", o->arch,
                        target.arch);
   target.one_code = cubin;
-  target.input_types = any_types_as(spec, target.dtype);
+  target.input_types = any_types_as(spec, target.dtype); /* emit has no tensors */
   if (cubin) return emit_cubin(spec, &target, err);
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
   const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;

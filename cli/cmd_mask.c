@@ -1,4 +1,4 @@
-/* cmd_mask.c: luattn mask: draws the tiles of a mask. */
+/* cmd_mask.c: luattn mask: draws the tiles of a mask as kernels class them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,11 +70,9 @@ static luattn_status in_range(const char *option, long given, int count, const c
                      count, axis);
 }
 
-static void print_counts(const cli_options *o, const cli_problem *p, const picture *m) {
+static void print_counts(const cli_options *o, const cli_problem *p, const picture *m, const size_t count[3]) {
   const size_t tiles = (size_t)m->rows * (size_t)m->columns;
   const double total = tiles > 0 ? (double)tiles : 1;
-  size_t count[3] = {0};
-  for (size_t i = 0; i < tiles; i++) count[m->tile[i]]++;
   printf(
       "%s, batch %ld, head %ld: %dx%d tiles of %dx%d: %zu full (%.1f%%), %zu partial (%.1f%%), %zu empty "
       "(%.1f%%)\n",
@@ -83,9 +81,40 @@ static void print_counts(const cli_options *o, const cli_problem *p, const pictu
       100 * (double)count[0] / total);
 }
 
+/* Kernels without a target's plan evaluate masks from data; --skip auto asks the plan whether they do. */
+static luattn_status count(const cli_options *o, const cli_problem *p, const picture *m, luattn_args *args,
+                           luattn_mask_counts *out, luattn_error *err) {
+  luattn_target target;
+  *out = (luattn_mask_counts){.struct_size = sizeof *out};
+  TRY(mask_target(o, p, LUATTN_FORWARD, &target, err));
+  TRY(luattn_mask_survey(p->spec, &target, args, m->tile_m, m->tile_n, out, err));
+  args->skip = out->means == LUATTN_MASK_CELLS ? LUATTN_SKIP_ALWAYS : LUATTN_SKIP_NEVER;
+  return LUATTN_OK;
+}
+
+static void print_means(const cli_problem *p, const luattn_mask_counts *c) {
+  printf("by %s\nin %d batch entries and %d heads: ", mask_means_text(c), p->batch, p->heads);
+  mask_counts_print(c);
+  char text[32];
+  printf("; %.2f%% of the scores kept%s\n", c->scores > 0 ? 100 * c->kept / c->scores : 0,
+         mask_error_text(c->kept, c->kept_error, text));
+}
+
+static luattn_status show(const cli_options *o, const cli_problem *p, const picture *m, const luattn_mask_counts *c,
+                          luattn_error *err) {
+  size_t classes[3] = {0};
+  for (size_t i = 0; i < (size_t)m->rows * (size_t)m->columns; i++) classes[m->tile[i]]++;
+  print_text(m);
+  print_means(p, c);
+  print_counts(o, p, m, classes);
+  if (o->svg != NULL) TRY(write_svg(o->svg, m, err));
+  return o->json != NULL ? mask_counts_write(o->json, o, p->info.name, c, classes, err) : LUATTN_OK;
+}
+
 static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_error *err) {
   picture m;
   int size[2] = {64, 64};
+  luattn_mask_counts counts;
   cli_result r = {0};
   cli_binding bind;
   if (o->tile != NULL && (parse_sizes(o->tile, 2, size) != 2 || size[0] < 1 || size[1] < 1)) {
@@ -103,14 +132,11 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
     return luattn_fail(err, LUATTN_NO_MEMORY, "--tile: no memory for %dx%d tiles; choose larger ones", m.rows,
                        m.columns);
   }
-  const luattn_args args = problem_args(p, &r, false, &bind);
-  luattn_status status =
-      luattn_mask_tiles(p->spec, &args, (int)o->batch, (int)o->head, m.tile_m, m.tile_n, m.tile, err);
-  if (status == LUATTN_OK) {
-    print_text(&m);
-    print_counts(o, p, &m);
-    if (o->svg != NULL) status = write_svg(o->svg, &m, err);
-  }
+  luattn_args args = problem_args(p, &r, false, &bind);
+  luattn_status status = count(o, p, &m, &args, &counts, err);
+  if (status == LUATTN_OK)
+    status = luattn_mask_tiles(p->spec, &args, (int)o->batch, (int)o->head, m.tile_m, m.tile_n, m.tile, err);
+  if (status == LUATTN_OK) status = show(o, p, &m, &counts, err);
   free(m.tile);
   return status;
 }

@@ -152,8 +152,9 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
     o.shape = s->text, o.head_dim = NULL;
     fprintf(stderr, "tune: measuring %s\n", s->text);
     TRY(problem_read(t->spec, &o, t->passes > 1, &p, err));
-    double kept = 0;
-    luattn_status status = bench_kept(&p, &kept, &s->exact, err);
+    double kept = 0, error = 0;
+    luattn_status status = bench_kept(&p, &kept, &error, err);
+    s->exact = error == 0;
     s->q_len = p.q_len, s->kv_len = p.kv_len;
     for (int pass = 0; pass < 2; pass++) s->flops[pass] = bench_flops(&p, (luattn_pass)pass, kept);
     if (status == LUATTN_OK)
@@ -193,7 +194,7 @@ static void print_table(const tuning *t, int pass, int i) {
   luattn_spec_get_info(t->spec, &info);
   printf("\n%s %s on %s, %s, shape %s (%s lengths)%s\n", info.name, names[pass], gpu_name(t->gpu),
          dtype_name(f->target.dtype), t->shape[i].text, lengths == LUATTN_SHORT ? "short" : "long",
-         t->shape[i].exact ? "" : ", partial 64x64 tiles counted as half");
+         t->shape[i].exact ? "" : ", its scores counted in a sample of tiles");
   printf("  %-34s  registers   local  compile ms         ms   TFLOP/s  of plan's\n", "tiles");
   print_row(t, own, pass, i, own->ms[i]);
   for (int j = 0; j < f->count; j++)

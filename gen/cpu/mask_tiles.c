@@ -3,12 +3,7 @@
 #include <math.h>
 
 #include "common/choices.h"
-#include "gen/cpu/cpu.h"
-
-typedef struct tile_box {
-  const cpu_problem *p;
-  int b, h, q0, q1, kv0, kv1; /* inclusive */
-} tile_box;
+#include "gen/cpu/mask_survey.h"
 
 static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}}; }
 
@@ -21,7 +16,7 @@ static ir_bounds moved(int lo, int hi, int64_t offset) {
   return (ir_bounds){.integer = {lo + offset, hi + offset}};
 }
 
-static ir_bounds box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
+ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const tile_box *t = user;
   const cpu_problem *p = t->p;
   switch (v) {
@@ -55,7 +50,7 @@ static long long clamp_to(long long x, long long size) { return x < 0 ? 0 : x >=
 
 /* Scans the part of an input that the index box covers: a kernel would read block minima, but the CPU can
  * afford this. */
-static ir_bounds box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
+ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
   const tile_box *t = user;
   const cpu_view *view = &t->p->input[input];
   int64_t lo[4] = {0}, hi[4] = {0}, at[4];
@@ -87,55 +82,8 @@ int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, 
                        int kv1) {
   if (p->mask.keep == IR_NONE) return 2;
   tile_box box = {p, b, h, q0, q1, kv0, kv1};
-  const ir_bounds_env env = {.user = &box, .variable = box_variable, .load = box_load};
+  const ir_bounds_env env = {.user = &box, .variable = tile_box_variable, .load = tile_box_load};
   return mask_tile_class(p->g, &p->mask, &env, w->bounds);
-}
-
-typedef struct tiles_call {
-  const luattn_spec *spec;
-  const luattn_args *args;
-  int b, h, tile_m, tile_n;
-  unsigned char *out;
-} tiles_call;
-
-static luattn_status tiles_within(void *arguments, luattn_error *err) {
-  const tiles_call *given = arguments;
-  const int b = given->b, h = given->h, tile_m = given->tile_m, tile_n = given->tile_n;
-  unsigned char *out = given->out;
-  arena *a = arena_open(arena_allocator(given->spec->a));
-  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
-  cpu_problem p;
-  luattn_status status = problem_open_mask(given->spec, given->args, a, &p, err);
-  if (status == LUATTN_OK) status = problem_start(&p, 1, err);
-  if (status == LUATTN_OK && (tile_m < 1 || tile_n < 1)) {
-    status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", tile_m,
-                         tile_n);
-  }
-  if (status == LUATTN_OK && (b < 0 || b >= p.batch || h < 0 || h >= p.heads)) {
-    status = luattn_fail(err, LUATTN_INVALID, "mask: batch %d, head %d: does not exist; there are %d and %d",
-                         b, h, p.batch, p.heads);
-  }
-  for (int64_t q0 = 0; status == LUATTN_OK && q0 < p.q_len; q0 += tile_m) {
-    for (int64_t kv0 = 0; kv0 < p.kv_len; kv0 += tile_n) {
-      const int64_t q1 = q0 + tile_m < p.q_len ? q0 + tile_m - 1 : p.q_len - 1;
-      const int64_t kv1 = kv0 + tile_n < p.kv_len ? kv0 + tile_n - 1 : p.kv_len - 1;
-      *out++ =
-          (unsigned char)problem_tile_class(&p, &p.worker[0], b, h, (int)q0, (int)q1, (int)kv0, (int)kv1);
-    }
-  }
-  arena_close(a);
-  return status;
-}
-
-luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
-                                int tile_n, unsigned char *out, luattn_error *err) {
-  luattn_args used;
-  fail_clear(err);
-  NEED(spec);
-  NEED(args);
-  NEED(out);
-  TRY(choices_take_dense(args, "mask", &used, err));
-  return host_run(tiles_within, &(tiles_call){spec, &used, b, h, tile_m, tile_n, out}, err);
 }
 
 /* Counts the elements that a partial tile keeps, by the predicate. */

@@ -101,6 +101,19 @@ static void mark(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir
   }
 }
 
+int ir_interval_nodes(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir_ref *nodes) {
+  ir_ref top;
+  int count = 0;
+  mark(g, roots, n, scratch, &top);
+  for (ir_ref r = 1; r <= top; ++r)
+    if (scratch[r].integer.lo != 0) nodes[count++] = r;
+  return count;
+}
+
+void ir_interval_over(const ir *g, const ir_ref *nodes, int count, const ir_bounds_env *env, ir_bounds *bounds) {
+  for (int i = 0; i < count; ++i) bounds_of_node(g, nodes[i], env, bounds);
+}
+
 void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch,
                  ir_bounds *out) {
   ir_ref top;

@@ -24,6 +24,11 @@ typedef struct ir_bounds_env {
 /* out[i] = bounds of roots[i]. scratch: one ir_bounds per node of g (ir_count(g)). */
 void ir_interval(const ir *g, const ir_ref *roots, int n, const ir_bounds_env *env, ir_bounds *scratch, ir_bounds *out);
 
+/* The same in two steps, for many boxes: finds the nodes under the roots, arguments first, at most ir_count(g), and
+ * returns their number; then fills bounds[r] of each of these nodes r. */
+int ir_interval_nodes(const ir *g, const ir_ref *roots, int n, ir_bounds *scratch, ir_ref *nodes);
+void ir_interval_over(const ir *g, const ir_ref *nodes, int count, const ir_bounds_env *env, ir_bounds *bounds);
+
 /* The largest length L up to 2^31 - 1 such that no INT node under the roots leaves 32 bits for positions and lengths in
  * [0, L], batch and channel numbers up to 65535, heads up to LUATTN_MAX_HEADS and loaded integers less than 2^24 from 0.
  * 0: not even L = 0 is safe. -1: out of memory. */

@@ -247,6 +247,7 @@ void facts_find_rows(lowered *f) {
   r->bwd_row_bytes = (f->num_rows > 0 ? f->num_rows : 1) * real;
   r->num_acc = f->num_acc + (f->num_lane_sums + LOWERED_LANES - 1) / LOWERED_LANES * LOWERED_LANES;
   r->num_stats = f->mask->num_stats;
+  r->mask = f->keep != IR_NONE ? f->mask : NULL;
   r->evaluated = f->facts.tile_bits ? &f->mask->evaluated : NULL;
   r->evaluated_cost = f->facts.tile_bits ? evaluated_cost(f) : 0;
   r->skips = f->score_bounds != IR_NONE;

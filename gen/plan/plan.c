@@ -367,17 +367,24 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
-/* The rule is that of runtime/tile_bits.c. */
-static const char *explain_evaluated(arena *a, const plan_rows *rows) {
+/* By what means kernels find the tiles that they compute. The rule of evaluation is that of runtime/tile_bits.c. */
+static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) {
   const mask_evaluated *e = rows->evaluated;
-  if (e == NULL) return "";
+  if (rows->mask == NULL) return "";
+  const bool minima = rows->num_stats > 0, undecided = e == NULL && rows->mask->evaluated.is;
   const char *line = arena_printf(
-      a,
-      "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
-      "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
-      "(luattn_args.skip: always, never)\n",
-      MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch ? ", in each batch entry" : "",
-      e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
+      a, "mask: tiles by ranges of positions%s%s\n", minima ? ", and by minima and maxima of numbers in blocks" : "",
+      undecided && p->packed ? " alone, which do not decide it: kernels of packed sequences do not evaluate it for cells"
+      : undecided            ? " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells"
+                             : "");
+  if (e != NULL)
+    line = arena_printf(
+        a,
+        "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
+        "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
+        "(luattn_args.skip: always, never)\n",
+        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch ? ", in each batch entry" : "",
+        e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
   return line != NULL ? line : "";
 }
 
@@ -420,7 +427,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
   *line = arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       explain_evaluated(a, rows), e->name, bytes, p->shared_limit, p->arch);
+                       explain_mask(a, p, rows), e->name, bytes, p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

@@ -54,6 +54,7 @@ typedef struct plan_rows {
   int bias_row_bytes; /* element size of the staged bias row; 0: none */
   int col_bytes;      /* of struct Col, if scores read nothing else from memory and it is a multiple of 4;
                        * else 0 */
+  const mask_info *mask;           /* NULL: all tiles are computed */
   const mask_evaluated *evaluated; /* the mask is evaluated for cells; or NULL */
   int evaluated_cost; /* instructions of an evaluation, roughly */
   bool skips;         /* tiles in which P vanishes */

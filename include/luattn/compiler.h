@@ -163,10 +163,41 @@ LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const lu
 LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                 luattn_error *err);
 
-/* Classifies the tiles of one (b, h): out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives the lengths
- * (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). */
+/* Classifies the tiles of one (b, h) as kernels do: out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives
+ * the lengths (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). A mask from data has
+ * the classes of its cells (LUATTN_MASK_CELLS), as in a launch that evaluates it, or with args->skip = LUATTN_SKIP_NEVER those
+ * that ranges and minima leave. */
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                            int tile_n, unsigned char *out, luattn_error *err);
+
+/* By what means kernels find which tiles of a mask to compute (docs/what_is_skipped.md). */
+typedef enum luattn_mask_means {
+  LUATTN_MASK_NONE,   /* there is no mask: all tiles are full */
+  LUATTN_MASK_RANGES, /* ranges in closed form, and interval arithmetic: arithmetic on positions. What the mask reads of data is
+                       * taken to be anything */
+  LUATTN_MASK_MINIMA, /* the same, with minima and maxima of integers in blocks of positions */
+  LUATTN_MASK_CELLS   /* the mask is evaluated on the device for cells of 64 x 64 scores: exact, whatever the data */
+} luattn_mask_means;
+
+/* Tiles and scores of all batch entries and heads. Where there are too many to evaluate, numbers are those of a sample,
+ * and an error is two of its standard deviations; 0: exact. */
+typedef struct luattn_mask_counts {
+  size_t struct_size;
+  luattn_mask_means means;
+  int may_evaluate;      /* 1: kernels can evaluate the mask (LUATTN_MASK_CELLS), whether or not it pays here */
+  int tile_m, tile_n;
+  double scores, kept, kept_error;              /* kept: by the mask */
+  double tiles, full, partial, computed_error;  /* kernels compute `full` without mask code, `partial` with it, none of the
+                                                 * others; computed_error: of full + partial */
+  double needed, needed_error;                  /* tiles in which the mask keeps something */
+} luattn_mask_counts;
+
+/* Counts the tiles that kernels compute, by what means, and those that the mask needs; about a second at any length. args as
+ * above. `target`: the kernels, whose plan decides whether args->skip = LUATTN_SKIP_AUTO evaluates the mask in one launch at
+ * these lengths without a luattn_batch that holds its tile bits, and which gives the tiles if tile_m is 0. NULL: kernels that
+ * evaluate a mask from data where they can; tile_m must then be given. Set only out->struct_size before the call. */
+LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args,
+                                            int tile_m, int tile_n, luattn_mask_counts *out, luattn_error *err);
 
 /* Counts exactly how many of the batch * heads * q_len * kv_len scores the mask keeps: it adds the size of full tiles and
  * evaluates the mask in partial ones. args as above. */

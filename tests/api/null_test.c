@@ -65,6 +65,10 @@ static void cpu(void **state) {
   REFUSES(luattn_mask_tiles, "spec", NULL, &c.args, 0, 0, 8, 8, tile, err);
   REFUSES(luattn_mask_tiles, "args", c.spec, NULL, 0, 0, 8, 8, tile, err);
   REFUSES(luattn_mask_tiles, "out", c.spec, &c.args, 0, 0, 8, 8, NULL, err);
+  luattn_mask_counts counts = {.struct_size = sizeof counts};
+  REFUSES(luattn_mask_survey, "spec", NULL, NULL, &c.args, 8, 8, &counts, err);
+  REFUSES(luattn_mask_survey, "args", c.spec, NULL, NULL, 8, 8, &counts, err);
+  REFUSES(luattn_mask_survey, "out", c.spec, NULL, &c.args, 8, 8, NULL, err);
   REFUSES(luattn_mask_count, "spec", NULL, &c.args, &kept, err);
   REFUSES(luattn_mask_count, "args", c.spec, NULL, &kept, err);
   REFUSES(luattn_mask_count, "kept", c.spec, &c.args, NULL, err);

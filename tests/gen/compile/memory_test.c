@@ -261,12 +261,13 @@ static void test_emit(void **state) {
 typedef struct cpu_work {
   luattn_spec *spec;
   luattn_args args;
-  int which; /* forward, backward, tiles, count */
+  int which; /* forward, backward, tiles, survey, count */
 } cpu_work;
 
 static luattn_status run_cpu(void *data, luattn_error *err) {
   const cpu_work *w = data;
   unsigned char tiles[16];
+  luattn_mask_counts counts = {.struct_size = sizeof counts};
   int64_t kept;
   switch (w->which) {
     case 0:
@@ -275,6 +276,8 @@ static luattn_status run_cpu(void *data, luattn_error *err) {
       return luattn_cpu_backward(w->spec, &w->args, err);
     case 2:
       return luattn_mask_tiles(w->spec, &w->args, 0, 0, 4, 4, tiles, err);
+    case 3:
+      return luattn_mask_survey(w->spec, NULL, &w->args, 4, 4, &counts, err);
     default:
       return luattn_mask_count(w->spec, &w->args, &kept, err);
   }
@@ -282,7 +285,7 @@ static luattn_status run_cpu(void *data, luattn_error *err) {
 
 static void test_cpu(void **state) {
   (void)state;
-  static const char *const names[] = {"cpu forward", "cpu backward", "mask tiles", "mask count"};
+  static const char *const names[] = {"cpu forward", "cpu backward", "mask tiles", "mask survey", "mask count"};
   static double x[13][64]; /* q, k, v, o, lse, dout, dq, dk, dv, slopes, d_slopes, d_cap, dlse */
   static int32_t ids[8];
   int64_t rows[] = {1, 2, 8, 4}, heads[] = {2}, columns[] = {8}, one[] = {1};
@@ -311,7 +314,7 @@ static void test_cpu(void **state) {
                          .num_inputs = 2,
                          .scalar_grads = &t[11]}};
   w.spec = loaded(SPEC);
-  for (w.which = 0; w.which < 4; w.which++) fail_each(names[w.which], run_cpu, &w, false);
+  for (w.which = 0; w.which < 5; w.which++) fail_each(names[w.which], run_cpu, &w, false);
   luattn_spec_free(w.spec);
 }
 

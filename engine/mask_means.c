@@ -1,0 +1,49 @@
+/* mask_means.c: luattn_mask_survey: joins the plan of a mask's kernels, the rule of a launch and the counts of its tiles. */
+#include "common/choices.h"
+#include "common/struct_size.h"
+#include "gen/compile/plan_manifest.h"
+#include "gen/cpu/mask_survey.h"
+#include "runtime/tile_bits.h"
+
+static const manifest_entry *main_of(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; i++)
+    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
+  return NULL;
+}
+
+/* Takes from the plan what the caller leaves open. A mask that positions decide needs no plan for its means. */
+static luattn_status as_planned(const luattn_target *target, mask_survey_call *call, luattn_error *err) {
+  image_manifest m;
+  const DLTensor *q = call->args->q, *k = call->args->k;
+  mask_survey_call asks = *call;
+  asks.counts = NULL;
+  TRY(host_run(mask_survey_run, &asks, err));
+  if ((!asks.may_evaluate || call->args->skip != LUATTN_SKIP_AUTO) && call->tile_m != 0) return LUATTN_OK;
+  TRY(plan_manifest(call->spec, target, &m, err));
+  const manifest_entry *main = main_of(&m);
+  if (call->tile_m == 0 && main != NULL) call->tile_m = (int)main->tile_m, call->tile_n = (int)main->tile_n;
+  if (q == NULL || k == NULL || q->ndim != 4 || k->ndim != 4 || q->shape == NULL || k->shape == NULL)
+    return LUATTN_OK; /* the survey refuses them */
+  const LuattnShape shape = {.batch = (int)q->shape[0], .heads = (int)q->shape[1], .q_len = (int)q->shape[2],
+                             .kv_len = (int)k->shape[2]};
+  call->evaluates = tile_bits_pay(&m, &shape, call->args->skip);
+  return LUATTN_OK;
+}
+
+luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args, int tile_m,
+                                 int tile_n, luattn_mask_counts *out, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_mask_counts, means);
+  luattn_args used;
+  luattn_mask_counts counts = {.struct_size = sizeof counts};
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  NEED(out);
+  TRY(choices_take_dense(args, "mask", &used, err));
+  mask_survey_call call = {.spec = spec, .args = &used, .evaluates = used.skip != LUATTN_SKIP_NEVER, .tile_m = tile_m,
+                           .tile_n = tile_n, .counts = &counts};
+  if (target != NULL) TRY(as_planned(target, &call, err));
+  TRY(host_run(mask_survey_run, &call, err));
+  counts.tile_m = call.tile_m, counts.tile_n = call.tile_n;
+  return struct_give(&rule, "mask", &counts, out, err);
+}
