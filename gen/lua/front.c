@@ -65,27 +65,46 @@ luattn_status front_trace(arena *a, const char *name, const char *source, size_t
   return front_trace_within(a, name, source, size, 0, out, err);
 }
 
-luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size,
-                                 double cpu_seconds, traced_spec *out, luattn_error *err) {
-  traced_spec spec = {.a = a, .g = ir_open(a), .file = front_label(a, name)};
-  if (spec.g == NULL || spec.file == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
-  front_state s = {.a = a,
-                   .g = spec.g,
-                   .spec = &spec,
-                   .file = spec.file,
-                   .path = name,
-                   .source = source,
-                   .source_size = size,
-                   .cpu_limit = cpu_seconds};
+static luattn_status run(front_state *s, luattn_error *err) {
   lua_State *L = NULL;
-  TRY(sandbox_open(&s, &L, err));
+  TRY(sandbox_open(s, &L, err));
   const luattn_status status = sandbox_call(L, trace_main, err);
   sandbox_close(L);
+  return status;
+}
+
+luattn_status front_trace_with(arena *a, const char *name, const char *source, size_t size,
+                               const front_options *options, traced_spec *out, luattn_error *err) {
+  const front_state empty = {.a = a,
+                             .file = front_label(a, name),
+                             .path = name,
+                             .source = source,
+                             .source_size = size,
+                             .cpu_limit = options->cpu_seconds};
+  luattn_status status;
+  traced_spec spec;
+  front_state s;
+  for (bool selects = options->selects;; selects = true) {
+    spec = (traced_spec){.a = a, .g = ir_open(a), .file = empty.file};
+    s = empty;
+    s.g = spec.g;
+    s.spec = &spec;
+    s.selects = selects;
+    if (spec.g == NULL || spec.file == NULL)
+      return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+    status = run(&s, err);
+    if (!s.wants_selects) break;
+  }
   if (status != LUATTN_OK) return status;
   if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   TRY(check_trace(&spec, err));
   TRY(check_reads(&s, err));
   *out = spec;
   return LUATTN_OK;
+}
+
+luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size,
+                                 double cpu_seconds, traced_spec *out, luattn_error *err) {
+  const front_options options = {.cpu_seconds = cpu_seconds};
+  return front_trace_with(a, name, source, size, &options, out, err);
 }

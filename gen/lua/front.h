@@ -14,6 +14,15 @@ luattn_status front_trace(arena *a, const char *name, const char *text, size_t s
 luattn_status front_trace_within(arena *a, const char *name, const char *text, size_t size,
                                  double cpu_seconds, traced_spec *out, luattn_error *err);
 
+/* White box for tests: the same, and where() gives select nodes from the start, which otherwise happens where
+ * its comparisons branch into too many ways (replay.h). */
+typedef struct front_options {
+  double cpu_seconds; /* 0: the usual limit */
+  bool selects;
+} front_options;
+luattn_status front_trace_with(arena *a, const char *name, const char *text, size_t size,
+                               const front_options *options, traced_spec *out, luattn_error *err);
+
 /* White box for tests: calls hook `hook` ("score_mod", "block_mask", "query_mod", ..) of the spec in plain
  * Lua with numbers, reading inputs through `load`. The independent oracle for tracing. */
 typedef struct front_oracle front_oracle;

@@ -170,13 +170,62 @@ static int call_clamp(lua_State *L) {
   return 1;
 }
 
+#define CONDITION "condition"
+
+typedef struct condition {
+  ir_ref ref;
+} condition;
+
+int functions_condition(lua_State *L) {
+  const front_state *s = front_of(L);
+  lua_settop(L, 1);
+  if (s->mode != FRONT_TRACING || replay_reduces(L)) {
+    lua_call(L, 0, 1);
+    return 1;
+  }
+  const ir_ref value = replay_condition(L, 1);
+  if (value == IR_NONE) return 1; /* where() refuses it */
+  if (value == ir_bool(s->g, true) || value == ir_bool(s->g, false)) {
+    lua_pushboolean(L, value == ir_bool(s->g, true));
+    return 1;
+  }
+  condition *c = lua_newuserdatauv(L, sizeof *c, 0);
+  c->ref = value;
+  luaL_setmetatable(L, CONDITION);
+  return 1;
+}
+
+/* Pushes condition ? x : y as one value. False: one of them is no number, or they are of two types. */
+static bool push_select(lua_State *L, ir_ref c) {
+  const front_state *s = front_of(L);
+  ir *g = s->g;
+  double constant;
+  for (int i = 2; i <= 3; i++)
+    if (lua_type(L, i) != LUA_TNUMBER && !value_is_traced(L, i)) return false;
+  operand x = value_get(L, 2, "where"), y = value_get(L, 3, "where");
+  if (x.ref == IR_NONE || y.ref == IR_NONE) return false;
+  const ir_type type = ir_typeof(g, x.ref);
+  if (type != ir_typeof(g, y.ref)) {
+    /* Only an integer that floats of 32 bits have may become one. */
+    operand *whole = type == IR_INT ? &x : &y;
+    if (!ir_is_const(g, whole->ref, &constant) || fabs(constant) > 1 << 24) return false;
+    whole->ref = ir_to_real(g, whole->ref);
+  }
+  const uint32_t depth = 1 + (x.depth > y.depth ? x.depth : y.depth);
+  value_push(L, (operand){.ref = join_values(g, c, x.ref, y.ref, false), .depth = depth});
+  return true;
+}
+
 static int call_where(lua_State *L) {
   check_count(L, "where", 3, 3);
-  if (!lua_isboolean(L, 1)) {
+  const condition *c = luaL_testudata(L, 1, CONDITION);
+  if (c != NULL && push_select(L, c->ref)) return 1;
+  if (c == NULL && !lua_isboolean(L, 1)) {
     front_raise(L, "where: the condition is %s; write a comparison such as where(x > 0, a, b)",
                 front_kind(L, 1));
   }
-  lua_pushvalue(L, lua_toboolean(L, 1) ? 2 : 3);
+  const bool holds = c != NULL ? replay_truth(L, c->ref) : lua_toboolean(L, 1);
+  lua_pushvalue(L, holds ? 2 : 3);
   return 1;
 }
 
@@ -261,6 +310,8 @@ void functions_add(lua_State *L, bool also_math) {
   add(L, "clamp", call_clamp);
   add_flagged(L, "min", call_extreme, false);
   add_flagged(L, "max", call_extreme, true);
+  luaL_newmetatable(L, CONDITION);
+  lua_pop(L, 1);
   if (also_math) {
     add(L, "tointeger", call_tointeger);
     add(L, "type", call_math_type);

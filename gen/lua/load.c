@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gen/lua/declare.h"
+#include "gen/lua/functions.h"
 #include "gen/lua/input.h"
 #include "gen/lua/prelude.h"
 #include "gen/lua/scan.h"
@@ -38,14 +39,16 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
   front_of(L)->hook_line = 0;
 }
 
-/* Loads a chunk and runs it in the environment of specs. Leaves its first result. `helper` is its only
- * argument and has no global name, so that a spec cannot call it. */
-static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, lua_CFunction helper) {
+/* Loads a chunk and runs it in the environment of specs. Leaves its first result. The helpers are its only
+ * arguments and have no global names, so that a spec cannot call them. */
+static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, lua_CFunction helper,
+                      lua_CFunction other) {
   load_chunk(L, source, size, name);
   globals_push(L);
   lua_setupvalue(L, -2, 1); /* _ENV */
   lua_pushcfunction(L, helper);
-  lua_call(L, 1, 1);
+  if (other != NULL) lua_pushcfunction(L, other);
+  lua_call(L, other != NULL ? 2 : 1, 1);
 }
 
 /* For the prelude. */
@@ -60,16 +63,22 @@ static void run_guarded(lua_State *L, const char *source, size_t size) {
   front_state *s = front_of(L);
   const int line = scan_find_name(source, size, SCAN_GUARD);
   if (line > 0) front_raise_at(L, line, "'%s' is a name of luattn's own; choose another", SCAN_GUARD);
-  text guarded;
+  text guarded, conditions;
+  text_init(&conditions, s->a);
+  s->has_conditions = scan_conditions(source, size, &conditions) > 0;
+  if (text_failed(&conditions)) front_no_memory(L);
+  const bool functions = s->selects && s->has_conditions;
+  if (functions) source = text_get(&conditions), size = conditions.size;
   text_init(&guarded, s->a);
-  text_add(&guarded, "local %s = ... return function(...) ", SCAN_GUARD);
+  text_add(&guarded, "local %s%s = ... return function(...) ", SCAN_GUARD,
+           functions ? ", " SCAN_CONDITION : "");
   if (!scan_guard_tables(source, size, &guarded)) {
     if (text_failed(&guarded)) front_no_memory(L);
     front_raise_at(L, 0, "table constructors are nested too deeply");
   }
   text_add(&guarded, "\nend"); /* the last line may be a comment */
   if (text_failed(&guarded)) front_no_memory(L);
-  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, globals_guard_table);
+  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, globals_guard_table, functions_condition);
   lua_call(L, 0, 1);
 }
 
@@ -78,7 +87,7 @@ void front_load_file(lua_State *L) {
   globals_open(L);
   value_open(L);
   input_open(L);
-  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, num_axes);
+  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, num_axes, NULL);
   lua_pop(L, 1);
   globals_lock(L);
 

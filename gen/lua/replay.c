@@ -1,12 +1,15 @@
 #include "gen/lua/replay.h"
 
+#include <math.h>
 #include <string.h>
 
 #define CALLS_MAX 4096
+#define CALLS_BEFORE_SELECTS 64
 #define QUESTIONS_MAX 64
+#define CONDITION_QUESTIONS_MAX 16
 
-/* The possible outcomes of comparing two numbers, as a set of bits. Tracing assumes that no condition of a spec
- * compares a NaN, so there is no unordered outcome. */
+/* The possible outcomes of comparing two numbers, as a set of bits. Tracing assumes that no condition of a
+ * spec compares a NaN, so there is no unordered outcome. */
 enum { LESS = 1, EQUAL = 2, GREATER = 4, ANY_ORDER = 7 };
 
 typedef struct question {
@@ -15,8 +18,15 @@ typedef struct question {
   ir_ref condition;
   bool answer, of_element;
   int line;
-  replay_result when_true; /* the joined results of answering true, once `answer` is false */
 } question;
+
+/* Questions and their answers in this call of a function. */
+typedef struct script {
+  struct script *before; /* those asked earlier, by the hook that wants a condition's value; NULL: none */
+  int count, asked;      /* questions in the script; questions asked in this call */
+  int most;
+  question *at;
+} script;
 
 /* A reduction: the k-th of a call after the same answers about the row, in whichever replays it occurs. */
 typedef struct placeholder {
@@ -29,19 +39,58 @@ typedef struct placeholder {
 typedef struct replay {
   const replay_hook *hook;
   int calls;
-  int count, asked; /* questions in the script; questions asked in this call */
-  question script[QUESTIONS_MAX];
-  replay_result result; /* of this call */
+  script *now; /* main, or that of a condition whose value is wanted */
+  script main;
+  question question[QUESTIONS_MAX];
+  replay_result when_true[QUESTIONS_MAX]; /* the joined results of answering true, once the answer is false */
+  replay_result result;                   /* of this call */
   int num_placeholders;
   placeholder placeholder[REPLAY_MAX_REDUCTIONS];
 } replay;
 
-/* The outcomes of a comparison that earlier questions of this call leave possible. */
-static unsigned open_orders(const replay *r, ir_ref low, ir_ref high) {
+static unsigned held_orders(const question *q) { return q->answer ? q->yes : ANY_ORDER & ~q->yes; }
+
+static unsigned swapped(unsigned orders) {
+  return (orders & EQUAL) | (orders & LESS ? GREATER : 0) | (orders & GREATER ? LESS : 0);
+}
+
+/* Whether one side is a constant: then x is the other, and orders are those of (x, constant). */
+static bool with_constant(const ir *g, ir_ref low, ir_ref high, ir_ref *x, double *constant, bool *swaps) {
+  if (high == IR_NONE) return false;
+  *swaps = ir_is_const(g, low, constant);
+  *x = *swaps ? high : low;
+  return *swaps || ir_is_const(g, high, constant);
+}
+
+/* The orders of (x, c) that are possible where `orders` of (x, known) hold. */
+static unsigned implied_orders(unsigned orders, double known, double c, bool ints) {
+  unsigned open = 0;
+  if (known == c) return orders;
+  const unsigned beyond = known < c ? GREATER : LESS, behind = known < c ? LESS : GREATER;
+  if (orders & beyond) open |= ints && fabs(known - c) == 1 ? EQUAL | beyond : ANY_ORDER;
+  if (orders & ~beyond) open |= behind;
+  return open;
+}
+
+/* The outcomes of a comparison that earlier questions of this call leave possible: n > 3 says that n > 2. */
+static unsigned open_orders(const ir *g, const script *s, ir_ref low, ir_ref high) {
   unsigned open = ANY_ORDER;
-  for (int i = 0; i < r->asked; i++) {
-    const question *q = &r->script[i];
-    if (q->low == low && q->high == high) open &= q->answer ? q->yes : ~q->yes;
+  ir_ref x = IR_NONE, other;
+  double c = 0, known = 0;
+  bool swaps = false, also = false;
+  const bool has_constant = with_constant(g, low, high, &x, &c, &swaps);
+  const bool ints = has_constant && ir_typeof(g, x) == IR_INT;
+  for (; s != NULL; s = s->before) {
+    for (int i = 0; i < s->asked; i++) {
+      const question *q = &s->at[i];
+      if (q->low == low && q->high == high) {
+        open &= held_orders(q);
+      } else if (has_constant && with_constant(g, q->low, q->high, &other, &known, &also) && other == x) {
+        const unsigned held = also ? swapped(held_orders(q)) : held_orders(q);
+        const unsigned implied = implied_orders(held, known, c, ints);
+        open &= swaps ? swapped(implied) : implied;
+      }
+    }
   }
   return open;
 }
@@ -55,31 +104,43 @@ static void raise_changed(lua_State *L) {
                  hook->name);
 }
 
+/* Where conditions of where() branch too often, the hook is traced again, with their values (front.c). */
+static bool may_select(front_state *s) {
+  s->wants_selects = !s->selects && s->has_conditions && !s->replay->hook->reduces;
+  return s->wants_selects;
+}
+
+static void raise_questions(lua_State *L, const script *now) __attribute__((noreturn));
+static void raise_questions(lua_State *L, const script *now) {
+  front_state *s = front_of(L);
+  may_select(s);
+  front_raise_at(
+      L, s->replay->hook->line,
+      "%s: more than %d undecided comparisons in one %s (the last in line %d); bound the loop that "
+      "makes them, or join them by min, max and clamp, which ask nothing",
+      s->hook, now->most, now->before != NULL ? "condition" : "call", front_line(L));
+}
+
 static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref condition) {
   front_state *s = front_of(L);
-  replay *r = s->replay;
-  const unsigned open = open_orders(r, low, high);
+  script *now = s->replay->now;
+  const unsigned open = open_orders(s->g, now, low, high);
   if ((open & ~yes) == 0) return true;
   if ((open & yes) == 0) return false;
-  if (r->asked < r->count) {
-    if (r->script[r->asked].condition != condition) raise_changed(L);
-    return r->script[r->asked++].answer;
+  if (now->asked < now->count) {
+    if (now->at[now->asked].condition != condition) raise_changed(L);
+    return now->at[now->asked++].answer;
   }
-  if (r->count == QUESTIONS_MAX) {
-    front_raise_at(L, r->hook->line,
-                   "%s: more than %d undecided comparisons in one call (the last in line %d); bound the loop "
-                   "that makes them, or join them by min, max and clamp, which ask nothing",
-                   s->hook, QUESTIONS_MAX, front_line(L));
-  }
-  question *q = &r->script[r->count++];
-  *q = (question){.low = low,
-                  .high = high,
-                  .yes = yes,
-                  .condition = condition,
-                  .answer = true,
-                  .line = front_line(L),
-                  .of_element = r->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
-  r->asked = r->count;
+  if (now->count == now->most) raise_questions(L, now);
+  now->at[now->count++] =
+      (question){.low = low,
+                 .high = high,
+                 .yes = yes,
+                 .condition = condition,
+                 .answer = true,
+                 .line = front_line(L),
+                 .of_element = s->replay->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
+  now->asked = now->count;
   return true;
 }
 
@@ -113,10 +174,10 @@ static bool same_reduction(const placeholder *p, const placeholder *q) {
 
 static uint32_t find_placeholder(lua_State *L, replay *r, ir_op op) {
   placeholder new = {.op = op, .ordinal = r->result.num_reductions};
-  for (int i = 0; i < r->asked; i++) {
-    if (r->script[i].of_element) continue;
-    new.row[new.num_row] = r->script[i].condition;
-    new.answer[new.num_row++] = r->script[i].answer;
+  for (int i = 0; i < r->main.asked; i++) {
+    if (r->question[i].of_element) continue;
+    new.row[new.num_row] = r->question[i].condition;
+    new.answer[new.num_row++] = r->question[i].answer;
   }
   int at = 0;
   while (at < r->num_placeholders && !same_reduction(&r->placeholder[at], &new)) at++;
@@ -152,15 +213,14 @@ static replay_reduction *find_reduction(replay_result *r, uint32_t which) {
 }
 
 /* out: the result of answering false, joined with that of answering true. */
-static void join_reductions(lua_State *L, question *q, replay_result *out) {
+static void join_reductions(lua_State *L, const question *q, replay_result *yes, replay_result *out) {
   ir *g = front_of(L)->g;
-  replay_result *yes = &q->when_true;
   bool apart = false;
   for (int i = 0; i < yes->num_reductions; i++) {
     replay_reduction *no = find_reduction(out, yes->reduction[i].placeholder);
     if (no != NULL) {
       if (q->of_element)
-        no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument);
+        no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument, false);
       continue;
     }
     apart = true;
@@ -183,17 +243,16 @@ static void join_reductions(lua_State *L, question *q, replay_result *out) {
   }
 }
 
-static void join(lua_State *L, question *q, replay_result *out) {
+static void join(lua_State *L, const question *q, replay_result *yes, replay_result *out) {
   ir *g = front_of(L)->g;
-  const replay_result *yes = &q->when_true;
   for (int i = 0; i < out->count; i++) {
     ir_set_line(g, (uint32_t)q->line);
     const bool masks = ir_typeof(g, out->value[i]) == IR_BOOL;
     out->value[i] = masks ? join_masks(g, q->condition, yes->value[i], out->value[i])
-                          : join_values(g, q->condition, yes->value[i], out->value[i]);
+                          : join_values(g, q->condition, yes->value[i], out->value[i], front_of(L)->selects);
     if (out->value[i] == IR_NONE) front_no_memory(L);
   }
-  join_reductions(L, q, out);
+  join_reductions(L, q, yes, out);
 }
 
 /* Replaces placeholders by their reductions. An argument contains only placeholders made before it. */
@@ -228,16 +287,17 @@ static bool same_result(const replay_result *a, const replay_result *b) {
 static void call_once(lua_State *L, int function, replay *r) {
   front_state *s = front_of(L);
   s->generation++;
-  r->asked = 0;
+  r->main.asked = 0;
   memset(&r->result, 0, sizeof r->result);
   r->hook->call(L, function, r->hook->user, &r->result);
-  if (r->asked < r->count) raise_changed(L);
+  if (r->main.asked < r->main.count) raise_changed(L);
 }
 
 /* Calls the hook for one combination of answers, twice: equal expressions are one node, so a hook that keeps
  * nothing between its calls gives the same nodes. */
 static void call_twice(lua_State *L, int function, replay *r) {
-  if (++r->calls > CALLS_MAX) {
+  front_state *s = front_of(L);
+  if (++r->calls > CALLS_MAX || (r->calls > CALLS_BEFORE_SELECTS && may_select(s))) {
     front_raise_at(
         L, r->hook->line,
         "%s: its comparisons branch into more than %d ways; let one comparison stand for several, as min(x, "
@@ -247,9 +307,44 @@ static void call_twice(lua_State *L, int function, replay *r) {
   }
   call_once(L, function, r);
   const replay_result first = r->result;
-  const int asked = r->count;
+  const int asked = r->main.count;
   call_once(L, function, r);
-  if (r->count != asked || !same_result(&first, &r->result)) raise_changed(L);
+  if (r->main.count != asked || !same_result(&first, &r->result)) raise_changed(L);
+}
+
+bool replay_reduces(lua_State *L) {
+  const replay *r = front_of(L)->replay;
+  return r == NULL || r->hook->reduces;
+}
+
+ir_ref replay_condition(lua_State *L, int function) {
+  front_state *s = front_of(L);
+  replay *r = s->replay;
+  question asked[CONDITION_QUESTIONS_MAX];
+  ir_ref when_true[CONDITION_QUESTIONS_MAX];
+  script mine = {.before = r->now, .most = CONDITION_QUESTIONS_MAX, .at = asked};
+  ir_ref value = IR_NONE;
+  r->now = &mine;
+  for (;;) {
+    mine.asked = 0;
+    lua_pushvalue(L, function);
+    lua_call(L, 0, 1);
+    if (mine.asked < mine.count) raise_changed(L);
+    if (!lua_isboolean(L, -1)) break;
+    value = ir_bool(s->g, lua_toboolean(L, -1));
+    lua_pop(L, 1);
+    while (mine.count > 0 && !asked[mine.count - 1].answer) {
+      mine.count--;
+      ir_set_line(s->g, (uint32_t)asked[mine.count].line);
+      value = join_masks(s->g, asked[mine.count].condition, when_true[mine.count], value);
+    }
+    if (mine.count == 0) break;
+    when_true[mine.count - 1] = value;
+    asked[mine.count - 1].answer = false;
+    value = IR_NONE;
+  }
+  r->now = mine.before;
+  return value;
 }
 
 void replay_run(lua_State *L, int function, const replay_hook *hook, replay_result *out) {
@@ -257,17 +352,21 @@ void replay_run(lua_State *L, int function, const replay_hook *hook, replay_resu
   replay *r = lua_newuserdatauv(L, sizeof *r, 0); /* lives on the stack until the end */
   memset(r, 0, sizeof *r);
   r->hook = hook;
+  r->main = (script){.most = QUESTIONS_MAX, .at = r->question};
+  r->now = &r->main;
   s->replay = r;
   s->hook = hook->name;
   s->hook_line = hook->line;
-  for (;;) {
+  for (int *n = &r->main.count;;) {
     call_twice(L, function, r);
     *out = r->result;
-    while (r->count > 0 && !r->script[r->count - 1].answer) join(L, &r->script[--r->count], out);
-    if (r->count == 0) break;
-    question *last = &r->script[r->count - 1];
-    last->when_true = *out;
-    last->answer = false;
+    while (*n > 0 && !r->question[*n - 1].answer) {
+      --*n;
+      join(L, &r->question[*n], &r->when_true[*n], out);
+    }
+    if (*n == 0) break;
+    r->when_true[*n - 1] = *out;
+    r->question[*n - 1].answer = false;
   }
   place_reductions(L, r, out);
   if (ir_failed(s->g)) front_no_memory(L);

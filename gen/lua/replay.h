@@ -10,6 +10,11 @@
  * the element questions asked before it. While replays run, a reduction is therefore a placeholder (VAR_RED)
  * for what is known only at the end.
  *
+ * Values of conditions. The ways double with each where(condition, x, y) of a loop. If there are too many,
+ * the spec is loaded again with each condition written as a function (scan_conditions), which is replayed by
+ * itself, and where() gives a select node at once. What the condition says is then not known after where(),
+ * so mask analysis may say less; hence only then.
+ *
  * Each call is made twice: a hook that remembers something is not a function of its arguments, which shows as
  * another question or another result.
  */
@@ -50,8 +55,14 @@ bool replay_compare(lua_State *L, ir_op op, ir_ref a, ir_ref b); /* op LT, LE or
 bool replay_truth(lua_State *L, ir_ref condition);               /* a BOOL that is not a comparison: a load */
 operand replay_reduce(lua_State *L, ir_op op, operand x);
 
-/* join.c: an expression equal to `yes` where `condition` holds and to `no` elsewhere. */
-ir_ref join_values(ir *g, ir_ref condition, ir_ref yes, ir_ref no);
+/* The BOOL that the function at stack index `function` returns, called once for each combination of outcomes
+ * of the comparisons in it alone. IR_NONE: it returned something else, which is left on the stack. */
+ir_ref replay_condition(lua_State *L, int function);
+bool replay_reduces(lua_State *L); /* the running hook may reduce rows */
+
+/* join.c: an expression equal to `yes` where `condition` holds and to `no` elsewhere. `factors`: c ? x + y
+ * : x becomes x + (c ? y : -0.0), so that a chain of joins grows like the chain. */
+ir_ref join_values(ir *g, ir_ref condition, ir_ref yes, ir_ref no, bool factors);
 ir_ref join_masks(ir *g, ir_ref condition, ir_ref yes, ir_ref no);
 
 #endif

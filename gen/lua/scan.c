@@ -225,6 +225,72 @@ bool scan_negates_side(const char *source, size_t source_size, int line) {
   return false;
 }
 
+static bool is_sign(const token *t, char c) {
+  return t->kind == TOKEN_SIGN && t->size == 1 && *t->start == c;
+}
+
+/* Whether each `where` of the file that is no field is called at once, so that it can only be the predefined
+ * one. */
+static bool where_is_predefined(const char *source, size_t source_size) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  token before = {.kind = TOKEN_END};
+  for (token t = next_token(&s); t.kind != TOKEN_END; before = t, t = next_token(&s)) {
+    if (t.kind != TOKEN_NAME || !is_token(&t, "where") || is_sign(&before, '.') || is_sign(&before, ':'))
+      continue;
+    scanner ahead = s;
+    const token after = next_token(&ahead);
+    if (!is_sign(&after, '(') || is_token(&before, "function")) return false;
+  }
+  return true;
+}
+
+/* The end of the first argument of a call, if others follow and it can be the result of another function;
+ * NULL: not so. `s` is behind the bracket. */
+static const char *end_of_condition(scanner s) {
+  int depth = 0;
+  const char *end = s.at;
+  for (token t = next_token(&s); t.kind != TOKEN_END; end = t.start + t.size, t = next_token(&s)) {
+    if (depth == 0 && is_sign(&t, ',')) return end;
+    if (is_token(&t, "function") || is_token(&t, "...")) return NULL;
+    if (t.kind != TOKEN_SIGN || t.size != 1) continue;
+    depth += strchr("([{", *t.start) != NULL;
+    depth -= strchr(")]}", *t.start) != NULL;
+    if (depth < 0) return NULL;
+  }
+  return NULL;
+}
+
+int scan_conditions(const char *source, size_t source_size, text *out) {
+  if (scan_find_name(source, source_size, SCAN_CONDITION) > 0 ||
+      scan_find_name(source, source_size, "_ENV") > 0 || !where_is_predefined(source, source_size))
+    return 0;
+  const char *copied = source, *ends[NESTING_MAX]; /* of the conditions around this place */
+  int count = 0, depth = 0;
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  token before = {.kind = TOKEN_END}, t = next_token(&s);
+  for (; t.kind != TOKEN_END; before = t, t = next_token(&s)) {
+    if (t.kind == TOKEN_NAME && is_token(&t, "where") && !is_sign(&before, '.') && !is_sign(&before, ':')) {
+      before = t;
+      t = next_token(&s); /* the bracket */
+      const char *end = depth < NESTING_MAX ? end_of_condition(s) : NULL;
+      if (end != NULL) {
+        text_bytes(out, copied, (size_t)(s.at - copied));
+        text_add(out, SCAN_CONDITION "(function() return ");
+        copied = s.at;
+        ends[depth++] = end;
+        count++;
+      }
+    }
+    while (depth > 0 && t.start + t.size == ends[depth - 1]) {
+      text_bytes(out, copied, (size_t)(ends[--depth] - copied));
+      text_add(out, " end)");
+      copied = ends[depth];
+    }
+  }
+  if (count > 0) text_bytes(out, copied, (size_t)(source + source_size - copied));
+  return count;
+}
+
 /* f{..} is a call, so f__table{..} would be another name: it becomes f(__table{..}). */
 static bool is_call_argument(const token *before) {
   if (before->kind == TOKEN_NAME || before->kind == TOKEN_STRING) return true;

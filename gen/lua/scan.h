@@ -22,4 +22,11 @@ bool scan_negates_side(const char *source, size_t source_size, int line);
  * braces do not match. */
 bool scan_guard_tables(const char *source, size_t source_size, text *out);
 
+#define SCAN_CONDITION "__condition"
+
+/* Copies the source with each where(a < b, x, y) written as where(__condition(function() return a < b end),
+ * x, y), and returns how many these are. 0, and nothing is copied: none can be, or the file may have another
+ * `where` or __condition of its own. Line numbers stay the same. */
+int scan_conditions(const char *source, size_t source_size, text *out);
+
 #endif

@@ -55,6 +55,9 @@ typedef struct front_state {
   int declared_line;   /* of attention {..} */
   uint32_t generation; /* of this call: a value kept from an earlier call is stale */
   struct replay *replay;
+  bool has_conditions; /* the text has conditions of where() that can be functions */
+  bool selects;        /* they are, and where() gives select nodes */
+  bool wants_selects;  /* tracing ended because its comparisons branch too often without that */
   struct front_numbers *numbers; /* FRONT_NUMBERS */
 } front_state;
 

@@ -173,6 +173,7 @@ static void test_random_hooks(void **state) {
     body(&w, 4, mask);
     put(&w, " end }");
     compare_with_oracle_any(w.text, w.text, w.size, 4);
+    if (i % 4 < 2) compare_selects_with_oracle(w.text, w.text, w.size, 4);
   }
 }
 

@@ -235,6 +235,35 @@ static void test_questions(void **state) {
   expect_score("if score < 0 then return 1 elseif score >= 0 then return 2 end", "(select (lt score 0) 1 2)");
 }
 
+/* What comparisons with constants say of each other. */
+static void test_implied_questions(void **state) {
+  (void)state;
+  expect_score("if h > 3 and h > 2 then return 1 end return 2", "(select (lt 3 h) 1 2)");
+  expect_score("if h > 3 or h < 4 then return 1 end return 2", "1");
+  expect_score("if h > 3 and h <= 4 and ne(h, 4) then return 1 end return 2", "2");
+  expect_score("if h > 3 then if h < 5 then if eq(h, 4) then return 1 end return 2 end return 3 end return 4",
+               "(select (lt 3 h) (select (lt h 5) 1 3) 4)");
+  expect_score("if eq(h, 4) and h > 2 and h < 5 and ne(h, 3) then return 1 end return 2",
+               "(select (eq h 4) 1 2)");
+  expect_score("if h < 2 then return 1 end if h < 1 then return 2 end if h >= 1 then return 3 end return 4",
+               "(select (lt h 2) 1 3)");
+  /* Between floats is another float. */
+  expect_score("if score > 3 and score < 4 then return 1 end return 2",
+               "(select (lt 3 score) (select (lt score 4) 1 2) 2)");
+  expect_score("if score > 3 and score > 2.5 then return 1 end return 2", "(select (lt 3 score) 1 2)");
+  expect_score("if score >= 3 and score <= 3 and eq(score, 3) then return 1 end return 2",
+               "(select (le 3 score) (select (le score 3) 1 2) 2)");
+  /* Two ways for each of five would be 32 sums. */
+  traced_file t;
+  trace_text(&t,
+             "return attention { score_mod = function(score, b, h, q_idx, kv_idx) local n = 0.0\n"
+             "  for i = 0, 4 do n = n + where(h > i, sin(score + i), 0.0) end return n end }");
+  int selects = 0;
+  for (ir_ref r = 1; r < ir_count(t.spec.g); r++) selects += ir_get(t.spec.g, r)->op == IR_SELECT;
+  assert_int_equal(selects, 5 + 1); /* and one of the softmax */
+  trace_close(&t);
+}
+
 static void test_joins(void **state) {
   (void)state;
   expect_score("if kv_idx < q_idx then return score end return score", "score");
@@ -250,9 +279,11 @@ static void test_joins(void **state) {
                "score))");
   /* 4096 calls are enough for twelve independent branches. */
   traced_file t;
-  trace_text(&t,
-             "return attention { score_mod = function(score, b, h, q_idx, kv_idx)\n"
-             "  for i = 1, 12 do score = score * where(kv_idx * i < q_idx, 2, 3) end return score end }");
+  trace_text(
+      &t,
+      "return attention { score_mod = function(score, b, h, q_idx, kv_idx)\n"
+      "  for i = 1, 12 do if kv_idx * i < q_idx then score = score * 2 else score = score * 3 end end\n"
+      "  return score end }");
   trace_close(&t);
 }
 
@@ -478,6 +509,7 @@ int main(void) {
       cmocka_unit_test(test_masks),
       cmocka_unit_test(test_rounding),
       cmocka_unit_test(test_questions),
+      cmocka_unit_test(test_implied_questions),
       cmocka_unit_test(test_joins),
       cmocka_unit_test(test_declarations),
       cmocka_unit_test(test_numbers_on_device),

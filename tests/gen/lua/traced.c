@@ -312,12 +312,14 @@ static void compare_online(comparison *c) {
   compare(c, "online.backward", o->backward, backward, 9);
 }
 
-static void compare_file(const char *name, const char *source, size_t size, int rounds, bool any_mask) {
+static void compare_file(const char *name, const char *source, size_t size, int rounds, bool any_mask,
+                         bool selects) {
   comparison *c = calloc(1, sizeof *c);
   luattn_error err;
+  const front_options options = {.selects = selects};
   assert_non_null(c);
   *c = (comparison){.name = name, .a = arena_open(NULL), .seed = 20240229};
-  if (front_trace(c->a, name, source, size, &c->spec, &err) != LUATTN_OK) {
+  if (front_trace_with(c->a, name, source, size, &options, &c->spec, &err) != LUATTN_OK) {
     static int dropped; /* few random hooks may leave a read input unused */
     if (strstr(err.message, "nothing is made of its numbers") == NULL || ++dropped > 30)
       fail_msg("%s", err.message);
@@ -348,9 +350,13 @@ static void compare_file(const char *name, const char *source, size_t size, int 
 }
 
 void compare_with_oracle(const char *name, const char *source, size_t size, int rounds) {
-  compare_file(name, source, size, rounds, false);
+  compare_file(name, source, size, rounds, false, false);
 }
 
 void compare_with_oracle_any(const char *name, const char *source, size_t size, int rounds) {
-  compare_file(name, source, size, rounds, true);
+  compare_file(name, source, size, rounds, true, false);
+}
+
+void compare_selects_with_oracle(const char *name, const char *source, size_t size, int rounds) {
+  compare_file(name, source, size, rounds, true, true);
 }

@@ -36,5 +36,7 @@ const char *show(const traced_file *t, ir_ref r);
 void compare_with_oracle(const char *name, const char *source, size_t size, int rounds);
 /* Same as above, for a mask that may keep everything or nothing. */
 void compare_with_oracle_any(const char *name, const char *source, size_t size, int rounds);
+/* Same as above, with where() as select nodes from the start. */
+void compare_selects_with_oracle(const char *name, const char *source, size_t size, int rounds);
 
 #endif
