@@ -130,7 +130,7 @@ typedef struct LuattnInputs {
   friend struct DenseSequence; /* work/sequence.cuh */ \
   friend struct PackedSequence; \
   friend struct BlockSite; /* work/tile_scheduler.cuh */ \
-  template <bool, bool> \
+  template <bool, bool, bool> \
   friend struct TileScheduler; \
   friend struct KvBlock; /* work/dq_order.cuh */ \
   friend struct QShare; /* work/tile_walk.cuh */ \
@@ -194,6 +194,17 @@ typedef struct LuattnTileBits {
   unsigned batch, heads;  /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
 } LuattnTileBits;
 
+/* The order in which blocks take a head's tiles, the longest first by its tile bits (around/tile_order.cuh,
+ * work/tile_order.cuh): q tiles in forward, kv tiles of luattn_dkdv in backward. A set is of one batch entry and head (backward:
+ * kv head). */
+typedef struct LuattnTileOrder {
+  unsigned *tiles;       /* [sets][2][count]: the tile of each rank, then the rank of each tile; null: no order */
+  unsigned count, first; /* tiles of a head; ranks that the tiles of all heads have before those of other ranks */
+  unsigned batch, heads; /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
+  unsigned size;         /* positions of a tile, except for the last one */
+  unsigned descending;   /* tiles that are as long as one another: 1: the last first; 0: the first first */
+} LuattnTileOrder;
+
 /* The parameters of packed kernels, of kernels with offsets, and of kernels with masks from data. Dense kernels take only the
  * part before `packed`. */
 #ifdef __cplusplus
@@ -206,6 +217,7 @@ struct LuattnOffsetParams : LuattnPackedParams {
 };
 struct LuattnTileBitsParams : LuattnOffsetParams {
   LuattnTileBits bits;
+  LuattnTileOrder tile_order;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -220,6 +232,7 @@ typedef struct LuattnOffsetParams {
 typedef struct LuattnTileBitsParams {
   LuattnOffsetParams before;
   LuattnTileBits bits;
+  LuattnTileOrder tile_order;
 } LuattnTileBitsParams;
 #endif
 
@@ -255,7 +268,8 @@ ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(Lu
                sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
            "a struct that is there has another size: append another one instead");
 ABI_ASSERT(sizeof(LuattnOffsetParams) == sizeof(LuattnPackedParams) + sizeof(LuattnOffsets), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(LuattnTileBits), "a part has padding of its own");
+ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(LuattnTileBits) + sizeof(LuattnTileOrder),
+           "a part has padding of its own");
 ABI_ASSERT((sizeof(LuattnTileBitsParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 

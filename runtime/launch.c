@@ -287,15 +287,25 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
+/* After the schedule is known. */
+static void take_tile_order(cursor *w, const args_call *c, LuattnTileBitsParams *all, bool knows_bits) {
+  LuattnTileOrder *out = &all->tile_order;
+  *out = (LuattnTileOrder){.tiles = NULL};
+  if (!knows_bits) return;
+  const int64_t words =
+      tile_order_fill(c->info, &all->before.dense, &all->bits, c->args->skip, c->multiprocessors, out);
+  if (words > 0) out->tiles = take(w, sizeof *out->tiles, words, 1, 1, 1);
+}
+
 /* Tile bits come from the batch, or are made in the workspace, or there are none. */
 static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBitsParams *all, bool *makes) {
   const LuattnShape *shape = &all->before.dense.shape;
   LuattnTileBits *out = &all->bits;
-  *makes = false;
   TRY(batch_masks_take(c, all));
-  if (out->rows != NULL || !tile_bits_pay(c->info, shape, c->args->skip)) return LUATTN_OK;
-  *makes = true;
-  tile_bits_sets(c->info, shape, out);
+  *makes = out->rows == NULL && tile_bits_pay(c->info, shape, c->args->skip);
+  if (*makes) tile_bits_sets(c->info, shape, out);
+  take_tile_order(w, c, all, *makes || out->rows != NULL);
+  if (!*makes) return LUATTN_OK;
   out->rows = take(w, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
   out->columns = take(w, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
   return LUATTN_OK;
@@ -490,6 +500,10 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
     case LUATTN_ROLE_TILE_BITS:
       if (need->has_tile_bits) tile_bits_grid(&all->bits, &p->shape, size);
       break;
+    case LUATTN_ROLE_TILE_ORDER:
+      if (all->tile_order.tiles != NULL) size[0] = (int64_t)all->tile_order.batch * all->tile_order.heads;
+      size[1] = size[2] = 1;
+      break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
@@ -518,8 +532,9 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
   return LUATTN_OK;
 }
 
-/* Chooses the order of a forward kernel's q tiles; its grid is known to be within the limits. */
-static void choose_order(const image_manifest *m, LuattnParams *p) {
+/* Chooses the order of a forward kernel's q tiles; its grid is known to be within the limits. If the first of each head
+ * come before all others (LuattnTileOrder), it is the order of the others. */
+static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnTileOrder *by_length) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || m->family == LUATTN_SIMT) return;
   const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
@@ -527,8 +542,9 @@ static void choose_order(const image_manifest *m, LuattnParams *p) {
   if (tiles == 0) return;
   const bool stays = m->family == LUATTN_SM90;
   const int64_t kv_bytes = (int64_t)elem_size(m) * (m->head_dim + m->head_dim_v);
-  order_fill(p, q_tiles,
+  order_fill(p, q_tiles - by_length->first,
              stays ? order_groups_resident(p, q_tiles, m->has_mask, kv_bytes) : order_groups(tiles));
+  p->order.tiles = (unsigned)tiles;
 }
 
 static luattn_status zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream,
@@ -667,7 +683,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
     TRY(launch_grid(&c, &kernel->info.entry[i], &all, &need, grid[i]));
   TRY(args_apart(&c, need.size));
   TRY(batch_masks_check(kernel, &c, &all, need.has_tile_bits, stream));
-  choose_order(&kernel->info, p);
+  choose_order(&kernel->info, p, &all.tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;

@@ -15,14 +15,24 @@ static const double least_work = 1 << 27;
 /* The grid's third axis. With skip always, more are an error of the launch. */
 static const double most_sets = 65535;
 
+/* Sorting takes about 4 us: with fewer instructions than this, of about 150 us for all tiles, more than it saves. With
+ * fewer tiles of a head there is little to sort. */
+static const double least_ordered = 1u << 31;
+static const int64_t least_ranks = 16;
+
+/* Of the main kernels on all tiles. */
+static double instructions(const image_manifest *m, const LuattnShape *s) {
+  const double scores = (double)s->q_len * s->kv_len, d = m->head_dim, dv = m->head_dim_v;
+  const double products = m->pass == LUATTN_FORWARD ? d + dv : 3 * d + 2 * dv;
+  return scores * s->batch * s->heads * products / products_an_instruction(m);
+}
+
 bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
   const manifest_tile_bits *t = &m->bits[0];
-  const double scores = (double)s->q_len * s->kv_len, d = m->head_dim, dv = m->head_dim_v;
+  const double scores = (double)s->q_len * s->kv_len, work = instructions(m, s);
   if (!m->tile_bits || scores <= 0 || s->batch < 1 || s->heads < 1) return false;
   if (skip != LUATTN_SKIP_AUTO) return skip == LUATTN_SKIP_ALWAYS;
   const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
-  const double products = m->pass == LUATTN_FORWARD ? d + dv : 3 * d + 2 * dv;
-  const double work = scores * s->batch * s->heads * products / products_an_instruction(m);
   const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
   return work >= least_work && cost <= work / 2 && sets <= most_sets;
 }
@@ -46,4 +56,38 @@ void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *s, int64_t si
   size[0] = workspace_bit_words(workspace_cells(s->kv_len));
   size[1] = workspace_bit_words(workspace_cells(s->q_len)) * 4;
   size[2] = (int64_t)bits->batch * bits->heads;
+}
+
+static const manifest_entry *main_of(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
+  return NULL;
+}
+
+static bool orders(const image_manifest *m) {
+  bool some = false;
+  for (uint32_t i = 0; i < m->num_entries; ++i) some |= m->entry[i].role == LUATTN_ROLE_TILE_ORDER;
+  return some && main_of(m) != NULL;
+}
+
+int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const LuattnTileBits *bits, int skip,
+                        int multiprocessors, LuattnTileOrder *out) {
+  const LuattnShape *s = &p->shape;
+  *out = (LuattnTileOrder){.tiles = NULL};
+  if (!orders(m)) return 0;
+  const manifest_entry *e = main_of(m);
+  const bool forward = m->pass == LUATTN_FORWARD;
+  const int64_t size = forward ? e->tile_m
+                               : (int64_t)e->tile_n * workspace_blocks_together(m->family == LUATTN_SM90, (int)e->tile_n);
+  const int64_t heads = forward ? s->heads : s->heads_kv, len = forward ? s->q_len : s->kv_len,
+                count = (len + size - 1) / size;
+  if (count < least_ranks || count * heads * s->batch <= multiprocessors) return 0;
+  if (skip != LUATTN_SKIP_ALWAYS && instructions(m, s) < least_ordered) return 0;
+  *out = (LuattnTileOrder){.count = (unsigned)count,
+                           .first = (unsigned)(count / least_ranks),
+                           .batch = p->schedule.batches_in_turn ? 1 : bits->batch, /* all at the same tile */
+                           .heads = bits->heads > 1 ? (unsigned)heads : 1,
+                           .size = (unsigned)size,
+                           .descending = forward || m->deterministic};
+  return 2 * count * out->batch * out->heads;
 }

@@ -1,5 +1,6 @@
 /* tile_bits.h: the memory and the launch of luattn_tile_bits, which evaluates a mask from data for cells of scores
- * (LuattnTileBits, templates/around/tile_bits.cuh). Nothing here knows where the memory is, so that one set of bits may
+ * (LuattnTileBits, templates/around/tile_bits.cuh), and of luattn_tile_order, which orders tiles by them
+ * (LuattnTileOrder, templates/around/tile_order.cuh). Nothing here knows where the memory is, so that one set of bits may
  * serve several launches. */
 #ifndef LUATTN_RUNTIME_TILE_BITS_H
 #define LUATTN_RUNTIME_TILE_BITS_H
@@ -22,5 +23,12 @@ int64_t tile_bits_column_words(const LuattnShape *shape);
 
 /* The grid of luattn_tile_bits. */
 void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *shape, int64_t size[3]);
+
+/* Enters the order of the tiles of a launch whose bits are known, except for its address; returns the 32-bit words of
+ * all of its sets. 0: tiles keep the order of their positions, because the image has no luattn_tile_order, or every
+ * multiprocessor has at most one tile, or all take too little time; with skip always, time does not matter. *out is
+ * then zero. */
+int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const LuattnTileBits *bits, int skip,
+                        int multiprocessors, LuattnTileOrder *out);
 
 #endif

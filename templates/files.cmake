@@ -20,6 +20,7 @@ set(LUATTN_TEMPLATES
   around/round.cuh
   around/row_mods.cuh
   around/tile_bits.cuh
+  around/tile_order.cuh
   around/tile_skipping.cuh
   contract/absent.cuh
   contract/contract.cuh
@@ -97,6 +98,7 @@ set(LUATTN_TEMPLATES
   work/kv_tile_scheduler.cuh
   work/sequence.cuh
   work/tile_bits.cuh
+  work/tile_order.cuh
   work/tile_scheduler.cuh
   work/tile_walk.cuh
 )

@@ -15,9 +15,11 @@ extern "C" __global__ void __launch_bounds__(Config::threads, 1)
   extern __shared__ __align__(128) unsigned char shared[];
   if constexpr (Needs<Spec, Config>::dq_in_order) {
     __shared__ KvBlock drawn;
-    if (threadIdx.x == 0) drawn = KvBlock::drawn(p);
+    if (threadIdx.x == 0) drawn = KvBlock::drawn<Spec::has_tile_bits>(p);
     __syncthreads();
     BwdSm80<Spec, Config>(p, shared, drawn).run();
+  } else if constexpr (Spec::has_tile_bits) {
+    BwdSm80<Spec, Config>(p, shared, KvBlock::of_grid<true>(p)).run();
   } else {
     BwdSm80<Spec, Config>(p, shared, KvBlock::of_grid()).run();
   }

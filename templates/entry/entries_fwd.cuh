@@ -19,6 +19,11 @@ extern "C" __global__ void __launch_bounds__(tile_bits_threads)
     luattn_tile_bits(const __grid_constant__ ParamsOf<Config> p) {
   find_tile_bits<Spec>(p);
 }
+#include "around/tile_order.cuh"
+extern "C" __global__ void __launch_bounds__(tile_order_threads)
+    luattn_tile_order(const __grid_constant__ ParamsOf<Config> p) {
+  find_tile_order<Spec::has_grad>(p);
+}
 #endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"

@@ -88,7 +88,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     using Real = typename Spec::Real;
     using T = Simt<Spec, Config>;
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows;
-    const BlockSite block = BlockSite::of_grid(p);
+    const BlockSite block = BlockSite::of_grid<false>(p);
     const SequenceOf<Config> site(p, block.b, block.h);
     const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
     T t;
@@ -173,7 +173,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v;
     using Sums = SumsSimt<Spec, Config>;
     constexpr bool needs_dp = Need::dk || Need::parameters;
-    const KvBlock block = KvBlock::of_grid();
+    const KvBlock block = KvBlock::of_grid<Spec::has_tile_bits>(p);
     const int b = block.b, h_kv = block.h, kv_tile = block.tile, kv0 = kv_tile * T::tile_n;
     T t;
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};

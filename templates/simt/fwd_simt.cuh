@@ -66,7 +66,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
   constexpr int dim = Config::head_dim, dim_v = Config::head_dim_v, rows = T::rows, cols = T::cols;
-  const BlockSite block = BlockSite::of_grid(p);
+  const BlockSite block = BlockSite::of_grid<Spec::has_tile_bits>(p);
   const SequenceOf<Config> site(p, block.b, block.h);
   const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = block.h_kv;
   if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry

@@ -158,7 +158,9 @@ struct BwdSm80 {
     warp = u32(opaque(int(warp)));
   }
 
-  __device__ __forceinline__ int kv_tile() const { return Need::dq_in_order ? kv0 / N : KvBlock::of_grid().tile; }
+  __device__ __forceinline__ int kv_tile() const {
+    return Need::dq_in_order || Spec::has_tile_bits ? kv0 / N : KvBlock::of_grid().tile;
+  }
   // The warp's first kv row in the tile: of its scores, and of its part of dk and dv.
   __device__ __forceinline__ int score_row() const { return int(warp / warps_c * frags * 16); }
   __device__ __forceinline__ int out_row() const { return int(warp / out_c * out_frags * 16); }

@@ -472,7 +472,7 @@ struct ForwardSm80 {
 template <class Spec, class Config>
 LUATTN_FN void fwd_sm80(const LuattnParams &p, void *shared) {
   using Kernel = ForwardSm80<Spec, Config>;
-  Kernel kernel(p, shared_address(shared), BlockSite::of_block(p));
+  Kernel kernel(p, shared_address(shared), BlockSite::of_block<Spec::has_tile_bits>(p));
   if (kernel.site.packed && kernel.q_tile * Config::tile_m >= kernel.site.q_len) return;  // as in fwd_simt
   kernel.run();
   kernel.finish();

@@ -5,7 +5,8 @@
 // because each addition rounds. So the kv tiles of a q tile add in a fixed order, the last one first. A
 // semaphore in memory holds 1 + the kv tile that added last, and 0 at first. Each block finds its predecessor
 // by itself: the next kv tile above it that has the same q tile. It waits for that one only, adds, and writes
-// its own number.
+// its own number. If kv tiles are taken in another order (work/tile_order.cuh), it is the order of additions, too:
+// "above" then means an earlier rank.
 //
 // A block waits for blocks of the same head with a larger kv tile. Tiles are drawn from a work counter,
 // larger ones first, so a block's predecessors have always begun before it, and the very first block waits
@@ -18,6 +19,7 @@
 // dq_acc is not zeroed: the first block of a q tile stores its part, and luattn_finish takes a q tile as 0 if
 // nobody has written its semaphore.
 #pragma once
+#include "work/tile_order.cuh"
 #include "work/tile_walk.cuh"
 
 // The position of a block of luattn_dkdv: its kv tile, kv head and batch, and which of num_splits shares of
@@ -27,6 +29,19 @@ struct KvBlock {
 
   // For kernels with a block for each kv tile: by the order of the grid; drawn from the work counter.
   LUATTN_FN KvBlock of_grid() { return {int(blockIdx.x), int(blockIdx.y), int(blockIdx.z), 0}; }
+  // With Ordered, in the order of work/tile_order.cuh, if there is one.
+  template <bool Ordered>
+  LUATTN_FN KvBlock of_grid(const LuattnParams &p) {
+    if constexpr (Ordered)
+      if (tile_order_of(p).tiles != nullptr) {
+        const LuattnTileOrder &o = tile_order_of(p);
+        const HeadRank at = head_rank(o, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), gridDim.y * gridDim.z);
+        const int b = int(at.head / gridDim.y), h = int(at.head % gridDim.y);
+        return {int(ranked_tiles(o, b, h)[at.rank]), h, b, 0};
+      }
+    return of_grid();
+  }
+  template <bool Ordered>
   LUATTN_FN KvBlock drawn(const LuattnParams &p);
 };
 
@@ -37,7 +52,6 @@ struct KvBlock {
 // `together` tiles, and a group takes one tile of each head before the next tile of any: blocks that begin
 // together have different heads. A group fills the GPU, but no more, because its reads and additions share
 // the L2 cache.
-// heads. A group fills the GPU, but no more, because its reads and additions share the L2 cache.
 LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u32 splits, u32 together) {
   const u32 tiles = kv_tiles * splits;
   u32 heads = 1;
@@ -47,12 +61,52 @@ LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u
             b = head / heads_kv;
   return {int(kv_tiles - 1 - row / splits), int(head - b * heads_kv), int(b), int(row % splits)};
 }
+// The same with ranks instead of tiles counted from the last one: the first ranks of all heads, then groups of heads.
+LUATTN_FN KvBlock kv_block_in_order(const LuattnTileOrder &o, u32 ticket, u32 heads_kv, u32 all, u32 splits, u32 together) {
+  const u32 begin = o.first * splits * all;
+  KvBlock at;
+  u32 rank;
+  if (ticket < begin) {
+    const u32 row = ticket / all, head = ticket - row * all, b = head / heads_kv;
+    at = {0, int(head - b * heads_kv), int(b), int(row % splits)};
+    rank = row / splits;
+  } else {
+    at = kv_block_of(ticket - begin, o.count - o.first, heads_kv, all, splits, together);
+    rank = o.count - 1 - u32(at.tile);
+  }
+  at.tile = int(ranked_tiles(o, at.b, at.h)[rank]);
+  return at;
+}
 // Draws the tile of the block, in one thread. Every block of the grid (kv tiles, kv heads, batch and splits)
 // draws.
+template <bool Ordered>
 __device__ __forceinline__ KvBlock KvBlock::drawn(const LuattnParams &p) {
+  if constexpr (Ordered)
+    if (tile_order_of(p).tiles != nullptr)
+      return kv_block_in_order(tile_order_of(p), atomicAdd(p.scratch.turns, 1u), gridDim.y, gridDim.y * u32(p.shape.batch),
+                               u32(p.schedule.num_splits), 256);
   return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y,
                      gridDim.y * u32(p.shape.batch), u32(p.schedule.num_splits),
                      256);  // a multiprocessor may have two blocks
+}
+
+// Returns the same as turn_before, if kv tiles have an order.
+template <class Spec, int TileM, int TileN>
+LUATTN_FN u32 turn_in_order(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
+  const LuattnTileOrder &o = tile_order_of(p);
+  const u32 group = static_cast<const LuattnTileBitsParams &>(p).bits.heads / o.heads;
+  const u32 *ranked = ranked_tiles(o, s.b, int(u32(s.h) / group));
+  const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
+#pragma unroll 1
+  for (int base = int(ranked[o.count + u32(kv_tile)]) - 1; base >= 0; base -= 32) {
+    const int rank = base - int(threadIdx.x) % 32, tile = rank >= 0 ? int(ranked[rank]) : 0, kv0 = tile * TileN,
+              kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+    const bool visits = rank >= 0 && Visits<Spec>(p, s, tile, int(o.count), ceil_div(s.q_len, TileM)).has(q_tile) &&
+                        class_of<Spec>(p, s, q0, q1, kv0, kv1) != TILE_EMPTY;
+    const u32 found = __ballot_sync(0xffffffffu, visits);
+    if (found != 0) return u32(__shfl_sync(0xffffffffu, tile, __ffs(int(found)) - 1)) + 1;
+  }
+  return 0;
 }
 
 // Returns the semaphore value that kv_tile waits for in q_tile. Called by a whole warp.
@@ -60,6 +114,8 @@ template <class Spec, int TileM, int TileN>
 LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int kv_tile) {
   static_assert(walks_stats<Spec, TileM, TileN>);
   const int q0 = q_tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1, count = ceil_div(s.kv_len, TileN);
+  if constexpr (Spec::has_tile_bits)
+    if (tile_order_of(p).tiles != nullptr) return turn_in_order<Spec, TileM, TileN>(p, s, q_tile, kv_tile);
   if constexpr (!Spec::has_mask && !Spec::has_score_bounds) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {

@@ -37,19 +37,39 @@ struct KvTileScheduler {
   // Returns the block of a ticket. Tile -1: no tiles are left.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     if (ticket >= tiles * heads) return {-1, 0, 0, 0};
+    if constexpr (Spec::has_tile_bits)
+      if (tile_order_of(p).tiles != nullptr) return block_in_order(tile_order_of(p), ticket);
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits,
-                         Config::head_dim <= 64 ? 256 : 128);
-    return block_of(ticket);
+      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits, together);
+    return block_of(ticket, tiles);
   }
 
  private:
+  static constexpr u32 together = Config::head_dim <= 64 ? 256 : 128;  // see kv_block_of
+
+  // Does the same in the order of work/tile_order.cuh.
+  __device__ __forceinline__ KvBlock block_in_order(const LuattnTileOrder &o, u32 ticket) const {
+    if constexpr (Needs<Spec, Config>::dq_in_order)
+      return kv_block_in_order(o, ticket, u32(p.shape.heads_kv), heads, splits, together);
+    const u32 begin = o.first * splits * heads;
+    KvBlock at;
+    u32 rank;
+    if (ticket < begin) {
+      const u32 row = ticket / heads;
+      at = of_head(ticket - row * heads, row);
+      rank = u32(at.tile);
+    } else {
+      at = block_of(ticket - begin, tiles - o.first * splits);
+      rank = o.first + u32(at.tile);
+    }
+    at.tile = int(ranked_tiles(o, at.b, at.h)[rank]);
+    return at;
+  }
   // Heads come one after another, so that blocks that run together share q, dO and dQ in the L2 cache. With a
   // mask, the last heads come together, two tiles for each block, the first tile of each head first: a causal
   // mask leaves most work for the first positions, and a long tile that starts last would leave other
-  // multiprocessors idle. Batches come before heads, or after them if heads have pair biases that all batches
-  // read and add to, which then also share the L2 cache.
-  __device__ __forceinline__ KvBlock block_of(u32 ticket) const {
+  // multiprocessors idle.
+  __device__ __forceinline__ KvBlock block_of(u32 ticket, u32 tiles) const {
     const u32 together = Spec::has_mask ? min_of(heads, (2 * gridDim.x / Together + tiles - 1) / tiles) : 0;
     const u32 alone = heads - together, first = alone * tiles;
     u32 head = ticket / tiles, tile = ticket - head * tiles;
@@ -57,6 +77,11 @@ struct KvTileScheduler {
       tile = (ticket - first) / together;
       head = alone + (ticket - first - tile * together);
     }
+    return of_head(head, tile);
+  }
+  // The share of a kv tile that has this number in its head. Batches come before heads, or after them if heads have
+  // pair biases that all batches read and add to, which then also share the L2 cache.
+  __device__ __forceinline__ KvBlock of_head(u32 head, u32 tile) const {
     constexpr bool pairs = (Spec::parameter_sums & SUM_ELEMENT) != 0 || Spec::bias_row_shared;
     const u32 inner = pairs ? batch : u32(p.shape.heads_kv), outer = head / inner, rest = head - outer * inner;
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};

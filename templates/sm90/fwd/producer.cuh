@@ -78,7 +78,7 @@ struct ProducerSm90 {
 
   // K is loaded one tile ahead of V, as consumers use them.
   __device__ __forceinline__ void run() {
-    TileScheduler<Spec::has_mask || Sequence::packed, Spec::bias_row_shared> tickets(p);
+    TileScheduler<Spec::has_mask || Sequence::packed, Spec::bias_row_shared, Spec::has_tile_bits> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);

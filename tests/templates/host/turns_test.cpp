@@ -69,7 +69,7 @@ static void check_draws() {
   gridDim = dim3(1 + random_below(9), 1 + random_below(5), unsigned(p.shape.batch * p.schedule.num_splits));
   std::vector<int> drawn(gridDim.y * unsigned(p.shape.batch));
   for (unsigned i = 0; i < gridDim.x * gridDim.y * gridDim.z; ++i) {
-    const KvBlock at = KvBlock::drawn(p);
+    const KvBlock at = KvBlock::drawn<false>(p);
     if (at.h < 0 || at.h >= int(gridDim.y) || at.b < 0 || at.b >= p.shape.batch) host_fail("no such head");
     const int turn = drawn[unsigned(at.b) * gridDim.y + unsigned(at.h)]++;
     if (at.tile != int(gridDim.x) - 1 - turn / p.schedule.num_splits || at.split != turn % p.schedule.num_splits)
