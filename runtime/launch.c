@@ -184,7 +184,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
 static void take_ordered(cursor *w, const args_call *c, LuattnParams *p) {
   const image_manifest *m = c->info;
   const size_t limbs = (size_t)workspace_limbs((int)args_real_size(m)) * sizeof(unsigned long long);
-  if (adds_dq(m) && p->scratch.turns == NULL) {
+  if (adds_dq(m) && !draws_kv(m)) {
     const int64_t count = (int64_t)p->shape.batch * p->shape.heads * num_turns(m, p);
     p->scratch.turns = take(w, sizeof *p->scratch.turns, LUATTN_TURNS_FIRST + count, 1, 1, 1);
   }

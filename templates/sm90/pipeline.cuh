@@ -56,6 +56,7 @@ LUATTN_FN Range visited_hull(const Visits<Spec> &visits, Range tiles) {
 template <class Spec, int TileM, int TileN>
 struct WarpKvTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
+  static constexpr bool by_words = Spec::has_tile_bits && has_words(TileN);
   int q0, q1, base;
   u32 present, masked, by_range;  // bits of tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
@@ -73,6 +74,13 @@ struct WarpKvTiles {
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
+      if constexpr (by_words) {
+        const CellBits<false> bits(p, s);
+        if (bits.known()) {
+          take_word(bits, s);
+          continue;
+        }
+      }
       base = todo.hi - 1;
       const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
                 kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
@@ -92,6 +100,19 @@ struct WarpKvTiles {
     const int i = __ffs(int(present)) - 1;
     present &= present - 1;
     return Tile{base - i, ((masked >> i) & 1u) != 0, false, ((by_range >> i) & 1u) != 0};
+  }
+
+ private:
+  // Takes the last 32 tiles, which may all be empty.
+  __device__ __forceinline__ void take_word(const CellBits<false> &bits, const Site &s) {
+    const int first = (todo.hi - 1) / 32 * 32, tile = first + int(threadIdx.x) % 32;
+    const TileWord<TileN, false> word(bits, q0, q1, first);
+    present = word.kept & tiles_inside(todo, first);
+    if constexpr (Spec::has_score_bounds) present &= __ballot_sync(0xffffffffu, tile < todo.hi && visits.has(tile));
+    present = __brev(present);
+    masked = __brev(~(word.whole & __ballot_sync(0xffffffffu, (tile + 1) * TileN <= s.kv_len)));
+    base = first + 31;
+    todo.hi = first;
   }
 };
 

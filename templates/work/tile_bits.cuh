@@ -42,4 +42,58 @@ struct CellBits {
     }
     return kept == 0 ? TILE_EMPTY : whole == ~0u ? TILE_FULL : TILE_PARTIAL;
   }
+  // Returns the first of the tiles `tile` .. `end` - 1 along the rows that touches a kept cell, or `end`; skips 32 cells
+  // of which nothing is kept at a time. A tile has `size` positions, and first .. last in the other direction.
+  __device__ __forceinline__ int next_kept(int first, int last, int tile, int end, int size) const {
+#pragma unroll 1
+    for (int cell = tile * size / LUATTN_CELL; cell * LUATTN_CELL < end * size;) {
+      const int w = cell / 32;
+      u32 kept = 0;
+#pragma unroll 1
+      for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row) kept |= rows[(i64(row) * words + w) * 2];
+      kept &= ~0u << cell % 32;
+      if (kept != 0) return min_of(max_of((w * 32 + __ffs(int(kept)) - 1) * LUATTN_CELL / size, tile), end);
+      cell = (w + 1) * 32;
+    }
+    return end;
+  }
 };
+
+// Whether a walk along tiles of so many positions can take them from words.
+LUATTN_FN constexpr bool has_words(int size) { return size == LUATTN_CELL || size == 2 * LUATTN_CELL; }
+
+// Moves the even bits next to one another.
+LUATTN_FN u32 even_bits(u32 x) {
+  x &= 0x55555555u;
+  x = (x | x >> 1) & 0x33333333u;
+  x = (x | x >> 2) & 0x0f0f0f0fu;
+  x = (x | x >> 4) & 0x00ff00ffu;
+  return (x | x >> 8) & 0x0000ffffu;
+}
+
+// The bits of 32 tiles along the rows of `bits`, from `base` on, a multiple of 32. A tile has Size positions there, and
+// first .. last in the other direction.
+template <int Size, bool Columns>
+struct TileWord {
+  u32 kept, whole;
+
+  __device__ __forceinline__ TileWord(const CellBits<Columns> &bits, int first, int last, int base) : kept(0), whole(~0u) {
+    constexpr int words = Size / LUATTN_CELL;
+    u32 more = 0, all = ~0u;  // of the second word
+#pragma unroll 1
+    for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row) {
+      const u32 *pair = bits.rows + (i64(row) * bits.words + base / 32 * words) * 2;
+      kept |= pair[0], whole &= pair[1];
+      if (words == 2 && base / 32 * words + 1 < bits.words) more |= pair[2], all &= pair[3];
+    }
+    if constexpr (words == 2) {
+      kept = even_bits(kept | kept >> 1) | even_bits(more | more >> 1) << 16;
+      whole = even_bits(whole & whole >> 1) | even_bits(all & all >> 1) << 16;
+    }
+  }
+};
+
+// The bits of tiles base .. base + 31 that lie in a range.
+LUATTN_FN u32 tiles_inside(Range tiles, int base) {
+  return ~0u << max_of(tiles.lo - base, 0) & ~0u >> max_of(32 - (tiles.hi - base), 0);
+}

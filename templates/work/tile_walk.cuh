@@ -8,7 +8,8 @@
 //     for (Tile tile = walk.next(p, site); tile.valid(); tile = walk.next(p, site)) ...
 //
 // All threads that walk see the same tiles. `site.h` is the query head: a mask may differ between the query
-// heads of one kv head. The sm90 walks also skip tiles with negligible weights (Visits). WarpKvTiles yields
+// heads of one kv head. If the mask's bits are known, walks take tiles from their words and
+// skip empty words. The sm90 walks also leave out tiles with negligible weights (Visits). WarpKvTiles yields
 // the tiles of KvTiles downwards, in one warp that walks for its whole block.
 #pragma once
 #include "abi/workspace.h"
@@ -95,6 +96,10 @@ struct KvTiles {
   }
 
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    if constexpr (Spec::has_tile_bits) {
+      const CellBits<false> bits(p, s);
+      if (bits.known()) todo.lo = bits.next_kept(q0, q1, todo.lo, todo.hi, TileN);
+    }
     for (; todo.lo < todo.hi; ++todo.lo) {
       const int kv0 = todo.lo * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       const TileClass c = class_of<Spec>(p, s, q0, q1, kv0, kv1);
@@ -145,6 +150,10 @@ struct QTiles {
   }
 
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
+    if constexpr (Spec::has_tile_bits) {
+      const CellBits<true> bits(p, s);
+      if (bits.known()) todo.lo = bits.next_kept(kv0, kv1, todo.lo, todo.hi, TileM);
+    }
     for (; todo.lo < todo.hi; ++todo.lo) {
       const int q0 = todo.lo * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const TileClass c = class_of<Spec, true>(p, s, q0, q1, kv0, kv1);

@@ -23,6 +23,7 @@ template <class Spec, int TileM, int TileN, bool Halves = false, bool Whole = fa
           bool SameBucket = Spec::may_be_same_bucket>
 struct WarpQTiles {
   static_assert(walks_stats<Spec, TileM, TileN>());
+  static constexpr bool by_words = Spec::has_tile_bits && has_words(TileM) && (!Halves || TileN == 2 * LUATTN_CELL);
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, same_bucket, by_range;  // bits of tiles base .. base + 31 that are still to come
@@ -58,6 +59,13 @@ struct WarpQTiles {
   __device__ __forceinline__ Tile next(const LuattnParams &p, const Site &s) {
     while (present == 0) {
       if (todo.lo >= todo.hi) return Tile{-1, false};
+      if constexpr (by_words) {
+        const CellBits<true> bits(p, s);
+        if (bits.known()) {
+          take_word(bits, p, s);
+          continue;
+        }
+      }
       base = todo.lo;
       const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM, q1 = min_of(q0 + TileM, s.q_len) - 1;
       const bool inside = !ragged && q0 + TileM <= s.q_len;
@@ -86,6 +94,31 @@ struct WarpQTiles {
   }
 
  private:
+  // Takes the first 32 tiles, which may all be empty.
+  __device__ __forceinline__ void take_word(const CellBits<true> &bits, const LuattnParams &p, const Site &s) {
+    base = todo.lo / 32 * 32;
+    const int tile = base + int(threadIdx.x) % 32, q0 = tile * TileM;
+    const u32 inside = __ballot_sync(0xffffffffu, !ragged && q0 + TileM <= s.q_len);
+    if constexpr (Halves) {
+      present = 0, masked = ~inside;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = kv0 + half * LUATTN_CELL;
+        const TileWord<TileM, true> word(bits, key, min_of(kv1, key), base);  // none if the half lies past the end
+        none[half] = ~word.kept, all[half] = word.whole & inside;
+        present |= word.kept, masked |= ~word.whole;
+      }
+    } else {
+      const TileWord<TileM, true> word(bits, kv0, kv1, base);
+      present = word.kept, masked = ~(word.whole & inside);
+    }
+    present &= tiles_inside(todo, base);
+    if constexpr (Spec::has_score_bounds) present &= __ballot_sync(0xffffffffu, tile < todo.hi && visits.has(tile));
+    if constexpr (SameBucket)
+      same_bucket = __ballot_sync(0xffffffffu, kv0 < kv1 && tile < todo.hi &&
+                                                   Spec::same_bucket(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1));
+    todo.lo = base + 32;
+  }
   // The class of a tile by all conditions that data_class does not cover.
   LUATTN_FN TileClass other_class(const LuattnParams &p, const Site &s, int q0, int q1, int lo, int hi) {
     if constexpr (Spec::columns_need_full_data)
