@@ -120,6 +120,9 @@ struct luattn_spec {
   arena *a;
   traced_spec traced;
   derived_spec derived;
+  /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), and what it reads differs
+   * between queries. */
+  bool by_cells, by_query_cells;
   double load_ms;
   uint64_t hash[2]; /* luattn_spec_info.hash */
 };

@@ -44,6 +44,7 @@ typedef struct mask_evaluated {
   bool by_batch, by_head; /* it differs between batch entries, between heads */
   int rows, columns; /* its part that reads data (mask_info.rest, or all of keep) is constant on aligned blocks of so
                       * many queries by so many keys: powers of two up to MASK_CELL */
+  bool by_query;     /* that part differs between queries */
   ir_ref why;        /* the load that ranges and minima do not decide */
   uint32_t inputs, scalars; /* which it reads, a bit each */
   bool reads_heads;         /* the numbers of heads */

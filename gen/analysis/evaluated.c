@@ -237,6 +237,7 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   e->by_batch = ir_uses(g, m->keep, VAR_B);
   e->by_head = ir_uses(g, m->keep, VAR_H);
   find_read(g, reached, count, e);
+  e->by_query = ir_uses(g, data, VAR_Q);
   e->rows = block_of(g, data, in_data, rows, VAR_Q);
   e->columns = block_of(g, data, in_data, columns, VAR_KV);
   if (e->rows == MASK_CELL && e->columns == MASK_CELL) return true;

@@ -78,7 +78,10 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(resolve_rows(c, err));
   if (c->target.large_scores) TRY(large_scores_apply(c->a, &c->spec, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
-  return mask_analyse(c->a, &c->spec.traced, &c->mask, err);
+  TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
+  c->spec.by_cells = c->mask.evaluated.is;
+  c->spec.by_query_cells = c->mask.evaluated.is && c->mask.evaluated.by_query;
+  return LUATTN_OK;
 }
 
 void compilation_close(compilation *c) {

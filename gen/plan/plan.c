@@ -129,13 +129,14 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
 }
 
 /* Takes choice *rank among the family's tiles that fit shared memory, or subtracts their number from
- * *rank. */
+ * *rank. Tiles that suit the cells of an evaluated mask come before all others. */
 static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   luattn_tiles c;
-  for (int i = 0; policy_tiles(p, i, &c); i++) {
-    take(p, &c, t);
-    if (tiles_least_shared(p) <= p->shared_limit && (*rank)-- == 0) return true;
-  }
+  for (int suit = 1; suit >= 0; suit--)
+    for (int i = 0; policy_tiles(p, i, &c); i++) {
+      take(p, &c, t);
+      if (tiles_suit_cells(p) == suit && tiles_least_shared(p) <= p->shared_limit && (*rank)-- == 0) return true;
+    }
   return false;
 }
 
@@ -232,7 +233,8 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
-           : p->rank == 0 ? p->softcap_poly ? "first choice for these head dims and a soft cap"
+           : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
+                            : p->softcap_poly ? "first choice for these head dims and a soft cap"
                             : p->is_short   ? "first choice for these head dims, a mask and short lengths"
                                             : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
@@ -285,6 +287,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
+  p->by_cells = spec->by_cells && tiles_may_have_bits(p);
+  p->by_query_cells = spec->by_query_cells && p->by_cells;
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
   p->is_short =
       t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE && !p->picked && policy_knows_short(p);

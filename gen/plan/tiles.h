@@ -36,6 +36,7 @@ typedef struct plan {
   bool forced;       /* the target named a tile, or all of `tiles` */
   bool picked;       /* the target named all of `tiles` */
   bool is_short;     /* planned for short lengths, with a mask */
+  bool by_cells, by_query_cells; /* as luattn_spec, if kernels may read tile bits */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
   bool may_fall_back; /* another family's tiles may be tried after this family's */
@@ -71,6 +72,10 @@ typedef struct plan_copies {
 } plan_copies;
 /* Whether kernels may read tile bits: those are of sequences of equal lengths, with tensors that are the whole. */
 bool tiles_may_have_bits(const plan *p);
+/* Whether the tiles of a walk, and of its other side where the mask differs there, are made of whole cells or lie inside
+ * of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is computed for a
+ * part of a block. */
+bool tiles_suit_cells(const plan *p);
 plan_copies tiles_copies(const plan *p);
 
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
