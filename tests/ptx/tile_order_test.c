@@ -16,7 +16,7 @@
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 8, CELL = 64, TABLES = 6, MASKS = 3, LENGTHS = 3 };
 static const char *const table_name[TABLES] = {"nothing", "everything", "column", "row", "random", "global"};
-static const int lengths[LENGTHS][2] = {{3210, 100}, {100, 2222}, {200, 333}};
+static const int lengths[LENGTHS][2] = {{2100, 100}, {100, 2100}, {200, 333}};
 
 typedef struct mask_row {
   const char *axes, *on;
@@ -315,8 +315,9 @@ static int run(int family, kind k, bool deterministic, const char *only, int ord
     need(luattn_spec_load_text("table", text, strlen(text), NULL, &x.spec, &err) == LUATTN_OK, "spec");
     x.mask = &masks[i];
     for (x.table = 0; x.table < TABLES; ++x.table) {
+      if ((x.table + deterministic) % MASKS != i || (deterministic && x.table < 4)) continue;
       if (only != NULL && strcmp(only, table_name[x.table]) != 0) continue;
-      const int *len = lengths[(i + x.table + (x.table / LENGTHS) + deterministic) % LENGTHS];
+      const int *len = lengths[(x.table + deterministic) % LENGTHS];
       x.q_len = len[0], x.kv_len = len[1];
       wrong += check(&x, deterministic, ordered);
     }
