@@ -18,6 +18,13 @@ typedef long long workspace_count;
  * (templates/sink/dq_acc.cuh), and copies 16 bytes at a time. */
 ABI_FN workspace_count workspace_rows(int is_sm90, workspace_count len) { return is_sm90 ? (len + 15) / 16 * 16 : len; }
 
+/* Packed sequences: the rows of a head in an accumulator whose rows lie in groups of up to 16 (templates/sink/dq_acc.cuh).
+ * Each entry begins at a multiple of 16: the first row of entry `entry`, whose first row in tensors is `first`, and with
+ * the total of rows and the number of entries, the number of all rows. */
+ABI_FN workspace_count workspace_packed_rows(workspace_count first, workspace_count entry) {
+  return (first + 16 * entry) / 16 * 16;
+}
+
 /* The number of blocks for a kv tile of the main backward kernel: two in the sm90 family above head dim 128,
  * whose blocks have 64 positions each. */
 ABI_FN int workspace_blocks_together(int is_sm90, int tile_n) { return is_sm90 && tile_n == 64 ? 2 : 1; }

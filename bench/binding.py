@@ -149,8 +149,9 @@ class Luattn:
         self.lib.luattn_image_free(image)
         return report.plan.decode()
 
-    def bind(self, spec, backward=False, inputs=None, every_tile=False, **tensors):
-        """Returns a function without arguments that launches one pass on torch's current stream."""
+    def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, **tensors):
+        """Returns a function without arguments that launches one pass on torch's current stream. batch: a
+        luattn_batch in place of the one for `offsets`."""
         kept = {name: Kept(t) for name, t in tensors.items()}
         given = [
             (name, Kept(t), Kept(g) if g is not None else None) for name, (t, g) in (inputs or {}).items()
@@ -160,7 +161,7 @@ class Luattn:
         )
         args = Args(struct_size=c.sizeof(Args), inputs=c.addressof(array), num_inputs=len(given))
         args.skip = SKIP_NEVER if every_tile else 0
-        batch = self.batch(*tensors["q"].shape[:2])
+        batch = (batch, None) if batch is not None else self.batch(*tensors["q"].shape[:2])
         args.batch = batch[0]
         args.large_scores = int(self.large_scores)
         for name, k in kept.items():

@@ -14,7 +14,7 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
   if (batch_is_packed(args->batch))
-    return cpu_packed_forward(spec, &used, err); /* forward, as the plan has it */
+    return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
 }
 

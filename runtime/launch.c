@@ -84,6 +84,14 @@ static int64_t padded_rows(const image_manifest *m, int len) {
   return workspace_rows(m->family == LUATTN_SM90, len);
 }
 
+/* Rows of a head, or with a batch axis of all entries, in an array of backward that has rows of queries; in_groups: an
+ * accumulator in groups of rows. */
+static int64_t all_q_rows(const args_call *c, const LuattnParams *p, bool in_groups) {
+  if (!c->info->packed) return p->shape.batch * padded_rows(c->info, p->shape.q_len);
+  const int64_t total = c->args->q->shape[0];
+  return in_groups || c->info->family == LUATTN_SM90 ? workspace_packed_rows(total, p->shape.batch) : total;
+}
+
 static const manifest_entry *entry_of(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == (uint32_t)role) return &m->entry[i];
@@ -172,7 +180,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_DKDV);
   const pairs_sizes s = sizes_of(m, input, p);
   if (pairs_in_any_order(info, &s)) return true;
-  if (m->family != LUATTN_SM90 || main == NULL || p->schedule.num_splits > 1 ||
+  if (m->family != LUATTN_SM90 || m->packed || main == NULL || p->schedule.num_splits > 1 ||
       !pairs_in_batch_order(info, &s))
     return false;
   if (kv_blocks(m, main, p) * p->shape.heads_kv * 8 < c->multiprocessors) return false;
@@ -206,13 +214,11 @@ static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_
   const image_manifest *m = c->info;
   const bool adds = has_role(m, LUATTN_ROLE_FINISH) && adds_dq(m), prepared = m->family == LUATTN_SM90;
   if (adds && prepared)
-    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.batch, p->shape.heads,
-                             padded_rows(m, p->shape.q_len), m->head_dim);
+    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);
   if (draws_kv(m)) p->scratch.turns = take(w, sizeof *p->scratch.turns, num_counters(m, p), 1, 1, 1);
   out->sums = w->used;
   if (adds && !prepared)
-    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.batch, p->shape.heads,
-                             padded_rows(m, p->shape.q_len), m->head_dim);
+    p->scratch.dq_acc = take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);
   if (m->deterministic) take_ordered(w, c, p);
   out->sums_size = w->used - out->sums;
 }
@@ -345,7 +351,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->scratch.bwd_rows =
-        take(&w, real, m->num_bwd_rows, p->shape.batch, p->shape.heads, padded_rows(m, p->shape.q_len));
+        take(&w, real, m->num_bwd_rows, p->shape.heads, all_q_rows(c, p, false), 1);
   take_sums(&w, c, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)

@@ -139,7 +139,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
-  out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90;
+  out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed;
   out->wants = p->wants;
   out->draws_tiles =
       p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);

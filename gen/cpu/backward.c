@@ -193,10 +193,10 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status backward_open(backward *w, const luattn_spec *spec, const luattn_args *args,
-                                   luattn_dtype precision, arena *a, luattn_error *err) {
-  TRY(problem_open(&(cpu_call){.spec = spec, .args = args, .precision = precision}, false, a, &w->p, err));
+static luattn_status backward_open(backward *w, const cpu_call *given, arena *a, luattn_error *err) {
+  TRY(problem_open(given, false, a, &w->p, err));
   cpu_problem *p = &w->p;
+  const luattn_args *args = given->args;
   const derived_spec *derived = &p->spec->derived; /* for these head dims */
   TRY(scores_open(p, &w->scores, err));
   TRY(rows_open(w, err));
@@ -243,7 +243,7 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
   luattn_status s = w != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (s == LUATTN_OK) {
     w->purpose = call->why, w->unit = call->unit, w->magnifies = cpu_magnifies_scores(given->spec);
-    s = backward_open(w, given->spec, given->args, given->precision, a, err);
+    s = backward_open(w, given, a, err);
   }
   if (s == LUATTN_OK) s = problem_start(&w->p, given->threads, err);
   if (s == LUATTN_OK) {
@@ -261,6 +261,16 @@ static luattn_status run(const luattn_spec *spec, const luattn_args *args, luatt
   backward_call call = {{.spec = spec, .args = &used, .precision = precision}, why, unit};
   TRY(choices_take_dense(args, "cpu", &used, err));
   TRY(cpu_threads(&used, &call.given.threads, err));
+  return host_run(backward_within, &call, err);
+}
+
+luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                 luattn_error *err) {
+  backward_call call = {
+      {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries},
+      GRADIENTS,
+      0};
+  TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(backward_within, &call, err);
 }
 

@@ -151,9 +151,11 @@ void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *cons
 /* Replaces REAL roots by their magnitudes (magnitude.c). */
 luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *err);
 
-/* Runs forward for sequence `entry` of `entries` packed sequences; its tensors are [1, heads, length, dim]. */
+/* Runs a pass for sequence `entry` of `entries` packed sequences; its tensors are [1, heads, length, dim]. */
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err);
+luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                 luattn_error *err);
 
 /* The effect of rounding on gradients: replaces each gradient by sqrt(sum of squared magnitudes of its
  * contributions). Independent relative errors r of the contributions change a gradient by about r times this,

@@ -74,27 +74,145 @@ static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args,
   return LUATTN_OK;
 }
 
+/* ---- all sequences ---- */
+
+typedef struct packed_call {
+  const luattn_spec *spec;
+  const luattn_args *args;
+  luattn_batch batch; /* as its arrays are now: they may have changed since it was opened */
+  int entries;
+} packed_call;
+
+static luattn_status open_call(const luattn_spec *spec, const luattn_args *args, packed_call *out, luattn_error *err) {
+  *out = (packed_call){.spec = spec, .args = args, .batch = *args->batch};
+  out->entries = (int)out->batch.array[BATCH_CU_SEQLENS_Q].count - 1;
+  return check_lengths(&out->batch, args, err);
+}
+
+/* The arguments of one sequence, which point into this very object. */
+typedef struct entry_args {
+  luattn_args args;
+  luattn_batch batch;
+  int q_len, kv_len;
+  part parts[11];
+} entry_args;
+
+static void take_args(const packed_call *c, int entry, entry_args *out) {
+  const luattn_args *a = c->args;
+  const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q];
+  const int q = batch_at(&cu[0], entry), k = batch_at(&cu[1], entry);
+  const int q_len = batch_at(&cu[0], entry + 1) - q, kv_len = batch_at(&cu[1], entry + 1) - k;
+  const bool saves = c->spec->derived.num_saved > 0 || (a->large_scores != 0 && large_scores_count(c->spec) > 0);
+  part *p = out->parts;
+  luattn_args *one = &out->args;
+  out->args = *a, out->batch = c->batch, out->q_len = q_len, out->kv_len = kv_len;
+  take_entry(&out->batch, entry);
+  one->batch = batch_offsets(&out->batch) != LUATTN_OFFSET_NONE ? &out->batch : NULL;
+  one->q = take_rows(a->q, q, q_len, &p[0]);
+  one->k = take_rows(a->k, k, kv_len, &p[1]);
+  one->v = take_rows(a->v, k, kv_len, &p[2]);
+  one->o = take_rows(a->o, q, q_len, &p[3]);
+  one->lse = take_numbers(a->lse, q, q_len, &p[4]);
+  one->saved = saves ? take_numbers(a->saved, q, q_len, &p[5]) : NULL;
+  one->dout = take_rows(a->dout, q, q_len, &p[6]);
+  one->dlse = take_numbers(a->dlse, q, q_len, &p[7]);
+  one->dq = take_rows(a->dq, q, q_len, &p[8]);
+  one->dk = take_rows(a->dk, k, kv_len, &p[9]);
+  one->dv = take_rows(a->dv, k, kv_len, &p[10]);
+}
+
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
-  luattn_batch now = *args->batch; /* its arrays may have changed since it was opened */
-  TRY(check_lengths(&now, args, err));
-  const batch_array *cu = &now.array[BATCH_CU_SEQLENS_Q];
-  const int entries = (int)cu->count - 1;
-  for (int i = 0; i < entries; i++) {
-    const int q = batch_at(&cu[0], i), k = batch_at(&cu[1], i);
-    const int q_len = batch_at(&cu[0], i + 1) - q, kv_len = batch_at(&cu[1], i + 1) - k;
-    luattn_batch entry = now;
-    luattn_args one = *args;
-    part parts[6];
-    take_entry(&entry, i);
-    one.batch = batch_offsets(&entry) != LUATTN_OFFSET_NONE ? &entry : NULL;
-    one.q = take_rows(args->q, q, q_len, &parts[0]);
-    one.k = take_rows(args->k, k, kv_len, &parts[1]);
-    one.v = take_rows(args->v, k, kv_len, &parts[2]);
-    one.o = take_rows(args->o, q, q_len, &parts[3]);
-    one.lse = take_numbers(args->lse, q, q_len, &parts[4]);
-    const bool saves = spec->derived.num_saved > 0 || (args->large_scores != 0 && large_scores_count(spec) > 0);
-    one.saved = saves ? take_numbers(args->saved, q, q_len, &parts[5]) : NULL;
-    if (q_len > 0) TRY(cpu_forward_entry(spec, &one, i, entries, err));
+  packed_call c;
+  entry_args one;
+  TRY(open_call(spec, args, &c, err));
+  for (int i = 0; i < c.entries; i++) {
+    take_args(&c, i, &one);
+    if (one.q_len > 0) TRY(cpu_forward_entry(spec, &one.args, i, c.entries, err));
   }
   return LUATTN_OK;
+}
+
+/* ---- gradients of inputs and scalars ---- */
+
+enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info) };
+
+/* A gradient, of one sequence and of all so far. */
+typedef struct sum {
+  const DLTensor *to; /* the caller's; NULL: not wanted */
+  DLTensor one;       /* contiguous float64 */
+  int64_t count;
+  double *all;
+} sum;
+
+static luattn_status sum_open(arena *a, const DLTensor *to, sum *out, luattn_error *err) {
+  *out = (sum){.to = to != NULL && to->data != NULL ? to : NULL};
+  if (out->to == NULL) return LUATTN_OK;
+  out->count = 1;
+  for (int i = 0; i < to->ndim; i++) out->count *= to->shape[i];
+  out->one = *to;
+  out->one.dtype = (DLDataType){kDLFloat, 64, 1};
+  out->one.strides = NULL, out->one.byte_offset = 0;
+  out->one.data = arena_array(a, (size_t)out->count + 1, sizeof(double));
+  out->all = arena_array(a, (size_t)out->count + 1, sizeof(double));
+  return out->one.data != NULL && out->all != NULL ? LUATTN_OK
+                                                   : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+}
+
+static void sum_add(sum *s) {
+  for (int64_t i = 0; s->to != NULL && i < s->count; i++) s->all[i] += ((const double *)s->one.data)[i];
+}
+
+static luattn_status sum_write(const sum *s, luattn_error *err) {
+  cpu_view to;
+  if (s->to == NULL) return LUATTN_OK;
+  view_rule rule = {.name = "grads", .axes = "as the input", .ndim = s->to->ndim, .is_output = true};
+  for (int i = 0; i < s->to->ndim; i++) rule.shape[i] = s->to->shape[i];
+  TRY(view_open(&rule, s->to, &to, err));
+  for (int64_t at = 0; at < s->count; at++) {
+    int64_t index[4], rest = at;
+    for (int j = to.ndim - 1; j >= 0; j--) index[j] = rest % to.shape[j], rest /= to.shape[j];
+    view_set(&to, index, s->all[at]);
+  }
+  return LUATTN_OK;
+}
+
+typedef struct sums {
+  sum input[MAX_INPUTS], scalars;
+  luattn_input inputs[MAX_INPUTS]; /* of one sequence's call */
+} sums;
+
+static luattn_status sums_open(arena *a, const luattn_args *args, sums *out, luattn_error *err) {
+  for (size_t i = 0; i < args->num_inputs; i++) {
+    TRY(sum_open(a, args->inputs[i].grad, &out->input[i], err));
+    out->inputs[i] = args->inputs[i];
+    out->inputs[i].grad = out->input[i].to != NULL ? &out->input[i].one : NULL;
+  }
+  return sum_open(a, args->scalar_grads, &out->scalars, err);
+}
+
+static luattn_status sequences_backward(const packed_call *c, sums *s, luattn_error *err) {
+  entry_args one;
+  const luattn_args *args = c->args;
+  for (int i = 0; i < c->entries; i++) {
+    take_args(c, i, &one);
+    if (one.q_len == 0 && one.kv_len == 0) continue;
+    one.args.inputs = s->inputs;
+    if (s->scalars.to != NULL) one.args.scalar_grads = &s->scalars.one;
+    TRY(cpu_backward_entry(c->spec, &one.args, i, c->entries, err));
+    for (size_t j = 0; j < args->num_inputs; j++) sum_add(&s->input[j]);
+    sum_add(&s->scalars);
+  }
+  for (size_t j = 0; j < args->num_inputs; j++) TRY(sum_write(&s->input[j], err));
+  return sum_write(&s->scalars, err);
+}
+
+luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  packed_call c;
+  TRY(open_call(spec, args, &c, err));
+  arena *a = arena_open(arena_allocator(spec->a));
+  sums *s = a != NULL ? arena_new(a, sizeof *s) : NULL;
+  luattn_status status = s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  if (status == LUATTN_OK) status = sequences_backward(&c, s, err);
+  arena_close(a);
+  return status;
 }

@@ -21,7 +21,8 @@
  *     o [total_q, heads, head_dim_v]    v [total_k, heads_kv, head_dim_v]      saved [num_saved, heads, total_q]
  *
  * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never affect a
- * sequence, not even NaN. Only forward takes packed sequences so far.
+ * sequence, not even NaN. In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of inputs and scalars
+ * are sums over all sequences.
  *
  * Masks from data
  * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel

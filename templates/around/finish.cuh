@@ -233,6 +233,29 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   }
 }
 
+// Writes dq of one head of a packed entry. There are no mods, and dk and dv are complete.
+template <class Spec, class Config, class Order>
+LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
+  using Elem = typename Config::Elem;
+  using Real = typename Spec::Real;
+  constexpr int width = Config::head_dim, n = per_access<Elem>;
+  const SequenceOf<Config> site(p, b, h);
+  const int first = int(blockIdx.x) * aux_tile;
+  if (first >= site.q_len) return;  // the grid is for the longest entry
+  bool there = true;
+  if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
+    if constexpr (Order::writes) there = *turn_of<Config>(p, b, h, first) != 0;
+  const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, b, h);
+  for_each_element<width, n>(site.q_len, [&](int i, int d) {
+    Pack<Real, n> g;
+    Pack<Elem, n> y;
+    Order::template load<width>(g, head, site.q_len, i, d);
+#pragma unroll
+    for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(there ? g[j] * Real(p.scale) : Real(0));
+    y.store(site.template q_row<Elem>(p.tensors.dq, i) + d);
+  });
+}
+
 // Writes dq, dk and dv from dq_acc, dk_acc and dv_acc: multiplies q's and k's by scale, applies the
 // derivative of the mod, and converts to the storage type. DqOrder and KvOrder are the layouts of the
 // family's main kernel. A layout that `writes` also writes tensors without a mod itself, including dk and dv
@@ -245,6 +268,10 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   // The last heads come first, because what was just added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
             b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
+  if constexpr (SequenceOf<Config>::packed) {
+    if constexpr (Need::finish_q) finish_packed<Spec, Config, DqOrder>(p, b, int(blockIdx.y));
+    return;
+  }
   const u32 *first_store = nullptr;
   if constexpr (DqOrder::writes) {
     if (Need::dq && which == WHICH_Q) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));

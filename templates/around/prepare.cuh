@@ -78,8 +78,12 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   }
   if (Need::dq && !stores) {
     const int rows = RowOrder::head_rows(site.q_len), count = min_of(aux_tile, rows - first) * width / 4;
-    float4 *to =
-        reinterpret_cast<float4 *>(acc_row<width, float>(p.scratch.dq_acc, AroundParams::heads(p), rows, site.b, site.h, first));
+    float *acc;
+    if constexpr (SequenceOf<Config>::packed)
+      acc = site.template q_acc_row<RowOrder, width, float>(p, p.scratch.dq_acc, site.b, site.h, first);
+    else
+      acc = acc_row<width, float>(p.scratch.dq_acc, AroundParams::heads(p), rows, site.b, site.h, first);
+    float4 *to = reinterpret_cast<float4 *>(acc);
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
@@ -113,25 +117,30 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds && !Spec::has_tile_bits)
     find_stats<Spec>(p);
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
+  if (site.packed && first >= RowOrder::head_rows(site.q_len)) return;  // the grid is for the longest entry
   __shared__ Real delta[aux_tile];
-  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(p, site.b, site.h, first, site.q_len,
-                                                                       delta);
+  row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(
+      p, site.b, site.h, site.first_q + first, site.first_q + site.q_len, delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const typename Spec::Head head = Spec::head(p, site);
   const int q = first + int(threadIdx.x), rows = RowOrder::head_rows(site.q_len);
-  const i64 row_plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * rows,
-      row_at = (i64(site.b) * AroundParams::heads(p) + site.h) * rows + q;
+  i64 row_plane, row_at;
+  if constexpr (SequenceOf<Config>::packed) {
+    row_plane = site.template q_acc_rows<RowOrder>(p), row_at = site.template q_acc_index<RowOrder>(p, q);
+  } else {
+    row_plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * rows;
+    row_at = (i64(site.b) * AroundParams::heads(p) + site.h) * rows + q;
+  }
   typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
-    const i64 plane = i64(AroundParams::batch(p)) * AroundParams::heads(p) * site.q_len,
-              at = (i64(site.b) * AroundParams::heads(p) + site.h) * site.q_len + q;
+    const i64 plane = site.q_rows(p), at = site.q_index(p, q);
     Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {
-      lse = *row_of<const Real>(p.tensors.lse, site.b, site.h, q);
-      if (p.tensors.dlse.data != nullptr) dlse = *row_of<const Real>(p.tensors.dlse, site.b, site.h, q);
+      lse = *row_of<const Real>(p.tensors.lse, site.b, site.h, site.first_q + q);
+      if (p.tensors.dlse.data != nullptr) dlse = *row_of<const Real>(p.tensors.dlse, site.b, site.h, site.first_q + q);
       any = lse != -infinity<Real>();
       if (!any) lse = infinity<Real>(), dlse = 0;
     }

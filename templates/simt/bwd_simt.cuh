@@ -91,6 +91,7 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     const BlockSite block = BlockSite::of_grid<false>(p);
     const SequenceOf<Config> site(p, block.b, block.h);
     const int q_tile = block.q_tile, q0 = q_tile * T::tile_m, h_kv = site.kv_head(p);
+    if (site.packed && q0 >= site.q_len) return;  // the grid is for the longest entry
     T t;
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
@@ -179,6 +180,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     Real dk[T::rows_n][LaneColumns<Real, dim>::each] = {}, dv[T::rows_n][LaneColumns<Real, dim_v>::each] = {};
     const DistanceTable<Spec, Config> terms{t.weights(2)};
     const SequenceOf<Config> of_block(p, b, 0);
+    if (of_block.packed && kv0 >= of_block.kv_len) return;  // as in dq_simt
     const Slab<Real> k = kv_slab<Real>(of_block, p.tensors.k, h_kv, kv0),
                      v = kv_slab<Real>(of_block, p.tensors.v, h_kv, kv0);
 

@@ -523,8 +523,11 @@ struct BwdSm80 {
       load_dq_a<0>(a_lane, base + at_ds + stage * p_bytes, k, first_q);
       multiply_dq<0>(base + at_k + k * DP * 2, first_d);
     }
-    float *out = static_cast<float *>(p.scratch.dq_acc) +
-                 (i64(site.b) * site.heads(p) + site.h) * site.q_end(p) * D;
+    float *out;
+    if constexpr (SequenceOf<Config>::packed)
+      out = site.template q_acc_head<FragmentGroups, D, float>(p, p.scratch.dq_acc, site.b, site.h);
+    else
+      out = static_cast<float *>(p.scratch.dq_acc) + (i64(site.b) * site.heads(p) + site.h) * site.q_end(p) * D;
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
       // A warp has the same part of a q tile in every block.
@@ -697,6 +700,7 @@ struct BwdSm80 {
   }
 
   __device__ __forceinline__ void run() {
+    if (site.packed && kv0 >= site.kv_len) return;  // the grid is for the longest entry
     load_kv();
     cp_async_commit();
     const int first = site.first_head(p, h_kv);

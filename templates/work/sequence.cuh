@@ -9,10 +9,13 @@
 // rows are.
 //
 // Backward's arrays in the workspace have the rows of each head in an Order (PlainRows, or one of
-// sink/dq_acc.cuh), which also gives their number. So far these exist only for entries of equal lengths.
+// sink/dq_acc.cuh), which also gives their number. Those of packed entries follow one another; where an order has
+// groups of rows, each entry begins with a group (workspace_packed_rows). Arrays of dk and dv exist only for entries
+// of equal lengths.
 // Arrays are passed by reference, and numbers are computed in the order in which they are declared, for
 // ptxas.
 #pragma once
+#include "abi/workspace.h"
 #include "arch/tensor.cuh"
 #include "arch/tma.cuh"
 #include "ops/hook_types.cuh"
@@ -27,6 +30,7 @@ struct RowNumbers {
 struct DenseSequence : Site {
   using Params = LuattnParams;
   enum : bool { packed = false };
+  enum : int { first_q = 0, first_kv = 0 };  // rows before the entry's: tensors have a batch axis
   DenseSequence() = default;
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
       : Site(b, h, p.shape.q_len, p.shape.kv_len) {
@@ -131,6 +135,47 @@ struct PackedSequence : Site {
   }
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
     *this = PackedSequence(p, entry, head);
+  }
+
+  // The first row of a head in an accumulator of queries, and the number of its rows.
+  template <class Order>
+  __device__ __forceinline__ int q_acc_first(const LuattnParams &) const {
+    return Order::neighbours == 1 ? first_q : workspace_packed_rows(first_q, b);
+  }
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_each(const LuattnParams &p) const {
+    return Order::neighbours == 1 ? of(p).total_q : workspace_packed_rows(of(p).total_q, p.shape.batch);
+  }
+  template <class Order, int Width, class Real>
+  __device__ __forceinline__ Real *q_acc_row(const LuattnParams &p, void *const &acc, int, int h, int position) const {
+    return static_cast<Real *>(acc) + (h * q_acc_each<Order>(p) + q_acc_first<Order>(p) + position) * Width;
+  }
+  template <class Order, int Width, class Real>
+  __device__ __forceinline__ Real *q_acc_head(const LuattnParams &p, void *const &acc, int, int h) const {
+    return q_acc_row<Order, Width, Real>(p, acc, b, h, 0);
+  }
+  template <class Order, class Real>
+  __device__ __forceinline__ RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int, int h,
+                                                        int position) const {
+    const i64 each = q_acc_each<Order>(p);
+    return {static_cast<Real *>(array) + h * each + q_acc_first<Order>(p) + position, p.shape.heads * each};
+  }
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_index(const LuattnParams &p, int position) const {
+    return h * q_acc_each<Order>(p) + q_acc_first<Order>(p) + position;
+  }
+  template <class Order>
+  __device__ __forceinline__ i64 q_acc_rows(const LuattnParams &p) const {
+    return p.shape.heads * q_acc_each<Order>(p);
+  }
+  LUATTN_FN int number(const LuattnParams &p, int b, int h) { return b * p.shape.heads + h; }
+  LUATTN_FN PackedSequence numbered(const LuattnParams &p, int number) {
+    return {p, number / p.shape.heads, number % p.shape.heads};
+  }
+  // In an array [batch][heads][q tiles of the longest entry].
+  template <int TileM>
+  LUATTN_FN i64 q_tile_index(const LuattnParams &p, int b, int h, int tile) {
+    return (i64(b) * p.shape.heads + h) * ceil_div(p.shape.q_len, TileM) + tile;
   }
 
   __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }

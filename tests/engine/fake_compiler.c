@@ -63,6 +63,10 @@ luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *arg
   return luattn_cpu_forward(spec, args, err);
 }
 
+luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  return luattn_cpu_forward(spec, args, err);
+}
+
 luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed,
                         image_manifest *out, char *why, size_t size, luattn_error *err) {
   (void)target, (void)relaxed, (void)out, (void)why, (void)size;

@@ -113,6 +113,10 @@ struct ProducerBwdSm90 {
     for (;;) {
       KvBlock at = tickets.draw();
       if (at.tile < 0) break;
+      if (site.packed) {  // tiles are for the longest entry
+        const SequenceOf<Config> of_block(p, at.b, 0);
+        if (at.tile * tile_n >= of_block.kv_len) continue;
+      }
       do load_block(at, turn++);
       while (tickets.next(at));
     }

@@ -595,6 +595,15 @@ struct ConsumerBwdSm90 {
 
   __device__ __forceinline__ void finish(const KvBlock &at) {
     const SequenceOf<Config> site(p, at.b, 0);
+    if constexpr (SequenceOf<Config>::packed) {  // neither mods nor shares
+      if constexpr (Need::dk) part.template store<D>(p, site, p.tensors.dk, at, kv0, dk, float(p.scale));
+      if constexpr (Need::dv) part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);
+    } else {
+      store_gradients(site, at);
+    }
+  }
+  template <class Sequence>
+  __device__ __forceinline__ void store_gradients(const Sequence &site, const KvBlock &at) {
     if constexpr (Need::dk) {
       if (Spec::has_key_mod || QShare::count(p) > 1)
         part.template store_accumulator<D>(p, site, p.scratch.dk_acc, at, kv0, dk);
