@@ -12,13 +12,14 @@ function(luattn_add_library name)
   target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR}/include)
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${name}_internal LINKER_LANGUAGE C)
 
-  # Where a process has two copies of luattn, each calls its own functions: -Bsymbolic-functions.
+  # Where a process has two copies of luattn, each calls its own functions: -Bsymbolic. Options are those that zig's linker knows too.
   add_library(${name}_shared SHARED)
   target_link_libraries(${name}_shared PRIVATE ${arg_PARTS})
-  target_link_options(${name}_shared PRIVATE -Wl,--exclude-libs,ALL -Wl,-Bsymbolic-functions -Wl,--gc-sections)
+  set(exports ${PROJECT_SOURCE_DIR}/packaging/exports.map)
+  target_link_options(${name}_shared PRIVATE -Wl,--version-script=${exports} -Wl,-Bsymbolic -Wl,--gc-sections)
   target_include_directories(${name}_shared INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
   set_target_properties(${name}_shared PROPERTIES OUTPUT_NAME ${name} LINKER_LANGUAGE C VERSION ${PROJECT_VERSION}
-    SOVERSION ${PROJECT_VERSION_MAJOR})
+    SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${exports})
 
   set(members ${arg_PARTS})
   set(needs Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -1,22 +1,67 @@
 #!/usr/bin/env bash
-# wheel_test.sh WHEEL: installs it into a bare venv without a network, and computes a mask and a plan there.
+# wheel_test.sh WHEEL: what its library needs; and, where it is for this machine, that it installs into a bare venv without a network,
+# and computes there on the CPU.
 set -euo pipefail
-spec=$(cd "$(dirname "$0")/../.." && pwd)/examples/gemma2.lua
+examples=$(cd "$(dirname "$0")/../.." && pwd)/examples
 wheel=$(readlink -f "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset LUATTN_LIBRARY PYTHONPATH
+fail() { echo "$wheel: $*" >&2; exit 1; }
+
+[[ $wheel =~ py3-none-manylinux_2_17_(x86_64|aarch64).whl$ ]] || fail 'its name has no tag py3-none-manylinux_2_17_MACHINE'
+machine=${BASH_REMATCH[1]}
 size=$(stat -c %s "$wheel")
-[ "$size" -le 2000000 ] || { echo "$wheel: has $size bytes, expected 2000000 at most" >&2; exit 1; }
+[ "$size" -le 2000000 ] || fail "has $size bytes, expected 2000000 at most"
+python3 -m zipfile -e "$wheel" "$folder/files"
+library=$folder/files/luattn/libluattn.so
+readelf -h "$library" | grep -qi "Machine:.*${machine/_/.}" || fail "its library is not for $machine"
+newest=$(readelf -V "$library" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1)
+[ "$(printf '%s\nGLIBC_2.17\n' "$newest" | sort -V | tail -n 1)" = GLIBC_2.17 ] || fail "its library needs $newest, later than GLIBC_2.17"
+others=$(readelf -d "$library" | grep NEEDED | grep -vE '\[(libc|libm|libdl|libpthread|ld-linux-.*)\.so' || true)
+[ -z "$others" ] || fail "its library needs others: $others"
+[ "$machine" = "$(uname -m)" ] || exit 0
+
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
 cd "$folder"
-venv/bin/python - "$spec" <<'PYTHON'
+venv/bin/python - "$examples" <<'PYTHON'
+import ctypes
 import sys
+
 import luattn
+from luattn import _capi as capi
+from luattn._call import give_back, take_frame
+from luattn.engine import engine_of
 
 assert luattn.__file__.startswith(sys.prefix), luattn.__file__
-gemma2 = luattn.attention(sys.argv[1])
+gemma2 = luattn.attention(f"{sys.argv[1]}/gemma2.lua")
 assert repr(gemma2) == "<luattn.Attention gemma2(q, k, v, cap=50)>", gemma2
 assert gemma2.mask(128, 128).rows == [[1, 0], [2, 1]]
+
+# Two queries of one head, without NumPy and torch: the first sees the first key alone, the second the mean of both.
+kept = []
+
+
+def fill(tensor, at):
+    numbers, shape = tensor
+    kept.append((ctypes.c_int64 * len(shape))(*shape))
+    capi.DLTensor.from_address(at).__init__(
+        ctypes.addressof(numbers), capi.DLDevice(1, 0), len(shape), capi.DLDataType(2, 32, 1),
+        ctypes.cast(kept[-1], ctypes.POINTER(ctypes.c_int64)), None, 0,
+    )
+
+
+def tensor(values, *shape):
+    return (ctypes.c_float * len(values))(*values), shape
+
+
+spec = luattn.attention(f"{sys.argv[1]}/causal.lua")._spec
+q, k, v, o = (tensor(x, 1, 1, 2, 2) for x in ([0] * 4, [1] * 4, [1, 2, 3, 4], [0] * 4))
+frame = take_frame(spec)
+frame.set(fill, (q, k, v, o, tensor([0] * 2, 1, 1, 2), None))
+frame.set_numbers(0.0, [])
+frame.run(engine_of(capi.CPU), None)
+give_back(frame)
+assert list(o[0]) == [1, 2, 2, 3], list(o[0])
 PYTHON
