@@ -1,0 +1,57 @@
+"""docs_test.py: runs the Python of documents, and the cells of the notebook, on the CPU. Exits with 77 where torch is not
+installed."""
+
+import ast
+import json
+import os
+import re
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError:
+    print("torch is not installed: skipped")
+    sys.exit(77)
+
+
+def read(name):
+    with open(f"{ROOT}/{name}", encoding="utf-8") as file:
+        return file.read()
+
+
+def run_cell(source, names):
+    """Runs it, and returns the value of its last line, which a notebook shows."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+
+
+class Documents(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+
+    def test_tables_of_calls(self):
+        for name in ("from_sdpa", "from_flash_attn"):
+            names = {}
+            for block in re.findall(r"```python\n(.*?)```", read(f"docs/{name}.md"), re.S):
+                exec(block, names)
+
+    def test_notebook(self):
+        notebook = json.loads(read("examples/python/tour.ipynb"))
+        self.assertEqual((notebook["nbformat"], notebook["nbformat_minor"]), (4, 5))
+        self.assertEqual(len({cell["id"] for cell in notebook["cells"]}), len(notebook["cells"]))
+        names, shown = {}, []
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                self.assertEqual((cell["outputs"], cell["execution_count"]), ([], None))
+                shown.append(run_cell("".join(cell["source"]), names))
+        self.assertIn("<svg", shown[1]._repr_svg_())
+        self.assertNotEqual(shown[-2][1], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
