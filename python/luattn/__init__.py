@@ -7,7 +7,9 @@ Importing starts nothing of CUDA, and does not load torch. Where torch is loaded
 luattn::backward are there from then on, as graphs of torch.export need them; else from the first call with its tensors.
 """
 
+import importlib
 import sys
+from typing import Any
 
 from ._library import __version__
 from .attention import Attention, attention, prepare
@@ -30,3 +32,10 @@ __all__ = [
 
 if "torch" in sys.modules:
     from . import _torch as _torch
+
+
+def __getattr__(name: str) -> Any:
+    """luattn.flex and luattn.transformers load torch, so they are imported when somebody asks for them."""
+    if name in ("flex", "transformers"):
+        return importlib.import_module(f"luattn.{name}")
+    raise AttributeError(f"module 'luattn' has no attribute '{name}'")

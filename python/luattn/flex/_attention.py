@@ -14,7 +14,7 @@ from ..errors import Error, InvalidError, Unsupported
 from . import _graph
 from ._block_mask import BlockMask, create_block_mask, table_of
 from ._key import Unknown, Walk
-from ._trace import Captured, Mod, NotTranslatable, translate
+from ._trace import Captured, Extras, Mod, NotTranslatable, translate
 
 __all__ = ["BlockMask", "create_block_mask", "and_masks", "flex_attention", "noop_mask", "or_masks", "to_lua"]
 
@@ -22,26 +22,22 @@ noop_mask = theirs.noop_mask
 and_masks = theirs.and_masks
 or_masks = theirs.or_masks
 
-# Of a key: the spec, which captured tensors are its inputs (-1: the table of blocks), and which captured numbers its scalars.
-_translated: dict[Any, tuple[Spec, list[int], list[int]]] = {}
+# Of a key: the spec, its inputs (captured tensors by index, others by name), and which captured numbers its scalars are.
+_translated: dict[Any, tuple[Spec, list[int | str], list[int]]] = {}
 _decided: set[Any] = set()  # keys of mods whose Python needs the values of numbers
 _warned: set[str] = set()
 
 
 def _find(
-    score_mod: Mod | None,
-    mask_mod: Mod | None,
-    blocks: tuple[int, int] | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Spec, list[Tensor | None], list[float]]:
-    """The spec of mods, its inputs (None: the table of blocks) and its scalars."""
+    score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device
+) -> tuple[Spec, list[Tensor], list[float]]:
+    """The spec of mods, its inputs and its scalars."""
     try:
         walk = Walk(score_mod, mask_mod, numbers=True)
-        key = (walk.key, blocks, dtype, device.type)
+        key = (walk.key, extras.key, dtype, device.type)
         if key in _decided:
             walk = Walk(score_mod, mask_mod, numbers=False)
-            key = (walk.key, blocks, dtype, device.type)
+            key = (walk.key, extras.key, dtype, device.type)
     except Unknown:
         raise Unsupported(
             f"{_title(score_mod or mask_mod)}: holds an object whose changes would go unnoticed, one with properties or without "
@@ -51,17 +47,17 @@ def _find(
     if found is None:
         captured = Captured(walk.tensors, walk.cells, {}, {})
         try:
-            text = translate(score_mod, mask_mod, blocks, dtype, device, captured)
+            text = translate(score_mod, mask_mod, extras, dtype, device, captured)
             spec = spec_of(text, _title(score_mod or mask_mod))
         except Error:
             if not walk.cells:
                 raise
             _decided.add(key)
-            return _find(score_mod, mask_mod, blocks, dtype, device)
+            return _find(score_mod, mask_mod, extras, dtype, device)
         found = _translated[key] = (spec, *captured.order(spec))
     spec, used, numbers = found
-    tensors = [None if i < 0 else walk.tensors[i] for i in used]
-    return spec, tensors, [walk.cells[i].cell_contents for i in numbers]
+    inputs = extras.placed([walk.tensors[i] if isinstance(i, int) else i for i in used], device)
+    return spec, inputs, [walk.cells[i].cell_contents for i in numbers]
 
 
 def _title(mod: Mod | None) -> str:
@@ -75,7 +71,7 @@ def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") ->
     """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
     count = len(inspect.signature(mod).parameters)
     score_mod, mask_mod = (mod, None) if count == 5 else (None, mod)
-    return _find(score_mod, mask_mod, None, dtype, torch.device(device))[0].text
+    return _find(score_mod, mask_mod, Extras(), dtype, torch.device(device))[0].text
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -169,20 +165,14 @@ def flex_attention(
             raise Unsupported("return_aux: max_scores do not exist yet")
     _check(query, key, value, enable_gqa)
     mask_mod, table = _mask_of(block_mask, query, key)
-    blocks = None if table is None or block_mask is None else block_mask.BLOCK_SIZE
+    extras = Extras()
+    if table is not None and block_mask is not None:
+        extras = Extras(table, block_mask.BLOCK_SIZE)
     if key.shape[0] != query.shape[0]:
         key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
-    scale = 0.0 if scale is None else scale
-    if torch.compiler.is_dynamo_compiling():
-        options: dict[str, int] = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
-        if blocks is not None:
-            options |= {"q_block": blocks[0], "kv_block": blocks[1]}
-        mods = (table, mask_mod or noop_mask)
-        o, lse = _graph.flex_attention(query, key, value, score_mod or _identity, mods, scale, options)
-    else:
-        if kernel_options:
-            _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
-        o, lse = call_eagerly(query, key, value, score_mod, mask_mod, table, blocks, scale)
+    if kernel_options and not torch.compiler.is_dynamo_compiling():
+        _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
+    o, lse = attend(query, key, value, score_mod, mask_mod, extras, 0.0 if scale is None else scale)
     if return_aux is not None:
         return o, theirs.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
     return (o, lse) if return_lse else o
@@ -192,23 +182,56 @@ def _identity(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor
     return score
 
 
-def call_eagerly(
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     score_mod: Mod | None,
     mask_mod: Mod | None,
-    table: Tensor | None,
-    blocks: tuple[int, int] | None,
+    extras: Extras,
     scale: float,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """o and lse."""
-    spec, inputs, scalars = _find(score_mod, mask_mod, blocks, query.dtype, query.device)
-    placed = place_inputs(inputs, table, query.device)
-    return call(spec, query, key, value, placed, scalars, scale, [], None, None, {})
+    """o and lse. Offsets are those of Attention."""
+    if torch.compiler.is_dynamo_compiling():
+        options = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
+        given = (extras.blocks, *extras.size, extras.sinks, q_offset, kv_offset, mask_mod or noop_mask)
+        o, lse = _graph.flex_attention(query, key, value, score_mod or _identity, given, scale, options)
+        return o, lse
+    return attend_eagerly(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset)
 
 
-def place_inputs(inputs: list[Tensor | None], table: Tensor | None, device: torch.device) -> list[Tensor]:
-    """With the table where it belongs. A number on the CPU goes along with any device, as in PyTorch."""
-    found = [table if t is None else t for t in inputs]
-    return [t.to(device) if t.dim() == 0 else t for t in found if t is not None]
+def attend_eagerly(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Mod | None,
+    mask_mod: Mod | None,
+    extras: Extras,
+    scale: float,
+    q_offset: Any,
+    kv_offset: int,
+) -> tuple[Tensor, Tensor]:
+    spec, inputs, scalars = _find(score_mod, mask_mod, extras, query.dtype, query.device)
+    return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset)
+
+
+def call_from(
+    spec: Spec,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    inputs: list[Tensor],
+    scalars: list[float],
+    scale: float,
+    q_offset: Any,
+    kv_offset: int,
+) -> tuple[Tensor, Tensor]:
+    """With queries and keys that do not start at 0."""
+    of_tensor = isinstance(q_offset, Tensor)
+    whole = [0 if of_tensor else q_offset, kv_offset, 0, 0, 0, 0, 0]
+    if not of_tensor and q_offset == 0 and kv_offset == 0:
+        whole = []
+    at = q_offset if of_tensor else None
+    return call(spec, query, key, value, inputs, scalars, scale, whole, at, None, {})

@@ -11,8 +11,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._spec import Spec, spec_of
-from .._torch import call
-from ._trace import Captured, Lines, Mod, translate
+from ._trace import Captured, Extras, Lines, Mod, translate
 
 
 class _Flex(HigherOrderOperator):
@@ -33,68 +32,69 @@ class _Flex(HigherOrderOperator):
         key: Tensor,
         value: Tensor,
         score_mod: Any,
-        block_mask: tuple[Tensor | None, Any],
+        block_mask: tuple[Any, ...],
         scale: float,
         options: dict[str, Any],
         of_score: tuple[Any, ...] = (),
         of_mask: tuple[Any, ...] = (),
     ) -> tuple[Tensor, Tensor]:
-        table, mask_mod = block_mask
-        blocks = None if table is None else (options["q_block"], options["kv_block"])
-        from ._attention import call_eagerly, place_inputs
+        """block_mask, which Dynamo takes for one: the fields of Extras, offsets, and the mask_mod."""
+        from ._attention import attend_eagerly, call_from
 
+        blocks, q_block, kv_block, sinks, q_offset, kv_offset, mask_mod = block_mask
+        extras, wanted = (
+            Extras(blocks, (q_block, kv_block), sinks),
+            (options["score_mod"], options["mask_mod"]),
+        )
         if not isinstance(score_mod, fx.GraphModule):  # Dynamo gave the call up
-            return call_eagerly(query, key, value, score_mod, mask_mod, table, blocks, scale)
+            mods = (score_mod if wanted[0] else None, mask_mod if wanted[1] else None)
+            run = torch.compiler.disable(attend_eagerly)  # else Dynamo would look at it, and come here again
+            result: tuple[Tensor, Tensor] = run(query, key, value, *mods, extras, scale, q_offset, kv_offset)
+            return result
         captured = (tuple(of_score), tuple(of_mask))
-        wanted = (options["score_mod"], options["mask_mod"])
-        spec, inputs = _spec_of_graphs(score_mod, mask_mod, wanted, captured, blocks, query)
-        placed = place_inputs(inputs, table, query.device)
-        return call(spec, query, key, value, placed, [], scale, [], None, None, {})
+        spec, inputs = _spec_of_graphs((score_mod, mask_mod), wanted, captured, extras, query)
+        return call_from(spec, query, key, value, inputs, [], scale, q_offset, kv_offset)
 
 
 flex_attention = _Flex()
 
 # Of a score_mod's graph: the mask_mod's, and specs of both by the types and sizes of what they capture.
-_found: "weakref.WeakKeyDictionary[Any, tuple[Any, dict[Any, tuple[Spec, list[int]]]]]" = (
-    weakref.WeakKeyDictionary()
-)
+_Known = dict[Any, tuple[Spec, list[int | str]]]
+_found: "weakref.WeakKeyDictionary[Any, tuple[Any, _Known]]" = weakref.WeakKeyDictionary()
 
 
 def _spec_of_graphs(
-    score_mod: fx.GraphModule,
-    mask_mod: fx.GraphModule,
+    graphs: tuple[fx.GraphModule, fx.GraphModule],
     wanted: tuple[bool, bool],
     captured: tuple[tuple[Any, ...], tuple[Any, ...]],
-    blocks: tuple[int, int] | None,
+    extras: Extras,
     query: Tensor,
-) -> tuple[Spec, list[Tensor | None]]:
-    """The spec, and its inputs out of what is captured. None: the table of blocks."""
-    known = _found.get(score_mod)
-    if known is None or known[0]() is not mask_mod:
-        known = _found[score_mod] = (weakref.ref(mask_mod), {})
+) -> tuple[Spec, list[Tensor]]:
+    """The spec, and its inputs out of what is captured."""
+    known = _found.get(graphs[0])
+    if known is None or known[0]() is not graphs[1]:
+        known = _found[graphs[0]] = (weakref.ref(graphs[1]), {})
     held = [
         (x.dtype, tuple(map(int, x.shape)), x.requires_grad) if isinstance(x, Tensor) else _plain(x)
         for x in (*captured[0], *captured[1])
     ]
-    key = (tuple(held), wanted, blocks, query.dtype, query.device)
+    key = (tuple(held), wanted, extras.key, query.dtype, query.device)
     if key not in known[1]:
         with tracing(None), _disable_current_modes(), torch.enable_grad():
-            known[1][key] = _translated(
-                (score_mod, mask_mod), wanted, captured, blocks, query.dtype, query.device
-            )
+            known[1][key] = _translated(graphs, wanted, captured, extras, query.dtype, query.device)
     spec, used = known[1][key]
-    tensors = [x for x in (*captured[0], *captured[1]) if isinstance(x, Tensor)]
-    return spec, [None if i < 0 else tensors[i] for i in used]
+    tensors = [x for want, xs in zip(wanted, captured) if want for x in xs if isinstance(x, Tensor)]
+    return spec, extras.placed([tensors[i] if isinstance(i, int) else i for i in used], query.device)
 
 
 def _translated(
     graphs: tuple[fx.GraphModule, fx.GraphModule],
     wanted: tuple[bool, bool],
     captured: tuple[tuple[Any, ...], tuple[Any, ...]],
-    blocks: tuple[int, int] | None,
+    extras: Extras,
     dtype: torch.dtype,
     device: torch.device,
-) -> tuple[Spec, list[int]]:
+) -> tuple[Spec, list[int | str]]:
     tensors: list[Tensor] = []
 
     def stand_in(x: Any) -> Any:
@@ -110,7 +110,7 @@ def _translated(
     )
     held = Captured(tensors, [], {}, {})
     try:
-        text = translate(score_mod, mask_mod, blocks, dtype, device, held)
+        text = translate(score_mod, mask_mod, extras, dtype, device, held)
     finally:
         Lines.given = None
     spec = spec_of(text, "flex_attention")

@@ -82,11 +82,34 @@ class Captured:
     used: dict[int, str]
     numbers: dict[int, str]
 
-    def order(self, spec: Spec) -> tuple[list[int], list[int]]:
-        """Which tensors and numbers a spec's inputs and scalars are. -1: the table of blocks."""
+    def order(self, spec: Spec) -> tuple[list[int | str], list[int]]:
+        """Which tensors and numbers a spec's inputs and scalars are. A name: one of Extras."""
         tensors = {name: i for i, name in self.used.items()}
         numbers = {name: i for i, name in self.numbers.items()}
-        return [tensors.get(info.name, -1) for info in spec.inputs], [numbers[name] for name in spec.scalars]
+        names = (info.name for info in spec.inputs)
+        return [tensors.get(name, name) for name in names], [numbers[name] for name in spec.scalars]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Inputs that a spec has beside those of mods."""
+
+    # uint8 [b or 1, h or 1, ..]: 0 where a block is empty, 2 where all of it is kept, and 1 where the mask_mod decides.
+    blocks: Tensor | None = None
+    size: tuple[int, int] = (0, 0)  # of the blocks
+    sinks: Tensor | None = None  # [h]: a learned score of each head that takes its share and has no value
+
+    @property
+    def key(self) -> Any:
+        """What the text of a spec depends on."""
+        sinks = None if self.sinks is None else (self.sinks.dtype, self.sinks.requires_grad)
+        return (self.blocks is None, self.size, sinks)
+
+    def placed(self, inputs: list[Tensor | str], device: torch.device) -> list[Tensor]:
+        """With these in the place of their names. A number on the CPU goes along with any device, as in PyTorch."""
+        given = {"blocks": self.blocks, "sinks": self.sinks}
+        found = [given[x] if isinstance(x, str) else x for x in inputs]
+        return [t.to(device) if t.dim() == 0 else t for t in found if t is not None]
 
 
 class _Writer:
@@ -729,23 +752,22 @@ def _trace(mod: Mod, dtype: torch.dtype | None, device: torch.device) -> fx.Grap
 def translate(
     score_mod: Mod | None,
     mask_mod: Mod | None,
-    blocks: tuple[int, int] | None,
+    extras: Extras,
     dtype: torch.dtype,
     device: torch.device,
     captured: Captured,
 ) -> str:
-    """The text of a spec. blocks: the size of those that an input of that name has, 0 where a block is empty, 2 where all of it
-    is kept, and 1 where mask_mod decides."""
+    """The text of a spec."""
     hooks: list[tuple[str, tuple[str, ...], list[str]]] = []
     if score_mod is not None:
         body = _Writer(score_mod, dtype, captured, device).run(as_mask=False)
         hooks.append(("score_mod", ("score", *_INDICES), body))
     body = [] if mask_mod is None else _Writer(mask_mod, None, captured, device).run(as_mask=True)
-    if blocks is not None:
+    if extras.blocks is not None:
         kept = body.pop().removeprefix("return ") if body else "true"
         test = "block > 0" if kept == "true" else f"eq(block, 2) or (eq(block, 1) and ({kept}))"
         body = [
-            f"local block = blocks[{{b, h, q_idx // {blocks[0]}, kv_idx // {blocks[1]}}}]",
+            f"local block = blocks[{{b, h, q_idx // {extras.size[0]}, kv_idx // {extras.size[1]}}}]",
             *body,
             f"return {test}",
         ]
@@ -758,7 +780,9 @@ def translate(
         )
         lines.append(f"  scalars = {{ {', '.join(values)} }},")
     inputs = [_declared(name, captured.tensors[i]) for i, name in sorted(captured.used.items())]
-    if blocks is not None:
+    if extras.sinks is not None:
+        inputs.append(_declared("sinks", extras.sinks).replace("sinks_0", "h"))
+    if extras.blocks is not None:
         inputs.append('    blocks = { axes = {"b", "h", "q_blocks", "kv_blocks"}, dtype = "u8" },')
     if inputs:
         lines += ["  inputs = {", *inputs, "  },"]
@@ -768,6 +792,8 @@ def translate(
             *(f"    {line}" for line in body),
             "  end,",
         ]
+    if extras.sinks is not None:
+        lines.append('  online_func = attention_sink("sinks"),')
     return "\n".join([*lines, "}", ""])
 
 

@@ -1,0 +1,151 @@
+"""luattn as an attention implementation of Hugging Face's transformers.
+
+    luattn.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(.., attn_implementation="luattn")
+
+Masks come from transformers' own mask functions: causal, windows, chunks, padding, packed sequences.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as theirs
+from transformers import AttentionInterface
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    and_masks,
+    causal_mask_function,
+    padding_mask_function,
+    prepare_padding_mask,
+)
+
+from .errors import InvalidError, Unsupported
+from .flex._attention import attend
+from .flex._trace import Extras
+
+_PADDED_TO = 256  # so that a mask of padding, which grows by each token, is seldom another shape
+
+
+class Mask(theirs.BlockMask):
+    """A mask function, and where queries and keys begin. It is a BlockMask because transformers asks for one; it has no blocks."""
+
+    def __init__(self, mask_mod: Any, sizes: tuple[int, int, int], q_offset: Any, kv_offset: int) -> None:
+        self.mask_mod, self.sizes = mask_mod, sizes
+        self.q_offset, self.kv_offset = q_offset, kv_offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.sizes[0], 1, *self.sizes[1:])
+
+    def __repr__(self) -> str:
+        return f"Mask(shape={self.shape}, q_offset={self.q_offset}, kv_offset={self.kv_offset})"
+
+    __str__ = __repr__
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    **given: Any,
+) -> Mask:
+    """What transformers calls once for all layers of a kind. An offset that is a tensor is read by kernels: a static cache's."""
+    # Whether nothing is padded has to be waited for, which a graph cannot.
+    if attention_mask is not None and (torch.compiler.is_compiling() or not bool(attention_mask.all())):
+        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        assert padding is not None
+        padding = torch.nn.functional.pad(padding, (0, -padding.shape[-1] % _PADDED_TO))
+        mask_function = and_masks(mask_function, padding_mask_function(padding))
+    if isinstance(q_offset, Tensor):
+        q_offset = q_offset.to(torch.int32).expand(batch_size).contiguous()
+    return Mask(mask_function, (batch_size, q_length, kv_length), q_offset, kv_offset)
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    is_causal: bool | None = None,
+    **given: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer: [batch, length, heads, head_dim], and no weights."""
+    if dropout:
+        raise Unsupported(
+            "luattn: dropout does not exist: set the config's attention_dropout to 0, or call model.eval()"
+        )
+    if given.get("output_attentions"):
+        raise Unsupported(
+            'luattn: output_attentions: weights are not kept; use attn_implementation="eager" to see them'
+        )
+    score_mods: list[Callable[..., Tensor]] = []
+    mask_mod: Any = None
+    q_offset: Any = 0
+    kv_offset = 0
+    if softcap is not None:
+        score_mods.append(_capped(float(softcap)))
+    if position_bias is not None:
+        score_mods.append(_added(position_bias))
+    if isinstance(attention_mask, Mask):
+        if key.shape[2] != attention_mask.sizes[2]:
+            raise InvalidError(
+                f"luattn: keys have {key.shape[2]} positions, and the mask is for {attention_mask.sizes[2]}"
+            )
+        mask_mod, q_offset, kv_offset = (
+            attention_mask.mask_mod,
+            attention_mask.q_offset,
+            attention_mask.kv_offset,
+        )
+    elif attention_mask is not None:
+        if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 4:
+            raise InvalidError(
+                "luattn: attention_mask: expected one of transformers' mask functions, or [batch, heads, queries, keys]"
+            )
+        if attention_mask.dtype == torch.bool:
+            mask_mod = _kept(attention_mask)
+        else:
+            score_mods.append(_added(attention_mask))
+    elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        mask_mod, q_offset = causal_mask_function, key.shape[2] - query.shape[2]
+    score_mod = None if not score_mods else score_mods[0] if len(score_mods) == 1 else _chained(score_mods)
+    extras = Extras(sinks=s_aux)
+    scale = 0.0 if scaling is None else float(scaling)
+    o, _ = attend(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset)
+    return o.transpose(1, 2).contiguous(), None
+
+
+def _capped(cap: float) -> Callable[..., Tensor]:
+    return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
+
+
+def _added(bias: Tensor) -> Callable[..., Tensor]:
+    many, heads = bias.shape[0] > 1, bias.shape[1] > 1
+    return lambda score, b, h, q_idx, kv_idx: score + bias[b if many else 0, h if heads else 0, q_idx, kv_idx]
+
+
+def _kept(mask: Tensor) -> Callable[..., Tensor]:
+    many, heads = mask.shape[0] > 1, mask.shape[1] > 1
+    return lambda b, h, q_idx, kv_idx: mask[b if many else 0, h if heads else 0, q_idx, kv_idx]
+
+
+def _chained(mods: list[Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    first, second = mods[0], mods[1] if len(mods) == 2 else _chained(mods[1:])
+    return lambda score, b, h, q_idx, kv_idx: second(first(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
+
+
+def register(name: str = "luattn") -> None:
+    """Makes attn_implementation=name mean luattn, for every model that takes its attention by name."""
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, make_mask)
