@@ -57,7 +57,9 @@ set(LUATTN_TEMPLATES
   score/bias_row_loads.cuh
   score/bias_rows.cuh
   score/distance_terms.cuh
+  score/flag_lines.cuh
   score/mask_intervals.cuh
+  score/mask_runs.cuh
   score/online_rows.cuh
   simt/bwd_simt.cuh
   simt/fwd_simt.cuh

@@ -254,7 +254,9 @@ static int column_intervals(const writer *w) { return writer_forward(w) ? 0 : w-
 static void constants(writer *w) {
   const lowered_facts *t = &w->f->facts;
   const mask_info *m = w->f->mask;
-  const bool rows = row_intervals(w) > 0, columns = column_intervals(w) > 0, parts = has_data_part(w);
+  const bool rows = row_intervals(w) > 0, columns = column_intervals(w) > 0, parts = has_data_part(w),
+             lines = w->f->flag_line != IR_NONE;
+  const ir_node *line = lines ? ir_get(w->f->g, w->f->flag_line) : NULL;
   const constant flags[] = {{"has_mask", true, false},
                             {"keep_is_cheap", t->keep_is_cheap, false},
                             {"only_keep_reads_row", t->only_keep_reads_row, false},
@@ -263,7 +265,11 @@ static void constants(writer *w) {
                             {"rows_need_full_data", t->rows_need_full_data, !parts},
                             {"columns_need_full_data", t->columns_need_full_data, !parts},
                             {"has_tile_bits", true, !t->tile_bits},
-                            {"has_cell_class", has_cell_class(w), !t->tile_bits}};
+                            {"has_cell_class", has_cell_class(w), !t->tile_bits},
+                            {"has_flag_line", true, !lines},
+                            {"has_keep_beside", w->f->num_keep_beside > 0, !lines},
+                            {"keep_by_column", writer_forward(w), !t->keep_runs},
+                            {"keep_by_row", !writer_forward(w), !t->keep_runs}};
   const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},
                               {"row_period", m->rows.period, !rows},
                               {"column_intervals", column_intervals(w), !columns},
@@ -271,10 +277,57 @@ static void constants(writer *w) {
                               {"num_block_bounds", m->num_stats, m->num_stats == 0},
                               {"cell_rows", m->evaluated.rows, !t->tile_bits},
                               {"cell_columns", m->evaluated.columns, !t->tile_bits},
+                              {"flag_input", lines ? (int)ir_index_of(line) : 0, !lines},
+                              {"flag_axes", lines ? line->nargs : 0, !lines},
                               {"walk_rows", w->f->plan->tile_m, m->num_stats == 0},
                               {"walk_columns", tiles_walk_columns(w->f->plan), m->num_stats == 0}};
   print_constants(w, "bool", flags, COUNT(flags));
   print_constants(w, "int", numbers, COUNT(numbers));
+}
+
+/* Prints where the flags of a query's keys begin, and what the mask asks besides. */
+static void flag_line(writer *w) {
+  const lowered *f = w->f;
+  if (f->flag_line == IR_NONE) return;
+  const ir_node n = *ir_get(f->g, f->flag_line);
+  const unsigned input = ir_index_of(&n);
+  ir_ref index[4];
+  memcpy(index, n.arg, sizeof index);
+  index[n.nargs - 1] = IR_NONE;
+  open_function(w, "u64 flag_line(" PH ", int q)");
+  body_begin(w, HAS_HEAD | HAS_Q, "");
+  body_lines(w, index, n.nargs - 1);
+  text_add(&w->out, "return flags_at(p.inputs.input[%u]", input);
+  body_index(w, input, index, n.nargs - 1);
+  text_add(&w->out, ");\n");
+  close_function(w);
+  if (f->num_keep_beside == 0) return;
+  open_function(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)");
+  body_begin(w, HAS_ELEMENT, "");
+  body_lines(w, f->keep_beside, f->num_keep_beside);
+  for (int i = 0; i < f->num_keep_beside; i++)
+    text_add(&w->out, i == 0 ? "return %s" : " & %s", body_value(w, f->keep_beside[i]));
+  text_add(&w->out, ";\n");
+  close_function(w);
+}
+
+/* Prints whether two keys, or in backward two queries, are the same to the mask. */
+static void same_slots(writer *w) {
+  const int kind = writer_forward(w) ? SLOTS_COL : SLOTS_ROW;
+  const slots *s = &w->f->slot[kind];
+  const bool *read = w->f->facts.keep_runs ? lowered_mask_slots(w->f, kind) : NULL;
+  bool first = true;
+  if (read == NULL) return;
+  open_function(w, kind == SLOTS_COL ? "bool same_column(const Col &a, const Col &b)"
+                                     : "bool same_row(const Row &a, const Row &b)");
+  for (int i = 0; i < s->count; i++) {
+    const char *member = strchr(w->slot_name[s->ref[i]], '.') + 1;
+    if (!read[i]) continue;
+    text_add(&w->out, "%sa.%s == b.%s", first ? "return " : " && ", member, member);
+    first = false;
+  }
+  text_add(&w->out, ";\n");
+  close_function(w);
 }
 
 const char *emit_mask(writer *w) {
@@ -284,13 +337,17 @@ const char *emit_mask(writer *w) {
                            {row_intervals(w) == 0, "NoRowIntervals"},
                            {column_intervals(w) == 0, "NoColumnIntervals"},
                            {m->num_stats == 0, "NoBlockBounds"},
-                           {!w->f->facts.tile_bits, "NoTileBits"}};
+                           {!w->f->facts.tile_bits, "NoTileBits"},
+                           {w->f->facts.tile_bits && w->f->flag_line == IR_NONE, "NoFlagLine"},
+                           {w->f->facts.tile_bits && !w->f->facts.keep_runs, "NoRuns"}};
   text_add(&w->out, "\n");
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
   constants(w);
   stat_tables(w);
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                       NO_ELEMENT, w->f->keep);
+  flag_line(w);
+  same_slots(w);
   tile_class(w);
   cell_class(w);
   range(w, "Range kv_range(" P ", int q0, int q1)", "kv", m->kv_lo, m->kv_hi);

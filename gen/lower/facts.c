@@ -162,11 +162,84 @@ static bool takes_term(const lowered *f) {
   return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
 }
 
+/* The conjuncts of a mask; -1: more than there is room for. */
+static int conjuncts(const ir *g, ir_ref r, ir_ref *out, int count) {
+  const ir_node *n = ir_get(g, r);
+  if (count < 0 || count == LOWERED_MAX_CONJUNCTS) return -1;
+  if (n->op != IR_AND) return out[count] = r, count + 1;
+  const ir_ref second = n->arg[1];
+  return conjuncts(g, second, out, conjuncts(g, n->arg[0], out, count));
+}
+
+/* Whether kernels read this conjunct faster by lines: flags at kv, which differ from query to query where Col
+ * does not hold them anyway. */
+static bool is_flag_line(const lowered *f, ir_ref r) {
+  const ir_node *n = ir_get(f->g, r);
+  const int last = n->nargs - 1;
+  if (n->op != IR_LOAD || n->type != IR_BOOL || !ir_is_var(f->g, n->arg[last], VAR_KV)) return false;
+  bool of_query = f->plan->pass == LUATTN_FORWARD;
+  for (int i = 0; i < last; i++) {
+    if (ir_uses(f->g, n->arg[i], VAR_KV)) return false;
+    of_query |= ir_uses(f->g, n->arg[i], VAR_Q);
+  }
+  return of_query;
+}
+
+/* Finds the flags that an evaluated mask reads for each score, preferably those of a query's own. */
+static void find_flag_line(lowered *f) {
+  ir_ref all[LOWERED_MAX_CONJUNCTS];
+  if (!f->facts.tile_bits || f->plan->family == LUATTN_SIMT || lowered_is_called(f, "keep")) return;
+  const int n = conjuncts(f->g, f->keep, all, 0);
+  for (int i = 0; i < n; i++)
+    if (is_flag_line(f, all[i]) && (f->flag_line == IR_NONE || ir_uses(f->g, all[i], VAR_Q)))
+      f->flag_line = all[i];
+  for (int i = 0; i < n && f->flag_line != IR_NONE; i++)
+    if (all[i] != f->flag_line) f->keep_beside[f->num_keep_beside++] = all[i];
+}
+
+const bool *lowered_mask_slots(const lowered *f, int kind) {
+  const ir_var position = kind == SLOTS_COL ? VAR_KV : VAR_Q;
+  const slots *s = &f->slot[kind];
+  bool *need = arena_array(f->a, f->num_nodes, sizeof *need),
+       *read = arena_array(f->a, (size_t)s->count + 1, sizeof *read);
+  if (need == NULL || read == NULL) return NULL;
+  need[f->keep] = true;
+  for (ir_ref r = f->keep; r >= 1; r--) {
+    const ir_node *node = ir_get(f->g, r);
+    if (!need[r]) continue;
+    if (ir_is_var(f->g, r, position)) return NULL;
+    if (lowered_in_slot(f, HAS_ELEMENT, r)) {
+      for (int i = 0; i < s->count; i++) read[i] |= s->ref[i] == r;
+      continue;
+    }
+    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
+  }
+  return read;
+}
+
+/* Whether an evaluated mask reads of a key (in backward, of a query) only integers and flags that are
+ * hoisted: often they are the same for many. */
+static bool keep_runs(const lowered *f) {
+  const int kind = f->plan->pass == LUATTN_FORWARD ? SLOTS_COL : SLOTS_ROW;
+  bool any = false;
+  if (!f->facts.tile_bits || f->plan->family == LUATTN_SIMT || f->flag_line != IR_NONE ||
+      lowered_is_called(f, "keep"))
+    return false;
+  const bool *read = lowered_mask_slots(f, kind);
+  for (int i = 0; read != NULL && i < f->slot[kind].count; i++) {
+    any |= read[i];
+    if (read[i] && ir_typeof(f->g, f->slot[kind].ref[i]) == IR_REAL) return false;
+  }
+  return any;
+}
+
 void facts_find(lowered *f) {
   lowered_facts *t = &f->facts;
   t->has_distance_term = f->distance_term != IR_NONE && takes_term(f);
   t->has_bias_row = f->bias_row != IR_NONE && takes_term(f);
   t->tile_bits = f->keep != IR_NONE && f->mask->evaluated.is && tiles_may_have_bits(f->plan);
+  find_flag_line(f);
+  t->keep_runs = keep_runs(f);
   t->keep_is_cheap = keep_is_cheap(f);
   t->rows_need_full_data = rows_need_full_data(f);
   t->only_keep_reads_row = only_keep_reads_row(f);

@@ -40,6 +40,7 @@ typedef struct hook {
 } hook;
 enum {
   LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED,
+  LOWERED_MAX_CONJUNCTS = 8,
   LOWERED_MAX_ACC = 64, /* sums of a thread, a register each */
   LOWERED_LANES = 32    /* sums that a register of a warp's lanes holds */
 };
@@ -49,6 +50,7 @@ typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
+  bool keep_runs;                  /* keep_by_column in forward, keep_by_row in backward */
   bool tile_bits;                  /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */
   bool same_bucket;                /* a tile's distances may all add to one place (may_be_same_bucket) */
   bool bounds_reals, bounds_small; /* tile_class bounds a real number; only integers of 32 bits */
@@ -86,6 +88,9 @@ typedef struct lowered {
                                    * tile is skipped */
   bool bounds_are_long;           /* scores have bounds, but `score_bounds` would take too long to compile */
   ir_ref keep;                    /* IR_NONE: no mask */
+  ir_ref flag_line;               /* the load of a flag at kv that is a conjunct of `keep`; IR_NONE: none */
+  ir_ref keep_beside[LOWERED_MAX_CONJUNCTS]; /* the other conjuncts */
+  int num_keep_beside;
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
   /* The online function. */
@@ -151,6 +156,8 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
 
 /* Whether a function with parameters `has` (HAS_*) reads r from a slot instead of computing it. */
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
+/* Which slots of a kind (SLOTS_ROW or SLOTS_COL) the mask reads, in the arena; NULL: it also reads their position itself. */
+const bool *lowered_mask_slots(const lowered *f, int kind);
 /* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
 /* What the body of a function with parameters `has` computes, or reads from slots. NULL: out of memory. */

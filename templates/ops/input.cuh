@@ -32,6 +32,18 @@ LUATTN_FN const Stored *input_at(const LuattnInput &in, Index... index) {
   return reinterpret_cast<const Stored *>(at);
 }
 
+// Flags along the last axis, from its first one: the indices are those of the other axes.
+template <class... Index>
+LUATTN_FN u64 flags_at(const LuattnInput &in, Index... index) {
+  constexpr int last = int(sizeof...(Index));
+  if constexpr (last == 0) {
+    return reinterpret_cast<u64>(in.data);
+  } else {
+    const int i[] = {index...};
+    return input_row<unsigned char, last>(in, i);
+  }
+}
+
 // Pitched is the axis whose index is q, or -1 if there is none.
 template <class Stored, int Pitched, class... Index>
 LUATTN_FN InputRow<Stored> input_row(const LuattnInput &in, Index... index) {

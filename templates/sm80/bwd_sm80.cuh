@@ -51,6 +51,8 @@
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
 #include "score/distance_terms.cuh"
+#include "score/flag_lines.cuh"
+#include "score/mask_runs.cuh"
 #include "sink/dq_acc.cuh"
 #include "sm80/parameter_grads_sm80.cuh"
 #include "source/cp_async_tile.cuh"
@@ -272,6 +274,13 @@ struct BwdSm80 {
   // Finds which elements of each fragment the mask keeps. Bits 2 c and 2 c + 1 are the elements of q position
   // c. The code of a long mask has one copy for all positions.
   __device__ __forceinline__ void find_kept(int q0, int column, int stage, u32 (&bits)[frags]) const {
+    if constexpr (Spec::has_flag_line && !Spec::has_keep_beside) {
+      const int end = kv0 + score_row() + frags * 16;
+      if (end <= site.kv_end(p) && q0 + M <= site.q_end(p) && flags_are_wide<Spec>(p, end))
+        return read_flag_lines(q0 + column, bits);
+    }
+    if constexpr (Spec::keep_by_row)
+      if (ask_runs(q0, column, stage, bits)) return;
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; ++c) {
       bool kept[chunk_rows];
@@ -279,6 +288,37 @@ struct BwdSm80 {
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r) bits[r / 2] |= u32(kept[r]) << (2 * c + r % 2);
     }
+  }
+  // Calls `keep` once for each run of queries of a chunk. False: there are too many.
+  __device__ __forceinline__ bool ask_runs(int q0, int column, int stage, u32 (&bits)[frags]) const {
+    const int first_query = q0 + column;
+    const auto row = [&](int i) { return shared_rows(stage)[column + i].value; };
+    return for_runs_of_queries<Spec, chunk>(
+        int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
+          u32 apart = of_run;  // bit c becomes bit 2 c
+          apart = (apart | apart << 4) & 0x0f0fu;
+          apart = (apart | apart << 2) & 0x3333u;
+          apart = (apart | apart << 1) & 0x5555u;
+          const Row here = row(first);
+#pragma unroll
+          for (int r = 0; r < chunk_rows; ++r)
+            if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), site.kv_end(p)))
+              bits[r / 2] |= apart << r % 2;
+        });
+  }
+  // In a tile inside the lengths, of the chunk that begins at query `first`.
+  __device__ __forceinline__ void read_flag_lines(int first, u32 (&bits)[frags]) const {
+    const u64 line = Spec::flag_line(p, site, head, first + int(lane)) + u32(kv0 + score_row());
+    u32 flags[frags];
+#pragma unroll
+    for (int f = 0; f < frags; ++f) flags[f] = bits_of_flags(read_flags(line + f * 16));
+#pragma unroll
+    for (int c = 0; c < chunk_columns; ++c)
+#pragma unroll
+      for (int f = 0; f < frags; ++f) {
+        const u32 two = flags_of_column(flags[f], c, int(lane));
+        bits[f] |= ((two | two >> 7) & 3u) << 2 * c;
+      }
   }
   __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage,
                                                bool (&kept)[chunk_rows]) const {

@@ -25,6 +25,8 @@
 //   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
 #pragma once
 #include "score/distance_terms.cuh"
+#include "score/flag_lines.cuh"
+#include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sink/row_numbers.cuh"
 #include "sm80/o_mma.cuh"
@@ -248,6 +250,37 @@ struct ForwardSm80 {
 #pragma unroll
     for (int r = 0; r < rows; ++r)
       row_here[r] = Spec::only_keep_reads_row ? Spec::row(p, site, head, query(r, lane)) : row[r];
+    if constexpr (Spec::has_flag_line && tile_n % 64 == 0)
+      if (kv0 + tile_n <= site.kv_len && flags_are_wide<Spec>(p, kv0 + tile_n))
+        return read_flag_lines(kv0, lane, row_here, keep);
+    if constexpr (Spec::keep_by_column)
+      if (ask_runs(kv0, lane, row_here, keep)) return;
+    ask_all<false>(kv0, lane, row_here, keep);
+  }
+  // Asks once for each run of keys. False: there are too many.
+  __device__ __forceinline__ bool ask_runs(int kv0, int lane, const Row (&row_here)[rows],
+                                           KeepBits<cols> (&keep)[rows]) const {
+    const int last = site.kv_len - 1, behind = lane % 4 * 2;
+    const auto col = [&](int i) { return Spec::col(p, site, head, min_of(kv0 + i, last)); };
+    const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
+    if (!runs.few()) return false;
+    runs.each([&](int first, int end) {
+      const int kv = min_of(kv0 + first, last), lo = first - behind, hi = min_of(end, last + 1 - kv0) - behind;
+      const Col of_run = Spec::col(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        if (!keeps<false>(row_here[r], of_run, query(r, lane), kv)) continue;
+#pragma unroll
+        for (int w = 0; w < (cols + 31) / 32; ++w)
+          keep[r].word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
+      }
+    });
+    return true;
+  }
+  // Beside: only the part of the mask that is no flag.
+  template <bool Beside>
+  __device__ __forceinline__ void ask_all(int kv0, int lane, const Row (&row_here)[rows],
+                                          KeepBits<cols> (&keep)[rows]) const {
 #pragma unroll
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
@@ -257,14 +290,42 @@ struct ForwardSm80 {
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
-          const bool kept = keeps(row_here[r], col, query(r, lane), kv);
+          const bool kept = keeps<Beside>(row_here[r], col, query(r, lane), kv);
           keep[r].word[w] |= u32(kept && at < site.kv_len) << bit;
         }
       }
     }
   }
+  // In a tile inside the lengths.
+  __device__ __forceinline__ void read_flag_lines(int kv0, int lane, const Row (&row_here)[rows],
+                                                  KeepBits<cols> (&keep)[rows]) const {
+#pragma unroll
+    for (int r = 0; r < rows; r += 2) {
+      u32 bits[tile_n / 64];
+      flags_of_two_rows(Spec::flag_line(p, site, head, query(r, lane)) + u32(kv0),
+                        Spec::flag_line(p, site, head, query(r + 1, lane)) + u32(kv0), lane, bits);
+#pragma unroll
+      for (int i = 0; i < tile_n / 64; ++i) {
+        keep[r].word[i / 2] |= (bits[i] & 0xffffu) << i % 2 * 16;
+        keep[r + 1].word[i / 2] |= bits[i] >> 16 << i % 2 * 16;
+      }
+    }
+    if constexpr (Spec::has_keep_beside) {
+      KeepBits<cols> beside[rows];
+#pragma unroll
+      for (int r = 0; r < rows; ++r) beside[r] = KeepBits<cols>::none();
+      ask_all<true>(kv0, lane, row_here, beside);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int w = 0; w < (cols + 31) / 32; ++w) keep[r].word[w] &= beside[r].word[w];
+    }
+  }
+  template <bool Beside>
   __device__ __forceinline__ bool keeps(const Row &row, const Col &col, int q, int kv) const {
-    if constexpr (Spec::has_mask)
+    if constexpr (Beside)
+      return Spec::keep_beside(p, site, head, row, col, q, kv);
+    else if constexpr (Spec::has_mask)
       return Spec::keep(p, site, head, row, col, q, kv);
     else
       return true;

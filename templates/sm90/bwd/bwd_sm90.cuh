@@ -25,6 +25,8 @@
 //   tile before it releases this one.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
+#include "score/flag_lines.cuh"
+#include "score/mask_runs.cuh"
 #include "sm90/bwd/bwd_producer.cuh"
 #include "sm90/bwd/distance_grad_writer.cuh"
 #include "sm90/bwd/dq_first_store.cuh"
@@ -170,14 +172,57 @@ struct ConsumerBwdSm90 {
       ask_all(q0, keep);
     }
   }
-  // Calls `keep` for every element. The loop is rolled because a hook may be long.
+  // Calls `keep` for every element, but for flags. The loop is rolled because a hook may be long.
   __device__ __forceinline__ void ask_all(int q0, KeepBits<cols> (&keep)[2]) const {
+    if constexpr (Spec::has_flag_line) {
+      const int first = kv0, end = first + 16;
+      if (end <= site.kv_end(p) && q0 + tile_m <= site.q_end(p) && flags_are_wide<Spec>(p, end))
+        return read_flag_lines(q0, keep);
+    }
+    if constexpr (Spec::keep_by_row)
+      if (ask_runs(q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
       const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
       const Row row = row_at(column(j));
 #pragma unroll
       for (int half = 0; half < 2; ++half) keep[half].set(j, keeps(row, half, at, kv_of(half), kv_end));
+    }
+  }
+
+  // Calls `keep` once for each run of queries. False: there are too many.
+  __device__ __forceinline__ bool ask_runs(int q0, KeepBits<cols> (&keep)[2]) const {
+    const auto row = [&](int i) { return row_at(i); };
+    return for_runs_of_queries<Spec, tile_m>(lane, site.q_end(p) - q0, row, [&](int first, u32 bits) {
+      const Row of_run = row_at(first);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (keeps(of_run, half, q0 + first, kv_of(half), site.kv_end(p))) keep[half].word[0] |= bits;
+    });
+  }
+  // In a tile inside the lengths.
+  __device__ __forceinline__ void read_flag_lines(int q0, KeepBits<cols> (&keep)[2]) const {
+    u32 bits[tile_m / 32];
+#pragma unroll
+    for (int i = 0; i < tile_m / 32; ++i)
+      bits[i] = bits_of_flags(read_flags(Spec::flag_line(p, site, head, q0 + i * 32 + lane) + u32(kv0)));
+#pragma unroll
+    for (int j = 0; j < cols; ++j) {
+      const u32 two = flags_of_column(bits[j / 8], j, lane);
+      keep[0].set(j, two & 1u);
+      keep[1].set(j, two >> 8);
+    }
+    if constexpr (Spec::has_keep_beside) {
+      KeepBits<cols> beside[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
+#pragma unroll 1
+      for (int j = 0; j < cols; ++j) {
+        const Row row = row_at(column(j));
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          beside[half].set(j, Spec::keep_beside(p, site, head, row, col[half], q0 + column(j), kv_of(half)));
+      }
+#pragma unroll
+      for (int w = 0; w < (cols + 31) / 32; ++w) keep[0].word[w] &= beside[0].word[w], keep[1].word[w] &= beside[1].word[w];
     }
   }
 
@@ -257,7 +302,7 @@ struct ConsumerBwdSm90 {
   // masked tiles are not at an end.
   __device__ __forceinline__ void drop(TileMessage tile, int q0, float (&s)[tile_m / 2],
                                        float (&dp)[tile_m / 2]) const {
-    if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap)) {
+    if constexpr (Spec::has_mask && (Spec::column_intervals > 0 || !Spec::keep_is_cheap || Spec::keep_by_row)) {
       KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
       find_kept(tile, q0, keep);
       select(s, dp, [&](int j, int half) { return keep[half].get(j); });

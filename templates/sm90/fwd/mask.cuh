@@ -2,7 +2,8 @@
 // has two rows of the tile, and two of every eight columns.
 #pragma once
 #include "arch/mma.cuh"
-#include "score/mask_intervals.cuh"
+#include "score/flag_lines.cuh"
+#include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
 #include "sm90/pipeline.cuh"
 
@@ -34,7 +35,7 @@ struct MaskSm90 {
     constexpr bool by_row = Spec::row_intervals > 0 && !Spec::rows_need_full_data;
     if constexpr (Spec::mask_by_inf && by_row && Spec::row_intervals == 1 && Spec::row_period == 0)
       return by_interval(kv0, x, online);
-    if constexpr (Spec::mask_by_inf && Spec::row_intervals == 0 && Spec::keep_is_cheap)
+    if constexpr (Spec::mask_by_inf && Spec::row_intervals == 0 && Spec::keep_is_cheap && !Spec::keep_by_column)
       return by_predicate(kv0, x, online);
     find_bits(tile, kv0, keep, online);
 #pragma unroll
@@ -47,8 +48,34 @@ struct MaskSm90 {
                                             Online &online) const {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
-    bits_of_predicate(kv0, keep);
+    if constexpr (Spec::has_flag_line && tile_n % 64 == 0) {
+      const int first = kv0 - lane % 4 * 2;
+      if (first + tile_n <= site.kv_len && flags_are_wide<Spec>(p, first + tile_n))
+        bits_of_flag_lines(kv0, keep);
+      else
+        bits_of_predicate<false>(kv0, keep);
+    } else if constexpr (Spec::keep_by_column) {
+      if (!bits_of_runs(kv0, keep)) bits_of_predicate<false>(kv0, keep);
+    } else {
+      bits_of_predicate<false>(kv0, keep);
+    }
     note(keep, online);
+  }
+  // False: there are too many.
+  __device__ __forceinline__ bool bits_of_runs(int kv0, Keep (&keep)[rows]) const {
+    const int tile0 = kv0 - lane % 4 * 2, last = site.kv_len - 1;
+    const auto col = [&](int i) { return Spec::col(p, site, head, min_of(tile0 + i, last)); };
+    const auto runs = MaskRuns<tile_n>::find(lane, [&](int i) { return !Spec::same_column(col(i), col(i - 1)); });
+    if (!runs.few()) return false;
+    runs.each([&](int first, int end) {
+      const int kv = min_of(tile0 + first, last);
+      const typename Spec::Col of_run = Spec::col(p, site, head, kv);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+        if (Spec::keep(p, site, head, row[r], of_run, query(r), kv))
+          add(keep[r], tile0 + first - kv0, min_of(tile0 + end, last + 1) - kv0);
+    });
+    return true;
   }
   // The interval of keys that row r keeps, or the first one of two.
   __device__ __forceinline__ Range range_of(int r) const {
@@ -143,12 +170,35 @@ struct MaskSm90 {
               min_of(kept[r].hi, line + min_of(rest[r].hi, period)) - kv0);
     }
   }
+  // Beside: only the part of the mask that is no flag.
+  template <bool Beside = false>
   __device__ __forceinline__ bool keeps(int r, int kv) const {
+    if constexpr (Beside) return Spec::keep_beside(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
     bool kept = kv < site.kv_len;
     if constexpr (Spec::has_mask)
       kept = kept & Spec::keep(p, site, head, row[r], Spec::col(p, site, head, kv), query(r), kv);
     return kept;
   }
+  // In a tile inside the lengths.
+  __device__ __forceinline__ void bits_of_flag_lines(int kv0, Keep (&keep)[rows]) const {
+    const u32 first = u32(kv0 - lane % 4 * 2);
+    u32 bits[tile_n / 64];
+    flags_of_two_rows(Spec::flag_line(p, site, head, query(0)) + first, Spec::flag_line(p, site, head, query(1)) + first,
+                      lane, bits);
+    Keep beside[rows] = {Keep::none(), Keep::none()};
+    if constexpr (Spec::has_keep_beside) bits_of_predicate<true>(kv0, beside);
+#pragma unroll
+    for (int i = 0; i < tile_n / 64; ++i) {
+      keep[0].word[i / 2] |= (bits[i] & 0xffffu) << i % 2 * 16;
+      keep[1].word[i / 2] |= bits[i] >> 16 << i % 2 * 16;
+    }
+    if constexpr (Spec::has_keep_beside)
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int w = 0; w < words; ++w) keep[r].word[w] &= beside[r].word[w];
+  }
+  template <bool Beside>
   __device__ __forceinline__ void bits_of_predicate(int kv0, Keep (&keep)[rows]) const {
     constexpr int step = 4;
 #pragma unroll
@@ -160,7 +210,7 @@ struct MaskSm90 {
           u32 bits = 0;
 #pragma unroll
           for (int i = 0; i < step; ++i)
-            bits |= keeps(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2) ? 1u << i : 0;
+            bits |= keeps<Beside>(r, kv0 + (32 * w + j) * 4 + i / 2 * 8 + i % 2) ? 1u << i : 0;
           keep[r].word[w] |= bits << j;
         }
       }

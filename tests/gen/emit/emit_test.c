@@ -85,6 +85,46 @@ static void test_absence(void **state) {
              LIST("query_mod_grad(", "Range row_"));
 }
 
+/* Evaluated masks: flags that are read by lines, and masks that are the same for runs of positions. */
+static void test_partial_tiles(void **state) {
+  (void)state;
+  luattn_target forward = target, backward = target;
+  forward.pass = LUATTN_FORWARD;
+  forward.arch = backward.arch = 90, forward.dtype = backward.dtype = LUATTN_BF16;
+#define INPUTS                                                                                             \
+  "return attention { name = 'a', inputs = { on = { axes = {'h', 'q', 'kv'}, dtype = 'bool' }, real = { "  \
+  "axes = {'b', "                                                                                          \
+  "'kv'}, dtype = 'bool' }, adj = { axes = {'n', 'm'}, dtype = 'bool' }, cell = { axes = {'n2'}, dtype = " \
+  "'i32' } },\n"                                                                                           \
+  "  mask_mod = function(b, h, q, kv) return "
+  static const char *const flags = INPUTS "on[{h, q, kv}] end }",
+                           *const both = INPUTS "kv <= q + 40 and q % 3 < 2 and on[{h, q, kv}] end }",
+                           *const keys = INPUTS "real[{b, kv}] end }",
+                           *const cells = INPUTS "adj[{cell[q], cell[kv]}] end }",
+                           *const shifted = INPUTS "on[{h, q, kv - 1}] or on[{h, q, kv}] end }",
+                           *const mixed = INPUTS "adj[{cell[q], cell[kv]}] or kv <= q end }";
+  check_pass(&forward, flags,
+             LIST("has_flag_line = true", "has_keep_beside = false", "flag_input = 2", "flag_axes = 3",
+                  "return flags_at(p.inputs.input[2], s.h, q);", "NoRuns"),
+             LIST("bool keep_beside("));
+  check_pass(&backward, flags, LIST("has_flag_line = true"), LIST("bool keep_beside("));
+  check_pass(&forward, both, LIST("has_flag_line = true", "has_keep_beside = true", "bool keep_beside("),
+             LIST("NoFlagLine"));
+  /* Backward has the flags of its keys in Col. */
+  check_pass(&forward, keys, LIST("return flags_at(p.inputs.input[3], s.b);"), LIST("NoFlagLine"));
+  check_pass(&backward, keys, LIST("NoFlagLine"), LIST("u64 flag_line("));
+  check_pass(&forward, cells,
+             LIST("NoFlagLine", "keep_by_column = true", "keep_by_row = false", "return a.cell_0 == b.cell_0;"),
+             LIST("same_row("));
+  check_pass(&backward, cells, LIST("keep_by_column = false", "keep_by_row = true", "bool same_row("),
+             LIST("same_column("));
+  check_pass(&forward, shifted, LIST("NoFlagLine", "NoRuns"), LIST("u64 flag_line("));
+  check_pass(&forward, mixed, LIST("NoFlagLine", "NoRuns"), LIST("same_column("));
+  forward.dtype = LUATTN_F64; /* simt */
+  check_pass(&forward, flags, LIST("NoFlagLine", "NoRuns"), LIST("u64 flag_line("));
+#undef INPUTS
+}
+
 /* Bounds of large scores are too coarse to skip a tile by. */
 static void test_large_scores_skip_nothing(void **state) {
   (void)state;
@@ -652,6 +692,7 @@ int main(void) {
       cmocka_unit_test(test_golden),
       cmocka_unit_test(test_absence),
       cmocka_unit_test(test_large_scores_refused),
+      cmocka_unit_test(test_partial_tiles),
       cmocka_unit_test(test_large_scores_skip_nothing),
       cmocka_unit_test(test_path_does_not_matter),
       cmocka_unit_test(test_unit_of_the_score),

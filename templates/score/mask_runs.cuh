@@ -1,0 +1,60 @@
+// score/mask_runs.cuh: runs of keys, or of queries, for which a mask from data is the same: keys of one cell, or of one
+// block. The mask is evaluated once for a run. Where a tile has many runs, that is not worth it.
+#pragma once
+#include "score/mask_intervals.cuh"
+
+// The positions of a tile of Size at which a run begins, as bits of words. All lanes of a warp have the same.
+template <int Size>
+struct MaskRuns {
+  static constexpr int words = (Size + 31) / 32;
+  u32 begin[words];
+
+  // differs(i): whether position i > 0 of the tile differs from the one before.
+  template <class Differs>
+  static __device__ __forceinline__ MaskRuns find(int lane, const Differs &differs) {
+    MaskRuns runs;
+#pragma unroll
+    for (int w = 0; w < words; ++w) {
+      const int i = w * 32 + lane;
+      runs.begin[w] = __ballot_sync(0xffffffffu, i == 0 || (i < Size && differs(i)));
+    }
+    return runs;
+  }
+  __device__ __forceinline__ bool few() const {
+    int count = 0;
+#pragma unroll
+    for (int w = 0; w < words; ++w) count += __popc(begin[w]);
+    return count <= Size / 8;  // a thread has Size / 4 columns
+  }
+  // Calls run(first, end) for each, from the last to the first.
+  template <class Run>
+  __device__ __forceinline__ void each(const Run &run) const {
+    int end = Size;
+#pragma unroll 1
+    for (int w = words - 1; w >= 0; --w) {
+      u32 left = begin[0];
+#pragma unroll
+      for (int i = 1; i < words; ++i) left = w == i ? begin[i] : left;
+#pragma unroll 1
+      while (left != 0) {
+        const int bit = 31 - __clz(int(left)), first = w * 32 + bit;
+        run(first, end);
+        end = first;
+        left ^= 1u << bit;
+      }
+    }
+  }
+};
+
+// Backward: calls run(first, bits) for each run of queries of a tile, with the thread's columns in it, up to `end`.
+// False: there are too many.
+template <class Spec, int Size, class RowAt, class Run>
+__device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const RowAt &row_at, const Run &run) {
+  const auto runs = MaskRuns<Size>::find(lane, [&](int i) { return !Spec::same_row(row_at(i), row_at(i - 1)); });
+  if (!runs.few()) return false;
+  const int behind = lane % 4 * 2;
+  runs.each([&](int first, int last) {
+    run(first, columns_between(first - behind, min_of(last, end) - behind, Size));
+  });
+  return true;
+}
