@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <climits>
 #include <vector>
 
 #define __device__
@@ -190,6 +191,11 @@ struct Hosted {
     return wrong;
   }
 
+  static int stat_value(const LuattnInput &in, int stat, size_t at) {
+    if constexpr (requires { Spec::block_bounds_value(stat, in.data, at); }) return Spec::block_bounds_value(stat, in.data, at);
+    else return static_cast<const int *>(in.data)[at];
+  }
+
   static void find_stats(LuattnParams *p) {
     if constexpr (Spec::num_block_bounds > 0)
       for (int i = 0; i < Spec::num_block_bounds; ++i) {
@@ -200,10 +206,12 @@ struct Hosted {
         p->scratch.stats[i] = static_cast<int *>(malloc(size_t(rows) * blocks * 2 * sizeof(int)));
         for (int r = 0; r < rows; ++r)
           for (int j = 0; j < blocks; ++j) {
-            const int *x = static_cast<const int *>(in.data) + size_t(r) * in.size[axis];
-            const int *end = x + std::min(in.size[axis], (j + 1) * block);
-            p->scratch.stats[i][(r * blocks + j) * 2] = *std::min_element(x + j * block, end);
-            p->scratch.stats[i][(r * blocks + j) * 2 + 1] = *std::max_element(x + j * block, end);
+            int *low_high = p->scratch.stats[i] + (r * blocks + j) * 2;
+            low_high[0] = INT_MAX, low_high[1] = INT_MIN;
+            for (int at = j * block; at < std::min(in.size[axis], (j + 1) * block); ++at) {
+              const int x = stat_value(in, i, size_t(r) * in.size[axis] + at);
+              low_high[0] = std::min(low_high[0], x), low_high[1] = std::max(low_high[1], x);
+            }
           }
       }
   }
