@@ -72,6 +72,22 @@ static void write_notes(const lowered *f, text *why) {
         "to be negligible (luattn_args.skip)\n");
 }
 
+/* Says how kernels test the scores of a tile that an evaluated mask keeps in part, where not one by one. */
+static void note_partial_tiles(const lowered *f, text *why) {
+  const bool forward = f->plan->pass == LUATTN_FORWARD,
+             every = forward || (f->plan->family == LUATTN_SM90 && !tiles_d256(f->plan));
+  if (!every && (f->num_keep_beside > 0 || f->facts.keep_is_cheap || f->facts.grad_adds_to_memory)) return;
+  if (f->flag_line != IR_NONE)
+    text_add(why,
+             "mask: in tiles kept in part, flags of '%s' are read 16 at a time, where a query's lie side by "
+             "side\n",
+             lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->flag_line))].name);
+  else if (f->facts.keep_runs)
+    text_add(why,
+             "mask: in tiles kept in part, it is asked once for each run of %s that are the same to it\n",
+             forward ? "keys" : "queries");
+}
+
 luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
                          lowered *out, luattn_error *err) {
   text why;
@@ -92,6 +108,7 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
   if (!out->failed) hooks_choose_called(out, &why);
   if (!out->failed) facts_find(out);
   if (!out->failed) facts_find_rows(out);
+  if (!out->failed) note_partial_tiles(out, &why);
   if (!out->failed) compile_work_count(out);
   out->notes = text_get(&why);
   if (out->notes == NULL || ir_failed(out->g) || arena_failed(a))

@@ -120,6 +120,15 @@ static void test_partial_tiles(void **state) {
              LIST("same_column("));
   check_pass(&forward, shifted, LIST("NoFlagLine", "NoRuns"), LIST("u64 flag_line("));
   check_pass(&forward, mixed, LIST("NoFlagLine", "NoRuns"), LIST("same_column("));
+  char *why = emit_text(flags, &forward, "plan");
+  assert_non_null(strstr(why, "flags of 'on' are read 16 at a time"));
+  luattn_text_free(why);
+  why = emit_text(cells, &backward, "plan");
+  assert_non_null(strstr(why, "asked once for each run of queries that are the same to it"));
+  luattn_text_free(why);
+  why = emit_text(mixed, &forward, "plan");
+  assert_null(strstr(why, "kept in part"));
+  luattn_text_free(why);
   forward.dtype = LUATTN_F64; /* simt */
   check_pass(&forward, flags, LIST("NoFlagLine", "NoRuns"), LIST("u64 flag_line("));
 #undef INPUTS
