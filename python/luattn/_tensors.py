@@ -198,7 +198,10 @@ def forward(
         run(frame, q, given)
     except InvalidError:
         _check_devices(spec, q, (k, v, *inputs))
-        raise
+        if _are_aligned(q, k, v):
+            raise
+        q, k, v = map(_aligned, (q, k, v))
+        return forward(spec, q, k, v, inputs, scalars, scale, given, want_lse)
     finally:
         give_back(frame)
     return made
@@ -215,6 +218,15 @@ def _is_aligned(t: Tensor) -> bool:
     for stride in rest:
         bits |= stride
     return bits % 8 == 0
+
+
+def _are_aligned(*tensors: Tensor) -> bool:
+    return all(map(_is_aligned, tensors))
+
+
+def _aligned(t: Tensor) -> Tensor:
+    """A copy where kernels cannot read it as it lies, which is looked at after the library has refused a call."""
+    return t if _is_aligned(t) else t.clone(memory_format=torch.contiguous_format)
 
 
 def backward(
@@ -240,7 +252,7 @@ def backward(
     _check(spec, q, inputs, scalars, given)
     # (o.sum()).backward() hands over one element with strides of 0.
     dlse = None if dlse is None else dlse.contiguous()
-    dout = dout if _is_aligned(dout) else dout.clone(memory_format=torch.contiguous_format)
+    dout = _aligned(dout)
     made = gradients(spec, q, k, v, inputs, wants, want_inputs)
     dq, dk, dv, dscalars, dinputs = made
     frame = take_frame(spec, True)
@@ -254,7 +266,12 @@ def backward(
         run(frame, q, given)
     except InvalidError:
         _check_devices(spec, q, (k, v, dout, o, lse, saved, *inputs))
-        raise
+        if _are_aligned(q, k, v):
+            raise
+        q, k, v = map(_aligned, (q, k, v))
+        return backward(
+            spec, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, scale, given, wants, want_inputs
+        )
     finally:
         give_back(frame)
     return made

@@ -322,7 +322,3 @@ def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
             raise InvalidError(f"{spec.name}: scalar '{name}' has {x.numel()} elements, expected 1")
         numbers.append(x.to(torch.float64).reshape(()))
     return torch.stack(numbers)
-
-
-def call(spec, q, k, v, inputs, scalars, scale, *_):  # type: ignore[no-untyped-def]
-    return attend(spec, q, k, v, inputs, scalars, scale)

@@ -245,6 +245,23 @@ class Shapes(unittest.TestCase):
         want = torch.autograd.grad(gemma2(*copies).sum(), copies)
         torch.testing.assert_close(got, torch.stack([t.transpose(1, 2) for t in want], 2))
 
+    def test_what_kernels_cannot_read_is_copied(self):
+        """Addresses and strides that are no multiples of 16 bytes, and a last stride other than 1."""
+        causal = luattn.attention("return attention { block_mask = causal() }")
+        for dtype in (torch.bfloat16, torch.float32):
+            odd = lambda: torch.randn(2, 2, 12, 17, dtype=dtype)[..., 1:].requires_grad_()  # noqa: B023, E731
+            across = lambda: torch.randn(2, 2, 16, 12, dtype=dtype).mT.requires_grad_()  # noqa: B023, E731
+            for tensors in ((odd(), odd(), odd()), (across(), odd(), across())):
+                plain = [
+                    t.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for t in tensors
+                ]
+                found, want = causal(*tensors), causal(*plain)
+                self.assertTrue(torch.equal(found, want))
+                for a, b in zip(
+                    torch.autograd.grad(found.sum(), tensors), torch.autograd.grad(want.sum(), plain)
+                ):
+                    self.assertTrue(torch.equal(a, b))
+
     def test_parts_of_a_whole(self):
         gemma2 = example("gemma2")
         (q, k, v), _ = problem(gemma2, n=6)

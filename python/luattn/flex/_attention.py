@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
 from .._spec import Spec, spec_of
-from .._torch import call
+from .._torch import attend as compute
 from ..errors import Error, InvalidError, Unsupported
 from . import _graph
 from ._block_mask import BlockMask, create_block_mask, table_of
@@ -229,9 +229,11 @@ def call_from(
     kv_offset: int,
 ) -> tuple[Tensor, Tensor]:
     """With queries and keys that do not start at 0."""
-    of_tensor = isinstance(q_offset, Tensor)
-    whole = [0 if of_tensor else q_offset, kv_offset, 0, 0, 0, 0, 0]
-    if not of_tensor and q_offset == 0 and kv_offset == 0:
-        whole = []
-    at = q_offset if of_tensor else None
-    return call(spec, query, key, value, inputs, scalars, scale, whole, at, None, {})
+    given: dict[str, Any] = {}
+    if isinstance(q_offset, Tensor):
+        given["q_offset"], q_offset = q_offset, 0
+    if q_offset or kv_offset:
+        given["whole"] = [q_offset, kv_offset, 0, 0, 0, 0, 0]
+    o, lse = compute(spec, query, key, value, inputs, scalars, scale, given)
+    assert lse is not None
+    return o, lse
