@@ -221,6 +221,20 @@ class Mods(unittest.TestCase):
             for a, b in zip(*grads):
                 torch.testing.assert_close(a, b)
 
+    def test_pages(self):
+        """An integer of a tensor times a size, in a score and in a mask, does not need more than 32 bits."""
+        pages = torch.tensor([[1, 0, 2], [2, 1, 0]])
+
+        def logical(b, kv):
+            return pages[b, kv // 4] * 4 + kv % 4
+
+        self.same(lambda s, b, h, i, j: torch.where(logical(b, j) >= 0, s + (i - logical(b, j)), -torch.inf))
+        mask = flex.create_block_mask(lambda b, h, i, j: i >= logical(b, j), 2, None, 12, 12)
+        keep = logical(torch.arange(2)[:, None, None, None], torch.arange(12)) <= torch.arange(12)[:, None]
+        want, _ = reference(self.q, self.k, self.v, lambda s, b, h, i, j: s, keep)
+        torch.testing.assert_close(flex.flex_attention(self.q, self.k, self.v, block_mask=mask), want)
+        self.assertIn("max(min(", flex.to_lua(mask.mask_mod))
+
     def test_numbers_are_scalars(self):
         """Another number is another argument, and no other spec, unless the mod's Python looks at it."""
         _attention._translated.clear()

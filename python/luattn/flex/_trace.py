@@ -54,6 +54,8 @@ _SUMS = {
 }  # fmt: skip
 _PRODUCTS = ("dot", "vdot", "mv", "mm", "matmul")
 _MOST = 512  # elements that a mod may go through for one score
+# Kernels compute in 32 bits, and take integers of inputs as less than 2^24 from 0: a page times its size would not fit.
+_FACTOR = 1 << 20
 
 
 def _kind(x: Any) -> str:
@@ -132,6 +134,7 @@ class _Writer:
         self.text: dict[fx.Node, str] = {}
         self.arrays: dict[fx.Node, _Array] = {}
         self.at_least_0: set[fx.Node] = set()
+        self.loaded: set[Any] = set()  # integers of captured tensors
 
     def value(self, x: Any) -> str:
         if isinstance(x, fx.Node):
@@ -194,6 +197,8 @@ class _Writer:
             self.capture(node, getattr(self.graph, str(node.target)))
         elif node.op == "call_function":
             self.compute(node)
+            if _name(node) == "index" or _name(node) in (*_SAME, "_to_copy") and node.args[0] in self.loaded:
+                self.loaded.add(node)
             if self.is_at_least_0(node):
                 self.at_least_0.add(node)
 
@@ -509,6 +514,10 @@ class _Writer:
             x, y = (a[1], a[0]) if name == "rsub" else (a[0], a[1])
             if name == "mul" and _kind(node) == "bool":
                 return f"({self.test(x)} and {self.test(y)})"
+            if _kind(node) == "int" and _SIGNS.get(name) in ("*", "<<"):
+                return (
+                    f"({self.factor(x)} {_SIGNS[name]} {self.number(y) if name != 'mul' else self.factor(y)})"
+                )
             alpha = options.get("alpha", 1)
             factor = "" if alpha == 1 else f" * {self.value(alpha)}"
             sign = "-" if name == "rsub" else _SIGNS[name]
@@ -556,6 +565,10 @@ class _Writer:
                 raise ValueError("softplus with a beta or a threshold of its own")
             return f"{_RENAMED.get(name, name)}({', '.join(self.number(x) for x in a)})"
         return self.simple(node, name, a, options)
+
+    def factor(self, x: Any) -> str:
+        text = self.number(x)
+        return f"max(min({text}, {_FACTOR}), -{_FACTOR})" if x in self.loaded else text
 
     @staticmethod
     def as_number(test: str) -> str:
