@@ -64,9 +64,10 @@ def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Te
     rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
     if q.is_contiguous() and d == q.shape[-1]:
         o = torch.empty_like(q)
-    elif len(shape) == 3 and q.stride(1) < q.stride(2):  # in the order that q has in memory: [B, S, H, D]
-        b, h, n = shape
-        o = q.new_empty((b, n, h, d)).transpose(1, 2)
+    elif len(shape) == 3:  # in the order that q has in memory, such as [B, S, H, D]
+        strides = q.stride()
+        order = sorted((0, 1, 2), key=lambda i: -strides[i])
+        o = q.new_empty((*(shape[i] for i in order), d)).permute(*(order.index(i) for i in (0, 1, 2)), 3)
     else:
         o = q.new_empty((*shape, d))
     lse = q.new_empty(rows, dtype=_rows_type(q)) if spec.has_lse and want_lse else None

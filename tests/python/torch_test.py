@@ -1,6 +1,7 @@
 """torch_test.py: the ops of torch: gradients, compile, export, and what people meet first. On the CPU, in float64 where numbers
 are compared. Exits with 77 where torch is not installed."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -244,6 +245,17 @@ class Shapes(unittest.TestCase):
         copies = [t.detach().contiguous().requires_grad_() for t in parts]
         want = torch.autograd.grad(gemma2(*copies).sum(), copies)
         torch.testing.assert_close(got, torch.stack([t.transpose(1, 2) for t in want], 2))
+
+    def test_o_lies_in_memory_as_q_does(self):
+        gemma2, at = example("gemma2"), lambda t: sorted((0, 1, 2), key=lambda i: -t.stride(i))
+        for order in itertools.permutations((0, 1, 2)):
+            back = [order.index(i) for i in (0, 1, 2)]
+            q = rand(*((2, 4, 5)[i] for i in order), 8).permute(*back, 3)
+            k = rand(2, 2, 7, 8)
+            o = gemma2(q, k, k)
+            self.assertEqual((o.shape, at(o)), (q.shape, at(q)))
+            torch.testing.assert_close(o, gemma2(q.contiguous(), k, k), atol=0, rtol=0)
+            self.assertEqual(at(torch.autograd.grad(o.sum(), q)[0]), at(q))
 
     def test_what_kernels_cannot_read_is_copied(self):
         """Addresses and strides that are no multiples of 16 bytes, and a last stride other than 1."""
