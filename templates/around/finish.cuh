@@ -189,8 +189,10 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
     for (int h = 0; h < together; ++h) gradient.complete(g[h], share.head + min_of(h, share.heads - 1), i, v);
 #pragma unroll
     for (int h = 0; h < together; ++h) {
-      if (h >= share.heads) continue;  // a mod may add to gradients of inputs, once for each head
-      const Site site = AroundParams::site(p, b, share.head + h);
+      // A mod may add to gradients of inputs, once for each head. Otherwise there is no branch: what a mod reads
+      // of inputs is then read once for all heads.
+      if (Needs<Spec, Config>::parameters && h >= share.heads) continue;
+      const Site site = AroundParams::site(p, b, share.head + min_of(h, share.heads - 1));
       Pack<Elem, n> y[both ? 2 : 1];
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) {
@@ -204,7 +206,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
         }
       }
       Elem *to = row_of<Elem>(dst, b, site.h, i) + v * n;
-      if (dst.data == nullptr) continue;
+      if (dst.data == nullptr || h >= share.heads) continue;
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) store_at_once(to + half * (Width / 2), y[half]);
     }
