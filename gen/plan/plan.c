@@ -148,19 +148,6 @@ static bool choose_tiles(plan *p, const luattn_target *t, int rank) {
   return choose_in_family(p, t, &rank) || (fall_back(p) && choose_in_family(p, t, &rank));
 }
 
-/* The sm90 family's backward above head dim 128 takes no packed sequences yet. */
-static luattn_status check_packed_backward(plan *p, const luattn_target *t, luattn_error *err) {
-  if (!p->packed || !tiles_d256(p)) return LUATTN_OK;
-  if (t->family != 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: packed: is 1, and the sm90 family's backward takes no packed sequences at head dims above 128 "
-                       "(%d, %d) yet; use sm80, or leave family 0",
-                       p->head_dim, p->head_dim_v);
-  use_family(p, LUATTN_SM80);
-  p->packed_fallback = true;
-  return LUATTN_OK;
-}
-
 /* A forced tile takes threads and stages from the table's first row that can run it. */
 static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error *err) {
   luattn_tiles c;
@@ -235,8 +222,6 @@ static const char *explain(arena *a, const plan *p) {
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
-  else if (p->packed_fallback)
-    text_add(&t, "fallback: the sm90 family's backward takes no packed sequences at head dims above 128 yet\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && p->arch >= 90)
@@ -300,7 +285,6 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(choose_family(t, p, err));
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
   p->by_query_cells = spec->by_query_cells && p->by_cells;
-  TRY(check_packed_backward(p, t, err));
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
   p->is_short =
       t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE && !p->picked && policy_knows_short(p);

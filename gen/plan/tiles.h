@@ -40,7 +40,6 @@ typedef struct plan {
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
   bool may_fall_back; /* another family's tiles may be tried after this family's */
-  bool packed_fallback; /* sm80, as sm90's backward takes no packed sequences at these head dims */
   bool fallback;     /* the family is not the one that the target and the head dims ask for */
   int rank;          /* 0: the first choice; larger: tried when registers do not suffice */
   int shared_limit;  /* most bytes of a block */

@@ -5,8 +5,8 @@
  * rows of Q, K, V, O, dO, lse, dlse and saved, which leaves other rows of gradients unchanged; all again, with some
  * longer than the call's maximum, of which only the first rows count; all with offsets; and all with large_scores.
  *
- * packed_backward_test FAMILY DTYPE [SPEC [SEQUENCE]]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64, .. With the number of a
- * spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
+ * packed_backward_test FAMILY DTYPE [SPEC [SEQUENCE [D Dv]]]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64, .. With the
+ * number of a spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -333,6 +333,9 @@ static int check_spec(luattn_engine *const engine[2], const luattn_spec *spec, i
   m.only = -1;
   m.dim = 128, m.dim_v = 72;
   if (i < 3) failed += !check(engine[1 - i % 2], spec, i, k, &m, family);
+  m.dim = 136, m.dim_v = 192;
+  for (m.only = -1; m.only < 3 && i < 3 && k != F64; m.only += 3) failed += !check(engine[i % 2], spec, i, k, &m, family);
+  m.only = -1;
   m.dim = m.dim_v = 64;
   m.longest_q = 50, m.longest_k = 60; /* the CPU sees that they are too small */
   if (!is_cpu && i % 2 == 0) failed += !check(engine[0], spec, i, k, &m, family);
@@ -364,7 +367,8 @@ int main(int argc, char **argv) {
     need(luattn_spec_load_text("packed", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK, "spec");
   const int first = argc > 3 ? atoi(argv[3]) : 0, last = argc > 3 ? first : NUM_SPECS - 1;
   for (int i = first; i <= last && last < NUM_SPECS; ++i) {
-    const mode m = {64, 64, 130, 200, argc > 4 ? atoi(argv[4]) : -1, false, false};
+    const int dim = argc > 6 ? atoi(argv[5]) : 64, dim_v = argc > 6 ? atoi(argv[6]) : 64;
+    const mode m = {dim, dim_v, 130, 200, argc > 4 ? atoi(argv[4]) : -1, false, false};
     if (argc > 4)
       failed += !check(engine[i % 2], spec[i], i, (kind)k, &m, argv[1]);
     else

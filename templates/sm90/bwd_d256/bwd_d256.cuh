@@ -163,6 +163,12 @@ struct SumsD256 {
       *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
   __device__ __forceinline__ void finish(const D256Message &block) const {
+    if constexpr (Sequence::packed)  // neither mods nor shares
+      store(Value ? p.tensors.dv : p.tensors.dk, block, Value ? 1.f : float(p.scale));
+    else
+      finish_dense(block);
+  }
+  __device__ __forceinline__ void finish_dense(const D256Message &block) const {
     if ((Value ? Spec::has_value_mod : Spec::has_key_mod) || QShare::count(p) > 1)
       store_accumulator(Value ? p.scratch.dv_acc : p.scratch.dk_acc, block);
     else

@@ -171,6 +171,10 @@ struct ProducerD256 {
     for (;;) {
       KvBlock at = tickets.block_at(draw(tickets));
       if (at.tile < 0) break;
+      if (site.packed) {  // tiles are for the longest entry
+        const SequenceOf<Config> of_block(p, at.b, 0);
+        if (at.tile * 2 * tile_n >= of_block.kv_len) continue;
+      }
       do load_block(at);
       while (tickets.next(at));
     }

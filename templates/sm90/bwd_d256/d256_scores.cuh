@@ -168,9 +168,28 @@ struct ScoresD256 {
   // Adds the warp's 16 rows of box `i` of dQ to memory, if there is a tile.
   __device__ __forceinline__ void add_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
+    if constexpr (SequenceOf<Config>::packed) return add_packed_dq(dq, i, tile, first);
     float *to = static_cast<float *>(p.scratch.dq_acc) +
                 (i64(tile.plane) * ResultGroups::head_rows(site.q_end(p)) + row) * D + d0 * 16 + lane * 4;
     if (tile.row < 0 || i >= Shared::num_dq(rank) || row >= site.q_end(p)) return;
+#pragma unroll
+    for (int e = 0; e < 32; e += 4)
+      if (D % 64 == 0 || d0 + e * 2 < D) {
+        if constexpr (Shared::turns)
+          put_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3], first);
+        else
+          add_global(to + e * 32, dq[e], dq[e + 1], dq[e + 2], dq[e + 3]);
+      }
+  }
+  // The same for packed entries. `site` may be of the next kv tile's entry by now.
+  __device__ __forceinline__ void add_packed_dq(const float (&dq)[32], int i, DqPlace tile, bool first) const {
+    if (tile.row < 0 || i >= Shared::num_dq(rank)) return;
+    const SequenceOf<Config> of_tile = SequenceOf<Config>::numbered(p, tile.plane);
+    const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
+    float *to =
+        of_tile.template q_acc_row<ResultGroups, D, float>(p, p.scratch.dq_acc, of_tile.b, of_tile.h, row);
+    to += d0 * 16 + lane * 4;
+    if (row >= of_tile.q_len) return;
 #pragma unroll
     for (int e = 0; e < 32; e += 4)
       if (D % 64 == 0 || d0 + e * 2 < D) {

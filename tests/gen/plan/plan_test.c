@@ -100,7 +100,7 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
-/* Packed sequences support only specs that read no input along q or kv, and in backward of sm90 head dims up to 128. */
+/* Packed sequences support only specs that read no input along q or kv. */
 static void test_packed_targets(void **state) {
   (void)state;
   static const struct {
@@ -150,14 +150,8 @@ static void test_packed_targets(void **state) {
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
   t.packed = 1;
   assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-  assert_int_equal(p.family, LUATTN_SM80);
-  assert_non_null(strstr(p.why, "fallback: the sm90 family's backward takes no packed sequences at head dims above 128 yet"));
-  t.family = 1 + LUATTN_SM90;
-  refused(&t, LUATTN_UNSUPPORTED, "target: packed: is 1, and the sm90 family's backward takes no packed sequences at head dims "
-                                  "above 128 (192, 128) yet; use sm80, or leave family 0");
-  t.head_dim = 128;
-  assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
   assert_int_equal(p.family, LUATTN_SM90);
+  assert_true(p.packed);
   arena_close(a);
   t.packed = 2;
   refused(&t, LUATTN_INVALID, "target: packed: is 2, expected 0 or 1");
