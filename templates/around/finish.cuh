@@ -244,18 +244,20 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
   const SequenceOf<Config> site(p, b, h);
   const int first = int(blockIdx.x) * aux_tile;
   if (first >= site.q_len) return;  // the grid is for the longest entry
-  bool there = true;
-  if constexpr (Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store)
-    if constexpr (Order::writes) there = *turn_of<Config>(p, b, h, first) != 0;
-  const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, b, h);
-  for_each_element<width, n>(site.q_len, [&](int i, int d) {
-    Pack<Real, n> g;
-    Pack<Elem, n> y;
-    Order::template load<width>(g, head, site.q_len, i, d);
+  if constexpr (Order::writes) {
+    constexpr bool has_state = Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store;
+    Order::template write_packed<Config>(p, site, has_state ? turn_of<Config>(p, b, h, first) : nullptr);
+  } else {
+    const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, b, h);
+    for_each_element<width, n>(site.q_len, [&](int i, int d) {
+      Pack<Real, n> g;
+      Pack<Elem, n> y;
+      Order::template load<width>(g, head, site.q_len, i, d);
 #pragma unroll
-    for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(there ? g[j] * Real(p.scale) : Real(0));
-    y.store(site.template q_row<Elem>(p.tensors.dq, i) + d);
-  });
+      for (int j = 0; j < n; ++j) y[j] = from_real<Elem>(g[j] * Real(p.scale));
+      y.store(site.template q_row<Elem>(p.tensors.dq, i) + d);
+    });
+  }
 }
 
 // Writes dq, dk and dv from dq_acc, dk_acc and dv_acc: multiplies q's and k's by scale, applies the

@@ -30,6 +30,19 @@ struct WrittenGroups : ResultGroups {
       write_rows<Config, Config::head_dim>(p, to, acc, heads, len, b, h, row0, splits, scale, first_store);
   }
 
+  // Writes rows of dq of one head of a packed entry.
+  template <class Config>
+  LUATTN_FN void write_packed(const LuattnParams &p, const SequenceOf<Config> &site, const u32 *first_store) {
+    constexpr int D = Config::head_dim;
+    const int row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
+    if (row0 >= site.q_len) return;
+    LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
+    to.data = site.template q_row<typename Config::Elem>(to, 0);
+    const float *acc =
+        site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
+    write_rows<Config, D>(p, to, acc, 1, site.q_len, 0, 0, row0, 1, float(p.scale), first_store);
+  }
+
  private:
   // A warp writes 16 rows of a head, 128 channels at a time. It reads them all before it writes the first, to
   // have as many loads in flight as possible. For dk and dv it adds up, in order, the parts of blocks that
