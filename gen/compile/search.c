@@ -126,16 +126,23 @@ static bool is_close(const compilation *c, const search *s) {
                           POLICY_BIAS_ROWS_SPILL;
 }
 
+static bool surely_spills(const compilation *c) {
+  return !c->at.plan.forced && policy_surely_spills(&c->at.plan, &c->at.lowered->work);
+}
+
 /* Plans the next attempt, given the verdict on c->at; false: there is none. A plan that spills too much first
  * drops staged bias rows, and then gives way to the table's next tiles. */
 static bool replan(compilation *c, search *s, verdict v) {
   if (v == REPLANNED) return true;
   if (v == CROWDED && s->crowded.lowered == NULL) s->crowded = c->at;
+  if (v == CROWDED && surely_spills(c)) s->compiled++; /* in place of a compilation that would be rejected */
   if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
   if (v == SPILLS && is_close(c, s) && attempt_without_bias_rows(c)) return true;
   if (s->found || (s->compiled >= POLICY_COMPILES_MAX && s->least < PTXAS_UNUSABLE)) return false;
-  if (v == SPILLS ? attempt_skip_tiles(c, policy_tiles_skipped(&c->at.plan, s->spills))
-                  : attempt_next_tiles(c))
+  if (v == SPILLS || (v == CROWDED && surely_spills(c))
+          ? attempt_skip_tiles(
+                c, policy_tiles_skipped(&c->at.plan, v == SPILLS ? s->spills : POLICY_SURE_SPILLS))
+          : attempt_next_tiles(c))
     return true;
   if (s->takes_crowded) return false;
   c->at = s->crowded; /* all others are crowded as well */
@@ -146,7 +153,7 @@ static bool replan(compilation *c, search *s, verdict v) {
 static verdict judge_lowered(compilation *c) {
   if (attempt_for_softcap(c)) return REPLANNED;
   if (c->at.plan.may_fall_back && policy_lacks_registers(&c->at.plan, &c->at.lowered->work)) return UNFIT;
-  return c->at.lowered->crowded && !c->at.plan.forced ? CROWDED : FITS;
+  return (c->at.lowered->crowded && !c->at.plan.forced) || surely_spills(c) ? CROWDED : FITS;
 }
 
 luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {

@@ -121,6 +121,15 @@ static void count_gradients(counter *c) {
   }
 }
 
+/* Row and Col of all rows and columns that a thread computes: more than there are registers for are spilled.
+ */
+static void count_slots(counter *c) {
+  const plan_copies copies = tiles_copies(c->f->plan);
+  const slots *row = &c->f->slot[SLOTS_ROW], *col = &c->f->slot[SLOTS_COL];
+  for (int i = 0; i < row->count; i++) count(c, WORK_SLOTS, row->ref[i], copies.row);
+  for (int i = 0; i < col->count; i++) count(c, WORK_SLOTS, col->ref[i], copies.col);
+}
+
 /* Interval arithmetic takes several instructions for each operation. */
 static void count_bounds(counter *c) {
   ir_ref root[LOWERED_MAX_BOUNDED];
@@ -175,6 +184,7 @@ void compile_work_count(lowered *f) {
   count_hooks(&c);
   count_gradients(&c);
   count_bounds(&c);
+  count_slots(&c);
   count_rest(&c);
   find_line(&c);
 }

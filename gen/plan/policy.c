@@ -1,5 +1,7 @@
 #include "gen/plan/policy.h"
 
+#include <math.h>
+
 static int max_of(int a, int b) { return a > b ? a : b; }
 
 /* ---- tiles ---- */
@@ -186,6 +188,12 @@ bool policy_lacks_registers(const plan *p, const compile_work *w) {
   return w->of[WORK_SUMMED] > POLICY_SUMS_SM90 * tiles_copies(p).element;
 }
 
+/* Of 640 cells, the 13 beyond these numbers spilled 8900 to 42500 bytes in their first tiles, and less in
+ * those that followed; none that fit came near both. */
+bool policy_surely_spills(const plan *p, const compile_work *w) {
+  return p->family == LUATTN_SM80 && p->rank == 0 && w->of[WORK_CALLS] > 4500 && w->of[WORK_SLOTS] > 300;
+}
+
 /* Spills of 25 specs of examples/, tests/specs/ and other places in each row of the tables, D 64 and 128:
  * sm90's backward 308 to 692 bytes, then none in sm80's first or second tiles, 2000 and more none in its
  * third; sm80's backward up to D 64 up to 324 bytes, then 28 at most with chunks of 16, and 388 to 952 none
@@ -206,25 +214,34 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
 
 /* What 1000 instructions of a kind add, over what `causal` takes for the same family and pass: fitted to the
  * CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and random specs, then raised, as
- * large ones grow faster than their instructions: of 619 images one in twenty takes less than 0.64 of the
- * estimate, one in twenty more than 1.25. Inlined code has larger weights in sm80 and simt, whose own kernels
+ * large ones grow faster than their instructions: of 565 others one in twenty takes less than 0.49 of the
+ * estimate, one in twenty more than 1.16. Inlined code has larger weights in sm80 and simt, whose own kernels
  * compile in half of sm90's time. An argument of a call is moved for each score, and simt's backward has two
  * kernels with calls. A block's sum is a register in all of a kernel's loops and an atomic at its end. A
  * bound takes some ten instructions. */
 typedef struct compile_weights {
-  double of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, once */
-  double called_twice;   /* weight of the square of the called work */
+  double
+      of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, slots, once */
+  double called_twice; /* weight of the square of the called work */
 } compile_weights;
 static const compile_weights compile_weight[][2] = {
-    [LUATTN_SIMT] = {{{0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 0.1}, 0.008},
-                     {{0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 0.2}, 0.012}},
-    [LUATTN_SM80] = {{{0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 0.1}, 0.006},
-                     {{0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 0.8}, 0.008}},
-    [LUATTN_SM90] = {{{0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 0.1}, 0.006},
-                     {{0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 9, 0.5}, 0.006}}};
+    [LUATTN_SIMT] = {{{0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 0, 0.05}, 0.008},
+                     {{0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 0, 0.2}, 0.012}},
+    [LUATTN_SM80] = {{{0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 0, 0.05}, 0.006},
+                     {{0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 0, 0.8}, 0.008}},
+    [LUATTN_SM90] = {{{0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 0, 0.1}, 0.006},
+                     {{0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 9, 0, 0.5}, 0.006}}};
 /* Weight of the square of the sines that an sm90 forward producer computes for keys: 7000 instructions of
  * sines take ten times as long as `causal`, 26000 a hundred times. */
 static const double fetched_twice = 0.2;
+/* Weight of the arguments of calls beyond 4000 in sm80's forward, where they are numbers of rows and columns:
+ * these are stored and loaded for each call, and NVVM's value numbering compares each load of a block with
+ * the stores before it. */
+static const double handed_on = 0.75;
+/* Weight, for each sum of a block, of called code beyond 6000 in sm80's backward: 700 logarithms with 16
+ * learned numbers between them take ptxas more than 16 times what `causal` takes, with none a quarter of
+ * that. */
+static const double summed_in_calls = 0.03;
 /* sm80 kernels that run on sm_90 because the sm90 family lacks registers take little more than half of the
  * time. */
 static const double fallback_share = 0.7;
@@ -239,6 +256,10 @@ double policy_compile_estimate(const plan *p, const compile_work *w) {
   double estimate = 1;
   for (int kind = 0; kind < WORK_KINDS; kind++) estimate += weights->of[kind] * w->of[kind] / 1000;
   estimate += fetched_twice * fetched * fetched + weights->called_twice * called * called;
+  if (p->family == LUATTN_SM80 && p->pass == LUATTN_FORWARD && w->of[WORK_SLOTS] > 300)
+    estimate += handed_on * fmax(w->of[WORK_CALLS] / 1000 - 4, 0);
+  if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD && !p->fallback)
+    estimate += summed_in_calls * w->of[WORK_FLUSHED] * fmax(called - 6, 0);
   return p->fallback ? fallback_share * estimate : estimate;
 }
 

@@ -40,6 +40,8 @@ enum {
   POLICY_FEW_OPERATIONS = 4,
   /* The most choices of tiles that are compiled for a spec, if one of them is usable. */
   POLICY_COMPILES_MAX = 2,
+  /* What tiles that surely spill are taken to spill, in bytes. */
+  POLICY_SURE_SPILLS = 1 << 12,
   /* The most sums that a gradient adds to for each score, because the sm90 backward has registers for no
    * more. */
   POLICY_SUMS_SM90 = 12,
@@ -112,6 +114,9 @@ struct compile_work;
 /* Whether a gradient adds to so many sums for each score that the sm90 backward certainly lacks registers, so
  * compiling it is pointless: with 16 sums it spills 700 bytes, with 26 and more 4 to 20 KB. */
 bool policy_lacks_registers(const plan *p, const struct compile_work *w);
+/* Whether the tables' first tiles of the sm80 family certainly spill: calls in which a thread hands on more numbers
+ * of rows and columns than it has registers. Compiling them takes three times as long as the tiles that follow. */
+bool policy_surely_spills(const plan *p, const struct compile_work *w);
 /* Returns how many of the table's next choices would also spill too much, after one that spilled `spills`
  * bytes; they are not compiled. */
 int policy_tiles_skipped(const plan *p, int spills);
@@ -133,6 +138,7 @@ typedef enum work_kind {
   WORK_SUMS,    /* gradients made from sums of dS */
   WORK_FLUSHED, /* sums of a block, which it adds to memory at its end */
   WORK_BOUNDS,  /* operations that are bounded over tiles */
+  WORK_SLOTS,   /* numbers of rows and columns that a thread holds */
   WORK_ONCE,    /* code with one copy: numbers of a head, prepare, ranges */
   WORK_KINDS
 } work_kind;

@@ -1,24 +1,31 @@
 """compile_budget.py: checks the compiler's estimate of compile time on random specs.
 
-    python3 tests/templates/compile_budget.py LUATTN [--count 500] [--first 0] [--seed 1] [--jobs N] [SPEC ..]
+    python3 tests/templates/compile_budget.py LUATTN [--count 500] [--first 0] [--seed 1] [--jobs N] [--journal FILE] [--seconds S] [SPEC ..]
 
-Each spec of random_specs.py, and each SPEC, is compiled for one of six targets and passes. Its CPU time is
-compared with the time of a causal mask for the same target. A spec that the compiler accepts may take at most
-10 times as long. A spec that it refuses is compiled without a limit, and must take at least 4 times as long.
-Prints a line for each spec, with VIOLATED if a bound does not hold. Exits with 1 in that case, and with 77
-without NVRTC. The reference is the fastest of three causal runs just before each spec, because other programs
-on the machine slow all runs down.
+Each spec of random_specs.py is compiled for one of six targets and passes, and each SPEC for all. The CPU time of the
+process, retries with other tiles included, is compared with that of a causal mask for the same target. A spec
+that the compiler accepts may take at most 10 times as long. A spec that it refuses is compiled without a limit, and
+must take at least 4 times as long. Prints a line for each spec, with VIOLATED if a bound does not hold, and a table.
+Exits with 1 in that case, and with 77 without NVRTC. The reference is the median of the last five causal runs for the
+target, one before each spec, because other programs on the machine slow all runs down.
+
+With a journal, a sweep can be stopped, also after S seconds, and goes on where it was; `nice` it on a machine that is
+shared. CPU time stands for instructions, which few virtual machines count: a spec at a bound is worth a second run.
 """
 
 import argparse
 import concurrent.futures
+import json
 import math
 import os
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 import random_specs
 
@@ -48,20 +55,79 @@ def run(luattn, path, cell, limit=None, seconds=None):
     return (None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), used.ru_utime + used.ru_stime, text
 
 
-def judge(luattn, name, path, causal, cell):
-    """Checks one spec. Returns (line, whether a bound is violated)."""
-    unit = min(run(luattn, causal, cell)[1] for _ in range(3))
-    status, used, text = run(luattn, path, cell, seconds=math.ceil(3 * MOST * unit))
-    where = f"{name:24} {cell[0][0]:6} {cell[0][1]:4} {cell[1]:8}"
+class Reference:
+    """What causal takes for each cell, in CPU seconds."""
+
+    def __init__(self, luattn, path):
+        self.luattn, self.path, self.times, self.lock = luattn, path, {}, threading.Lock()
+
+    def unit(self, cell):
+        used = run(self.luattn, self.path, cell)[1]
+        with self.lock:
+            times = self.times.setdefault(cell, [])
+            times.append(used)
+            return statistics.median(times[-5:])
+
+
+def judge(luattn, name, path, reference, cell):
+    """Checks one spec. Returns a record: times is what it took, at least that if `stopped`, None if it is no spec."""
+    unit = reference.unit(cell)
+    record = {"spec": name, "cell": [*cell[0], cell[1]], "unit": round(unit, 3)}
+    status, used, text = run(luattn, path, cell, seconds=math.ceil(2 * MOST * unit))
     if status == 0 or status is None:
-        times = used / unit
-        return f"{where} accepted {'above ' if status is None else ''}{times:6.2f}", times > MOST
+        return {**record, "accepted": True, "times": round(used / unit, 2), "stopped": status is None}
     if REFUSED not in text:
-        return f"{where} no spec: {text[-100:]}", False
+        return {**record, "accepted": False, "times": None, "said": text[-100:]}
     status, used, _ = run(luattn, path, cell, limit=0, seconds=math.ceil(LEAST * unit))
-    times, short = used / unit, status == 0
-    estimate = text.split("estimated at ")[1].split(" ")[0]
-    return f"{where} refused {estimate:>6}, takes {'' if short else 'above '}{times:6.2f}", short and times < LEAST
+    estimate = float(text.split("estimated at ")[1].split(" ")[0])
+    return {**record, "accepted": False, "times": round(used / unit, 2), "stopped": status != 0, "estimate": estimate}
+
+
+def is_violated(r):
+    if r["times"] is None:
+        return False
+    return r["times"] > MOST if r["accepted"] else not r["stopped"] and r["times"] < LEAST
+
+
+def line_of(r):
+    arch, dtype, dim, pass_name = r["cell"]
+    where = f"{r['spec']:24} {arch:6} {dtype:4} {pass_name:8}"
+    if r["times"] is None:
+        return f"{where} no spec: {r['said']}"
+    took = f"{'above ' if r['stopped'] else ''}{r['times']:6.2f}"
+    said = f"accepted {took}" if r["accepted"] else f"refused {r['estimate']:6.1f}, takes {took}"
+    return f"{where} {said}{' VIOLATED' if is_violated(r) else ''}"
+
+
+def table(records):
+    """Returns the lines of a summary by cell."""
+    lines = [f"{'':24} accepted  most  refused  least  no spec  violated"]
+    for cell in sorted({tuple(r["cell"]) for r in records}, key=str):
+        of = [r for r in records if tuple(r["cell"]) == cell]
+        taken = [r["times"] for r in of if r["accepted"]]
+        refused = [r["times"] for r in of if not r["accepted"] and r["times"] is not None]
+        lines.append(f"{cell[0]:6} {cell[1]:4} D{cell[2]:<4} {cell[3]:8} {len(taken):7} {max(taken, default=0):6.2f} {len(refused):7} "
+                     f"{min(refused, default=0):6.2f} {len(of) - len(taken) - len(refused):8} {sum(map(is_violated, of)):8}")
+    return lines
+
+
+def read_journal(path):
+    if path is None or not os.path.exists(path):
+        return []
+    with open(path) as f:
+        return [json.loads(line) for line in f]
+
+
+def work_of(given, folder):
+    """Returns (name, path, cell) of all that is to be compiled."""
+    work = []
+    for number in range(given.first, given.first + given.count):
+        name = f"random_{given.seed}_{number}"
+        path = os.path.join(folder, f"{name}.lua")
+        with open(path, "w") as f:
+            f.write(random_specs.spec(given.seed, number))
+        work.append((name, path, random.Random(f"cell {given.seed} {number}").choice(CELLS)))
+    return work + [(os.path.basename(s), s, cell) for s in given.specs for cell in CELLS]
 
 
 def main():
@@ -72,7 +138,10 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    given = parser.parse_args()
+    parser.add_argument("--journal", help="a file of results, which are not measured again")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no compilation after so many")
+    given = parser.parse_intermixed_args()
+    end = time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         causal = os.path.join(folder, "causal.lua")
         with open(causal, "w") as f:
@@ -81,18 +150,25 @@ def main():
         if status != 0:
             print(f"skipped: {text}")
             return 77
-        work = []
-        for number in range(given.first, given.first + given.count):
-            path = os.path.join(folder, f"random_{number}.lua")
-            with open(path, "w") as f:
-                f.write(random_specs.spec(given.seed, number))
-            work.append((f"random_{number}", path, random.Random(f"cell {given.seed} {number}").choice(CELLS)))
-        work += [(os.path.basename(s), s, cell) for s in given.specs for cell in CELLS]
-        violations = 0
-        for line, violated in pool.map(lambda w: judge(given.luattn, w[0], w[1], causal, w[2]), work):
-            violations += violated
-            print(line + (" VIOLATED" if violated else ""), flush=True)
-    print(f"{len(work)} compilations, {violations} outside of the bounds (seed {given.seed})")
+        records, reference, lock = read_journal(given.journal), Reference(given.luattn, causal), threading.Lock()
+        done = {(r["spec"], tuple(r["cell"])) for r in records}
+
+        def one(w):
+            name, path, cell = w
+            if (name, (*cell[0], cell[1])) in done or time.monotonic() > end:
+                return
+            r = judge(given.luattn, name, path, reference, cell)
+            with lock:
+                records.append(r)
+                print(line_of(r), flush=True)
+                if given.journal is not None:
+                    with open(given.journal, "a") as f:
+                        f.write(json.dumps(r) + "\n")
+
+        list(pool.map(one, work_of(given, folder)))
+    print(*table(records), sep="\n")
+    violations = sum(map(is_violated, records))
+    print(f"{len(records)} compilations, {violations} outside of the bounds (seed {given.seed})")
     return violations > 0
 
 

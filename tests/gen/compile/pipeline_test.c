@@ -106,11 +106,11 @@ static void test_spills(void **state) {
   luattn_spec_free(spec);
 }
 
-/* Counts how often the main kernel is compiled for SPEC, with NVRTC in this mode. */
-static long compilations(const luattn_target *target, const char *mode) {
+/* Counts how often the main kernel is compiled, with NVRTC in this mode. */
+static long compilations_of(const char *source, const luattn_target *target, const char *mode) {
   folder dir = folder_new();
   char path[128];
-  luattn_spec *spec = load(SPEC);
+  luattn_spec *spec = load(source);
   snprintf(path, sizeof path, "%s/log", dir.path);
   assert_int_equal(setenv("LUATTN_FAKE_NVRTC_LOG", path, 1), 0);
   fake_mode(mode);
@@ -127,6 +127,10 @@ static long compilations(const luattn_target *target, const char *mode) {
   return count;
 }
 
+static long compilations(const luattn_target *target, const char *mode) {
+  return compilations_of(SPEC, target, mode);
+}
+
 /* For any number of tiles in the table, at most two are compiled, and no plan that would spill as much as the
  * first. More are compiled only if none gives code. */
 static void test_two_compilations(void **state) {
@@ -140,6 +144,50 @@ static void test_two_compilations(void **state) {
   assert_int_equal(compilations(&target, "exhaust int threads = 128"), 2);
   target.arch = 90, target.head_dim = 128;
   assert_int_equal(compilations(&target, "spill 1900 1900 x"), 2);
+}
+
+/* A spec whose score adds `count` products of a sine of the query's position and a cosine of the key's: a
+ * number of a row and one of a column each, all of which a call takes. */
+static void waves(char *source, size_t size, int count) {
+  size_t n = (size_t)snprintf(source, size, "return attention { score_mod = function(s, b, h, q, kv)\n");
+  for (int i = 0; i < count && n < size; i++)
+    n += (size_t)snprintf(source + n, size - n, "  s = s + 0.1 * sin(q * %d.25) * cos(kv * %d.5)\n", i, i);
+  assert_true(n < size);
+  snprintf(source + n, size - n, "  return s end }");
+}
+
+/* Tiles that surely spill are passed over without a compilation, and the next that differ are compiled once;
+ * tiles that were asked for are compiled. What the call of a hook takes counts. */
+static void test_sure_spills(void **state) {
+  (void)state;
+  static char source[1 << 15];
+  luattn_target target = target_new();
+  luattn_error err;
+  luattn_image *image;
+  int m, n;
+  target.dtype = LUATTN_F16, target.head_dim = 64, target.pass = LUATTN_FORWARD;
+  for (int count = 8; count <= 256; count *= 2) {
+    waves(source, sizeof source, count);
+    luattn_spec *spec = load(source);
+    if (count == 256) {
+      assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+      assert_non_null(strstr(err.message, ": forward: to compile the spec is estimated at "));
+    } else {
+      assert_int_equal(luattn_plan_tiles(spec, &target, &m, &n, &err), LUATTN_OK);
+      assert_int_equal(m, count < 64 ? 128 : 64);
+      assert_int_equal(n, 64);
+    }
+    luattn_spec_free(spec);
+  }
+  waves(source, sizeof source, 64);
+  assert_int_equal(compilations_of(source, &target, NULL), 1);
+  assert_int_equal(compilations_of(source, &target, "spill 2000 400 x"), 1);
+  target.tile_m = 128, target.tile_n = 64;
+  assert_int_equal(compilations_of(source, &target, "spill 2000 400 x"), 1);
+  luattn_spec *spec = load(source);
+  assert_int_equal(luattn_plan_tiles(spec, &target, &m, &n, &err), LUATTN_OK);
+  assert_int_equal(m, 128);
+  luattn_spec_free(spec);
 }
 
 /* A compilation that would take NVRTC too long is refused before NVRTC starts. The error names the most
@@ -647,15 +695,25 @@ static void test_passes_left_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_nvrtc_fails),    cmocka_unit_test(test_refused_source_is_kept),
-      cmocka_unit_test(test_spills),         cmocka_unit_test(test_two_compilations),
-      cmocka_unit_test(test_budget),         cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_crowded),        cmocka_unit_test(test_parts),
-      cmocka_unit_test(test_order_of_parts), cmocka_unit_test(test_second_part),
-      cmocka_unit_test(test_pairs),          cmocka_unit_test(test_mask),
-      cmocka_unit_test(test_report),         cmocka_unit_test(test_stat_blocks),
-      cmocka_unit_test(test_processes),      cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_threads),        cmocka_unit_test(test_passes_left_out),
+      cmocka_unit_test(test_nvrtc_fails),
+      cmocka_unit_test(test_refused_source_is_kept),
+      cmocka_unit_test(test_spills),
+      cmocka_unit_test(test_two_compilations),
+      cmocka_unit_test(test_sure_spills),
+      cmocka_unit_test(test_budget),
+      cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_crowded),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_order_of_parts),
+      cmocka_unit_test(test_second_part),
+      cmocka_unit_test(test_pairs),
+      cmocka_unit_test(test_mask),
+      cmocka_unit_test(test_report),
+      cmocka_unit_test(test_stat_blocks),
+      cmocka_unit_test(test_processes),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_passes_left_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
