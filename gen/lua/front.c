@@ -75,25 +75,26 @@ static luattn_status run(front_state *s, luattn_error *err) {
 
 luattn_status front_trace_with(arena *a, const char *name, const char *source, size_t size,
                                const front_options *options, traced_spec *out, luattn_error *err) {
-  const front_state empty = {.a = a,
-                             .file = front_label(a, name),
-                             .path = name,
-                             .source = source,
-                             .source_size = size,
-                             .cpu_limit = options->cpu_seconds};
+  front_state empty = {.a = a,
+                       .file = front_label(a, name),
+                       .path = name,
+                       .source = source,
+                       .source_size = size,
+                       .cpu_limit = options->cpu_seconds,
+                       .all_select = options->selects};
   luattn_status status;
   traced_spec spec;
   front_state s;
-  for (bool selects = options->selects;; selects = true) {
+  for (;;) {
     spec = (traced_spec){.a = a, .g = ir_open(a), .file = empty.file};
     s = empty;
     s.g = spec.g;
     s.spec = &spec;
-    s.selects = selects;
     if (spec.g == NULL || spec.file == NULL)
       return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
     status = run(&s, err);
-    if (!s.wants_selects) break;
+    if (s.wants_selects == NULL || empty.num_select_hooks == FRONT_MAX_SELECT_HOOKS) break;
+    empty.select_hook[empty.num_select_hooks++] = s.wants_selects;
   }
   if (status != LUATTN_OK) return status;
   if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);

@@ -179,7 +179,7 @@ typedef struct condition {
 int functions_condition(lua_State *L) {
   const front_state *s = front_of(L);
   lua_settop(L, 1);
-  if (s->mode != FRONT_TRACING || replay_reduces(L)) {
+  if (s->mode != FRONT_TRACING || !s->selects || replay_reduces(L)) {
     lua_call(L, 0, 1);
     return 1;
   }

@@ -67,7 +67,7 @@ static void run_guarded(lua_State *L, const char *source, size_t size) {
   text_init(&conditions, s->a);
   s->has_conditions = scan_conditions(source, size, &conditions) > 0;
   if (text_failed(&conditions)) front_no_memory(L);
-  const bool functions = s->selects && s->has_conditions;
+  const bool functions = (s->all_select || s->num_select_hooks > 0) && s->has_conditions;
   if (functions) source = text_get(&conditions), size = conditions.size;
   text_init(&guarded, s->a);
   text_add(&guarded, "local %s%s = ... return function(...) ", SCAN_GUARD,

@@ -106,8 +106,9 @@ static void raise_changed(lua_State *L) {
 
 /* Where conditions of where() branch too often, the hook is traced again, with their values (front.c). */
 static bool may_select(front_state *s) {
-  s->wants_selects = !s->selects && s->has_conditions && !s->replay->hook->reduces;
-  return s->wants_selects;
+  const bool may = !s->selects && s->has_conditions && !s->replay->hook->reduces;
+  s->wants_selects = may ? s->replay->hook->name : NULL;
+  return may;
 }
 
 static void raise_questions(lua_State *L, const script *now) __attribute__((noreturn));
@@ -357,6 +358,8 @@ void replay_run(lua_State *L, int function, const replay_hook *hook, replay_resu
   s->replay = r;
   s->hook = hook->name;
   s->hook_line = hook->line;
+  s->selects = s->all_select;
+  for (int i = 0; i < s->num_select_hooks; i++) s->selects |= strcmp(s->select_hook[i], hook->name) == 0;
   for (int *n = &r->main.count;;) {
     call_twice(L, function, r);
     *out = r->result;

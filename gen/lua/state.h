@@ -31,6 +31,8 @@ typedef enum front_refusal {
 struct replay;
 struct front_numbers;
 
+enum { FRONT_MAX_SELECT_HOOKS = 16 };
+
 typedef struct front_state {
   arena *a;
   ir *g;
@@ -56,8 +58,11 @@ typedef struct front_state {
   uint32_t generation; /* of this call: a value kept from an earlier call is stale */
   struct replay *replay;
   bool has_conditions; /* the text has conditions of where() that can be functions */
-  bool selects;        /* they are, and where() gives select nodes */
-  bool wants_selects;  /* tracing ended because its comparisons branch too often without that */
+  bool all_select;     /* they are, and where() gives select nodes, in every hook, or in these: */
+  const char *select_hook[FRONT_MAX_SELECT_HOOKS];
+  int num_select_hooks;
+  bool selects;              /* in the running hook */
+  const char *wants_selects; /* the hook whose comparisons branch too often without that; NULL: none */
   struct front_numbers *numbers; /* FRONT_NUMBERS */
 } front_state;
 
