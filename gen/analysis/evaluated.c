@@ -87,7 +87,6 @@ typedef struct comparisons {
   unsigned fixed;         /* lists that are compared with what is the same at all positions */
   uint16_t of_q, of_kv;   /* the lists of a comparison of numbers of queries with those of keys */
   ir_ref other;           /* a load in another one, of other lists */
-  ir_ref within;          /* a load that is compared with its own position: the distance to a document's start */
 } comparisons;
 
 /* Notes comparison n. Returns a load that it leaves undecided, whatever else the mask compares: one number of a
@@ -98,7 +97,6 @@ static ir_ref note(const ir_node *n, const node_use *use, comparisons *c) {
   if (all.load == IR_NONE) return IR_NONE;
   if (!is_pair && n->op == IR_EQ && (all.at_q || all.at_kv)) return all.load;
   if (!is_pair && !all.at_q && !all.at_kv && (x.load == IR_NONE || y.load == IR_NONE)) c->fixed |= all.of_q | all.of_kv;
-  if ((all.of_q != 0 && all.at_q) || (all.of_kv != 0 && all.at_kv)) c->within = all.load;
   if (!is_pair) return IR_NONE;
   if (n->op == IR_EQ) c->matched |= all.of_q | all.of_kv;
   if ((c->of_q | c->of_kv) != 0 && (c->of_q != all.of_q || c->of_kv != all.of_kv)) c->other = all.load;
@@ -127,7 +125,7 @@ static ir_ref find_undecided(const ir *g, const mask_info *m, const bool *reache
   }
   for (ir_ref r = 1; r < count && (c.matched & c.fixed) != 0; r++)
     if (use[r].load == r && ((use[r].of_q | use[r].of_kv) & c.matched & c.fixed) != 0) return r;
-  return c.matched == 0 ? IR_NONE : c.other != IR_NONE ? c.other : c.within;
+  return c.matched != 0 ? c.other : IR_NONE;
 }
 
 static bool *find_reached(arena *a, const ir *g, ir_ref root, uint32_t count) {

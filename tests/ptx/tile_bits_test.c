@@ -60,9 +60,6 @@ static bool one_chosen(const numbers *n, place p) { return at(n, p.h, p.q, 0, 0)
 static bool windows(const numbers *n, place p) {
   return at(n, 0, p.q, 0, 0) == at(n, 0, p.kv, 0, 0) && abs(at(n, 1, p.q, 0, 0) - at(n, 1, p.kv, 0, 0)) < 9;
 }
-static bool starts(const numbers *n, place p) {
-  return p.kv <= p.q && at(n, 0, p.q, 0, 0) == at(n, 0, p.kv, 0, 0) && p.kv - at(n, 1, p.kv, 0, 0) < 5;
-}
 
 static bool lists(const numbers *n, place p) {
   const int x = (at(n, p.h, p.q / 64, p.kv / 128, 0) + 3) % 3;
@@ -98,8 +95,6 @@ static const mask_row masks[] = {
      {B, LEN}, true, false},
     {"one_chosen", "'h', 'n'", "i32", "eq(x[{h, q}], kv // 64)", one_chosen, {H, LEN}, false, true},
     {"windows", "'two', 'n'", "i32", "eq(x[{0, q}], x[{0, kv}]) and abs(x[{1, q}] - x[{1, kv}]) < 9", windows, {2, LEN}, false,
-     false},
-    {"starts", "'two', 'n'", "i32", "kv <= q and eq(x[{0, q}], x[{0, kv}]) and kv - x[{1, kv}] < 5", starts, {2, LEN}, false,
      false},
     {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
     {"lists", "'h', 'n', 'm'", "i32", "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
