@@ -109,7 +109,7 @@ static ir_bounds survey_load(void *user, uint32_t input, ir_type type, int n_ind
   }
   if (box->by_kernel && s->reads_along[input]) { /* the blocks of a tile; all else is unknown */
     const int last = n_index - 1, axes = stat_axes(&s->p.mask, input, n_index);
-    if (type != IR_INT || axes == 0 || !is_point) return anything(type);
+    if (type == IR_REAL || axes == 0 || !is_point) return anything(type);
     const int64_t block = axes == 1 ? s->given->tile_m : axes == 2 ? s->given->tile_n : 1;
     lo[last] = lo[last] / block * block;
     hi[last] = inside(hi[last] / block * block + block - 1, view->shape[last]);
@@ -309,7 +309,7 @@ static void add(sample_sum *s, double x) { s->x += x, s->square += x * x; }
 /* Adds the total of `all` of which `count` were taken, and its variance. */
 static void extend(const sample_sum *s, double count, double all, double *total, double *variance) {
   const double mean = s->x / count;
-  *total += mean * all;
+  *total += count < all ? mean * all : s->x;
   if (count < 2 || count >= all) return;
   const double spread = (s->square - s->x * mean) / (count - 1);
   *variance += all * all * (spread > 0 ? spread : 0) / count * (1 - count / all);
@@ -435,7 +435,7 @@ static bool kernels_know_less(const survey *s) {
     const ir_node *n = ir_get(g, s->keep.nodes[i]);
     if (n->op != IR_LOAD || s->level[s->keep.nodes[i]] == LEVEL_HEAD) continue;
     const ir_ref last = n->arg[n->nargs - 1];
-    if (n->type != IR_INT || stat_axes(&s->p.mask, ir_index_of(n), n->nargs) == 0) return true;
+    if (n->type == IR_REAL || stat_axes(&s->p.mask, ir_index_of(n), n->nargs) == 0) return true;
     if (!ir_is_var(g, last, VAR_Q) && !ir_is_var(g, last, VAR_KV)) return true;
     for (int k = 0; k < n->nargs - 1; k++)
       if (s->level[n->arg[k]] != LEVEL_HEAD) return true;
