@@ -156,6 +156,66 @@ class SpecInfo(c.Structure):
     ]
 
 
+LONG, SHORT = 0, 1  # luattn_lengths
+SHORT_MAX = 2048
+
+
+class DeviceInfo(c.Structure):
+    _fields_ = [
+        ("name", c.c_char * 128),
+        ("arch", c.c_int),
+        ("multiprocessors", c.c_int),
+        ("shared_bytes_per_block", c.c_int),
+        ("memory", c.c_size_t),
+    ]
+
+
+class Tiles(c.Structure):
+    _fields_ = [(name, c.c_int) for name in ("tile_m", "tile_n", "threads", "stages", "warps_n", "chunk_m")]
+
+
+class Target(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("pass_", c.c_int),
+        ("dtype", c.c_int),
+        ("head_dim", c.c_int),
+        ("head_dim_v", c.c_int),
+        ("arch", c.c_int),
+        ("wants", c.c_uint),
+        ("family", c.c_int),
+        ("tile_m", c.c_int),
+        ("tile_n", c.c_int),
+        ("cache_dir", c.c_char_p),
+        ("nvrtc", c.c_char_p),
+        ("lengths", c.c_int),
+        ("device", c.c_char_p),
+        ("tiles", c.c_void_p),
+        ("ptx", c.c_int),
+        ("deterministic", c.c_int),
+        ("one_code", c.c_int),
+        ("driver_version", c.c_int64),
+        ("packed", c.c_int),
+        ("offsets", c.c_int),
+        ("input_types", c.c_uint64),
+        ("large_scores", c.c_int),
+    ]
+
+
+class CompileReport(c.Structure):
+    _fields_ = [
+        ("cache_hit", c.c_int),
+        ("is_kept", c.c_int),
+        ("trace_ms", c.c_double),
+        ("plan_ms", c.c_double),
+        ("nvrtc_ms", c.c_double),
+        ("cache_ms", c.c_double),
+        ("plan", c.c_char * 4096),
+        ("tiles", Tiles),
+        ("every_length", c.c_int),
+    ]
+
+
 class Request(c.Structure):
     _fields_ = [
         ("spec", c.c_void_p),

@@ -26,6 +26,20 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_batch_open": [_P, _P],
     "luattn_batch_size": [_P, _P],
     "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],
+    "luattn_device_get_info": [_P, _INT, _P],
+    "luattn_driver_version": [_P, _P],
+    "luattn_engine_forget": [_P, _P],
+    "luattn_compile": [_P, _P, _P, _P],
+    "luattn_kernel_load": [_P, _INT, _P, _P],
+    "luattn_plan_candidates": [_P, _P, _P, _INT, _P],
+    "luattn_tuned_store": [_P, _P, ctypes.c_double, _P, _SIZE],
+    "luattn_workspace_size": [_P, _P, _P],
+    "luattn_launch": [_P, _P, _P],
+    "luattn_synchronize": [_P, _INT, _P],
+    "luattn_timer_open": [_P, _INT, _P],
+    "luattn_timer_start": [_P, _P],
+    "luattn_timer_stop": [_P, _P],
+    "luattn_timer_read": [_P, _P],
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
     "luattn_mask_count": [_P, _P, _P],
 }
@@ -60,8 +74,8 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]
     lib.luattn_engine_driver.restype = _P
-    lib.luattn_batch_close.argtypes = [_P]
-    lib.luattn_batch_close.restype = None
+    for name in ("luattn_batch_close", "luattn_image_free", "luattn_kernel_unload", "luattn_timer_close"):
+        getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], None
     return lib
 
 

@@ -149,14 +149,19 @@ def _check_devices(spec: Spec, q: Tensor, tensors: Sequence[Tensor | None]) -> N
 # --- both passes ---
 
 
+def memory(q: Tensor, size: int) -> Tensor:
+    """Bytes for kernels, where q is: 512-byte aligned."""
+    return torch.empty(size, dtype=torch.uint8, device=q.device)
+
+
 def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor | None:
     """Copies arrays of the batch from the host. The result has to live as long as the call."""
     size = frame.batch_size()
     if size == 0:
         return None
-    memory = torch.empty(size, dtype=torch.uint8, device=q.device)
-    frame.prepare_batch(engine, q.device.index, memory.data_ptr(), size, stream)
-    return memory
+    arrays = memory(q, size)
+    frame.prepare_batch(engine, q.device.index, arrays.data_ptr(), size, stream)
+    return arrays
 
 
 def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
@@ -166,13 +171,13 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     index = q.get_device()
     engine = engine_of(index, frame.backward and torch.are_deterministic_algorithms_enabled())
     stream = torch._C._cuda_getCurrentRawStream(index)
-    memory = _prepare_batch(frame, engine, q, stream) if given else None
+    arrays = _prepare_batch(frame, engine, q, stream) if given else None
     size = frame.workspace_size(engine)
     if size:
-        workspace = torch.empty(size, dtype=torch.uint8, device=q.device)  # 512-byte aligned
+        workspace = memory(q, size)
         frame.set_workspace(workspace.data_ptr(), size)
     frame.run(engine, stream)
-    del memory
+    del arrays
 
 
 def forward(

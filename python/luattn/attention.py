@@ -194,6 +194,31 @@ class Attention:
         gradients, and with scalars=True of the scalars. dtype: torch.bfloat16, or its name."""
         prepare([self], dtype, head_dim, head_dim_v, device=device, scalars=scalars, threads=threads)
 
+    def tune(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        backward: bool = False,
+        layout: str = "bhsd",
+        scale: float | None = None,
+        time_limit: float = 60.0,
+        **given: Any,
+    ) -> str:
+        """Measures the candidate tiles of these tensors' kernels on their GPU, compares their results, and remembers the
+        fastest beside the kernel cache, for lengths of this class; returns what was found, a line for each pass. Takes up to
+        `time_limit` seconds a pass, half of them for compiling. No call of this spec may be running."""
+        from ._tune import tune
+
+        inputs, scalars, later = self._sort(given, q)
+        if later:
+            raise InvalidError(f"{self.name}: tune: {', '.join(later)}: kernels of such calls are not tuned; leave it out")
+        if layout == "bshd":
+            q, k, v = _swap(q), _swap(k), _swap(v)
+        numbers = [float(x) for x in scalars]
+        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
+
     def mask(
         self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any
     ) -> Mask:

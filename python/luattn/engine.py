@@ -9,7 +9,7 @@ from . import _capi as capi
 from ._library import call
 
 
-def _nvrtc() -> bytes | None:
+def nvrtc_path() -> bytes | None:
     """The NVRTC of NVIDIA's wheel (the extras cu12 and cu13). None: libluattn looks for one in the system."""
     if os.environ.get("LUATTN_NVRTC"):
         return None
@@ -38,7 +38,7 @@ def engine_of(device: int, deterministic: bool = False) -> int:
         struct_size=ctypes.sizeof(capi.EngineOptions),
         device=device,
         deterministic=int(deterministic),
-        nvrtc=None if device == capi.CPU else _nvrtc(),
+        nvrtc=None if device == capi.CPU else nvrtc_path(),
         log=_tell,
     )
     engine = ctypes.c_void_p()

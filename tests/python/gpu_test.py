@@ -3,8 +3,10 @@ Exits with 77 without torch or a GPU."""
 
 import os
 import sys
+import tempfile
 import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -75,6 +77,36 @@ class Gpu(unittest.TestCase):
             o = causal(q, k, k)
             o.sum().backward()
             self.assertTrue((o == 0).all() and (q.grad == 0).all() and (k.grad == 0).all())
+
+    def test_packed(self):
+        causal = example("causal")
+        cu = torch.tensor([0, 300, 300, 1000], dtype=torch.int32)
+        q, k, v = (rand(1000, h, 64).detach() for h in (4, 2, 2))
+        given = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        on_gpu = {name: t.cuda() for name, t in given.items()}
+        for lengths in (given, {**on_gpu, "max_seqlen_q": 700, "max_seqlen_k": 700}):
+            o = causal(q, k, v, **lengths)
+            one = [t[None, 300:] for t in (q, k, v)]
+            torch.testing.assert_close(o[None, 300:], causal(*one, layout="bshd"), atol=2e-2, rtol=2e-2)
+        with self.assertRaisesRegex(luattn.InvalidError, "causal: max_seqlen_q: is missing: the host does not read"):
+            causal(q, k, v, **on_gpu)
+
+    def test_tune(self):
+        causal = example("causal")
+        q, k, v = (rand(1, 4, 1024, 64).detach() for _ in "qkv")
+        want = causal(q, k, v)
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, LUATTN_CACHE_DIR=folder):
+            found = causal.tune(q, k, v, backward=True, time_limit=8)
+            print(found)
+            self.assertRegex(found, "^forward: .*\nbackward: ")
+            torch.testing.assert_close(causal(q, k, v), want, atol=2e-2, rtol=2e-2)
+            self.assertEqual("tuned: " in causal.plan(q, k, v), "forward: nothing" not in found)
+
+    def test_a_tensor_elsewhere(self):
+        causal = example("causal")
+        q = rand(1, 2, 100, 64)
+        with self.assertRaisesRegex(luattn.InvalidError, "causal: a tensor is on cpu, and q on cuda:0: move one"):
+            causal(q, q.cpu(), q)
 
     def test_streams(self):
         causal = example("causal")

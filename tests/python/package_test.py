@@ -34,6 +34,10 @@ STRUCTS = {
     capi.InputInfo: "luattn_input_info",
     capi.SpecInfo: "luattn_spec_info",
     capi.Request: "luattn_request",
+    capi.DeviceInfo: "luattn_device_info",
+    capi.Tiles: "luattn_tiles",
+    capi.Target: "luattn_target",
+    capi.CompileReport: "luattn_compile_report",
 }
 
 
@@ -64,6 +68,7 @@ class Layout(unittest.TestCase):
                 self.assertEqual(last[1], struct._fields_[-1][0].rstrip("_"), name)
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
+        lines.append(f'_Static_assert(LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
             file.write("\n".join(lines) + "\n")
             file.flush()

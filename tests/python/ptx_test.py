@@ -4,7 +4,9 @@ own for a GPU's: tensors lie there, and say that they are on GPU 0. Exits with 7
 import ctypes
 import os
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -23,7 +25,8 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _tensors  # noqa: E402
+from luattn import _tensors, _tune  # noqa: E402
+from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
@@ -48,14 +51,24 @@ def on_device(tensor):
 
 def fill(tensor, at, host_fill=_tensors.fill):
     host_fill(tensor, at)
-    capi.DLTensor.from_address(at).device = capi.DLDevice(2, 0)
+    if tensor.dtype != torch.int32 or tensor.data_ptr() in allocated:  # offsets and lengths may stay on the host
+        capi.DLTensor.from_address(at).device = capi.DLDevice(2, 0)
+
+
+def memory(q, size):
+    whole = on_device(torch.empty(size + 256, dtype=torch.uint8))
+    first = -whole.data_ptr() % 256
+    return whole[first : first + size]
 
 
 def run(frame, q, given):
     engine = engine_of(0, frame.backward and torch.are_deterministic_algorithms_enabled())
+    if given and frame.batch_size():
+        arrays = memory(q, frame.batch_size())
+        frame.prepare_batch(engine, 0, arrays.data_ptr(), len(arrays), None)
     size = frame.workspace_size(engine)
-    workspace = on_device(torch.empty(size + 256, dtype=torch.uint8))
-    frame.set_workspace((workspace.data_ptr() + 255) // 256 * 256, size)
+    workspace = memory(q, size)
+    frame.set_workspace(workspace.data_ptr(), size)
     frame.run(engine, None)
 
 
@@ -98,6 +111,62 @@ class Machine(unittest.TestCase):
                     self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
+
+    def test_tune(self):
+        causal = luattn.attention(f"{ROOT}/examples/causal.lua")
+        q, k, v = (on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (70, 90, 90))
+        ran_kernels = []
+
+        def plan():
+            frame = take_frame(causal._spec)
+            frame.set(fill, (q, k, v, None, None, None))
+            try:
+                return frame.plan(engine_of(0))
+            finally:
+                give_back(frame)
+
+        def time(self, timer, kernel, count):
+            return slow if kernel is vars(self).setdefault("first", kernel) else 2.0
+
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.dict(os.environ, LUATTN_CACHE_DIR=folder),
+            mock.patch.multiple(
+                _tensors, fill=fill, run=run, results=results, gradients=gradients, memory=memory
+            ),
+            mock.patch.multiple(_tune, device_of=lambda q: 0, _MOST=3),
+            mock.patch.object(_tune._Pass, "time", time),
+        ):
+            for slow, forward, backward in (
+                (3.0, "^forward: .* are 1.500 times as fast as the plan's .*; remembered in ", "\nbackward: .* 1.500 times"),
+                (2.01, "^forward: nothing is 1% faster than the plan's .*; nothing is remembered$", ""),
+            ):
+                found = causal.tune(q, k, v, backward=bool(backward))
+                self.assertRegex(found, forward)
+                self.assertRegex(found, backward or "nothing")
+                self.assertEqual("tuned: " in plan(), slow == 3.0)
+
+            def another(self, kernel):
+                ran_kernels.append(kernel)
+                return [torch.full((2, 2), float(len(ran_kernels)))]
+
+            with mock.patch.object(_tune._Pass, "run", another):
+                with self.assertRaisesRegex(luattn.Error, "tune: causal: .* give other results than .*; nothing is remem"):
+                    causal.tune(q, k, v)
+        with self.assertRaisesRegex(luattn.InvalidError, "tune: q: is on cpu, and tiles are measured on a GPU"):
+            causal.tune(q, k, v)
+
+    def test_packed(self):
+        gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
+        q, k, v = (torch.randn(n, h, 64).bfloat16() for n, h in ((50, 2), (70, 1), (70, 1)))
+        cu = {f"cu_seqlens_{x}": torch.tensor(ends, dtype=torch.int32) for x, ends in (("q", [0, 20, 20, 50]), ("k", [0, 9, 40, 70]))}
+        want = gemma2(q, k, v, **cu, return_lse=True)
+        tensors = [on_device(t) for t in (q, k, v)]
+        on_gpu = {name: on_device(t) for name, t in cu.items()}
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results):
+            for given in (cu, {**on_gpu, "max_seqlen_q": 30, "max_seqlen_k": 31}):
+                for a, b in zip(gemma2(*tensors, **given, return_lse=True), want):
+                    torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
 
     def test_prepare(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
