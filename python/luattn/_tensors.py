@@ -190,10 +190,12 @@ def forward(
     scale: float,
     given: Mapping[str, Any],
     want_lse: bool = True,
+    made: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o, lse and saved, as results() has them. given: keyword arguments of the op."""
+    """o, lse and saved, as results() has them. given: keyword arguments of the op. made: the results, if they are there."""
     _check(spec, q, inputs, scalars, given)
-    made = results(spec, q, v, want_lse)
+    if made is None:
+        made = results(spec, q, v, want_lse)
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, v, *made))
@@ -207,7 +209,7 @@ def forward(
         if _are_aligned(q, k, v):
             raise
         q, k, v = map(_aligned, (q, k, v))
-        return forward(spec, q, k, v, inputs, scalars, scale, given, want_lse)
+        return forward(spec, q, k, v, inputs, scalars, scale, given, want_lse, made)  # which lie as q did
     finally:
         give_back(frame)
     return made

@@ -273,6 +273,8 @@ class Shapes(unittest.TestCase):
                     torch.autograd.grad(found.sum(), tensors), torch.autograd.grad(want.sum(), plain)
                 ):
                     self.assertTrue(torch.equal(a, b))
+            as_q = torch.randn(2, 12, 2, 17, dtype=dtype)[..., 1:].transpose(1, 2)
+            self.assertTrue(causal(as_q, as_q, as_q).transpose(1, 2).is_contiguous())  # o lies as q does
 
     def test_parts_of_a_whole(self):
         gemma2 = example("gemma2")
