@@ -13,11 +13,13 @@ from typing import Any
 
 from ._library import __version__
 from .attention import Attention, attention, prepare
+from .batch import Batch
 from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
 from .mask import Mask
 
 __all__ = [
     "Attention",
+    "Batch",
     "CompileError",
     "CudaError",
     "Error",

@@ -45,6 +45,7 @@ class Frame:
         self._grads = (ctypes.c_void_p * (3 * n)).from_buffer(inputs)
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
+        self._owns_batch = False
         self._err = capi.Error()
         self._warned = ctypes.c_char.from_buffer(self._err, capi.Error.message.offset)
         self._size = ctypes.c_size_t()
@@ -90,7 +91,12 @@ class Frame:
         self._args.scalar_grads = None if grads is None else at
 
     def set_batch(self, fill: Fill, given: Mapping[str, Any]) -> None:
-        """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k."""
+        """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k; or the
+        handle with tile bits that given["batch"] stands for."""
+        token = given.get("batch")
+        if token is not None:
+            self._share_batch(token, given)
+            return
         options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
         options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
         for (name, option), at in zip(ARRAYS.items(), self._at[-len(ARRAYS) :]):
@@ -101,6 +107,36 @@ class Frame:
         batch = ctypes.c_void_p()
         self.check(lib.luattn_batch_open(ctypes.byref(options), ctypes.byref(batch), self._err_at))
         self._args.batch = batch
+        self._owns_batch = True
+
+    def _share_batch(self, token: Any, given: Mapping[str, Any]) -> None:
+        from .batch import handle_of
+
+        for name in ("whole", *ARRAYS):
+            if given.get(name) is not None and len(given[name]) > 0:
+                raise Unsupported(
+                    f"{self.spec.name}: batch: goes with neither packed sequences nor parts of a whole yet; leave out batch"
+                )
+        self._args.batch = handle_of(token, self.spec)
+
+    def mask_size(self, engine: int) -> tuple[int, int]:
+        """A kernel of these arguments, and the bytes of its mask's tile bits."""
+        kernel = ctypes.c_void_p()
+        self.check(
+            lib.luattn_engine_kernel(
+                engine, self.spec.pointer, self._pass, self.args, ctypes.byref(kernel), self._err_at
+            )
+        )
+        assert kernel.value
+        self.check(lib.luattn_batch_mask_size(kernel, self.args, self._size_at, self._err_at))
+        return kernel.value, self._size.value
+
+    def prepare_mask(self, batch: int, kernel: int, memory: int, size: int, stream: int) -> None:
+        """Evaluates the mask into this memory."""
+        self.check(lib.luattn_batch_prepare_mask(batch, kernel, self.args, memory, size, stream, self._err_at))
+
+    def has_batch(self) -> bool:
+        return bool(self._args.batch)
 
     def batch_size(self) -> int:
         """Bytes of device memory for arrays of the batch that are in host memory."""
@@ -146,8 +182,9 @@ class Frame:
     def clear(self) -> None:
         """Forgets what only some calls set."""
         if self._args.batch:
-            lib.luattn_batch_close(self._args.batch)
-            self._args.batch = None
+            if self._owns_batch:
+                lib.luattn_batch_close(self._args.batch)
+            self._args.batch, self._owns_batch = None, False
 
 
 # Numbers of luattn_batch_options, in the order in which the ops of torch take them.
@@ -161,7 +198,7 @@ ARRAYS = {
 }
 
 # Arguments of the ops that do not exist yet.
-LATER = ("seqused_q", "seqused_k", "block_table", "batch", "seed", "exact_rows")
+LATER = ("seqused_q", "seqused_k", "block_table", "seed", "exact_rows")
 
 
 def refuse_later(name: str, given: Mapping[str, Any]) -> None:

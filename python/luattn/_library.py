@@ -18,6 +18,7 @@ _INT = ctypes.c_int
 _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_spec_load_text": [ctypes.c_char_p, ctypes.c_char_p, _SIZE, _P, _P],
     "luattn_engine_open": [_P, _P],
+    "luattn_engine_kernel": [_P, _P, _INT, _P, _P],
     "luattn_engine_plan": [_P, _P, _INT, _P, _P],
     "luattn_engine_workspace_size": [_P, _P, _INT, _P, _P],
     "luattn_forward": [_P, _P, _P, _P],
@@ -26,6 +27,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_batch_open": [_P, _P],
     "luattn_batch_size": [_P, _P],
     "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],
+    "luattn_batch_mask_size": [_P, _P, _P],
+    "luattn_batch_prepare_mask": [_P, _P, _P, _P, _SIZE, _P],
     "luattn_device_get_info": [_P, _INT, _P],
     "luattn_driver_version": [_P, _P],
     "luattn_engine_forget": [_P, _P],

@@ -10,6 +10,7 @@ from torch import Tensor
 from . import _capi as capi
 from ._call import ARRAYS, Fill, Frame, give_back, refuse_later, take_frame
 from ._spec import Spec
+from .batch import Bits
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 
@@ -164,6 +165,37 @@ def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor 
     return arrays
 
 
+def prepare_mask(
+    held: dict[int, Any],
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+) -> None:
+    """Evaluates a spec's mask; its bits go to held[spec.pointer], in the memory that they had if there is room."""
+    index = q.get_device()
+    frame = take_frame(spec, False)
+    try:
+        frame.set(fill, (q, k, k, None, None, None))
+        frame.set_inputs(fill, inputs)
+        frame.set_numbers(0.0, scalars)
+        kernel, size = frame.mask_size(engine_of(index))
+        bits = held.get(spec.pointer)
+        if size == 0:
+            held.pop(spec.pointer, None)
+            return
+        if bits is None or bits.memory.numel() < size or bits.memory.device != q.device:
+            bits = held[spec.pointer] = Bits(torch.empty(size, dtype=torch.uint8, device=q.device))
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, stream)
+    except InvalidError:
+        _check_devices(spec, q, (k, *inputs))
+        raise
+    finally:
+        give_back(frame)
+
+
 def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     if not q.is_cuda:
         frame.run(engine_of(capi.CPU), None)
@@ -171,7 +203,7 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     index = q.get_device()
     engine = engine_of(index, frame.backward and torch.are_deterministic_algorithms_enabled())
     stream = torch._C._cuda_getCurrentRawStream(index)
-    arrays = _prepare_batch(frame, engine, q, stream) if given else None
+    arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
     size = frame.workspace_size(engine)
     if size:
         workspace = memory(q, size)

@@ -8,13 +8,14 @@ from . import _capi as capi
 from ._call import LATER, WHOLE, fill_of, give_back, is_numpy, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load
+from .batch import Batch
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", *LATER)
 _NOTHING: dict[str, Any] = {}
 
 
@@ -92,6 +93,7 @@ class Attention:
         cu_seqlens_k: Any = None,
         max_seqlen_q: int | None = None,
         max_seqlen_k: int | None = None,
+        batch: Batch | None = None,
         **given: Any,
     ) -> Any:
         """Computes o, and with return_lse (o, lse). Torch tensors have gradients, NumPy arrays do not.
@@ -106,7 +108,7 @@ class Attention:
         q_offset to heads_kv say of which whole the tensors are a part, as in luattn/batch.h. An offset is a number, or an
         int32 tensor [batch], which kernels read. cu_seqlens_q and cu_seqlens_k (int32 [batch + 1]) say that sequences
         are packed: q is [all lengths, heads, head_dim], and lse [heads, all lengths]. max_seqlen_q and max_seqlen_k are
-        needed where cu_seqlens lie on a GPU.
+        needed where cu_seqlens lie on a GPU. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
         """
         spec = self._spec
         if layout == "bshd":
@@ -130,6 +132,10 @@ class Attention:
                 raise InvalidError(
                     f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out"
                 )
+        if batch is not None:
+            if not isinstance(batch, Batch):
+                raise InvalidError(f"{self.name}: batch: is {type(batch).__name__}, expected luattn.Batch")
+            options = {**options, "batch": batch.token}
         if scale is None:
             scale = 0.0
         elif scale == 0:

@@ -140,6 +140,36 @@ class Gpu(unittest.TestCase):
         for a, b in zip(found, torch.autograd.grad(fresh, (q, k, v), torch.ones_like(o))):
             torch.testing.assert_close(a, b)
 
+    def test_batch(self):
+        """Masks of two attentions, evaluated once, in a graph whose replays evaluate them again."""
+        inputs = "inputs = { x = { axes = {'b', 'n'}, dtype = 'bool' } }"
+        kept = "x[{b, kv}]", "kv <= q and x[{b, kv}]"
+        layers = [
+            luattn.attention(f"return attention {{ {inputs}, mask_mod = function(b, h, q, kv) return {text} end }}") for text in kept
+        ]
+        q, k, v = (rand(2, 2, 512, 64) for _ in "qkv")
+        x = torch.arange(512, device="cuda")[None] < torch.tensor([[300], [400]], device="cuda")
+
+        def f(batch=None):
+            o = sum(layer(q, k, v, x=x, batch=batch) for layer in layers)
+            return o, *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+
+        batch, want = luattn.Batch(), f()
+        for layer in layers:
+            batch.prepare(layer, q, k, x=x)
+        self.close(f(batch), [t.cpu() for t in want], 1e-2)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for layer in layers:
+                batch.prepare(layer, q, k, x=x)
+            found = f(batch)
+        x.copy_(torch.arange(512, device="cuda")[None] >= 200)
+        graph.replay()
+        self.close(found, [t.cpu() for t in f()], 1e-2)
+        with self.assertRaisesRegex(luattn.InvalidError, "the length of k was 512, and is 500"):
+            layers[0](q, k[:, :, :500], v[:, :, :500], x=x, batch=batch)
+
     def test_compile(self):
         t5 = example("t5_relative_bias")
         bias = torch.randn(4, 32, device="cuda", requires_grad=True)

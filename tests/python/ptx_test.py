@@ -27,6 +27,7 @@ import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
 from luattn import _tensors, _tune  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
+from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
@@ -167,6 +168,33 @@ class Machine(unittest.TestCase):
             for given in (cu, {**on_gpu, "max_seqlen_q": 30, "max_seqlen_k": 31}):
                 for a, b in zip(gemma2(*tensors, **given, return_lse=True), want):
                     torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)
+
+    def test_tile_bits_of_a_batch(self):
+        text = "return attention { inputs = { x = { axes = {'b', 'n'}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) return x[{b, kv}] end }"
+        attention, batch = luattn.attention(text), luattn.Batch()
+        spec = attention._spec
+        x = torch.arange(200)[None] < 90
+        q, k, v, dout = (torch.randn(1, 2, n, 16) for n in (150, 200, 200, 150))
+        want = self.compute(attention, (q, k, v), dout, {"x": x}, {})
+        host = _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients
+        _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = fill, run, results, gradients
+        try:
+            q, k, v, dout, x, other = (on_device(t) for t in (q, k, v, dout, x, x))
+            frame = take_frame(spec, False)
+            frame.set(fill, (q, k, k, None, None, None))
+            frame.set_inputs(fill, (x,))
+            kernel, size = frame.mask_size(engine_of(0))
+            self.assertGreater(size, 0)
+            bits = batch._bits[spec.pointer] = Bits(on_device(torch.zeros(size, dtype=torch.uint8)))
+            frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, 0)
+            give_back(frame)
+            found = self.compute(attention, (q, k, v), dout, {"x": x, "batch": batch}, {})
+            with self.assertRaisesRegex(luattn.InvalidError, "batch: its tile bits were made for another call: the address of input 'x'"):
+                attention(q, k, v, x=other, batch=batch)
+        finally:
+            _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = host
+        for a, b in zip(found, want):
+            self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-5)
 
     def test_prepare(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")

@@ -1,6 +1,7 @@
 """torch_test.py: the ops of torch: gradients, compile, export, and what people meet first. On the CPU, in float64 where numbers
 are compared. Exits with 77 where torch is not installed."""
 
+import gc
 import itertools
 import os
 import subprocess
@@ -209,11 +210,51 @@ class Gradients(unittest.TestCase):
         qkv, _ = problem(gemma2)
         index = torch.zeros(2, dtype=torch.int32)
         for name, value in (
-            *((name, index) for name in ("seqused_q", "seqused_k", "block_table", "batch", "seed")),
+            *((name, index) for name in ("seqused_q", "seqused_k", "block_table", "seed")),
             ("exact_rows", True),
         ):
             with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
                 gemma2(*qkv, **{name: value})
+
+
+PADDING = "return attention { inputs = { x = { axes = {'b', 'n'}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) return x[{b, kv}] end }"
+
+
+class Batches(unittest.TestCase):
+    """On the CPU a batch changes nothing."""
+
+    def test_same_results(self):
+        attention, batch = luattn.attention(PADDING), luattn.Batch()
+        q, k, v = (rand(2, 2, 70, 8) for _ in "qkv")
+        x = torch.arange(70)[None] < torch.tensor([[40], [70]])
+        batch.prepare(attention, q, k, x=x)
+        want = attention(q, k, v, x=x)
+        for f in (attention, torch.compile(lambda *a, **b: attention(*a, **b), fullgraph=True, backend="eager")):
+            o = f(q, k, v, x=x, batch=batch)
+            torch.testing.assert_close(o, want, atol=0, rtol=0)
+            for a, b in zip(*(torch.autograd.grad(y.sum(), (q, k, v), retain_graph=True) for y in (o, want))):
+                torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+    def test_errors(self):
+        attention, batch = luattn.attention(PADDING), luattn.Batch()
+        q, k, v = (rand(1, 2, 70, 8) for _ in "qkv")
+        x = torch.ones(1, 70, dtype=torch.bool)
+        for call, message in (
+            (lambda: attention(q, k, v, x=x, batch=x), "batch: is Tensor, expected luattn.Batch"),
+            (lambda: attention(q, k, v, x=x, batch=batch, q_offset=3), "batch: goes with neither packed sequences nor"),
+            (lambda: batch.prepare(attention, q, k), "input 'x' is missing"),
+            (lambda: batch.prepare(attention, q, k, x=x, seed=x), "seed: prepare takes inputs and scalars alone"),
+            (lambda: batch.prepare(attention, q, k, x=x, layout="hbsd"), "layout: is 'hbsd', expected 'bhsd' or 'bshd'"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
+                call()
+
+    def test_lives_as_long_as_its_calls(self):
+        attention = luattn.attention(PADDING)
+        q, k, v = (rand(1, 2, 70, 8) for _ in "qkv")
+        o = attention(q, k, v, x=torch.ones(1, 70, dtype=torch.bool), batch=luattn.Batch())
+        gc.collect()
+        o.sum().backward()
 
 
 class Shapes(unittest.TestCase):
