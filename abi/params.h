@@ -205,6 +205,20 @@ typedef struct LuattnTileOrder {
   unsigned descending;   /* tiles that are as long as one another: 1: the last first; 0: the first first */
 } LuattnTileOrder;
 
+/* Lists of blocks of keys, for each row of blocks, as FlexAttention's BlockMask has them: the blocks in part, then the whole
+ * ones. luattn_block_table writes 1 and 2 there, and 0 elsewhere. Strides are of batch entries, heads, rows, and numbers
+ * of a row. */
+typedef struct LuattnBlockList {
+  const int *count, *index; /* null: no such list */
+  long long count_stride[3], index_stride[4];
+  int most;                 /* indices of a row */
+} LuattnBlockList;
+typedef struct LuattnBlockTable {
+  LuattnBlockList list[2];
+  unsigned char *table; /* [batch][heads][rows][columns] */
+  int heads, rows, columns;
+} LuattnBlockTable;
+
 /* The parameters of packed kernels, of kernels with offsets, and of kernels with masks from data. Dense kernels take only the
  * part before `packed`. */
 #ifdef __cplusplus

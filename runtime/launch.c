@@ -530,6 +530,8 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
     case LUATTN_ROLE_ROUND:
       round_size(c->info, entry, p, size);
       break;
+    case LUATTN_ROLE_BLOCK_TABLE: /* for luattn_block_table */
+      break;
     case LUATTN_ROLE_COUNT: /* refused when the image was opened */
       return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no role", entry->name);
   }
@@ -596,8 +598,8 @@ static cu_result launch_entry(const luattn_driver *d, cu_function f, const manif
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_one(const luattn_kernel *k, uint32_t i, LuattnTileBitsParams *p, LuattnTensorMaps *maps,
-                                const unsigned g[3], cu_stream stream, luattn_error *err) {
+static luattn_status launch_one(const luattn_kernel *k, uint32_t i, void *p, LuattnTensorMaps *maps, const unsigned g[3],
+                                cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
   const manifest_entry *e = &k->info.entry[i];
   if (g[0] == 0 || g[1] == 0 || g[2] == 0) return LUATTN_OK;
@@ -631,6 +633,19 @@ static luattn_status launch_entries(const luattn_kernel *k, LuattnTileBitsParams
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
+}
+
+luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params,
+                                 const int64_t size[3], cu_stream stream) {
+  for (uint32_t i = 0; i < kernel->info.num_entries; ++i) {
+    const manifest_entry *e = &kernel->info.entry[i];
+    if (e->role != LUATTN_ROLE_BLOCK_TABLE) continue;
+    TRY(check_grid(c, e, size));
+    const unsigned grid[] = {(unsigned)size[0], (unsigned)size[1], (unsigned)size[2]};
+    return launch_one(kernel, i, params, NULL, grid, stream, c->err);
+  }
+  return args_fail(c, "luattn_block_table: its mask reads no table of bytes along positions; take a kernel of a spec with an "
+                      "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
 }
 
 const char *launch_place(const luattn_kernel *k) {

@@ -13,6 +13,7 @@ set(LUATTN_TEMPLATES
   arch/wgmma_transposed.cuh
   around/around.cuh
   around/block_bounds.cuh
+  around/block_table.cuh
   around/finish.cuh
   around/finish_grouped.cuh
   around/input_mods.cuh

@@ -74,6 +74,8 @@ mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 /* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */
 bool mask_find_evaluated(arena *a, ir *g, mask_info *m);
+/* Whether the mask reads an input of bytes with four axes, as a table of blocks may be (luattn_block_table). */
+bool mask_reads_table(const traced_spec *t, const mask_evaluated *e);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);
 
 /* The same predicate, simplified by its own conditions (assume.c). */

@@ -243,3 +243,10 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   (void)block_of(g, m->keep, reached, columns, VAR_KV);
   return find_cell(a, g, m->keep, reached, rows, columns, &e->cell);
 }
+
+bool mask_reads_table(const traced_spec *t, const mask_evaluated *e) {
+  bool any = false;
+  for (int i = 0; i < t->num_inputs; i++)
+    any |= (e->inputs >> i & 1) && t->input[i].dtype == LUATTN_INPUT_U8 && t->input[i].num_axes == 4;
+  return any;
+}

@@ -121,6 +121,26 @@ LUATTN_API luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, con
 LUATTN_API luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                                    void *memory, size_t size, void *stream, luattn_error *err);
 
+/* Lists of blocks, as FlexAttention's BlockMask has them: int32 arrays, each list by its count and its indices, or neither. Blocks in the
+ * first list are kept in part, as the mask says, those in the second entirely, others not at all. */
+typedef struct luattn_block_lists {
+  size_t struct_size;
+  const DLTensor *kv_num_blocks, *kv_indices;           /* [b, h, qblocks], [b, h, qblocks, most] */
+  const DLTensor *full_kv_num_blocks, *full_kv_indices; /* likewise */
+} luattn_block_lists;
+
+/* Writes such lists as a table, on `stream`: uint8 [b, h, qblocks, kvblocks], contiguous; 0: in no list, 1: in part, 2: entirely. A
+ * spec's mask reads it as an input, of blocks of any size (docs/masks_from_data.md):
+ *
+ *     local t = blocks[{b, h, q_idx // 128, kv_idx // 128}]
+ *     return eq(t, 2) or (eq(t, 1) and kv_idx <= q_idx)
+ *
+ * `kernel`: any of that spec. b and h of lists and table are the same; 1 where they are for all. A count above `most` counts as `most`;
+ * indices that are no block are left out; a block in both lists is in the second. May be captured into a CUDA graph. Errors:
+ * LUATTN_INVALID (shapes, types, devices; a kernel whose mask reads no input of dtype u8 with four axes), LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_block_table(const luattn_kernel *kernel, const luattn_block_lists *lists, const DLTensor *table,
+                                            void *stream, luattn_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -25,6 +25,13 @@ extern "C" __global__ void __launch_bounds__(tile_order_threads)
   find_tile_order<Spec::has_grad>(p);
 }
 #endif
+#if defined(LUATTN_BLOCK_TABLE) && LUATTN_PART != 1
+#include "around/block_table.cuh"
+extern "C" __global__ void __launch_bounds__(block_table_threads)
+    luattn_block_table(const __grid_constant__ LuattnBlockTable p) {
+  write_block_table(p);
+}
+#endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {
