@@ -120,9 +120,9 @@ struct luattn_spec {
   arena *a;
   traced_spec traced;
   derived_spec derived;
-  /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), and what it reads differs
-   * between queries. */
-  bool by_cells, by_query_cells;
+  /* Of a compilation, once its mask is analysed: it is evaluated for cells (mask_evaluated), what it reads differs
+   * between blocks of queries, and its own blocks have as many keys as a cell. */
+  bool by_cells, by_query_blocks, by_narrow_blocks;
   double load_ms;
   uint64_t hash[2]; /* luattn_spec_info.hash */
 };

@@ -51,6 +51,7 @@ typedef struct mask_evaluated {
   bool has_reals;           /* it computes with real numbers, for which float64 kernels have another precision */
   ir_ref cell; /* keep, whose parts with loads that are constant on cells are of VAR_TILE, the cell's first position: its
                 * bounds over a cell may decide that. IR_NONE: there are no such parts, or no others */
+  bool has_narrow_blocks; /* its part that reads data is constant on blocks of MASK_CELL keys, and no more */
 } mask_evaluated;
 
 typedef struct mask_info {

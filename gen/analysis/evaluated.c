@@ -137,31 +137,32 @@ static bool *find_reached(arena *a, const ir *g, ir_ref root, uint32_t count) {
   return reached;
 }
 
-/* The largest power of two, up to MASK_CELL, that divides c; c > 0. */
-static int power_of_two_in(int64_t c) {
+/* The largest power of two, up to `most`, that divides c; c > 0. */
+static int power_of_two_in(int64_t c, int most) {
   int power = 1;
-  while (power < MASK_CELL && c % (2 * power) == 0) power *= 2;
+  while (power < most && c % (2 * power) == 0) power *= 2;
   return power;
 }
 
 /* v // c is constant on aligned blocks whose size divides c; so is v >> n for c = 2^n. */
-static int quotient_block(const ir *g, const ir_node *n, ir_var v) {
+static int quotient_block(const ir *g, const ir_node *n, ir_var v, int most) {
   double c;
   if ((n->op != IR_FLOORDIV && n->op != IR_SHR) || n->type != IR_INT) return 1;
   if (!ir_is_var(g, n->arg[0], v) || !ir_is_const(g, n->arg[1], &c)) return 1;
-  if (n->op == IR_SHR) return c >= 0 && c < 31 ? power_of_two_in(INT64_C(1) << (int)c) : 1;
-  return c >= 1 && c <= INT32_MAX ? power_of_two_in((int64_t)c) : 1;
+  if (n->op == IR_SHR) return c >= 0 && c < 31 ? power_of_two_in(INT64_C(1) << (int)c, most) : 1;
+  return c >= 1 && c <= INT32_MAX ? power_of_two_in((int64_t)c, most) : 1;
 }
 
-/* The size of the aligned blocks of positions v on which root is constant. A node comes after its arguments. */
-static int block_of(const ir *g, ir_ref root, const bool *reached, int *size, ir_var v) {
+/* The size, `most` at most, of the aligned blocks of positions v on which root is constant. A node comes after its
+ * arguments. */
+static int block_of(const ir *g, ir_ref root, const bool *reached, int *size, ir_var v, int most) {
   for (ir_ref r = 1; r <= root; r++) {
     const ir_node *n = ir_get(g, r);
     if (!reached[r]) continue;
-    size[r] = ir_is_var(g, r, v) ? 1 : MASK_CELL;
+    size[r] = ir_is_var(g, r, v) ? 1 : most;
     for (int i = 0; i < n->nargs; i++)
       if (size[n->arg[i]] < size[r]) size[r] = size[n->arg[i]];
-    const int own = quotient_block(g, n, v);
+    const int own = quotient_block(g, n, v, most);
     if (own > size[r]) size[r] = own;
   }
   return size[root];
@@ -235,12 +236,13 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   e->by_batch = ir_uses(g, m->keep, VAR_B);
   e->by_head = ir_uses(g, m->keep, VAR_H);
   find_read(g, reached, count, e);
+  e->has_narrow_blocks = block_of(g, data, in_data, columns, VAR_KV, 2 * MASK_CELL) == MASK_CELL;
+  e->rows = block_of(g, data, in_data, rows, VAR_Q, MASK_CELL);
+  e->columns = block_of(g, data, in_data, columns, VAR_KV, MASK_CELL);
   e->by_query = ir_uses(g, data, VAR_Q);
-  e->rows = block_of(g, data, in_data, rows, VAR_Q);
-  e->columns = block_of(g, data, in_data, columns, VAR_KV);
   if (e->rows == MASK_CELL && e->columns == MASK_CELL) return true;
-  (void)block_of(g, m->keep, reached, rows, VAR_Q);
-  (void)block_of(g, m->keep, reached, columns, VAR_KV);
+  (void)block_of(g, m->keep, reached, rows, VAR_Q, MASK_CELL);
+  (void)block_of(g, m->keep, reached, columns, VAR_KV, MASK_CELL);
   return find_cell(a, g, m->keep, reached, rows, columns, &e->cell);
 }
 

@@ -80,7 +80,8 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
   c->spec.by_cells = c->mask.evaluated.is;
-  c->spec.by_query_cells = c->mask.evaluated.is && c->mask.evaluated.by_query;
+  c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;
+  c->spec.by_narrow_blocks = c->mask.evaluated.is && c->mask.evaluated.has_narrow_blocks;
   return LUATTN_OK;
 }
 

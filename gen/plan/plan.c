@@ -285,7 +285,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
-  p->by_query_cells = spec->by_query_cells && p->by_cells;
+  p->by_query_blocks = spec->by_query_blocks && p->by_cells;
+  p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
   p->is_short =
       t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE && !p->picked && policy_knows_short(p);

@@ -78,6 +78,12 @@ static bool has_softcap_tiles(const plan *p, int dim) {
   return p->softcap_poly && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim > 64 && dim <= 128;
 }
 
+/* Of a mask whose blocks have 64 keys, tiles of 128 keys would compute what lies beside a block. */
+static const luattn_tiles for_narrow_blocks = {128, 64, 384, 4, 0, 0};
+static bool has_narrow_tiles(const plan *p, int dim) {
+  return p->by_narrow_blocks && p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && dim <= 128;
+}
+
 static int class_of(int shared_limit) {
   return shared_limit < 150 * 1024 ? SMALL : shared_limit < 200 * 1024 ? MIDDLE : LARGE;
 }
@@ -121,6 +127,10 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
       return true;
     }
     rank--;
+  }
+  if (has_narrow_tiles(p, max_of(p->head_dim, p->head_dim_v)) && rank-- == 0) {
+    *out = for_narrow_blocks;
+    return true;
   }
   for (int i = 0; i < count; i++) {
     if (!is_row_of(&row[i], p)) continue;

@@ -155,6 +155,10 @@ static void names_and_tiles_are_checked(void **state) {
   assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "entry: tile_n: is 0"));
   info = sample(LUATTN_FORWARD);
+  info.entry[0].role = LUATTN_ROLE_TILE_ORDER, info.entry[0].tile_m = 64;
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "entries: an order of tiles, and no bits"));
+  info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
   assert_int_equal(image_create(&info, NULL, "PTX", 3, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "PTX of 3 bytes: does not end in a 0"));

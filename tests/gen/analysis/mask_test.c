@@ -319,7 +319,8 @@ static void test_evaluated(void **state) {
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), b = ir_variable(g, VAR_B, 0),
                h = ir_variable(g, VAR_H, 0);
   const ir_ref blocks[] = {FLOORDIV(q, 128), FLOORDIV(kv, 48)}, of_batch[] = {b, FLOORDIV(q, 64), ir_op2(g, IR_SHR, kv, I(5))},
-               whole[] = {FLOORDIV(q, 128), FLOORDIV(kv, 64)}, chosen[] = {h, q}, padding[] = {b, kv}, odd[] = {FLOORDIV(q, 9)}, twice[] = {ids_at(g, q), ids_at(g, kv)};
+               whole[] = {FLOORDIV(q, 128), FLOORDIV(kv, 64)}, chosen[] = {h, q}, padding[] = {b, kv}, odd[] = {FLOORDIV(q, 9)}, twice[] = {ids_at(g, q), ids_at(g, kv)},
+               of_64[] = {FLOORDIV(kv, 64)};
   const ir_ref on = ir_load(g, 0, IR_BOOL, blocks, 2), group_q = ids_at(g, q), group_kv = ids_at(g, kv),
                scaled = ir_variable(g, VAR_SCALAR, 2), code = ir_load(g, 1, IR_INT, whole, 2),
                image = AND(LE(I(0), group_q), EQ(group_q, group_kv)),
@@ -336,36 +337,37 @@ static void test_evaluated(void **state) {
       {"documents", causal_document(g, q, kv), {0}},
       {"prefix of a batch", prefix_of_batch(g, q, kv), {0}},
       {"a number for each key", LT(ids_at(g, kv), q), {0}},
-      {"block table", on, {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0}},
-      {"block table, causal", AND(causal(g, q, kv), on), {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0}},
-      {"block table, or causal", OR(causal(g, q, kv), on), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0}},
-      {"block table of a batch", ir_load(g, 0, IR_BOOL, of_batch, 3), {true, true, false, 64, 32, true, 0, 1, 0, false, false, 0}},
-      {"chosen blocks", EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 64)), {true, false, true, 1, 64, true, 0, 1, 0, false, false, 0}},
+      {"block table", on, {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0, false}},
+      {"block table, causal", AND(causal(g, q, kv), on), {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0, false}},
+      {"block table, or causal", OR(causal(g, q, kv), on), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
+      {"block table of a batch", ir_load(g, 0, IR_BOOL, of_batch, 3), {true, true, false, 64, 32, true, 0, 1, 0, false, false, 0, false}},
+      {"chosen blocks", EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 64)), {true, false, true, 1, 64, true, 0, 1, 0, false, false, 0, true}},
       {"chosen blocks, or their own",
        OR(EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 32)), ir_load(g, 1, IR_BOOL, odd, 1)),
-       {true, false, true, 1, 32, true, 0, 3, 0, false, false, 0}},
-      {"padding", ir_load(g, 0, IR_BOOL, padding, 2), {true, true, false, 64, 1, false, 0, 1, 0, false, false, 0}},
-      {"cells of positions", ir_load(g, 1, IR_INT, odd, 1), {true, false, false, 1, 64, true, 0, 2, 0, false, false, 0}},
-      {"adjacency", ir_load(g, 1, IR_BOOL, twice, 2), {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0}},
+       {true, false, true, 1, 32, true, 0, 3, 0, false, false, 0, false}},
+      {"padding", ir_load(g, 0, IR_BOOL, padding, 2), {true, true, false, 64, 1, false, 0, 1, 0, false, false, 0, false}},
+      {"cells of positions", ir_load(g, 1, IR_INT, odd, 1), {true, false, false, 1, 64, true, 0, 2, 0, false, false, 0, false}},
+      {"adjacency", ir_load(g, 1, IR_BOOL, twice, 2), {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
       {"block table, of a scalar and heads",
        AND(LT(scaled, ir_real(g, 3)), AND(on, LT(q, ir_variable(g, VAR_HEADS, 0)))),
-       {true, false, false, 64, 16, true, 0, 1, 4, true, true, 0}},
+       {true, false, false, 64, 16, true, 0, 1, 4, true, true, 0, false}},
       {"blocks whole, or in part",
        OR(EQ(code, I(2)), AND(EQ(code, I(1)), causal(g, q, kv))),
-       {true, false, false, 1, 1, true, 0, 2, 0, false, false, 1}},
-      {"groups with -1", OR(causal(g, q, kv), image), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0}},
+       {true, false, false, 1, 1, true, 0, 2, 0, false, false, 1, false}},
+      {"groups with -1", OR(causal(g, q, kv), image), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
       {"groups with -1, of two inputs", AND(LE(I(0), group_q), EQ(group_q, ir_load(g, 1, IR_INT, &kv, 1))),
-       {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0}},
+       {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
       {"groups, a number more", EQ(ADD(group_q, I(1)), ADD(group_kv, I(1))), {0}},
-      {"bits of ancestors", LT(I(0), ir_op2(g, IR_BAND, group_q, ir_op2(g, IR_SHL, I(1), kv))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0}},
+      {"bits of ancestors", LT(I(0), ir_op2(g, IR_BAND, group_q, ir_op2(g, IR_SHL, I(1), kv))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
       {"windows in documents", AND(EQ(group_q, group_kv), LT(SUB(SUB(q, start_q), SUB(kv, start_kv)), I(5))),
-       {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0}},
-      {"windows by rows of an input", AND(EQ(row_0[0], row_0[1]), LT(SUB(row_1[0], row_1[1]), I(5))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0}},
+       {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
+      {"windows by rows of an input", AND(EQ(row_0[0], row_0[1]), LT(SUB(row_1[0], row_1[1]), I(5))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
       {"the same row twice", AND(EQ(row_0[0], row_0[1]), LT(SUB(row_0[0], row_0[1]), I(5))), {0}},
       {"starts of documents", AND(EQ(group_q, group_kv), LT(SUB(kv, start_kv), I(5))), {0}},
       {"later", LE(start_kv, start_q), {0}},
       {"later, near", AND(LE(start_kv, start_q), LT(SUB(group_q, group_kv), I(5))), {0}},
       {"an interval for each query", AND(LE(start_q, kv), LT(kv, group_q)), {0}},
+      {"flags of 64 keys", ir_load(g, 1, IR_BOOL, of_64, 1), {true, false, false, 64, 64, false, 0, 2, 0, false, false, 0, true}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const bool is_number = ir_typeof(g, cases[i].mask) == IR_INT;
@@ -376,9 +378,11 @@ static void test_evaluated(void **state) {
     if (x->is != want->is || (x->is && (x->by_batch != want->by_batch || x->by_head != want->by_head ||
                                         x->rows != want->rows || x->columns != want->columns || x->by_query != want->by_query || x->inputs != want->inputs ||
                                         x->scalars != want->scalars || x->reads_heads != want->reads_heads ||
-                                        x->has_reals != want->has_reals || (x->cell != IR_NONE) != want->cell)))
-      fail_msg("%s: is %d, by batch %d, by head %d, on %d x %d, by query %d, inputs %x, scalars %x, heads %d, reals %d, cell %d", cases[i].name, x->is,
-               x->by_batch, x->by_head, x->rows, x->columns, x->by_query, x->inputs, x->scalars, x->reads_heads, x->has_reals, x->cell != IR_NONE);
+                                        x->has_reals != want->has_reals || (x->cell != IR_NONE) != want->cell ||
+                                        x->has_narrow_blocks != want->has_narrow_blocks)))
+      fail_msg("%s: is %d, by batch %d, by head %d, on %d x %d, by query %d, inputs %x, scalars %x, heads %d, reals %d, cell %d, narrow %d", cases[i].name, x->is,
+               x->by_batch, x->by_head, x->rows, x->columns, x->by_query, x->inputs, x->scalars, x->reads_heads, x->has_reals, x->cell != IR_NONE,
+               x->has_narrow_blocks);
     assert_int_equal(strstr(c.m.how, "evaluated") != NULL, want->is);
   }
   mask_close(&c);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "gen/plan/plan.h"
+#include "gen/spec.h"
 #include "luattn/compiler.h"
 
 static luattn_spec *spec;
@@ -270,6 +271,40 @@ static void test_small_dots(void **state) {
   arena_close(a);
 }
 
+/* Tiles of a mask that is evaluated for cells are made of whole cells; with blocks of 64 keys they have 64 keys. */
+static void test_tiles_of_cells(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  luattn_spec of_cells = *spec;
+  plan p;
+  luattn_error err;
+  static const struct {
+    int dim;
+    bool query_blocks, narrow;
+    luattn_tiles want;
+  } cases[] = {{64, true, false, {128, 128, 384, 3, 0, 0}},  {64, false, false, {192, 128, 512, 3, 0, 0}},
+               {128, true, false, {128, 128, 384, 2, 0, 0}}, {192, true, false, {128, 64, 384, 2, 0, 0}},
+               {256, true, false, {128, 64, 384, 2, 0, 0}},  {64, true, true, {128, 64, 384, 4, 0, 0}},
+               {128, true, true, {128, 64, 384, 4, 0, 0}},   {256, true, true, {128, 64, 384, 2, 0, 0}}};
+  of_cells.by_cells = true;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, cases[i].dim, 0, 90);
+    of_cells.by_query_blocks = cases[i].query_blocks, of_cells.by_narrow_blocks = cases[i].narrow;
+    assert_int_equal(plan_choose(a, &of_cells, &t, &p, &err), LUATTN_OK);
+    const luattn_tiles got = plan_tiles(&p);
+    if (!plan_same_tiles(&got, &cases[i].want))
+      fail_msg("D %d, case %zu: %d x %d, %d stages", cases[i].dim, i, got.tile_m, got.tile_n, got.stages);
+    assert_non_null(strstr(p.why, "evaluated for cells"));
+  }
+  /* Others come after those, if none of those fits. */
+  const luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 256, 0, 90);
+  of_cells.by_narrow_blocks = false;
+  int rank = 0, last = 0;
+  while (plan_alternative(a, &of_cells, &t, false, rank++, &p)) last = p.tile_n;
+  assert_true(last == 80);
+  arena_close(a);
+}
+
 static void test_forced_tiles(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -383,7 +418,7 @@ int main(void) {
       cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
       cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
-      cmocka_unit_test(test_packed_targets),
+      cmocka_unit_test(test_packed_targets),       cmocka_unit_test(test_tiles_of_cells),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
