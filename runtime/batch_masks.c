@@ -170,6 +170,7 @@ static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *u
                    .zero = (const void *)(uintptr_t)kernel->zero,
                    .shapes_only = true,
                    .err = err};
+  memset(params, 0, sizeof *params);
   TRY(args_fill(c, &params->before));
   return measure(c, &params->before.dense, &params->bits, made);
 }
