@@ -56,6 +56,20 @@ static bool ancestors(const numbers *n, place p) {
   const int node = p.kv - p.q_len / 2;
   return node < 0 || (node < 31 && at(n, p.b, p.q, 0, 0) >> node & 1) || node == p.q;
 }
+static bool tree(const numbers *n, place p) {
+  const int prefix = p.kv_len / 2;
+  return p.kv < prefix || at(n, p.q, p.kv - prefix, 0, 0);
+}
+static bool bigbird(const numbers *n, place p) {
+  const int i = p.q / 8, j = p.kv / 8;
+  return abs(i - j) <= 1 || i < 1 || j < 1 || at(n, p.h, i, 0, 0) == j || at(n, p.h, i, 1, 0) == j;
+}
+static bool global_tokens(const numbers *n, place p) {
+  return at(n, p.b, p.q, 0, 0) || at(n, p.b, p.kv, 0, 0) || abs(p.q - p.kv) < 9;
+}
+static bool not_dropped(const numbers *n, place p) {
+  return p.kv <= p.q && !(at(n, p.b, p.q, 0, 0) || at(n, p.b, p.kv, 0, 0));
+}
 static bool one_chosen(const numbers *n, place p) { return at(n, p.h, p.q, 0, 0) == p.kv / 64; }
 static bool windows(const numbers *n, place p) {
   return at(n, 0, p.q, 0, 0) == at(n, 0, p.kv, 0, 0) && abs(at(n, 1, p.q, 0, 0) - at(n, 1, p.kv, 0, 0)) < 9;
@@ -72,7 +86,7 @@ typedef struct mask_row {
   int shape[4]; /* 0: none; below 0: B, H, LEN: of the longer length, or that divided by -shape / 8 blocks, rounded up */
   bool by_batch, by_head;
 } mask_row;
-enum { B = -1, H = -2, LEN = -8, BLOCKS_OF_9 = -72, BLOCKS_OF_16 = -128, BLOCKS_OF_32 = -256, BLOCKS_OF_64 = -512,
+enum { B = -1, H = -2, LEN = -8, BLOCKS_OF_8 = -64, BLOCKS_OF_9 = -72, BLOCKS_OF_16 = -128, BLOCKS_OF_32 = -256, BLOCKS_OF_64 = -512,
        BLOCKS_OF_128 = -1024 };
 
 static const mask_row masks[] = {
@@ -93,6 +107,12 @@ static const mask_row masks[] = {
     {"ancestors", "'b', 'n'", "i32",
      "kv < q_len // 2 or (kv < q_len // 2 + 31 and ne(x[{b, q}] >> (kv - q_len // 2) & 1, 0)) or eq(kv - q_len // 2, q)", ancestors,
      {B, LEN}, true, false},
+    {"tree", "'n', 'm'", "bool", "kv < kv_len // 2 or x[{q, max(kv - kv_len // 2, 0)}]", tree, {LEN, LEN}, false, false},
+    {"bigbird", "'h', 'i', 'two'", "i32",
+     "abs(q // 8 - kv // 8) <= 1 or q // 8 < 1 or kv // 8 < 1 or eq(x[{h, q // 8, 0}], kv // 8) or eq(x[{h, q // 8, 1}], kv // 8)",
+     bigbird, {H, BLOCKS_OF_8, 2}, false, true},
+    {"global_tokens", "'b', 'n'", "bool", "x[{b, q}] or x[{b, kv}] or abs(q - kv) < 9", global_tokens, {B, LEN}, true, false},
+    {"not_dropped", "'b', 'n'", "bool", "kv <= q and not (x[{b, q}] or x[{b, kv}])", not_dropped, {B, LEN}, true, false},
     {"one_chosen", "'h', 'n'", "i32", "eq(x[{h, q}], kv // 64)", one_chosen, {H, LEN}, false, true},
     {"windows", "'two', 'n'", "i32", "eq(x[{0, q}], x[{0, kv}]) and abs(x[{1, q}] - x[{1, kv}]) < 9", windows, {2, LEN}, false,
      false},
