@@ -92,13 +92,19 @@ bool sample_grow(sample *s) { return draw(s, SAMPLE_BLOCKS); }
 
 uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 
-/* Returns x, but if there are conditions, one row in three gets a number near one that they compare with, or
- * one several times larger than usual. */
+/* Returns x, but if there are conditions, of six rows two get a number near one that they compare with, and one gets a
+ * number several times larger than usual. The edges take turns, and so do their two sides: an arm that few rows reach bears
+ * out no claim. */
 static double near_edge(const sample *s, uint64_t key, int row, double x) {
-  const uint64_t h = sample_hash(key, (uint64_t)row);
-  if (s->num_edges == 0 || h % 3 != 0) return x;
-  const double u = uniform(key, h), edge = s->edge[h / 6 % (uint64_t)s->num_edges];
-  return h / 3 % 2 == 0 ? x * (1 + 15 * u * u) : edge + (u - 0.5) * fmax(2, fabs(edge));
+  if (s->num_edges == 0) return x;
+  const uint64_t six = (uint64_t)row / 6, edges = (uint64_t)s->num_edges;
+  const uint64_t place = ((uint64_t)row + sample_hash(key, six)) % 6;
+  const double u = uniform(key, sample_hash(key, (uint64_t)row));
+  if (place == 2) return x * (1 + 15 * u * u);
+  if (place > 2) return x;
+  const uint64_t turn = six * 2 + place + sample_hash(key, 0) % (2 * edges);
+  const double edge = s->edge[turn % edges], side = turn / edges % 2 == 0 ? 0.5 : -0.5;
+  return edge + side * u * fmax(2, fabs(edge));
 }
 
 static double near_edge_int(const sample *s, uint64_t key, int row, double x) {

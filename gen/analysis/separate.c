@@ -348,6 +348,12 @@ static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
+/* Whether x is 0 on every row, so that nothing can be shown of it. */
+static bool is_nothing(derivation *d, ir_ref x) {
+  const sample_lanes *v = derivation_eval(d, &x, 1);
+  return v != NULL && count_rows(d, v[0]) == 0;
+}
+
 /* The full adjoint of R_k: through P and lse, directly and through later reductions. */
 static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
   ir *g = d->g;
@@ -373,7 +379,10 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
    * NaN. */
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_ratio(d, of_prob, d->p));
   if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
-  return not_separable(d, k, "the derivative of log prob by this reduction depends on the score");
+  return not_separable(d, k,
+                       is_nothing(d, of_prob)
+                           ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
+                           : "the derivative of log prob by this reduction depends on the score");
 }
 
 /* Whether any requested derivative depends on f_k. */
