@@ -271,9 +271,12 @@ static bool is_asked(void) {
   return value != NULL && strcmp(value, "1") == 0;
 }
 
-static bool is_captured(const luattn_driver *d, cu_stream stream) {
+/* Whether a graph records the stream, in which nothing can be read back. The stream's context must be current. */
+static luattn_status find_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err) {
   int status = 0;
-  return d->stream_is_capturing != NULL && (d->stream_is_capturing(stream, &status) != 0 || status != 0);
+  const cu_result result = d->stream_is_capturing != NULL ? d->stream_is_capturing(stream, &status) : 0;
+  *out = status != 0;
+  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuStreamIsCapturing", "LUATTN_CHECK: asking about the stream");
 }
 
 /* Compares the words of rows of cells. */
@@ -310,25 +313,33 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
   return compare(c, params, (const unsigned *)(const void *)host, (const unsigned *)(const void *)(host + made.rows_size));
 }
 
+/* Evaluates the mask into memory of its own, and compares. The device's context is current. */
+static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params,
+                                const batch_mask *sizes, char *host, cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  cu_pointer memory = 0;
+  bool captured;
+  TRY(find_captured(d, stream, &captured, c->err));
+  if (captured) return LUATTN_OK;
+  const cu_result result = d->alloc(&memory, sizes->size);
+  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
+  const luattn_status status = evaluate_again(kernel, c, params, sizes, memory, host, stream);
+  (void)d->free(memory);
+  return status;
+}
+
 luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
                                 cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  if (makes || params->bits.rows == NULL || !is_asked() || is_captured(d, stream)) return LUATTN_OK;
+  if (makes || params->bits.rows == NULL || !is_asked()) return LUATTN_OK;
   LuattnTileBits bits;
   batch_mask sizes = {.device = c->device};
   TRY(measure(c, &params->before.dense, &bits, &sizes));
   char *host = malloc(2 * sizes.rows_size);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
-  cu_pointer memory = 0;
-  luattn_status status = driver_push(d, kernel->context, c->err);
+  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
   if (status == LUATTN_OK) {
-    const cu_result result = d->alloc(&memory, sizes.size);
-    if (result != 0)
-      status = driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes.size);
-    else
-      status = evaluate_again(kernel, c, params, &sizes, memory, host, stream);
-    if (result == 0) (void)d->free(memory);
-    driver_pop(d);
+    status = check_bits(kernel, c, params, &sizes, host, stream);
+    driver_pop(kernel->driver);
   }
   free(host);
   return status;

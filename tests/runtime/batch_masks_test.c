@@ -267,6 +267,33 @@ static void memory(void **state) {
   shared_close(&s);
 }
 
+/* LUATTN_CHECK=1 evaluates again, whether or not the caller has a current context, but not while a graph records. The fake
+ * device computes nothing, so that the bits may differ. */
+static void checked(void **state) {
+  (void)state;
+  shared s;
+  int stream;
+  shared_open(&s, LUATTN_FORWARD);
+  prepared(&s, s.memory);
+  s.p.args.batch = s.batch;
+  setenv("LUATTN_CHECK", "1", 1);
+  for (int captures = 0; captures < 2; ++captures) {
+    int found = 0;
+    fake_reset();
+    fake_capture(captures ? &stream : NULL);
+    const luattn_status status = luattn_launch(s.kernel, &s.p.args, &stream, &s.err);
+    if (status != LUATTN_OK) refused(&s, status, "batch: its tile bits are not those of the mask");
+    fake_capture(NULL);
+    for (size_t i = 0; i < fake_num_events(); ++i) found += strcmp(fake_get_event(i)->name, "luattn_tile_bits") == 0;
+    assert_int_equal(found, !captures);
+  }
+  fake_fail("cuStreamIsCapturing", 1, 900);
+  assert_int_equal(luattn_launch(s.kernel, &s.p.args, &stream, &s.err), LUATTN_CUDA);
+  assert_non_null(strstr(s.err.message, "LUATTN_CHECK: asking about the stream"));
+  unsetenv("LUATTN_CHECK");
+  shared_close(&s);
+}
+
 /* After a failed launch the batch has no bits. */
 static void failed(void **state) {
   (void)state;
@@ -283,6 +310,6 @@ static void failed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(once),     cmocka_unit_test(not_needed), cmocka_unit_test(compared),
                                      cmocka_unit_test(of_other_specs), cmocka_unit_test(several),    cmocka_unit_test(memory),
-                                     cmocka_unit_test(failed)};
+                                     cmocka_unit_test(checked),  cmocka_unit_test(failed)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

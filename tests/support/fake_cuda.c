@@ -362,6 +362,7 @@ FAKE(cuTensorMapReplaceAddress)(void *map, void *data) {
 FAKE(cuStreamIsCapturing)(cu_stream stream, int *status);
 FAKE(cuStreamIsCapturing)(cu_stream stream, int *status) {
   PLANNED("cuStreamIsCapturing");
+  if (fake_current_context() == NULL) return INVALID_CONTEXT;
   *status = stream != NULL && stream == atomic_load(&captured);
   return 0;
 }
