@@ -5,40 +5,11 @@ import functools
 
 import torch
 
-from capi import Args, BatchOptions, DLDataType, DLDevice, DLTensor, EngineOptions, Error, Input, SpecInfo
+from capi import Args, BatchOptions, CompileReport, DLDataType, DLDevice, DLTensor, EngineOptions
+from capi import Error, Input, SpecInfo, Target
 
 
 SKIP_NEVER = 2  # the value in luattn_skip
-
-
-class Target(c.Structure):
-    _fields_ = [
-        ("struct_size", c.c_size_t),
-        ("pass_", c.c_int),
-        ("dtype", c.c_int),
-        ("head_dim", c.c_int),
-        ("head_dim_v", c.c_int),
-        ("arch", c.c_int),
-        ("wants", c.c_uint),
-        ("family", c.c_int),
-        ("tile_m", c.c_int),
-        ("tile_n", c.c_int),
-        ("cache_dir", c.c_char_p),
-        ("nvrtc", c.c_char_p),
-        ("lengths", c.c_int),
-        ("device", c.c_char_p),
-        ("tiles", c.c_void_p),
-        ("ptx", c.c_int),
-        ("deterministic", c.c_int),
-    ]
-
-
-class Report(c.Structure):
-    _fields_ = (
-        [("cache_hit", c.c_int), ("is_kept", c.c_int)]
-        + [(name, c.c_double) for name in ("trace_ms", "plan_ms", "nvrtc_ms", "cache_ms")]
-        + [("plan", c.c_char * 4096), ("tiles", c.c_int * 6), ("every_length", c.c_int)]
-    )
 
 
 FAMILIES = ("simt", "sm80", "sm90")  # in luattn_family's order
@@ -144,7 +115,7 @@ class Luattn:
             device=torch.cuda.get_device_name().encode(),
             deterministic=int(self.is_deterministic),
         )
-        image, report = c.c_void_p(), Report()
+        image, report = c.c_void_p(), CompileReport()
         self._call("luattn_compile", spec, c.byref(target), c.byref(image), c.byref(report))
         self.lib.luattn_image_free(image)
         return report.plan.decode()

@@ -8,6 +8,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__f
 from _capi import (  # noqa: E402
     Args,
     BatchOptions,
+    CompileReport,
     DLDataType,
     DLDevice,
     DLTensor,
@@ -15,11 +16,13 @@ from _capi import (  # noqa: E402
     Error,
     Input,
     SpecInfo,
+    Target,
 )
 
 __all__ = [
     "Args",
     "BatchOptions",
+    "CompileReport",
     "DLDataType",
     "DLDevice",
     "DLTensor",
@@ -27,4 +30,5 @@ __all__ = [
     "Error",
     "Input",
     "SpecInfo",
+    "Target",
 ]
