@@ -45,10 +45,11 @@ class Kept:
 
 
 class Luattn:
-    def __init__(self, library, family=None, deterministic=False, offsets=None, large_scores=False):
+    def __init__(self, library, family=None, deterministic=False, offsets=None, large_scores=False, bits=False):
         """family: of FAMILIES, for every kernel; None: the plan chooses. offsets: with kernels that take
         tensors as parts of a whole (luattn/batch.h), at offset 0, from "numbers" or "arrays". large_scores:
-        luattn_args.large_scores."""
+        luattn_args.large_scores. bits: masks from data are evaluated once, before the launches that are timed."""
+        self.bits = bits
         self.path, self.of_family, self.is_deterministic = library, family, deterministic
         self.offsets, self.large_scores = offsets, large_scores
         self.lib = c.CDLL(library)
@@ -63,7 +64,7 @@ class Luattn:
     @functools.cache
     def deterministic(self):
         """The same library with an engine whose backward gives the same bits in every run."""
-        return Luattn(self.path, self.of_family, True, self.offsets, self.large_scores)
+        return Luattn(self.path, self.of_family, True, self.offsets, self.large_scores, self.bits)
 
     def _call(self, name, *args):
         if getattr(self.lib, name)(*args, c.byref(self.err)) != 0:
@@ -82,6 +83,19 @@ class Luattn:
         if self.offsets:
             self._call("luattn_batch_open", c.byref(whole), c.byref(batch))
         return batch, zeros
+
+    def evaluated(self, spec, backward, args):
+        """Makes the tile bits of a mask from data. Returns the batch that has them, and their memory."""
+        batch, kernel, size = c.c_void_p(), c.c_void_p(), c.c_size_t()
+        options = BatchOptions(struct_size=c.sizeof(BatchOptions))
+        self._call("luattn_batch_open", c.byref(options), c.byref(batch))
+        self._call("luattn_engine_kernel", self.engine, spec, int(backward), c.byref(args), c.byref(kernel))
+        self._call("luattn_batch_mask_size", kernel, c.byref(args), c.byref(size))
+        memory = torch.empty(size.value + 256, dtype=torch.uint8, device="cuda")
+        at = c.c_void_p((memory.data_ptr() + 255) // 256 * 256)
+        stream = c.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._call("luattn_batch_prepare_mask", batch, kernel, c.byref(args), at, size, stream)
+        return batch, memory
 
     def spec(self, name, text):
         spec, text = c.c_void_p(), text.encode()
@@ -137,6 +151,9 @@ class Luattn:
         args.large_scores = int(self.large_scores)
         for name, k in kept.items():
             setattr(args, name, c.addressof(k.dl))
+        if self.bits:
+            batch = self.evaluated(spec, backward, args)
+            args.batch = batch[0]
         size = c.c_size_t()
         self._call(
             "luattn_engine_workspace_size", self.engine, spec, int(backward), c.byref(args), c.byref(size)

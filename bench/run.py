@@ -191,10 +191,10 @@ def openers_of(a):
 
     def open_luattn(path):
         library, at, how = path.partition("@")
-        if at and how not in ("offsets", "arrays", "large_scores"):
-            raise NotInstalled(f"'{path}': after @ comes offsets, arrays or large_scores, or nothing")
+        if at and how not in ("offsets", "arrays", "large_scores", "bits"):
+            raise NotInstalled(f"'{path}': after @ comes offsets, arrays, large_scores or bits, or nothing")
         offsets = {"offsets": "numbers", "arrays": "arrays"}.get(how)
-        opened = Luattn(library, a.family, offsets=offsets, large_scores=how == "large_scores")
+        opened = Luattn(library, a.family, offsets=offsets, large_scores=how == "large_scores", bits=how == "bits")
         return functools.partial(contenders.luattn, opened)
 
     def open_fa3():
@@ -244,7 +244,8 @@ def arguments():
         default=[],
         metavar="NAME=PATH",
         help="another build of libluattn.so beside it; PATH@offsets: with kernels that take offsets, PATH@arrays: with "
-        "offsets from arrays on the device, PATH@large_scores: with those for large scores",
+        "offsets from arrays on the device, PATH@large_scores: with those for large scores, PATH@bits: with masks from data "
+        "evaluated before the timing",
     )
     parser.add_argument(
         "--fa3",
