@@ -6,6 +6,7 @@ static uint8_t leaf_level(ir_var v) {
   switch (v) {
     case VAR_Q:
     case VAR_STATE:
+    case VAR_OTHER:
     case VAR_ROW:
     case VAR_FINAL:
     case VAR_RED:

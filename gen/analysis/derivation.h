@@ -1,5 +1,5 @@
 /* derivation.h: state shared by the steps that derive one online function. Internal to online.c, whole_row.c,
- * separate.c. */
+ * separate.c and merge.c. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -37,6 +37,9 @@ typedef struct derivation {
 /* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps
  * changes nothing, and that `forward` agrees. */
 luattn_status whole_run(derivation *d);
+
+/* Whether two correct forms of one function may differ so on a row with this slack. */
+bool derivation_close(double x, double y, double slack);
 
 /* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives are needed, too. */
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,

@@ -165,6 +165,9 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
       case VAR_FINAL:
         out[i] = s->final[index][lane];
         break;
+      case VAR_OTHER:
+        out[i] = s->other[index][lane];
+        break;
       case VAR_KV:
         out[i] = lane % 61;
         break;

@@ -42,6 +42,7 @@ typedef struct sample {
   sample_lanes score, zeros;
   sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
       final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
+  sample_lanes other[SPEC_MAX_STATE];    /* VAR_OTHER; whoever evaluates it sets it */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
   int block;                             /* the block being evaluated */
   double edge[SAMPLE_EDGES]; /* numbers that conditions compare with: some rows have inputs, positions and so

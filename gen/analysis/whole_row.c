@@ -12,7 +12,7 @@
         * rows */
 #define NOTHING 1e-250
 
-static bool close_to(double x, double y, double slack) {
+bool derivation_close(double x, double y, double slack) {
   return x == y || fabs(x - y) <= (CLOSE + slack) * fmax(fabs(x), fabs(y)) + NOTHING;
 }
 
@@ -185,7 +185,7 @@ static luattn_status check_cut(derivation *d) {
     /* On more rows, and on those that a large factor scales, one would accumulate too much rounding. */
     if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
     const double two = p[lane] * x[0][lane];
-    if (!close_to(two, d->p_value[lane], s->slack[r])) {
+    if (!derivation_close(two, d->p_value[lane], s->slack[r])) {
       return luattn_fail(
           d->err, LUATTN_SPEC,
           "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step "
@@ -197,7 +197,7 @@ static luattn_status check_cut(derivation *d) {
                             "before its own, as stick-breaking's, has no online function");
     }
     for (int i = 0; i < o->num_final; i++) {
-      if (close_to(x[1 + i][lane], s->final[i][lane], s->slack[r]) ||
+      if (derivation_close(x[1 + i][lane], s->final[i][lane], s->slack[r]) ||
           fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9 + s->slack[r])
         continue;
       return luattn_fail(d->err, LUATTN_SPEC,
@@ -217,7 +217,7 @@ static luattn_status check_forward(derivation *d) {
   const sample *s = d->s;
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!s->valid[r] || close_to((*x)[lane], d->p_value[lane], s->slack[r])) continue;
+    if (!s->valid[r] || derivation_close((*x)[lane], d->p_value[lane], s->slack[r])) continue;
     return luattn_fail(
         d->err, LUATTN_SPEC,
         "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "

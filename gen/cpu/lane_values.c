@@ -97,6 +97,7 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_TERM:
     case VAR_HEAD_DIM:
     case VAR_HEAD_DIM_V:
+    case VAR_OTHER:
     case VAR_COUNT:
       break;
   }

@@ -56,6 +56,7 @@ typedef enum ir_var {
   VAR_READ,      /* REAL, index: another element of the row in an input mod: traced_spec.read, then row_tables */
   VAR_READ_GRAD, /* REAL, index: the incoming gradient there */
   VAR_CHANNEL,   /* INT, index: its channel */
+  VAR_OTHER,     /* REAL, index: the online row state of another part of the row, in a merge: analysis/merge.h */
   VAR_COUNT
 } ir_var;
 

@@ -22,6 +22,7 @@ static int deps_of_var(ir_var v) {
     case VAR_TERM:
       return DEP_ELEMENT;
     case VAR_STATE:
+    case VAR_OTHER:
     case VAR_RED:
     case VAR_OUT:
     case VAR_FINAL:

@@ -182,6 +182,9 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
       case VAR_STATE:
         out[i] = e->state[index];
         break;
+      case VAR_OTHER:
+        out[i] = e->other[index];
+        break;
       case VAR_FINAL:
         out[i] = e->final[index];
         break;

@@ -41,7 +41,7 @@ int fixture_int(fixture *f, int n); /* 0 .. n - 1 */
 /* Values of all variables that an expression may read, for one row. */
 typedef struct row_env {
   double var[VAR_COUNT];
-  double state[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
+  double state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
       scalar[2];
   double slopes[4], table[2 * MAX_ROW];
 } row_env;

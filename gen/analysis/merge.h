@@ -1,0 +1,26 @@
+/* merge.h: merges the online states of two parts of a row, each computed from the initial state.
+ *
+ * Splits of the keys, cascades and ring attention compute parts of a row on their own: unscaled sums of prob * v
+ * and the state after the last step. A merge gives the state, and the factor of each part's sum, as one run over
+ * all of the keys would have them; the epilogue then applies as usual. Softmax: m = max(m1, m2), l = l1
+ * exp(m1 - m) + l2 exp(m2 - m), and a part's factor is exp(m1 - m): equation 3 of FlashAttention (Dao et al.
+ * 2022), for whatever the online function keeps.
+ */
+#ifndef LUATTN_GEN_MERGE_H
+#define LUATTN_GEN_MERGE_H
+
+#include "gen/spec.h"
+
+/* Expressions of VAR_STATE, the state of the one part, and VAR_OTHER, that of the other. A part that keeps no
+ * score has no share in a merge: the state of the other stands. */
+typedef struct online_merge {
+  ir_ref state[SPEC_MAX_STATE];
+  ir_ref factor, other_factor; /* of the parts' sums of prob * v */
+} online_merge;
+
+/* Derives the merge from online_fwd, and tests it on random rows in three parts. Adds nodes to t->g. `scratch`
+ * stays valid until the call returns. Errors: LUATTN_SPEC as online_derive, LUATTN_UNSUPPORTED: the function is
+ * right, but no merge was found; the message has a row that shows it. */
+luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *out, luattn_error *err);
+
+#endif
