@@ -74,8 +74,8 @@ def contenders(length):
             return flash_attn_func(q, k, v, causal=True)[0]
 
         found["FA4"] = fa4
-    except ImportError as e:
-        print(f"FA4 is not installed: {e}")
+    except Exception as e:  # the CuTe DSL raises errors of many types where a library is missing
+        print(f"FA4 does not import: {type(e).__name__}: {e}")
     return found
 
 
@@ -110,7 +110,12 @@ def on_gpu():
     rows = {"luattn": causal, **contenders(128), "luattn again": causal, "a Function that computes nothing": Copies.apply}
     for name, run in rows.items():
         tensors = [t.transpose(1, 2).contiguous() for t in (q, k, v)] if name == "FA4" else (q, k, v)
-        print(f"{name:>32} {{:11.1f}} {{:13.1f}} {{:13.1f}}".format(*both_passes(run, *tensors)), flush=True)
+        try:
+            print(f"{name:>32} {{:11.1f}} {{:13.1f}} {{:13.1f}}".format(*both_passes(run, *tensors)), flush=True)
+        except Exception as e:  # a contender that refuses this shape does not take the others' rows away
+            if run is causal:
+                raise
+            print(f"{name:>32} refused: {' '.join(str(e).split())[:200]}", flush=True)
     steps(causal, q, k, v)
 
 
