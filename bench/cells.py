@@ -20,6 +20,7 @@ class Problem:
     dim_v: int
     dtype: str = "bf16"
     heads_last: bool = True  # memory order [batch, length, heads, dim]; otherwise [batch, heads, length, dim]
+    lengths: tuple = ()  # of packed sequences; batch is then 1, and length their sum
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,14 @@ def spec_text(root, variant, length):
     assert len(at) == 1, f"{v.lua}: {len(at)} lines start with '{names}='; one should"
     lines[at[0]] = line
     return "\n".join(lines)
+
+
+def kept_of(variant, problem):
+    """The fraction of scores that the mask keeps, or None if the data decide."""
+    kept = VARIANTS[variant].kept
+    if kept is None or not problem.lengths:
+        return kept and kept(problem.length)
+    return sum(kept(n) * n * n for n in problem.lengths) / problem.length**2
 
 
 def flops(problem, kept, pass_):
@@ -345,5 +354,42 @@ def masks():
         )
 
 
-SUITES = {"plain": plain, "variants": variants, "masks": masks, "ratios": ratios, "dims": dims}
+TOKENS = 32768
+
+
+def skewed(count, least, most, total, seed=1):
+    """Lengths from `least` to `most` that add up to about `total`, most of them short, in a random order."""
+    power, lengths = 1.0, [most] * count
+    while sum(lengths) > total:
+        power += 0.01
+        lengths = [round(least + (most - least) * (i / (count - 1)) ** power) for i in range(count)]
+    random.Random(seed).shuffle(lengths)
+    return tuple(lengths)
+
+
+# The first three are of equal length, of a corpus, and of one long document among short ones.
+LENGTHS = {
+    "8 of 4096": (4096,) * 8,
+    "24 skewed": skewed(24, 256, 5490, TOKENS),
+    "16384 and 32 of 512": (16384, *(512,) * 32),
+    "64 of 512": (512,) * 64,
+    "8 of 512": (512,) * 8,
+    "128 of 256": (256,) * 128,
+}
+
+
+def packed():
+    """Packed sequences, causal in each, next to other libraries' and, where they are equally long, to a batch."""
+    for dim in (128, 64):
+        heads = 2048 // dim
+        for name, lengths in LENGTHS.items():
+            p = Problem(1, heads, heads, sum(lengths), dim, dim, lengths=lengths)
+            entries = _beside(("luattn", "cudnn", "fa2", "fa3", "fa4"), "causal", p)
+            if len(set(lengths)) == 1:
+                batch = Problem(len(lengths), heads, heads, lengths[0], dim, dim)
+                entries += (Entry("dense", "dense", "causal", batch),)
+            yield Cell("packed", f"D{dim} {name}", dict(D=dim, lengths=name), entries)
+
+
+SUITES = {"plain": plain, "variants": variants, "masks": masks, "packed": packed, "ratios": ratios, "dims": dims}
 SUITES |= {"biases": biases, "gradients": gradients, "deterministic": deterministic}

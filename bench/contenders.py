@@ -6,6 +6,8 @@ pass on torch's current stream and returns its results: o for fwd, dq dk dv for 
 fwdbwd. Forward alone runs without autograd."""
 
 import contextlib
+import copy
+import dataclasses
 import functools
 import gc
 import importlib
@@ -18,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cells import VARIANTS, spec_text
+import packed
+from cells import VARIANTS, kept_of, spec_text
 from installed import NotInstalled
 from masks import MASKS, kept
 
@@ -127,14 +130,26 @@ class Variation:
     @functools.cached_property
     def kept(self):
         """The fraction of scores that the mask keeps."""
-        of_length = VARIANTS[self.name].kept
-        return of_length(self.problem.length) if of_length else kept(self.mask_mod, self.reads, self.problem)
+        of_lengths = kept_of(self.name, self.problem)
+        return of_lengths or kept(self.mask_mod, self.reads, self.problem)
 
 
 def reference(variation, t, backward):
     """Returns [o, dq, dk, dv] in float64, for the last batch entry's last kv head and its q heads. Without
     backward, dq, dk and dv are None."""
-    p = t.problem
+    if not t.problem.lengths:
+        return entry_reference(variation, t, t.problem, backward)
+    parts, first = [], 0
+    for n in t.problem.lengths:
+        sequence, part = copy.copy(t), slice(first, first + n)
+        sequence.q, sequence.k, sequence.v, sequence.dout = (x[:, :, part] for x in (t.q, t.k, t.v, t.dout))
+        parts.append(entry_reference(variation, sequence, dataclasses.replace(t.problem, length=n), backward))
+        first += n
+    return [torch.cat(x, -2) if x[0] is not None else None for x in zip(*parts)]
+
+
+def entry_reference(variation, t, p, backward):
+    """reference() for tensors of lengths that `p` has."""
     group = p.heads // p.heads_kv
     q_idx, kv_idx = (
         torch.arange(p.length, device="cuda")[:, None],
@@ -182,6 +197,8 @@ def luattn(library, variation, t, gradients=False, every_tile=False, determinist
         library = library.deterministic()
     p = t.problem
     spec = library.spec(VARIANTS[variation.name].lua, spec_text(ROOT, variation.name, p.length))
+    if p.lengths:
+        return packed.luattn(library, spec, t)
     qkv = dict(q=t.q, k=t.k, v=t.v)
     out = dict(o=t.unset(p.heads, p.dim_v))
     if library.has_lse(spec):
@@ -242,6 +259,8 @@ def by_autograd(call, t):
 
 
 def sdpa(backend, variation, t):
+    if t.problem.lengths:  # scaled_dot_product_attention has no packed sequences, the libraries themselves do
+        return packed.Cudnn(t).passes() if backend == SDPA["cudnn"] else by_autograd(packed.fa2(t), t)
     causal, grouped = variation.name == "causal", t.problem.heads != t.problem.heads_kv
 
     def call(q, k, v):
@@ -333,13 +352,14 @@ def replayed(launch):
 
 
 def load_fa3(path):
-    """path: the extension's .so, or the folder of flash_attn_interface.py. Both register the same ops."""
+    """path: the extension's .so, or the folder of flash_attn_interface.py. Both register the same ops, the package
+    fa3-fwd under its own name, without a backward."""
     if path.endswith(".so"):
         torch.ops.load_library(path)
     else:
         sys.path.insert(0, path)
         __import__("flash_attn_interface")
-    return torch.ops.flash_attn_3
+    return torch.ops.fa3_fwd if hasattr(torch.ops.fa3_fwd, "fwd") else torch.ops.flash_attn_3
 
 
 def fa3(ops, variation, t):
@@ -351,17 +371,19 @@ def fa3(ops, variation, t):
         window_size_left=-1 if causal or everything else left,
         window_size_right=-1 if causal or everything else right,
     )
-    q, k, v, dout = (x.transpose(1, 2) for x in (t.q, t.k, t.v, t.dout))  # FA3 takes heads last
+    lengths = packed.varlen(p)
+    to, back = (packed.rows, packed.entries) if lengths else (lambda x: x.transpose(1, 2),) * 2
+    q, k, v, dout = (to(x) for x in (t.q, t.k, t.v, t.dout))  # FA3 takes heads last
     scale = p.dim**-0.5
     grads = [torch.empty_like(x) for x in (q, k, v)]
     saved = None
 
     def forward():
-        return ops.fwd(q, k, v, softmax_scale=scale, num_splits=1, **mask)[:2]
+        return ops.fwd(q, k, v, softmax_scale=scale, num_splits=1, **lengths, **mask)[:2]
 
     def backward(o, lse):
-        ops.bwd(dout, q, k, v, o, lse, *grads, softmax_scale=scale, **mask)
-        return [g.transpose(1, 2) for g in grads]
+        ops.bwd(dout, q, k, v, o, lse, *grads, softmax_scale=scale, **lengths, **mask)
+        return [back(g) for g in grads]
 
     def bwd():
         nonlocal saved
@@ -371,9 +393,9 @@ def fa3(ops, variation, t):
 
     def fwdbwd():
         o, lse = forward()
-        return [o.transpose(1, 2), *backward(o, lse)]
+        return [back(o), *backward(o, lse)]
 
-    return dict(fwd=lambda: [forward()[0].transpose(1, 2)], bwd=bwd, fwdbwd=fwdbwd)
+    return dict(fwd=lambda: [back(forward()[0])], bwd=bwd, fwdbwd=fwdbwd)
 
 
 SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}

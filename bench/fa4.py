@@ -7,9 +7,11 @@ FA4 passes some arguments by name, so the functions use FA4's parameter names.""
 
 import cutlass
 from cutlass import cute
-from flash_attn.cute import flash_attn_func
+from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
 from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 from flash_attn.cute.utils import scalar_to_ssa
+
+import packed
 
 
 def softcap_mods(cap):
@@ -102,9 +104,14 @@ def arguments_of(variation, p):
 def attention(variation, t):
     """Returns FA4 as an autograd function of (q, k, v), each [batch, heads, length, dim]."""
     options = dict(arguments_of(variation, t.problem), softmax_scale=t.problem.dim**-0.5)
+    lengths = packed.varlen(t.problem)
+
+    def call_packed(q, k, v):
+        o, _ = flash_attn_varlen_func(*map(packed.rows, (q, k, v)), **lengths, **options)
+        return packed.entries(o)
 
     def call(q, k, v):
         o, _ = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), **options)  # FA4 takes heads last
         return o.transpose(1, 2)
 
-    return call
+    return call_packed if lengths else call

@@ -12,7 +12,7 @@ import os
 import sys
 
 NAMES = {"luattn": "luattn", "cudnn": "cuDNN", "fa2": "FA2", "fa3": "FA3", "fa4": "FA4"}
-NAMES |= {"flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
+NAMES |= {"dense": "luattn, dense", "flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
 COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
 COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
@@ -20,7 +20,7 @@ COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
 # Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
-WIDE = ("plain", "variants", "masks")
+WIDE = ("plain", "variants", "masks", "packed")
 
 
 def name_of(library):

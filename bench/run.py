@@ -8,11 +8,13 @@
 
 Contenders, by the names that --with and --without take:
     luattn      this repository's libluattn.so
-    cudnn, fa2  cuDNN and FlashAttention-2, through torch's scaled_dot_product_attention
-    fa3         FlashAttention-3, a build of which --fa3 names
+    cudnn, fa2  cuDNN and FlashAttention-2, through torch's scaled_dot_product_attention; for packed sequences cuDNN
+                through nvidia-cudnn-frontend, and FlashAttention-2 through torch.nn.attention.varlen
+    fa3         FlashAttention-3, a build of which --fa3 names, such as the package fa3-fwd's, forward alone
     fa4         FlashAttention-4: pip install --pre 'flash-attn-4[cu13]', for CUDA 12 without [cu13]
     flex        FlexAttention, compiled to Triton
     flex_flash  FlexAttention with BACKEND="FLASH", which calls FlashAttention-4; torch 2.11 or later
+    dense       luattn, a batch of equal lengths beside the same lengths packed
 A contender that is not installed is left out, and the report's first lines say why. With --with it is an
 error.
 
@@ -211,6 +213,7 @@ def openers_of(a):
         "flex_flash": contenders.open_flex_flash,
         "fa3": open_fa3,
         "fa4": contenders.open_fa4,
+        "dense": functools.partial(open_luattn, a.library),
     }
 
 

@@ -55,6 +55,22 @@ class Work(unittest.TestCase):
         self.assertEqual(cells.flops(p, 0.5, "bwd"), 2.5 * forward / 2)
         self.assertEqual(cells.flops(p, 0.5, "fwdbwd"), 3.5 * forward / 2)
 
+    def test_packed_sequences_count_their_own_scores(self):
+        p = cells.Problem(1, 2, 2, 12, 8, 8, lengths=(3, 5, 0, 4))
+        self.assertAlmostEqual(cells.flops(p, cells.kept_of("causal", p), "fwd"), 4 * 2 * 8 * (9 + 25 + 16) / 2)
+        equal = cells.Problem(1, 2, 2, 12, 8, 8, lengths=(4, 4, 4))
+        batch = cells.Problem(3, 2, 2, 4, 8, 8)
+        self.assertAlmostEqual(
+            cells.flops(equal, cells.kept_of("causal", equal), "bwd"),
+            cells.flops(batch, cells.kept_of("causal", batch), "bwd"),
+        )
+
+    def test_lengths_of_packed_sequences(self):
+        for name, lengths in cells.LENGTHS.items():
+            whole = 4096 if name == "8 of 512" else cells.TOKENS
+            self.assertLess(abs(sum(lengths) / whole - 1), 0.01, name)
+        self.assertEqual((min(cells.LENGTHS["24 skewed"]), max(cells.LENGTHS["24 skewed"])), (256, 5490))
+
     def test_flops_of_different_head_dims(self):
         p = cells.Problem(1, 1, 1, 10, 3, 5)
         self.assertEqual(cells.flops(p, 1.0, "fwd"), 2 * 100 * (3 + 5))  # S, O
@@ -422,7 +438,7 @@ class WithStub(unittest.TestCase):
         a = self.arguments("--without", "fa2,fa4", "--no-flex", "--also", "old=x.so", "--with", "old")
         self.assertEqual(a.without, ["fa2", "fa4", "flex", "flex_flash"])
         self.assertEqual((a.wanted, a.graphs), (["old"], False))
-        known = "there are luattn, cudnn, fa2, flex, flex_flash, fa3, fa4"
+        known = "there are luattn, cudnn, fa2, flex, flex_flash, fa3, fa4, dense"
         for flag in ("--without", "--with"):
             self.assertEqual(self.error(flag, "fa5"), f"run.py: error: {flag}: 'fa5' is unknown; {known}")
         self.assertIn("'flex' is also left out", self.error("--with", "flex", "--no-flex"))
