@@ -1,6 +1,7 @@
 """A loaded spec: what it declares, and the frames of calls that use it. Found again by its text."""
 
 import ctypes
+import json
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ class Spec:
 
     def __init__(self, name: str, text: str) -> None:
         self.text = text
+        # What stands for it in the ops of torch. Inductor writes arguments of ops into comments, which a new line would end.
+        self.line = json.dumps(text, ensure_ascii=False)
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
         data = text.encode()
         pointer = ctypes.c_void_p()
@@ -57,11 +60,21 @@ _loaded: dict[str, Spec] = {}
 
 
 def spec_of(text: str, name: str = "spec") -> Spec:
-    """The spec of this text, loaded once in a process. `name` stands in messages in the place of a file."""
+    """The spec of this text, or of its Spec.line, loaded once in a process. `name` stands in messages in the place of a file."""
     spec = _loaded.get(text)
     if spec is None:
-        spec = _loaded.setdefault(text, Spec(name, text))
+        spec = _loaded.setdefault(text, _of_line(text, name) or Spec(name, text))
     return spec
+
+
+def _of_line(text: str, name: str) -> Spec | None:
+    """The spec if text is a Spec.line: no Lua begins with a string."""
+    if not text.startswith('"'):
+        return None
+    try:
+        return spec_of(json.loads(text), name)
+    except json.JSONDecodeError:
+        return None
 
 
 def load(source: str | os.PathLike[str]) -> Spec:

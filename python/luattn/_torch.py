@@ -1,7 +1,7 @@
 """luattn::forward and luattn::backward, ops of torch, and their autograd.
 
-A spec travels as its text, so that a graph of torch.export is whole in another process, and the cache of torch.compile
-tells specs apart. Ops are defined by torch.library.Library: custom_op takes 240 us more for a call with gradients. Autograd
+A spec travels as its text, as JSON in one line or as it is, so that a graph of torch.export is whole in another process, and the
+cache of torch.compile tells specs apart. Ops are defined by torch.library.Library: custom_op takes 240 us more for a call with gradients. Autograd
 is a kernel of the op, not a wrapper around it: graphs keep the op itself, and a bare call has gradients too.
 
 The schema has arguments for what does not exist yet. They come to life without a change to exported graphs.
@@ -146,7 +146,7 @@ class _Attention(torch.autograd.Function):
         else:
             lse, saved = _filled(q, (lse, saved))
             made = _backward(
-                spec.text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
+                spec.line, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
                 **{name: x for name, x in given.items() if name != "exact_rows"}, wants=wants, want_inputs=grads,
             )  # fmt: skip
         dq, dk, dv, dscalars, dinputs = made
@@ -205,7 +205,7 @@ def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given): 
 
 def _forward_below(learned, spec, q, k, v, inputs, scalars, scale, given):  # type: ignore[no-untyped-def]
     with _below_autograd():
-        return _forward(spec.text, q, k, v, list(inputs), scalars, learned, scale, **given)
+        return _forward(spec.line, q, k, v, list(inputs), scalars, learned, scale, **given)
 
 
 def _needs_grad(spec: Spec, q: Tensor, k: Tensor, v: Tensor, learned: Tensor | None, inputs: Sequence[Tensor]) -> bool:
@@ -299,7 +299,7 @@ def attend(
         learned = _stack(spec, scalars)
         scalars = []
     if compiling or not _is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
-        o, lse, _ = _forward(spec.text, q, k, v, list(inputs), list(scalars), learned, scale, **given)
+        o, lse, _ = _forward(spec.line, q, k, v, list(inputs), list(scalars), learned, scale, **given)
         return o, lse
     if _needs_grad(spec, q, k, v, learned, inputs):
         made = _Attention.apply(tensors.forward, 1 + return_lse, spec, scalars, scale, given, q, k, v, learned, *inputs)

@@ -510,6 +510,34 @@ class Graphs(unittest.TestCase):
                 for a, b in zip(grads(lambda: run(*tensors), tensors), want):  # noqa: B023
                     torch.testing.assert_close(a, b, atol=0, rtol=0)
 
+    def test_a_graph_in_comments(self):
+        """Inductor writes nodes into comments of what it generates, so no argument of an op may have a new line."""
+        t5 = example("t5_relative_bias", double=True)
+        self.assertIn("\n", t5.text)
+        from torch._dynamo.backends.common import aot_autograd
+
+        qkv, inputs = problem(t5)
+        graphs = []
+
+        def backend(graph, _):
+            graphs.append(graph)
+            return graph
+
+        both = aot_autograd(fw_compiler=backend, bw_compiler=backend)
+        tensors = [*qkv, inputs["bias"]]
+        run = torch.compile(lambda q, k, v, bias: t5(q, k, v, bias=bias), fullgraph=True, backend=both)
+        found, want = (torch.autograd.grad(f(*tensors).sum(), tensors) for f in (run, lambda q, k, v, bias: t5(q, k, v, bias=bias)))
+        for a, b in zip(found, want):
+            torch.testing.assert_close(a, b, atol=0, rtol=0)
+        nodes = [node for graph in graphs for node in graph.graph.nodes if "luattn" in str(node.target)]
+        self.assertEqual([node.target for node in nodes], [forward_op, backward_op])
+        for node in nodes:
+            self.assertNotIn("\n", node.format_node())
+        # A graph that an earlier version exported has the text as it is.
+        self.assertIs(luattn._spec.spec_of(t5._spec.line), luattn._spec.spec_of(t5.text))
+        with self.assertRaises(luattn.SpecError):
+            luattn.attention('"{')
+
     def test_scalars_do_not_compile_anew(self):
         gemma2 = example("gemma2")
         counter = torch._dynamo.testing.CompileCounter()

@@ -196,8 +196,11 @@ def attend(
     """o and lse. Offsets are those of Attention."""
     if torch.compiler.is_dynamo_compiling():
         options = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
-        given = (extras.blocks, *extras.size, extras.sinks, q_offset, kv_offset, mask_mod or noop_mask)
-        o, lse = _graph.flex_attention(query, key, value, score_mod or _identity, given, scale, options)
+        # Not `or`: Dynamo of torch 2.11 does not know whether a function is true.
+        score_mod = _identity if score_mod is None else score_mod
+        mask_mod = noop_mask if mask_mod is None else mask_mod
+        given = (extras.blocks, *extras.size, extras.sinks, q_offset, kv_offset, mask_mod)
+        o, lse = _graph.flex_attention(query, key, value, score_mod, given, scale, options)
         return o, lse
     return attend_eagerly(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset)
 

@@ -1,5 +1,6 @@
 """BlockMask: a mask_mod with the blocks that it leaves empty, which are looked for when somebody asks; and tables of blocks."""
 
+import functools
 from typing import Any
 
 import torch
@@ -31,13 +32,12 @@ class BlockMask(theirs.BlockMask):
         cls, mask_mod: Mod, b: int, h: int, q_len: int, kv_len: int, device: Any, size: tuple[int, int]
     ) -> "BlockMask":
         mask = cls.__new__(cls)
-        vars(mask).update(
-            seq_lengths=(q_len, kv_len),
-            BLOCK_SIZE=size,
-            mask_mod=mask_mod,
-            _asked=(b, h, device),
-            _derived=True,
-        )
+        set_to = functools.partial(object.__setattr__, mask)  # which Dynamo of torch 2.11 follows too
+        set_to("seq_lengths", (q_len, kv_len))
+        set_to("BLOCK_SIZE", size)
+        set_to("mask_mod", mask_mod)
+        set_to("_asked", (b, h, device))
+        set_to("_derived", True)
         return mask
 
     @classmethod
