@@ -105,8 +105,8 @@ static const option options[] = {
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go, as --layout orders them (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",
-     "ir, grad, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; tells their "
-     "plan)"},
+     "ir, grad, merge, mask, plan (before compiling), spec, config, ptx or cubin (all kernels in one; "
+     "tells their plan)"},
     {"--pass", TEXT, AT(pass), CLI_EMIT, "forward|backward", "default forward"},
     {"--wants", TEXT, AT(wants), CLI_EMIT, "dq,dk,..",
      "which gradients backward computes: dq, dk, dv, inputs, scalars (default: all)"},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/host.h"
+#include "gen/analysis/merge.h"
 #include "gen/base/text.h"
 #include "gen/compile/pipeline.h"
 #include "gen/compile/programs.h"
@@ -112,6 +113,23 @@ static void stage_grad(compilation *c, text *out) {
   print(c, out, r);
 }
 
+/* A function whose parts cannot be merged has its reason printed. */
+static luattn_status stage_merge(compilation *c, text *out, luattn_error *err) {
+  const traced_online *o = &c->spec.traced.online;
+  roots *r = arena_new(c->a, sizeof *r);
+  online_merge *m = arena_new(c->a, sizeof *m);
+  luattn_error why;
+  if (r == NULL || m == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: merge: out of memory");
+  const luattn_status status = merge_derive(c->a, &c->spec.traced, m, &why);
+  if (status == LUATTN_UNSUPPORTED) return text_add(out, "# %s\n", why.message), LUATTN_OK;
+  if (status != LUATTN_OK) return luattn_fail(err, status, "%s", why.message);
+  for (int i = 0; i < o->num_state; i++) add(r, arena_printf(c->a, "merged.%s", o->state_name[i]), m->state[i]);
+  add(r, "factor", m->factor);
+  add(r, "other_factor", m->other_factor);
+  print(c, out, r);
+  return LUATTN_OK;
+}
+
 static void stage_mask(compilation *c, text *out) {
   const mask_info *m = &c->mask;
   roots *r = arena_new(c->a, sizeof *r);
@@ -152,12 +170,13 @@ static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
 static luattn_status stage(compilation *c, const char *name, text *out, luattn_error *err) {
   if (strcmp(name, "ir") == 0) return stage_ir(c, out), LUATTN_OK;
   if (strcmp(name, "grad") == 0) return stage_grad(c, out), LUATTN_OK;
+  if (strcmp(name, "merge") == 0) return stage_merge(c, out, err);
   if (strcmp(name, "mask") == 0) return stage_mask(c, out), LUATTN_OK;
   const bool is_plan = strcmp(name, "plan") == 0, is_spec = strcmp(name, "spec") == 0;
   const bool is_config = strcmp(name, "config") == 0;
   if (!is_plan && !is_spec && !is_config && strcmp(name, "ptx") != 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "emit: stage: '%s' is not one of ir, grad, mask, plan, spec, config, ptx", name);
+                       "emit: stage: '%s' is not one of ir, grad, merge, mask, plan, spec, config, ptx", name);
   TRY(pipeline_tuned_source(c, err));
   if (is_plan)
     stage_plan(c, out);

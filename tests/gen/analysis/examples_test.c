@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "gen/analysis/analysis.h"
+#include "gen/analysis/merge.h"
 #include "gen/analysis/split.h"
 #include "gen/ir/passes.h"
 #include "gen/lua/front.h"
@@ -32,7 +33,7 @@ typedef struct world {
   online_split split;
   mask_info mask;
   uint64_t seed;
-  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], red[SPEC_MAX_RED], final[DERIVED_MAX_ROWS + 1],
+  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], red[SPEC_MAX_RED], final[DERIVED_MAX_ROWS + 1],
       row[DERIVED_MAX_ROWS];
   int tile[4];
   key touched[MAX_KEYS];
@@ -77,6 +78,9 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
     switch (v) {
       case VAR_STATE:
         out[i] = w->state[index];
+        break;
+      case VAR_OTHER:
+        out[i] = w->other[index];
         break;
       case VAR_RED:
         out[i] = w->red[index];
@@ -156,6 +160,10 @@ static void step(world *w, const double *s, int lo, int hi, double *p) {
   memcpy(w->state, next, sizeof next);
 }
 
+static void begin(world *w) {
+  for (int i = 0; i < w->t.online.num_state; i++) w->state[i] = eval(w, w->t.online.init[i]);
+}
+
 /* `frozen`: the factor of a detached normaliser; 0: the row's own factor */
 static double run_row(world *w, row *r, double frozen) {
   const traced_online *o = &w->t.online;
@@ -165,7 +173,7 @@ static double run_row(world *w, row *r, double frozen) {
     w->var[VAR_KV] = j;
     s[j] = eval(w, w->t.score_mod);
   }
-  for (int i = 0; i < o->num_state; i++) w->state[i] = eval(w, o->init[i]);
+  begin(w);
   step(w, s, 0, 4, r->p);
   step(w, s, 4, ROW, r->p);
   w->var[VAR_OUT] = 1;
@@ -177,6 +185,36 @@ static double run_row(world *w, row *r, double frozen) {
   }
   r->lse = o->lse >= 0 ? eval(w, o->final[o->lse]) : 0;
   return r->g * r->out + (o->lse >= 0 ? r->dlse * r->lse : 0);
+}
+
+/* Compares a row in two steps with its two parts, each from the initial state, merged. */
+static void check_merge(world *w, const row *r) {
+  const traced_online *o = &w->t.online;
+  online_merge m;
+  luattn_error err;
+  if (merge_derive(w->a, &w->t, &m, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  double s[ROW], p[ROW], merged[SPEC_MAX_STATE] = {0};
+  for (int j = 0; j < ROW; j++) {
+    w->var[VAR_SCORE] = r->t[j];
+    w->var[VAR_KV] = j;
+    s[j] = eval(w, w->t.score_mod);
+  }
+  begin(w);
+  step(w, s, 4, ROW, p);
+  memcpy(w->other, w->state, sizeof w->other);
+  begin(w);
+  step(w, s, 0, 4, p);
+  for (int i = 0; i < o->num_state; i++) merged[i] = eval(w, m.state[i]);
+  const double factor = eval(w, m.factor), other_factor = eval(w, m.other_factor);
+  memcpy(w->state, merged, sizeof w->state);
+  w->var[VAR_OUT] = 1;
+  const double norm = eval(w, o->out);
+  for (int j = 0; j < ROW; j++) {
+    const double x = p[j] * (j < 4 ? factor : other_factor) * norm;
+    if (fabs(x - r->p[j]) > 1e-12 * (1 + fabs(r->p[j]))) fail_msg("%s: prob %.17g, merged %.17g", w->t.name, r->p[j], x);
+  }
+  if (o->lse >= 0 && fabs(eval(w, o->final[o->lse]) - r->lse) > 1e-12 * (1 + fabs(r->lse)))
+    fail_msg("%s: lse %.17g, merged %.17g", w->t.name, r->lse, eval(w, o->final[o->lse]));
 }
 
 static double difference(world *w, row *r, double *x, double frozen) {
@@ -269,6 +307,8 @@ static void check_gradients(world *w) {
     expect_near(w, w->t.input[w->touched[i].input].name, i, got.key[i], difference(w, &r, &w->nudge, frozen));
   }
   w->perturbed = -1;
+  run_row(w, &r, 0);
+  check_merge(w, &r);
 }
 
 static void check_mod(world *w, const char *name, ir_ref mod, const derived_mod *d) {
