@@ -6,11 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/packed_axis.h"
 #include "luattn/image.h"
 
 /* Sizes in elements, also of the input's axes. An index is clamped to an axis that is too short for it. */
 typedef struct pairs_sizes {
   double batch, heads, heads_kv, q_len, kv_len, axis[4];
+  bool packed; /* entries follow one another along an input's packed axis */
 } pairs_sizes;
 
 /* Whether scores of different queries, or keys, add to different elements, and whether batches and heads have
@@ -19,8 +21,12 @@ static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s
                                bool *by_head) {
   const double all[] = {0, s->batch, s->heads, s->q_len, s->kv_len};
   bool has[5] = {false};
+  const int packed = s->packed ? packed_axis(in) : -1;
   for (uint32_t a = 0; a < in->num_axes; a++) {
     const uint32_t index = in->pairs >> 4 * a & 15;
+    if ((int)a == packed && index == (in->axis[a] == LUATTN_AXIS_Q ? LUATTN_INDEX_Q : LUATTN_INDEX_KV))
+      has[LUATTN_INDEX_B] = true; /* each entry has rows of its own */
+    if (index == LUATTN_INDEX_B && packed >= 0 && s->axis[a] < all[index]) continue;
     if (s->axis[a] < all[index]) return false;
     has[index] = true;
   }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/choices.h"
+#include "common/packed_axis.h"
 #include "luattn/compiler.h"
 #include "runtime/args.h"
 
@@ -91,6 +92,31 @@ static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
   }
 }
 
+/* A packed call's axes q and kv: on the packed axis the rows of all sequences, on others a place for each position of the
+ * longest sequence, or more. */
+typedef struct packed_size {
+  const char *name;
+  int64_t size;
+  bool or_more;
+} packed_size;
+
+static packed_size expected_packed(const args_call *c, const LuattnParams *p, const luattn_input_info *info, int axis) {
+  const bool is_q = info->axis[axis] == LUATTN_AXIS_Q;
+  if (packed_axis(info) != axis)
+    return is_q ? (packed_size){"q: max_seqlen_q", p->shape.q_len, true}
+                : (packed_size){"kv: max_seqlen_k", p->shape.kv_len, true};
+  return is_q ? (packed_size){"q: total_q", c->args->q->shape[0], false}
+              : (packed_size){"kv: total_k", c->args->k->shape[0], false};
+}
+
+static luattn_status check_packed_axis(const args_call *c, const LuattnParams *p, const luattn_input_info *info,
+                                       const char *label, int axis, int64_t size) {
+  const packed_size want = expected_packed(c, p, info, axis);
+  if (size == want.size || (want.or_more && size > want.size && size <= INT32_MAX)) return LUATTN_OK;
+  return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected %" PRId64 "%s", label, axis, want.name, size,
+                   want.size, want.or_more ? " or more" : "");
+}
+
 static luattn_status check_axes(const args_call *c, const LuattnParams *p, const luattn_input_info *info,
                                 const DLTensor *t, const char *label, int64_t shape[4]) {
   if (t->ndim != (int)info->num_axes || (t->ndim > 0 && t->shape == NULL))
@@ -98,6 +124,10 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
   for (int i = 0; i < t->ndim; ++i) {
     const axis_size want = expected_axis(p, info->axis[i]);
     shape[i] = t->shape[i];
+    if (c->info->packed && (info->axis[i] == LUATTN_AXIS_Q || info->axis[i] == LUATTN_AXIS_KV)) {
+      TRY(check_packed_axis(c, p, info, label, i, shape[i]));
+      continue;
+    }
     if (shape[i] < 0 || shape[i] > INT32_MAX)
       return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected at most %d", label, i, want.name,
                        shape[i], INT32_MAX);

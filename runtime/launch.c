@@ -157,7 +157,8 @@ static pairs_sizes sizes_of(const image_manifest *m, uint32_t input, const Luatt
                    .heads = p->shape.heads,
                    .heads_kv = p->shape.heads_kv,
                    .q_len = p->shape.q_len,
-                   .kv_len = p->shape.kv_len};
+                   .kv_len = p->shape.kv_len,
+                   .packed = m->packed != 0};
   for (uint32_t a = 0; a < m->input[input].num_axes; ++a) s.axis[a] = (double)p->inputs.input[input].size[a];
   return s;
 }

@@ -53,6 +53,7 @@ set(LUATTN_TEMPLATES
   ops/lane_sums.cuh
   ops/math.cuh
   ops/offsets.cuh
+  ops/packed_inputs.cuh
   ops/reproducible_sum.cuh
   score/backward_rows.cuh
   score/bias_row_loads.cuh

@@ -1,6 +1,9 @@
 #include "gen/cpu/packed_call.h"
 
+#include <string.h>
+
 #include "common/batch.h"
+#include "common/packed_axis.h"
 #include "gen/analysis/large_scores.h"
 #include "gen/cpu/cpu.h"
 
@@ -11,13 +14,18 @@ typedef struct part {
   int64_t shape[4], strides[4];
 } part;
 
-/* Axis 0 becomes the batch's, of one entry; `position` and `head` are the axes of the packed tensor. */
-static void take_part(const DLTensor *whole, int position, int head, int first, int rows, part *out) {
-  int64_t strides[4], next = 1;
+static void strides_of(const DLTensor *whole, int64_t strides[4]) {
+  int64_t next = 1;
   for (int i = whole->ndim - 1; i >= 0; i--) {
     strides[i] = whole->strides != NULL ? whole->strides[i] : next;
     next *= whole->shape[i];
   }
+}
+
+/* Axis 0 becomes the batch's, of one entry; `position` and `head` are the axes of the packed tensor. */
+static void take_part(const DLTensor *whole, int position, int head, int first, int rows, part *out) {
+  int64_t strides[4];
+  strides_of(whole, strides);
   const int last = whole->ndim - 1;
   const bool has_width = position != last && head != last;
   *out = (part){.t = *whole};
@@ -89,13 +97,51 @@ static luattn_status open_call(const luattn_spec *spec, const luattn_args *args,
   return check_lengths(&out->batch, args, err);
 }
 
+enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info) };
+
 /* The arguments of one sequence, which point into this very object. */
 typedef struct entry_args {
   luattn_args args;
   luattn_batch batch;
-  int q_len, kv_len;
-  part parts[11];
+  int first_q, first_kv, q_len, kv_len;
+  part parts[11], input_parts[MAX_INPUTS];
+  luattn_input inputs[MAX_INPUTS];
 } entry_args;
+
+static const luattn_input_info *info_of(const traced_spec *t, const char *name) {
+  int i = 0;
+  while (strcmp(t->input[i].name, name) != 0) i++; /* the arguments have been checked */
+  return &t->input[i];
+}
+
+/* Cuts axes q and kv of an input, or of its gradient, to the sequence's positions; returns the first position on the packed
+ * axis, or 0. */
+static int cut_axes(const luattn_input_info *in, const entry_args *one, int64_t shape[4]) {
+  const int packed = packed_axis(in);
+  for (uint32_t a = 0; a < in->num_axes; a++)
+    if (in->axis[a] == LUATTN_AXIS_Q || in->axis[a] == LUATTN_AXIS_KV)
+      shape[a] = in->axis[a] == LUATTN_AXIS_Q ? one->q_len : one->kv_len;
+  return packed < 0 ? 0 : in->axis[packed] == LUATTN_AXIS_Q ? one->first_q : one->first_kv;
+}
+
+static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_args *one) {
+  for (size_t i = 0; i < whole->num_inputs; i++) {
+    const luattn_input_info *in = info_of(t, whole->inputs[i].name);
+    part *out = &one->input_parts[i];
+    const DLTensor *from = whole->inputs[i].tensor;
+    one->inputs[i] = whole->inputs[i];
+    one->inputs[i].grad = NULL; /* backward has a place for it (sum_shape) */
+    if (packed_axis(in) < 0) continue;
+    *out = (part){.t = *from};
+    memcpy(out->shape, from->shape, (size_t)from->ndim * sizeof *out->shape);
+    strides_of(from, out->strides);
+    const int64_t first = cut_axes(in, one, out->shape);
+    out->t.byte_offset += (uint64_t)(first * out->strides[packed_axis(in)] * ((from->dtype.bits + 7) / 8));
+    out->t.shape = out->shape, out->t.strides = out->strides;
+    one->inputs[i].tensor = &out->t;
+  }
+  one->args.inputs = one->inputs;
+}
 
 static void take_args(const packed_call *c, int entry, entry_args *out) {
   const luattn_args *a = c->args;
@@ -105,7 +151,9 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   const bool saves = c->spec->derived.num_saved > 0 || (a->large_scores != 0 && large_scores_count(c->spec) > 0);
   part *p = out->parts;
   luattn_args *one = &out->args;
-  out->args = *a, out->batch = c->batch, out->q_len = q_len, out->kv_len = kv_len;
+  out->args = *a, out->batch = c->batch;
+  out->first_q = q, out->first_kv = k, out->q_len = q_len, out->kv_len = kv_len;
+  take_inputs(&c->spec->traced, a, out);
   take_entry(&out->batch, entry);
   one->batch = batch_offsets(&out->batch) != LUATTN_OFFSET_NONE ? &out->batch : NULL;
   one->q = take_rows(a->q, q, q_len, &p[0]);
@@ -134,12 +182,11 @@ luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *arg
 
 /* ---- gradients of inputs and scalars ---- */
 
-enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info) };
-
 /* A gradient, of one sequence and of all so far. */
 typedef struct sum {
   const DLTensor *to; /* the caller's; NULL: not wanted */
   DLTensor one;       /* contiguous float64 */
+  int64_t shape[4];   /* of `one` */
   int64_t count;
   double *all;
 } sum;
@@ -158,8 +205,27 @@ static luattn_status sum_open(arena *a, const DLTensor *to, sum *out, luattn_err
                                                    : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-static void sum_add(sum *s) {
-  for (int64_t i = 0; s->to != NULL && i < s->count; i++) s->all[i] += ((const double *)s->one.data)[i];
+/* Makes room for one sequence's gradient of an input; in NULL: of the scalars. */
+static void sum_shape(sum *s, const luattn_input_info *in, const entry_args *one) {
+  if (s->to == NULL) return;
+  memcpy(s->shape, s->to->shape, (size_t)s->to->ndim * sizeof *s->shape);
+  if (in != NULL) (void)cut_axes(in, one, s->shape);
+  s->one.shape = s->shape;
+}
+
+static void sum_add(sum *s, const luattn_input_info *in, const entry_args *one) {
+  int64_t ignored[4], count = 1;
+  if (s->to == NULL) return;
+  const int packed = in != NULL ? packed_axis(in) : -1, first = in != NULL ? cut_axes(in, one, ignored) : 0;
+  for (int j = 0; j < s->to->ndim; j++) count *= s->shape[j];
+  for (int64_t at = 0; at < count; at++) {
+    int64_t rest = at, to = 0, stride = 1;
+    for (int j = s->to->ndim - 1; j >= 0; j--) {
+      to += (rest % s->shape[j] + (j == packed ? first : 0)) * stride;
+      rest /= s->shape[j], stride *= s->to->shape[j];
+    }
+    s->all[to] += ((const double *)s->one.data)[at];
+  }
 }
 
 static luattn_status sum_write(const sum *s, luattn_error *err) {
@@ -178,15 +244,10 @@ static luattn_status sum_write(const sum *s, luattn_error *err) {
 
 typedef struct sums {
   sum input[MAX_INPUTS], scalars;
-  luattn_input inputs[MAX_INPUTS]; /* of one sequence's call */
 } sums;
 
 static luattn_status sums_open(arena *a, const luattn_args *args, sums *out, luattn_error *err) {
-  for (size_t i = 0; i < args->num_inputs; i++) {
-    TRY(sum_open(a, args->inputs[i].grad, &out->input[i], err));
-    out->inputs[i] = args->inputs[i];
-    out->inputs[i].grad = out->input[i].to != NULL ? &out->input[i].one : NULL;
-  }
+  for (size_t i = 0; i < args->num_inputs; i++) TRY(sum_open(a, args->inputs[i].grad, &out->input[i], err));
   return sum_open(a, args->scalar_grads, &out->scalars, err);
 }
 
@@ -196,11 +257,16 @@ static luattn_status sequences_backward(const packed_call *c, sums *s, luattn_er
   for (int i = 0; i < c->entries; i++) {
     take_args(c, i, &one);
     if (one.q_len == 0 && one.kv_len == 0) continue;
-    one.args.inputs = s->inputs;
+    for (size_t j = 0; j < args->num_inputs; j++) {
+      sum_shape(&s->input[j], info_of(&c->spec->traced, args->inputs[j].name), &one);
+      one.inputs[j].grad = s->input[j].to != NULL ? &s->input[j].one : NULL;
+    }
+    sum_shape(&s->scalars, NULL, &one);
     if (s->scalars.to != NULL) one.args.scalar_grads = &s->scalars.one;
     TRY(cpu_backward_entry(c->spec, &one.args, i, c->entries, err));
-    for (size_t j = 0; j < args->num_inputs; j++) sum_add(&s->input[j]);
-    sum_add(&s->scalars);
+    for (size_t j = 0; j < args->num_inputs; j++)
+      sum_add(&s->input[j], info_of(&c->spec->traced, args->inputs[j].name), &one);
+    sum_add(&s->scalars, NULL, &one);
   }
   for (size_t j = 0; j < args->num_inputs; j++) TRY(sum_write(&s->input[j], err));
   return sum_write(&s->scalars, err);

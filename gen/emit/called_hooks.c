@@ -14,8 +14,10 @@ void outline_open(writer *w, const char *type, const char *name, int has, const 
   if (is_template) text_add(&w->out, "template <bool with_inputs>\n");
   text_add(&w->out, "LUATTN_OUTLINED %s %s_outlined(%s", type, name, with_p ? "const LuattnParams &p" : "");
   if (with_p && w->f->plan->offsets) text_add(&w->out, ", Offsets whole");
+  if (with_p && entry_rows_are_read(w)) text_add(&w->out, ", EntryRows entry_rows");
   text_add(&call, "%s_outlined%s(%s", name, is_template ? "<with_inputs>" : "", with_p ? "p" : "");
   if (with_p && w->f->plan->offsets) text_add(&call, ", whole");
+  if (with_p && entry_rows_are_read(w)) text_add(&call, ", entry_rows");
   const char *comma = with_p ? ", " : "";
   if ((flags & OUTLINE_WITH_KEPT) != 0) {
     text_add(&w->out, "%sbool kept", comma);

@@ -21,6 +21,8 @@ static void write_includes(writer *w) {
   text_add(&w->out, "#pragma once\n");
   if (w->f->plan->offsets == LUATTN_OFFSET_ARRAYS)
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
+  if (entry_rows_are_read(w))
+    text_add(&w->out, "#define LUATTN_PACKED_INPUTS   // a Site says where its entry's rows are\n");
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!w->f->facts.bounds_reals)
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
@@ -40,6 +42,7 @@ static void write_includes(writer *w) {
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
            "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n");
   if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
+  if (entry_rows_are_read(w)) text_add(&w->out, "#include \"ops/packed_inputs.cuh\"\n");
   if (has_bits(w)) text_add(&w->out, "#include \"ops/bits.cuh\"\n");
 }
 

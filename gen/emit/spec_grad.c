@@ -145,7 +145,7 @@ static void gradient_row(writer *w, const char *name, int kind, int axis) {
   body_lines(w, t->index, t->num_index);
   text_add(&w->out, "return grad_row<Real, %d>(p.inputs.input[%d], %s", axis, t->input,
            body_value(w, t->factor));
-  body_index(w, (unsigned)t->input, t->index, t->num_index);
+  body_row_index(w, (unsigned)t->input, t->index, t->num_index);
   text_add(&w->out, ");\n");
   close_function(w);
 }

@@ -62,8 +62,9 @@ const char *bounds_of(writer *w, ir_ref r) {
 static void stat_bounds(writer *w, const ir_node *n, int stat) {
   const int last = n->nargs - 1;
   const unsigned input = ir_index_of(n);
-  const char *function =
-      offsets_is_place(w, input, last, n->arg[last]) ? "block_bounds" : "stat_bounds"; /* stat_block */
+  /* A tile of an entry that begins anywhere in the axis may lie in two blocks. */
+  const bool in_one = offsets_is_place(w, input, last, n->arg[last]) && !entry_rows_shift(w, input, last);
+  const char *function = in_one ? "block_bounds" : "stat_bounds"; /* stat_block */
   text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
            function, stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);

@@ -9,10 +9,14 @@ static void bias_row(writer *w) {
   open_function(w, "InputRow<BiasElem> bias_row(" PH ", int q, int kv)");
   body_begin(w, HAS_HEAD | HAS_Q | HAS_KV, "");
   body_lines(w, f->bias_row_index, f->num_bias_row_index);
-  text_add(&w->out, "return input_row<BiasElem, %d>(p.inputs.input[%u]", f->bias_row_q_axis,
-           ir_index_of(ir_get(f->g, f->bias_row)));
-  body_index(w, ir_index_of(ir_get(f->g, f->bias_row)), f->bias_row_index, f->num_bias_row_index);
-  text_add(&w->out, ");\n");
+  const unsigned input = ir_index_of(ir_get(f->g, f->bias_row));
+  const int32_t last = writer_traced(w)->input[input].axis[f->num_bias_row_index - 1];
+  /* Backward reads rows up to their ends: those of packed sequences end with the sequence. Forward copies whole words. */
+  const bool ends = f->plan->packed && !writer_forward(w) && last == LUATTN_AXIS_KV;
+  text_add(&w->out, "return %sinput_row<BiasElem, %d>(p.inputs.input[%u]", ends ? "end_row(" : "", f->bias_row_q_axis,
+           input);
+  body_row_index(w, input, f->bias_row_index, f->num_bias_row_index);
+  text_add(&w->out, ends ? "), s.kv_len);\n" : ");\n");
   close_function(w);
 }
 

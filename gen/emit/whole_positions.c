@@ -1,8 +1,10 @@
 /* whole_positions.c: prints the code for luattn_target.offsets. A spec sees positions, heads and lengths of
  * the whole, of which a call's tensors are a part (templates/ops/offsets.cuh). Ranges for kernels and axes of
- * inputs are relative to the call's tensors. */
+ * inputs are relative to the call's tensors. Where sequences are packed, an input's index becomes that of the entry's row
+ * last (templates/ops/packed_inputs.cuh). */
 #include <string.h>
 
+#include "common/packed_axis.h"
 #include "gen/emit/sections.h"
 
 static bool is_whole(const writer *w) { return w->f->plan->offsets; }
@@ -74,7 +76,33 @@ bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r) {
   return !is_whole(w) || (off != NULL && strcmp(off, added_to(w, n)) == 0);
 }
 
+bool entry_rows_are_read(const writer *w) {
+  const traced_spec *t = writer_traced(w);
+  bool any = false;
+  for (int i = 0; i < t->num_inputs && w->f->plan->packed; i++) any |= packed_axis(&t->input[i]) >= 0;
+  return any;
+}
+
+/* "entry_index(%s, entry_rows.first_q, entry_rows.q_len)", or the like for bounds; `at` itself if the axis does not count
+ * positions, or sequences are not packed. */
+static const char *of_entry(writer *w, const char *function, unsigned input, int axis, const char *at) {
+  const luattn_input_info *in = &writer_traced(w)->input[input];
+  const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
+  if (!w->f->plan->packed || (!is_q && in->axis[axis] != LUATTN_AXIS_KV)) return at;
+  const char *name = is_q ? "q" : "kv";
+  if (packed_axis(in) != axis) return writer_format(w, "%s(%s, 0, entry_rows.%s_len)", function, at, name);
+  return writer_format(w, "%s(%s, entry_rows.first_%s, entry_rows.%s_len)", function, at, name, name);
+}
+
+bool entry_rows_shift(const writer *w, unsigned input, int axis) {
+  return w->f->plan->packed && packed_axis(&writer_traced(w)->input[input]) == axis;
+}
+
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r) {
+  return of_entry(w, "entry_index", input, axis, offsets_own_index(w, input, axis, r));
+}
+
+const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const char *off = taken_off(w, input, axis), *index = body_value(w, r);
   if (off == NULL) return index;
@@ -89,12 +117,16 @@ const char *offsets_tile(writer *w, ir_var position) {
   return of_q ? "ivi_make(q0 + whole.q, q1 + whole.q)" : "ivi_make(kv0 + whole.kv, kv1 + whole.kv)";
 }
 
-const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r) {
+static const char *own_bounds(writer *w, unsigned input, int axis, ir_ref r) {
   const char *off = taken_off(w, input, axis);
   if (off == NULL) return bounds_of(w, r);
   if (offsets_is_place(w, input, axis, r))
     return ir_is_var(w->f->g, r, VAR_Q) ? "ivi_make(q0, q1)" : "ivi_make(kv0, kv1)";
   return writer_format(w, "ivi_sub(%s, ivi_point(whole.%s))", bounds_of(w, r), off);
+}
+
+const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r) {
+  return of_entry(w, "entry_bounds", input, axis, own_bounds(w, input, axis, r));
 }
 
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis) {
@@ -113,6 +145,8 @@ void offsets_phase(writer *w, const char *line, const char *axis, int period) {
 
 void offsets_close(writer *w) {
   text *t = &w->out;
+  if (!t->failed && entry_rows_are_read(w) && strstr(t->data + w->body, "entry_rows") != NULL)
+    text_insert(t, w->body, "    const EntryRows entry_rows = entry_rows_of(s);\n");
   if (!is_whole(w) || t->failed || strstr(t->data + w->body, "whole") == NULL) return;
   text_insert(t, w->body, "    const Offsets whole = offsets_of(p, s);\n");
 }

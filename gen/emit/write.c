@@ -228,6 +228,11 @@ void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
   for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
 }
 
+void body_row_index(writer *w, unsigned input, const ir_ref *index, int n) {
+  body_index(w, input, index, n - 1);
+  text_add(&w->out, ", %s", offsets_own_index(w, input, n - 1, index[n - 1]));
+}
+
 /* NVRTC's front end checks whether the initializer of an integer or a bool is a constant. The check recurses
  * through the variables that the initializer reads, once for each read, so a chain of variables that are read
  * twice doubles the work with each step. The front end does not check an assignment. */

@@ -36,6 +36,8 @@ void body_lines(writer *w, const ir_ref *roots, int n);
 const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a parameter, a slot or a temporary */
 /* Prints ", " and an operand for each index: where an input is read, or its gradient added to. */
 void body_index(writer *w, unsigned input, const ir_ref *index, int n);
+/* The same for a row along the last axis, whose index is the caller's position: it may lie outside of the axis. */
+void body_row_index(writer *w, unsigned input, const ir_ref *index, int n);
 /* Prints lines, then `return value;`. */
 void body_return(writer *w, ir_ref r);
 
@@ -51,16 +53,20 @@ const char *outline_close(writer *w); /* the call of it */
  * luattn_target.offsets, those of a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: the kernel's variable */
 const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
-/* offsets_index returns an input's index, relative to the call's tensors; offsets_bounds returns its bounds
- * over a tile. */
+/* offsets_index returns an input's index, relative to the call's tensors, and where sequences are packed an index of the
+ * entry's own rows; offsets_own_index the same without that last step. offsets_bounds returns its bounds over a tile. */
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);
+const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r);
 const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);
 /* Whether index r is the kernel's own position, so that a tile lies in one block of stats. */
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
 void offsets_phase(writer *w, const char *line, const char *axis, int period); /* row_phase, column_phase */
-void offsets_close(writer *w); /* declares the offsets at the start of a function that uses them */
+void offsets_close(writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */
+/* Whether sequences are packed, and some input has an axis q or kv; whether this axis has the rows of all sequences. */
+bool entry_rows_are_read(const writer *w);
+bool entry_rows_shift(const writer *w, unsigned input, int axis);
 
 /* Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);

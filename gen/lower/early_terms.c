@@ -5,6 +5,7 @@
  * once for all of them (score/distance_terms.cuh). ptxas would find that by itself for the elements of a
  * thread, but by then NVVM has written them out for each element, which takes compile time.
  */
+#include "common/packed_axis.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
@@ -93,6 +94,14 @@ int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index) {
   return (deps_of(&f->deps, index[num_index - 1]) & DEP_Q) == 0 ? found : -1;
 }
 
+bool row_in_place(const lowered *f, int input, int axis, ir_ref index) {
+  const luattn_input_info *in = &f->spec->traced.input[input];
+  const ir_node *n = ir_get(f->g, index);
+  const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
+  if (!f->plan->packed || (!is_q && in->axis[axis] != LUATTN_AXIS_KV)) return true;
+  return packed_axis(in) != axis && n->op == IR_VAR && ir_var_of(n) == (is_q ? VAR_Q : VAR_KV);
+}
+
 /* Whether r loads half or single precision along kv, one element for each key, and differs between queries.
  * Writes the load's indices. */
 static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
@@ -108,6 +117,7 @@ static bool is_bias_row(lowered *f, ir_ref r, ir_ref index[4]) {
     of |= deps_of(&f->deps, index[i]);
     if (i + 1 < n.nargs && (of & ~(DEP_SITE | DEP_Q)) != 0) return false;
   }
+  if (!row_in_place(f, (int)ir_index_of(&n), n.nargs - 1, index[n.nargs - 1])) return false;
   return (of & DEP_Q) != 0 && analyse_linear(f->a, f->g, index[n.nargs - 1], &q, &kv) && kv == 1;
 }
 

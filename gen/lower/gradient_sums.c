@@ -64,6 +64,7 @@ static int step_of_row(lowered *f, int kind) {
   if (f->sum[kind].count != 1 || last < 0 || (deps_of(&f->deps, t->factor) & ~DEP_SITE) != 0) return 0;
   for (int i = 0; i < last; i++)
     if ((deps_of(&f->deps, t->index[i]) & ~fixed) != 0) return 0;
+  if (!row_in_place(f, t->input, last, t->index[last])) return 0;
   if (!analyse_linear(f->a, f->g, t->index[last], &q, &kv)) return 0;
   if (kind == SUM_ELEMENT) return q == 0 && kv == 1 ? 1 : 0;
   return q == 1 || q == -1 ? (int)q : 0;

@@ -62,6 +62,9 @@ void bias_row_take(lowered *f);
 void bias_row_take_gradient(lowered *f, ir_ref *roots, int n);
 /* Returns the axis of an input whose index is q itself, if no other index depends on q; -1: none. */
 int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index);
+/* Whether a row along the axis that `index` counts lies in one piece. Where sequences are packed, and the axis is q or kv, it
+ * must be of one query alone, and the index the position itself: a row of keys of all sequences has neighbours' numbers. */
+bool row_in_place(const lowered *f, int input, int axis, ir_ref index);
 
 /* gradient_sums.c: moves the terms of an element that kernels compute from sums of dS; sets `sum` with its
  * fields, and `pairs`. */

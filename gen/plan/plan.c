@@ -55,7 +55,7 @@ static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected a luattn_offsets, 0 to 2", (int)t->offsets);
 }
 
-/* Refuses what packed sequences do not support yet: inputs or mods along q or kv. */
+/* Refuses what packed sequences do not support yet: mods. */
 static luattn_status check_packed(const traced_spec *s, const luattn_target *t, luattn_error *err) {
   if ((unsigned)t->packed > 1)
     return luattn_fail(err, LUATTN_INVALID, "target: packed: is %d, expected 0 or 1", t->packed);
@@ -65,14 +65,6 @@ static luattn_status check_packed(const traced_spec *s, const luattn_target *t, 
                        "target: packed: is 1, and '%s' has a query_mod, key_mod or value_mod, which packed "
                        "sequences do not take yet; apply it before, or compile with packed 0",
                        s->name);
-  for (int i = 0; i < s->num_inputs; i++)
-    for (uint32_t a = 0; a < s->input[i].num_axes; a++)
-      if (s->input[i].axis[a] == LUATTN_AXIS_Q || s->input[i].axis[a] == LUATTN_AXIS_KV)
-        return luattn_fail(
-            err, LUATTN_UNSUPPORTED,
-            "target: packed: is 1, and input '%s' of '%s' has an axis '%s', which packed sequences "
-            "do not take yet; compile with packed 0 for a padded batch",
-            s->input[i].name, s->name, s->input[i].axis[a] == LUATTN_AXIS_Q ? "q" : "kv");
   return LUATTN_OK;
 }
 

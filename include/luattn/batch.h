@@ -24,6 +24,10 @@
  * sequence, not even NaN. In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of inputs and scalars
  * are sums over all sequences.
  *
+ * Each input is packed along one axis, its axis q, or its axis kv if it has no q: total_q or total_k long. Another axis q or kv has
+ * max_seqlen_q or max_seqlen_k places or more, so a bias of pairs is [.., total_q, max_seqlen_k]. Indices are a sequence's positions, and
+ * are clamped to it. An axis b has a place for each sequence, or one for all. In the input's gradient, what is read by no sequence is 0.
+ *
  * Masks from data
  * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel
  * (docs/masks_from_data.md). These tile bits are the same for all layers of a step, for forward and backward, for every type, head dim

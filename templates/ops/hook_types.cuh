@@ -53,6 +53,9 @@ struct Site {
 #ifdef LUATTN_OFFSET_ARRAYS
   int q_offset, kv_offset;  // of load_offsets
 #endif
+#ifdef LUATTN_PACKED_INPUTS
+  int first_q, first_kv;  // of a PackedSequence: for ops/packed_inputs.cuh alone
+#endif
 
   Site() = default;
   __device__ __forceinline__ Site(int b, int h, int q_len, int kv_len) : b(b), h(h), q_len(q_len), kv_len(kv_len) {}

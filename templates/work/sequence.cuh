@@ -6,7 +6,7 @@
 //
 // Nothing past an entry's end is read or written: the TMA descriptor ends there, and other copies compare
 // positions with the entry's lengths. Hooks see only the Site base of a sequence, which does not say where
-// rows are.
+// rows are, but where they read inputs along them (LUATTN_PACKED_INPUTS).
 //
 // Backward's arrays in the workspace have the rows of each head in an Order (PlainRows, or one of
 // sink/dq_acc.cuh), which also gives their number. Those of packed entries follow one another; where an order has
@@ -122,11 +122,16 @@ struct DenseSequence : Site {
 struct PackedSequence : Site {
   using Params = LuattnPackedParams;
   enum : bool { packed = true };
-  int first_q, first_kv;
-
   PackedSequence() = default;
+#ifdef LUATTN_PACKED_INPUTS  // hooks ask where rows of inputs are
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : Site(entry, head, 0, 0) {
+    first_q = of(p).cu_seqlens_q[entry];
+    first_kv = of(p).cu_seqlens_k[entry];
+#else
+  int first_q, first_kv;
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
       : Site(entry, head, 0, 0), first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
+#endif
     // If an entry is longer than its declared maximum, only its first rows count: the grid and descriptors
     // end there.
     q_len = min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len);

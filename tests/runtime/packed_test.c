@@ -155,6 +155,11 @@ BEND(o_on_cu_q, c->p.o.t.data = c->cu_q.t.data)
 BEND(lse_on_cu_k, c->p.lse.t.data = c->cu_k.t.data)
 BEND(workspace_on_cu_q,
      (c->p.args.workspace = c->cu_q.t.data, c->p.info.draws_tiles = 1, c->p.info.family = LUATTN_SM90))
+BEND(input_of_q, c->p.info.input[0].axis[0] = LUATTN_AXIS_Q)
+BEND(input_of_kv, (c->p.info.input[0].axis[0] = LUATTN_AXIS_KV, c->p.slopes.shape[0] = TOTAL_K + 1))
+BEND(input_of_pairs,
+     (c->p.info.input[0].num_axes = 2, c->p.info.input[0].axis[0] = LUATTN_AXIS_KV, c->p.info.input[0].axis[1] = LUATTN_AXIS_Q,
+      tensor_set(&c->p, &c->p.slopes, kDLFloat, 32, 2, LONGEST_K - 1, TOTAL_Q, 1, 1)))
 BEND(input_batch, (c->p.info.input[0].axis[0] = LUATTN_AXIS_B, c->p.slopes.shape[0] = BATCH + 1))
 
 static const bad_case cases[] = {
@@ -211,6 +216,9 @@ static const bad_case cases[] = {
     {o_on_cu_q, "is shared with cu_seqlens_q, 0x"},
     {lse_on_cu_k, "is shared with cu_seqlens_k, 0x"},
     {workspace_on_cu_q, "is shared with cu_seqlens_q, 0x"},
+    {input_of_q, "input 'slopes': axis 0 (q: total_q) has size 8, expected 150"},
+    {input_of_kv, "input 'slopes': axis 0 (kv: total_k) has size 171, expected 170"},
+    {input_of_pairs, "input 'slopes': axis 0 (kv: max_seqlen_k) has size 99, expected 100 or more"},
     {input_batch, "input 'slopes': axis 0 (b) has size 3, expected 2, or 1 to broadcast"},
 };
 
