@@ -42,7 +42,7 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
 /* Offsets and packed sequences have other parameters, and no layout with bits. */
 static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err) {
   const manifest_tile_bits *t = &m->bits[0];
-  TRY(check_range(err, "tile_bits: layout", t->layout, 0, 0));
+  TRY(check_range(err, "tile_bits: layout", t->layout, 0, 1));
   TRY(check_range(err, "tile_bits: by_batch", t->by_batch, 0, 1));
   TRY(check_range(err, "tile_bits: by_head", t->by_head, 0, 1));
   TRY(check_range(err, "tile_bits: rows", t->rows, 1, 64));

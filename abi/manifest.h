@@ -27,7 +27,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
   LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
   LUATTN_ROLE_TILE_BITS, /* tile bits of a mask from data; grid (32 columns of cells, 8 rows of cells, sets) */
-  LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1) */
+  LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1); or all orders of a
+                          * batch: (sets of bits, LUATTN_ORDERS, 1) */
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
   LUATTN_ROLE_COUNT
 } luattn_role;
@@ -52,7 +53,7 @@ typedef struct manifest_stat { uint32_t input, axis, block; } manifest_stat;
 
 /* A mask from data, which luattn_tile_bits evaluates. */
 typedef struct manifest_tile_bits {
-  uint32_t layout;            /* of LuattnTileBits: 0, the only one */
+  uint32_t layout;            /* 0, or 1: luattn_tile_order also writes all orders of a batch */
   uint32_t by_batch, by_head; /* it differs between batch entries, between heads */
   uint32_t rows, columns;     /* evaluated once for so many queries by so many keys */
   uint32_t cost;              /* instructions of an evaluation, roughly */

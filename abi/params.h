@@ -201,7 +201,8 @@ typedef struct LuattnTileOrder {
   unsigned *tiles;       /* [sets][2][count]: the tile of each rank, then the rank of each tile; null: no order */
   unsigned count, first; /* tiles of a head; ranks that the tiles of all heads have before those of other ranks */
   unsigned batch, heads; /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
-  unsigned size;         /* positions of a tile, except for the last one */
+  unsigned size;         /* positions of a tile, except for the last one; 0: luattn_tile_order writes all orders of a batch
+                            (workspace_order_words) from `tiles` on, and reads no other member */
   unsigned descending;   /* tiles that are as long as one another: 1: the last first; 0: the first first */
 } LuattnTileOrder;
 

@@ -45,6 +45,26 @@ ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 
 ABI_FN workspace_count workspace_cells(workspace_count len) { return (len + LUATTN_CELL - 1) / LUATTN_CELL; }
 ABI_FN workspace_count workspace_bit_words(workspace_count cells) { return (cells + 31) / 32; }
 
+/* The orders of tiles (LuattnTileOrder) that lie beside tile bits in a batch, for kernels of several tile sizes: those of q
+ * tiles, of kv tiles upwards, and of kv tiles downwards, each for tiles of 64, 128 and 192 positions. */
+#define LUATTN_ORDER_SIZES 3
+#define LUATTN_ORDERS (3 * LUATTN_ORDER_SIZES)
+ABI_FN int workspace_order_size(int order) { return (order % LUATTN_ORDER_SIZES + 1) * LUATTN_CELL; }
+ABI_FN int workspace_order_of_kv(int order) { return order >= LUATTN_ORDER_SIZES; }
+ABI_FN int workspace_order_descends(int order) { return order / LUATTN_ORDER_SIZES != 1; }
+/* Tiles of a set, and 32-bit words of all orders before number `order`, which lie one after another. Sets are of heads of q in
+ * orders of q tiles, and of heads of k in the others. */
+ABI_FN workspace_count workspace_order_tiles(int order, workspace_count q_len, workspace_count kv_len) {
+  return ((workspace_order_of_kv(order) ? kv_len : q_len) + workspace_order_size(order) - 1) / workspace_order_size(order);
+}
+ABI_FN workspace_count workspace_order_words(int order, workspace_count q_len, workspace_count kv_len, workspace_count q_sets,
+                                             workspace_count kv_sets) {
+  workspace_count words = 0;
+  for (int i = 0; i < order; ++i)
+    words += 2 * workspace_order_tiles(i, q_len, kv_len) * (workspace_order_of_kv(i) ? kv_sets : q_sets);
+  return words;
+}
+
 /* LuattnScratch.norm_k, norm_q and least_lse: positions per number, and numbers per length. */
 #define LUATTN_NORM_ROWS 32
 ABI_FN workspace_count workspace_norms(workspace_count len) { return (len + LUATTN_NORM_ROWS - 1) / LUATTN_NORM_ROWS; }

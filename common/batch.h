@@ -43,8 +43,8 @@ typedef struct batch_mask_input {
 
 /* The tile bits of a mask from data (runtime/batch_masks.h), and what they were made for. */
 typedef struct batch_mask {
-  const void *memory; /* rows, columns, and minima with which bits are made, on the device */
-  size_t rows_size, bits_size, size;
+  const void *memory; /* rows, columns, minima with which bits are made, and orders of tiles, on the device */
+  size_t rows_size, bits_size, orders_at, size; /* orders_at: of the orders' first byte; `size`: there are none */
   int device;
   uint32_t spec[4]; /* manifest_tile_bits.spec */
   bool is_float64;  /* made by a float64 kernel */

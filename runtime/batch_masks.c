@@ -105,7 +105,7 @@ static size_t round_up(size_t size) { return (size + 255) / 256 * 256; }
 /* Fills sizes and sets of the bits; both sizes are 0 if the mask needs none. Errors: LUATTN_INVALID (more than can be addressed). */
 static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTileBits *bits, batch_mask *out) {
   *bits = (LuattnTileBits){.rows = NULL};
-  out->rows_size = out->bits_size = out->size = 0;
+  out->rows_size = out->bits_size = out->orders_at = out->size = 0;
   if (!c->info->tile_bits || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
   tile_bits_sets(c->info, &p->shape, bits);
   const int64_t words[] = {tile_bits_row_words(&p->shape), tile_bits_column_words(&p->shape)};
@@ -118,7 +118,8 @@ static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTi
   LuattnParams unplaced = *p;
   out->rows_size = round_up(size[0]);
   out->bits_size = out->rows_size + round_up(size[1]);
-  out->size = out->bits_size + launch_place_stats(c->info, &unplaced, 0);
+  out->orders_at = out->bits_size + launch_place_stats(c->info, &unplaced, 0);
+  out->size = out->orders_at + round_up((size_t)tile_orders_words(c->info, &p->shape, bits) * sizeof(unsigned));
   return LUATTN_OK;
 }
 
@@ -133,12 +134,19 @@ static void place_all(const args_call *c, LuattnTileBitsParams *params, const ba
   (void)launch_place_stats(c->info, &params->before.dense, (uintptr_t)made->memory + made->bits_size);
 }
 
-luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params) {
+/* The orders of its tiles, if they are for as many heads of k: bits may not depend on that. */
+static unsigned *orders_of(const LuattnShape *s, const LuattnTileBits *bits, const batch_mask *made) {
+  if (made->orders_at == made->size || (bits->heads > 1 && made->heads_kv != s->heads_kv)) return NULL;
+  return (unsigned *)((uintptr_t)made->memory + made->orders_at);
+}
+
+luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params, unsigned **orders) {
   const luattn_batch *batch = c->args->batch;
   const LuattnParams *p = &params->before.dense;
   batch_mask now;
   difference d = {.what = ""};
   params->bits = (LuattnTileBits){.rows = NULL};
+  *orders = NULL;
   if (batch == NULL || batch->num_masks == 0 || !c->info->tile_bits || c->args->skip == LUATTN_SKIP_NEVER) return LUATTN_OK;
   LuattnTileBits bits;
   TRY(measure(c, p, &bits, &now));
@@ -149,6 +157,7 @@ luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params)
     if (memcmp(made->spec, now.spec, sizeof now.spec) != 0 || masks_differ(c, made, &now, &d)) continue;
     place(&bits, made);
     params->bits = bits;
+    *orders = orders_of(&p->shape, &bits, made);
     return LUATTN_OK;
   }
   if (d.what[0] == 0) return LUATTN_OK; /* it has bits of other specs alone */
@@ -254,9 +263,11 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   c.shapes_only = false;
   TRY(args_inputs(&c, &params.before.dense));
   describe(&c, &params.before.dense, &made);
-  made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size, made.size = sizes.size;
+  made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size;
+  made.orders_at = sizes.orders_at, made.size = sizes.size;
   TRY(make_room(&c, batch, &made));
   place_all(&c, &params, &made);
+  if (made.orders_at < made.size) params.tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_tile_bits(kernel, &c, &params, stream);
   driver_pop(kernel->driver);
@@ -304,6 +315,7 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
   memset(again.before.dense.scratch.stats, 0, sizeof again.before.dense.scratch.stats); /* not yet computed */
+  again.tile_order = (LuattnTileOrder){.tiles = NULL};
   place_all(c, &again, &made);
   TRY(launch_tile_bits(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);

@@ -4,9 +4,10 @@
 
 #include "runtime/launch.h"
 
-/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL. Errors:
- * LUATTN_INVALID (they were made for other arguments; says which). */
-luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params);
+/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL.
+ * *orders: the orders of tiles that lie beside them (workspace_order_words), or NULL. Errors: LUATTN_INVALID (they were made for
+ * other arguments; says which). */
+luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params, unsigned **orders);
 
 /* With LUATTN_CHECK=1: evaluates the mask again and compares, if a launch takes bits from the batch, which is where `makes` is false.
  * Waits for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (an input has changed), LUATTN_NO_MEMORY,

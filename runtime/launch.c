@@ -52,7 +52,8 @@ static void *take(cursor *w, size_t elem, int64_t a, int64_t b, int64_t c, int64
 /* Bytes of a workspace, and the range of sums that must start as zeros. */
 typedef struct workspace_need {
   size_t size, sums, sums_size;
-  bool has_tile_bits; /* the launch evaluates the mask into it */
+  bool has_tile_bits;  /* the launch evaluates the mask into it */
+  bool has_tile_order; /* the launch orders tiles by the bits in it */
 } workspace_need;
 
 static void take_modified(cursor *w, size_t elem, int batch, int heads, int len, int dim, LuattnTensor *out) {
@@ -294,25 +295,32 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
   return LUATTN_OK;
 }
 
-/* After the schedule is known. */
-static void take_tile_order(cursor *w, const args_call *c, LuattnTileBitsParams *all, bool knows_bits) {
+/* After the schedule is known. `orders`: those of the batch, or NULL. Returns whether the launch makes its own. */
+static bool take_tile_order(cursor *w, const args_call *c, LuattnTileBitsParams *all, unsigned *orders) {
   LuattnTileOrder *out = &all->tile_order;
-  *out = (LuattnTileOrder){.tiles = NULL};
-  if (!knows_bits) return;
   const int64_t words =
       tile_order_fill(c->info, &all->before.dense, &all->bits, c->args->skip, c->multiprocessors, out);
-  if (words > 0) out->tiles = take(w, sizeof *out->tiles, words, 1, 1, 1);
+  if (words == 0) return false;
+  out->tiles = tile_orders_find(c->info, &all->before.dense.shape, &all->bits, out, orders);
+  if (out->tiles != NULL) return false;
+  out->tiles = take(w, sizeof *out->tiles, words, 1, 1, 1);
+  return true;
 }
 
 /* Tile bits come from the batch, or are made in the workspace, or there are none. */
-static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBitsParams *all, bool *makes) {
+static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBitsParams *all, workspace_need *need) {
   const LuattnShape *shape = &all->before.dense.shape;
   LuattnTileBits *out = &all->bits;
-  TRY(batch_masks_take(c, all));
-  *makes = out->rows == NULL && tile_bits_pay(c->info, shape, c->args->skip);
-  if (*makes) tile_bits_sets(c->info, shape, out);
-  take_tile_order(w, c, all, *makes || out->rows != NULL);
-  if (!*makes) return LUATTN_OK;
+  unsigned *orders;
+  TRY(batch_masks_take(c, all, &orders));
+  need->has_tile_bits = out->rows == NULL && tile_bits_pay(c->info, shape, c->args->skip);
+  need->has_tile_order = false;
+  all->tile_order = (LuattnTileOrder){.tiles = NULL};
+  if (need->has_tile_bits) tile_bits_sets(c->info, shape, out);
+  if (need->has_tile_bits || out->rows != NULL) need->has_tile_order = take_tile_order(w, c, all, orders);
+  if (out->rows != NULL && tile_bits_decide(c->info)) /* nothing reads them */
+    memset(all->before.dense.scratch.stats, 0, sizeof all->before.dense.scratch.stats);
+  if (!need->has_tile_bits) return LUATTN_OK;
   out->rows = take(w, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
   out->columns = take(w, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
   return LUATTN_OK;
@@ -369,7 +377,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   if (m->draws_tiles) p->scratch.tickets = take(&w, sizeof *p->scratch.tickets, 1, 1, 1, 1);
   take_stats(&w, m, p);
   TRY(take_visits(&w, c, p));
-  TRY(take_tile_bits(&w, c, all, &out->has_tile_bits));
+  TRY(take_tile_bits(&w, c, all, out));
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -470,6 +478,14 @@ static void finish_size(const manifest_entry *entry, const LuattnParams *p, int6
   size[2] = (int64_t)p->shape.batch * (kv ? 3 : 1);
 }
 
+/* A launch's own order, or all of a batch. */
+static void order_size(const LuattnTileBitsParams *p, const workspace_need *need, int64_t size[3]) {
+  const LuattnTileOrder *o = &p->tile_order;
+  if (need->has_tile_order) size[0] = o->size > 0 ? (int64_t)o->batch * o->heads : (int64_t)p->bits.batch * p->bits.heads;
+  size[1] = o->size > 0 ? 1 : LUATTN_ORDERS;
+  size[2] = 1;
+}
+
 /* The last of size[1] is for the scalars, which are fewer than a block's threads. */
 static void round_size(const image_manifest *m, const manifest_entry *entry, const LuattnParams *p,
                        int64_t size[3]) {
@@ -489,7 +505,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
   int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
-      stats_size(c->info, p, size);
+      if (p->scratch.stats[0] != NULL) stats_size(c->info, p, size);
       break;
     case LUATTN_ROLE_MOD:
       size[0] = ceil_div(max_of(p->shape.q_len, p->shape.kv_len), entry->tile_m);
@@ -508,8 +524,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       if (need->has_tile_bits) tile_bits_grid(&all->bits, &p->shape, size);
       break;
     case LUATTN_ROLE_TILE_ORDER:
-      if (all->tile_order.tiles != NULL) size[0] = (int64_t)all->tile_order.batch * all->tile_order.heads;
-      size[1] = size[2] = 1;
+      order_size(all, need, size);
       break;
     case LUATTN_ROLE_FORWARD:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);
@@ -614,14 +629,14 @@ static luattn_status launch_one(const luattn_kernel *k, uint32_t i, void *p, Lua
 luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params,
                                cu_stream stream) {
   const image_manifest *m = &kernel->info;
-  const workspace_need makes = {.has_tile_bits = true};
+  const workspace_need makes = {.has_tile_bits = true, .has_tile_order = params->tile_order.tiles != NULL};
   LuattnTensorMaps maps;
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   memset(&maps, 0, sizeof maps);
   for (int launches = 0; launches < 2; ++launches) /* all checks come first */
     for (uint32_t i = 0; i < m->num_entries; ++i) {
       const manifest_entry *e = &m->entry[i];
-      if (e->role != LUATTN_ROLE_STATS && e->role != LUATTN_ROLE_TILE_BITS) continue;
+      if (e->role != LUATTN_ROLE_STATS && e->role != LUATTN_ROLE_TILE_BITS && e->role != LUATTN_ROLE_TILE_ORDER) continue;
       if (launches)
         TRY(launch_one(kernel, i, params, &maps, grid[i], stream, c->err));
       else

@@ -26,8 +26,8 @@ struct luattn_kernel {
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
 
-/* Evaluates a mask from data into params->bits, after minima of what it reads, which go where launch_place_stats puts them. The
- * device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
+/* Evaluates a mask from data into params->bits, after minima of what it reads, which go where launch_place_stats puts them, and
+ * writes all orders of a batch to params->tile_order.tiles, if that is not NULL. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
 luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream);
 
 /* Enters where these minima are, from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */

@@ -91,3 +91,31 @@ int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const Lu
                            .descending = forward || m->deterministic};
   return 2 * count * out->batch * out->heads;
 }
+
+static int64_t order_words(const LuattnShape *s, const LuattnTileBits *bits, int order) {
+  const int64_t of_q = (int64_t)bits->batch * bits->heads, of_kv = (int64_t)bits->batch * (bits->heads > 1 ? s->heads_kv : 1);
+  return workspace_order_words(order, s->q_len, s->kv_len, of_q, of_kv);
+}
+
+int64_t tile_orders_words(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits) {
+  return orders(m) && m->bits[0].layout > 0 ? order_words(shape, bits, LUATTN_ORDERS) : 0;
+}
+
+unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits, const LuattnTileOrder *order,
+                           unsigned *orders) {
+  if (orders == NULL || order->batch != bits->batch) return NULL;
+  for (int i = 0; i < LUATTN_ORDERS; ++i)
+    if (workspace_order_of_kv(i) == (m->pass == LUATTN_BACKWARD) && (unsigned)workspace_order_size(i) == order->size &&
+        (unsigned)workspace_order_descends(i) == order->descending)
+      return orders + order_words(shape, bits, i);
+  return NULL;
+}
+
+/* The sm90 family's walks take words of tiles of one or two cells (work/tile_bits.cuh, has_words); others ask for the class of
+ * each tile. */
+bool tile_bits_decide(const image_manifest *m) {
+  const manifest_entry *e = main_of(m);
+  if (e == NULL) return false;
+  const uint32_t along = m->pass == LUATTN_FORWARD ? e->tile_n : e->tile_m;
+  return m->family != LUATTN_SM90 || along == LUATTN_CELL || along == 2 * LUATTN_CELL;
+}

@@ -31,4 +31,13 @@ void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *shape, int64_
 int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const LuattnTileBits *bits, int skip,
                         int multiprocessors, LuattnTileOrder *out);
 
+/* The orders that lie beside the bits of a batch (workspace_order_words): the 32-bit words of all of them, 0 if the image writes
+ * none; and the address of the one that a launch has filled in, or NULL if it is none of them. */
+int64_t tile_orders_words(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits);
+unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits, const LuattnTileOrder *order,
+                           unsigned *orders);
+
+/* Whether all kernels of a launch whose bits are known take the classes of tiles from them, and read no block minima. */
+bool tile_bits_decide(const image_manifest *m);
+
 #endif

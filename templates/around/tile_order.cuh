@@ -1,6 +1,8 @@
 // around/tile_order.cuh: luattn_tile_order: sorts the tiles of each head by how many cells they keep something of
 // (LuattnTileOrder). One block sorts the tiles of a set.
 //
+// Grid (sets, orders): the one order that a launch asks for, or those of a batch (abi/workspace.h).
+//
 // Tiles within a quarter of the mean length of one another count as equally long and stay in the order of their
 // positions, because neighbours share more of what they read. The order depends on the bits alone: a deterministic
 // backward adds in it.
@@ -10,21 +12,19 @@
 
 static constexpr int tile_order_threads = 512, tile_order_lanes = 8, tile_order_levels = 64;
 
-// The cells of which a tile keeps something, by tile_order_lanes lanes; all of them get the sum. Columns: a kv tile,
-// for all query heads of a kv head h.
-template <bool Columns>
-LUATTN_FN u32 cells_of_tile(const LuattnTileBitsParams &p, int b, int h, int tile) {
+// The cells of which a tile keeps something, by tile_order_lanes lanes; all of them get the sum. of_kv: a kv tile, for all
+// query heads of a kv head h.
+LUATTN_FN u32 cells_of_tile(const LuattnTileBitsParams &p, const LuattnTileOrder &o, bool of_kv, int b, int h, int tile) {
   const LuattnTileBits &bits = p.bits;
-  const LuattnTileOrder &o = p.tile_order;
-  const int len = Columns ? AroundParams::kv_len(p) : AroundParams::q_len(p),
-            other = Columns ? AroundParams::q_len(p) : AroundParams::kv_len(p), lines = workspace_cells(len),
+  const int len = of_kv ? AroundParams::kv_len(p) : AroundParams::q_len(p),
+            other = of_kv ? AroundParams::q_len(p) : AroundParams::kv_len(p), lines = workspace_cells(len),
             words = workspace_bit_words(workspace_cells(other)), first = tile * int(o.size),
             last = min_of(first + int(o.size), len) - 1, group = int(bits.heads / o.heads);
   u32 count = 0;
 #pragma unroll 1
   for (int i = 0; i < group; ++i) {
     const i64 set = i64(bits.batch > 1 ? b : 0) * bits.heads + h * group + i;
-    const u32 *line = (Columns ? bits.columns : bits.rows) + set * lines * words * 2;
+    const u32 *line = (of_kv ? bits.columns : bits.rows) + set * lines * words * 2;
 #pragma unroll 1
     for (int w = int(threadIdx.x) % tile_order_lanes; w < words; w += tile_order_lanes) {
       u32 kept = 0;
@@ -63,20 +63,34 @@ LUATTN_FN int equal_lanes_before(int key, bool &is_last) {
   return before;
 }
 
-template <bool Columns>
-LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p) {
+// Order number blockIdx.y of a batch.
+LUATTN_FN LuattnTileOrder order_of_batch(const LuattnTileBitsParams &p) {
+  const int order = int(blockIdx.y), q_len = AroundParams::q_len(p), kv_len = AroundParams::kv_len(p);
+  const u32 batch = p.bits.batch, of_q = p.bits.heads, of_kv = of_q > 1 ? u32(AroundParams::heads_kv(p)) : 1;
+  LuattnTileOrder o = p.tile_order;
+  o.tiles += workspace_order_words(order, q_len, kv_len, batch * of_q, batch * of_kv);
+  o.count = u32(workspace_order_tiles(order, q_len, kv_len));
+  o.batch = batch, o.heads = workspace_order_of_kv(order) ? of_kv : of_q;
+  o.size = u32(workspace_order_size(order)), o.descending = u32(workspace_order_descends(order));
+  return o;
+}
+
+// of_kv: in a launch's own order.
+LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p, bool of_kv) {
   constexpr int warps = tile_order_threads / 32, levels = tile_order_levels;
   __shared__ u64 sums[tile_order_threads];
   __shared__ u32 next[levels];           // the rank of the next tile of each key
   __shared__ u32 of_warp[warps][levels];  // how many tiles of each key a warp has; then the first one's rank
-  const LuattnTileOrder &o = p.tile_order;
+  LuattnTileOrder o = p.tile_order;
+  if (o.size == 0) o = order_of_batch(p), of_kv = workspace_order_of_kv(int(blockIdx.y)) != 0;
   const int thread = int(threadIdx.x), warp = thread / 32, count = int(o.count), set = int(blockIdx.x),
             b = set / int(o.heads), h = set - b * int(o.heads);
+  if (b >= int(o.batch)) return;  // heads of k are fewer
   u32 *tiles = o.tiles + i64(set) * 2 * count, *ranks = tiles + count;  // ranks: first the lengths
   u64 mine = 0;
 #pragma unroll 1
   for (int i = thread / tile_order_lanes; i - thread / tile_order_lanes < count; i += tile_order_threads / tile_order_lanes) {
-    const u32 length = cells_of_tile<Columns>(p, b, h, min_of(i, count - 1));
+    const u32 length = cells_of_tile(p, o, of_kv, b, h, min_of(i, count - 1));
     if (i < count && thread % tile_order_lanes == 0) ranks[i] = length, mine += length;
   }
   if (thread < levels) next[thread] = 0;

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(tile_bits_threads)
 #include "around/tile_order.cuh"
 extern "C" __global__ void __launch_bounds__(tile_order_threads)
     luattn_tile_order(const __grid_constant__ ParamsOf<Config> p) {
-  find_tile_order<Spec::has_grad>(p);
+  find_tile_order(p, Spec::has_grad);
 }
 #endif
 #if defined(LUATTN_BLOCK_TABLE) && LUATTN_PART != 1

@@ -1,7 +1,7 @@
 /* tile_order_test.c: attention with masks from data whose tiles are taken in the order of their lengths, from
  * luattn_forward and luattn_backward to the kernels, which the PTX machine executes: O, lse, dq, dk and dv against sums
  * in double, and the order that luattn_tile_order leaves in the workspace: every tile once, its rank, and longer tiles
- * before shorter ones. Tables that keep nothing, everything, one column, one row, few blocks at random, and global rows
+ * before shorter ones. The same from a batch, which holds the orders of all tile sizes. Tables that keep nothing, everything, one column, one row, few blocks at random, and global rows
  * and columns beside a window; for all heads alike, for each head, and for each head of each batch entry; two heads a kv
  * head; lengths that end within a tile. A deterministic backward gives the same bits again.
  *
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "luattn/batch.h"
 #include "tests/ptx/arrays.h"
 
 enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, DIM = 8, CELL = 64, TABLES = 6, MASKS = 3, LENGTHS = 3 };
@@ -202,10 +203,66 @@ static int check_order(const problem *x, const uint32_t *order, bool columns, in
   return wrong;
 }
 
+/* Tiles of the same length follow one another by position. */
+static int check_direction(const problem *x, const uint32_t *tiles, bool columns, bool descends, int size) {
+  const int count = ((columns ? x->kv_len : x->q_len) + size - 1) / size;
+  int wrong = 0;
+  for (int i = 1; i < count; ++i)
+    wrong += length_of(x, columns, 0, 0, (int)tiles[i - 1], size) == length_of(x, columns, 0, 0, (int)tiles[i], size) &&
+             (tiles[i - 1] > tiles[i]) != descends;
+  if (wrong > 0) fprintf(stderr, "FAILED: table '%s' of %s: %s\n", table_name[x->table], x->mask->axes, descends ? "upwards" : "downwards");
+  return wrong;
+}
+
 /* ---- launches ---- */
 
 static size_t bytes_of(int sets, int lines, int across) {
   return ((size_t)(sets * lines * ((across + 31) / 32)) * 8 + 255) / 256 * 256;
+}
+
+/* All orders of a batch, at the end of its memory: of q tiles, of kv tiles upwards and downwards, for three sizes each. */
+static int check_orders(const problem *x, const array *memory) {
+  const int batches = x->mask->by_batch ? BATCH : 1;
+  int wrong = 0;
+  size_t at = 0, words[9];
+  for (int i = 0; i < 9; ++i) {
+    const int size = (i % 3 + 1) * CELL, len = i < 3 ? x->q_len : x->kv_len, heads = !x->mask->by_head ? 1 : i < 3 ? HEADS : HEADS_KV;
+    at += words[i] = (size_t)(2 * ((len + size - 1) / size) * heads * batches);
+  }
+  const uint32_t *order = (const uint32_t *)memory->host + memory->count - (at * 4 + 255) / 256 * 64;
+  for (int i = 0; i < 9; order += words[i++])
+    wrong += check_order(x, order, i >= 3, (i % 3 + 1) * CELL) + check_direction(x, order, i >= 3, i / 3 != 1, (i % 3 + 1) * CELL);
+  return wrong;
+}
+
+/* With bits and orders of a batch. A launch has tiles of sizes for which there are orders. */
+static int launch_with_batch(const problem *x, luattn_pass pass, luattn_args *args, size_t without) {
+  const luattn_batch_options options = {.struct_size = sizeof options};
+  luattn_batch *batch;
+  const luattn_kernel *kernel;
+  size_t size;
+  array memory, workspace;
+  need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+  need(luattn_engine_kernel(x->engine, x->spec, pass, args, &kernel, &err) == LUATTN_OK, "kernel");
+  need(luattn_batch_mask_size(kernel, args, &size, &err) == LUATTN_OK, "size");
+  make(&memory, I32, 1, (int64_t[]){(int64_t)(size / 4)});
+  memset(memory.host, 0xff, size);
+  send(&memory);
+  need(luattn_batch_prepare_mask(batch, kernel, args, memory.device, size, NULL, &err) == LUATTN_OK, "prepare");
+  args->batch = batch;
+  need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
+  need(size == without, "a workspace without bits and order");
+  make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4) + 1});
+  send(&workspace);
+  args->workspace = workspace.device, args->workspace_size = size;
+  need((pass == LUATTN_BACKWARD ? luattn_backward : luattn_forward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, "launch");
+  need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  fetch(&memory);
+  const int wrong = check_orders(x, &memory);
+  args->batch = NULL;
+  luattn_batch_close(batch);
+  drop(&memory), drop(&workspace);
+  return wrong;
 }
 
 static int launch(const problem *x, luattn_pass pass, luattn_args *args, int *ordered) {
@@ -241,7 +298,7 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, int *or
     ++*ordered;
   }
   drop(&workspace);
-  return wrong;
+  return wrong + launch_with_batch(x, pass, args, without);
 }
 
 static int check(problem *x, bool deterministic, int ordered[2]) {

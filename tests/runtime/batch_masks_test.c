@@ -74,14 +74,15 @@ static size_t workspace_of(shared *s) {
   return size;
 }
 
-/* Number of launches of luattn_tile_bits in one launch. */
-static int evaluations(shared *s) {
+/* Number of launches of a function in one launch. */
+static int launches_of(shared *s, const char *name) {
   int n = 0;
   fake_reset();
   if (luattn_launch(s->kernel, &s->p.args, NULL, &s->err) != LUATTN_OK) fail_msg("%s", s->err.message);
-  for (size_t i = 0; i < fake_num_events(); ++i) n += strcmp(fake_get_event(i)->name, "luattn_tile_bits") == 0;
+  for (size_t i = 0; i < fake_num_events(); ++i) n += strcmp(fake_get_event(i)->name, name) == 0;
   return n;
 }
+static int evaluations(shared *s) { return launches_of(s, "luattn_tile_bits"); }
 
 /* Once for all launches, whose workspace has no room for bits. */
 static void once(void **state) {
@@ -114,12 +115,67 @@ static void once(void **state) {
       assert_ptr_equal(e->params.scratch.stats[0], s.memory + BITS);
     }
     assert_int_equal(evaluations(&s), 1); /* args.batch is still NULL */
+    assert_int_equal(launches_of(&s, "luattn_stats"), 1);
     s.p.args.batch = s.batch;
     assert_int_equal(workspace_of(&s), without);
+    assert_int_equal(launches_of(&s, "luattn_stats"), 0); /* minima decide nothing more */
+    for (size_t i = 0; i < fake_num_events(); ++i)
+      if (fake_get_event(i)->kind == FAKE_LAUNCH) assert_null(fake_get_event(i)->params.scratch.stats[0]);
     for (int skip = LUATTN_SKIP_AUTO; skip <= LUATTN_SKIP_NEVER; ++skip) {
       s.p.args.skip = skip;
       assert_int_equal(evaluations(&s), 0);
     }
+    shared_close(&s);
+  }
+}
+
+/* Minima are read where an sm90 walk classifies tiles of a size that takes no words of bits. */
+static void minima(void **state) {
+  (void)state;
+  for (unsigned tile_n = 64; tile_n <= 192; tile_n += 64) {
+    shared s;
+    shared_open(&s, LUATTN_FORWARD);
+    s.p.info.family = LUATTN_SM90;
+    for (uint32_t i = 0; i < s.p.info.num_entries; ++i)
+      if (s.p.info.entry[i].role == LUATTN_ROLE_FORWARD) s.p.info.entry[i].tile_n = tile_n;
+    luattn_kernel_unload(s.kernel);
+    s.kernel = load(&s.p);
+    prepared(&s, s.memory);
+    s.p.args.batch = s.batch;
+    assert_int_equal(launches_of(&s, "luattn_stats"), tile_n > 128);
+    shared_close(&s);
+  }
+}
+
+/* Orders of tiles are made once as well, if the image knows how; of 20 tiles of 64 queries of two batch entries here. */
+enum { ORDERED = 1280, WORDS = 2 * BATCH * (3 * (20 + 10 + 7)) };
+static void ordered(void **state) {
+  (void)state;
+  for (unsigned layout = 0; layout < 2; ++layout) {
+    shared s;
+    size_t size;
+    shared_open(&s, LUATTN_FORWARD);
+    image_manifest *m = &s.p.info;
+    m->bits[0].layout = layout;
+    memmove(&m->entry[3], &m->entry[2], (m->num_entries++ - 2) * sizeof m->entry[0]);
+    m->entry[2] = (manifest_entry){.name = "luattn_tile_order", .role = LUATTN_ROLE_TILE_ORDER, .threads = 512, .tile_m = 64};
+    problem_resize(&s.p, BATCH, ORDERED, ORDERED);
+    luattn_kernel_unload(s.kernel);
+    s.kernel = load(&s.p);
+    const size_t without = workspace_of(&s), bits = 2 * BATCH * 20 * 8, order = 2 * 20 * BATCH * 4;
+    s.p.args.skip = LUATTN_SKIP_ALWAYS;
+    assert_int_equal(workspace_of(&s), without + (bits / 2 + 255) / 256 * 512 + (order + 255) / 256 * 256);
+    assert_int_equal(launches_of(&s, "luattn_tile_order"), 1);
+    assert_launch(2, "luattn_tile_order", BATCH, 1, 1, 512, 0);
+    assert_int_equal(luattn_batch_mask_size(s.kernel, &s.p.args, &size, &s.err), LUATTN_OK);
+    assert_int_equal(size, (bits / 2 + 255) / 256 * 512 + 512 + layout * ((WORDS * 4 + 255) / 256 * 256));
+    fake_reset();
+    assert_int_equal(prepare(&s, s.memory, size), LUATTN_OK);
+    assert_int_equal(fake_num_events(), 2 + layout);
+    if (layout == 1) assert_launch(2, "luattn_tile_order", BATCH, 9, 1, 512, 0);
+    s.p.args.batch = s.batch;
+    assert_int_equal(workspace_of(&s), without + (layout == 1 ? 0 : (order + 255) / 256 * 256));
+    assert_int_equal(launches_of(&s, "luattn_tile_order"), layout == 0);
     shared_close(&s);
   }
 }
@@ -308,7 +364,7 @@ static void failed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(once),     cmocka_unit_test(not_needed), cmocka_unit_test(compared),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(once),     cmocka_unit_test(minima), cmocka_unit_test(ordered), cmocka_unit_test(not_needed), cmocka_unit_test(compared),
                                      cmocka_unit_test(of_other_specs), cmocka_unit_test(several),    cmocka_unit_test(memory),
                                      cmocka_unit_test(checked),  cmocka_unit_test(failed)};
   return cmocka_run_group_tests(tests, open_all, close_all);
