@@ -59,6 +59,20 @@ struct CellBits {
   }
 };
 
+// The number of cells of a row that lines first .. last keep something of, by a whole warp; all lanes get it.
+template <bool Columns>
+LUATTN_FN int kept_cells(const CellBits<Columns> &bits, int first, int last) {
+  u32 count = 0;
+#pragma unroll 1
+  for (int w = int(threadIdx.x) % 32; w < bits.words; w += 32) {
+    u32 kept = 0;
+#pragma unroll 1
+    for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row) kept |= bits.rows[(i64(row) * bits.words + w) * 2];
+    count += u32(__popc(kept));
+  }
+  return int(__reduce_add_sync(0xffffffffu, count));
+}
+
 // Whether a walk along tiles of so many positions can take them from words.
 LUATTN_FN constexpr bool has_words(int size) { return size == LUATTN_CELL || size == 2 * LUATTN_CELL; }
 
@@ -72,24 +86,33 @@ LUATTN_FN u32 even_bits(u32 x) {
 }
 
 // The bits of 32 tiles along the rows of `bits`, from `base` on, a multiple of 32. A tile has Size positions there, and
-// first .. last in the other direction.
-template <int Size, bool Columns>
+// first .. last in the other direction: with Lines at most so many cells, whose loads then do not wait for one another.
+template <int Size, bool Columns, int Lines = 0>
 struct TileWord {
   u32 kept, whole;
 
   __device__ __forceinline__ TileWord(const CellBits<Columns> &bits, int first, int last, int base) : kept(0), whole(~0u) {
-    constexpr int words = Size / LUATTN_CELL;
     u32 more = 0, all = ~0u;  // of the second word
+    first /= LUATTN_CELL, last /= LUATTN_CELL;
+    if constexpr (Lines > 0) {
+#pragma unroll
+      for (int i = 0; i < Lines; ++i) add(bits, min_of(first + i, last), base, more, all);
+    } else {
 #pragma unroll 1
-    for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row) {
-      const u32 *pair = bits.rows + (i64(row) * bits.words + base / 32 * words) * 2;
-      kept |= pair[0], whole &= pair[1];
-      if (words == 2 && base / 32 * words + 1 < bits.words) more |= pair[2], all &= pair[3];
+      for (int row = first; row <= last; ++row) add(bits, row, base, more, all);
     }
     if constexpr (words == 2) {
       kept = even_bits(kept | kept >> 1) | even_bits(more | more >> 1) << 16;
       whole = even_bits(whole & whole >> 1) | even_bits(all & all >> 1) << 16;
     }
+  }
+
+ private:
+  static constexpr int words = Size / LUATTN_CELL;
+  __device__ __forceinline__ void add(const CellBits<Columns> &bits, int row, int base, u32 &more, u32 &all) {
+    const u32 *pair = bits.rows + (i64(row) * bits.words + base / 32 * words) * 2;
+    kept |= pair[0], whole &= pair[1];
+    if (words == 2 && base / 32 * words + 1 < bits.words) more |= pair[2], all &= pair[3];
   }
 };
 
