@@ -88,6 +88,13 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
+// Brings a box to the L2 cache, for a load that cannot begin yet. Called by one thread.
+LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, RowBox box, int head) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(channel), "r"(box.row),
+               "r"(head), "r"(box.entry)
+               : "memory");
+}
+
 // Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the
 // tensor. bulk_commit closes its group, too. Called by one thread.
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, RowBox box, int head) {

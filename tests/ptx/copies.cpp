@@ -241,6 +241,16 @@ Next tensor_load(Warp &w, const Instr &i, u32 lanes) {
   });
   return Next::GO;
 }
+// Slots: descriptor, coordinates. Does no more than check them: there is no cache.
+Next tensor_prefetch(Warp &w, const Instr &i, u32 lanes) {
+  each(lanes, [&](int l) {
+    const TensorMap map = map_at(w, i, w.value(i.slot[0], l) + u64(i.offset[0]));
+    each_chunk(map, first_of(w, i, map, 1, l).data(), [&](u8 *from, u32) {
+      if (from != nullptr) check_global(w, i, from, 16, 16);
+    });
+  });
+  return Next::GO;
+}
 // Slots: descriptor, coordinates, from.
 Next tensor_store(Warp &w, const Instr &i, u32 lanes) {
   each(lanes, [&](int l) {
@@ -269,6 +279,7 @@ bool decode_tensor(Decoder &d) {
   d.address(where, load ? 1 : 0);
   d.instr.count = u16(where.coords.size());
   for (const Arg &a : where.coords) d.value(a, false);
+  if (d.has("prefetch")) return d.instr.run = tensor_prefetch, d.args.size() == 1;
   d.address(d.arg(load ? 2 : 1), load ? 2 : 1);
   if (d.args.size() != (load ? 3u : 2u)) return false;
   d.instr.run = load ? tensor_load : tensor_store;

@@ -23,6 +23,16 @@ struct ProducerSm90 {
                                           const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
+  // Q of a tile can only be loaded once the consumers have read the one before. With few kv tiles that is soon before they
+  // need it.
+  __device__ __forceinline__ void prefetch_q(const Sequence &site, const BlockSite &block) const {
+    if (!elected()) return;
+#pragma unroll 1
+    for (int g = 0; g < Shared::groups; ++g)
+#pragma unroll
+      for (int i = 0; i < Shared::boxes; ++i)
+        tensor_prefetch(maps.q, i * 64, site.q_box(p, block.q_tile * Config::tile_m + g * 64), block.h);
+  }
   __device__ __forceinline__ void load_q(const Sequence &site, const QTileMessage &message) {
     const bool some = message.state == QTileMessage::SOME;
 #pragma unroll 1
@@ -88,6 +98,7 @@ struct ProducerSm90 {
         tickets.advance();
         continue;
       }
+      if constexpr (Spec::has_tile_bits) prefetch_q(site, block);
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
       Tile of_k{-1, false}, of_v{-1, false};  // the tiles whose K, and whose V, are loaded next
       bool some = false;
