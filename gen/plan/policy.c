@@ -189,7 +189,9 @@ int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_wo
   const int next_to_hooks = three ? 0 : outlined_work / 4;
   const bool slow_next = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD;
   const int loading = slow_next && rows->bias_row_bytes > 0 ? 112 : 0;
-  const int alone = tiles_d256(p) ? 768 : slow_next ? 288 + loading : 64;
+  /* A mask from data spills in the producer, and where tiles are kept in part; sm80 takes four times as long. */
+  const int masking = slow_next && rows->evaluated != NULL ? 128 : 0;
+  const int alone = tiles_d256(p) ? 768 : slow_next ? 288 + loading + masking : 64;
   return alone + (next_to_hooks < 1024 ? next_to_hooks : 1024);
 }
 

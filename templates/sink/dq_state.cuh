@@ -21,14 +21,14 @@ LUATTN_FN u32 *turn_of(const LuattnParams &p, int b, int h, int first) {
 // (work/dq_order.cuh).
 enum : u32 { UNCLAIMED = 0, CLAIMED = 1, STORED = 2 };
 // Whether a q tile has few kv tiles. A first store saves time once per q tile; in long rows the waits of all
-// kv tiles cost more. A mask that reads memory may leave few of many kv tiles, which its bits tell. Called by a
-// whole warp.
+// kv tiles cost more, but less in rows of a mask from data, whose blocks begin at different times. A mask that reads
+// memory may leave few of many kv tiles, which its bits tell. Called by a whole warp.
 template <class Spec, class Config>
 LUATTN_FN bool pays_to_store_first(const LuattnParams &p, const Site &site, int q0) {
   const int q1 = min_of(q0 + Config::tile_m, site.q_len) - 1;
   if constexpr (Spec::has_tile_bits) {
     const CellBits<false> bits(p, site);
-    if (bits.known()) return kept_cells(bits, q0, q1) * LUATTN_CELL <= 10 * Config::tile_n;
+    if (bits.known()) return kept_cells(bits, q0, q1) * LUATTN_CELL <= 24 * Config::tile_n;
   }
   const Range kept = kept_keys<Spec>(p, site, q0, q1);
   return Spec::num_block_bounds > 0 || kept.hi - kept.lo <= 10 * Config::tile_n;
