@@ -155,6 +155,12 @@ def memory(q: Tensor, size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, device=q.device)
 
 
+def place(q: Tensor) -> tuple[int, int]:
+    """The GPU of a tensor, and its current stream."""
+    index = q.get_device()
+    return index, torch._C._cuda_getCurrentRawStream(index)
+
+
 def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor | None:
     """Copies arrays of the batch from the host. The result has to live as long as the call."""
     size = frame.batch_size()
@@ -172,12 +178,14 @@ def prepare_mask(
     k: Tensor,
     inputs: Sequence[Tensor],
     scalars: Sequence[float],
+    v: Tensor | None = None,
 ) -> None:
-    """Evaluates a spec's mask; its bits go to held[spec.pointer], in the memory that they had if there is room."""
-    index = q.get_device()
+    """Evaluates a spec's mask; its bits go to held[spec.pointer], in the memory that they had if there is room. v: of the calls
+    to come, so that their kernel is asked for the sizes; None: as wide as k."""
+    index, stream = place(q)
     frame = take_frame(spec, False)
     try:
-        frame.set(fill, (q, k, k, None, None, None))
+        frame.set(fill, (q, k, k if v is None else v, None, None, None))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         kernel, size = frame.mask_size(engine_of(index))
@@ -186,8 +194,7 @@ def prepare_mask(
             held.pop(spec.pointer, None)
             return
         if bits is None or bits.memory.numel() < size or bits.memory.device != q.device:
-            bits = held[spec.pointer] = Bits(torch.empty(size, dtype=torch.uint8, device=q.device))
-        stream = torch._C._cuda_getCurrentRawStream(index)
+            bits = held[spec.pointer] = Bits(memory(q, size))
         frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, stream)
     except InvalidError:
         _check_devices(spec, q, (k, *inputs))
@@ -200,9 +207,8 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     if not q.is_cuda:
         frame.run(engine_of(capi.CPU), None)
         return
-    index = q.get_device()
+    index, stream = place(q)
     engine = engine_of(index, frame.backward and torch.are_deterministic_algorithms_enabled())
-    stream = torch._C._cuda_getCurrentRawStream(index)
     arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
     size = frame.workspace_size(engine)
     if size:

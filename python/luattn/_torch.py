@@ -92,7 +92,7 @@ def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_in
 # --- autograd ---
 
 
-def _is_plain(tensors: Sequence[Tensor | None]) -> bool:
+def is_plain(tensors: Sequence[Tensor | None]) -> bool:
     """Whether only autograd stands between a call and the kernel: no mode, transform, subclass or lazy negation. The
     dispatcher takes 3 us for each key that it asks."""
     if (
@@ -138,7 +138,7 @@ class _Attention(torch.autograd.Function):
             return (None,) * len(needs)
         if dout is None:
             dout = torch.zeros_like(o)
-        if not torch.is_grad_enabled() and _is_plain((dout, dlse, q, k, v, o, lse, saved, learned, *inputs)):
+        if not torch.is_grad_enabled() and is_plain((dout, dlse, q, k, v, o, lse, saved, learned, *inputs)):
             values = _numbers(scalars, learned)
             made: Any = tensors.backward(
                 spec, dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, values, scale, given, wants, grads
@@ -298,7 +298,7 @@ def attend(
     if scalars and (compiling or any(isinstance(x, Tensor) for x in scalars)):
         learned = _stack(spec, scalars)
         scalars = []
-    if compiling or not _is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
+    if compiling or not is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
         o, lse, _ = _forward(spec.line, q, k, v, list(inputs), list(scalars), learned, scale, **given)
         return o, lse
     if _needs_grad(spec, q, k, v, learned, inputs):

@@ -18,7 +18,7 @@ except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
 import luattn  # noqa: E402
-from luattn import flex  # noqa: E402
+from luattn import _tensors, flex  # noqa: E402
 
 if torch.cuda.is_initialized():
     sys.exit("importing luattn started CUDA")
@@ -235,6 +235,41 @@ class Gpu(unittest.TestCase):
         self.assertLess((o - want).norm() / want.norm(), 1e-2)
         found, reference = (torch.autograd.grad(x.float().sum(), slopes)[0] for x in (o, want))
         self.assertLess((found - reference).norm() / reference.norm(), 2e-2)
+
+    @apart
+    def test_bits_of_a_block_mask(self):
+        """A BlockMask of data is evaluated once for its layers, and again after a write; a graph's replays see writes, too."""
+        x = torch.arange(512, device="cuda")[None] < torch.tensor([[300], [400]], device="cuda")
+        mask = flex.create_block_mask(lambda b, h, i, j: x[b, j] & (i >= j), None, None, 512, 512)
+        q, k, v = (rand(2, 2, 512, 64) for _ in "qkv")
+        dout = torch.ones_like(q)
+
+        def step():
+            found = []
+            for _ in range(3):
+                o = flex.flex_attention(q, k, v, None, mask)
+                found += [o.detach(), *torch.autograd.grad(o, (q, k, v), dout)]
+            return found
+
+        def check(count):
+            with mock.patch.object(_tensors, "prepare_mask", wraps=_tensors.prepare_mask) as prepare:
+                found = step()
+                self.assertEqual(prepare.call_count, count)
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v, x[:, None, None] & torch.ones(512, 512, device="cuda").tril().bool())
+            for o in found[::4]:
+                torch.testing.assert_close(o[:, :, 250:], want[:, :, 250:], atol=2e-2, rtol=2e-2)
+
+        check(1)
+        check(0)
+        x.copy_(torch.arange(512, device="cuda")[None] >= 200)
+        check(1)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = step()
+        x.copy_(torch.arange(512, device="cuda")[None] < 100)
+        graph.replay()
+        self.close(found, [t.cpu() for t in step()], 1e-2)
 
     def test_a_scalar_on_the_gpu(self):
         q = rand(1, 2, 64, 64)

@@ -25,10 +25,11 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _tensors, _tune  # noqa: E402
+from luattn import _tensors, _tune, flex  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
+from luattn.flex import _bits, _block_mask  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
 allocated = []
@@ -195,6 +196,72 @@ class Machine(unittest.TestCase):
             _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = host
         for a, b in zip(found, want):
             self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-5)
+
+    def test_bits_of_a_block_mask(self):
+        """The mask is evaluated once for a BlockMask and each spec, and anew after a write to what it reads."""
+        x = on_device(torch.arange(200)[None] < 90)
+        q, k, v, dout = (on_device(torch.randn(1, 2, n, 16)) for n in (150, 200, 200, 150))
+        bias = on_device(torch.randn(200))
+        mods = (None, lambda s, b, h, i, j: s + bias[j])
+        evaluated = []
+
+        def prepare_mask(held, spec, *rest, real=_tensors.prepare_mask):
+            real(held, spec, *rest)
+            evaluated.append(bool(held))
+
+        def step(mask, mods=mods):
+            found, state = [], (_tensors.fill, _tensors.run, _tensors.results, _tensors.gradients)
+            for mod in mods:
+                tensors = [t.detach().requires_grad_() for t in (q, k, v)]
+                o = flex.flex_attention(*tensors, mod, mask)
+                found += [o.detach(), *torch.autograd.grad(o, tensors, dout)]
+            self.assertEqual(state, (_tensors.fill, _tensors.run, _tensors.results, _tensors.gradients))
+            return found
+
+        def check(mask, count, mods=mods):
+            """How often it was evaluated, and that all is as without bits that are kept."""
+            evaluated.clear()
+            found = step(mask, mods)
+            self.assertEqual(evaluated, [True] * count)
+            with mock.patch.object(_bits, "_may_keep", lambda q: False):
+                for a, b in zip(found, step(mask, mods)):
+                    torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+        on_machine = dict(fill=fill, run=run, results=results, gradients=gradients, memory=memory, place=lambda q: (0, 0))
+        with (
+            mock.patch.multiple(_tensors, **on_machine, prepare_mask=prepare_mask),
+            mock.patch.object(_bits, "_may_keep", lambda q: True),
+        ):
+            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j], None, None, 150, 200)
+            check(mask, 2, [*mods, *mods, *mods])
+            check(mask, 0)
+            x.copy_(on_device(torch.arange(200)[None] >= 30))
+            check(mask, 2)
+            bias.mul_(2)  # which the mask does not read
+            check(mask, 0)
+            x[0, :100] = False
+            o = flex.flex_attention(q.detach().requires_grad_(), k, v, None, mask)
+            want = on_device(torch.autograd.grad(o, o.grad_fn.saved_tensors[0], dout, retain_graph=True)[0])
+            x2, keep = x, on_device(x)
+            x = on_device(torch.arange(200)[None] < 60)  # another tensor in the mod
+            check(mask, 2)
+            # Backward of the call before still has the bits of its own.
+            torch.testing.assert_close(torch.autograd.grad(o, o.grad_fn.saved_tensors[0], dout)[0], want, atol=0, rtol=0)
+            self.assertTrue(torch.equal(x2, keep))
+            # Blocks that are given, and lists of blocks that are written to.
+            num, indices = on_device(torch.full((1, 1, 2), 2, dtype=torch.int32)), on_device(torch.tensor([[[[0, 1], [1, 0]]]], dtype=torch.int32))
+            blocks = flex.BlockMask.from_kv_blocks(num, indices, None, None, 128, None, (150, 200))
+            with mock.patch.object(_block_mask, "_table", lambda *a, real=_block_mask._table: on_device(real(*a))):
+                check(blocks, 1, [None, None])
+                num[0, 0, 1] = 1
+                check(blocks, 1, [None, None])
+            count = len(_bits._held)
+            del mask, blocks
+            self.assertEqual(len(_bits._held), count - 2)
+            causal = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 150, 200)
+            evaluated.clear()
+            step(causal, [None, None])
+            self.assertEqual(evaluated, [False])  # ranges decide it
 
     def test_prepare(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")

@@ -10,8 +10,10 @@ from torch.nn.attention import flex_attention as theirs
 
 from .._spec import Spec, spec_of
 from .._torch import attend as compute
+from ..batch import Batch
 from ..errors import Error, InvalidError, Unsupported
 from . import _graph
+from ._bits import bits_of
 from ._block_mask import BlockMask, create_block_mask, table_of
 from ._key import Unknown, Walk
 from ._trace import Captured, Extras, Mod, NotTranslatable, translate
@@ -172,7 +174,8 @@ def flex_attention(
         key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
     if kernel_options and not torch.compiler.is_dynamo_compiling():
         _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
-    o, lse = attend(query, key, value, score_mod, mask_mod, extras, 0.0 if scale is None else scale)
+    scale = 0.0 if scale is None else scale
+    o, lse = attend(query, key, value, score_mod, mask_mod, extras, scale, mask=block_mask)
     if return_aux is not None:
         return o, theirs.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
     return (o, lse) if return_lse else o
@@ -192,8 +195,9 @@ def attend(
     scale: float,
     q_offset: Any = 0,
     kv_offset: int = 0,
+    mask: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """o and lse. Offsets are those of Attention."""
+    """o and lse. Offsets are those of Attention. mask: the object with mask_mod and extras.blocks, which other calls have too."""
     if torch.compiler.is_dynamo_compiling():
         options = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
         # Not `or`: Dynamo of torch 2.11 does not know whether a function is true.
@@ -202,7 +206,7 @@ def attend(
         given = (extras.blocks, *extras.size, extras.sinks, q_offset, kv_offset, mask_mod)
         o, lse = _graph.flex_attention(query, key, value, score_mod, given, scale, options)
         return o, lse
-    return attend_eagerly(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset)
+    return attend_eagerly(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset, mask)
 
 
 def attend_eagerly(
@@ -215,9 +219,13 @@ def attend_eagerly(
     scale: float,
     q_offset: Any,
     kv_offset: int,
+    mask: Any = None,
 ) -> tuple[Tensor, Tensor]:
     spec, inputs, scalars = _find(score_mod, mask_mod, extras, query.dtype, query.device)
-    return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset)
+    batch = None
+    if mask is not None and not (isinstance(q_offset, Tensor) or q_offset or kv_offset):  # parts of a whole have no bits
+        batch = bits_of(mask, spec, query, key, value, inputs, scalars)
+    return call_from(spec, query, key, value, inputs, scalars, scale, q_offset, kv_offset, batch)
 
 
 def call_from(
@@ -230,9 +238,12 @@ def call_from(
     scale: float,
     q_offset: Any,
     kv_offset: int,
+    batch: Batch | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """With queries and keys that do not start at 0."""
+    """With queries and keys that do not start at 0, or with the tile bits of the mask."""
     given: dict[str, Any] = {}
+    if batch is not None:
+        given["batch"] = batch.token
     if isinstance(q_offset, Tensor):
         given["q_offset"], q_offset = q_offset, 0
     if q_offset or kv_offset:
