@@ -37,7 +37,7 @@ if "torch" in sys.modules:
 
 
 def __getattr__(name: str) -> Any:
-    """luattn.flex and luattn.transformers load torch, so they are imported when somebody asks for them."""
-    if name in ("flex", "transformers"):
+    """These modules load torch, so they are imported when somebody asks for them."""
+    if name in ("flash_attn", "flex", "transformers"):
         return importlib.import_module(f"luattn.{name}")
     raise AttributeError(f"module 'luattn' has no attribute '{name}'")

@@ -55,6 +55,10 @@ def _rows_type(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype is torch.float64 else torch.float32
 
 
+# Arguments of the ops that say nothing of what luattn_batch holds.
+_IN_NO_BATCH = frozenset(("deterministic", "exact_rows"))
+
+
 def is_packed(given: Mapping[str, Any]) -> bool:
     return given.get("cu_seqlens_q") is not None
 
@@ -208,7 +212,8 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
         frame.run(engine_of(capi.CPU), None)
         return
     index, stream = place(q)
-    engine = engine_of(index, frame.backward and torch.are_deterministic_algorithms_enabled())
+    is_deterministic = torch.are_deterministic_algorithms_enabled() or bool(given and given.get("deterministic"))
+    engine = engine_of(index, frame.backward and is_deterministic)
     arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
     size = frame.workspace_size(engine)
     if size:
@@ -239,7 +244,7 @@ def forward(
         frame.set(fill, (q, k, v, *made))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(scale, scalars)
-        if given:
+        if given and not _IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
         run(frame, q, given)
     except InvalidError:
@@ -307,7 +312,7 @@ def backward(
         frame.set_inputs(fill, inputs, dinputs)
         frame.set_numbers(scale, scalars)
         frame.set_scalar_grads(fill, dscalars)
-        if given:
+        if given and not _IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
         run(frame, q, given)
     except InvalidError:

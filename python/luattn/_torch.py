@@ -25,15 +25,16 @@ _BATCH = (
     "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? batch=None, Tensor? seed=None"
 )
 # learned: float64 [number of scalars] on the CPU, in the place of scalars, with a gradient.
+# deterministic: of backward, beside torch.use_deterministic_algorithms; forward hands it on.
 # whole: _call.WHOLE, or nothing. q_offset, kv_offset: int32 [batch], in the place of whole's first two.
 _SPEC = (
     "str spec, {}Tensor q, Tensor k, Tensor v, {}Tensor[] inputs, float[] scalars, Tensor? learned, float scale, *, "
-    "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH
+    "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False"
 )
 _lib = torch.library.Library("luattn", "DEF")
-_lib.define(f"forward({_SPEC.format('', '')}, bool exact_rows=False) -> (Tensor o, Tensor lse, Tensor saved)")
+_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
-    f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ')}, "
+    f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
 _forward = torch.ops.luattn.forward.default

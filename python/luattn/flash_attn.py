@@ -1,0 +1,303 @@
+"""flash-attn 2's functions on luattn: import them from here instead of flash_attn; and torch.nn.attention.varlen's varlen_attn.
+
+Signatures, alignment and shapes are theirs. Types, head dims, gradients and devices are luattn's: the CPU and float32 too, and slopes
+may learn. A call is a spec of its mask and score, which is written and loaded when it is first needed.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch
+from ._spec import Spec, spec_of
+from .errors import InvalidError, Unsupported
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "varlen_attn",
+]
+
+_Window = tuple[int, int]
+
+
+@functools.cache
+def _text(left: int, right: int, softcap: float, slopes: int) -> str:
+    """The spec of a window (negative: without an end), a cap (0: none) and the number of axes of alibi_slopes."""
+    distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
+    if slopes:
+        axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
+        lines.append(f'  inputs = {{ alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }} }},')
+    if slopes or softcap:
+        lines.append("  score_mod = function(score, b, h, q_idx, kv_idx)")
+        if softcap:
+            lines.append(f"    score = {softcap!r} * tanh(score / {softcap!r})")
+        if slopes:
+            lines.append(f"    score = score - alibi_slopes[{index}] * abs({distance})")
+        lines += ["    return score", "  end,"]
+    kept = [f"d <= {left}"] * (left >= 0) + [f"d >= {-right}"] * (right >= 0)
+    if (left, right) == (-1, 0):
+        lines.append("  block_mask = causal_bottom_right(),")
+    elif kept:
+        lines.append("  block_mask = function(b, h, q_idx, kv_idx)")
+        lines += [f"    local d = {distance}", f"    return {' and '.join(kept)}", "  end,"]
+    return "\n".join([*lines, "}", ""])
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _spec(left: int, right: int, softcap: float, slopes: int) -> Spec:
+    return spec_of(_text(left, right, softcap, slopes), "flash_attn")
+
+
+def _window(window_size: Any, causal: bool, longest: int) -> _Window:
+    left, right = (-1 if n < 0 or n >= longest else int(n) for n in window_size)
+    return left, 0 if causal else right
+
+
+def _attend(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    longest: int,
+    given: dict[str, Any],
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+) -> Any:
+    """The functions of flash-attn, of tensors as luattn takes them."""
+    if dropout_p:
+        raise Unsupported(f"{name}: dropout_p: is {dropout_p}: dropout does not exist yet; pass 0.0")
+    if softmax_scale is not None and softmax_scale == 0:
+        raise InvalidError(f"{name}: softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
+    slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
+    if alibi_slopes is not None and slopes not in (1, 2):
+        raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
+    spec = _spec(*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes)
+    inputs = () if alibi_slopes is None else (alibi_slopes,)
+    d = q.shape[-1]
+    scale = d**-0.5 if softmax_scale is None else float(softmax_scale)
+    rest = -d % 8 if q.element_size() == 2 else 0
+    if rest:  # as flash-attn does: kernels read 16 bytes at once
+        q, k, v = (torch.nn.functional.pad(t, (0, rest)) for t in (q, k, v))
+    if deterministic:
+        given = {**given, "deterministic": True}
+    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs)
+    o = o[..., :d] if rest else o
+    return (o, lse) if return_attn_probs else o
+
+
+def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, ...]:
+    """q, k and v out of [.., count, heads, headdim]."""
+    if packed.dim() < 3 or packed.shape[-3] != count:
+        raise InvalidError(
+            f"{name}: {what}: is {tuple(packed.shape)}, expected {count} in the place of its third last axis"
+        )
+    return packed.unbind(-3)
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """As flash_attn's: q is [batch, length, heads, headdim], and so is the result; masks are aligned at the last query and key.
+
+    return_attn_probs: also softmax_lse [batch, heads, length], and None in the place of S_dmask, as without dropout there.
+    dropout_p: 0 alone, until dropout exists.
+    """
+    return _dense(
+        "flash_attn_func", q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs,
+    )  # fmt: skip
+
+
+def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
+    for what, t in (("q", q), ("k", k), ("v", v)):
+        if t.dim() != 4:
+            raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (batch_size, seqlen, nheads, headdim)")
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    found = _attend(name, q, k, v, k.shape[2], {}, *options)
+    if isinstance(found, tuple):
+        return found[0].transpose(1, 2), found[1], None
+    return found.transpose(1, 2)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of one tensor [batch, length, 3, heads, headdim], which is read as it lies."""
+    name = "flash_attn_qkvpacked_func"
+    q, k, v = _unbind(name, "qkv", qkv, 3)
+    return _dense(
+        name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_func of keys and values in one tensor [batch, length, 2, heads, headdim]."""
+    name = "flash_attn_kvpacked_func"
+    k, v = _unbind(name, "kv", kv, 2)
+    return _dense(
+        name, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Any:
+    """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
+
+    return_attn_probs: also softmax_lse [heads, total_q], and None. dropout_p: 0 alone. block_table: does not exist yet.
+    """
+    if block_table is not None:
+        raise Unsupported("flash_attn_varlen_func: block_table: paged keys do not exist yet; leave it out")
+    return _packed(
+        "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
+        causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def _packed(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any) -> Any:
+    for what, t in (("q", q), ("k", k), ("v", v)):
+        if t.dim() != 3:
+            raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (total, nheads, headdim)")
+    given = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
+    found = _attend(name, q, k, v, max_k, given, *options)
+    return (*found, None) if isinstance(found, tuple) else found
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_varlen_func of one tensor [total, 3, heads, headdim]."""
+    name = "flash_attn_varlen_qkvpacked_func"
+    q, k, v = _unbind(name, "qkv", qkv, 3)
+    return _packed(
+        name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
+        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """flash_attn_varlen_func of keys and values in one tensor [total, 2, heads, headdim]."""
+    name = "flash_attn_varlen_kvpacked_func"
+    k, v = _unbind(name, "kv", kv, 2)
+    return _packed(
+        name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+        softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: _Window = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Any:
+    """As torch.nn.attention.varlen's, with a gradient of lse too. window_size (-1, 0) is causal, aligned at the last query and key."""
+    for what, given in (("seqused_k", seqused_k), ("block_table", block_table), ("num_splits", num_splits)):
+        if given is not None:
+            raise Unsupported(f"varlen_attn: {what}: there is no such argument yet; leave it out")
+    if cu_seq_k is None:
+        raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with a block_table alone")
+    if query.dim() == 3 and key.dim() == 3 and query.shape[1] != key.shape[1] and not enable_gqa:
+        raise InvalidError(f"varlen_attn: query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True")
+    want_lse = return_aux is not None and return_aux.lse
+    if return_aux is not None and getattr(return_aux, "max_scores", False):
+        raise Unsupported("varlen_attn: return_aux: max_scores do not exist yet")
+    found = _packed(
+        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, scale, False, window_size, 0.0, None, False, want_lse
+    )
+    return found[:2] if want_lse else found

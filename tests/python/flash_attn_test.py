@@ -1,0 +1,249 @@
+"""flash_attn_test.py: luattn.flash_attn beside plain formulas of torch, per sequence, on the CPU: results, lse, gradients; and what is refused.
+Exits with 77 without torch."""
+
+import inspect
+import os
+import sys
+import unittest
+import unittest.mock
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError:
+    print("torch is not installed: skipped")
+    sys.exit(77)
+from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
+
+import luattn  # noqa: E402
+from luattn.flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    varlen_attn,
+)
+
+# Keyword arguments of flash_attn_func. The last window is wider than all sequences.
+CASES = (
+    {},
+    {"causal": True},
+    {"window_size": (3, 2)},
+    {"window_size": (3, -1)},
+    {"window_size": (4, 2), "causal": True},
+    {"window_size": (100, 100)},
+    {"softcap": 1.5, "causal": True, "softmax_scale": 0.7},
+    {"alibi_slopes": 1, "causal": True},
+    {"alibi_slopes": 2, "window_size": (5, 5), "softcap": 2.0},
+)
+
+
+def rand(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
+    """o and lse of one sequence, [length, heads, d]; alibi_slopes: [heads]. A row that keeps nothing is 0, and -inf."""
+    (n, heads, d), (m, heads_kv, _) = q.shape, k.shape
+    q, k, v = q.transpose(0, 1), *(t.transpose(0, 1).repeat_interleave(heads // heads_kv, 0) for t in (k, v))
+    s = q @ k.transpose(1, 2) * (d**-0.5 if softmax_scale is None else softmax_scale)
+    if softcap:
+        s = softcap * (s / softcap).tanh()
+    distance = torch.arange(n)[:, None] + m - n - torch.arange(m)
+    if alibi_slopes is not None:
+        s = s - alibi_slopes[:, None, None] * distance.abs()
+    left, right = window_size
+    keep = torch.ones(n, m, dtype=torch.bool)
+    if left >= 0:
+        keep &= distance <= left
+    if causal or right >= 0:
+        keep &= distance >= (0 if causal else -right)
+    rows = keep.any(1)
+    o, lse = torch.zeros_like(q), q.new_full((heads, n), -torch.inf)
+    if rows.any():
+        kept = s[:, rows].masked_fill(~keep[rows], -torch.inf)
+        o, lse = o.clone(), lse.clone()
+        o[:, rows] = kept.softmax(-1) @ v
+        lse[:, rows] = kept.logsumexp(-1)
+    return o.transpose(0, 1), lse
+
+
+def slopes_of(case, batch, heads):
+    """The case, with slopes for its number of axes."""
+    axes = case.get("alibi_slopes")
+    return case if axes is None else {**case, "alibi_slopes": torch.rand(*(batch, heads)[2 - axes :], dtype=torch.float64, requires_grad=True)}
+
+
+def slope(case, i):
+    given = case.get("alibi_slopes")
+    return case if given is None or given.dim() == 1 else {**case, "alibi_slopes": given[i]}
+
+
+def total(o, lse):
+    """A number that o and lse have gradients from."""
+    return (o * torch.linspace(-1, 1, o.numel(), dtype=o.dtype).view_as(o)).sum() + lse[lse.isfinite()].square().sum()
+
+
+class Functions(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(3)
+
+    def same(self, found, want, tensors):
+        for a, b in zip(found, want):
+            torch.testing.assert_close(a, b)
+        for a, b in zip(*(torch.autograd.grad(total(*x), tensors, retain_graph=True) for x in (found, want))):
+            torch.testing.assert_close(a, b)
+
+    def test_the_reference_beside_sdpa(self):
+        q, k, v = rand(7, 4, 8), rand(7, 2, 8), rand(7, 2, 8)
+        want = sdpa(*(t.transpose(0, 1)[None] for t in (q, k, v)), is_causal=True, enable_gqa=True)
+        torch.testing.assert_close(reference(q, k, v, causal=True)[0], want[0].transpose(0, 1))
+
+    def test_dense(self):
+        for n, m in ((9, 9), (6, 13), (13, 6)):
+            for case in CASES:
+                with self.subTest(f"{n} {m} {case}"):
+                    given = slopes_of(case, 2, 4)
+                    q, k, v = rand(2, n, 4, 8), rand(2, m, 2, 8), rand(2, m, 2, 8)
+                    tensors = [q, k, v, *(x for x in given.values() if isinstance(x, torch.Tensor))]
+                    parts = [reference(q[i], k[i], v[i], **slope(given, i)) for i in range(2)]
+                    want = [torch.stack(x) for x in zip(*parts)]
+                    o, lse, dmask = flash_attn_func(q, k, v, **given, return_attn_probs=True)
+                    self.assertIsNone(dmask)
+                    self.same((o, lse), want, tensors)
+                    torch.testing.assert_close(flash_attn_func(q, k, v, **given), o, atol=0, rtol=0)
+                    kv = torch.stack([k, v], 2)
+                    self.same(flash_attn_kvpacked_func(q, kv, **given, return_attn_probs=True)[:2], want, tensors)
+
+    def test_varlen(self):
+        """Sequences without queries, without keys, and with more queries than keys."""
+        lengths_q, lengths_k = (5, 0, 7, 3, 4), (8, 4, 2, 0, 4)
+        cu_q, cu_k = (torch.tensor([0, *x]).cumsum(0).int() for x in (lengths_q, lengths_k))
+        for case in CASES:
+            with self.subTest(str(case)):
+                given = slopes_of(case, 5, 4)
+                q, k, v = rand(19, 4, 8), rand(18, 2, 8), rand(18, 2, 8)
+                tensors = [q, k, v, *(x for x in given.values() if isinstance(x, torch.Tensor))]
+                parts = [
+                    reference(q[cu_q[i] : cu_q[i + 1]], *(t[cu_k[i] : cu_k[i + 1]] for t in (k, v)), **slope(given, i))
+                    for i in range(5)
+                ]
+                want = torch.cat([o for o, _ in parts]), torch.cat([lse for _, lse in parts], 1)
+                packed = (cu_q, cu_k, 7, 8)
+                self.same(flash_attn_varlen_func(q, k, v, *packed, **given, return_attn_probs=True)[:2], want, tensors)
+                kv = torch.stack([k, v], 1)
+                found = flash_attn_varlen_kvpacked_func(q, kv, *packed, **given, return_attn_probs=True)
+                self.assertIsNone(found[2])
+                self.same(found[:2], want, tensors)
+
+    def test_qkvpacked(self):
+        for case in CASES:
+            with self.subTest(str(case)):
+                given, qkv = slopes_of(case, 2, 4), rand(2, 9, 3, 4, 8)
+                want = flash_attn_func(*qkv.unbind(2), **given, return_attn_probs=True)[:2]
+                found = flash_attn_qkvpacked_func(qkv, **given, return_attn_probs=True)[:2]
+                self.same(found, want, [qkv])
+                self.assertTrue(found[0].is_contiguous())
+                cu = torch.tensor([0, 9, 18], dtype=torch.int32)
+                o, lse, _ = flash_attn_varlen_qkvpacked_func(qkv.flatten(0, 1), cu, 9, **given, return_attn_probs=True)
+                self.same((o.view(2, 9, 4, 8), lse.view(4, 2, 9).transpose(0, 1)), want, [qkv])
+
+    def test_varlen_attn(self):
+        cu = torch.tensor([0, 3, 8], dtype=torch.int32)
+        q, k, v = rand(8, 4, 8), rand(8, 2, 8), rand(8, 2, 8)
+        for window, case in (((-1, -1), {}), ((-1, 0), {"causal": True}), ((2, 0), {"causal": True, "window_size": (2, 0)})):
+            aux = type("AuxRequest", (), {"lse": True})()
+            found = varlen_attn(q, k, v, cu, cu, 5, 5, window_size=window, enable_gqa=True, return_aux=aux, scale=0.4)
+            self.same(found, flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, softmax_scale=0.4, **case, return_attn_probs=True)[:2], [q, k, v])
+            torch.testing.assert_close(varlen_attn(q, k, v, cu, cu, 5, 5, window_size=window, enable_gqa=True, scale=0.4), found[0])
+        try:
+            from torch.nn.attention import varlen
+        except ImportError:
+            return
+        ours = inspect.signature(varlen_attn).parameters
+        for name, parameter in inspect.signature(varlen.varlen_attn).parameters.items():
+            self.assertEqual((ours[name].kind, ours[name].default), (parameter.kind, parameter.default), name)
+
+    def test_head_dims(self):
+        """Half precision is padded to a multiple of 8, as theirs."""
+        for d in (5, 8, 12):
+            q, k, v = (rand(1, 9, 2, d).detach().to(torch.bfloat16).requires_grad_() for _ in "qkv")
+            o = flash_attn_func(q, k, v, causal=True)
+            want = reference(*(t[0].double() for t in (q, k, v)), causal=True)[0]
+            torch.testing.assert_close(o[0].double(), want, atol=1e-2, rtol=1e-2)
+            grads = torch.autograd.grad(o.float().square().sum(), (q, k, v))
+            for a, b in zip(grads, torch.autograd.grad(want.square().sum(), (q, k, v))):
+                torch.testing.assert_close(a, b, atol=3e-2, rtol=3e-2)
+
+    def test_deterministic(self):
+        """Reaches the backward pass alone, of packed sequences too, and through torch.compile."""
+        asked = []
+        cu = torch.tensor([0, 3, 8], dtype=torch.int32)
+
+        def engine_of(device, deterministic=False, real=luattn._tensors.engine_of):
+            asked.append(deterministic)
+            return real(device, deterministic)
+
+        def run(frame, q, given):
+            asked.append(frame.backward and bool(given.get("deterministic")))
+            real(frame, q, given)
+
+        real = luattn._tensors.run
+        dense = lambda q, k, v: flash_attn_func(q[None], k[None], v[None], deterministic=True)  # noqa: E731
+        packed = lambda q, k, v: flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, deterministic=True)  # noqa: E731
+        plain = lambda q, k, v: flash_attn_func(q[None], k[None], v[None])  # noqa: E731
+        for f, want in ((dense, True), (packed, True), (plain, False)):
+            for g in (f, torch.compile(f, fullgraph=True, backend="aot_eager")):
+                torch._dynamo.reset()
+                q, k, v = (rand(8, 2, 8) for _ in "qkv")
+                with unittest.mock.patch.object(luattn._tensors, "run", run):
+                    g(q, k, v).sum().backward()
+                self.assertEqual(asked, [False, want])
+                asked.clear()
+
+    def test_compile(self):
+        cu = torch.tensor([0, 3, 8], dtype=torch.int32)
+        slopes = torch.rand(2, dtype=torch.float64, requires_grad=True)
+
+        def f(q, k, v):
+            q = flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, causal=True, window_size=(3, 0))
+            return flash_attn_func(q[None], k[None], v[None], alibi_slopes=slopes, softcap=3.0)
+
+        torch._dynamo.reset()
+        run = torch.compile(f, fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            q, k, v = (rand(8, 2, 8) for _ in "qkv")
+            a, b = (torch.autograd.grad(g(q, k, v).square().sum(), (q, k, v, slopes)) for g in (f, run))
+            for x, y in zip(a, b):
+                torch.testing.assert_close(x, y)
+
+    def test_refusals(self):
+        q = rand(1, 8, 2, 8)
+        cu = torch.tensor([0, 8], dtype=torch.int32)
+        p = q[0]
+        for call, message in (
+            (lambda: flash_attn_func(q, q, q, 0.1), "flash_attn_func: dropout_p: is 0.1: .*pass 0.0"),
+            (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 8, 8, block_table=cu), "flash_attn_varlen_func: block_table: .*leave it out"),
+            (lambda: flash_attn_func(p, q, q), r"flash_attn_func: q: has 3 axes, expected \(batch_size, seqlen, nheads, headdim\)"),
+            (lambda: flash_attn_varlen_func(p, q, q, cu, cu, 8, 8), r"flash_attn_varlen_func: k: has 4 axes, expected \(total,"),
+            (lambda: flash_attn_func(q, q, q, softmax_scale=0), "softmax_scale: is 0"),
+            (lambda: flash_attn_func(q, q, q, alibi_slopes=q), r"alibi_slopes: has 4 axes, expected \(nheads\) or"),
+            (lambda: flash_attn_func(q, q, q, alibi_slopes=torch.rand(3)), "input .alibi_slopes.: axis 0 .h. has size 3, expected 2"),
+            (lambda: flash_attn_qkvpacked_func(q), r"flash_attn_qkvpacked_func: qkv: is \(1, 8, 2, 8\), expected 3"),
+            (lambda: flash_attn_kvpacked_func(q, q[0, 0]), r"flash_attn_kvpacked_func: kv: is \(2, 8\), expected 2"),
+            (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 7, 8), "max_seqlen_q: is 7, and the longest"),
+            (lambda: flash_attn_varlen_func(p, p, p, cu.long(), cu, 8, 8), "cu_seqlens_q: .*int32"),
+            (lambda: varlen_attn(p, p, p, cu, None, 8, 8), "varlen_attn: cu_seq_k: is None"),
+            (lambda: varlen_attn(p, p[:, :1], p[:, :1], cu, cu, 8, 8), "query has 2 heads and key 1: set enable_gqa=True"),
+            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, seqused_k=cu), "varlen_attn: seqused_k: there is no"),
+            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, num_splits=1), "varlen_attn: num_splits: there is no"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()
