@@ -41,6 +41,7 @@ static void count_function(counter *c, work_kind kind, int has, const ir_ref *ro
 /* Counts the arguments of a hook's calls. */
 static void count_call(counter *c, const hook *h) {
   lowered *f = c->f;
+  int of_head = 0;
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
   uint8_t *param = arena_array(f->a, f->num_nodes, sizeof *param);
   if (need == NULL || param == NULL) {
@@ -48,9 +49,13 @@ static void count_call(counter *c, const hook *h) {
     return;
   }
   lowered_choose_parameters(f, h->has, h->roots, h->num_roots, need, param);
-  for (uint32_t r = 1; r < f->num_nodes; r++)
-    if (param[r] != 0) count(c, WORK_CALLS, r, h->copies);
+  for (uint32_t r = 1; r < f->num_nodes; r++) {
+    if (param[r] == 0) continue;
+    count(c, WORK_CALLS, r, h->copies);
+    of_head += lowered_in_slot(f, HAS_HEAD, r);
+  }
   f->work.of[WORK_CALLS] += 4.0 * h->copies;
+  if (of_head > f->work.head_arguments) f->work.head_arguments = of_head;
 }
 
 static void count_hooks(counter *c) {

@@ -250,6 +250,13 @@ static const double fetched_twice = 0.2;
  * these are stored and loaded for each call, and NVVM's value numbering compares each load of a block with
  * the stores before it. */
 static const double handed_on = 0.75;
+/* Numbers of a head that a forward kernel's call hands on are live in all of its loops. Those that registers do
+ * not hold beside the accumulators lie in memory, in the caller and as parameters of the called function, and
+ * ptxas takes a time that grows with their square: chains x - 0.1 * floor(x * (a * c)) of 139, 203, 267 and 331
+ * such numbers take 4.6, 7.7, 12 and 19 times what `causal` takes in sm80's first tiles, 2.4, 5.1, 9.1 and 18 in
+ * simt's. All other kernels' weights of arguments cover it. */
+static const int head_arguments_held[] = {[LUATTN_SIMT] = 192, [LUATTN_SM80] = 96};
+static const double head_arguments_twice = 0.25e-3;
 /* Weight, for each sum of a block, of called code beyond 6000 in sm80's backward: 700 logarithms with 16
  * learned numbers between them take ptxas more than 16 times what `causal` takes, with none a quarter of
  * that. */
@@ -270,6 +277,10 @@ double policy_compile_estimate(const plan *p, const compile_work *w) {
   estimate += fetched_twice * fetched * fetched + weights->called_twice * called * called;
   if (p->family == LUATTN_SM80 && p->pass == LUATTN_FORWARD && w->of[WORK_SLOTS] > 300)
     estimate += handed_on * fmax(w->of[WORK_CALLS] / 1000 - 4, 0);
+  if (p->family != LUATTN_SM90 && p->pass == LUATTN_FORWARD) {
+    const double beyond = fmax(w->head_arguments - head_arguments_held[p->family], 0);
+    estimate += head_arguments_twice * beyond * beyond;
+  }
   if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD && !p->fallback)
     estimate += summed_in_calls * w->of[WORK_FLUSHED] * fmax(called - 6, 0);
   return p->fallback ? fallback_share * estimate : estimate;

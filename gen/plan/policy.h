@@ -145,6 +145,7 @@ typedef enum work_kind {
 typedef struct compile_work compile_work;
 struct compile_work {
   double of[WORK_KINDS]; /* instructions, roughly */
+  int head_arguments;    /* numbers of a head that one call hands on: the most of all called hooks */
   uint32_t line;         /* the line of the spec that adds most; 0: none */
   double share;          /* that line's share of the work */
 };

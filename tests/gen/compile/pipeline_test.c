@@ -229,6 +229,36 @@ static void test_budget(void **state) {
   luattn_spec_free(spec);
 }
 
+/* Numbers of a head that a call hands on count with the square of those beyond the registers: twice as many of
+ * them, or constants in their place, are the difference between 4 and 20 times `causal`. */
+static void test_head_arguments(void **state) {
+  (void)state;
+  static const char form[] = "return attention { scalars = { a = 0.9 }, score_mod = function(s)\n"
+                             "  for i = 1, %d do s = s - 0.1 * floor(s * (%s * (0.3 + i / 1000))) end\n"
+                             "  return s end }";
+  static const struct {
+    luattn_dtype dtype;
+    int count;
+    const char *factor;
+    bool fits;
+  } cases[] = {{LUATTN_F16, 128, "a", true},  {LUATTN_F16, 256, "a", false}, {LUATTN_F16, 256, "1.5", true},
+               {LUATTN_F32, 192, "a", true},  {LUATTN_F32, 288, "a", false}, {LUATTN_F32, 288, "1.5", true}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[512];
+    luattn_target target = target_new();
+    luattn_image *image = NULL;
+    luattn_error err;
+    snprintf(source, sizeof source, form, cases[i].count, cases[i].factor);
+    luattn_spec *spec = load(source);
+    target.dtype = cases[i].dtype, target.head_dim = 64, target.pass = LUATTN_FORWARD;
+    const luattn_status status = luattn_compile(spec, &target, &image, NULL, &err);
+    assert_int_equal(status, cases[i].fits ? LUATTN_OK : LUATTN_UNSUPPORTED);
+    if (!cases[i].fits) assert_non_null(strstr(err.message, ":2: forward: to compile the spec is estimated at "));
+    luattn_image_free(image);
+    luattn_spec_free(spec);
+  }
+}
+
 /* If ptxas runs out of registers for a plan, others are tried; if it does for all, the error says so. */
 static void test_exhausted(void **state) {
   (void)state;
@@ -701,6 +731,7 @@ int main(void) {
       cmocka_unit_test(test_two_compilations),
       cmocka_unit_test(test_sure_spills),
       cmocka_unit_test(test_budget),
+      cmocka_unit_test(test_head_arguments),
       cmocka_unit_test(test_exhausted),
       cmocka_unit_test(test_crowded),
       cmocka_unit_test(test_parts),
