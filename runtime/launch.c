@@ -56,11 +56,12 @@ typedef struct workspace_need {
   bool has_tile_order; /* the launch orders tiles by the bits in it */
 } workspace_need;
 
-static void take_modified(cursor *w, size_t elem, int batch, int heads, int len, int dim, LuattnTensor *out) {
-  out->data = take(w, elem, batch, heads, len, dim);
+/* Packed: `len` rows of all entries, without a batch axis. */
+static void take_modified(cursor *w, size_t elem, bool packed, int batch, int heads, int len, int dim, LuattnTensor *out) {
+  out->data = take(w, elem, packed ? 1 : batch, heads, len, dim);
   out->seq = dim;
   out->head = (long long)len * dim;
-  out->batch = heads * out->head;
+  out->batch = packed ? 0 : heads * out->head;
 }
 
 /* The shape of one stat: the axes before the input's last, flattened to rows, and the blocks of the last. */
@@ -91,6 +92,13 @@ static int64_t all_q_rows(const args_call *c, const LuattnParams *p, bool in_gro
   if (!c->info->packed) return p->shape.batch * padded_rows(c->info, p->shape.q_len);
   const int64_t total = c->args->q->shape[0];
   return in_groups || c->info->family == LUATTN_SM90 ? workspace_packed_rows(total, p->shape.batch) : total;
+}
+
+/* The same for rows of keys, in dk_acc and dv_acc: the sm90 family's have groups of rows. */
+static int64_t all_kv_rows(const args_call *c, const LuattnParams *p) {
+  if (!c->info->packed) return (int64_t)p->shape.batch * padded_rows(c->info, p->shape.kv_len);
+  const int64_t total = c->args->k->shape[0];
+  return c->info->family == LUATTN_SM90 ? workspace_packed_rows(total, p->shape.batch) : total;
 }
 
 static const manifest_entry *entry_of(const image_manifest *m, luattn_role role) {
@@ -351,12 +359,15 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   const int head_dim = (int)m->head_dim, head_dim_v = (int)m->head_dim_v;
   TRY(choose_splits(c, p));
   if (has_role(m, LUATTN_ROLE_MOD)) {
+    const bool packed = m->packed;
+    const int q_rows = packed ? all->before.packed.total_q : p->shape.q_len,
+              kv_rows = packed ? all->before.packed.total_k : p->shape.kv_len;
     if (m->has_query_mod)
-      take_modified(&w, elem, p->shape.batch, p->shape.heads, p->shape.q_len, head_dim, &p->tensors.q);
+      take_modified(&w, elem, packed, p->shape.batch, p->shape.heads, q_rows, head_dim, &p->tensors.q);
     if (m->has_key_mod)
-      take_modified(&w, elem, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, head_dim, &p->tensors.k);
+      take_modified(&w, elem, packed, p->shape.batch, p->shape.heads_kv, kv_rows, head_dim, &p->tensors.k);
     if (m->has_value_mod)
-      take_modified(&w, elem, p->shape.batch, p->shape.heads_kv, p->shape.kv_len, head_dim_v, &p->tensors.v);
+      take_modified(&w, elem, packed, p->shape.batch, p->shape.heads_kv, kv_rows, head_dim_v, &p->tensors.v);
   }
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->scratch.bwd_rows =
@@ -364,15 +375,13 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   take_sums(&w, c, p, out);
   if (has_role(m, LUATTN_ROLE_FINISH)) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)
-      p->scratch.dq_acc = take(&w, real, p->shape.batch, p->shape.heads, p->shape.q_len, head_dim);
-    const int64_t tensors = (int64_t)p->schedule.num_splits * p->shape.batch;
+      p->scratch.dq_acc = take(&w, real, p->shape.heads, all_q_rows(c, p, false), head_dim, 1);
+    const int64_t rows = p->schedule.num_splits * all_kv_rows(c, p);
     const bool in_parts = p->schedule.num_splits > 1;
     if (is_needed(m, LUATTN_WANT_DK, m->has_key_mod) && (m->has_key_mod || in_parts))
-      p->scratch.dk_acc =
-          take(&w, real, tensors, p->shape.heads_kv, padded_rows(m, p->shape.kv_len), head_dim);
+      p->scratch.dk_acc = take(&w, real, p->shape.heads_kv, rows, head_dim, 1);
     if (is_needed(m, LUATTN_WANT_DV, m->has_value_mod) && (m->has_value_mod || in_parts))
-      p->scratch.dv_acc =
-          take(&w, real, tensors, p->shape.heads_kv, padded_rows(m, p->shape.kv_len), head_dim_v);
+      p->scratch.dv_acc = take(&w, real, p->shape.heads_kv, rows, head_dim_v, 1);
   }
   if (m->draws_tiles) p->scratch.tickets = take(&w, sizeof *p->scratch.tickets, 1, 1, 1, 1);
   take_stats(&w, m, p);

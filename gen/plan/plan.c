@@ -55,16 +55,9 @@ static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
   return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected a luattn_offsets, 0 to 2", (int)t->offsets);
 }
 
-/* Refuses what packed sequences do not support yet: mods. */
-static luattn_status check_packed(const traced_spec *s, const luattn_target *t, luattn_error *err) {
+static luattn_status check_packed(const luattn_target *t, luattn_error *err) {
   if ((unsigned)t->packed > 1)
     return luattn_fail(err, LUATTN_INVALID, "target: packed: is %d, expected 0 or 1", t->packed);
-  if (!t->packed) return LUATTN_OK;
-  if (s->query_mod != IR_NONE || s->key_mod != IR_NONE || s->value_mod != IR_NONE)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: packed: is 1, and '%s' has a query_mod, key_mod or value_mod, which packed "
-                       "sequences do not take yet; apply it before, or compile with packed 0",
-                       s->name);
   return LUATTN_OK;
 }
 
@@ -257,7 +250,7 @@ static luattn_status check_large_scores(const luattn_target *t, luattn_error *er
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
-  TRY(check_packed(&spec->traced, t, err));
+  TRY(check_packed(t, err));
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
   p->pass = t->pass;

@@ -100,8 +100,7 @@ typedef struct luattn_target {
   int64_t driver_version;   /* version of the driver that will load the image, as luattn_driver_version returns it (12080 is
                              * 12.8). An NVRTC whose code this driver cannot load is not used. 0: any */
   int packed;               /* 1: sequences of different lengths, packed one after another: luattn_args.batch has cu_seqlens. The image
-                             * takes only packed tensors, and packs do not store it. LUATTN_UNSUPPORTED: a spec with a
-                             * query_mod, key_mod or value_mod. Its kernels cannot skip
+                             * takes only packed tensors, and packs do not store it. Its kernels cannot skip
                              * tiles (luattn_args.skip). LUATTN_INVALID: neither 0 nor 1 */
   luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths the
                              * hooks see (luattn_args.batch). Packs do not store such an image. LUATTN_INVALID: not a

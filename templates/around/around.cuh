@@ -23,6 +23,29 @@ struct AroundParams {
   LUATTN_FN int num_splits(const LuattnParams &p) { return p.schedule.num_splits; }
 };
 
+// An entry of a batch whose entries have equal lengths.
+struct DenseEntry {
+  enum : bool { packed = false };
+  int b;
+};
+// The Site of a head. `entry` is a sequence or a DenseEntry.
+template <class Sequence>
+LUATTN_FN Site site_of_head(const LuattnParams &p, const Sequence &entry, int h) {
+  if constexpr (Sequence::packed) {
+    Site site = entry;
+    site.h = h;
+    return site;
+  } else {
+    return AroundParams::site(p, entry.b, h);
+  }
+}
+// A packed entry's rows, from the first of `rows` before them, as a tensor of an entry of its own.
+template <class Elem>
+LUATTN_FN LuattnTensor entry_tensor(LuattnTensor t, int rows) {
+  if (t.data != nullptr) t.data = static_cast<Elem *>(t.data) + rows * t.seq;
+  return t;
+}
+
 static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
 
 // Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.

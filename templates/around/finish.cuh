@@ -19,14 +19,25 @@ LUATTN_FN Real apply_mod_grad(const LuattnParams &p, const Site &s, Real x, Real
     return Spec::value_mod_grad(p, s, x, g, i, d, acc);
 }
 
-template <class Spec, class Elem, int Which, int Width, int N, class Order>
-LUATTN_FN void finish_elements(const LuattnParams &p, const Site &site, void *from, const LuattnTensor &src,
+// The first row of an entry's head in an accumulator.
+template <int Which, int Width, class Order, class Real, class Sequence>
+LUATTN_FN const Real *acc_of_head(const LuattnParams &p, const Sequence &entry, void *from, int heads, int len, int h) {
+  if constexpr (!Sequence::packed)
+    return acc_row<Width, const Real>(from, heads, Order::head_rows(len), entry.b, h, 0);
+  else if constexpr (Which == WHICH_Q)
+    return entry.template q_acc_row<Order, Width, const Real>(p, from, entry.b, h, 0);
+  else
+    return entry.template kv_acc_row<Order, Width, const Real>(p, from, 0, entry.b, h, 0);
+}
+
+template <class Spec, class Elem, int Which, int Width, int N, class Order, class Sequence>
+LUATTN_FN void finish_elements(const LuattnParams &p, const Sequence &site, void *from, const LuattnTensor &src,
                                const LuattnTensor &dst, int heads, int len, const u32 *first_store,
                                typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   const Real scale = Which == WHICH_V ? Real(1) : Real(p.scale);
   const bool there = first_store == nullptr || *first_store != 0;
-  const Real *acc_head = acc_row<Width, const Real>(from, heads, Order::head_rows(len), site.b, site.h, 0);
+  const Real *acc_head = acc_of_head<Which, Width, Order, Real>(p, site, from, heads, len, site.h);
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Real, N> g;
     Order::template load<Width>(g, acc_head, len, i, d);
@@ -99,8 +110,9 @@ struct RowGradient {
   static constexpr bool shared = Order::writes && Which != WHICH_Q;  // by several blocks, each with its part
 
   const LuattnParams &p;
+  const SequenceOf<Config> &entry;
   void *const from;
-  const int b, heads, len;
+  const int heads, len;
 
   // Loads the row's vectors, of the first part.
   __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v) const {
@@ -117,7 +129,7 @@ struct RowGradient {
       }
     }
     if constexpr (Order::writes && Which == WHICH_Q) {
-      const u32 *first_store = dq_first_store_of<Spec, Config>(p, b, head);
+      const u32 *first_store = dq_first_store_of<Spec, Config>(p, entry.b, head);
       const bool there = first_store == nullptr || *first_store != 0;
       each(g, [&](int, int, Real x) { return there ? x : Real(0); });
     }
@@ -128,7 +140,7 @@ struct RowGradient {
  private:
   __device__ __forceinline__ void load(RowVectors<Row, Real> &g, int head, int i, int v, int part) const {
     const i64 rows = Order::head_rows(len);
-    const Real *at = acc_row<Width, const Real>(from, heads, rows, b, head, 0) +
+    const Real *at = acc_of_head<Which, Width, Order, Real>(p, entry, from, heads, len, head) +
                      part * (i64(AroundParams::batch(p)) * heads * rows * Width);
     g.load(v, [&](Pack<Real, Row::width> &to, int d) { load_gradient<Width, Order>(to, at, len, i, d); });
   }
@@ -160,8 +172,8 @@ LUATTN_FN void store_at_once(T *to, const Pack<T, N> &x) {
 // that read this one are loaded in the same way as the elements that this one reads. Where vectors of both
 // halves read each other, a thread has both, and loads each once.
 template <class Spec, class Config, int Which, int Width, class Order>
-LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
-                           int heads, int len) {
+LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entry, void *from, const LuattnTensor &src,
+                           const LuattnTensor &dst, int heads, int len) {
   using Elem = typename Config::Elem;
   using Real = typename Spec::Real;
   using Row = RowMapOf<Spec, Which>;
@@ -171,7 +183,8 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
   constexpr int together = flushes ? 1 : both ? (row_heads<Row> + 1) / 2 : row_heads<Row>;
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
   const RowShare share = row_share<together>(heads, len);
-  const RowGradient<Spec, Config, Which, Width, Order> gradient{p, from, b, heads, len};
+  const RowGradient<Spec, Config, Which, Width, Order> gradient{p, entry, from, heads, len};
+  const int b = entry.b;
   constexpr int vectors = both ? Width / n / 2 : Width / n;
   for_each_vector<vectors>(share, [&](int i, int at) {
     const int v = int(u32(at) % vectors);  // `at`, for NVVM to see which half it lies in
@@ -192,7 +205,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
       // A mod may add to gradients of inputs, once for each head. Otherwise there is no branch: what a mod reads
       // of inputs is then read once for all heads.
       if (Needs<Spec, Config>::parameters && h >= share.heads) continue;
-      const Site site = AroundParams::site(p, b, share.head + min_of(h, share.heads - 1));
+      const Site site = site_of_head(p, entry, share.head + min_of(h, share.heads - 1));
       Pack<Elem, n> y[both ? 2 : 1];
 #pragma unroll
       for (int half = 0; half < (both ? 2 : 1); ++half) {
@@ -212,7 +225,7 @@ LUATTN_FN void finish_rows(const LuattnParams &p, int b, void *from, const Luatt
     }
   });
   if constexpr (flushes) {
-    const Site site = AroundParams::site(p, b, share.head);
+    const Site site = site_of_head(p, entry, share.head);
     flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
 }
@@ -225,7 +238,7 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   const SequenceOf<Config> site(p, b, int(blockIdx.y));
   if (site.h >= heads || from == nullptr) return;
   if constexpr (reads_row<Spec, Which>) {
-    finish_rows<Spec, Config, Which, Width, Order>(p, b, from, src, dst, heads, len);
+    finish_rows<Spec, Config, Which, Width, Order>(p, site, from, src, dst, heads, len);
   } else {
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
     finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
@@ -235,7 +248,22 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
   }
 }
 
-// Writes dq of one head of a packed entry. There are no mods, and dk and dv are complete.
+// Finishes a tensor with a mod, of a packed entry.
+template <class Spec, class Config, int Which, int Width, class Order>
+LUATTN_FN void finish_packed_mod(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst) {
+  using Elem = typename Config::Elem;
+  constexpr bool is_q = Which == WHICH_Q;
+  const SequenceOf<Config> entry(p, b, 0);
+  const int rows = is_q ? entry.first_q : entry.first_kv, len = is_q ? entry.q_len : entry.kv_len,
+            heads = is_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
+  if (int(blockIdx.x) * aux_tile >= len) return;  // the grid is for the longest entry
+  const u32 *first_store = nullptr;
+  if constexpr (is_q && Order::writes) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
+  finish_tensor<Spec, Config, Which, Width, Order>(p, b, from, entry_tensor<Elem>(src, rows), entry_tensor<Elem>(dst, rows),
+                                                   heads, len, first_store);
+}
+
+// Writes dq of one head of a packed entry, without a query_mod.
 template <class Spec, class Config, class Order>
 LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
   using Elem = typename Config::Elem;
@@ -272,8 +300,19 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   // The last heads come first, because what was just added to them is still in the cache.
   const int which = q_alone ? WHICH_Q : int(blockIdx.z) % 3,
             b = AroundParams::batch(p) - 1 - (q_alone ? int(blockIdx.z) : int(blockIdx.z) / 3);
-  if constexpr (SequenceOf<Config>::packed) {
-    if constexpr (Need::finish_q) finish_packed<Spec, Config, DqOrder>(p, b, int(blockIdx.y));
+  if constexpr (SequenceOf<Config>::packed) {  // dk and dv without a mod are complete
+    const LuattnTensors &t = p.tensors;
+    if constexpr (Need::finish_q && !Spec::has_query_mod)
+      if (which == WHICH_Q) finish_packed<Spec, Config, DqOrder>(p, b, int(blockIdx.y));
+    if constexpr (Need::finish_q && Spec::has_query_mod)
+      if (which == WHICH_Q)
+        finish_packed_mod<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, t.src_q, t.dq);
+    if constexpr (Need::finish_k)
+      if (which == WHICH_K)
+        finish_packed_mod<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, t.src_k, t.dk);
+    if constexpr (Need::finish_v)
+      if (which == WHICH_V)
+        finish_packed_mod<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, t.src_v, t.dv);
     return;
   }
   const u32 *first_store = nullptr;

@@ -77,14 +77,15 @@ LUATTN_FN Real apply_row_mod(const LuattnParams &p, const Site &s, Real x, const
   else return Spec::value_mod(p, s, x, row, i, d);
 }
 
-template <class Spec, class Elem, int Which, int Width>
-LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, const LuattnTensor &dst, int heads,
-                        int len) {
+template <class Spec, class Elem, int Which, int Width, class Sequence>
+LUATTN_FN void mod_rows(const LuattnParams &p, const Sequence &entry, const LuattnTensor &src, const LuattnTensor &dst,
+                        int heads, int len) {
   using Row = RowMapOf<Spec, Which>;
   using Real = typename Spec::Real;
   constexpr int n = Row::width;
   constexpr int together = row_heads<Row>;
   const RowShare share = row_share<together>(heads, len);
+  const int b = entry.b;
   for_each_vector<Width / n>(share, [&](int i, int v) {
     RowVectors<Row, Elem> x[together];
 #pragma unroll
@@ -94,7 +95,7 @@ LUATTN_FN void mod_rows(const LuattnParams &p, int b, const LuattnTensor &src, c
 #pragma unroll
     for (int h = 0; h < together; ++h) {
       if (h >= share.heads) break;
-      const Site site = AroundParams::site(p, b, share.head + h);
+      const Site site = site_of_head(p, entry, share.head + h);
       Pack<Elem, n> y;
 #pragma unroll
       for (int j = 0; j < n; ++j) {

@@ -10,8 +10,7 @@
 //
 // Backward's arrays in the workspace have the rows of each head in an Order (PlainRows, or one of
 // sink/dq_acc.cuh), which also gives their number. Those of packed entries follow one another; where an order has
-// groups of rows, each entry begins with a group (workspace_packed_rows). Arrays of dk and dv exist only for entries
-// of equal lengths.
+// groups of rows, each entry begins with a group (workspace_packed_rows). Those of dk and dv have rows of keys likewise.
 // Arrays are passed by reference, and numbers are computed in the order in which they are declared, for
 // ptxas.
 #pragma once
@@ -158,6 +157,15 @@ struct PackedSequence : Site {
   template <class Order, int Width, class Real>
   __device__ __forceinline__ Real *q_acc_head(const LuattnParams &p, void *const &acc, int, int h) const {
     return q_acc_row<Order, Width, Real>(p, acc, b, h, 0);
+  }
+  // The same for keys, of a kv head. No blocks share a kv tile.
+  template <class Order, int Width, class Real>
+  __device__ __forceinline__ Real *kv_acc_row(const LuattnParams &p, void *const &acc, int, int, int h_kv,
+                                              int position) const {
+    constexpr bool in_groups = Order::neighbours != 1;
+    const int first = in_groups ? workspace_packed_rows(first_kv, b) : first_kv;
+    const i64 each = in_groups ? workspace_packed_rows(of(p).total_k, p.shape.batch) : of(p).total_k;
+    return static_cast<Real *>(acc) + (h_kv * each + first + position) * Width;
   }
   template <class Order, class Real>
   __device__ __forceinline__ RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int, int h,

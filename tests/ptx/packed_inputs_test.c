@@ -1,9 +1,9 @@
-/* packed_inputs_test.c: inputs along the queries or keys of packed sequences, forward and backward, from luattn_forward and
+/* packed_inputs_test.c: inputs along the queries or keys of packed sequences, and input mods, forward and backward, from luattn_forward and
  * luattn_backward to the kernels, which the PTX machine executes, or on the CPU. The reference is plain arithmetic in double
  * precision here, for each sequence alone, with the score and its derivatives written once more in C. Tests all sequences in
  * one launch, and each in a separate launch with NaN in all that belongs to others: rows of Q, K, V, O, dO, lse, dlse, of
  * inputs, and columns of pairs behind a sequence's keys. What belongs to others must not change, and in gradients of inputs
- * is zero.
+ * is zero. Two cases have input mods: one by the element, one that turns pairs of channels.
  *
  * packed_inputs_test FAMILY DTYPE [CASE [SEQUENCE [D Dv]]]: simt f32, sm80 f16, sm90 bf16, cpu f64, .. With the number of a
  * case, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
@@ -46,8 +46,21 @@ static const struct {
      "score_mod = function(s, b, h, q, kv) return s + pair[{h, q, kv}] end }", 1 << PAIR, true},
     {DECLARE("col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }")
      "score_mod = function(s, b, h, q, kv) return s + col[{h // 2, kv - 1}] - row[{b, kv}] end }", 1 << COL | 1 << ROW, false},
+    {DECLARE("col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }")
+     "query_mod = function(x, b, h, pos, d) return x * (1 + 0.5 * row[{b, pos}]) end,\n"
+     "key_mod = function(x, b, h, pos, d) return x * (1 + 0.3 * col[{h, pos}]) end,\n"
+     "value_mod = function(x, b, h, pos, d) return x + 0.1 * x * x end,\n"
+     "block_mask = causal_bottom_right() }", 1 << COL | 1 << ROW, false},
+    {DECLARE("row = { axes = {'b', 'q'}, grad = true }")
+     "query_mod = function(x, b, h, pos, d)\n"
+     "  local t = row[{b, pos}] * (d // 2 + 1) * 0.1\n"
+     "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + 1 - d % 2 * 2] * sin(t) end,\n"
+     "key_mod = function(x, b, h, pos, d)\n"
+     "  local t = pos * (d // 2 + 1) * 0.001\n"
+     "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + 1 - d % 2 * 2] * sin(t) end,\n"
+     "block_mask = causal() }", 1 << ROW, false},
 };
-enum { NUM_CASES = sizeof cases / sizeof *cases };
+enum { BY_ELEMENT = 5, TURNED, NUM_CASES = sizeof cases / sizeof *cases }; /* cases with input mods */
 
 typedef struct mode {
   int dim, dim_v, only; /* only: -1: all sequences */
@@ -183,6 +196,8 @@ static score score_of(const problem *p, int number, int b, int h, int q, int kv,
     s.of[ROW].by = input(p, COL, s.of[COL].at), s.of[COL].by = input(p, ROW, s.of[ROW].at);
     s.value += input(p, PAIR, s.of[PAIR].at) + s.of[ROW].by * s.of[COL].by;
     s.kept = kv <= q + k_lens[b] - q_lens[b];
+  } else if (number == BY_ELEMENT || number == TURNED) {
+    s.kept = kv <= (number == TURNED ? q : q + k_lens[b] - q_lens[b]);
   } else if (number == 1) {
     s.of[ROW] = (read){(size_t)(q0 + q), 0.5 * dot};
     s.by_dot = 1 + 0.5 * input(p, ROW, s.of[ROW].at);
@@ -205,7 +220,7 @@ static score score_of(const problem *p, int number, int b, int h, int q, int kv,
 }
 
 typedef struct wanted {
-  double *t[NUM_TENSORS], *lse, *grad[NUM_GRADS];
+  double *t[NUM_TENSORS], *lse, *grad[NUM_GRADS]; /* at Q, K, V and DOUT: what attention reads, behind the mods */
 } wanted;
 
 static double element(const problem *p, int i, int row, int head, int d) {
@@ -216,15 +231,60 @@ static double *place(const problem *p, const wanted *w, int i, int row, int head
   return w->t[i] + (row * p->t[i].shape[1] + head) * p->t[i].shape[2];
 }
 
+static double angle(const problem *p, int i, int row, int b, int d) {
+  return i == Q ? input(p, ROW, (size_t)row) * (d / 2 + 1) * 0.1 : (row - p->cu[1][b]) * (d / 2 + 1) * 0.001;
+}
+static double sign(int d) { return d % 2 == 0 ? -1 : 1; }
+
+/* Applies the mod of Q, K or V to a row, or takes its gradient `g` through it: to x in place, and to inputs. */
+static void mod_row(const problem *p, const wanted *w, int number, int i, int row, int head, int b, double *g) {
+  const int width = (int)p->t[i].shape[2], total_k = p->cu[1][BATCH];
+  double *to = place(p, w, i, row, head), before[256];
+  if (g != NULL) memcpy(before, g, (size_t)width * sizeof *g);
+  for (int d = 0; d < width; ++d) {
+    const double x = element(p, i, row, head, d);
+    double y = x, dy = 1, by_input = 0;
+    size_t at = 0;
+    if (number == BY_ELEMENT && i == Q) at = (size_t)row, dy = 1 + 0.5 * input(p, ROW, at), y = x * dy, by_input = 0.5 * x;
+    if (number == BY_ELEMENT && i == K)
+      at = (size_t)(head * total_k + row), dy = 1 + 0.3 * input(p, COL, at), y = x * dy, by_input = 0.3 * x;
+    if (number == BY_ELEMENT && i == V) y = x + 0.1 * x * x, dy = 1 + 0.2 * x;
+    if (number == TURNED && i != V) {
+      const double t = angle(p, i, row, b, d), other = element(p, i, row, head, d ^ 1);
+      y = x * cos(t) + sign(d) * other * sin(t);
+      at = (size_t)row, by_input = (sign(d) * other * cos(t) - x * sin(t)) * (d / 2 + 1) * 0.1;
+      if (g != NULL) {
+        g[d] = before[d] * cos(t) + before[d ^ 1] * sign(d ^ 1) * sin(t);
+        if (i == Q) w->grad[ROW][at] += before[d] * by_input;
+      }
+    } else if (g != NULL) {
+      g[d] = before[d] * dy;
+      if (by_input != 0) w->grad[i == Q ? ROW : COL][at] += before[d] * by_input;
+    }
+    if (g == NULL) to[d] = y;
+  }
+}
+
+/* For all rows of Q, K and V of the call's sequences. */
+static void mod_rows(const problem *p, const mode *m, int number, const wanted *w, bool backward) {
+  for (int i = Q; i <= V; ++i)
+    for (int row = 0; row < p->cu[of_keys(i)][BATCH]; ++row)
+      for (int head = 0; head < p->t[i].shape[1]; ++head) {
+        const int b = sequence_of(p->cu[of_keys(i)], row, m->only), to = i == Q ? DQ : i == K ? DK : DV;
+        if (b >= 0) mod_row(p, w, number, i, row, head, b, backward ? place(p, w, to, row, head) : NULL);
+      }
+}
+
 /* One query of one head: its output, and what it adds to gradients. */
 static void reference_row(const problem *p, const wanted *w, const mode *m, int number, int b, int h, int q) {
   const int row = p->cu[0][b] + q, k0 = p->cu[1][b], g = h / (HEADS / HEADS_KV), n = k_lens[b];
+  const double *x = place(p, w, Q, row, h);
   const double scale = 1 / sqrt(m->dim), dlse = get(p->dlse.k, p->dlse.host, (size_t)(h * p->cu[0][BATCH] + row));
   score *s = calloc((size_t)n + 1, sizeof *s);
   double *prob = calloc((size_t)n + 1, sizeof *prob), most = -INFINITY, sum = 0, delta = 0;
   for (int kv = 0; kv < n; ++kv) {
     double dot = 0;
-    for (int d = 0; d < m->dim; ++d) dot += element(p, Q, row, h, d) * element(p, K, k0 + kv, g, d);
+    for (int d = 0; d < m->dim; ++d) dot += x[d] * place(p, w, K, k0 + kv, g)[d];
     s[kv] = score_of(p, number, b, h, q, kv, dot * scale);
     if (s[kv].kept) most = fmax(most, s[kv].value);
   }
@@ -234,22 +294,22 @@ static void reference_row(const problem *p, const wanted *w, const mode *m, int 
   w->lse[h * p->cu[0][BATCH] + row] = sum > 0 ? most + log(sum) : -INFINITY;
   for (int kv = 0; kv < n && sum > 0; ++kv) {
     prob[kv] /= sum;
-    for (int d = 0; d < m->dim_v; ++d) o[d] += prob[kv] * element(p, V, k0 + kv, g, d);
+    for (int d = 0; d < m->dim_v; ++d) o[d] += prob[kv] * place(p, w, V, k0 + kv, g)[d];
   }
   for (int d = 0; d < m->dim_v; ++d) delta += o[d] * element(p, DOUT, row, h, d);
   double *dq = place(p, w, DQ, row, h);
   for (int kv = 0; kv < n && sum > 0; ++kv) {
     double *dk = place(p, w, DK, k0 + kv, g), *dv = place(p, w, DV, k0 + kv, g), dp = 0;
     for (int d = 0; d < m->dim_v; ++d) {
-      dp += element(p, DOUT, row, h, d) * element(p, V, k0 + kv, g, d);
+      dp += element(p, DOUT, row, h, d) * place(p, w, V, k0 + kv, g)[d];
       dv[d] += prob[kv] * element(p, DOUT, row, h, d);
     }
     const double ds = prob[kv] * (dp - delta + dlse);
     for (int i = 0; i < NUM_GRADS; ++i)
       if (s[kv].of[i].at != SIZE_MAX && ds != 0) w->grad[i][s[kv].of[i].at] += ds * s[kv].of[i].by;
     for (int d = 0; d < m->dim; ++d) {
-      dq[d] += scale * ds * s[kv].by_dot * element(p, K, k0 + kv, g, d);
-      dk[d] += scale * ds * s[kv].by_dot * element(p, Q, row, h, d);
+      dq[d] += scale * ds * s[kv].by_dot * place(p, w, K, k0 + kv, g)[d];
+      dk[d] += scale * ds * s[kv].by_dot * x[d];
     }
   }
   free(s), free(prob);
@@ -259,9 +319,11 @@ static void reference(const problem *p, const mode *m, int number, wanted *w) {
   for (int i = 0; i < NUM_TENSORS; ++i) w->t[i] = calloc(p->t[i].count, sizeof(double));
   for (int i = 0; i < NUM_GRADS; ++i) w->grad[i] = calloc(p->grad[i].count, sizeof(double));
   w->lse = calloc(p->lse.count, sizeof(double));
+  mod_rows(p, m, number, w, false);
   for (int b = m->only < 0 ? 0 : m->only; b < (m->only < 0 ? BATCH : m->only + 1); ++b)
     for (int h = 0; h < HEADS; ++h)
       for (int q = 0; q < q_lens[b]; ++q) reference_row(p, w, m, number, b, h, q);
+  mod_rows(p, m, number, w, true);
 }
 
 static void close_wanted(wanted *w) {

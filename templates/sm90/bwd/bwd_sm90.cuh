@@ -640,9 +640,15 @@ struct ConsumerBwdSm90 {
 
   __device__ __forceinline__ void finish(const KvBlock &at) {
     const SequenceOf<Config> site(p, at.b, 0);
-    if constexpr (SequenceOf<Config>::packed) {  // neither mods nor shares
-      if constexpr (Need::dk) part.template store<D>(p, site, p.tensors.dk, at, kv0, dk, float(p.scale));
-      if constexpr (Need::dv) part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);
+    if constexpr (SequenceOf<Config>::packed) {  // no shares
+      if constexpr (Need::finish_k)
+        part.template store_accumulator<D>(p, site, p.scratch.dk_acc, at, kv0, dk);
+      else if constexpr (Need::dk)
+        part.template store<D>(p, site, p.tensors.dk, at, kv0, dk, float(p.scale));
+      if constexpr (Need::finish_v)
+        part.template store_accumulator<DV>(p, site, p.scratch.dv_acc, at, kv0, dv);
+      else if constexpr (Need::dv)
+        part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);
     } else {
       store_gradients(site, at);
     }

@@ -162,8 +162,20 @@ struct SumsD256 {
     for (int n = 0; n < Dim / 2; n += 4)
       *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
   }
+  __device__ __forceinline__ void store_packed_accumulator(void *dst, const D256Message &block) const {
+    const Sequence site(p, int(block.b), 0);
+    const int kv0 = first_row(block);
+    if (kv0 >= site.kv_end(p)) return;
+    float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, 0, site.b, int(block.head) / Sequence::group(p), kv0) +
+                 lane_anew() * 4;
+#pragma unroll
+    for (int n = 0; n < Dim / 2; n += 4)
+      *reinterpret_cast<float4 *>(out + n * 32) = make_float4(at(n), at(n + 1), at(n + 2), at(n + 3));
+  }
   __device__ __forceinline__ void finish(const D256Message &block) const {
-    if constexpr (Sequence::packed)  // neither mods nor shares
+    if constexpr (Sequence::packed && (Value ? Needs<Spec, Config>::finish_v : Needs<Spec, Config>::finish_k))
+      store_packed_accumulator(Value ? p.scratch.dv_acc : p.scratch.dk_acc, block);
+    else if constexpr (Sequence::packed)  // no shares
       store(Value ? p.tensors.dv : p.tensors.dk, block, Value ? 1.f : float(p.scale));
     else
       finish_dense(block);

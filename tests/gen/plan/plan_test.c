@@ -101,42 +101,30 @@ static void test_impossible_targets(void **state) {
   refused(&t, LUATTN_UNSUPPORTED, "sm90 has kernels for arch 90, not 100");
 }
 
-/* Packed sequences support no mods. */
+/* Every spec takes packed sequences. */
 static void test_packed_targets(void **state) {
   (void)state;
-  static const struct {
-    const char *text, *message; /* NULL: accepted */
-  } specs[] = {{"return attention { name = 'a', query_mod = function(x, b, h, pos, d) return 2 * x end }",
-                "target: packed: is 1, and 'a' has a query_mod, key_mod or value_mod, which packed sequences "
-                "do not take yet"},
-               {"return attention { name = 'a', key_mod = function(x, b, h, pos, d) return 2 * x end }",
-                "'a' has a query_mod"},
-               {"return attention { name = 'a', value_mod = function(x, b, h, pos, d) return 2 * x end }",
-                "'a' has a query_mod"},
-               {"return attention { name = 'a', inputs = { ids = { axes = {'b', 'q'}, dtype = 'i32' } },\n"
-                "  score_mod = function(score, b, h, q, kv) return score + ids[{b, q}] end }",
-                NULL},
-               {"return attention { name = 'a', inputs = { bias = { axes = {'kv'} } },\n"
-                "  score_mod = function(score, b, h, q, kv) return score + bias[kv] end }",
-                NULL},
-               {"return attention { name = 'a', inputs = { bias = { axes = {'b', 'h', 16, 'free'} } },\n"
-                "  score_mod = function(score, b, h, q, kv) return score + bias[{b, h, 3, kv}] end }",
-                NULL}};
+  static const char *const specs[] = {
+      "return attention { name = 'a', query_mod = function(x, b, h, pos, d) return 2 * x end }",
+      "return attention { name = 'a', key_mod = function(x, b, h, pos, d) return x[d + 1 - d % 2 * 2] end }",
+      "return attention { name = 'a', value_mod = function(x, b, h, pos, d) return 2 * x end }",
+      "return attention { name = 'a', inputs = { ids = { axes = {'b', 'q'}, dtype = 'i32' } },\n"
+      "  score_mod = function(score, b, h, q, kv) return score + ids[{b, q}] end }",
+      "return attention { name = 'a', inputs = { bias = { axes = {'kv'} } },\n"
+      "  score_mod = function(score, b, h, q, kv) return score + bias[kv] end }",
+      "return attention { name = 'a', inputs = { bias = { axes = {'b', 'h', 16, 'free'} } },\n"
+      "  score_mod = function(score, b, h, q, kv) return score + bias[{b, h, 3, kv}] end }"};
   luattn_spec *const causal = spec;
   for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
     luattn_error err;
     luattn_target t = target_of(LUATTN_FORWARD, LUATTN_BF16, 64, 0, 90);
     t.packed = 1;
-    if (luattn_spec_load_text("a.lua", specs[i].text, strlen(specs[i].text), NULL, &spec, &err) != LUATTN_OK)
+    if (luattn_spec_load_text("a.lua", specs[i], strlen(specs[i]), NULL, &spec, &err) != LUATTN_OK)
       fail_msg("%s", err.message);
     arena *a = arena_open(NULL);
     plan p;
-    if (specs[i].message != NULL)
-      refused(&t, LUATTN_UNSUPPORTED, specs[i].message);
-    else if (plan_choose(a, spec, &t, &p, &err) != LUATTN_OK)
-      fail_msg("%s", err.message);
-    else
-      assert_true(p.packed);
+    if (plan_choose(a, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_true(p.packed);
     t.packed = 0;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
     assert_false(p.packed);
