@@ -18,7 +18,7 @@ except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
 import luattn  # noqa: E402
-from luattn import _tensors, flex  # noqa: E402
+from luattn import _tensors, flash_attn, flex  # noqa: E402
 
 if torch.cuda.is_initialized():
     sys.exit("importing luattn started CUDA")
@@ -106,6 +106,27 @@ class Gpu(unittest.TestCase):
             torch.testing.assert_close(o[None, 300:], causal(*one, layout="bshd"), atol=2e-2, rtol=2e-2)
         with self.assertRaisesRegex(luattn.InvalidError, "causal: max_seqlen_q: is missing: the host does not read"):
             causal(q, k, v, **on_gpu)
+
+    def test_flash_attn(self):
+        """flash-attn's functions beside the CPU path, with cu_seqlens on the GPU; the same bits twice where it was asked for."""
+        cu = torch.tensor([0, 300, 300, 1000], dtype=torch.int32)
+        qkv = torch.randn(1000, 3, 4, 60).bfloat16()
+        slopes = torch.rand(3, 4)
+        dout = torch.randn(1000, 4, 60).bfloat16()
+        for given in ({}, {"window_size": (100, -1), "softcap": 5.0}, {"alibi_slopes": slopes}):
+            with self.subTest(str(given)):
+
+                def both(device):
+                    t = qkv.to(device).requires_grad_()
+                    on = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in given.items()}  # noqa: B023
+                    o, lse, _ = flash_attn.flash_attn_varlen_qkvpacked_func(
+                        t, cu.to(device), 700, causal=True, deterministic=True, return_attn_probs=True, **on
+                    )
+                    return o, lse, torch.autograd.grad(o, t, dout.to(device))[0]
+
+                found = both("cuda")
+                self.close(found, both("cpu"), 1e-2)
+                self.assertTrue(all(map(torch.equal, both("cuda"), found)))
 
     def test_tune(self):
         causal = example("causal")
