@@ -249,6 +249,12 @@ class Machine(unittest.TestCase):
             # Backward of the call before still has the bits of its own.
             torch.testing.assert_close(torch.autograd.grad(o, o.grad_fn.saved_tensors[0], dout)[0], want, atol=0, rtol=0)
             self.assertTrue(torch.equal(x2, keep))
+            # A number that the mask holds, alone or with a score_mod, and that changes.
+            limit = 150.0
+            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j] & (j < limit), None, None, 150, 200)
+            mods = [None, lambda s, b, h, i, j: s * limit]
+            for limit, count in ((150.0, 2), (50.0, 2), (150.0, 0)):  # noqa: B007
+                check(mask, count, mods)
             # Blocks that are given, and lists of blocks that are written to.
             num, indices = on_device(torch.full((1, 1, 2), 2, dtype=torch.int32)), on_device(torch.tensor([[[[0, 1], [1, 0]]]], dtype=torch.int32))
             blocks = flex.BlockMask.from_kv_blocks(num, indices, None, None, 128, None, (150, 200))

@@ -20,10 +20,11 @@ _held: dict[int, dict[int, _Found]] = {}
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(spec: Spec) -> tuple[int, ...]:
-    """The inputs that the mask reads, of a spec that translate() wrote."""
+def _read(spec: Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The inputs and the scalars that the mask reads, of a spec that translate() wrote."""
     words = set(re.findall(r"\w+", spec.text.partition("\n  block_mask = ")[2]))
-    return tuple(i for i, info in enumerate(spec.inputs) if info.name in words)
+    inputs = tuple(i for i, info in enumerate(spec.inputs) if info.name in words)
+    return inputs, tuple(i for i, name in enumerate(spec.scalars) if name in words)
 
 
 def _state(t: Tensor) -> tuple[int, int]:
@@ -41,10 +42,11 @@ def bits_of(
     """
     if not (spec.has_mask and _may_keep(q) and is_plain((q, k, v, *inputs))):
         return None
-    read = [inputs[i] for i in _read(spec)]
+    of_inputs, of_scalars = _read(spec)
+    read = [inputs[i] for i in of_inputs]
     if any(t.is_inference() for t in read):
         return None
-    key = (q.shape[:3], k.shape[1:3], tensors.place(q), [_state(t) for t in read])
+    key = (q.shape[:3], k.shape[1:3], tensors.place(q), [_state(t) for t in read], [scalars[i] for i in of_scalars])
     found = _held.get(id(mask))
     if found is None:
         found = _held[id(mask)] = {}
