@@ -47,7 +47,7 @@ class Frame:
         self._kept = (inputs, scalars)
         self._owns_batch = False
         self._err = capi.Error()
-        self._warned = ctypes.c_char.from_buffer(self._err, capi.Error.message.offset)
+        self._warned = (ctypes.c_byte * 1).from_buffer(self._err, capi.Error.message.offset)  # the first letter
         self._size = ctypes.c_size_t()
         self._pass = capi.BACKWARD if backward else capi.FORWARD
         self._run = lib.luattn_backward if backward else lib.luattn_forward
@@ -62,8 +62,8 @@ class Frame:
             if tensor is None:
                 slots[i] = None
             else:
-                fill(tensor, at[i])
-                slots[i] = at[i]
+                slots[i] = address = at[i]
+                fill(tensor, address)
 
     def set_inputs(self, fill: Fill, inputs: Sequence[Any], grads: Sequence[Any] = ()) -> None:
         """The inputs in the spec's order, and where their gradients go (None, or no grads: not wanted)."""
@@ -153,7 +153,7 @@ class Frame:
         status = lib.luattn_engine_workspace_size(
             engine, self.spec.pointer, self._pass, self.args, self._size_at, self._err_at
         )
-        if status or self._warned.value != b"\0":
+        if status or self._warned[0]:
             self.check(status)
         return self._size.value
 
@@ -163,14 +163,14 @@ class Frame:
     def run(self, engine: int, stream: int | None) -> None:
         """Launches the pass on a stream; on the CPU computes it."""
         status = self._run(engine, self.spec.pointer, self.args, stream, self._err_at)
-        if status or self._warned.value != b"\0":
+        if status or self._warned[0]:
             self.check(status)
 
     def check(self, status: int) -> None:
         """Raises the error of the last call, or passes its warning on."""
         if status:
             raise message_of(status, self._err)
-        if self._warned.value != b"\0":
+        if self._warned[0]:
             warnings.warn(self._err.message.decode("utf-8", "replace"), RuntimeWarning, stacklevel=2)
 
     def plan(self, engine: int) -> str:

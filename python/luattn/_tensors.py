@@ -1,7 +1,7 @@
 """Both passes of torch tensors: allocates results, fills a frame, and launches it. Knows nothing of autograd."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,8 @@ def is_packed(given: Mapping[str, Any]) -> bool:
     return given.get("cu_seqlens_q") is not None
 
 
-def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o, lse and saved; None for what the spec does not have, or nobody wants."""
+def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What results() returns, where q may be fake."""
     d, shape = v.shape[-1], q.shape[:-1]
     rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
     if q.is_contiguous() and d == q.shape[-1]:
@@ -80,7 +80,7 @@ def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Te
     return o, lse, saved
 
 
-def gradients(
+def fake_gradients(
     spec: Spec,
     q: Tensor,
     k: Tensor,
@@ -89,7 +89,7 @@ def gradients(
     wants: int,
     want_inputs: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
-    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
+    """What gradients() returns, where tensors may be fake."""
     dq = torch.empty_like(q) if wants & capi.WANT_DQ else None
     dk = torch.empty_like(k) if wants & capi.WANT_DK else None
     dv = torch.empty_like(v) if wants & capi.WANT_DV else None
@@ -99,6 +99,91 @@ def gradients(
     dinputs = [
         q.new_empty(t.shape, dtype=_rows_type(q)) if want else None for t, want in zip(inputs, want_inputs)
     ]
+    return dq, dk, dv, dscalars, dinputs
+
+
+# --- memory ---
+
+# Makes a tensor of a shape, strides and a type. A torch.Size is not the tuple that it takes.
+New = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
+# How Inductor allocates: past the dispatcher, in a third of the time.
+_NEW: dict[str, New] = {
+    device: made
+    for device in ("cpu", "cuda")
+    if (made := getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)) is not None
+}
+
+
+def new_where(q: Tensor) -> New:
+    """What makes tensors where q is."""
+    if q.is_cuda:
+        if "cuda" in _NEW and q.get_device() == torch._C._cuda_getDevice():  # the one in which it allocates
+            return _NEW["cuda"]
+    elif "cpu" in _NEW:
+        return _NEW["cpu"]
+    device = q.device
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def memory(q: Tensor, size: int) -> Tensor:
+    """Bytes for kernels, where q is: 512-byte aligned."""
+    return new_where(q)((size,), (1,), torch.uint8)
+
+
+# Shape, strides and type of what a call makes, by what decides them. PyTorch takes longer to find out than to allocate.
+_LAYOUTS: dict[Any, Any] = {}
+
+
+def _layout(t: Tensor | None) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None:
+    return None if t is None else (tuple(t.shape), t.stride(), t.dtype)
+
+
+def _remember(key: Any, layout: Any) -> None:
+    if len(_LAYOUTS) >= 4096:
+        _LAYOUTS.clear()
+    _LAYOUTS[key] = layout
+
+
+def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, lse and saved; None for what the spec does not have, or nobody wants."""
+    key = spec, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
+    known = _LAYOUTS.get(key)
+    if known is None:
+        made = fake_results(spec, q, v, want_lse)
+        _remember(key, tuple(map(_layout, made)))
+        return made
+    new, (o, lse, saved) = new_where(q), known
+    return new(*o), None if lse is None else new(*lse), None if saved is None else new(*saved)
+
+
+def _like(t: Tensor, new: New) -> Tensor:
+    """torch.empty_like."""
+    key = t.shape, t.stride(), t.dtype
+    known = _LAYOUTS.get(key)
+    if known is None:
+        made = torch.empty_like(t)
+        _remember(key, _layout(made))
+        return made
+    return new(*known)
+
+
+def gradients(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
+    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
+    new = new_where(q)
+    dq = _like(q, new) if wants & capi.WANT_DQ else None
+    dk = _like(k, new) if wants & capi.WANT_DK else None
+    dv = _like(v, new) if wants & capi.WANT_DV else None
+    if not inputs and not wants & capi.WANT_SCALARS:
+        return dq, dk, dv, None, ()
+    *_, dscalars, dinputs = fake_gradients(spec, q, k, v, inputs, wants & capi.WANT_SCALARS, want_inputs)
     return dq, dk, dv, dscalars, dinputs
 
 
@@ -152,11 +237,6 @@ def _check_devices(spec: Spec, q: Tensor, tensors: Sequence[Tensor | None]) -> N
 
 
 # --- both passes ---
-
-
-def memory(q: Tensor, size: int) -> Tensor:
-    """Bytes for kernels, where q is: 512-byte aligned."""
-    return torch.empty(size, dtype=torch.uint8, device=q.device)
 
 
 def place(q: Tensor) -> tuple[int, int]:
@@ -242,7 +322,8 @@ def forward(
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, v, *made))
-        frame.set_inputs(fill, inputs)
+        if inputs:
+            frame.set_inputs(fill, inputs)
         frame.set_numbers(scale, scalars)
         if given and not _IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
@@ -296,22 +377,25 @@ def backward(
     given: Mapping[str, Any],
     wants: int,
     want_inputs: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
     """As gradients() has them."""
     if not spec.has_backward:
         raise Unsupported(spec.why_no_backward)
     _check(spec, q, inputs, scalars, given)
     # (o.sum()).backward() hands over one element with strides of 0.
     dlse = None if dlse is None else dlse.contiguous()
-    dout = _aligned(dout)
+    if not dout.is_contiguous() or dout.data_ptr() % 16:
+        dout = _aligned(dout)
     made = gradients(spec, q, k, v, inputs, wants, want_inputs)
     dq, dk, dv, dscalars, dinputs = made
     frame = take_frame(spec, True)
     try:
         frame.set(fill, (q, k, v, o, lse, saved, dout, dlse, dq, dk, dv))
-        frame.set_inputs(fill, inputs, dinputs)
+        if inputs:
+            frame.set_inputs(fill, inputs, dinputs)
         frame.set_numbers(scale, scalars)
-        frame.set_scalar_grads(fill, dscalars)
+        if scalars:
+            frame.set_scalar_grads(fill, dscalars)
         if given and not _IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
         run(frame, q, given)

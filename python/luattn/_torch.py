@@ -80,13 +80,13 @@ for _device in ("CPU", "CUDA"):
 
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    return tuple(_filled(q, tensors.results(spec_of(text), q, v)))
+    return tuple(_filled(q, tensors.fake_results(spec_of(text), q, v)))
 
 
 @torch.library.register_fake("luattn::backward", lib=_lib)
 def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     want_inputs = want_inputs or [False] * len(inputs)
-    *made, dinputs = tensors.gradients(spec_of(text), q, k, v, inputs, wants, want_inputs)
+    *made, dinputs = tensors.fake_gradients(spec_of(text), q, k, v, inputs, wants, want_inputs)
     return (*_filled(q, made), _filled(q, dinputs))
 
 
@@ -105,13 +105,16 @@ def is_plain(tensors: Sequence[Tensor | None]) -> bool:
         or forward_ad._current_level >= 0
     ):
         return False
-    for t in tensors:
-        if t is not None and not (type(t) in _PLAIN and (t.is_cpu or t.is_cuda) and not t.is_neg()):
+    first: Any = tensors[0]
+    if not _PLAIN.issuperset(map(type, tensors)) or not (first.is_cuda or first.is_cpu):
+        return False
+    for t in tensors:  # the library refuses one that is not where the first is
+        if t is not None and t.is_neg():
             return False
     return True
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 class _Attention(torch.autograd.Function):
@@ -151,12 +154,18 @@ class _Attention(torch.autograd.Function):
                 **{name: x for name, x in given.items() if name != "exact_rows"}, wants=wants, want_inputs=grads,
             )  # fmt: skip
         dq, dk, dv, dscalars, dinputs = made
-        return (
+        first = (
             None, None, None, None, None, None,
             dq if needs[6] else None, dk if needs[7] else None, dv if needs[8] else None,
             dscalars.to("cpu", torch.float64) if needs[9] else None,
-            *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)),
         )  # fmt: skip
+        if not inputs:
+            return first
+        return (*first, *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)))
+
+
+# Function.apply before PyTorch 2.15 looks at each argument for transforms, of which a plain call has none.
+_apply_plain = super(torch.autograd.Function, _Attention).apply
 
 
 class _Backward(torch.autograd.Function):
@@ -303,7 +312,7 @@ def attend(
         o, lse, _ = _forward(spec.line, q, k, v, list(inputs), list(scalars), learned, scale, **given)
         return o, lse
     if _needs_grad(spec, q, k, v, learned, inputs):
-        made = _Attention.apply(tensors.forward, 1 + return_lse, spec, scalars, scale, given, q, k, v, learned, *inputs)
+        made = _apply_plain(tensors.forward, 1 + return_lse, spec, scalars, scale, given, q, k, v, learned, *inputs)
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
     return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]

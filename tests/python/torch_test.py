@@ -10,6 +10,7 @@ import tempfile
 import types
 import unittest
 import warnings
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -431,6 +432,34 @@ class Shapes(unittest.TestCase):
         self.assertEqual(
             (type(fake).__name__, fake.shape, fake.stride()), ("FakeTensor", want.shape, want.stride())
         )
+
+    def test_results_lie_as_fake_ones(self):
+        """Eager calls allocate past the dispatcher, in remembered layouts."""
+        causal, x = example("causal"), torch.randn(3, 40, 6, 16)
+        packed = x.flatten(0, 1)[:, :, :8]
+        for q in (
+            x, x.transpose(1, 2), x[:, ::2], x[..., ::2], x[:1].expand(2, -1, -1, -1), x[:1, :0], x.transpose(0, 3), packed,
+            x.double(), x.bfloat16().requires_grad_(), x.half().transpose(1, 2)[:, :, 3:],
+        ):  # fmt: skip
+            v = q[..., : q.shape[-1] // 2]
+            for want_lse in (True, False):
+                args, grads = (causal._spec, q, v, want_lse), (causal._spec, q, v, v, (), 7, ())
+                want = *_tensors.fake_results(*args), *_tensors.fake_gradients(*grads)[:3]
+                found = [(*_tensors.results(*args), *_tensors.gradients(*grads)[:3]) for again in range(2)]
+                with mock.patch.dict(_tensors._NEW, clear=True):
+                    found.append((*_tensors.results(*args), *_tensors.gradients(*grads)[:3]))
+                for a, b in itertools.chain(*(zip(one, want) for one in found)):
+                    self.assertEqual(a is None, b is None)
+                    if a is not None:
+                        self.assertEqual((a.shape, a.stride(), a.dtype), (b.shape, b.stride(), b.dtype))
+                        self.assertEqual((type(a), a.device, a.requires_grad), (torch.Tensor, b.device, False))
+        self.assertEqual(_tensors.gradients(causal._spec, q, q, q, (), 2, ())[0::2], (None, None, ()))
+
+    def test_tensors_of_several_devices(self):
+        causal, (q, k, v) = example("causal"), (torch.randn(1, 1, 4, 8) for _ in "qkv")
+        for grad in (False, True):
+            with self.assertRaisesRegex(RuntimeError, "meta"):
+                causal(q.requires_grad_(grad), k.to("meta"), v)
 
     def test_without_the_exchange_api(self):
         gemma2 = example("t5_relative_bias")
