@@ -201,7 +201,7 @@ def luattn(library, variation, t, gradients=False, every_tile=False, determinist
         return packed.luattn(library, spec, t)
     qkv = dict(q=t.q, k=t.k, v=t.v)
     out = dict(o=t.unset(p.heads, p.dim_v))
-    if library.has_lse(spec):
+    if spec.has_lse:
         out["lse"] = torch.full((p.batch, p.heads, p.length), math.nan, device="cuda")
     if library.large_scores and library.num_saved(spec) > 0:
         rows = (library.num_saved(spec), p.batch, p.heads, p.length)
@@ -229,8 +229,7 @@ def luattn(library, variation, t, gradients=False, every_tile=False, determinist
         return list(grads.values())
 
     def plan(is_backward):
-        wants_inputs = is_backward and any(grad is not None for _, grad in inputs.values())
-        text = library.plan(spec, t.q, t.v, is_backward, wants_inputs)
+        text = (backward if is_backward else forward).plan()
         family, tile_m, tile_n = re.search(r"family (\w+).*?\btiles (\d+) x (\d+)", text, re.DOTALL).groups()
         return family, int(tile_m), int(tile_n)
 

@@ -4,13 +4,9 @@ A problem with `lengths` has one batch entry, whose positions are sequences one 
 results look as those of other problems do: [1, heads, total, dim], in memory [total, heads, dim]. The mask is causal
 in each sequence. Contenders take the lengths from the device, as cu_seqlens, and the longest one from the host."""
 
-import ctypes as c
 import math
 
 import torch
-
-from binding import Kept
-from capi import BatchOptions
 
 
 def rows(x):
@@ -27,40 +23,28 @@ def ends(lengths):
     return torch.tensor([0, *lengths], dtype=torch.int32, device="cuda").cumsum(0).int()
 
 
-class Batch:
-    """A luattn_batch of the lengths, and the array that it reads."""
-
-    def __init__(self, library, lengths):
-        self.cu = Kept(ends(lengths))
-        longest = max(lengths)
-        options = BatchOptions(struct_size=c.sizeof(BatchOptions), max_seqlen_q=longest, max_seqlen_k=longest)
-        options.cu_seqlens_q = options.cu_seqlens_k = c.addressof(self.cu.dl)
-        self.handle = c.c_void_p()
-        library._call("luattn_batch_open", c.byref(options), c.byref(self.handle))
-
-
 def luattn(library, spec, t):
     """As contenders.luattn."""
     p = t.problem
-    batch = Batch(library, p.lengths)
+    batch = varlen(p)
     qkv = {name: rows(getattr(t, name)) for name in "qkv"}
     out = dict(o=torch.full_like(qkv["q"], math.nan))
-    if library.has_lse(spec):
+    if spec.has_lse:
         out["lse"] = torch.full((p.heads, p.length), math.nan, device="cuda")
     grads = {f"d{name}": torch.full_like(x, math.nan) for name, x in qkv.items()}
-    forward = library.bind(spec, batch=batch.handle, **qkv, **out)
+    forward = library.bind(spec, batch=batch, **qkv, **out)
     backward = None
 
     def fwd():
         forward()
         return [entries(out["o"])]
 
-    def bwd(keep=batch):
+    def bwd():
         nonlocal backward
         if backward is None:
             forward()
             backward = library.bind(
-                spec, backward=True, batch=batch.handle, dout=rows(t.dout), **qkv, **out, **grads
+                spec, backward=True, batch=batch, dout=rows(t.dout), **qkv, **out, **grads
             )
         backward()
         return [entries(x) for x in grads.values()]
@@ -87,7 +71,7 @@ def fa2(t):
 
 
 def varlen(p):
-    """The lengths as FlashAttention-3's and -4's functions take them; none for a problem of equal lengths."""
+    """The lengths as luattn's package and FlashAttention-3's and -4's functions take them; none for a problem of equal lengths."""
     if not p.lengths:
         return {}
     cu, longest = ends(p.lengths), max(p.lengths)

@@ -23,7 +23,7 @@ import sys
 
 import torch
 
-from binding import Luattn
+from builds import Luattn
 from cells import orders
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

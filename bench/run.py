@@ -41,7 +41,7 @@ import torch
 
 import contenders
 import report
-from binding import FAMILIES, Luattn
+from builds import FAMILIES, Luattn
 from cells import PASSES, SUITES, VARIANTS, flops, kept_in_tiles, orders
 from installed import NotInstalled, check_wanted, open_contenders, version_of
 

@@ -83,6 +83,11 @@ class Frame:
         for i, value in enumerate(scalars):
             self._values[2 * i + 1] = value
 
+    def set_options(self, **numbers: int) -> None:
+        """Members of luattn_args that are numbers: skip, num_splits, num_threads, large_scores. They stay for later calls."""
+        for name, value in numbers.items():
+            setattr(self._args, name, value)
+
     def set_scalar_grads(self, fill: Fill, grads: Any) -> None:
         """Where the scalars' gradients go; None: not wanted."""
         at = self._at[-1 - len(ARRAYS)]
@@ -109,6 +114,10 @@ class Frame:
         self._args.batch = batch
         self._owns_batch = True
 
+    def use_batch(self, handle: int) -> None:
+        """A luattn_batch that the caller opened and closes."""
+        self._args.batch, self._owns_batch = handle, False
+
     def _share_batch(self, token: Any, given: Mapping[str, Any]) -> None:
         from .batch import handle_of
 
@@ -119,8 +128,8 @@ class Frame:
                 )
         self._args.batch = handle_of(token, self.spec)
 
-    def mask_size(self, engine: int) -> tuple[int, int]:
-        """A kernel of these arguments, and the bytes of its mask's tile bits."""
+    def _kernel(self, engine: int) -> int:
+        """The kernel of these arguments."""
         kernel = ctypes.c_void_p()
         self.check(
             lib.luattn_engine_kernel(
@@ -128,8 +137,24 @@ class Frame:
             )
         )
         assert kernel.value
+        return kernel.value
+
+    def tiles_size(self, engine: int) -> tuple[int, int]:
+        """A kernel of these arguments, and the bytes of its table of packed tiles."""
+        kernel = self._kernel(engine)
+        self.check(lib.luattn_batch_tiles_size(kernel, self.args, self._size_at, self._err_at))
+        return kernel, self._size.value
+
+    def prepare_tiles(self, kernel: int, memory: int, size: int, stream: int) -> None:
+        """Makes the table for this frame's batch, of the lengths that are on the device."""
+        batch = self._args.batch
+        self.check(lib.luattn_batch_prepare_tiles(batch, kernel, self.args, memory, size, stream, self._err_at))
+
+    def mask_size(self, engine: int) -> tuple[int, int]:
+        """A kernel of these arguments, and the bytes of its mask's tile bits."""
+        kernel = self._kernel(engine)
         self.check(lib.luattn_batch_mask_size(kernel, self.args, self._size_at, self._err_at))
-        return kernel.value, self._size.value
+        return kernel, self._size.value
 
     def prepare_mask(self, batch: int, kernel: int, memory: int, size: int, stream: int) -> None:
         """Evaluates the mask into this memory."""

@@ -27,6 +27,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_batch_open": [_P, _P],
     "luattn_batch_size": [_P, _P],
     "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],
+    "luattn_batch_tiles_size": [_P, _P, _P],
+    "luattn_batch_prepare_tiles": [_P, _P, _P, _P, _SIZE, _P],
     "luattn_batch_mask_size": [_P, _P, _P],
     "luattn_batch_prepare_mask": [_P, _P, _P, _P, _SIZE, _P],
     "luattn_device_get_info": [_P, _INT, _P],
@@ -70,7 +72,8 @@ def _load() -> ctypes.CDLL:
             f"luattn: {path} is version {found}, and this package is for {__version__}; install them together"
         )
     for name, types in _FUNCTIONS.items():
-        getattr(lib, name).argtypes = [*types, _P]
+        if hasattr(lib, name):  # an older library, which benchmarks load beside this one, may lack some
+            getattr(lib, name).argtypes = [*types, _P]
     lib.luattn_spec_get_info.argtypes = [_P, _P]
     lib.luattn_spec_get_info.restype = None
     lib.luattn_spec_wants.argtypes = [_P]

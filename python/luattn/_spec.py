@@ -49,6 +49,7 @@ class Spec:
             info.scalar_names[i].decode(): float(info.scalar_defaults[i]) for i in range(info.num_scalars)
         }
         self.num_saved: int = info.num_saved
+        self.num_saved_large_scores: int = info.num_saved_large_scores
         self.has_lse = bool(info.has_lse)
         self.has_mask = bool(info.has_mask)
         self.has_backward = bool(info.has_backward)

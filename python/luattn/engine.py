@@ -32,12 +32,14 @@ def _tell(_: int | None, line: bytes) -> None:
 
 
 @functools.cache
-def engine_of(device: int, deterministic: bool = False) -> int:
-    """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept."""
+def engine_of(device: int, deterministic: bool = False, family: int = 0) -> int:
+    """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept. family: a
+    luattn_family for all of its kernels; 0: plans choose."""
     options = capi.EngineOptions(
         struct_size=ctypes.sizeof(capi.EngineOptions),
         device=device,
         deterministic=int(deterministic),
+        family=family,
         nvrtc=None if device == capi.CPU else nvrtc_path(),
         log=_tell,
     )

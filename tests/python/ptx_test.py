@@ -114,6 +114,56 @@ class Machine(unittest.TestCase):
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
 
+    def test_benchmarks(self):
+        """bench/builds.py: calls of the package, loaded once more under another name for its library."""
+        sys.path.insert(0, f"{ROOT}/bench")
+        import builds
+
+        def bind(build, text, inputs, rows=(1, 2, 70), **more):
+            build.package("_tensors").fill, build.package("_tensors").memory = fill, memory
+            build.package("_tensors").place = lambda q: (0, None)
+            q, k, v, dout = (on_device(t) for t in tensors)
+            o, lse = on_device(torch.empty(q.shape).bfloat16()), on_device(torch.empty(rows))
+            grads = {f"d{name}": on_device(torch.empty(t.shape).bfloat16()) for name, t in zip("qkv", (q, k, v))}
+            given = dict(q=q, k=k, v=v, o=o, lse=lse, inputs=inputs, **more)
+            spec = build.spec("spec.lua", text)
+            passes = build.bind(spec, **given), build.bind(spec, backward=True, dout=dout, **given, **grads)
+            for run in (*passes, *passes):  # bound once, launched as often as one likes
+                run()
+            return [o, *grads.values()], passes[1].plan()
+
+        torch.manual_seed(3)
+        tensors = [torch.randn(1, h, n, 64).bfloat16() for n, h in ((70, 2), (90, 1), (90, 1), (70, 2))]
+        text = "return attention { name = 'flags', inputs = { on = { axes = {'kv'}, dtype = 'bool' } }, " + (
+            "block_mask = function(b, h, q_idx, kv_idx) return on[kv_idx] end }"
+        )
+        on = torch.rand(90) < 0.8
+        q, k, v = (t.requires_grad_() for t in tensors[:3])
+        o = luattn.attention(text)(q, k, v, on=on)
+        want = [o.detach(), *torch.autograd.grad(o, (q, k, v), tensors[3])]
+        library = os.environ["LUATTN_LIBRARY"]
+        for options in ({}, {"family": "sm80"}, {"offsets": "arrays"}, {"offsets": "numbers"}, {"bits": True}):
+            with self.subTest(**options):
+                build = builds.Luattn(library, **options)
+                found, plan = bind(build, text, {"on": (on_device(on), None)})
+                self.assertIn("family " + options.get("family", "sm90"), plan)
+                for a, b in zip(found, want):
+                    self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-2)
+        with self.subTest("packed, with a table of tiles"):
+            build, cu = builds.Luattn(library), on_device(torch.tensor([0, 30, 30, 200, 310], dtype=torch.int32))
+            tensors = [torch.randn(310, 2, 64).bfloat16() for _ in range(4)]
+            batch = dict(cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=170, max_seqlen_k=170)
+            text = "return attention { name = 'packed', block_mask = causal_bottom_right() }"
+            found, _ = bind(build, text, {}, batch=batch, rows=(2, 310))
+            q, k, v = (t.requires_grad_() for t in tensors[:3])
+            o = luattn.attention(text)(q, k, v, cu_seqlens_q=cu.clone(), cu_seqlens_k=cu.clone())
+            for a, b in zip(found, [o.detach(), *torch.autograd.grad(o, (q, k, v), tensors[3])]):
+                self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-2)
+        self.assertIs(builds.Luattn(library).package("_library").lib, build.package("_library").lib)
+        self.assertIsNot(build.package("_library"), sys.modules["luattn._library"])
+        with self.assertRaises(ImportError):
+            builds.Luattn("/nowhere/libluattn.so")
+
     def test_tune(self):
         causal = luattn.attention(f"{ROOT}/examples/causal.lua")
         q, k, v = (on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (70, 90, 90))
