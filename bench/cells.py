@@ -4,7 +4,7 @@ FLOPs follow FlashAttention's convention: two products forward and five backward
 scores that the mask keeps."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Optional
 
 PASSES = ("fwd", "bwd", "fwdbwd")
@@ -202,6 +202,15 @@ def variants():
             )
 
 
+def flex():
+    """The user's route: luattn.flex next to FlexAttention, whose functions it has, with the same mods in Python. An eager
+    call of luattn.flex, and a compiled one of FlexAttention. The column luattn is the C API with a spec in Lua."""
+    for cell in variants():
+        p, variant = cell.entries[0].problem, cell.entries[0].variant
+        entries = _beside(("luattn_flex", "luattn", "flex", "flex_flash"), variant, p)
+        yield replace(cell, suite="flex", entries=entries)
+
+
 def ratios():
     """The cost of a modification relative to luattn's own plain causal attention."""
     names = {
@@ -391,5 +400,5 @@ def packed():
             yield Cell("packed", f"D{dim} {name}", dict(D=dim, lengths=name), entries)
 
 
-SUITES = {"plain": plain, "variants": variants, "masks": masks, "packed": packed, "ratios": ratios, "dims": dims}
+SUITES = {"plain": plain, "variants": variants, "flex": flex, "masks": masks, "packed": packed, "ratios": ratios, "dims": dims}
 SUITES |= {"biases": biases, "gradients": gradients, "deterministic": deterministic}

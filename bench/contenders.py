@@ -118,14 +118,17 @@ class Variation:
             self.inputs = {"bias": bias}
             self.score_mod = lambda score, b, h, q, k: score + bias[h]
 
+    def block_mask_by(self, create_block_mask):
+        p = self.problem
+        sizes = (n if axis in self.reads else None for axis, n in (("b", p.batch), ("h", p.heads)))
+        return self.mask_mod and create_block_mask(self.mask_mod, *sizes, p.length, p.length, device="cuda")
+
     @functools.cached_property
     def block_mask(self):
         """Returns the mask as FlexAttention's BlockMask, or None without a mask."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        p = self.problem
-        sizes = (n if axis in self.reads else None for axis, n in (("b", p.batch), ("h", p.heads)))
-        return self.mask_mod and create_block_mask(self.mask_mod, *sizes, p.length, p.length, device="cuda")
+        return self.block_mask_by(create_block_mask)
 
     @functools.cached_property
     def kept(self):
@@ -281,6 +284,24 @@ def flex(variation, t, backend=None):
         kernel_options=backend and {"BACKEND": backend},
     )
     return by_autograd(lambda q, k, v: compiled(q, k, v, **options), t)
+
+
+def open_luattn_flex(path):
+    """Returns luattn.flex of the library at this path: the mods and the calls that FlexAttention gets, with another import,
+    and no torch.compile."""
+    os.environ["LUATTN_LIBRARY"] = os.path.abspath(path)
+    sys.path.append(f"{ROOT}/python")
+    module = importlib.import_module("luattn.flex")
+
+    def make(variation, t):
+        options = dict(
+            score_mod=variation.score_mod,
+            block_mask=variation.block_mask_by(module.create_block_mask),
+            enable_gqa=t.problem.heads != t.problem.heads_kv,
+        )
+        return by_autograd(lambda q, k, v: module.flex_attention(q, k, v, **options), t)
+
+    return make
 
 
 def forget_compiled():

@@ -12,7 +12,7 @@ import os
 import sys
 
 NAMES = {"luattn": "luattn", "cudnn": "cuDNN", "fa2": "FA2", "fa3": "FA3", "fa4": "FA4"}
-NAMES |= {"dense": "luattn, dense", "flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
+NAMES |= {"luattn_flex": "luattn.flex", "dense": "luattn, dense", "flex": "FlexAttention", "flex_flash": "FlexAttention FLASH"}
 PASS_NAMES = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward"}
 COLOURS = {"luattn": "#e4572e", "cudnn": "#6b9e3f", "fa3": "#5b6fd6", "fa2": "#98a2b3", "flex": "#2a9d8f"}
 COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
@@ -20,7 +20,7 @@ COLOURS |= {"fa4": "#d4a017", "flex_flash": "#1f5f8b"}
 PEERS = ("fa4", "fa3", "cudnn", "flex_flash", "flex")
 OTHER_COLOURS = ("#b5651d", "#8e6fb0", "#4f8fb5")  # other builds of luattn
 # Suites whose table has a row per cell and a column per library. Other tables have a row per entry.
-WIDE = ("plain", "variants", "masks", "packed")
+WIDE = ("plain", "variants", "flex", "masks", "packed")
 
 
 def name_of(library):
@@ -64,17 +64,22 @@ def entry_of(row, library):
     return next((e for e in row["entries"] if e["library"] == library and measured(e)), None)
 
 
+def base_of(row):
+    """Returns the library to whose rate all ratios of a row refer: its first."""
+    return row["entries"][0]["library"]
+
+
 def ratio_to(row, library):
-    """Returns luattn's rate over the library's, or None if either is missing."""
+    """Returns the base's rate over the library's, or None if either is missing."""
     e = entry_of(row, library)
-    return e.get("base_ratio") if e and entry_of(row, "luattn") else None
+    return e.get("base_ratio") if e and entry_of(row, base_of(row)) else None
 
 
 def ratio_to_best(row, peers):
-    """Returns luattn's rate over the rate of the fastest peer."""
+    """Returns the base's rate over the rate of the fastest peer."""
     peers = [e for e in (entry_of(row, x) for x in peers) if e]
     best = max(peers, key=lambda e: e["tflops"], default=None)
-    return best.get("base_ratio") if best and entry_of(row, "luattn") else None
+    return best.get("base_ratio") if best and entry_of(row, base_of(row)) else None
 
 
 def geometric_mean(values):
@@ -94,12 +99,13 @@ def table(header, lines):
 
 
 def wide_table(rows):
-    libraries = libraries_of(rows)
-    ratios = {f"luattn / {name_of(x)}": [ratio_to(r, x) for r in rows] for x in libraries if x != "luattn"}
+    libraries, base = libraries_of(rows), base_of(rows[0])
+    ours = name_of(base)
+    ratios = {f"{ours} / {name_of(x)}": [ratio_to(r, x) for r in rows] for x in libraries if x != base}
     peers = [x for x in PEERS if x in libraries]
     if len(peers) > 1:
         superlative = "better" if len(peers) == 2 else "best"
-        title = f"luattn / {superlative} of {', '.join(map(name_of, peers))}"
+        title = f"{ours} / {superlative} of {', '.join(map(name_of, peers))}"
         ratios[title] = [ratio_to_best(r, peers) for r in rows]
     ratios = {title: values for title, values in ratios.items() if any(values)}
     lines = []

@@ -14,6 +14,7 @@ Contenders, by the names that --with and --without take:
     fa4         FlashAttention-4: pip install --pre 'flash-attn-4[cu13]', for CUDA 12 without [cu13]
     flex        FlexAttention, compiled to Triton
     flex_flash  FlexAttention with BACKEND="FLASH", which calls FlashAttention-4; torch 2.11 or later
+    luattn_flex luattn.flex of python/luattn: FlexAttention's functions, called as they are, without torch.compile
     dense       luattn, a batch of equal lengths beside the same lengths packed
 A contender that is not installed is left out, and the report's first lines say why. With --with it is an
 error.
@@ -169,10 +170,15 @@ def run_cell(cell, makers, a):
         t = tensors[e.problem]
         if key not in variations:
             variations[key] = contenders.Variation(*key)
-            exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
+            if not a.compile_only:
+                exact[key] = contenders.reference(variations[key], t, a.passes != ["fwd"])
         asked = {name: True for name in ("gradients", "every_tile", "deterministic") if getattr(e, name)}
         make = functools.partial(makers[e.library], variations[key], t, **asked)
         members.append(Contender(e, variations[key], make, a.passes, a.graphs))
+    if a.compile_only:
+        for m in members:
+            print(cell.name, m.entry.name, *(f"{p} {x.get('refused') or x['setup_s']}" for p, x in m.rows.items()), flush=True)
+        return []
     rows = []
     for pass_ in a.passes:
         running = [m for m in members if "refused" not in m.rows[pass_]]
@@ -214,6 +220,7 @@ def openers_of(a):
         "fa3": open_fa3,
         "fa4": contenders.open_fa4,
         "dense": functools.partial(open_luattn, a.library),
+        "luattn_flex": functools.partial(contenders.open_luattn_flex, a.library.partition("@")[0]),
     }
 
 
@@ -294,6 +301,12 @@ def arguments():
         type=float,
         default=float("inf"),
         help="start no cell after this, and say which are left",
+    )
+    parser.add_argument(
+        "--compile-only",
+        action="store_true",
+        help="launch each contender once and measure nothing, so that caches have its kernels; several processes may "
+        "share the work, with --only",
     )
     parser.add_argument(
         "--json", metavar="FILE", help="where the results go; the table and the plots go beside it"

@@ -112,7 +112,7 @@ class Work(unittest.TestCase):
             names = [cell.name for cell in suite()]
             self.assertEqual(len(names), len(set(names)), name)
             for cell in suite():
-                self.assertEqual(cell.entries[0].library, "luattn")
+                self.assertEqual(cell.entries[0].library, "luattn_flex" if name == "flex" else "luattn")
                 self.assertEqual(len({e.name for e in cell.entries}), len(cell.entries), cell.name)
 
     def test_fa4_and_flash_are_beside(self):
@@ -234,6 +234,13 @@ class Tables(unittest.TestCase):
             "luattn / better of FA3, cuDNN: geometric mean 1.000, lowest 0.800, highest 1.250 over 2 cells.",
             self.lines(),
         )
+
+    def test_ratios_of_another_base(self):
+        entries = [entry("luattn_flex", 600.0), entry("luattn", 630.0, 0.95), entry("flex", 300.0, 2.0)]
+        text = report.markdown({**CANNED, "rows": [{**plain_row(128, "full", 4096, entries), "suite": "flex"}]})
+        self.assertIn("| cell | luattn.flex | luattn | FlexAttention | luattn.flex / luattn |", text)
+        self.assertIn("| 600.0 | 630.0 | 300.0 | 0.950 | 2.000 |", text)
+        self.assertIn("luattn.flex / FlexAttention: geometric mean 2.000", text)
 
     def test_ratios_of_entries(self):
         # 400 / 600 of the kept scores; (400 * 1.375) / (600 * 1.1) of the scores in kept tiles.
@@ -438,7 +445,7 @@ class WithStub(unittest.TestCase):
         a = self.arguments("--without", "fa2,fa4", "--no-flex", "--also", "old=x.so", "--with", "old")
         self.assertEqual(a.without, ["fa2", "fa4", "flex", "flex_flash"])
         self.assertEqual((a.wanted, a.graphs), (["old"], False))
-        known = "there are luattn, cudnn, fa2, flex, flex_flash, fa3, fa4, dense"
+        known = "there are luattn, cudnn, fa2, flex, flex_flash, fa3, fa4, dense, luattn_flex"
         for flag in ("--without", "--with"):
             self.assertEqual(self.error(flag, "fa5"), f"run.py: error: {flag}: 'fa5' is unknown; {known}")
         self.assertIn("'flex' is also left out", self.error("--with", "flex", "--no-flex"))
