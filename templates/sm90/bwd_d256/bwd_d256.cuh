@@ -144,7 +144,7 @@ struct SumsD256 {
           w[i] = pack<Elem>(at(e) * factor, at(e + 1) * factor);
         }
         gather_columns(w, thread);
-        if (kv < site.kv_end(p) && (Dim % 32 == 0 || n * 8 + part < Dim))
+        if (kv < site.kv_end(p) && (Dim % 64 == 0 || n * 8 + part < Dim))
           *reinterpret_cast<uint4 *>(out + n * 8) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }
