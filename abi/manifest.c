@@ -34,7 +34,7 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
       role == LUATTN_ROLE_REACH || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
-      role == LUATTN_ROLE_BLOCK_TABLE)
+      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE)
     return true;
   return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
 }
@@ -65,7 +65,7 @@ static bool has_parameters(const image_manifest *m) {
 
 static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false;
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
@@ -87,10 +87,14 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     norms = norms || e->role == LUATTN_ROLE_NORMS;
     reaches = reaches || e->role == LUATTN_ROLE_REACH;
     orders = orders || e->role == LUATTN_ROLE_TILE_ORDER;
+    sorts = sorts || e->role == LUATTN_ROLE_TILE_TABLE;
   }
   if (orders && !m->tile_bits)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: an order of tiles, and no bits of which it could be made; compile it again");
+  if (sorts && !m->packed)
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: entries: a table of packed sequences, and sequences are not packed; compile it again");
   if (norms != reaches)
     return luattn_fail(
         err, LUATTN_IMAGE,

@@ -30,6 +30,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1); or all orders of a
                           * batch: (sets of bits, LUATTN_ORDERS, 1) */
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
+  LUATTN_ROLE_TILE_TABLE, /* LuattnTileTable; grid (sequences + 1, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -37,7 +38,7 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
-enum { MANIFEST_MAX_ENTRIES = 11, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
+enum { MANIFEST_MAX_ENTRIES = 12, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
 enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that any CUDA kernel may take */
 
 typedef struct manifest_entry {

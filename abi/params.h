@@ -15,6 +15,7 @@
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
+#define LUATTN_TABLE_SIZES 3  /* sizes of tiles that a tile table has: abi/workspace.h */
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
@@ -132,6 +133,11 @@ typedef struct LuattnInputs {
   friend struct BlockSite; /* work/tile_scheduler.cuh */ \
   template <bool, bool, bool> \
   friend struct TileScheduler; \
+  friend struct TileTable; /* work/tile_table.cuh */ \
+  template <class, bool> \
+  friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */ \
+  template <class, class, int> \
+  friend struct PackedKvTileScheduler; \
   friend struct KvBlock; /* work/dq_order.cuh */ \
   friend struct QShare; /* work/tile_walk.cuh */ \
   template <class, class, int> \
@@ -206,6 +212,26 @@ typedef struct LuattnTileOrder {
   unsigned descending;   /* tiles that are as long as one another: 1: the last first; 0: the first first */
 } LuattnTileOrder;
 
+/* The tiles of packed sequences in the order in which blocks take them, the longest sequence first (luattn_tile_table writes
+ * it, around/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of one head, of one of the
+ * sizes of workspace_table_size. Its first element has the number of all tiles as `count`. */
+typedef struct LuattnPackedTile {
+  unsigned entry, tile, count; /* the sequence, the tile's number in it, and the number of its tiles */
+  unsigned unused;
+} LuattnPackedTile;
+typedef struct LuattnTileTable {
+  LuattnPackedTile *sets[2][LUATTN_TABLE_SIZES]; /* null: luattn_tile_table leaves it out. Where forward has none for its tiles,
+                                                  * blocks are for all that sequences of the longest one's length would have */
+  unsigned together; /* query heads of forward whose tiles come together; backward: kv heads at the end whose tiles do, while
+                      * those before come one after another */
+  unsigned unused;
+} LuattnTileTable;
+
+/* Packed sequences whose last rows are not used: how many are, of each sequence; null: all. */
+typedef struct LuattnUsed {
+  const int *seqused_q, *seqused_k; /* [batch], on the device */
+} LuattnUsed;
+
 /* Lists of blocks of keys, for each row of blocks, as FlexAttention's BlockMask has them: the blocks in part, then the whole
  * ones. luattn_block_table writes 1 and 2 there, and 0 elsewhere. Strides are of batch entries, heads, rows, and numbers
  * of a row. */
@@ -220,8 +246,8 @@ typedef struct LuattnBlockTable {
   int heads, rows, columns;
 } LuattnBlockTable;
 
-/* The parameters of packed kernels, of kernels with offsets, and of kernels with masks from data. Dense kernels take only the
- * part before `packed`. */
+/* The parameters of kernels with offsets, of kernels with masks from data, and of packed kernels, which take all. Dense kernels
+ * take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -233,6 +259,11 @@ struct LuattnOffsetParams : LuattnPackedParams {
 struct LuattnTileBitsParams : LuattnOffsetParams {
   LuattnTileBits bits;
   LuattnTileOrder tile_order;
+};
+struct LuattnPackedTileParams : LuattnTileBitsParams {
+  ABI_FOR_WORK_ALONE
+  LuattnTileTable table;
+  LuattnUsed used;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -249,6 +280,11 @@ typedef struct LuattnTileBitsParams {
   LuattnTileBits bits;
   LuattnTileOrder tile_order;
 } LuattnTileBitsParams;
+typedef struct LuattnPackedTileParams {
+  LuattnTileBitsParams before;
+  LuattnTileTable table;
+  LuattnUsed used;
+} LuattnPackedTileParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -285,7 +321,9 @@ ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(Lu
 ABI_ASSERT(sizeof(LuattnOffsetParams) == sizeof(LuattnPackedParams) + sizeof(LuattnOffsets), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(LuattnTileBits) + sizeof(LuattnTileOrder),
            "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnTileBitsParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + sizeof(LuattnTileTable) + sizeof(LuattnUsed),
+           "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnPackedTileParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

@@ -65,6 +65,14 @@ ABI_FN workspace_count workspace_order_words(int order, workspace_count q_len, w
   return words;
 }
 
+/* LuattnTileTable: the sizes of tiles that it has sets for, the set of a size (-1: none), and the most tiles in a set of a head
+ * whose `batch` sequences have `total` rows. */
+ABI_FN int workspace_table_slot(int size) { return size == 64 ? 0 : size == 128 ? 1 : size == 192 ? 2 : -1; }
+ABI_FN int workspace_table_size(int slot) { return 64 * (slot + 1); }
+ABI_FN workspace_count workspace_table_tiles(workspace_count total, workspace_count batch, int size) {
+  return (total + batch * (size - 1)) / size;
+}
+
 /* LuattnScratch.norm_k, norm_q and least_lse: positions per number, and numbers per length. */
 #define LUATTN_NORM_ROWS 32
 ABI_FN workspace_count workspace_norms(workspace_count len) { return (len + LUATTN_NORM_ROWS - 1) / LUATTN_NORM_ROWS; }

@@ -61,6 +61,8 @@ struct luattn_batch {
   batch_lengths lengths[2]; /* likewise */
   bool has_longest[2];      /* max_seqlen is the caller's, not computed */
   int64_t head_offset, heads, heads_kv;
+  const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device `table_device`, or NULL */
+  int table_device;
   batch_mask *mask; /* [BATCH_MAX_MASKS], or NULL if it has none */
   int num_masks;
 };

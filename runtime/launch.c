@@ -6,6 +6,7 @@
 #include "common/pairs.h"
 #include "runtime/batch_masks.h"
 #include "runtime/order.h"
+#include "runtime/tile_table.h"
 #include "runtime/tile_bits.h"
 
 #include <inttypes.h>
@@ -54,6 +55,8 @@ typedef struct workspace_need {
   size_t size, sums, sums_size;
   bool has_tile_bits;  /* the launch evaluates the mask into it */
   bool has_tile_order; /* the launch orders tiles by the bits in it */
+  bool has_table, makes_table; /* the launch has a list of packed tiles; makes it in the workspace */
+  LuattnTileTable table;
 } workspace_need;
 
 /* Packed: `len` rows of all entries, without a batch axis. */
@@ -334,6 +337,17 @@ static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBit
   return LUATTN_OK;
 }
 
+/* A table of packed sequences comes from the batch, or is made in the workspace, or there is none. */
+static void take_table(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *out) {
+  memset(&out->table, 0, sizeof out->table);
+  out->has_table = tile_table_pays(c, p);
+  out->makes_table = out->has_table && !tile_table_take(c, p, &out->table);
+  if (out->has_table) tile_table_order(c, p, &out->table);
+  if (!out->makes_table) return;
+  void *memory = take(w, tile_table_place(c, p, 0, &out->table), 1, 1, 1, 1);
+  (void)tile_table_place(c, p, (uintptr_t)memory, &out->table);
+}
+
 static void take_stats(cursor *w, const image_manifest *m, LuattnParams *p) {
   for (uint32_t i = 0; i < m->num_stats; ++i) {
     int64_t num_rows, blocks;
@@ -387,6 +401,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   take_stats(&w, m, p);
   TRY(take_visits(&w, c, p));
   TRY(take_tile_bits(&w, c, all, out));
+  take_table(&w, c, p, out);
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -455,6 +470,25 @@ static int64_t reach_blocks(const image_manifest *m, const manifest_entry *entry
   return m->pass == LUATTN_FORWARD ? rows : ceil_div(rows * words, entry->threads / 32);
 }
 
+/* Tiles of queries along x: those of all entries, or with a table of packed sequences at most as many as there are, which
+ * then have no entries along z. Likewise of keys. */
+static void q_tiles_size(const args_call *c, const workspace_need *need, const LuattnParams *p, int64_t tile, int64_t size[3]) {
+  size[0] = ceil_div(p->shape.q_len, tile);
+  if (!need->has_table) return;
+  size[0] = tile_table_most(c, p, 0, tile);
+  size[2] = 1;
+}
+static void kv_tiles_size(const args_call *c, const workspace_need *need, const manifest_entry *entry, const LuattnParams *p,
+                          int64_t size[3]) {
+  const int64_t together = blocks_together(c->info, entry);
+  size[0] = kv_blocks(c->info, entry, p);
+  size[1] = p->shape.heads_kv;
+  size[2] = (int64_t)p->shape.batch * p->schedule.num_splits;
+  if (!need->has_table) return;
+  size[0] = tile_table_most(c, p, 1, entry->tile_n * together) * together;
+  size[2] = 1;
+}
+
 /* The functions below enter the grid of one role; size[1] and size[2] are p->shape.heads and batch before,
  * and size[0] is 0. */
 static void stats_size(const image_manifest *m, const LuattnParams *p, int64_t size[3]) {
@@ -480,9 +514,14 @@ static void norms_size(const image_manifest *m, const manifest_entry *entry, con
 }
 
 /* Finishes dq only, or all three. */
-static void finish_size(const manifest_entry *entry, const LuattnParams *p, int64_t size[3]) {
+static void finish_size(const args_call *c, const workspace_need *need, const manifest_entry *entry, const LuattnParams *p,
+                        int64_t size[3]) {
   const bool kv = p->scratch.dk_acc != NULL || p->scratch.dv_acc != NULL;
   if (p->scratch.dq_acc == NULL && !kv) return;
+  if (need->has_table) { /* dq alone */
+    q_tiles_size(c, need, p, entry->tile_m, size);
+    return;
+  }
   size[0] = ceil_div(kv ? max_of(p->shape.q_len, p->shape.kv_len) : p->shape.q_len, entry->tile_m);
   size[2] = (int64_t)p->shape.batch * (kv ? 3 : 1);
 }
@@ -521,7 +560,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
       size[2] = (int64_t)p->shape.batch * 3;
       break;
     case LUATTN_ROLE_FINISH:
-      finish_size(entry, p, size);
+      finish_size(c, need, entry, p, size);
       break;
     case LUATTN_ROLE_NORMS:
       norms_size(c->info, entry, p, size);
@@ -535,21 +574,24 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
     case LUATTN_ROLE_TILE_ORDER:
       order_size(all, need, size);
       break;
+    case LUATTN_ROLE_TILE_TABLE:
+      if (need->makes_table) size[0] = (int64_t)p->shape.batch + 1;
+      size[1] = size[2] = 1;
+      break;
     case LUATTN_ROLE_FORWARD:
-      size[0] = ceil_div(p->shape.q_len, entry->tile_m);
+      q_tiles_size(c, need, p, entry->tile_m, size);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
     case LUATTN_ROLE_PREPARE: /* at least one block, where it zeroes a counter */
-      size[0] = max_of(ceil_div(p->shape.q_len, entry->tile_m), draws_kv(c->info));
+      q_tiles_size(c, need, p, entry->tile_m, size);
+      size[0] = max_of(size[0], draws_kv(c->info));
       break;
     case LUATTN_ROLE_DQ:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);
       break;
     case LUATTN_ROLE_DKDV:
-      size[0] = kv_blocks(c->info, entry, p);
-      size[1] = p->shape.heads_kv;
-      size[2] = (int64_t)p->shape.batch * p->schedule.num_splits;
+      kv_tiles_size(c, need, entry, p, size);
       if (draws_kv(c->info)) return resident_grid(c, entry, size, blocks_together(c->info, entry), grid);
       break;
     case LUATTN_ROLE_ROUND:
@@ -654,10 +696,22 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnTileBitsParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnPackedTileParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
+}
+
+luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnPackedTileParams *params, cu_stream stream) {
+  const workspace_need makes = {.makes_table = true};
+  for (uint32_t i = 0; i < kernel->info.num_entries; ++i) {
+    const manifest_entry *e = &kernel->info.entry[i];
+    unsigned grid[3];
+    if (e->role != LUATTN_ROLE_TILE_TABLE) continue;
+    TRY(launch_grid(c, e, &params->before, &makes, grid));
+    return launch_one(kernel, i, params, NULL, grid, stream, c->err);
+  }
+  return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_tile_table", kernel->info.spec_name);
 }
 
 luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params,
@@ -717,28 +771,31 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnTileBitsParams all;
-  LuattnParams *p = &all.before.dense;
+  LuattnPackedTileParams whole;
+  LuattnTileBitsParams *const all = &whole.before;
+  LuattnParams *p = &all->before.dense;
   LuattnTensorMaps maps;
-  TRY(args_fill(&c, &all.before));
+  TRY(args_fill(&c, &all->before));
   workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)used.workspace, &all, &need));
+  TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
+  whole.table = need.table;
+  whole.used = (LuattnUsed){NULL, NULL};
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(launch_grid(&c, &kernel->info.entry[i], &all, &need, grid[i]));
+    TRY(launch_grid(&c, &kernel->info.entry[i], all, &need, grid[i]));
   TRY(args_apart(&c, need.size));
-  TRY(batch_masks_check(kernel, &c, &all, need.has_tile_bits, stream));
-  choose_order(&kernel->info, p, &all.tile_order);
+  TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
+  choose_order(&kernel->info, p, &all->tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all.before, &maps);
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &maps);
   if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &all, &maps, grid, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &whole, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

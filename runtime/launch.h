@@ -33,6 +33,10 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
 /* Enters where these minima are, from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */
 size_t launch_place_stats(const image_manifest *m, LuattnParams *params, uintptr_t base);
 
+/* Sorts packed sequences into params->table. The device's context is current. Errors: LUATTN_INTERNAL (the image has no such function),
+ * LUATTN_CUDA. */
+luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnPackedTileParams *params, cu_stream stream);
+
 /* Writes a table of blocks. The device's context is current. Errors: LUATTN_INVALID (a limit of the device; the image has no such
  * function), LUATTN_CUDA. */
 luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params, const int64_t size[3],

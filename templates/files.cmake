@@ -20,6 +20,7 @@ set(LUATTN_TEMPLATES
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
+  around/tile_table.cuh
   around/tile_bits.cuh
   around/tile_order.cuh
   around/tile_skipping.cuh
@@ -100,7 +101,10 @@ set(LUATTN_TEMPLATES
   source/cp_async_tile.cuh
   work/dq_order.cuh
   work/kv_tile_scheduler.cuh
+  work/packed_kv_scheduler.cuh
+  work/packed_scheduler.cuh
   work/sequence.cuh
+  work/tile_table.cuh
   work/tile_bits.cuh
   work/tile_order.cuh
   work/tile_scheduler.cuh

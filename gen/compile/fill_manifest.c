@@ -127,10 +127,10 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
-  out->params_bytes = bits != NULL ? sizeof(LuattnTileBitsParams)
-                      : p->offsets  ? sizeof(LuattnOffsetParams)
-                      : p->packed ? sizeof(LuattnPackedParams)
-                                  : sizeof(LuattnParams);
+  out->params_bytes = p->packed     ? sizeof(LuattnPackedTileParams)
+                      : bits != NULL ? sizeof(LuattnTileBitsParams)
+                      : p->offsets   ? sizeof(LuattnOffsetParams)
+                                     : sizeof(LuattnParams);
   out->packed = p->packed;
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;

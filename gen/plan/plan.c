@@ -11,7 +11,7 @@ static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh,
- * tile_order.cuh, block_table.cuh). */
+ * tile_order.cuh, tile_table.cuh, block_table.cuh). */
 enum {
   AUX_THREADS = 128,
   AUX_TILE = 64,
@@ -383,6 +383,15 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
   return line != NULL ? line : "";
 }
 
+/* In which order kernels take the tiles of packed sequences. The rules are those of runtime/tile_table.c. */
+static const char *explain_packed(const plan *p) {
+  if (!p->packed) return "";
+  if (p->family != LUATTN_SM90) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
+  if (p->pass == LUATTN_BACKWARD) return "packed: luattn_tile_table lists the tiles, the longest sequence first\n";
+  return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than 7/8 of the longest, "
+         "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal lengths\n";
+}
+
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
                            const char **line, luattn_error *err) {
   const traced_spec *t = &spec->traced;
@@ -394,6 +403,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_tile_bits", LUATTN_ROLE_TILE_BITS, BITS_THREADS, MASK_CELL, 0);
     add_entry(p, "luattn_tile_order", LUATTN_ROLE_TILE_ORDER, ORDER_THREADS, MASK_CELL, 0);
   }
+  if (p->packed && p->family == LUATTN_SM90)
+    add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
@@ -426,8 +437,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         "a block; choose smaller tiles",
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
-  *line = arena_printf(a, "%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       explain_mask(a, p, rows), e->name, bytes, p->shared_limit, p->arch);
+  *line = arena_printf(a, "%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
+                       explain_mask(a, p, rows), explain_packed(p), e->name, bytes, p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

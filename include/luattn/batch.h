@@ -28,6 +28,13 @@
  * max_seqlen_q or max_seqlen_k places or more, so a bias of pairs is [.., total_q, max_seqlen_k]. Indices are a sequence's positions, and
  * are clamped to it. An axis b has a place for each sequence, or one for all. In the input's gradient, what is read by no sequence is 0.
  *
+ * Sequences of different lengths are computed the longest first, because a long one that starts last would leave the GPU idle. sm90 kernels
+ * find the tiles of each sequence in a table that a small kernel makes of the lengths on the device. A launch makes it in its workspace
+ * if it needs one; made once for a batch, it serves all layers, forward and backward, of any spec, type, head dim and heads:
+ *
+ *     luattn_batch_tiles_size(kernel, &args, &size, &err);                           any packed kernel; 0: its family has no table
+ *     luattn_batch_prepare_tiles(batch, kernel, &args, memory, size, stream, &err);  again whenever cu_seqlens change
+ *
  * Masks from data
  * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel
  * (docs/masks_from_data.md). These tile bits are the same for all layers of a step, for forward and backward, for every type, head dim
@@ -50,7 +57,7 @@
  *
  * An array must outlive the calls that use it. Outputs must not overlap it.
  *
- * Thread safety: no other thread may use a batch during luattn_batch_prepare or luattn_batch_prepare_mask. Apart from that, a luattn_batch is immutable, and several
+ * Thread safety: no other thread may use a batch during luattn_batch_prepare, luattn_batch_prepare_tiles or luattn_batch_prepare_mask. Apart from that, a luattn_batch is immutable, and several
  * threads may use it at once.
  */
 #ifndef LUATTN_BATCH_H
@@ -78,7 +85,7 @@ typedef struct luattn_batch_options {
    * may be empty. luattn checks these rules for arrays in host memory. In device memory it does not: kernels access memory out of
    * bounds where values break them. */
   const DLTensor *cu_seqlens_q, *cu_seqlens_k;
-  /* The length of the longest sequence, or an upper bound of it: every sequence gets the tiles of this length. 0: luattn computes it
+  /* The length of the longest sequence, or an upper bound of it. 0: luattn computes it
    * from cu_seqlens in host memory; with device memory, no sequence has rows. With device memory, a longer sequence is cut without
    * an error: kernels compute only its first max_seqlen_q rows, from its first max_seqlen_k keys. */
   int64_t max_seqlen_q, max_seqlen_k;
@@ -101,6 +108,20 @@ LUATTN_API luattn_status luattn_batch_size(const luattn_batch *batch, size_t *si
  * luattn_batch_open), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver *driver, int device, void *memory, size_t size,
                                               void *stream, luattn_error *err);
+
+/* The number of bytes of device memory for the table of a packed call's tiles: about half a byte for each row of q and of k, and 100 for each
+ * sequence. Reads what luattn_workspace_size reads. 0: the kernel has no table (equal lengths, families other than sm90, the CPU), and
+ * luattn_batch_prepare_tiles does nothing. Errors: LUATTN_INVALID, as a launch's. */
+LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
+
+/* Makes the table on `stream`, of the lengths that cu_seqlens have there, in `memory`: `size` bytes on the kernel's device, 256-byte aligned,
+ * which belong to this batch alone and must outlive the launches that use them. `args`: as of a launch; q, k and v need shapes alone.
+ * args->batch counts as `batch`. Later launches on this device with this batch use the table if most sequences are shorter than the longest
+ * one. They do not see that cu_seqlens have changed since, and then leave rows out or use wrong ones: call this again, or give
+ * cu_seqlens a batch without a table. The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current
+ * lengths. Errors: LUATTN_INVALID (as a launch's; too little memory), LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
+                                                    void *memory, size_t size, void *stream, luattn_error *err);
 
 /* The number of bytes of device memory for the tile bits of this call's mask: about (q_len / 64) * (kv_len / 64) / 2, for each batch
  * entry and head if the mask differs between them, and some for minima of what it reads and for the order of tiles. Reads what luattn_workspace_size reads. 0: the mask needs no bits, because ranges

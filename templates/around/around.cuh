@@ -6,6 +6,9 @@
 // element of an access and more for unaligned tensors.
 #pragma once
 #include "contract/contract.cuh"
+#ifdef LUATTN_TILE_TABLE
+#include "work/tile_table.cuh"
+#endif
 
 // The sizes of a call, which these kernels may read.
 struct AroundParams {
@@ -47,6 +50,25 @@ LUATTN_FN LuattnTensor entry_tensor(LuattnTensor t, int rows) {
 }
 
 static constexpr int aux_threads = 128, aux_tile = 64, stats_threads = 32;
+
+// The queries of a block: aux_tile of an entry's, from `first` on, or none.
+struct RowBlock {
+  int entry, first;
+  bool none;
+};
+// `entry`: by the grid, whose x is for the longest entry. With a tile table, x counts the tiles of all sequences.
+template <class Config>
+LUATTN_FN RowBlock row_block(const LuattnParams &p, int entry) {
+#ifdef LUATTN_TILE_TABLE
+  const TileTable table = TileTable::of<false, aux_tile>(p);
+  if (table.known()) {
+    if (blockIdx.x >= table.count()) return {0, 0, true};
+    const LuattnPackedTile at = table[blockIdx.x];
+    return {int(at.entry), int(at.tile) * aux_tile, false};
+  }
+#endif
+  return {entry, int(blockIdx.x) * aux_tile, false};
+}
 
 // Calls body(position, channel) for every N-th channel of the block's positions, spread over the threads.
 template <int Width, int N, class Body>

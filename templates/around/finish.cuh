@@ -269,14 +269,16 @@ LUATTN_FN void finish_packed(const LuattnParams &p, int b, int h) {
   using Elem = typename Config::Elem;
   using Real = typename Spec::Real;
   constexpr int width = Config::head_dim, n = per_access<Elem>;
-  const SequenceOf<Config> site(p, b, h);
-  const int first = int(blockIdx.x) * aux_tile;
+  const RowBlock block = row_block<Config>(p, b);
+  if (block.none) return;
+  const int first = block.first;
+  const SequenceOf<Config> site(p, block.entry, h);
   if (first >= site.q_len) return;  // the grid is for the longest entry
   if constexpr (Order::writes) {
     constexpr bool has_state = Needs<Spec, Config>::dq_in_order || Needs<Spec, Config>::dq_first_store;
-    Order::template write_packed<Config>(p, site, has_state ? turn_of<Config>(p, b, h, first) : nullptr);
+    Order::template write_packed<Config>(p, site, first, has_state ? turn_of<Config>(p, site.b, h, first) : nullptr);
   } else {
-    const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, b, h);
+    const Real *head = site.template q_acc_head<Order, width, const Real>(p, p.scratch.dq_acc, site.b, h);
     for_each_element<width, n>(site.q_len, [&](int i, int d) {
       Pack<Real, n> g;
       Pack<Elem, n> y;
@@ -303,7 +305,7 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::packed) {  // dk and dv without a mod are complete
     const LuattnTensors &t = p.tensors;
     if constexpr (Need::finish_q && !Spec::has_query_mod)
-      if (which == WHICH_Q) finish_packed<Spec, Config, DqOrder>(p, b, int(blockIdx.y));
+      if (which == WHICH_Q) finish_packed<Spec, Config, DqOrder>(p, b, AroundParams::heads(p) - 1 - int(blockIdx.y));
     if constexpr (Need::finish_q && Spec::has_query_mod)
       if (which == WHICH_Q)
         finish_packed_mod<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, t.src_q, t.dq);

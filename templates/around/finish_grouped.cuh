@@ -32,9 +32,9 @@ struct WrittenGroups : ResultGroups {
 
   // Writes rows of dq of one head of a packed entry.
   template <class Config>
-  LUATTN_FN void write_packed(const LuattnParams &p, const SequenceOf<Config> &site, const u32 *first_store) {
+  LUATTN_FN void write_packed(const LuattnParams &p, const SequenceOf<Config> &site, int first, const u32 *first_store) {
     constexpr int D = Config::head_dim;
-    const int row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
+    const int row0 = first + int(threadIdx.x) / 32 * 16;
     if (row0 >= site.q_len) return;
     LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
     to.data = site.template q_row<typename Config::Elem>(to, 0);

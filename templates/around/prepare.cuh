@@ -62,6 +62,10 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
   }
 }
 
+LUATTN_FN void zero_work_counter(const LuattnParams &p) {
+  if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
+}
+
 // Zeroes what the sm90 family's luattn_dkdv adds to: the block's rows of dq_acc, or the semaphore or
 // first-store state of its q tile; and the work counter of kv tiles.
 template <class Spec, class Config, class RowOrder>
@@ -87,7 +91,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += aux_threads) to[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-  if (p.scratch.turns != nullptr && blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.scratch.turns = 0;
+  zero_work_counter(p);
 }
 
 // Zeroes the numbers that a row without weight cannot give.
@@ -112,10 +116,15 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   using Real = typename Spec::Real;
   using Elem = typename Config::Elem;
   constexpr int width = Config::head_dim_v;
-  const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
-  const int first = int(blockIdx.x) * aux_tile;
+  const RowBlock block = row_block<Config>(p, int(blockIdx.z));
+  const SequenceOf<Config> site(p, block.entry, int(blockIdx.y));
+  const int first = block.first;
   if constexpr (RowOrder::zeroes && Spec::num_block_bounds > 0 && !Spec::has_score_bounds && !Spec::has_tile_bits)
     find_stats<Spec>(p);
+  if (block.none) {
+    if constexpr (RowOrder::zeroes) zero_work_counter(p);
+    return;
+  }
   if constexpr (RowOrder::zeroes) prepare_sums<Spec, Config, RowOrder>(p, site, first);
   if (site.packed && first >= RowOrder::head_rows(site.q_len)) return;  // the grid is for the longest entry
   __shared__ Real delta[aux_tile];

@@ -32,6 +32,13 @@ extern "C" __global__ void __launch_bounds__(block_table_threads)
   write_block_table(p);
 }
 #endif
+#if defined(LUATTN_TILE_TABLE) && LUATTN_PART != 1
+#include "around/tile_table.cuh"
+extern "C" __global__ void __launch_bounds__(tile_table_threads)
+    luattn_tile_table(const __grid_constant__ ParamsOf<Config> p) {
+  write_tile_table<Config>(p);
+}
+#endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {

@@ -4,6 +4,10 @@
 #include "contract/needs.cuh"
 #include "work/dq_order.cuh"
 
+// Tiles that fill the GPU (kv_block_of).
+template <class Config>
+inline constexpr u32 tiles_together = Config::head_dim <= 64 ? 256 : 128;
+
 // Schedules the kv tiles of persistent blocks, or of clusters of `Together` blocks. They draw one tile after
 // another from a counter at p.scratch.turns. One warp draws.
 template <class Spec, class Config, int Together = 1>
@@ -40,17 +44,16 @@ struct KvTileScheduler {
     if constexpr (Spec::has_tile_bits)
       if (tile_order_of(p).tiles != nullptr) return block_in_order(tile_order_of(p), ticket);
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits, together);
+      return kv_block_of(ticket, kv_tiles, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
     return block_of(ticket, tiles);
   }
 
  private:
-  static constexpr u32 together = Config::head_dim <= 64 ? 256 : 128;  // see kv_block_of
 
   // Does the same in the order of work/tile_order.cuh.
   __device__ __forceinline__ KvBlock block_in_order(const LuattnTileOrder &o, u32 ticket) const {
     if constexpr (Needs<Spec, Config>::dq_in_order)
-      return kv_block_in_order(o, ticket, u32(p.shape.heads_kv), heads, splits, together);
+      return kv_block_in_order(o, ticket, u32(p.shape.heads_kv), heads, splits, tiles_together<Config>);
     const u32 begin = o.first * splits * heads;
     KvBlock at;
     u32 rank;
@@ -87,3 +90,12 @@ struct KvTileScheduler {
     return {int(tile / splits), int(pairs ? outer : rest), int(pairs ? rest : outer), int(tile % splits)};
   }
 };
+
+// The scheduler of a kernel: this one, or that of work/packed_kv_scheduler.cuh.
+template <bool Packed>
+struct KvTileSchedulerKind {
+  template <class Spec, class Config, int Together>
+  using type = KvTileScheduler<Spec, Config, Together>;
+};
+template <class Spec, class Config, int Together = 1>
+using KvTileSchedulerOf = typename KvTileSchedulerKind<Config::packed>::template type<Spec, Config, Together>;

@@ -127,3 +127,12 @@ struct TileScheduler {
       index += gridDim.x;
   }
 };
+
+// The scheduler of a persistent kernel: this one, or that of work/packed_scheduler.cuh.
+template <bool Packed>
+struct TileSchedulerKind {
+  template <class Spec, class Config>
+  using type = TileScheduler<Spec::has_mask, Spec::bias_row_shared, Spec::has_tile_bits>;
+};
+template <class Spec, class Config>
+using TileSchedulerOf = typename TileSchedulerKind<Config::packed>::template type<Spec, Config>;

@@ -47,7 +47,7 @@ static void packed_open(packed_problem *c, luattn_family family) {
   problem_open(p, LUATTN_FORWARD);
   p->info.family = family;
   p->info.packed = 1;
-  p->info.params_bytes = sizeof(LuattnPackedParams);
+  p->info.params_bytes = sizeof(LuattnPackedTileParams);
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1; /* slopes */
   p->info.num_stats = 0;

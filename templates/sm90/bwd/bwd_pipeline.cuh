@@ -12,6 +12,9 @@
 #include "source/cp_async_tile.cuh"
 #include "work/dq_order.cuh"
 #include "work/kv_tile_scheduler.cuh"
+#ifdef LUATTN_TILE_TABLE
+#include "work/packed_kv_scheduler.cuh"
+#endif
 #include "work/sequence.cuh"
 
 // Walks the q tiles of a kv tile, as QTiles (work/tile_walk.cuh) does, over a share of the tiles and with a

@@ -33,8 +33,7 @@ struct ProducerBwdSm90 {
     if (!elected()) return;
     message.store(shared.block_message(turn));
     if (message.state != BlockMessage::SOME) return barrier_arrive(shared.kv_full());
-    const SequenceOf<Config> of_block(p, message.at.b, 0);
-    const auto box = of_block.kv_box(p, message.at.tile * tile_n);
+    const auto box = of_block(message.at.b).kv_box(p, message.at.tile * tile_n);
     barrier_arrive_expect(shared.kv_full(), Shared::k_bytes + Shared::v_bytes);
 #pragma unroll
     for (int i = 0; i < Shared::boxes; ++i)
@@ -52,6 +51,12 @@ struct ProducerBwdSm90 {
     for (int i = 0; i < Shared::boxes; ++i) tensor_prefetch(maps.k, i * 64, box, at.h);
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i) tensor_prefetch(maps.v, i * 64, box, at.h);
+  }
+  // The sequence of the block's kv tile. Consumers wait for K and V here, so that a packed entry's lengths are not read again:
+  // the entry's first q tile is loaded already.
+  __device__ __forceinline__ SequenceOf<Config> of_block(int b) const {
+    if constexpr (SequenceOf<Config>::packed) return site;
+    return SequenceOf<Config>(p, b, 0);
   }
   // `last`: the q tile is the last of its head. `ends`: it is also the last of its kv tile.
   __device__ __forceinline__ void load_q(Tile tile, u32 halves, bool last, bool ends, int kv0) {
@@ -86,7 +91,9 @@ struct ProducerBwdSm90 {
 
   // Loads the q tiles of a kv tile. The first q tile comes before K and V, which have to wait until the
   // previous kv tile is done.
-  __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn) {
+  // `before_last` runs before the last q tile waits for a free stage.
+  template <class Function>
+  __device__ __forceinline__ void load_block(const KvBlock &at, u32 turn, const Function &before_last) {
     const QShare share{at.split};
     SequenceOf<Config> ahead(p, at.b, site.first_head(p, at.h) + share.first(p) - 1);
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
@@ -102,6 +109,7 @@ struct ProducerBwdSm90 {
         continue;
       }
       const bool ends = !after.valid();
+      if (ends) before_last();
       if (tile.valid()) load_q(tile, halves, ends || ahead.h != site.h, ends, at.tile * tile_n);
       if (first && (tile.valid() || ends)) {
         load_kv({at, u32(tile.valid() ? BlockMessage::SOME : BlockMessage::EMPTY)}, turn);
@@ -117,19 +125,22 @@ struct ProducerBwdSm90 {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTileScheduler<Spec, Config> tickets(p);
+    const KvTileSchedulerOf<Spec, Config> tickets(p);
     u32 turn = 0;
+    if constexpr (SequenceOf<Config>::packed && !Need::dq_in_order) {
+      // Draws a tile early: finding it takes longer than in a batch of equal lengths. In the dQ order others may wait for it.
+      KvBlock at = tickets.draw(), next;
 #pragma unroll 1
-    for (;;) {
-      KvBlock at = tickets.draw();
-      if (at.tile < 0) break;
-      if (site.packed) {  // tiles are for the longest entry
-        const SequenceOf<Config> of_block(p, at.b, 0);
-        if (at.tile * tile_n >= of_block.kv_len) continue;
+      for (; at.tile >= 0; at = next) load_block(at, turn++, [&] { next = tickets.draw(); });
+    } else {
+#pragma unroll 1
+      for (;;) {
+        KvBlock at = tickets.draw();
+        if (at.tile < 0) break;
+        if constexpr (Spec::has_tile_bits) prefetch_kv(at);
+        do load_block(at, turn++, [] {});
+        while (tickets.next(at));
       }
-      if constexpr (Spec::has_tile_bits) prefetch_kv(at);
-      do load_block(at, turn++);
-      while (tickets.next(at));
     }
     load_kv({{0, 0, 0, 0}, BlockMessage::END}, turn);
   }

@@ -639,7 +639,6 @@ struct ConsumerBwdSm90 {
   // ---- finish ----
 
   __device__ __forceinline__ void finish(const KvBlock &at) {
-    const SequenceOf<Config> site(p, at.b, 0);
     if constexpr (SequenceOf<Config>::packed) {  // no shares
       if constexpr (Need::finish_k)
         part.template store_accumulator<D>(p, site, p.scratch.dk_acc, at, kv0, dk);
@@ -650,7 +649,7 @@ struct ConsumerBwdSm90 {
       else if constexpr (Need::dv)
         part.template store<DV>(p, site, p.tensors.dv, at, kv0, dv, 1.f);
     } else {
-      store_gradients(site, at);
+      store_gradients(SequenceOf<Config>(p, at.b, 0), at);
     }
   }
   template <class Sequence>

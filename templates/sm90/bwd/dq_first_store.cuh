@@ -55,9 +55,10 @@ struct DqFirstStoreSm90 {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(first_store) : "memory");
     return x;
   }
+  // States past a packed entry's end are there, too, and are not used: asking for the entry's length would take longer than
+  // reading them.
   __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
-    const SequenceOf<Config> site(p, b, head);
-    const int last = ceil_div(site.q_end(p), Config::tile_m) - 1;
+    const int last = ceil_div(SequenceOf<Config>::most_queries(p), Config::tile_m) - 1;
     return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
@@ -110,9 +111,11 @@ struct DqStorerSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
+  Sequence site;
+  int number;  // of `site`; -1: none
 
   __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
-      : p(params), shared(s), lane(int(threadIdx.x) % 32) {}
+      : p(params), shared(s), lane(int(threadIdx.x) % 32), number(-1) {}
 
   // Handles every second stored dQ. `from` is 0 or 1, the first one.
   __device__ __forceinline__ void run(u32 from) {
@@ -121,12 +124,15 @@ struct DqStorerSm90 {
       barrier_wait(shared.handed(n), n / 2 & 1);
       const StoreMessage message = StoreMessage::load(shared.taken(n) + 8);
       if (message.row < 0) return;
+      if (!Sequence::packed || message.head != number) {  // a packed entry's lengths are read once for a kv tile
+        site = Sequence::numbered(p, message.head);
+        number = message.head;
+      }
       store(message);
       bulk_wait_read();
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
-      const Sequence site = Sequence::numbered(p, message.head);
       u32 *first_store = turn_of<Config>(p, site.b, site.h, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
@@ -139,7 +145,6 @@ struct DqStorerSm90 {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    const Sequence site = Sequence::numbered(p, message.head);
     float *to =
         site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
     bulk_store(to + d0 * 16, shared.dq(lane), width * 64,

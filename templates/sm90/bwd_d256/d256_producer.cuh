@@ -30,7 +30,7 @@ struct ProducerD256 {
         kv_tiles(0) {}
 
   // One block of the cluster draws a kv tile and sends its number to the other block.
-  __device__ __forceinline__ u32 draw(const KvTileScheduler<Spec, Config, 2> &tickets) {
+  __device__ __forceinline__ u32 draw(const KvTileSchedulerOf<Spec, Config, 2> &tickets) {
     const u32 parity = draws++ & 1;
     u32 ticket = 0;
     if (rank == 0) {
@@ -166,15 +166,12 @@ struct ProducerD256 {
     }
   }
   __device__ __forceinline__ void run() {
-    const KvTileScheduler<Spec, Config, 2> tickets(p);
+    const KvTileSchedulerOf<Spec, Config, 2> tickets(p);
 #pragma unroll 1
     for (;;) {
+      if constexpr (SequenceOf<Config>::packed) site = SequenceOf<Config>();  // no register keeps it while the next tile is sought
       KvBlock at = tickets.block_at(draw(tickets));
       if (at.tile < 0) break;
-      if (site.packed) {  // tiles are for the longest entry
-        const SequenceOf<Config> of_block(p, at.b, 0);
-        if (at.tile * 2 * tile_n >= of_block.kv_len) continue;
-      }
       do load_block(at);
       while (tickets.next(at));
     }

@@ -5,6 +5,9 @@
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
+#ifdef LUATTN_TILE_TABLE
+#include "work/packed_scheduler.cuh"
+#endif
 
 template <class Spec, class Config>
 struct ProducerSm90 {
@@ -88,7 +91,7 @@ struct ProducerSm90 {
 
   // K is loaded one tile ahead of V, as consumers use them.
   __device__ __forceinline__ void run() {
-    TileScheduler<Spec::has_mask || Sequence::packed, Spec::bias_row_shared, Spec::has_tile_bits> tickets(p);
+    TileSchedulerOf<Spec, Config> tickets(p);
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);

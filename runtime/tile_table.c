@@ -1,0 +1,187 @@
+/* tile_table.c: decides when a launch lists the tiles of its packed sequences, and lets a batch hold the list for all launches. */
+#include "runtime/tile_table.h"
+
+#include <string.h>
+
+#include "abi/workspace.h"
+#include "common/batch.h"
+#include "common/choices.h"
+#include "common/host.h"
+#include "runtime/launch.h"
+#include "runtime/offsets.h"
+#include "runtime/order.h"
+#include "runtime/packed.h"
+
+/* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
+enum { TILES_FOR_TABLE = 4 };
+
+/* Blocks of luattn_prepare and luattn_finish have this many rows (templates/around/around.cuh). */
+enum { AUX_ROWS = 64 };
+
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t total_of(const args_call *c, int side) { return (side == 0 ? c->args->q : c->args->k)->shape[0]; }
+
+static int64_t padded_tiles(const LuattnParams *p, int side, int64_t size) {
+  const int64_t longest = side == 0 ? p->shape.q_len : p->shape.kv_len;
+  return (longest + size - 1) / size * p->shape.batch;
+}
+
+int64_t tile_table_most(const args_call *c, const LuattnParams *p, int side, int64_t size) {
+  return least_of(workspace_table_tiles(total_of(c, side), p->shape.batch, (int)size), padded_tiles(p, side, size));
+}
+
+static bool has_table(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (m->entry[i].role == LUATTN_ROLE_TILE_TABLE) return true;
+  return false;
+}
+
+static const manifest_entry *main_of(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
+  return NULL;
+}
+
+/* The tiles of the main kernel: of queries in forward, of keys in backward. */
+static int64_t main_size(const image_manifest *m) {
+  const manifest_entry *e = main_of(m);
+  if (e == NULL) return AUX_ROWS;
+  return m->pass == LUATTN_FORWARD ? (int64_t)e->tile_m : (int64_t)e->tile_n * workspace_blocks_together(1, (int)e->tile_n);
+}
+
+static bool holds_table(const args_call *c) {
+  const luattn_batch *batch = c->args->batch;
+  return batch != NULL && batch->table != NULL && batch->table_device == c->device;
+}
+
+bool tile_table_pays(const args_call *c, const LuattnParams *p) {
+  const image_manifest *m = c->info;
+  if (!has_table(m) || p->shape.batch == 0) return false;
+  if (m->pass == LUATTN_BACKWARD) return true;
+  const int64_t total = total_of(c, 0), size = main_size(m);
+  if (total * 8 >= (int64_t)p->shape.q_len * p->shape.batch * 7) return false;
+  if (holds_table(c)) return true;
+  /* The last tile of a sequence is half empty on average. */
+  const int64_t surplus = padded_tiles(p, 0, size) - total / size - p->shape.batch / 2;
+  return surplus * p->shape.heads >= (int64_t)TILES_FOR_TABLE * c->multiprocessors;
+}
+
+/* Places all sets, or those of this launch: of the main kernel, and in backward of the rows of the others. */
+static size_t place(const args_call *c, const LuattnParams *p, uintptr_t base, bool all, LuattnTileTable *out) {
+  const bool forward = c->info->pass == LUATTN_FORWARD;
+  const int main_slot = workspace_table_slot((int)main_size(c->info));
+  size_t used = 0;
+  for (int side = 0; side < 2; ++side)
+    for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
+      const int size = workspace_table_size(slot);
+      const bool is_main = side == (forward ? 0 : 1) && slot == main_slot, is_rows = !forward && side == 0 && size == AUX_ROWS;
+      out->sets[side][slot] = NULL;
+      if (!all && !is_main && !is_rows) continue;
+      if (base != 0) out->sets[side][slot] = (LuattnPackedTile *)(base + used);
+      used += (1 + (size_t)workspace_table_tiles(total_of(c, side), p->shape.batch, size)) * sizeof(LuattnPackedTile);
+    }
+  return used;
+}
+
+bool tile_table_take(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
+  if (!holds_table(c)) return false;
+  (void)place(c, p, (uintptr_t)c->args->batch->table, true, out);
+  return true;
+}
+
+size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t base, LuattnTileTable *out) {
+  return place(c, p, base, false, out);
+}
+
+/* Heads of forward: as in a batch of equal lengths (runtime/order.h), whose heads all have the tiles of a table. Backward: without a
+ * mask no tile is much longer than others of its sequence. */
+void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
+  const image_manifest *m = c->info;
+  const int64_t size = main_size(m), heads_kv = p->shape.heads_kv, group = p->shape.group;
+  const int64_t most = most_of(tile_table_most(c, p, m->pass == LUATTN_FORWARD ? 0 : 1, size), 1);
+  if (m->pass == LUATTN_BACKWARD) {
+    out->together = (unsigned)(m->has_mask ? least_of(heads_kv, 1 + 2 * (int64_t)c->multiprocessors / most) : 1);
+    return;
+  }
+  LuattnParams one = *p; /* a batch of one entry */
+  one.shape.batch = 1;
+  const int64_t elem = m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2;
+  const int64_t groups = order_groups_resident(&one, most, m->has_mask, elem * (m->head_dim + m->head_dim_v));
+  out->together = (unsigned)((heads_kv + groups - 1) / groups * group);
+}
+
+/* ---- the batch's ---- */
+
+/* A call's shapes, as luattn_workspace_size reads them, and the bytes of its table. */
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnPackedTileParams *params,
+                               size_t *size, luattn_error *err) {
+  *c = (args_call){.info = &kernel->info,
+                   .args = used,
+                   .device = kernel->device,
+                   .multiprocessors = kernel->multiprocessors,
+                   .zero = (const void *)(uintptr_t)kernel->zero,
+                   .shapes_only = true,
+                   .err = err};
+  memset(params, 0, sizeof *params);
+  *size = 0;
+  if (!has_table(&kernel->info)) return LUATTN_OK;
+  TRY(args_fill(c, &params->before.before));
+  if (params->before.before.dense.shape.batch > 0) *size = place(c, &params->before.before.dense, 0, true, &params->table);
+  return LUATTN_OK;
+}
+
+luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  args_call c;
+  LuattnPackedTileParams params;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  NEED(size);
+  *size = 0;
+  TRY(choices_take(args, launch_place(kernel), &used, err));
+  if (kernel->cpu_run != NULL) return LUATTN_OK;
+  return read_call(kernel, &used, &c, &params, size, err);
+}
+
+static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
+  if (size < need || memory == NULL)
+    return args_fail(c, "tile table: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
+                     memory == NULL ? " at NULL" : "", need);
+  if (((uintptr_t)memory & 255) != 0)
+    return args_fail(c, "tile table: memory: address %p is not a multiple of 256 bytes; align it", memory);
+  return LUATTN_OK;
+}
+
+luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args, void *memory,
+                                         size_t size, void *stream, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  args_call c;
+  LuattnPackedTileParams params;
+  size_t need;
+  fail_clear(err);
+  NEED(batch);
+  NEED(kernel);
+  NEED(args);
+  TRY(choices_take(args, launch_place(kernel), &used, err));
+  used.batch = batch;
+  if (kernel->cpu_run != NULL) return LUATTN_OK;
+  TRY(read_call(kernel, &used, &c, &params, &need, err));
+  if (need == 0) return LUATTN_OK;
+  TRY(check_memory(&c, memory, size, need));
+  c.shapes_only = false;
+  TRY(packed_fill(&c, &params.before.before)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &params.before.before));
+  (void)place(&c, &params.before.before.dense, (uintptr_t)memory, true, &params.table);
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  const luattn_status status = launch_tile_table(kernel, &c, &params, stream);
+  driver_pop(kernel->driver);
+  if (status != LUATTN_OK) return status;
+  batch->table = memory;
+  batch->table_device = kernel->device;
+  return LUATTN_OK;
+}

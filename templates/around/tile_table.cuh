@@ -1,0 +1,76 @@
+// around/tile_table.cuh: luattn_tile_table: lists the tiles of packed sequences, the longest sequence first (LuattnTileTable).
+// A block writes the tiles of one sequence: it compares the sequence with all others and adds up the tiles of those that come
+// before. One more block writes the number of all tiles.
+//
+// What takes longest is a tile's walk along the other side, so lengths there count first: those of keys for tiles of queries.
+// Sequences that are equally long stay in their order. In a sequence the last queries come first, and the first keys: with a causal
+// mask they take longest.
+#pragma once
+#include "around/around.cuh"
+#include "work/sequence.cuh"
+#include "work/tile_table.cuh"
+
+static constexpr int tile_table_threads = 128;
+
+struct SequenceLengths {
+  int q, kv;
+};
+
+// Whether sequence i comes before sequence j, in sets of queries or of keys.
+LUATTN_FN bool comes_before(bool keys, int i, const SequenceLengths &a, int j, const SequenceLengths &b) {
+  const int a_walk = keys ? a.q : a.kv, b_walk = keys ? b.q : b.kv, a_own = keys ? a.kv : a.q, b_own = keys ? b.kv : b.q;
+  if (a_walk != b_walk) return a_walk > b_walk;
+  return a_own != b_own ? a_own > b_own : i < j;
+}
+
+// Sums of all threads, in every thread.
+template <int N>
+LUATTN_FN void add_up(u32 (&x)[N]) {
+  __shared__ u32 of_warp[tile_table_threads / 32][N];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) x[n] += __shfl_xor_sync(0xffffffffu, x[n], i);
+    of_warp[threadIdx.x / 32][n] = x[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    x[n] = 0;
+#pragma unroll
+    for (int w = 0; w < tile_table_threads / 32; ++w) x[n] += of_warp[w][n];
+  }
+}
+
+template <class Config>
+LUATTN_FN void write_tile_table(const LuattnParams &p) {
+  const int batch = AroundParams::batch(p), sequence = int(blockIdx.x), thread = int(threadIdx.x);
+  const auto lengths_of = [&](int i) -> SequenceLengths {
+    if (i >= batch) return {-1, -1};  // all come before it
+    const SequenceOf<Config> site(p, i, 0);
+    return {site.q_len, site.kv_len};
+  };
+  const SequenceLengths mine = lengths_of(sequence);
+  u32 before[2 * LUATTN_TABLE_SIZES] = {};
+#pragma unroll 1
+  for (int i = thread; i < batch; i += tile_table_threads) {
+    const SequenceLengths other = lengths_of(i);
+#pragma unroll
+    for (int n = 0; n < 2 * LUATTN_TABLE_SIZES; ++n) {
+      const bool keys = n >= LUATTN_TABLE_SIZES;
+      if (comes_before(keys, i, other, sequence, mine))
+        before[n] += u32(ceil_div(keys ? other.kv : other.q, workspace_table_size(n % LUATTN_TABLE_SIZES)));
+    }
+  }
+  add_up(before);
+#pragma unroll
+  for (int n = 0; n < 2 * LUATTN_TABLE_SIZES; ++n) {
+    const bool keys = n >= LUATTN_TABLE_SIZES;
+    LuattnPackedTile *set = TileTable::all(p).sets[keys][n % LUATTN_TABLE_SIZES];
+    if (set == nullptr) continue;
+    const int count = sequence < batch ? ceil_div(keys ? mine.kv : mine.q, workspace_table_size(n % LUATTN_TABLE_SIZES)) : 0;
+    if (sequence == batch && thread == 0) set[0] = {0, 0, before[n], 0};
+    for (int i = thread; i < count; i += tile_table_threads)
+      set[1 + before[n] + i] = {u32(sequence), u32(keys ? i : count - 1 - i), u32(count), 0};
+  }
+}
