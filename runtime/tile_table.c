@@ -149,10 +149,10 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
 
 static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
   if (size < need || memory == NULL)
-    return args_fail(c, "tile table: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
+    return args_fail(c, "packed tiles: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
                      memory == NULL ? " at NULL" : "", need);
   if (((uintptr_t)memory & 255) != 0)
-    return args_fail(c, "tile table: memory: address %p is not a multiple of 256 bytes; align it", memory);
+    return args_fail(c, "packed tiles: memory: address %p is not a multiple of 256 bytes; align it", memory);
   return LUATTN_OK;
 }
 

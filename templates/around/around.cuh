@@ -56,12 +56,12 @@ struct RowBlock {
   int entry, first;
   bool none;
 };
-// `entry`: by the grid, whose x is for the longest entry. With a tile table, x counts the tiles of all sequences.
+// `entry`: by the grid, whose x is for the longest entry. With a tile table and no axis z, x counts the tiles of all sequences.
 template <class Config>
 LUATTN_FN RowBlock row_block(const LuattnParams &p, int entry) {
 #ifdef LUATTN_TILE_TABLE
   const TileTable table = TileTable::of<false, aux_tile>(p);
-  if (table.known()) {
+  if (table.known() && gridDim.z == 1) {
     if (blockIdx.x >= table.count()) return {0, 0, true};
     const LuattnPackedTile at = table[blockIdx.x];
     return {int(at.entry), int(at.tile) * aux_tile, false};
