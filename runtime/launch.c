@@ -518,7 +518,7 @@ static void finish_size(const args_call *c, const workspace_need *need, const ma
                         int64_t size[3]) {
   const bool kv = p->scratch.dk_acc != NULL || p->scratch.dv_acc != NULL;
   if (p->scratch.dq_acc == NULL && !kv) return;
-  if (need->has_table && !kv) {
+  if (need->has_table && !kv && !c->info->has_query_mod) { /* mods are undone entry by entry */
     q_tiles_size(c, need, p, entry->tile_m, size);
     return;
   }
