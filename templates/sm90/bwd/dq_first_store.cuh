@@ -111,8 +111,8 @@ struct DqStorerSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
-  Sequence site;
-  int number;  // of `site`; -1: none
+  Sequence kept;
+  int number;  // of `kept`; -1: none
 
   __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
       : p(params), shared(s), lane(int(threadIdx.x) % 32), number(-1) {}
@@ -124,8 +124,8 @@ struct DqStorerSm90 {
       barrier_wait(shared.handed(n), n / 2 & 1);
       const StoreMessage message = StoreMessage::load(shared.taken(n) + 8);
       if (message.row < 0) return;
-      if (!Sequence::packed || message.head != number) {  // a packed entry's lengths are read once for a kv tile
-        site = Sequence::numbered(p, message.head);
+      if (Sequence::packed && message.head != number) {  // its lengths are read once for a kv tile
+        kept = Sequence::numbered(p, message.head);
         number = message.head;
       }
       store(message);
@@ -133,6 +133,7 @@ struct DqStorerSm90 {
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
+      const Sequence site = of(message);
       u32 *first_store = turn_of<Config>(p, site.b, site.h, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
@@ -140,11 +141,16 @@ struct DqStorerSm90 {
   }
 
  private:
+  __device__ __forceinline__ Sequence of(const StoreMessage &message) const {
+    if constexpr (Sequence::packed) return kept;
+    return Sequence::numbered(p, message.head);
+  }
   // Stores with one lane for the part of each consumer warp, as DqWriterSm90::add does.
   __device__ __forceinline__ void store(const StoreMessage &message) const {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
+    const Sequence site = of(message);
     float *to =
         site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
     bulk_store(to + d0 * 16, shared.dq(lane), width * 64,
