@@ -37,10 +37,12 @@ static luattn_status take_array(batch_array *out, const char *name, const char *
 }
 
 static luattn_status take_arrays(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
-  static const char *const name[] = {"q_offsets", "kv_offsets", "cu_seqlens_q", "cu_seqlens_k"};
-  const DLTensor *const given[] = {o->q_offsets, o->kv_offsets, o->cu_seqlens_q, o->cu_seqlens_k};
-  for (int i = 0; i < BATCH_ARRAYS; ++i)
-    TRY(take_array(&batch->array[i], name[i], i < BATCH_CU_SEQLENS_Q ? "batch" : "batch + 1", given[i], err));
+  static const char *const name[] = {"q_offsets", "kv_offsets", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"};
+  const DLTensor *const given[] = {o->q_offsets, o->kv_offsets, o->cu_seqlens_q, o->cu_seqlens_k, o->seqused_q, o->seqused_k};
+  for (int i = 0; i < BATCH_ARRAYS; ++i) {
+    const bool is_cu = i == BATCH_CU_SEQLENS_Q || i == BATCH_CU_SEQLENS_K;
+    TRY(take_array(&batch->array[i], name[i], is_cu ? "batch + 1" : "batch", given[i], err));
+  }
   return LUATTN_OK;
 }
 
@@ -64,6 +66,8 @@ static luattn_status take_offsets(const luattn_batch_options *o, luattn_batch *b
 static const char *given_of_packed(const luattn_batch *batch) {
   for (int i = 0; i < 2; ++i)
     if (batch->array[BATCH_CU_SEQLENS_Q + i].is_given) return batch->array[BATCH_CU_SEQLENS_Q + i].name;
+  for (int i = 0; i < 2; ++i)
+    if (batch->array[BATCH_SEQUSED_Q + i].is_given) return batch->array[BATCH_SEQUSED_Q + i].name;
   for (int i = 0; i < 2; ++i)
     if (batch->lengths[i].longest != 0) return batch->lengths[i].name;
   return NULL;
@@ -92,6 +96,13 @@ static luattn_status take_lengths(const luattn_batch_options *o, luattn_batch *b
                        "luattn_batch_open: cu_seqlens_k: has %" PRId64 " elements, and cu_seqlens_q %" PRId64
                        "; both have one more than there are sequences",
                        cu[1].count, cu[0].count);
+  for (int i = 0; i < 2; ++i) {
+    const batch_array *used = &batch->array[BATCH_SEQUSED_Q + i];
+    if (used->is_given && used->count != cu[0].count - 1)
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: has %" PRId64 " elements, expected %" PRId64 ", one for each sequence", used->name,
+                         used->count, cu[0].count - 1);
+  }
   return batch_read_lengths(batch, "luattn_batch_open", err);
 }
 
@@ -177,6 +188,25 @@ static int64_t read_longest(const batch_array *cu, const char *place, luattn_err
   return longest;
 }
 
+/* Checks the used lengths of side 0 or 1 that are in host memory, against cu_seqlens if those are, too. */
+static luattn_status check_used(const luattn_batch *batch, int side, const char *place, luattn_error *err) {
+  const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q + side], *used = &batch->array[BATCH_SEQUSED_Q + side];
+  if (!batch_on_host(used)) return LUATTN_OK;
+  for (int64_t i = 0; i < used->count; ++i) {
+    const int32_t x = batch_at(used, i);
+    const int64_t most = batch_on_host(cu) ? (int64_t)batch_at(cu, i + 1) - batch_at(cu, i) : INT32_MAX;
+    if (x < 0 || x > most)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %d for sequence %" PRId64 ", expected 0 to %" PRId64 "%s", place,
+                         used->name, x, i, most, batch_on_host(cu) ? ", its length" : "");
+  }
+  return LUATTN_OK;
+}
+
+int batch_used(const luattn_batch *batch, int side, int64_t sequence, int length) {
+  const batch_array *used = &batch->array[BATCH_SEQUSED_Q + side];
+  return used->is_given ? batch_at(used, sequence) : length;
+}
+
 luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_error *err) {
   for (int i = 0; i < 2; ++i) {
     const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q + i];
@@ -190,7 +220,8 @@ luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_
                          place, lengths->name, lengths->longest, longest);
     lengths->total = batch_at(cu, cu->count - 1);
   }
-  return LUATTN_OK;
+  TRY(check_used(batch, 0, place, err));
+  return check_used(batch, 1, place, err);
 }
 
 size_t batch_array_room(const batch_array *array) { return ((size_t)array->count * sizeof(int32_t) + 255) / 256 * 256; }

@@ -9,7 +9,9 @@
 #include "luattn/compiler.h"
 
 /* The int32 arrays that a batch may have. Those of queries and of keys are neighbours, queries first. */
-typedef enum batch_array_name { BATCH_Q_OFFSETS, BATCH_KV_OFFSETS, BATCH_CU_SEQLENS_Q, BATCH_CU_SEQLENS_K, BATCH_ARRAYS } batch_array_name;
+typedef enum batch_array_name {
+  BATCH_Q_OFFSETS, BATCH_KV_OFFSETS, BATCH_CU_SEQLENS_Q, BATCH_CU_SEQLENS_K, BATCH_SEQUSED_Q, BATCH_SEQUSED_K, BATCH_ARRAYS
+} batch_array_name;
 
 typedef struct batch_array {
   const char *name; /* "cu_seqlens_q" */
@@ -75,9 +77,12 @@ luattn_offsets batch_offsets(const luattn_batch *batch); /* the kind of kernel t
 int32_t batch_at(const batch_array *array, int64_t i);
 bool batch_on_host(const batch_array *array);
 
+/* The used length of a packed sequence, of side 0 (queries) or 1, which has `length` rows; arrays are in host memory. */
+int batch_used(const luattn_batch *batch, int side, int64_t sequence, int length);
+
 size_t batch_array_room(const batch_array *array); /* bytes in a batch's device memory, a multiple of 256 */
 
-/* Reads the cu_seqlens that are in host memory: checks their values, and finds totals and longest sequences. `place` starts the
+/* Reads the cu_seqlens and used lengths that are in host memory: checks their values, and finds totals and longest sequences. `place` starts the
  * message: "luattn_batch_open". Errors: LUATTN_INVALID. */
 luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_error *err);
 

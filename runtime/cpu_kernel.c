@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "runtime/launch.h"
+#include "runtime/packed.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
                               luattn_kernel **kernel, luattn_error *err) {
@@ -24,7 +25,9 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
   if (stream != NULL)
     return args_fail(&c, "stream: is 0x%" PRIxPTR ", and the CPU has none; give NULL", (uintptr_t)stream);
   if (!kernel->cpu_relaxed) {
+    LuattnUsed lengths;
     TRY(args_fill(&c, &unused));
+    TRY(packed_used(&c, &lengths));
     TRY(args_apart(&c, 0));
   }
   return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, err);

@@ -6,6 +6,7 @@
 #include "common/pairs.h"
 #include "runtime/batch_masks.h"
 #include "runtime/order.h"
+#include "runtime/packed.h"
 #include "runtime/tile_table.h"
 #include "runtime/tile_bits.h"
 
@@ -779,7 +780,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   workspace_need need;
   TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
   whole.table = need.table;
-  whole.used = (LuattnUsed){NULL, NULL};
+  TRY(packed_used(&c, &whole.used));
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)

@@ -32,6 +32,17 @@ static luattn_status take_lengths(const args_call *c, int side, int64_t total, c
   return LUATTN_OK;
 }
 
+luattn_status packed_used(const args_call *c, LuattnUsed *out) {
+  const luattn_batch *batch = c->args->batch;
+  const int **const to[] = {&out->seqused_q, &out->seqused_k};
+  *out = (LuattnUsed){NULL, NULL};
+  for (int side = 0; c->info->packed && side < 2; ++side) {
+    const batch_array *used = &batch->array[BATCH_SEQUSED_Q + side];
+    if (used->is_given) TRY(batch_array_take(c, used, "batch", used->count, to[side]));
+  }
+  return LUATTN_OK;
+}
+
 luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
   const luattn_args *a = c->args;
   LuattnParams *p = &params->dense;

@@ -176,6 +176,7 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   c.shapes_only = false;
   TRY(packed_fill(&c, &params.before.before)); /* checks the memory of arrays */
   TRY(offsets_fill(&c, &params.before.before));
+  TRY(packed_used(&c, &params.used));
   (void)place(&c, &params.before.before.dense, (uintptr_t)memory, true, &params.table);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_tile_table(kernel, &c, &params, stream);

@@ -147,7 +147,8 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   const luattn_args *a = c->args;
   const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q];
   const int q = batch_at(&cu[0], entry), k = batch_at(&cu[1], entry);
-  const int q_len = batch_at(&cu[0], entry + 1) - q, kv_len = batch_at(&cu[1], entry + 1) - k;
+  const int q_len = batch_used(&c->batch, 0, entry, batch_at(&cu[0], entry + 1) - q),
+            kv_len = batch_used(&c->batch, 1, entry, batch_at(&cu[1], entry + 1) - k);
   const bool saves = c->spec->derived.num_saved > 0 || (a->large_scores != 0 && large_scores_count(c->spec) > 0);
   part *p = out->parts;
   luattn_args *one = &out->args;

@@ -89,6 +89,10 @@ typedef struct luattn_batch_options {
    * from cu_seqlens in host memory; with device memory, no sequence has rows. With device memory, a longer sequence is cut without
    * an error: kernels compute only its first max_seqlen_q rows, from its first max_seqlen_k keys. */
   int64_t max_seqlen_q, max_seqlen_k;
+  /* Or NULL: how many of each packed sequence's rows are used, [batch], 0 to the sequence's length. The others do not exist: hooks see
+   * the used lengths, and nothing reads or writes rows behind them, neither of o and lse nor of dq, dk and dv. luattn checks values in host
+   * memory; kernels clamp others. */
+  const DLTensor *seqused_q, *seqused_k;
 } luattn_batch_options;
 
 /* Copies *options, but keeps only the addresses of the arrays. Errors: LUATTN_INVALID (names the option, its

@@ -100,6 +100,8 @@ class BatchOptions(c.Structure):
         ("cu_seqlens_k", c.c_void_p),
         ("max_seqlen_q", c.c_int64),
         ("max_seqlen_k", c.c_int64),
+        ("seqused_q", c.c_void_p),
+        ("seqused_k", c.c_void_p),
     ]
 
 

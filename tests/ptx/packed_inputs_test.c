@@ -5,7 +5,9 @@
  * inputs, and columns of pairs behind a sequence's keys. What belongs to others must not change, and in gradients of inputs
  * is zero. Two cases have input mods: one by the element, one that turns pairs of channels.
  *
- * packed_inputs_test FAMILY DTYPE [CASE [SEQUENCE [D Dv]]]: simt f32, sm80 f16, sm90 bf16, cpu f64, .. With the number of a
+ * All is done again with rows behind each sequence that are not used (seqused), and hold NaN.
+ *
+ * packed_inputs_test FAMILY DTYPE [CASE [SEQUENCE [D Dv [UNUSED]]]]: simt f32, sm80 f16, sm90 bf16, cpu f64, .. With the number of a
  * case, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
  */
 #include <math.h>
@@ -17,7 +19,7 @@
 
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 6, HEADS = 4, HEADS_KV = 2, MARGIN = 3, CPU = 3, MOST_K = 207 };
+enum { BATCH = 6, HEADS = 4, HEADS_KV = 2, MARGIN = 3, CPU = 3, MOST_K = 207 }; /* MOST_K: more than any sequence has keys */
 static const int q_lens[BATCH] = {37, 0, 130, 1, 64, 5}, k_lens[BATCH] = {53, 9, 131, 200, 0, 77};
 
 /* What a spec reads: `pair` of [heads, total_q, MOST_K], `row` of [1, total_q], `col` of [heads_kv, total_k], `id_q`, `id_k`,
@@ -64,6 +66,7 @@ enum { BY_ELEMENT = 5, TURNED, NUM_CASES = sizeof cases / sizeof *cases }; /* ca
 
 typedef struct mode {
   int dim, dim_v, only; /* only: -1: all sequences */
+  int unused;           /* so many rows behind those of each sequence are not used: seqused */
 } mode;
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, NUM_TENSORS };
@@ -71,19 +74,25 @@ static const char *const names[] = {[O] = "o", [DQ] = "dq", [DK] = "dk", [DV] = 
 
 typedef struct problem {
   int cu[2][BATCH + 1];
-  array t[NUM_TENSORS], lse, dlse, cu_q, cu_k, in[NUM_INPUTS], grad[NUM_GRADS];
+  array t[NUM_TENSORS], lse, dlse, cu_q, cu_k, used_q, used_k, in[NUM_INPUTS], grad[NUM_GRADS];
 } problem;
 
 static int clamped(int i, int size) { return i < 0 || size == 0 ? 0 : i < size ? i : size - 1; }
 static bool of_keys(int tensor) { return tensor == K || tensor == V || tensor == DK || tensor == DV; }
 
+/* The sequence of a row of queries (side 0) or keys (1), or -1 if it is not of the call, or not used. */
+static int sequence_of(const problem *p, int side, int row, int only) {
+  for (int b = 0; b < BATCH; ++b)
+    if (row >= p->cu[side][b] && row < p->cu[side][b] + (side ? k_lens : q_lens)[b] && (only < 0 || only == b)) return b;
+  return -1;
+}
+
 /* Random rows of the sequences of the call; other rows are NaN. */
-static void draw_rows(array *a, const int *cu, int only, bool rows_last) {
+static void draw_rows(const problem *p, array *a, int side, int only, bool rows_last) {
   const size_t total = (size_t)a->shape[rows_last ? 1 : 0], width = a->count / total;
-  const size_t first = (size_t)cu[only < 0 ? 0 : only], last = (size_t)cu[only < 0 ? BATCH : only + 1];
   for (size_t i = 0; i < a->count; ++i) {
     const size_t row = rows_last ? i % total : i / width;
-    put(a->k, a->host, i, row >= first && row < last ? drawn() : NAN);
+    put(a->k, a->host, i, sequence_of(p, side, (int)row, only) >= 0 ? drawn() : NAN);
   }
   send(a);
 }
@@ -95,18 +104,12 @@ static void int_array(array *a, const int32_t *values, int count) {
   a->t.ndim = 1, a->t.dtype = (DLDataType){kDLInt, 32, 1};
 }
 
-/* The sequence of a row, or -1 if it is not of the call. */
-static int sequence_of(const int *cu, int row, int only) {
-  for (int b = 0; b < BATCH; ++b)
-    if (row >= cu[b] && row < cu[b + 1] && (only < 0 || only == b)) return b;
-  return -1;
-}
 
 /* Pairs: NaN where they are of no query and key of one sequence of the call. */
 static void draw_pairs(const problem *p, array *a, int only) {
   const int total = p->cu[0][BATCH];
   for (size_t i = 0; i < a->count; ++i) {
-    const int kv = (int)(i % MOST_K), b = sequence_of(p->cu[0], (int)(i / MOST_K) % total, only);
+    const int kv = (int)(i % MOST_K), b = sequence_of(p, 0, (int)(i / MOST_K) % total, only);
     put(a->k, a->host, i, b >= 0 && kv < k_lens[b] ? drawn() : NAN);
   }
   send(a);
@@ -118,13 +121,13 @@ static void draw_inputs(problem *p, kind k, const mode *m, int number) {
   draw_pairs(p, &p->in[PAIR], m->only);
   make(&p->in[ROW], F32, 2, (int64_t[]){1, total_q, 1});
   make(&p->in[COL], F32, 2, (int64_t[]){HEADS_KV, total_k, 1});
-  draw_rows(&p->in[ROW], p->cu[0], m->only, true);
-  draw_rows(&p->in[COL], p->cu[1], m->only, true);
+  draw_rows(p, &p->in[ROW], 0, m->only, true);
+  draw_rows(p, &p->in[COL], 1, m->only, true);
   int32_t ids[1024];
   for (int side = 0; side < 2; ++side) { /* documents, in order; of others' rows a value that is nowhere else */
     const int total = p->cu[side][BATCH];
     for (int i = 0; i < total; ++i) {
-      const int b = sequence_of(p->cu[side], i, m->only), len = b >= 0 ? (side ? k_lens : q_lens)[b] : 1;
+      const int b = sequence_of(p, side, i, m->only), len = b >= 0 ? (side ? k_lens : q_lens)[b] : 1;
       ids[i] = b < 0 ? 1 : (i - p->cu[side][b]) * 3 / len;
     }
     int_array(&p->in[side ? ID_K : ID_Q], ids, total);
@@ -143,21 +146,26 @@ static void draw_inputs(problem *p, kind k, const mode *m, int number) {
 static void draw_problem(problem *p, kind k, const mode *m, int number) {
   const kind real = k == F64 ? F64 : F32;
   memset(p, 0, sizeof *p);
-  for (int b = 0; b < BATCH; ++b) p->cu[0][b + 1] = p->cu[0][b] + q_lens[b], p->cu[1][b + 1] = p->cu[1][b] + k_lens[b];
+  for (int b = 0; b < BATCH; ++b) {
+    p->cu[0][b + 1] = p->cu[0][b] + q_lens[b] + m->unused;
+    p->cu[1][b + 1] = p->cu[1][b] + k_lens[b] + m->unused;
+  }
   for (int i = 0; i < NUM_TENSORS; ++i) {
     const int width = i == Q || i == K || i == DQ || i == DK ? m->dim : m->dim_v;
     make(&p->t[i], k, 3, (int64_t[]){p->cu[of_keys(i)][BATCH] + MARGIN, of_keys(i) ? HEADS_KV : HEADS, width});
     if (i == O || i >= DQ) fill(&p->t[i], 1.5);
-    else draw_rows(&p->t[i], p->cu[of_keys(i)], m->only, false);
+    else draw_rows(p, &p->t[i], of_keys(i), m->only, false);
     p->t[i].shape[0] -= MARGIN;
   }
   make(&p->lse, real, 2, (int64_t[]){HEADS, p->cu[0][BATCH], 1});
   make(&p->dlse, real, 2, p->lse.shape);
   fill(&p->lse, NAN);
-  draw_rows(&p->dlse, p->cu[0], m->only, true);
+  draw_rows(p, &p->dlse, 0, m->only, true);
   const int first = m->only < 0 ? 0 : m->only, count = m->only < 0 ? BATCH + 1 : 2;
   int_array(&p->cu_q, p->cu[0] + first, count);
   int_array(&p->cu_k, p->cu[1] + first, count);
+  int_array(&p->used_q, q_lens + first, count - 1);
+  int_array(&p->used_k, k_lens + first, count - 1);
   draw_inputs(p, k, m, number);
 }
 
@@ -165,7 +173,7 @@ static void drop_problem(problem *p) {
   for (int i = 0; i < NUM_TENSORS; ++i) drop(&p->t[i]);
   for (int i = 0; i < NUM_INPUTS; ++i) drop(&p->in[i]);
   for (int i = 0; i < NUM_GRADS; ++i) drop(&p->grad[i]);
-  array *all[] = {&p->lse, &p->dlse, &p->cu_q, &p->cu_k};
+  array *all[] = {&p->lse, &p->dlse, &p->cu_q, &p->cu_k, &p->used_q, &p->used_k};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
 }
 
@@ -270,7 +278,7 @@ static void mod_rows(const problem *p, const mode *m, int number, const wanted *
   for (int i = Q; i <= V; ++i)
     for (int row = 0; row < p->cu[of_keys(i)][BATCH]; ++row)
       for (int head = 0; head < p->t[i].shape[1]; ++head) {
-        const int b = sequence_of(p->cu[of_keys(i)], row, m->only), to = i == Q ? DQ : i == K ? DK : DV;
+        const int b = sequence_of(p, of_keys(i), row, m->only), to = i == Q ? DQ : i == K ? DK : DV;
         if (b >= 0) mod_row(p, w, number, i, row, head, b, backward ? place(p, w, to, row, head) : NULL);
       }
 }
@@ -366,20 +374,20 @@ static bool compare(const problem *p, const wanted *w, kind k, int number, const
     if (i == DOUT) continue;
     for (size_t at = 0; at < p->t[i].count; ++at)
       compare_number(&d, get(p->t[i].k, p->t[i].host, at), w->t[i][at],
-                     sequence_of(p->cu[of_keys(i)], (int)(at / width), m->only) >= 0, 1.5);
+                     sequence_of(p, of_keys(i), (int)(at / width), m->only) >= 0, 1.5);
     ok &= verdict(&d, names[i], k, number, m, family);
   }
   difference lse = {0};
   for (size_t at = 0; at < p->lse.count; ++at)
     compare_number(&lse, get(p->lse.k, p->lse.host, at), w->lse[at],
-                   sequence_of(p->cu[0], (int)at % p->cu[0][BATCH], m->only) >= 0, NAN);
+                   sequence_of(p, 0, (int)at % p->cu[0][BATCH], m->only) >= 0, NAN);
   ok &= verdict(&lse, "lse", k, number, m, family);
   for (int i = 0; i < NUM_GRADS; ++i) {
     difference d = {0};
     if ((cases[number].reads >> i & 1) == 0) continue;
     for (size_t at = 0; at < p->grad[i].count; ++at) {
       const int row = i == PAIR ? (int)(at / MOST_K) % p->cu[0][BATCH] : (int)at % p->cu[by_keys[i]][BATCH],
-                b = sequence_of(p->cu[by_keys[i]], row, m->only);
+                b = sequence_of(p, by_keys[i], row, m->only);
       const bool own = b >= 0 && (i != PAIR || (int)(at % MOST_K) < k_lens[b]);
       compare_number(&d, get(p->grad[i].k, p->grad[i].host, at), w->grad[i][at], own, 0);
     }
@@ -415,7 +423,9 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
       inputs[count++] = (luattn_input){
           .name = input_name[i], .tensor = &p.in[i].t, .grad = i < NUM_GRADS ? &p.grad[i].t : NULL};
   const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &p.cu_q.t, .cu_seqlens_k = &p.cu_k.t,
-                                        .max_seqlen_q = 130, .max_seqlen_k = 200};
+                                        .max_seqlen_q = 130 + m->unused, .max_seqlen_k = 200 + m->unused,
+                                        .seqused_q = m->unused > 0 ? &p.used_q.t : NULL,
+                                        .seqused_k = m->unused > 0 ? &p.used_k.t : NULL};
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
   luattn_args args = {.struct_size = sizeof args,
                       .q = &p.t[Q].t, .k = &p.t[K].t, .v = &p.t[V].t, .o = &p.t[O].t, .dout = &p.t[DOUT].t,
@@ -437,13 +447,15 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
 /* Case i: half of the cases, and all with other head dims, by a deterministic backward. */
 static int check_case(luattn_engine *const engine[2], const luattn_spec *spec, int i, kind k, const char *family, bool is_cpu) {
   int failed = 0;
-  mode m = {64, 64, -1};
+  mode m = {64, 64, -1, 5};
+  failed += !check(engine[i % 2], spec, i, k, &m, family);
+  m.unused = 0;
   for (m.only = -1; m.only < (is_cpu ? 0 : BATCH); ++m.only) /* the CPU has all rows in some sequence */
     failed += !check(engine[i % 2], spec, i, k, &m, family);
   if (is_cpu) return failed;
-  m = (mode){128, 72, -1};
+  m = (mode){128, 72, -1, 0};
   failed += !check(engine[1 - i % 2], spec, i, k, &m, family);
-  m = (mode){136, 192, 0};
+  m = (mode){136, 192, 0, 0};
   for (m.only = -1; m.only < 3 && k != F64; m.only += 3) failed += !check(engine[i % 2], spec, i, k, &m, family);
   return failed;
 }
@@ -481,7 +493,8 @@ int main(int argc, char **argv) {
   luattn_spec *spec[NUM_CASES] = {NULL}; /* an engine knows specs by their addresses */
   for (int i = first; i <= last && last < NUM_CASES; ++i) {
     spec[i] = load(i, (kind)k);
-    const mode m = {argc > 6 ? atoi(argv[5]) : 64, argc > 6 ? atoi(argv[6]) : 64, argc > 4 ? atoi(argv[4]) : -1};
+    const mode m = {argc > 6 ? atoi(argv[5]) : 64, argc > 6 ? atoi(argv[6]) : 64, argc > 4 ? atoi(argv[4]) : -1,
+                    argc > 7 ? atoi(argv[7]) : 0};
     if (argc > 4)
       failed += !check(engine[i % 2], spec[i], i, (kind)k, &m, argv[1]);
     else

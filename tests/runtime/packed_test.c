@@ -155,6 +155,17 @@ BEND(o_on_cu_q, c->p.o.t.data = c->cu_q.t.data)
 BEND(lse_on_cu_k, c->p.lse.t.data = c->cu_k.t.data)
 BEND(workspace_on_cu_q,
      (c->p.args.workspace = c->cu_q.t.data, c->p.info.draws_tiles = 1, c->p.info.family = LUATTN_SM90))
+BEND(used_count, (c->batch.seqused_q = &c->cu_k.t))
+BEND(used_unsigned, (c->cu_k.t.dtype.code = kDLUInt, c->batch.seqused_k = &c->cu_k.t))
+BEND(used_alone, (c->batch.seqused_k = &c->cu_k.t, c->batch.cu_seqlens_q = c->batch.cu_seqlens_k = NULL, c->batch.max_seqlen_q = 0))
+static tensor used;
+static void give_used(packed_problem *c, int device) {
+  tensor_set(&c->p, &used, kDLInt, 32, 1, BATCH, 1, 1, 1);
+  used.t.device.device_id = device;
+  c->batch.seqused_k = &used.t;
+}
+BEND(used_on_device_1, give_used(c, 1))
+BEND(o_on_used, (give_used(c, 0), c->p.o.t.data = used.t.data))
 BEND(input_of_q, c->p.info.input[0].axis[0] = LUATTN_AXIS_Q)
 BEND(input_of_kv, (c->p.info.input[0].axis[0] = LUATTN_AXIS_KV, c->p.slopes.shape[0] = TOTAL_K + 1))
 BEND(input_of_pairs,
@@ -216,6 +227,11 @@ static const bad_case cases[] = {
     {o_on_cu_q, "is shared with cu_seqlens_q, 0x"},
     {lse_on_cu_k, "is shared with cu_seqlens_k, 0x"},
     {workspace_on_cu_q, "is shared with cu_seqlens_q, 0x"},
+    {used_count, "luattn_batch_open: seqused_q: has 3 elements, expected 2, one for each sequence"},
+    {used_unsigned, "seqlens_k: has DLPack dtype (code 1, 32 bits, 1 lanes), expected int32"},
+    {used_alone, "luattn_batch_open: cu_seqlens_q: is missing, and seqused_k is given; packed sequences need cu_seqlens"},
+    {used_on_device_1, "seqused_k: is on CUDA device 1, but the kernel is loaded on device 0"},
+    {o_on_used, "is shared with seqused_k, 0x"},
     {input_of_q, "input 'slopes': axis 0 (q: total_q) has size 8, expected 150"},
     {input_of_kv, "input 'slopes': axis 0 (kv: total_k) has size 171, expected 170"},
     {input_of_pairs, "input 'slopes': axis 0 (kv: max_seqlen_k) has size 99, expected 100 or more"},
@@ -313,6 +329,44 @@ static void host_arrays_are_copied(void **state) {
   c.p.o.t.data = aligned; /* an output on the copy */
   assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "is shared with cu_seqlens_q, 0x"));
+  luattn_batch_close(batch);
+  assert_int_equal(luattn_device_free(driver, 0, memory, &err), LUATTN_OK);
+  problem_close(&c.p);
+}
+
+/* Used lengths in host memory are checked, and copied behind cu_seqlens. */
+static void host_used_lengths(void **state) {
+  (void)state;
+  packed_problem c;
+  luattn_error err;
+  luattn_batch *batch;
+  size_t size;
+  int32_t values[BATCH] = {90, 61};
+  packed_open(&c, LUATTN_SM80);
+  to_host(&c);
+  give_used(&c, 0);
+  used.t.data = values;
+  used.t.device.device_type = kDLCPU;
+  c.batch.seqused_q = c.batch.seqused_k, c.batch.seqused_k = NULL;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "luattn_batch_open: seqused_q: is 61 for sequence 1, expected 0 to 60, its length"));
+  values[1] = -1;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "seqused_q: is -1 for sequence 1"));
+  values[1] = 60;
+  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
+  assert_int_equal(size, 768);
+  void *memory;
+  assert_int_equal(luattn_device_alloc(driver, 0, size + 256, &memory, &err), LUATTN_OK);
+  char *const aligned = (char *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
+  assert_memory_equal(aligned + 512, values, sizeof values);
+  const args_call call = {.info = &c.p.info, .args = &c.p.args, .multiprocessors = 132, .err = &err};
+  LuattnUsed out;
+  assert_int_equal(packed_used(&call, &out), LUATTN_OK);
+  assert_ptr_equal(out.seqused_q, aligned + 512);
+  assert_null(out.seqused_k);
   luattn_batch_close(batch);
   assert_int_equal(luattn_device_free(driver, 0, memory, &err), LUATTN_OK);
   problem_close(&c.p);
@@ -638,7 +692,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named),
       cmocka_unit_test(images_refuse_the_other),
-                                     cmocka_unit_test(host_arrays_are_copied), cmocka_unit_test(host_values_are_checked),
+                                     cmocka_unit_test(host_arrays_are_copied), cmocka_unit_test(host_used_lengths), cmocka_unit_test(host_values_are_checked),
                                      cmocka_unit_test(host_total_is_compared),
       cmocka_unit_test(what_the_kernel_gets),
       cmocka_unit_test(grids),
