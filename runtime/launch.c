@@ -609,7 +609,7 @@ static luattn_status launch_grid(const args_call *c, const manifest_entry *entry
 }
 
 /* Chooses the order of a forward kernel's q tiles; its grid is known to be within the limits. If the first of each head
- * come before all others (LuattnTileOrder), it is the order of the others. */
+ * come before all others (LuattnTileOrder), it is the order of the others, none of which is long. */
 static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnTileOrder *by_length) {
   const manifest_entry *main = entry_of(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || m->family == LUATTN_SIMT) return;
@@ -619,7 +619,7 @@ static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnT
   const bool stays = m->family == LUATTN_SM90;
   const int64_t kv_bytes = (int64_t)elem_size(m) * (m->head_dim + m->head_dim_v);
   order_fill(p, q_tiles - by_length->first,
-             stays ? order_groups_resident(p, q_tiles, m->has_mask, kv_bytes) : order_groups(tiles));
+             stays ? order_groups_resident(p, q_tiles, m->has_mask && by_length->tiles == NULL, kv_bytes) : order_groups(tiles));
   p->order.tiles = (unsigned)tiles;
 }
 

@@ -25,14 +25,15 @@ static inline int64_t order_groups(int64_t tiles) {
   return tiles < ORDER_TILES_FOR_BALANCE ? 1 : tiles / ORDER_TILES_FOR_BALANCE;
 }
 
-/* The same for a persistent grid. Without a mask a group is one kv head, so that all blocks read the same K
- * and V. With a mask a group has as many heads as load balance takes, if their K and V stay in the L2 cache,
- * or if they are so few that misses do not matter. kv_bytes: of a position's K and V. */
-static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool has_mask,
+/* The same for a persistent grid. Where no tile is much longer than those that follow, a group is one kv head, so
+ * that all blocks read the same K and V. Else (`uneven`: with a mask, without an order by length) a group has as
+ * many heads as load balance takes, if their K and V stay in the L2 cache, or if they are so few that misses do
+ * not matter. kv_bytes: of a position's K and V. */
+static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool uneven,
                                             int64_t kv_bytes) {
   const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
   const int64_t all_kv = (int64_t)p->shape.heads_kv * p->shape.batch, tiles_of_head = q_tiles * p->shape.group;
-  if (!has_mask) return all_kv;
+  if (!uneven) return all_kv;
   const int64_t fitting = cache_bytes / kv_bytes / (p->shape.kv_len > 0 ? p->shape.kv_len : 1);
   const int64_t balanced = (ORDER_TILES_FOR_BALANCE + tiles_of_head - 1) / tiles_of_head;
   const int64_t most = fitting > few ? fitting : few, heads = balanced < most ? balanced : most;

@@ -269,6 +269,7 @@ static void constants(writer *w) {
                             {"has_cell_class", has_cell_class(w), !t->tile_bits},
                             {"has_flag_line", true, !lines},
                             {"has_keep_beside", w->f->num_keep_beside > 0, !lines},
+                            {"flag_is_data_part", parts && m->rest == w->f->flag_line, !lines},
                             {"keep_by_column", writer_forward(w), !t->keep_runs},
                             {"keep_by_row", !writer_forward(w), !t->keep_runs}};
   const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},

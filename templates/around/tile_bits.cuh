@@ -6,10 +6,11 @@
 // position_class), and evaluates the mask once if that decides it. Then all warps of the block take the cells that are
 // left, which may all lie in a few rows: lanes have columns, and a warp goes down the rows until some score is kept and
 // another is not. Where the part of the mask that reads data is constant on blocks of a cell, and the other keeps all
-// of it, one score of each block is enough.
+// of it, one score of each block is enough. Where a flag of each score decides, lanes read 16 at once.
 #pragma once
 #include "abi/workspace.h"
 #include "around/around.cuh"
+#include "score/flag_lines.cuh"
 #include "work/tile_bits.cuh"
 
 static constexpr int tile_bits_rows = 8, tile_bits_threads = 512;
@@ -23,8 +24,8 @@ struct CellPair {
 struct CellsOfBlock {
   CellPair row[tile_bits_rows];
   int num_open;                            // cells that are left to evaluate
-  unsigned short open[tile_bits_rows * 32];  // row * 32 + column of the block's cells, and is_by_blocks
-  static constexpr int is_by_blocks = 1 << 15;
+  unsigned short open[tile_bits_rows * 32];  // row * 32 + column of the block's cells, and is_inside
+  static constexpr int is_inside = 1 << 15;  // positions alone would keep all of it
 };
 
 // A row of a set's cells.
@@ -82,6 +83,27 @@ struct CellRow {
     }
     return u32(__any_sync(0xffffffffu, some)) | u32(__any_sync(0xffffffffu, dropped)) << 1;
   }
+  // The same for scores that are kept if their flags are, of a cell inside the lengths. A quarter of a line is 16 flags.
+  __device__ __forceinline__ u32 evaluate_flags(int kv0) const {
+    constexpr int steps = 4, down = 8;
+    const int lane = int(threadIdx.x) % 32;
+    bool some = false, dropped = false;
+#pragma unroll 1
+    for (int r = lane / 4; r < LUATTN_CELL; r += steps * down) {
+      uint4 flags[steps];
+#pragma unroll
+      for (int i = 0; i < steps; ++i)
+        flags[i] = read_flags(Spec::flag_line(p, site, head, min_of(q0 + r + i * down, q1)) + u32(kv0 + lane % 4 * 16));
+#pragma unroll
+      for (int i = 0; i < steps; ++i) {
+        const u32 kept = bits_of_flags(flags[i]);
+        some |= kept != 0;
+        dropped |= kept != 0xffffu;
+      }
+      if (__any_sync(0xffffffffu, some) && __any_sync(0xffffffffu, dropped)) return 3;
+    }
+    return u32(__any_sync(0xffffffffu, some)) | u32(__any_sync(0xffffffffu, dropped)) << 1;
+  }
 };
 
 // Classifies the 32 cells of a row from `cell` on, a lane each, and lists those that are left.
@@ -103,9 +125,7 @@ LUATTN_FN void classify_cells(const CellRow<Spec> &row, int number, int cell, Ce
   int at = 0;
   if (lane == 0) at = atomicAdd(&to.num_open, __popc(open));
   at = __shfl_sync(0xffffffffu, at, 0) + __popc(open & ((1u << lane) - 1));
-  constexpr bool by_blocks = !once && Spec::cell_rows * Spec::cell_columns > 1;
-  if (is_open)
-    to.open[at] = (unsigned short)(number * 32 + lane + (by_blocks && c == TILE_FULL ? CellsOfBlock::is_by_blocks : 0));
+  if (is_open) to.open[at] = (unsigned short)(number * 32 + lane + (c == TILE_FULL ? CellsOfBlock::is_inside : 0));
 }
 
 template <class Spec>
@@ -113,18 +133,31 @@ LUATTN_FN CellRow<Spec> row_of_cells(const LuattnParams &p, const Site &site, in
   return {p, site, Spec::head(p, site), row * LUATTN_CELL, min_of((row + 1) * LUATTN_CELL, site.q_len) - 1};
 }
 
+// Whether scores that positions alone would keep are kept if their flags are (score/flag_lines.cuh).
+template <class Spec>
+LUATTN_FN constexpr bool flags_decide() {
+  if constexpr (Spec::has_flag_line) return !Spec::has_keep_beside || Spec::flag_is_data_part;
+  else return false;
+}
+
 // Evaluates the cells that are left, a warp each.
 template <class Spec>
 LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first_row, int cell, CellsOfBlock &to) {
   constexpr int warps = tile_bits_threads / 32;
   constexpr bool by_blocks = Spec::cell_rows * Spec::cell_columns > 1;
+  bool by_flags = false;
+  if constexpr (flags_decide<Spec>()) by_flags = flags_are_wide<Spec>(p, site.kv_len);
 #pragma unroll 1
   for (int n = int(threadIdx.x) / 32; n < to.num_open; n += warps) {
     const int which = to.open[n], number = which / 32 % tile_bits_rows, i = which % 32, kv0 = (cell + i) * LUATTN_CELL,
               kv1 = min_of(kv0 + LUATTN_CELL, site.kv_len) - 1;
     const CellRow<Spec> row = row_of_cells<Spec>(p, site, first_row + number);
+    const bool is_inside = (which & CellsOfBlock::is_inside) != 0;
     u32 found;
-    if (by_blocks && (which & CellsOfBlock::is_by_blocks) != 0)
+    if constexpr (flags_decide<Spec>())
+      found = by_flags && is_inside && kv0 + LUATTN_CELL <= site.kv_len ? row.evaluate_flags(kv0)
+                                                                        : row.template evaluate<1, 1>(kv0, kv1);
+    else if (by_blocks && is_inside)
       found = row.template evaluate<Spec::cell_rows, Spec::cell_columns>(kv0, kv1);
     else
       found = row.template evaluate<1, 1>(kv0, kv1);

@@ -36,6 +36,7 @@
 //   has_flag_line        with tile bits: an element is kept only if its flag is set, in input flag_input of flag_axes
 //                        axes, at kv along the last one
 //   has_keep_beside      that does not suffice: keep_beside is the rest of the mask
+//   flag_is_data_part    what is kept by position_class is kept if its flag is set
 //   keep_by_column       forward, with tile bits: keep reads of kv only what same_column compares
 //   keep_by_row          backward: keep reads of q only what same_row compares
 //   walk_rows, walk_columns
@@ -93,7 +94,8 @@ concept ValidMask =
       requires S::keep_by_column == requires { bool(S::same_column(col, col)); };
       requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
       requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row);
-      requires S::has_flag_line || !S::has_keep_beside;
+      requires S::has_flag_line || !(S::has_keep_beside || S::flag_is_data_part);
+      requires S::has_data_part || !S::flag_is_data_part;
       { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };
 
