@@ -24,6 +24,7 @@ static bool __any_sync(unsigned, bool x) { return x; }
 static int __reduce_add_sync(unsigned, int x) { return x; }
 template <class T> static T __shfl_sync(unsigned, T x, int) { return x; }
 static int __ffs(int x) { return __builtin_ffs(x); }
+static int __popc(unsigned x) { return __builtin_popcount(x); }
 static const struct { unsigned x; } threadIdx = {0};
 static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 static float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }

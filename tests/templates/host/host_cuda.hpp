@@ -87,6 +87,7 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
 }
 static unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 static int __ffs(int x) { return __builtin_ffs(x); }
+static int __popc(unsigned x) { return __builtin_popcount(x); }
 static unsigned __brev(unsigned x) {
   unsigned y = 0;
   for (int i = 0; i < 32; ++i) y |= (x >> i & 1) << (31 - i);
