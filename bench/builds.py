@@ -87,14 +87,17 @@ class Luattn:
         if size == 0:
             return None
         bits = self.package("batch").Bits(tensors.memory(q, size))
-        frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, tensors.place(q)[1])
-        frame.use_batch(bits.handle)
+        handle, at, place = bits.handle, bits.memory.data_ptr(), tensors.place
+        bits.again = lambda: frame.prepare_mask(handle, kernel, at, size, place(q)[1])
+        bits.again()
+        frame.use_batch(handle)
         return bits
 
     def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, **tensors):
         """Returns a function without arguments that launches one pass on torch's current stream; its attribute `plan` returns
-        the kernel's plan as text. inputs: name -> (tensor, where its gradient goes or None). batch: what Frame.set_batch
-        takes, in place of `offsets`. tensors: by their names in luattn_args."""
+        the kernel's plan as text, and `evaluate` makes the bits of its mask again (None without them). inputs: name -> (tensor,
+        where its gradient goes or None). batch: what Frame.set_batch takes, in place of `offsets`. tensors: by their names in
+        luattn_args."""
         frame, of_torch = self.package("_call").Frame(spec, backward), self.package("_tensors")
         names, fill, q = self.package("_capi").TENSORS, of_torch.fill, tensors["q"]
         given = [(inputs or {})[one.name] for one in spec.inputs]
@@ -116,4 +119,5 @@ class Luattn:
             run(engine, place(q)[1])
 
         launch.plan = lambda: frame.plan(engine)
+        launch.evaluate = bits and bits.again
         return launch

@@ -99,6 +99,8 @@ static void test_partial_tiles(void **state) {
   "  mask_mod = function(b, h, q, kv) return "
   static const char *const flags = INPUTS "on[{h, q, kv}] end }",
                            *const both = INPUTS "kv <= q + 40 and q % 3 < 2 and on[{h, q, kv}] end }",
+                           *const causal = INPUTS "kv <= q and on[{h, q, kv}] end }",
+                           *const twice = INPUTS "kv <= q and real[{b, kv}] and on[{h, q, kv}] end }",
                            *const keys = INPUTS "real[{b, kv}] end }",
                            *const cells = INPUTS "adj[{cell[q], cell[kv]}] end }",
                            *const shifted = INPUTS "on[{h, q, kv - 1}] or on[{h, q, kv}] end }",
@@ -110,6 +112,8 @@ static void test_partial_tiles(void **state) {
   check_pass(&backward, flags, LIST("has_flag_line = true"), LIST("bool keep_beside("));
   check_pass(&forward, both, LIST("has_flag_line = true", "has_keep_beside = true", "bool keep_beside("),
              LIST("NoFlagLine"));
+  check_pass(&forward, causal, LIST("flag_is_data_part = true"), LIST("NoFlagLine"));
+  check_pass(&forward, twice, LIST("flag_is_data_part = false"), LIST("NoFlagLine"));
   /* Backward has the flags of its keys in Col. */
   check_pass(&forward, keys, LIST("return flags_at(p.inputs.input[3], s.b);"), LIST("NoFlagLine"));
   check_pass(&backward, keys, LIST("NoFlagLine"), LIST("u64 flag_line("));
