@@ -18,9 +18,8 @@ import re
 import statistics
 import subprocess
 
-import torch
-
 import contenders
+import torch
 from builds import Luattn
 from cells import OF_DATA, Problem, spec_text
 from masks import MASKS, SEED

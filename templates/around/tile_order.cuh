@@ -63,6 +63,20 @@ LUATTN_FN int equal_lanes_before(int key, bool &is_last) {
   return before;
 }
 
+// Turns numbers of tiles by key into numbers of tiles before each key. Called by a warp, two keys a lane.
+LUATTN_FN void count_before(u32 (&next)[tile_order_levels]) {
+  static_assert(tile_order_levels == 64);
+  const int lane = int(threadIdx.x) % 32;
+  const u32 first = next[lane * 2], both = first + next[lane * 2 + 1];
+  u32 sum = both;
+#pragma unroll
+  for (int i = 1; i < 32; i *= 2) {
+    const u32 earlier = __shfl_sync(0xffffffffu, sum, max_of(lane - i, 0));
+    if (lane >= i) sum += earlier;
+  }
+  next[lane * 2] = sum - both, next[lane * 2 + 1] = sum - both + first;
+}
+
 // Order number blockIdx.y of a batch.
 LUATTN_FN LuattnTileOrder order_of_batch(const LuattnTileBitsParams &p) {
   const int order = int(blockIdx.y), q_len = AroundParams::q_len(p), kv_len = AroundParams::kv_len(p);
@@ -103,11 +117,7 @@ LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p, bool of_kv) {
   };
   for (int i = thread; i < count; i += tile_order_threads) atomicAdd(&next[key_of(i)], 1u);
   __syncthreads();
-  u32 before = 0;
-  if (thread < levels)
-    for (int k = 0; k < thread; ++k) before += next[k];
-  __syncthreads();
-  if (thread < levels) next[thread] = before;
+  if (warp == 0) count_before(next);
 #pragma unroll 1
   for (int base = 0; base < count; base += tile_order_threads) {
     const int i = base + thread, tile = o.descending ? count - 1 - i : i, key = i < count ? key_of(tile) : -1;
@@ -117,12 +127,14 @@ LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p, bool of_kv) {
     __syncthreads();
     if (key >= 0 && is_last) of_warp[warp][key] = u32(equal + 1);
     __syncthreads();
-    if (thread < levels)
-      for (int w = 0; w < warps; ++w) {
-        const u32 has = of_warp[w][thread];
-        of_warp[w][thread] = next[thread];
-        next[thread] += has;
-      }
+    if (thread < levels) {
+      u32 has[warps], at = next[thread];
+#pragma unroll
+      for (int w = 0; w < warps; ++w) has[w] = of_warp[w][thread];
+#pragma unroll
+      for (int w = 0; w < warps; ++w) of_warp[w][thread] = at, at += has[w];
+      next[thread] = at;
+    }
     __syncthreads();
     if (key >= 0) {
       const u32 rank = of_warp[warp][key] + u32(equal);
