@@ -94,6 +94,11 @@ LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, RowBox b
                "r"(head), "r"(box.entry)
                : "memory");
 }
+LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, PackedRowBox box, int head) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(channel),
+               "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
+               : "memory");
+}
 
 // Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the
 // tensor. bulk_commit closes its group, too. Called by one thread.
