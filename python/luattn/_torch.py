@@ -96,14 +96,9 @@ def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_in
 def is_plain(tensors: Sequence[Tensor | None]) -> bool:
     """Whether only autograd stands between a call and the kernel: no mode, transform, subclass or lazy negation. The
     dispatcher takes 3 us for each key that it asks."""
-    if (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._functorch.maybe_current_level() is not None
-        or torch._C._is_any_autocast_enabled()
-        or torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    ):
+    if _num_dispatch_modes() or _num_function_modes() or _has_autocast() or forward_ad._current_level >= 0:
+        return False
+    if _transform() is not None or _trace() is not None:
         return False
     first: Any = tensors[0]
     if not _PLAIN.issuperset(map(type, tensors)) or not (first.is_cuda or first.is_cpu):
@@ -115,13 +110,18 @@ def is_plain(tensors: Sequence[Tensor | None]) -> bool:
 
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
+_num_dispatch_modes, _num_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_has_autocast, _trace = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
+_transform = torch._C._functorch.maybe_current_level
 
 
 class _Attention(torch.autograd.Function):
-    """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op."""
+    """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op.
+    One tuple has all that is no tensor: each argument takes its time in both passes."""
 
     @staticmethod
-    def forward(ctx, run, count, spec, scalars, scale, given, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
+    def forward(ctx, call, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
+        run, count, spec, scalars, scale, given = call
         values = scalars if count == 3 else _numbers(scalars, learned)  # the op reads them itself
         o, lse, saved = results = run(spec, q, k, v, inputs, values, scale, given)
         ctx.call = spec, scalars, scale, given
@@ -136,8 +136,8 @@ class _Attention(torch.autograd.Function):
         spec, scalars, scale, given = ctx.call
         q, k, v, learned, o, lse, saved, *inputs = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        wants = needs[6] + 2 * needs[7] + 4 * needs[8] + 16 * needs[9]  # capi.WANT_DQ, .._DK, .._DV, .._SCALARS
-        grads = [info.grad and need for info, need in zip(spec.inputs, needs[10:])] if inputs else ()
+        wants = needs[1] + 2 * needs[2] + 4 * needs[3] + 16 * needs[4]  # capi.WANT_DQ, .._DK, .._DV, .._SCALARS
+        grads = [info.grad and need for info, need in zip(spec.inputs, needs[5:])] if inputs else ()
         if (dout is None and dlse is None) or not (wants or any(grads)):
             return (None,) * len(needs)
         if dout is None:
@@ -155,9 +155,8 @@ class _Attention(torch.autograd.Function):
             )  # fmt: skip
         dq, dk, dv, dscalars, dinputs = made
         first = (
-            None, None, None, None, None, None,
-            dq if needs[6] else None, dk if needs[7] else None, dv if needs[8] else None,
-            dscalars.to("cpu", torch.float64) if needs[9] else None,
+            None, dq if needs[1] else None, dk if needs[2] else None, dv if needs[3] else None,
+            dscalars.to("cpu", torch.float64) if needs[4] else None,
         )  # fmt: skip
         if not inputs:
             return first
@@ -208,7 +207,7 @@ def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given): 
     spec = spec_of(text)
     if _needs_grad(spec, q, k, v, learned, inputs):
         run = functools.partial(_forward_below, learned)
-        return _Attention.apply(run, 3, spec, scalars, scale, given, q, k, v, learned, *inputs)
+        return _Attention.apply((run, 3, spec, scalars, scale, given), q, k, v, learned, *inputs)
     with _below_autograd():
         return _forward(text, q, k, v, inputs, scalars, learned, scale, **given)
 
@@ -312,7 +311,9 @@ def attend(
         o, lse, _ = _forward(spec.line, q, k, v, list(inputs), list(scalars), learned, scale, **given)
         return o, lse
     if _needs_grad(spec, q, k, v, learned, inputs):
-        made = _apply_plain(tensors.forward, 1 + return_lse, spec, scalars, scale, given, q, k, v, learned, *inputs)
+        made = _apply_plain(
+            (tensors.forward, 1 + return_lse, spec, scalars, scale, given), q, k, v, learned, *inputs
+        )
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
     return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]
