@@ -193,12 +193,14 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"offsets", m->offsets},
       {"large_scores", m->large_scores},
       {"tile_bits", m->tile_bits},
+      {"random", m->random},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   if (m->packed) TRY(check_range(err, "packed_layout", m->packed_layout[0], 0, 0));
   if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
   if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
+  if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -260,7 +262,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .on_cpu = (int)m->on_cpu,
                                  .packed = (int)m->packed,
                                  .offsets = m->offsets ? 1 + (int)m->offsets_layout[0] : 0,
-                                 .large_scores = (int)m->large_scores};
+                                 .large_scores = (int)m->large_scores,
+                                 .random = (int)m->random};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

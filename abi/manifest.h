@@ -101,6 +101,8 @@ typedef struct image_manifest {
   uint32_t large_scores_layout[1];    /* maximum and log l where backward reads an lse: 0, the only layout */
   uint32_t tile_bits;                 /* section "BITS", which other images lack: kernels take LuattnTileBits, */
   manifest_tile_bits bits[1];         /* of these sets, at this cost */
+  uint32_t random;                    /* section "RAND", which other images lack: kernels take LuattnRandom, and */
+  uint32_t random_layout[1];          /* draw as abi/philox.h says: 0, the only way */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

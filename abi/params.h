@@ -246,8 +246,15 @@ typedef struct LuattnBlockTable {
   int heads, rows, columns;
 } LuattnBlockTable;
 
-/* The parameters of kernels with offsets, of kernels with masks from data, and of packed kernels, which take all. Dense kernels
- * take only the part before `packed`. */
+/* What random numbers are drawn from (abi/philox.h). */
+typedef struct LuattnRandom {
+  const unsigned long long *seed_at, *offset_at; /* on the device; null: the numbers below. offset_at's is added to `offset` */
+  unsigned long long seed, offset;
+  int heads, first_head; /* query heads of the whole; the call's first one there */
+} LuattnRandom;
+
+/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, and of those that draw, which take all.
+ * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -264,6 +271,9 @@ struct LuattnPackedTileParams : LuattnTileBitsParams {
   ABI_FOR_WORK_ALONE
   LuattnTileTable table;
   LuattnUsed used;
+};
+struct LuattnRandomParams : LuattnPackedTileParams {
+  LuattnRandom random;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -285,6 +295,10 @@ typedef struct LuattnPackedTileParams {
   LuattnTileTable table;
   LuattnUsed used;
 } LuattnPackedTileParams;
+typedef struct LuattnRandomParams {
+  LuattnPackedTileParams before;
+  LuattnRandom random;
+} LuattnRandomParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -323,7 +337,8 @@ ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(L
            "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + sizeof(LuattnTileTable) + sizeof(LuattnUsed),
            "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnPackedTileParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof(LuattnRandom), "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnRandomParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

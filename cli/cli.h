@@ -109,6 +109,7 @@ typedef struct cli_problem {
                               * not call the mask */
   bool heads_last;
   bool large_scores; /* luattn_args.large_scores */
+  uint64_t seed;     /* of dropout: --seed */
 } cli_problem;
 
 /* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set,
@@ -139,6 +140,7 @@ void result_free(cli_result *r);
  */
 typedef struct cli_binding {
   luattn_input inputs[12];
+  luattn_random random;
 } cli_binding;
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 

@@ -482,7 +482,8 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores};
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores,
+                     .seed = seed};
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
                        "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch", o->splits,
@@ -572,7 +573,9 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .scale = p->scale,
       .skip = p->skip,
       .large_scores = p->large_scores,
+      .random = &bind->random,
   };
+  bind->random = (luattn_random){.struct_size = sizeof bind->random, .seed = p->seed};
   if (backward) {
     args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);
     args.dq = tensor(&r->dq), args.dk = tensor(&r->dk), args.dv = tensor(&r->dv);

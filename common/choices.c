@@ -72,3 +72,24 @@ bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_
               is_default ? "; give it a value" : "");
   return false;
 }
+
+bool choices_random(const luattn_args *args, luattn_random *out, char *text, size_t size) {
+  static const struct_rule rule = STRUCT_RULE(luattn_random, seed_at);
+  luattn_error why;
+  if (args->random == NULL) {
+    snprintf(text, size, "random: is missing; the spec drops weights at random, give a luattn_random with seed and offset");
+    return false;
+  }
+  if (struct_take(&rule, "random", args->random, out, &why) != LUATTN_OK) {
+    snprintf(text, size, "%s", why.message);
+    return false;
+  }
+  const uint64_t *const at[] = {out->seed_at, out->offset_at};
+  for (int i = 0; i < 2; i++)
+    if (((uintptr_t)at[i] & 7) != 0) {
+      snprintf(text, size, "random: %s: address %p is not a multiple of 8 bytes; align it", i == 0 ? "seed_at" : "offset_at",
+               (const void *)at[i]);
+      return false;
+    }
+  return true;
+}

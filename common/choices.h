@@ -26,4 +26,8 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
 bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_float64, char *text,
                        size_t size);
 
+/* Returns seed and offset of a call that draws random numbers, in *out, or false if it has none, with a message as
+ * above. */
+bool choices_random(const luattn_args *args, luattn_random *out, char *text, size_t size);
+
 #endif

@@ -13,6 +13,7 @@
 #define SPEC_MAX_STATE 8  /* online_rowscales */
 #define SPEC_MAX_FINAL 8  /* final_rowscales */
 #define SPEC_MAX_RED 8    /* reduce_sum and reduce_max in one online_fwd */
+#define SPEC_KEEP_ALL 256 /* traced_online.keep without dropout */
 
 /* online_fwd: one step. IR_REDUCE_SUM/IR_REDUCE_MAX nodes inside `prob`, `rescale` and `next` reduce over the step's kept
  * scores; VAR_SCORE is the element, VAR_STATE the state before the step. */
@@ -30,6 +31,7 @@ typedef struct traced_online {
   ir_ref final[SPEC_MAX_FINAL]; /* of VAR_STATE; the one named "lse" is the public lse */
   int lse;                      /* index of "lse" in final, or -1 */
   ir_ref forward;  /* recomputes prob from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
+  int keep;        /* dropout: a weight is kept with probability keep / 256 (abi/philox.h) */
   ir_ref backward; /* d loss / d VAR_SCORE from VAR_DP, VAR_P, VAR_DELTA, VAR_FINAL, VAR_SCORE; IR_NONE: derive it */
 } traced_online;
 

@@ -247,7 +247,8 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnTileBitsParams params;
+  LuattnRandomParams all = {.random = {.seed = 0}}; /* as much as any kernel takes; a mask draws nothing */
+  LuattnTileBitsParams *const params = &all.before.before;
   batch_mask made;
   fail_clear(err);
   NEED(batch);
@@ -256,20 +257,20 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   TRY(choices_take(args, launch_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
-  TRY(read_call(kernel, &used, &c, &params, &made, err));
+  TRY(read_call(kernel, &used, &c, params, &made, err));
   const batch_mask sizes = made;
   if (sizes.size == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, sizes.size));
   c.shapes_only = false;
-  TRY(args_inputs(&c, &params.before.dense));
-  describe(&c, &params.before.dense, &made);
+  TRY(args_inputs(&c, &params->before.dense));
+  describe(&c, &params->before.dense, &made);
   made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size;
   made.orders_at = sizes.orders_at, made.size = sizes.size;
   TRY(make_room(&c, batch, &made));
-  place_all(&c, &params, &made);
-  if (made.orders_at < made.size) params.tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
+  place_all(&c, params, &made);
+  if (made.orders_at < made.size) params->tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_bits(kernel, &c, &params, stream);
+  const luattn_status status = launch_tile_bits(kernel, &c, params, stream);
   driver_pop(kernel->driver);
   if (status == LUATTN_OK) batch->mask[batch->num_masks++] = made;
   return status;
@@ -311,13 +312,14 @@ static luattn_status compare(const args_call *c, const LuattnTileBitsParams *par
 static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params,
                                     const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnTileBitsParams again = *params;
+  LuattnRandomParams all = {.before.before = *params};
+  LuattnTileBitsParams *const again = &all.before.before;
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
-  memset(again.before.dense.scratch.stats, 0, sizeof again.before.dense.scratch.stats); /* not yet computed */
-  again.tile_order = (LuattnTileOrder){.tiles = NULL};
-  place_all(c, &again, &made);
-  TRY(launch_tile_bits(kernel, c, &again, stream));
+  memset(again->before.dense.scratch.stats, 0, sizeof again->before.dense.scratch.stats); /* not yet computed */
+  again->tile_order = (LuattnTileOrder){.tiles = NULL};
+  place_all(c, again, &made);
+  TRY(launch_tile_bits(kernel, c, again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
   if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);

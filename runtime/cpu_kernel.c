@@ -5,6 +5,7 @@
 
 #include "runtime/launch.h"
 #include "runtime/packed.h"
+#include "runtime/random.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
                               luattn_kernel **kernel, luattn_error *err) {
@@ -21,13 +22,14 @@ luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pas
 luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
                                 luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .err = err};
-  LuattnOffsetParams unused;
+  LuattnRandomParams unused;
   if (stream != NULL)
     return args_fail(&c, "stream: is 0x%" PRIxPTR ", and the CPU has none; give NULL", (uintptr_t)stream);
   if (!kernel->cpu_relaxed) {
     LuattnUsed lengths;
-    TRY(args_fill(&c, &unused));
+    TRY(args_fill(&c, &unused.before.before.before));
     TRY(packed_used(&c, &lengths));
+    TRY(random_fill(&c, &unused));
     TRY(args_apart(&c, 0));
   }
   return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, err);

@@ -7,6 +7,7 @@
 #include "runtime/batch_masks.h"
 #include "runtime/order.h"
 #include "runtime/packed.h"
+#include "runtime/random.h"
 #include "runtime/tile_table.h"
 #include "runtime/tile_bits.h"
 
@@ -697,7 +698,7 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnPackedTileParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnRandomParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
@@ -772,15 +773,17 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnPackedTileParams whole;
-  LuattnTileBitsParams *const all = &whole.before;
+  LuattnRandomParams everything;
+  LuattnPackedTileParams *const whole = &everything.before;
+  LuattnTileBitsParams *const all = &whole->before;
   LuattnParams *p = &all->before.dense;
   LuattnTensorMaps maps;
   TRY(args_fill(&c, &all->before));
   workspace_need need;
   TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
-  whole.table = need.table;
-  TRY(packed_used(&c, &whole.used));
+  whole->table = need.table;
+  TRY(packed_used(&c, &whole->used));
+  TRY(random_fill(&c, &everything));
   TRY(check_workspace(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
@@ -796,7 +799,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &whole, &maps, grid, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &everything, &maps, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

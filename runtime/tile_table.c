@@ -161,7 +161,8 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnPackedTileParams params;
+  LuattnRandomParams all = {.random = {.seed = 0}}; /* as much as any kernel takes; a table draws nothing */
+  LuattnPackedTileParams *const params = &all.before;
   size_t need;
   fail_clear(err);
   NEED(batch);
@@ -170,16 +171,16 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   TRY(choices_take(args, launch_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
-  TRY(read_call(kernel, &used, &c, &params, &need, err));
+  TRY(read_call(kernel, &used, &c, params, &need, err));
   if (need == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, need));
   c.shapes_only = false;
-  TRY(packed_fill(&c, &params.before.before)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &params.before.before));
-  TRY(packed_used(&c, &params.used));
-  (void)place(&c, &params.before.before.dense, (uintptr_t)memory, true, &params.table);
+  TRY(packed_fill(&c, &params->before.before)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &params->before.before));
+  TRY(packed_used(&c, &params->used));
+  (void)place(&c, &params->before.before.dense, (uintptr_t)memory, true, &params->table);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_table(kernel, &c, &params, stream);
+  const luattn_status status = launch_tile_table(kernel, &c, params, stream);
   driver_pop(kernel->driver);
   if (status != LUATTN_OK) return status;
   batch->table = memory;

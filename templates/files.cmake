@@ -60,11 +60,13 @@ set(LUATTN_TEMPLATES
   score/bias_row_loads.cuh
   score/bias_rows.cuh
   score/distance_terms.cuh
+  score/dropout.cuh
   score/flag_lines.cuh
   score/mask_intervals.cuh
   score/mask_runs.cuh
   score/online_rows.cuh
   simt/bwd_simt.cuh
+  simt/dropout_simt.cuh
   simt/fwd_simt.cuh
   simt/parameter_grads_simt.cuh
   simt/tile_products.cuh
@@ -114,6 +116,7 @@ set(LUATTN_TEMPLATES
 set(LUATTN_ABI_HEADERS
   abi/host_device.h
   abi/params.h
+  abi/philox.h
   abi/shared_memory.h
   abi/workspace.h
 )

@@ -26,6 +26,7 @@ static void add_spec(hasher *h, const compilation *c, bool with_lines) {
   hasher_add(h, "roots", roots, sizeof roots);
   hasher_add(h, "reads", t->read, (size_t)t->num_reads * sizeof t->read[0]);
   hasher_add(h, "init", o->init, (size_t)o->num_state * sizeof o->init[0]);
+  if (o->keep != SPEC_KEEP_ALL) hasher_add(h, "keep", &o->keep, sizeof o->keep);
   hasher_add(h, "next", o->next, (size_t)o->num_state * sizeof o->next[0]);
   hasher_add(h, "final", o->final, (size_t)o->num_final * sizeof o->final[0]);
   for (int i = 0; i < t->num_inputs; i++) {

@@ -166,6 +166,8 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->why_no_backward = spec->derived.missing;
 }
 
+int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec->traced.online.keep != SPEC_KEEP_ALL; }
+
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;
   if (spec == NULL) return 0;

@@ -277,6 +277,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   TRY(check_names(t, args, err));
   for (int i = 0; i < t->num_inputs; i++) TRY(read_input(t, i, args, p, err));
   TRY(read_scalars(t, args, p, err));
+  TRY(problem_open_random(args, p, err));
   TRY(open_mask(p, false, err));
   t = &p->spec->traced;
   TRY(make_room(p, &p->q_given, t->query_mod, t->rows[0], &p->query_mod, &p->q, err));

@@ -8,6 +8,7 @@
 #ifndef LUATTN_GEN_CPU_H
 #define LUATTN_GEN_CPU_H
 
+#include "abi/philox.h"
 #include "common/fail.h"
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
@@ -61,6 +62,7 @@ luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err
 
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
 
+
 /* A compiled program. */
 typedef struct cpu_program {
   const ir_program *program; /* NULL: no roots */
@@ -91,6 +93,8 @@ typedef struct cpu_problem {
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
   double scalar[32];
+  int keep;               /* dropout: traced_online.keep */
+  uint64_t seed, offset;  /* of dropout, if any */
   cpu_view input[12];
   cpu_view input_grad[12];
   mask_info mask;
@@ -134,6 +138,12 @@ typedef struct cpu_lanes {
   bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
+
+/* dropout.c: reads seed and offset, if the spec drops weights. */
+luattn_status problem_open_random(const luattn_args *args, cpu_problem *p, luattn_error *err);
+/* Multiplies numbers of a row's kept scores, weights or dP, by 256 / keep, or by 0 if dropout drops the weight. The
+ * batch entry, head and row are those of the lanes, the columns kv_idx. */
+void dropout_apply(const cpu_lanes *lanes, int count, double *x);
 
 /* call_offsets.c. Call `open` once lengths and heads are known. The amounts added to a tensor's positions
  * (LUATTN_AXIS_Q, _KV) and heads (_H, _HKV) for those of the whole, in batch entry b; 0 for other axes.

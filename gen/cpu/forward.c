@@ -140,6 +140,7 @@ static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
     scores_mod(&f->scores, &lanes, count, score);
     take_sizes(f, &noise, score, count);
     const double scale = online_step(f, &lanes, count, score, state);
+    dropout_apply(&lanes, count, score);
     if (f->is_noise) {
       add_noise(f, &noise, &lanes, score, count, any ? scale : 0, o);
       any = true;

@@ -173,6 +173,7 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
     s->tile[tile].column[r][i] = (unsigned char)((int)lanes->kv_idx[i] % CPU_TILE);
   }
   round_all(p->precision, dp, count);
+  dropout_apply(lanes, count, dp);
   lanes->score = score;
   lanes->dp = dp;
   if (w->purpose == KINKS)
@@ -181,6 +182,7 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
     run_score_noise(w, lanes, count, s->row[n].size, size, prob, ds);
   else
     program_run(&w->element, lanes, count, (double *const[]){prob, ds});
+  dropout_apply(lanes, count, prob);
   round_all(p->precision, prob, count);
   round_all(p->precision, ds, count);
   const size_t first = lanes_at(w, tile, r);

@@ -16,7 +16,8 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                  {"stages", p->stages},
                  {"shared_bytes", tiles_least_shared_of(p, rows)},
                  {"sm80_warps_n", p->sm80_warps_n},
-                 {"sm80_chunk_m", p->sm80_chunk_m}};
+                 {"sm80_chunk_m", p->sm80_chunk_m},
+                 {"dropout_keep", p->keep}};
   const struct {
     const char *name;
     bool value;

@@ -131,6 +131,31 @@ square_relu = elementwise("square_relu", function(s) return relu(s) * relu(s) en
 -- p = s: attention without a normaliser
 identity = elementwise("identity", function(s) return s end)
 
+-- Drops each weight of `online` with probability p and divides those that stay by 1 - p. Row sums and lse are those of
+-- all weights. online is any online function, online_softmax if left out. p counts in steps of 1/256, and the factor is
+-- that of the rounded p; dropout(0) is `online` itself.   Srivastava et al. 2014, as in FlashAttention
+-- dropout(0.1), dropout(0.1, attention_sink("sinks"))
+function dropout(p, online)
+  if type(p) ~= "number" or not (p >= 0 and p < 1) then
+    error("dropout: p is " .. tostring(p) .. "; give a number, at least 0 and below 1")
+  end
+  if type(online) == "nil" then online = online_softmax end
+  if type(online) ~= "table" then
+    error("dropout: the online function is a " .. type(online) .. "; give a table with online_fwd, or leave it out")
+  end
+  if online.keep then error("dropout: weights of this online function are already dropped; give one p for both") end
+  if not (p > 0) then return online end
+  local keep = math.floor((1 - p) * 256 + 0.5)
+  if keep > 255 or keep < 1 then
+    error("dropout: p is " .. tostring(p) .. ", which rounds to " .. (keep < 1 and "1" or "0") ..
+          " in steps of 1/256; give 0, or 1/512 to 511/512")
+  end
+  local dropped = {}
+  for field, value in pairs(online) do dropped[field] = value end
+  dropped.name, dropped.keep = "dropout(" .. (256 - keep) .. "/256, " .. (online.name or "online_func") .. ")", keep
+  return dropped
+end
+
 ---- Masks
 
 -- kv <= q: the first query sees the first key.

@@ -79,6 +79,19 @@ static void declare_finals(lua_State *L, traced_online *o) {
   lua_pop(L, 2);
 }
 
+/* dropout() of the standard library sets `keep`: of 256 weights, how many are kept. */
+static void declare_keep(lua_State *L, traced_online *o) {
+  o->keep = SPEC_KEEP_ALL;
+  const int type = push_raw(L, "keep");
+  if (type != LUA_TNIL) {
+    if (!lua_isinteger(L, -1) || lua_tointeger(L, -1) < 1 || lua_tointeger(L, -1) > SPEC_KEEP_ALL)
+      front_raise(L, "online_func: keep is %s; it must be an integer, 1 to %d, as dropout() sets it",
+                  type == LUA_TNUMBER ? lua_tostring(L, -1) : front_kind(L, -1), SPEC_KEEP_ALL);
+    o->keep = (int)lua_tointeger(L, -1);
+  }
+  lua_pop(L, 1);
+}
+
 void online_declare(lua_State *L, int table) {
   static const char *const fields[] = {"name",
                                        "online_rowscales",
@@ -87,6 +100,7 @@ void online_declare(lua_State *L, int table) {
                                        "online_fwd_epilogue",
                                        "forward",
                                        "backward",
+                                       "keep",
                                        NULL};
   traced_online *o = &front_of(L)->spec->online;
   push_online(L, table);
@@ -108,6 +122,7 @@ void online_declare(lua_State *L, int table) {
     front_raise(L, "online_func: name is %s; it must be a string", front_kind(L, -1));
   o->name = type == LUA_TSTRING ? front_shown(L, -1) : "online_func";
   lua_pop(L, 1);
+  declare_keep(L, o);
   declare_states(L, o);
   declare_finals(L, o);
   for (hook_id id = HOOK_ONLINE_FWD; id <= HOOK_BACKWARD; id++) {

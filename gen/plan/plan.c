@@ -264,6 +264,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->packed = t->packed != 0;
   p->offsets = t->offsets;
   p->large_scores = t->large_scores != 0;
+  p->keep = spec->traced.online.keep;
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

@@ -44,6 +44,9 @@ typedef struct luattn_spec_info {
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
+/* 1: calls of this spec draw random numbers, for dropout, and need luattn_args.random; 0: none, or spec is NULL. */
+LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
+
 /* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,

@@ -96,6 +96,7 @@ typedef struct luattn_kernel_description {
   int packed;           /* 1: for packed sequences (luattn_args.batch has cu_seqlens) */
   int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
   int large_scores;     /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
+  int random;           /* 1: the kernel draws random numbers, and needs luattn_args.random */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

@@ -62,6 +62,22 @@ typedef enum luattn_skip {
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
+/* What a call of a spec with dropout draws its random numbers from. The numbers depend on seed, offset, batch entry, head and
+ * positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and offset drop the same weights,
+ * on every device, with any kernel, packed or not.
+ *
+ * A call uses the offsets from `offset` to offset + batch * heads - 1, where batch counts entries or packed sequences, and heads are
+ * query heads (of the whole). Add batch * heads for the next call that is to draw other numbers, as for the next layer; numbers of
+ * different seeds, or of offsets that far apart, are independent. */
+typedef struct luattn_random {
+  size_t struct_size;
+  uint64_t seed, offset;
+  /* Or where kernels read them when they run, so that a replayed CUDA graph draws anew: on the kernel's device, on the CPU in host
+   * memory, 8-byte aligned. `seed` is then not used, and `offset` is added to *offset_at (mod 2^64). NULL: the numbers above. Outputs
+   * must not overlap them. */
+  const uint64_t *seed_at, *offset_at;
+} luattn_random;
+
 /* Arguments of a forward or backward pass. One struct may serve both: a pass ignores members that only the other uses. Set
  * struct_size = sizeof(luattn_args) and zero the unused members; luattn/status.h says which other sizes are accepted. At most
  * 12 inputs and 32 scalars. Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse
@@ -100,6 +116,8 @@ typedef struct luattn_args {
   int large_scores;             /* luattn_target.large_scores, the same in forward and in backward: 1: the last two rows of `saved`
                                  * are the row's maximum and log l, if backward reads an lse. 0 or 1; a kernel takes the value that
                                  * it is compiled for */
+  const luattn_random *random;  /* seed and offset, the same in forward and in backward: needed if the spec has dropout
+                                 * (luattn_spec_draws), else not read */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -81,6 +81,17 @@ class Args(c.Structure):
         ("batch", c.c_void_p),
         ("num_threads", c.c_int),
         ("large_scores", c.c_int),
+        ("random", c.c_void_p),
+    ]
+
+
+class Random(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("seed", c.c_uint64),
+        ("offset", c.c_uint64),
+        ("seed_at", c.c_void_p),
+        ("offset_at", c.c_void_p),
     ]
 
 

@@ -76,6 +76,8 @@ def _load() -> ctypes.CDLL:
             getattr(lib, name).argtypes = [*types, _P]
     lib.luattn_spec_get_info.argtypes = [_P, _P]
     lib.luattn_spec_get_info.restype = None
+    lib.luattn_spec_draws.argtypes = [_P]
+    lib.luattn_spec_draws.restype = ctypes.c_int
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]

@@ -55,5 +55,6 @@ concept BackwardSpec = ValidSpec<S> && S::has_grad;
 //   accumulates_dq       luattn_dkdv adds into dq_acc, there is no luattn_dq
 //   deterministic        the same bits in every run: work/dq_order.cuh, ops/reproducible_sum.cuh
 //   dq_first_store       dq_acc is not zeroed: sm90/bwd/dq_first_store.cuh
+//   dropout_keep         a weight is kept with probability dropout_keep / 256; 256: none is dropped
 //   LUATTN_WGMMA_WIDTHS  a macro: which widths of arch/wgmma.cuh a kernel uses, where the generator knows
 //                        them

@@ -60,6 +60,7 @@ struct Config {
   static constexpr bool packed = false;
   static constexpr bool tile_bits = false;
   static constexpr int offsets = 0;
+  static constexpr int dropout_keep = 256;
 #ifdef EXAMPLE_SHARED_BYTES  // otherwise left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;
 #endif

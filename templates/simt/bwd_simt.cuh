@@ -19,6 +19,7 @@
 #include "contract/needs.cuh"
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
+#include "simt/dropout_simt.cuh"
 #include "simt/parameter_grads_simt.cuh"
 #include "work/dq_order.cuh"
 #include "work/tile_scheduler.cuh"
@@ -40,9 +41,14 @@ LUATTN_FN void put_tile(const T &t, Real *w, const Real (&x)[T::rows][T::cols]) 
 template <bool WithInputs, class Spec, class Config>
 LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const SequenceOf<Config> &site,
                          const typename Spec::Head &head, int q0, int kv0, bool masked,
-                         const DistanceTable<Spec, Config> &terms, typename Spec::Acc &acc) {
+                         const DistanceTable<Spec, Config> &terms, const Dropout<Config> &dropout,
+                         typename Spec::Acc &acc) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
+  using Dropped = DroppedSimt<Spec, Config>;
+  constexpr bool drops = Dropout<Config>::any;
+  Dropped weights;
+  if constexpr (drops) weights = Dropped::draw(dropout, t, p, site, q0, kv0);
   typename Spec::Col col[T::cols];
 #pragma unroll
   for (int c = 0; c < T::cols; ++c)
@@ -64,17 +70,20 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
       else
         kept = kept || !masked;
       Real prob = 0, ds = 0;
+      if constexpr (drops) dp[x] *= weights.factor(r, c);
       if constexpr (WithInputs && HasLaneSums<Spec>) {
         acc.lanes.kept = kept;
         Spec::template grad<true>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
                                   t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
         s[x] = kept ? prob : Real(0);
         dp[x] = kept ? ds : Real(0);
+        if constexpr (drops) s[x] *= weights.factor(r, c);
         continue;
       }
       if (kept)
         Spec::template grad<WithInputs>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
                                         t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
+      if constexpr (drops) prob *= weights.factor(r, c);
       s[x] = prob;
       dp[x] = ds;
     }
@@ -96,6 +105,8 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
     const typename Spec::Head head = Spec::head(p, site);
     Real dq[rows][LaneColumns<Real, dim>::each] = {};
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();  // grad<false> does not change it
+    Dropout<Config> dropout;
+    if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
     const DistanceTable<Spec, Config> terms{t.weights(2)};
 
     const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
@@ -120,9 +131,9 @@ LUATTN_FN void dq_simt(const LuattnParams &p) {
           },
           [&] { t.template request_rows<dim, T::tile_n>(k, 0); });
       if (Spec::has_mask || tile.masked)
-        grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, terms, acc);
+        grad_tile<false>(t, p, site, head, q0, k.first, tile.masked, terms, dropout, acc);
       else
-        grad_tile<false>(t, p, site, head, q0, k.first, false, terms, acc);
+        grad_tile<false>(t, p, site, head, q0, k.first, false, terms, dropout, acc);
       const Tile next = walk.next(p, site);
       t.template accumulate<dim>(dq, t.weights(1), k, [&] {
         if (next.valid()) request_scores(next);
@@ -189,6 +200,8 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       const SequenceOf<Config> site(p, b, h);
       const typename Spec::Head head = Spec::head(p, site);
       typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
+      Dropout<Config> dropout;
+      if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
       Sums sums;
       sums.enter_head();
       Slab<Real> q = q_slab<Real>(site, p.tensors.q, 0),
@@ -236,9 +249,9 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
           if constexpr (Spec::has_distance_term) __syncthreads();
         }
         if (Spec::has_mask || tile.masked)
-          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, terms, acc);
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, tile.masked, terms, dropout, acc);
         else
-          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, false, terms, acc);
+          grad_tile<Need::parameters>(t, p, site, head, q0, kv0, false, terms, dropout, acc);
         if constexpr (Sums::any) {
           __syncthreads();
           sums.add(t, {p, site, head, acc, q0, kv0, t.weights(1)});

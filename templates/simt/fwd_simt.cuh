@@ -13,6 +13,7 @@
 // its row states. Good tiles (threads): f32 64 x 64 (256; 128 up to head_dim_v 128 is faster and compiles
 // slower). f64 32 x 32 (128) up to head_dim_v 128, 32 x 32 (256) beyond.
 #pragma once
+#include "simt/dropout_simt.cuh"
 #include "simt/tile_products.cuh"
 #include "sink/row_numbers.cuh"
 #include "work/tile_scheduler.cuh"
@@ -79,6 +80,9 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   OnlineRows<Spec, rows, cols, T::lanes> online;
   online.init(p, site, head, row);
   Real out[rows][LaneColumns<Real, dim_v>::each] = {};
+  using Drops = Dropout<Config>;
+  Drops dropout;
+  if constexpr (Drops::any) dropout.enter_head(p, site);
 
   const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
   Slab<Real> k = kv_slab<Real>(site, p.tensors.k, h_kv, 0);
@@ -113,6 +117,13 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
     } else {
       online.template step<false>(p, site, head, row, s, keep, scale);
     }
+    if constexpr (Drops::any) {
+      const auto kept = DroppedSimt<Spec, Config>::draw(dropout, t, p, site, q0, k.first);
+#pragma unroll
+      for (int r = 0; r < rows; ++r)
+#pragma unroll
+        for (int c = 0; c < cols; ++c) s[r][c] = kept.get(r, c) ? s[r][c] : Real(0);
+    }
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
 #pragma unroll
@@ -137,7 +148,8 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
     const int at = q0 + t.row_at(r);
     if (at >= site.q_len) continue;
     const bool any = online.kept[r];
-    const Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
+    Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
+    if constexpr (Drops::any) factor *= Real(Drops::factor);
     if (!any) {
 #pragma unroll
       for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);

@@ -51,6 +51,7 @@
 #include "grads/flush.cuh"
 #include "score/backward_rows.cuh"
 #include "score/distance_terms.cuh"
+#include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/mask_runs.cuh"
 #include "sink/dq_acc.cuh"
@@ -133,6 +134,9 @@ struct BwdSm80 {
   Col col[frags][2];
   Acc acc;
   Sums sums;
+  using Drops = Dropout<Config>;
+  using Dropped = DroppedBlocks<Config, true, chunk / 16, frags>;
+  Drops dropout;
   unsigned char *shared;
   u32 base;  // address of `shared` in shared memory
   u32 thread, lane, warp;
@@ -189,6 +193,7 @@ struct BwdSm80 {
       for (int half = 0; half < 2; ++half)
         col[f][half] = Spec::col(p, site, head, min_of(int(kv_of(f, half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc || HasLaneSums<Spec>) acc = zero_acc<Acc>();
+    if constexpr (Drops::any) dropout.enter_head(p, site);
     sums.enter_head();
   }
 
@@ -211,6 +216,21 @@ struct BwdSm80 {
   }
 
   using Terms = DistanceTerms<Spec, chunk_rows, chunk / 8, true>;
+
+  // Which elements of a chunk dropout keeps.
+  __device__ __forceinline__ Dropped draw(int q0, int column) const {
+    Dropped kept;
+    if constexpr (Drops::any)
+      kept = Dropped::draw(dropout, kv0 + score_row() + dropout.first_kv(p, site), q0 + column + dropout.first_q(p, site),
+                           int(lane));
+    return kept;
+  }
+  // Multiplies the numbers of a q position, dP or P, by 256 / dropout_keep, or by 0 where dropout drops the weight.
+  LUATTN_FN void drop_column(const Dropped &kept, int c, float (&x)[chunk_rows]) {
+    if constexpr (Drops::any)
+#pragma unroll
+      for (int r = 0; r < chunk_rows; ++r) x[r] *= kept.get(c, r % 2, r / 2) ? float(Drops::factor) : 0.f;
+  }
 
   // Replaces S and dP of one q position by P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked>
@@ -238,13 +258,16 @@ struct BwdSm80 {
     float s[chunk_blocks][8], dp[chunk_blocks][8];
     read_blocks<c_s, chunk_blocks>(s);
     read_blocks<c_dp, chunk_blocks>(dp);
+    const Dropped kept = draw(q0, column);
 #pragma unroll
     for (int c = 0; c < chunk_columns; ++c) {
       float x[chunk_rows], y[chunk_rows];
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r)
         x[r] = s[block_of(c, r)][element_of(c, r)], y[r] = dp[block_of(c, r)][element_of(c, r)];
+      drop_column(kept, c, y);
       differentiate_column<Masked>(q0, column, c, stage, x, y, terms);
+      drop_column(kept, c, x);
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r)
         s[block_of(c, r)][element_of(c, r)] = x[r], dp[block_of(c, r)][element_of(c, r)] = y[r];
@@ -257,13 +280,18 @@ struct BwdSm80 {
   // masked, and the code of grad then has one copy for an octet of q positions.
   __device__ __forceinline__ void differentiate_in_turn(int q0, int column, int stage) {
     const Terms terms(p, site, head, 0, int(lane));
+    const Dropped kept = draw(q0, column);
 #pragma unroll 1
     for (int c = 0; c < chunk_columns; c += 2) {
       float s[2][chunk_rows], dp[2][chunk_rows];
       first_octet<c_s, chunk_tiles, frags>(s);
       first_octet<c_dp, chunk_tiles, frags>(dp);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) differentiate_column<true>(q0, column, c + i, stage, s[i], dp[i], terms);
+      for (int i = 0; i < 2; ++i) {
+        drop_column(kept, c + i, dp[i]);
+        differentiate_column<true>(q0, column, c + i, stage, s[i], dp[i], terms);
+        drop_column(kept, c + i, s[i]);
+      }
       next_octet<c_s, chunk_tiles, frags>(s);
       next_octet<c_dp, chunk_tiles, frags>(dp);
     }

@@ -25,6 +25,7 @@
 //   <= 256     128 x 64, 256 thr, 2 st   128 x 64, 256 thr, 1 st   64 x 64, 128 thr, 1 st
 #pragma once
 #include "score/distance_terms.cuh"
+#include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
@@ -82,6 +83,8 @@ struct ForwardSm80 {
   Head head;
   Row row[rows];
   OnlineRows<Spec, rows, cols, 4> online;
+  using Drops = Dropout<Config>;
+  Drops dropout;
   u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
 
   __device__ __forceinline__ ForwardSm80(const LuattnParams &params, u32 shared, const BlockSite &block)
@@ -101,6 +104,7 @@ struct ForwardSm80 {
     for (int r = 0; r < rows; ++r)
       row[r] = Spec::only_keep_reads_row ? Row{} : Spec::row(p, site, head, query(r, lane));
     online.init(p, site, head, row);
+    if constexpr (Drops::any) dropout.enter_head(p, site);
     declare_out();
     declare_weights();
     zero_out<m_tiles * v_blocks>();
@@ -353,6 +357,19 @@ struct ForwardSm80 {
     }
   }
 
+  // Zeroes the weights that dropout drops.
+  __device__ __forceinline__ void drop(int kv0, float (&x)[rows][cols]) const {
+#pragma unroll
+    for (int m = 0; m < m_tiles; ++m) {
+      const auto kept = DroppedBlocks<Config, false, tile_n / 16>::draw(
+          dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site), kv0 + dropout.first_kv(p, site), lane);
+#pragma unroll
+      for (int j = 0; j < cols; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) x[m * 2 + half][j] = kept.get(j, half) ? x[m * 2 + half][j] : 0.f;
+    }
+  }
+
   // Adds P V to O.
   __device__ __forceinline__ void add_values(const float (&x)[rows][cols], int slot) {
     const LanePointer<dim_v, false> pointer{u32(lane)};
@@ -408,6 +425,7 @@ struct ForwardSm80 {
       online.template step<kind == MASKED>(p, site, head, row, x, keep, scale);
     }
     rescale(scale);
+    if constexpr (Drops::any) drop(kv0, x);
     add_values(x, slot);
   }
 
@@ -505,7 +523,8 @@ struct ForwardSm80 {
         my_state = online.state[r];
       }
     const bool kept = online.kept[mine];
-    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    if constexpr (Drops::any) my_scale *= float(Drops::factor);
     const int at = position(mine, lane);
     if (mine < rows && at < site.q_len) write_row<Spec>(p, site, head, my_row, my_state, at, kept);
     float scale[rows];

@@ -271,6 +271,15 @@ template <class Params>
 struct PackedKind<true, Params> {
   using type = LuattnPackedTileParams;
 };
+template <bool Draws, class Params>
+struct RandomKind {
+  using type = Params;
+};
+template <class Params>
+struct RandomKind<true, Params> {
+  using type = LuattnRandomParams;
+};
 template <class Config>
-using ParamsOf = typename PackedKind<
-    Config::packed, typename TileBitsKind<Config::tile_bits, typename ParamsKind<Config::offsets != 0, LuattnParams>::type>::type>::type;
+using ParamsOf = typename RandomKind<
+    (Config::dropout_keep < 256),
+    typename PackedKind<Config::packed, typename TileBitsKind<Config::tile_bits, typename ParamsKind<Config::offsets != 0, LuattnParams>::type>::type>::type>::type;

@@ -68,6 +68,7 @@ static const spec_row specs[] = {
      "return attention { inputs = { x = { axes = {'hkv', 'kv'}, grad = true } }, query_mod = turn, block_mask = causal(),\n"
      "  key_mod = function(y, b, h, pos, d) return turn(y, b, h, pos, d) * x[{h, pos}] end }",
      "gk", F32, true, false},
+    {"dropout", "return attention { online_func = dropout(0.3), block_mask = causal() }", NULL, F32, false, false},
     {"sigmoid", "return attention { online_func = sigmoid_attention, block_mask = causal() }", NULL, F32, false, true},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
@@ -119,6 +120,8 @@ static double *doubles(const array *a) {
   return x;
 }
 
+static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = 77, .offset = 12};
+
 /* Computes the whole problem on the CPU in one call without offsets. */
 static void compute(const luattn_spec *spec, const spec_row *row, whole *w) {
   static const int64_t lse_shape[] = {BATCH, HEADS, Q_LEN};
@@ -141,7 +144,8 @@ static void compute(const luattn_spec *spec, const spec_row *row, whole *w) {
                             .dk = &t[DK],
                             .dv = &t[DV],
                             .inputs = &given,
-                            .num_inputs = row->axes != NULL};
+                            .num_inputs = row->axes != NULL,
+                            .random = &numbers};
   need(luattn_cpu_forward(spec, &args, &err) == LUATTN_OK, "cpu forward");
   need(luattn_cpu_backward(spec, &args, &err) == LUATTN_OK, "cpu backward");
 }
@@ -301,7 +305,8 @@ static void run_part(const run *r, const whole *w, const part *p, merged *m) {
                       .lse = row->no_lse ? NULL : &lse.t,
                       .inputs = &given,
                       .num_inputs = row->axes != NULL,
-                      .batch = r->batch};
+                      .batch = r->batch,
+                      .random = &numbers};
   launch(r, LUATTN_FORWARD, &args);
   fetch(&o), fetch(&lse);
   merge_rows(m, p, &o, &lse, row->no_lse);
@@ -416,7 +421,8 @@ static bool check_arrays(run *r, whole *w) {
     }
     send(&offsets), send(&q);
     fill(&o, NAN);
-    const luattn_args given = {.struct_size = sizeof given, .q = &q.t, .k = &w->t[K].t, .v = &w->t[V].t, .o = &o.t, .batch = batch};
+    const luattn_args given = {.struct_size = sizeof given, .q = &q.t, .k = &w->t[K].t, .v = &w->t[V].t, .o = &o.t, .batch = batch,
+                               .random = &numbers};
     luattn_args args = given;
     launch(r, LUATTN_FORWARD, &args);
     fetch(&o);

@@ -241,7 +241,16 @@ static void array_for_numbers(problem *p) {
   p->info.offsets_layout[0] = 0;
 }
 
+static void no_random(problem *p) { p->info.random = 1; }
+static void seed_astride(problem *p) {
+  static const luattn_random r = {.struct_size = sizeof r, .seed_at = (const uint64_t *)(uintptr_t)0x1004};
+  p->info.random = 1;
+  p->args.random = &r;
+}
+
 static const bad_case cases[] = {
+    {LUATTN_FORWARD, no_random, "forward of 'demo': random: is missing; the spec drops weights at random"},
+    {LUATTN_BACKWARD, seed_astride, "random: seed_at: address 0x1004 is not a multiple of 8 bytes; align it"},
     {LUATTN_FORWARD, batch_for_whole,
      "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
     {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length up to"},
@@ -249,13 +258,13 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
-     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 184 in luattn 0.1.0 "
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 192 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
-    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 180, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 188, expected sizeof(luattn_args)"},
     {LUATTN_BACKWARD, later_struct,
-     "backward: luattn_args: struct_size is 200, and byte 192 is set, which luattn 0.1.0 does not know: it "
-     "has 184; use "
+     "backward: luattn_args: struct_size is 208, and byte 200 is set, which luattn 0.1.0 does not know: it "
+     "has 192; use "
      "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
     {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},

@@ -25,6 +25,7 @@
 //   tile before it releases this one.
 // Dynamic shared memory: BwdSm90Layout of abi/shared_memory.h.
 #pragma once
+#include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd/bwd_producer.cuh"
@@ -82,7 +83,7 @@ struct ConsumerBwdSm90 {
       tile_m == 64 && !Need::dq_in_order && Spec::grad_is_light && !Spec::has_distance_term;
   // Half of V stays in registers, as A operands, if the spec leaves room for it: shared memory is the
   // bottleneck, and V would otherwise be read for each q tile.
-  static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse &&
+  static constexpr bool keeps_v = alternates && dim_v == 128 && needs_dp && Spec::has_lse && !Dropout<Config>::any &&
                                   Spec::num_acc == 0 && !Sums::any && !Shared::has_rows && !Lines::any &&
                                   (!Spec::has_mask || Spec::keep_is_cheap);
 
@@ -95,6 +96,10 @@ struct ConsumerBwdSm90 {
   Head head;
   Col col[2];
   Acc acc;
+  using Drops = Dropout<Config>;
+  using Dropped = DroppedBlocks<Config, true, tile_m / 16>;
+  Drops dropout;
+  Dropped kept;  // which weights of the tile at work dropout keeps
   Sums sums;
   Rows row_sums;
   PipelineState<stages> q;
@@ -130,6 +135,7 @@ struct ConsumerBwdSm90 {
     for (int half = 0; half < 2; ++half)
       col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
+    if constexpr (Drops::any) dropout.enter_head(p, site);
     sums.enter_head();
   }
 
@@ -279,9 +285,15 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = element(j, half);
+        float weight = 1;
+        if constexpr (Drops::any) {
+          weight = kept.get(j, half) ? float(Drops::factor) : 0.f;
+          dp[e] *= weight;
+        }
         grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half], bwd[j],
                                                    query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2),
                                                    s[e], dp[e], acc);
+        if constexpr (Drops::any) s[e] *= weight;
       }
     }
   }
@@ -321,6 +333,8 @@ struct ConsumerBwdSm90 {
   __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
+    if constexpr (Drops::any)
+      kept = Dropped::draw(dropout, kv0 + dropout.first_kv(p, site), q0 + dropout.first_q(p, site), lane);
     if constexpr (Lines::any) {
       if constexpr (!reads_ahead) {
         lines.load(p, site, head, q0, kv0, lane, 0);

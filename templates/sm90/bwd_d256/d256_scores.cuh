@@ -2,6 +2,7 @@
 // each q tile, turns them into P and dS, writes these to shared memory for the other warpgroups' products,
 // and computes dQ.
 #pragma once
+#include "score/dropout.cuh"
 #include "score/flag_lines.cuh"
 #include "score/mask_runs.cuh"
 #include "sm90/bwd_d256/d256_pipeline.cuh"
@@ -42,6 +43,9 @@ struct ScoresD256 {
   Head head;
   Col col[2];
   Acc acc;
+  using Drops = Dropout<Config>;
+  using Dropped = DroppedBlocks<Config, true, tile_m / 16>;
+  Drops dropout;
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
   u32 parity;          // of p_full and p_empty
@@ -75,6 +79,7 @@ struct ScoresD256 {
     for (int half = 0; half < 2; ++half)
       col[half] = Spec::col(p, site, head, min_of(int(kv_of(half)), site.kv_end(p) - 1));
     if constexpr (reduces_acc) acc = zero_acc<Acc>();
+    if constexpr (Drops::any) dropout.enter_head(p, site);
   }
 
   // ---- products ----
@@ -317,6 +322,9 @@ struct ScoresD256 {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(q0, keep);
     const Distances terms(p, site, head, q0 - (kv0 + 15), lane);
+    Dropped weights;
+    if constexpr (Drops::any)
+      weights = Dropped::draw(dropout, kv0 + dropout.first_kv(p, site), q0 + dropout.first_q(p, site), lane);
     BwdRow bwd[2];
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
@@ -326,9 +334,15 @@ struct ScoresD256 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = element(j, half);
+        float weight = 1;
+        if constexpr (Drops::any) {
+          weight = weights.get(j, half) ? float(Drops::factor) : 0.f;
+          dp[e] *= weight;
+        }
         grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half],
                                                    bwd[j % 2], query(q0, j), kv_of(half),
                                                    term(terms, half, j), s[e], dp[e], acc);
+        if constexpr (Drops::any) s[e] *= weight;
       }
     }
   }

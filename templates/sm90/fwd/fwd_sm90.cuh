@@ -24,6 +24,7 @@
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"
 #include "score/distance_terms.cuh"
+#include "score/dropout.cuh"
 #include "score/online_rows.cuh"
 #include "sink/row_numbers.cuh"
 #include "sm90/fwd/bias_loader.cuh"
@@ -96,6 +97,8 @@ struct ConsumerSm90 {
   Online online;
   PipelineState<stages> k, v;
   PipelineState<1> q;
+  using Drops = Dropout<Config>;
+  using Kept = DroppedBlocks<Config, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
   float scale[rows];        // rescales O before P V is added
   // What the softmax step of the current scores releases: the barriers of K and V (0 for none), and whether
@@ -110,6 +113,8 @@ struct ConsumerSm90 {
   bool late_v;   // skips: V of the latest skipped tile is still to be released
   using Columns = StagedColumns<Col>;
   typename StagedBiasRowsOf<Spec, Config>::type bias_rows;
+  Drops dropout;
+  Kept kept;  // the probs of the tile at work that dropout keeps
   static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly,
                 "the fast path of the soft cap reads no memory");
 
@@ -272,6 +277,7 @@ struct ConsumerSm90 {
       give_q_and_v();
       if (Spec::has_rescale && first) scale[0] = scale[1] = 1;
     }
+    if constexpr (Drops::any) draw(tile);
     keep_probs(x);
     first = false;
     return end_step(part);
@@ -373,6 +379,17 @@ struct ConsumerSm90 {
 #pragma unroll
       for (int w = 0; w < 4; ++w)
         probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
+    if constexpr (Drops::any && !Spec::prob_is_sigmoid) drop_probs();
+  }
+  // Draws which probs of a tile dropout keeps, while products are in flight.
+  __device__ __forceinline__ void draw(KvTileMessage tile) {
+    const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.index() * tile_n + dropout.first_kv(p, site);
+    kept = Kept::draw(dropout, q0, kv0, lane);
+  }
+  // Zeroes the probs that dropout drops. Row sums have them all.
+  __device__ __forceinline__ void drop_probs() {
+#pragma unroll
+    for (int i = 0; i < tile_n / 4; ++i) probs[i] &= kept.mask_of_two(i / 4 * 4 + i % 4 / 2 * 2, i % 2);
   }
   // Turns powers into sigmoids while the next QK^T is in flight: only P V waits for them. For the last tile
   // of a q tile the loop is not unrolled where O is wide: there are few sigmoids, and unrolled code is not
@@ -380,8 +397,10 @@ struct ConsumerSm90 {
   template <bool Last>
   __device__ __forceinline__ void finish_probs() {
     constexpr bool rolled = Last && dim_v > 192;
-    if constexpr (Spec::prob_is_sigmoid)
+    if constexpr (Spec::prob_is_sigmoid) {
       sigmoids_of_powers<Elem, rolled>(probs, sigmoid_steps<Elem>(probs));
+      if constexpr (Drops::any) drop_probs();
+    }
   }
 
   // ---- products ----
@@ -396,6 +415,7 @@ struct ConsumerSm90 {
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
     online.init(p, site, head, row);
+    if constexpr (Drops::any) dropout.enter_head(p, site);
     if constexpr (Shared::has_bias_rows) bias_rows.begin(p, site, head, first_row, lane);
     may_lag = false;
     zero_out<dim_v / 16>();
@@ -665,7 +685,8 @@ struct ConsumerSm90 {
     const Row my_row = mine == 0 ? row[0] : row[1];
     const typename Spec::State my_state = mine == 0 ? online.state[0] : online.state[1];
     const bool kept = online.kept[mine];
-    const float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    float my_scale = kept ? Spec::out_scale(p, site, head, my_row, my_state) : 0.f;
+    if constexpr (Drops::any) my_scale *= float(Drops::factor);
     float scale[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) scale[r] = __shfl_sync(0xffffffffu, my_scale, r, 4);
