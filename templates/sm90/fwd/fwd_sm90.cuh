@@ -246,6 +246,7 @@ struct ConsumerSm90 {
     typename Online::Part part[rows];
     if constexpr (Spec::has_softcap_poly)
       if (!first && !tile.masked() && within_softcap_poly(s)) {
+        if constexpr (Drops::any) draw(tile);
         softcap_poly_step(s, x, part);
         return true;
       }
