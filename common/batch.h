@@ -65,6 +65,7 @@ struct luattn_batch {
   int64_t head_offset, heads, heads_kv;
   const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device `table_device`, or NULL */
   int table_device;
+  int64_t table_rows[2]; /* the rows of q and of k that it was made for */
   batch_mask *mask; /* [BATCH_MAX_MASKS], or NULL if it has none */
   int num_masks;
 };

@@ -278,13 +278,12 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
 
 /* ---- LUATTN_CHECK ---- */
 
-static bool is_asked(void) {
+bool batch_check_asked(void) {
   const char *value = getenv("LUATTN_CHECK");
   return value != NULL && strcmp(value, "1") == 0;
 }
 
-/* Whether a graph records the stream, in which nothing can be read back. The stream's context must be current. */
-static luattn_status find_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err) {
+luattn_status batch_check_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err) {
   int status = 0;
   const cu_result result = d->stream_is_capturing != NULL ? d->stream_is_capturing(stream, &status) : 0;
   *out = status != 0;
@@ -333,7 +332,7 @@ static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c,
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
   bool captured;
-  TRY(find_captured(d, stream, &captured, c->err));
+  TRY(batch_check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   const cu_result result = d->alloc(&memory, sizes->size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
@@ -344,7 +343,7 @@ static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c,
 
 luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
                                 cu_stream stream) {
-  if (makes || params->bits.rows == NULL || !is_asked()) return LUATTN_OK;
+  if (makes || params->bits.rows == NULL || !batch_check_asked()) return LUATTN_OK;
   LuattnTileBits bits;
   batch_mask sizes = {.device = c->device};
   TRY(measure(c, &params->before.dense, &bits, &sizes));

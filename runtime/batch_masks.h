@@ -15,4 +15,9 @@ luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params,
 luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
                                 cu_stream stream);
 
+/* Whether LUATTN_CHECK=1 is in the environment; and whether a graph records the stream, in which nothing can be read back. The
+ * stream's context must be current. Errors: LUATTN_CUDA. */
+bool batch_check_asked(void);
+luattn_status batch_check_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err);
+
 #endif

@@ -340,14 +340,17 @@ static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBit
 }
 
 /* A table of packed sequences comes from the batch, or is made in the workspace, or there is none. */
-static void take_table(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *out) {
+static luattn_status take_table(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *out) {
+  bool found = false;
   memset(&out->table, 0, sizeof out->table);
   out->has_table = tile_table_pays(c, p);
-  out->makes_table = out->has_table && !tile_table_take(c, p, &out->table);
+  if (out->has_table) TRY(tile_table_take(c, p, &out->table, &found));
+  out->makes_table = out->has_table && !found;
   if (out->has_table) tile_table_order(c, p, &out->table);
-  if (!out->makes_table) return;
+  if (!out->makes_table) return LUATTN_OK;
   void *memory = take(w, tile_table_place(c, p, 0, &out->table), 1, 1, 1, 1);
   (void)tile_table_place(c, p, (uintptr_t)memory, &out->table);
+  return LUATTN_OK;
 }
 
 static void take_stats(cursor *w, const image_manifest *m, LuattnParams *p) {
@@ -403,7 +406,7 @@ static luattn_status workspace_layout(const args_call *c, uintptr_t base, Luattn
   take_stats(&w, m, p);
   TRY(take_visits(&w, c, p));
   TRY(take_tile_bits(&w, c, all, out));
-  take_table(&w, c, p, out);
+  TRY(take_table(&w, c, p, out));
   if (w.overflow)
     return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
   out->size = w.used;
@@ -790,6 +793,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
     TRY(launch_grid(&c, &kernel->info.entry[i], all, &need, grid[i]));
   TRY(args_apart(&c, need.size));
   TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
+  if (need.has_table) TRY(tile_table_check(kernel, &c, &whole, need.makes_table, stream));
   choose_order(&kernel->info, p, &all->tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));

@@ -1,13 +1,15 @@
 /* tile_table.c: decides when a launch lists the tiles of its packed sequences, and lets a batch hold the list for all launches. */
 #include "runtime/tile_table.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "abi/workspace.h"
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/host.h"
-#include "runtime/launch.h"
+#include "runtime/batch_masks.h"
 #include "runtime/offsets.h"
 #include "runtime/order.h"
 #include "runtime/packed.h"
@@ -85,10 +87,18 @@ static size_t place(const args_call *c, const LuattnParams *p, uintptr_t base, b
   return used;
 }
 
-bool tile_table_take(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
-  if (!holds_table(c)) return false;
-  (void)place(c, p, (uintptr_t)c->args->batch->table, true, out);
-  return true;
+luattn_status tile_table_take(const args_call *c, const LuattnParams *p, LuattnTileTable *out, bool *found) {
+  const luattn_batch *batch = c->args->batch;
+  *found = holds_table(c);
+  if (!*found) return LUATTN_OK;
+  for (int side = 0; side < 2; ++side)
+    if (batch->table_rows[side] != total_of(c, side))
+      return args_fail(c,
+                       "batch: its packed tiles were made for another call: %s had %" PRId64 " rows, and has %" PRId64
+                       "; call luattn_batch_prepare_tiles with these arguments, or give a batch without them",
+                       side == 0 ? "q" : "k", batch->table_rows[side], total_of(c, side));
+  (void)place(c, p, (uintptr_t)batch->table, true, out);
+  return LUATTN_OK;
 }
 
 size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t base, LuattnTileTable *out) {
@@ -185,5 +195,72 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   if (status != LUATTN_OK) return status;
   batch->table = memory;
   batch->table_device = kernel->device;
+  for (int side = 0; side < 2; ++side) batch->table_rows[side] = total_of(&c, side);
   return LUATTN_OK;
+}
+
+/* ---- LUATTN_CHECK ---- */
+
+/* Compares two copies of the sets in host memory, as they lie in a batch's memory. */
+static luattn_status compare(const args_call *c, const LuattnParams *p, const char *have, const char *want) {
+  LuattnTileTable made, now;
+  (void)place(c, p, (uintptr_t)have, true, &made);
+  (void)place(c, p, (uintptr_t)want, true, &now);
+  for (int side = 0; side < 2; ++side)
+    for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
+      const LuattnPackedTile *a = made.sets[side][slot], *b = now.sets[side][slot];
+      const int64_t most = workspace_table_tiles(total_of(c, side), p->shape.batch, workspace_table_size(slot)),
+                    count = least_of(b[0].count, most);
+      if (a[0].count == b[0].count && memcmp(a + 1, b + 1, (size_t)count * sizeof *a) == 0) continue;
+      return args_fail(c,
+                       "batch: its packed tiles are not those of cu_seqlens: %u tiles of %d %s, and the lengths have %u or others; they have "
+                       "changed, call luattn_batch_prepare_tiles again",
+                       a[0].count, workspace_table_size(slot), side == 0 ? "queries" : "keys", b[0].count);
+    }
+  return LUATTN_OK;
+}
+
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, cu_pointer memory,
+                                char *host, size_t size, cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  LuattnPackedTileParams again = *params;
+  const LuattnParams *p = &params->before.before.dense;
+  (void)place(c, p, (uintptr_t)memory, true, &again.table);
+  TRY(launch_tile_table(kernel, c, &again, stream));
+  cu_result result = d->stream_wait(stream);
+  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
+  if (result == 0) result = d->copy_to_host(host + size, memory, size);
+  if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading packed tiles of '%s'", c->info->spec_name);
+  return compare(c, p, host, host + size);
+}
+
+/* Makes a table in memory of its own, and compares. The device's context is current. */
+static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, char *host,
+                                 size_t size, cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  cu_pointer memory = 0;
+  bool captured;
+  TRY(batch_check_captured(d, stream, &captured, c->err));
+  if (captured) return LUATTN_OK;
+  const cu_result result = d->alloc(&memory, size);
+  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
+  const luattn_status status = make_again(kernel, c, params, memory, host, size, stream);
+  (void)d->free(memory);
+  return status;
+}
+
+luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, bool makes,
+                               cu_stream stream) {
+  LuattnTileTable unplaced;
+  if (makes || !holds_table(c) || !has_table(c->info) || !batch_check_asked()) return LUATTN_OK;
+  const size_t size = place(c, &params->before.before.dense, 0, true, &unplaced);
+  char *host = malloc(2 * size);
+  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
+  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
+  if (status == LUATTN_OK) {
+    status = check_table(kernel, c, params, host, size, stream);
+    driver_pop(kernel->driver);
+  }
+  free(host);
+  return status;
 }

@@ -122,7 +122,8 @@ LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, co
  * which belong to this batch alone and must outlive the launches that use them. `args`: as of a launch; q, k and v need shapes alone.
  * args->batch counts as `batch`. Later launches on this device with this batch use the table if most sequences are shorter than the longest
  * one. They do not see that cu_seqlens have changed since, and then leave rows out or use wrong ones: call this again, or give
- * cu_seqlens a batch without a table. The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current
+ * cu_seqlens a batch without a table. With LUATTN_CHECK=1 in the environment, launches that are not captured make the table again, wait, and
+ * compare. A launch with other totals of rows is LUATTN_INVALID. The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current
  * lengths. Errors: LUATTN_INVALID (as a launch's; too little memory), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                                     void *memory, size_t size, void *stream, luattn_error *err);

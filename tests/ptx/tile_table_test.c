@@ -1,7 +1,8 @@
 /* tile_table_test.c: packed sequences whose tiles kernels take from a list (luattn_tile_table), on the PTX machine. Forty
  * sequences, most of them short, some empty, one long. Forward and deterministic backward run with a list that each launch makes, and with
  * one that a batch holds for both: O is compared with plain loops, and gradients of both have the same bits. The batch's list must
- * have every tile of every sequence once, the longest sequence first. Then what luattn_batch_prepare_tiles refuses.
+ * have every tile of every sequence once, the longest sequence first. Then what luattn_batch_prepare_tiles refuses, and lists of other
+ * calls and of lengths that have changed.
  *
  * tile_table_test sm90 bf16
  */
@@ -179,6 +180,28 @@ static void *copy_of(array *a, size_t *bytes) {
   return memcpy(malloc(*bytes), a->host, *bytes);
 }
 
+/* A call with more rows than the list was made for; and LUATTN_CHECK=1, when lengths have changed. */
+static int check_stale(luattn_engine *engine, luattn_spec *spec, problem *x, luattn_batch *batch) {
+  luattn_args args = args_of(x, batch);
+  size_t size;
+  int failed = 0;
+  x->of[K].shape[0] -= 1, x->of[V].shape[0] -= 1;
+  failed += refused(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err), "packed tiles were made for another call: k had");
+  x->of[K].shape[0] += 1, x->of[V].shape[0] += 1;
+  array workspace;
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
+  make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
+  args.workspace = workspace.device, args.workspace_size = size;
+  setenv("LUATTN_CHECK", "1", 1);
+  need(luattn_forward(engine, spec, &args, NULL, &err) == LUATTN_OK, "a list of these lengths");
+  ((int *)x->cu_q.host)[18] -= 100, send(&x->cu_q);
+  failed += refused(luattn_forward(engine, spec, &args, NULL, &err), "have changed, call luattn_batch_prepare_tiles again");
+  ((int *)x->cu_q.host)[18] += 100, send(&x->cu_q);
+  unsetenv("LUATTN_CHECK");
+  drop(&workspace);
+  return failed;
+}
+
 /* Both passes with the launch's own lists and with the batch's. */
 static int check(luattn_engine *engine, luattn_spec *spec, kind k) {
   problem x;
@@ -211,6 +234,7 @@ static int check(luattn_engine *engine, luattn_spec *spec, kind k) {
     if (memcmp(before[i], after, now) != 0) fprintf(stderr, "FAILED: gradient %d differs with the batch's list\n", i), ++failed;
     free(before[i]), free(after);
   }
+  failed += check_stale(engine, spec, &x, batch);
   luattn_batch_close(batch);
   drop(&list);
   drop_problem(&x);
