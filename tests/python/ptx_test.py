@@ -250,9 +250,9 @@ class Machine(unittest.TestCase):
 
     def test_bits_of_a_block_mask(self):
         """The mask is evaluated once for a BlockMask and each spec, and anew after a write to what it reads."""
-        x = on_device(torch.arange(200)[None] < 90)
-        q, k, v, dout = (on_device(torch.randn(1, 2, n, 16)) for n in (150, 200, 200, 150))
-        bias = on_device(torch.randn(200))
+        x = on_device(torch.arange(100)[None] < 70)
+        q, k, v, dout = (on_device(torch.randn(1, 1, n, 16)) for n in (80, 100, 100, 80))
+        bias = on_device(torch.randn(100))
         mods = (None, lambda s, b, h, i, j: s + bias[j])
         evaluated = []
 
@@ -283,31 +283,31 @@ class Machine(unittest.TestCase):
             mock.patch.multiple(_tensors, **on_machine, prepare_mask=prepare_mask),
             mock.patch.object(_bits, "_may_keep", lambda q: True),
         ):
-            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j], None, None, 150, 200)
+            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j], None, None, 80, 100)
             check(mask, 2, [*mods, *mods, *mods])
             check(mask, 0)
-            x.copy_(on_device(torch.arange(200)[None] >= 30))
+            x.copy_(on_device(torch.arange(100)[None] >= 30))
             check(mask, 2)
             bias.mul_(2)  # which the mask does not read
             check(mask, 0)
-            x[0, :100] = False
+            x[0, :64] = False
             o = flex.flex_attention(q.detach().requires_grad_(), k, v, None, mask)
             want = on_device(torch.autograd.grad(o, o.grad_fn.saved_tensors[0], dout, retain_graph=True)[0])
             x2, keep = x, on_device(x)
-            x = on_device(torch.arange(200)[None] < 60)  # another tensor in the mod
+            x = on_device(torch.arange(100)[None] < 60)  # another tensor in the mod
             check(mask, 2)
             # Backward of the call before still has the bits of its own.
             torch.testing.assert_close(torch.autograd.grad(o, o.grad_fn.saved_tensors[0], dout)[0], want, atol=0, rtol=0)
             self.assertTrue(torch.equal(x2, keep))
             # A number that the mask holds, alone or with a score_mod, and that changes.
-            limit = 150.0
-            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j] & (j < limit), None, None, 150, 200)
+            limit = 80.0
+            mask = flex.create_block_mask(lambda b, h, i, j: x[b, j] & (j < limit), None, None, 80, 100)
             mods = [None, lambda s, b, h, i, j: s * limit]
-            for limit, count in ((150.0, 2), (50.0, 2), (150.0, 0)):  # noqa: B007
+            for limit, count in ((80.0, 2), (50.0, 2), (80.0, 0)):  # noqa: B007
                 check(mask, count, mods)
             # Blocks that are given, and lists of blocks that are written to.
             num, indices = on_device(torch.full((1, 1, 2), 2, dtype=torch.int32)), on_device(torch.tensor([[[[0, 1], [1, 0]]]], dtype=torch.int32))
-            blocks = flex.BlockMask.from_kv_blocks(num, indices, None, None, 128, None, (150, 200))
+            blocks = flex.BlockMask.from_kv_blocks(num, indices, None, None, 64, None, (80, 100))
             with mock.patch.object(_block_mask, "_table", lambda *a, real=_block_mask._table: on_device(real(*a))):
                 check(blocks, 1, [None, None])
                 num[0, 0, 1] = 1
@@ -315,7 +315,7 @@ class Machine(unittest.TestCase):
             count = len(_bits._held)
             del mask, blocks
             self.assertEqual(len(_bits._held), count - 2)
-            causal = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 150, 200)
+            causal = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 80, 100)
             evaluated.clear()
             step(causal, [None, None])
             self.assertEqual(evaluated, [False])  # ranges decide it
