@@ -220,10 +220,12 @@ ARRAYS = {
     "kv_offset": "kv_offsets",
     "cu_seqlens_q": "cu_seqlens_q",
     "cu_seqlens_k": "cu_seqlens_k",
+    "seqused_q": "seqused_q",
+    "seqused_k": "seqused_k",
 }
 
 # Arguments of the ops that do not exist yet.
-LATER = ("seqused_q", "seqused_k", "block_table", "seed", "exact_rows")
+LATER = ("block_table", "seed", "exact_rows")
 
 
 def refuse_later(name: str, given: Mapping[str, Any]) -> None:

@@ -73,6 +73,10 @@ def attend(
     o = np.empty((*q.shape[:2], v.shape[-1]), q.dtype) if packed else like_rows(q, v.shape[-1])
     lse = np.empty(rows, row) if spec.has_lse and return_lse else None
     saved = np.empty((spec.num_saved, *rows), row) if spec.num_saved else None
+    if given.get("seqused_q") is not None:  # rows that are not used stay as they are
+        o.fill(0)
+        if lse is not None:
+            lse.fill(-np.inf)
     frame = take_frame(spec)
     try:
         frame.set(fill, (q, k, v, o, lse, saved))

@@ -201,6 +201,8 @@ def _check_given(spec: Spec, q: Tensor, given: Mapping[str, Any]) -> None:
         raise InvalidError(f"{spec.name}: cu_seqlens_q, cu_seqlens_k: one is missing: packed sequences need both")
     for x in "qk":
         array, most = given.get(f"cu_seqlens_{x}"), given.get(f"max_seqlen_{x}")
+        if array is None and given.get(f"seqused_{x}") is not None:
+            raise InvalidError(f"{spec.name}: seqused_{x}: is of packed sequences, and cu_seqlens_{x} is missing")
         if array is None and most:
             raise InvalidError(f"{spec.name}: max_seqlen_{x}: is {most}, and cu_seqlens_{x} is missing")
         if array is not None and array.is_cuda and not most:
@@ -319,6 +321,10 @@ def forward(
     _check(spec, q, inputs, scalars, given)
     if made is None:
         made = results(spec, q, v, want_lse)
+        if given and given.get("seqused_q") is not None:
+            _clear(made[0], made[2])
+            if made[1] is not None:
+                made[1].fill_(-torch.inf)
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, v, *made))
@@ -337,6 +343,13 @@ def forward(
     finally:
         give_back(frame)
     return made
+
+
+def _clear(*tensors: Tensor | None) -> None:
+    """For rows that are not used, which kernels leave as they are."""
+    for t in tensors:
+        if t is not None:
+            t.zero_()
 
 
 def _is_aligned(t: Tensor) -> bool:
@@ -388,6 +401,10 @@ def backward(
         dout = _aligned(dout)
     made = gradients(spec, q, k, v, inputs, wants, want_inputs)
     dq, dk, dv, dscalars, dinputs = made
+    if given and given.get("seqused_q") is not None:
+        _clear(dq)
+    if given and given.get("seqused_k") is not None:
+        _clear(dk, dv)
     frame = take_frame(spec, True)
     try:
         frame.set(fill, (q, k, v, o, lse, saved, dout, dlse, dq, dk, dv))

@@ -14,7 +14,7 @@ from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 from .progress import progress_bar
 
-_PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k")
 _RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", *LATER)
 _NOTHING: dict[str, Any] = {}
 
@@ -93,6 +93,8 @@ class Attention:
         cu_seqlens_k: Any = None,
         max_seqlen_q: int | None = None,
         max_seqlen_k: int | None = None,
+        seqused_q: Any = None,
+        seqused_k: Any = None,
         batch: Batch | None = None,
         **given: Any,
     ) -> Any:
@@ -108,7 +110,8 @@ class Attention:
         q_offset to heads_kv say of which whole the tensors are a part, as in luattn/batch.h. An offset is a number, or an
         int32 tensor [batch], which kernels read. cu_seqlens_q and cu_seqlens_k (int32 [batch + 1]) say that sequences
         are packed: q is [all lengths, heads, head_dim], and lse [heads, all lengths]. max_seqlen_q and max_seqlen_k are
-        needed where cu_seqlens lie on a GPU. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
+        needed where cu_seqlens lie on a GPU. seqused_q and seqused_k (int32 [batch]): how many of a sequence's rows there are; o and
+        gradients of the others are 0, and lse -inf. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
         """
         spec = self._spec
         if layout == "bshd":
@@ -123,10 +126,10 @@ class Attention:
             inputs, scalars, options = self._sort(given, q)
         if not (
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
-            and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is None
+            and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is None
         ):
             whole = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
-            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k))
+            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k))
             options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
             if layout == "bshd" and cu_seqlens_q is not None:
                 raise InvalidError(

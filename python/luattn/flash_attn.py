@@ -213,11 +213,15 @@ def flash_attn_varlen_func(
     )  # fmt: skip
 
 
-def _packed(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any) -> Any:
+def _packed(
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any, used: Any = None
+) -> Any:
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 3:
             raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (total, nheads, headdim)")
-    given = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
+    given: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
+    if used is not None:
+        given["seqused_k"] = used
     found = _attend(name, q, k, v, max_k, given, *options)
     return (*found, None) if isinstance(found, tuple) else found
 
@@ -286,8 +290,8 @@ def varlen_attn(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Any:
-    """As torch.nn.attention.varlen's, with a gradient of lse too. window_size (-1, 0) is causal, aligned at the last query and key."""
-    for what, given in (("seqused_k", seqused_k), ("block_table", block_table), ("num_splits", num_splits)):
+    """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k. window_size (-1, 0) is causal, aligned at the last query and key."""
+    for what, given in (("block_table", block_table), ("num_splits", num_splits)):
         if given is not None:
             raise Unsupported(f"varlen_attn: {what}: there is no such argument yet; leave it out")
     if cu_seq_k is None:
@@ -298,6 +302,7 @@ def varlen_attn(
     if return_aux is not None and getattr(return_aux, "max_scores", False):
         raise Unsupported("varlen_attn: return_aux: max_scores do not exist yet")
     found = _packed(
-        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, scale, False, window_size, 0.0, None, False, want_lse
-    )
+        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, scale, False, window_size, 0.0, None, False, want_lse,
+        used=seqused_k,
+    )  # fmt: skip
     return found[:2] if want_lse else found

@@ -159,6 +159,10 @@ class Functions(unittest.TestCase):
             found = varlen_attn(q, k, v, cu, cu, 5, 5, window_size=window, enable_gqa=True, return_aux=aux, scale=0.4)
             self.same(found, flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, softmax_scale=0.4, **case, return_attn_probs=True)[:2], [q, k, v])
             torch.testing.assert_close(varlen_attn(q, k, v, cu, cu, 5, 5, window_size=window, enable_gqa=True, scale=0.4), found[0])
+        used = torch.tensor([2, 5], dtype=torch.int32)
+        o = varlen_attn(q, k, v, cu, cu, 5, 5, enable_gqa=True, seqused_k=used)
+        torch.testing.assert_close(o[:3], reference(q[:3], k[:2], v[:2])[0])
+        torch.testing.assert_close(o[3:], reference(q[3:], k[3:], v[3:])[0])
         try:
             from torch.nn.attention import varlen
         except ImportError:
@@ -238,7 +242,7 @@ class Functions(unittest.TestCase):
             (lambda: flash_attn_varlen_func(p, p, p, cu.long(), cu, 8, 8), "cu_seqlens_q: .*int32"),
             (lambda: varlen_attn(p, p, p, cu, None, 8, 8), "varlen_attn: cu_seq_k: is None"),
             (lambda: varlen_attn(p, p[:, :1], p[:, :1], cu, cu, 8, 8), "query has 2 heads and key 1: set enable_gqa=True"),
-            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, seqused_k=cu), "varlen_attn: seqused_k: there is no"),
+            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, block_table=cu), "varlen_attn: block_table: there is no"),
             (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, num_splits=1), "varlen_attn: num_splits: there is no"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):

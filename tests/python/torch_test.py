@@ -211,7 +211,7 @@ class Gradients(unittest.TestCase):
         qkv, _ = problem(gemma2)
         index = torch.zeros(2, dtype=torch.int32)
         for name, value in (
-            *((name, index) for name in ("seqused_q", "seqused_k", "block_table", "seed")),
+            *((name, index) for name in ("block_table", "seed")),
             ("exact_rows", True),
         ):
             with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
@@ -351,6 +351,30 @@ class Shapes(unittest.TestCase):
         o = attention(q, k, v, q_offset=torch.tensor([1, 2, 0], dtype=torch.int32), **packed)
         one = [t.transpose(0, 1)[None] for t in (q[:3], k[:4], v[:4])]
         torch.testing.assert_close(o[:3], attention(*one, q_offset=1)[0].transpose(0, 1))
+
+    def test_packed_used(self):
+        """Rows of a sequence that are not used do not exist: results and gradients are those without them, and 0."""
+        gemma2 = example("gemma2")
+        cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 8], [0, 4, 6, 11]))
+        used = {"seqused_q": torch.tensor([2, 0, 5], dtype=torch.int32), "seqused_k": torch.tensor([4, 1, 3], dtype=torch.int32)}
+        q, k, v = rand(8, 4, 8), rand(11, 2, 8), rand(11, 2, 8)
+        o, lse = gemma2(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True, **used)
+        dout = torch.randn_like(o)
+        found = torch.autograd.grad((o * dout).sum() + lse[lse.isfinite()].sum(), (q, k, v))
+        rows = [torch.cat([torch.arange(a, a + n) for a, n in zip(cu, used[x])]) for cu, x in ((cu_q, "seqused_q"), (cu_k, "seqused_k"))]
+        short = {x: torch.cat([torch.zeros(1), used[y].cumsum(0)]).int() for x, y in (("cu_seqlens_q", "seqused_q"), ("cu_seqlens_k", "seqused_k"))}
+        few = [t.detach()[i].requires_grad_() for t, i in zip((q, k, v), (rows[0], rows[1], rows[1]))]
+        want, want_lse = gemma2(*few, return_lse=True, **short)
+        grads_of = torch.autograd.grad((want * dout[rows[0]]).sum() + want_lse[want_lse.isfinite()].sum(), few)
+        for a, b, i in zip((o, *found), (want, *grads_of), (rows[0], rows[0], rows[1], rows[1])):
+            torch.testing.assert_close(a, torch.zeros_like(a).index_copy(0, i, b.detach()))
+        torch.testing.assert_close(lse, torch.full_like(lse, -torch.inf).index_copy(1, rows[0], want_lse.detach()))
+        arrays = {name: t.numpy() for name, t in {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, **used}.items()}
+        by_numpy = gemma2(*(t.detach().numpy() for t in (q, k, v)), return_lse=True, **arrays)
+        for a, b in zip(by_numpy, (o, lse)):
+            torch.testing.assert_close(torch.from_numpy(a), b.detach(), atol=0, rtol=0)
+        with self.assertRaisesRegex(luattn.InvalidError, "gemma2: seqused_k: is of packed sequences, and cu_seqlens_k is missing"):
+            gemma2(*(t.transpose(0, 1)[None] for t in (k, k, v)), seqused_k=used["seqused_k"])
 
     def test_packed_refusals(self):
         gemma2 = example("gemma2")
