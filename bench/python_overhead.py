@@ -9,13 +9,14 @@ import os
 import sys
 import time
 import warnings
+from unittest import mock
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import luattn
 from luattn import _capi as capi
-from luattn import _tensors
+from luattn import _tensors, _torch
 from luattn._call import Frame, give_back, take_frame
 from luattn.engine import engine_of
 
@@ -101,6 +102,39 @@ def steps(attention, q, k, v):
     give_back(frame)
 
 
+def split(name, attention, function, q, k, v, count=600):
+    """Prints medians of an iteration's parts: forward, then autograd.grad up to the backward of `function`, in it, after it."""
+    wants, dout, real = [t.detach().clone().requires_grad_() for t in (q, k, v)], torch.ones_like(q), function.backward
+    times, now, inside = [], time.perf_counter_ns, [0, 0]
+
+    def timed(ctx, *grads):
+        inside[0] = now()
+        made = real(ctx, *grads)
+        inside[1] = now()
+        return made
+
+    with mock.patch.object(function, "backward", staticmethod(timed)):
+        for i in range(count):
+            start = now()
+            o = attention(*wants)
+            between = now()
+            torch.autograd.grad(o, wants, dout)
+            times.append((between - start, inside[0] - between, inside[1] - inside[0], now() - inside[1]))
+            if i % 100 == 0 and q.is_cuda:
+                torch.cuda.synchronize()
+    parts = zip(("forward", "to backward", "in it", "after it"), zip(*times[count // 10 :]))
+    print(f"{name}: " + ", ".join(f"{part} {sorted(x)[len(x) // 2] / 1000:.1f}" for part, x in parts), flush=True)
+
+
+def splits(causal, q, k, v):
+    """On a GPU a thread of PyTorch's runs backward, unless it is told not to."""
+    for threads in (True, False) if q.is_cuda else (False,):
+        where = "in PyTorch's thread" if threads else "in the calling thread"
+        with torch.autograd.set_multithreading_enabled(threads):
+            split(f"luattn, backward {where}", causal, _torch._Attention, q, k, v)
+            split(f"a Function that computes nothing, {where}", Copies.apply, Copies, q, k, v)
+
+
 def on_gpu():
     warnings.filterwarnings("ignore", module="torch")
     causal = luattn.attention(f"{ROOT}/examples/causal.lua")
@@ -116,6 +150,7 @@ def on_gpu():
             if run is causal:
                 raise
             print(f"{name:>32} refused: {' '.join(str(e).split())[:200]}", flush=True)
+    splits(causal, q, k, v)
     steps(causal, q, k, v)
 
 
@@ -130,6 +165,7 @@ def on_cpu():
     print("with it: " + text.format(*both_passes(causal, q, k, v)))
     print("SDPA: " + text.format(*both_passes(lambda *t: scaled_dot_product_attention(*t), q, k, v)))
     print("a Function that computes nothing: " + text.format(*both_passes(Copies.apply, q, k, v)))
+    splits(causal, q, k, v)
     steps(causal, q, k, v)
 
 
