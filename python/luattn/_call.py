@@ -8,7 +8,7 @@ from typing import Any
 from . import _capi as capi
 from ._library import lib, message_of
 from ._spec import Spec
-from .errors import Unsupported
+from .errors import InvalidError, Unsupported
 
 _SIZE = ctypes.sizeof(capi.DLTensor)
 _NUM = len(capi.TENSORS)
@@ -46,6 +46,7 @@ class Frame:
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
         self._owns_batch = False
+        self._random = capi.Random(struct_size=ctypes.sizeof(capi.Random))
         self._err = capi.Error()
         self._warned = (ctypes.c_byte * 1).from_buffer(self._err, capi.Error.message.offset)  # the first letter
         self._size = ctypes.c_size_t()
@@ -117,6 +118,13 @@ class Frame:
     def use_batch(self, handle: int) -> None:
         """A luattn_batch that the caller opened and closes."""
         self._args.batch, self._owns_batch = handle, False
+
+    def set_seed(self, seed: int, offset: int, address: int | None = None) -> None:
+        """What random numbers are drawn from: two numbers, or where they lie as int64 on the device."""
+        random = self._random
+        random.seed, random.offset = seed % 2**64, offset % 2**64
+        random.seed_at, random.offset_at = address, address and address + 8
+        self._args.random = ctypes.addressof(random)
 
     def _share_batch(self, token: Any, given: Mapping[str, Any]) -> None:
         from .batch import handle_of
@@ -206,6 +214,7 @@ class Frame:
 
     def clear(self) -> None:
         """Forgets what only some calls set."""
+        self._args.random = None
         if self._args.batch:
             if self._owns_batch:
                 lib.luattn_batch_close(self._args.batch)
@@ -225,7 +234,25 @@ ARRAYS = {
 }
 
 # Arguments of the ops that do not exist yet.
-LATER = ("block_table", "seed", "exact_rows")
+LATER = ("block_table", "exact_rows")
+
+
+# Arguments that say nothing of what luattn_batch holds.
+IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "seed"))
+
+
+def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:
+    """That there is a seed where the spec draws, and only there."""
+    if spec.draws and given.get("seed") is None:
+        raise InvalidError(f"{spec.name}: seed: is missing: the spec drops weights at random; pass seed=, a number or two in a tensor")
+    if not spec.draws and given.get("seed") is not None:
+        raise InvalidError(f"{spec.name}: seed: the spec draws no random numbers: leave it out")
+
+
+def numbers_of(seed: Any) -> tuple[int, int]:
+    """The seed and the offset that a user gave as a number, or as two."""
+    first, second = seed if isinstance(seed, (tuple, list)) else (seed, 0)
+    return int(first), int(second)
 
 
 def refuse_later(name: str, given: Mapping[str, Any]) -> None:

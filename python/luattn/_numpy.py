@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import give_back, refuse_later, take_frame
+from ._call import IN_NO_BATCH, check_seed, give_back, refuse_later, take_frame
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
@@ -61,6 +61,7 @@ def attend(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch."""
     refuse_later(spec.name, given)
+    check_seed(spec, given)
     packed = given.get("cu_seqlens_q") is not None
     for name, array in zip("qkv", (q, k, v)):
         if array.ndim != 4 - packed:
@@ -83,8 +84,10 @@ def attend(
         arrays = [np.asarray(x) for x in inputs]
         frame.set_inputs(fill, arrays)
         frame.set_numbers(scale, [float(x) for x in scalars])
-        if given:
+        if not IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
+        if spec.draws:
+            frame.set_seed(*given["seed"])
         frame.run(engine_of(capi.CPU), None)
     finally:
         give_back(frame)

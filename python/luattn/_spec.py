@@ -54,6 +54,7 @@ class Spec:
         self.has_mask = bool(info.has_mask)
         self.has_backward = bool(info.has_backward)
         self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
+        self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _capi as capi
-from ._call import ARRAYS, Fill, Frame, give_back, refuse_later, take_frame
+from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, refuse_later, take_frame
 from ._spec import Spec
 from .batch import Bits
 from .engine import engine_of
@@ -53,10 +53,6 @@ fill = _find_fill()
 
 def _rows_type(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype is torch.float64 else torch.float32
-
-
-# Arguments of the ops that say nothing of what luattn_batch holds.
-_IN_NO_BATCH = frozenset(("deterministic", "exact_rows"))
 
 
 def is_packed(given: Mapping[str, Any]) -> bool:
@@ -193,6 +189,8 @@ def gradients(
 def _check_given(spec: Spec, q: Tensor, given: Mapping[str, Any]) -> None:
     """Arguments that only some calls have."""
     refuse_later(spec.name, given)
+    if given.get("seed") is not None:
+        _check_seed(spec, q, given["seed"])
     for name in ARRAYS:
         array = given.get(name)
         if array is not None and array.device not in (q.device, torch.device("cpu")):
@@ -212,8 +210,35 @@ def _check_given(spec: Spec, q: Tensor, given: Mapping[str, Any]) -> None:
             )
 
 
+def _check_seed(spec: Spec, q: Tensor, seed: Tensor) -> None:
+    if seed.dtype not in (torch.int64, torch.uint64) or seed.shape != (2,) or not seed.is_contiguous():
+        raise InvalidError(
+            f"{spec.name}: seed: is {seed.dtype} {tuple(seed.shape)}, expected int64 (2,), side by side: the seed and an offset"
+        )
+    if seed.device not in (q.device, torch.device("cpu")):
+        raise InvalidError(f"{spec.name}: seed: is on {seed.device}, and q on {q.device}: move one of them")
+
+
+def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
+    """Arguments that only some calls have."""
+    if not IN_NO_BATCH.issuperset(given):
+        frame.set_batch(fill, given)
+    seed = given.get("seed")
+    if seed is None:
+        return
+    if on_device(seed):
+        frame.set_seed(0, 0, seed.data_ptr())
+    else:
+        frame.set_seed(*seed.tolist())
+
+
+def on_device(t: Tensor) -> bool:
+    return t.is_cuda
+
+
 def _check(spec: Spec, q: Tensor, inputs: Sequence[Tensor], scalars: Sequence[float], given: Mapping[str, Any]) -> None:
-    if given:
+    if given or spec.draws:
+        check_seed(spec, given)
         _check_given(spec, q, given)
     if q.dim() != 4 and not (given and is_packed(given)):
         raise InvalidError(
@@ -331,8 +356,8 @@ def forward(
         if inputs:
             frame.set_inputs(fill, inputs)
         frame.set_numbers(scale, scalars)
-        if given and not _IN_NO_BATCH.issuperset(given):
-            frame.set_batch(fill, given)
+        if given:
+            _set_given(frame, given)
         run(frame, q, given)
     except InvalidError:
         _check_devices(spec, q, (k, v, *inputs))
@@ -413,8 +438,8 @@ def backward(
         frame.set_numbers(scale, scalars)
         if scalars:
             frame.set_scalar_grads(fill, dscalars)
-        if given and not _IN_NO_BATCH.issuperset(given):
-            frame.set_batch(fill, given)
+        if given:
+            _set_given(frame, given)
         run(frame, q, given)
     except InvalidError:
         _check_devices(spec, q, (k, v, dout, o, lse, saved, *inputs))

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
+from ._call import numbers_of
 from ._spec import Spec, spec_of
 from .errors import InvalidError, Unsupported
 
@@ -25,6 +26,7 @@ _BATCH = (
     "Tensor? seqused_q=None, Tensor? seqused_k=None, Tensor? block_table=None, Tensor? batch=None, Tensor? seed=None"
 )
 # learned: float64 [number of scalars] on the CPU, in the place of scalars, with a gradient.
+# seed: int64 [2], the seed and an offset, where q is or on the CPU.
 # deterministic: of backward, beside torch.use_deterministic_algorithms; forward hands it on.
 # whole: _call.WHOLE, or nothing. q_offset, kv_offset: int32 [batch], in the place of whole's first two.
 _SPEC = (
@@ -317,6 +319,16 @@ def attend(
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
     return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]
+
+
+def seed_of(seed: Any, q: Tensor) -> Tensor:
+    """The ops' seed: of a number, of two, or as it is; None: the next of the generator of q's device, whose replays in CUDA graphs
+    draw others."""
+    if isinstance(seed, Tensor):
+        return seed
+    if seed is None:
+        return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers_of(seed)], dtype=torch.int64)
 
 
 def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:

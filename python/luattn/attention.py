@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import LATER, WHOLE, fill_of, give_back, is_numpy, take_frame
+from ._call import LATER, WHOLE, fill_of, give_back, is_numpy, numbers_of, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load
 from .batch import Batch
@@ -15,7 +15,7 @@ from .mask import Mask, mask_of
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", "seed", *LATER)
 _NOTHING: dict[str, Any] = {}
 
 
@@ -96,6 +96,7 @@ class Attention:
         seqused_q: Any = None,
         seqused_k: Any = None,
         batch: Batch | None = None,
+        seed: Any = None,
         **given: Any,
     ) -> Any:
         """Computes o, and with return_lse (o, lse). Torch tensors have gradients, NumPy arrays do not.
@@ -112,6 +113,9 @@ class Attention:
         are packed: q is [all lengths, heads, head_dim], and lse [heads, all lengths]. max_seqlen_q and max_seqlen_k are
         needed where cu_seqlens lie on a GPU. seqused_q and seqused_k (int32 [batch]): how many of a sequence's rows there are; o and
         gradients of the others are 0, and lse -inf. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
+
+        seed: of a spec with dropout, what its random numbers depend on, beside batch entry, head and positions: a number, a seed
+        and an offset, or these as an int64 tensor [2] where q is, which kernels read. None: torch's generator of q's device has it.
         """
         spec = self._spec
         if layout == "bshd":
@@ -139,6 +143,8 @@ class Attention:
             if not isinstance(batch, Batch):
                 raise InvalidError(f"{self.name}: batch: is {type(batch).__name__}, expected luattn.Batch")
             options = {**options, "batch": batch.token}
+        if seed is not None or spec.draws:
+            options = {**options, "seed": _seed_of(seed, q)}
         if scale is None:
             scale = 0.0
         elif scale == 0:
@@ -234,6 +240,14 @@ class Attention:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
         return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None)[0])
+
+
+def _seed_of(seed: Any, q: Any) -> Any:
+    if is_numpy(q):
+        return None if seed is None else numbers_of(seed)
+    from ._torch import seed_of
+
+    return seed_of(seed, q)
 
 
 def _swap(t: Any) -> Any:

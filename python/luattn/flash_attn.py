@@ -1,6 +1,6 @@
 """flash-attn 2's functions on luattn: import them from here instead of flash_attn; and torch.nn.attention.varlen's varlen_attn.
 
-Signatures, alignment and shapes are theirs. Types, head dims, gradients and devices are luattn's: the CPU and float32 too, and slopes
+Signatures, alignment and shapes are theirs, random numbers are luattn's own. Types, head dims, gradients and devices are luattn's: the CPU and float32 too, and slopes
 may learn. A call is a spec of its mask and score, which is written and loaded when it is first needed.
 """
 
@@ -28,8 +28,8 @@ _Window = tuple[int, int]
 
 
 @functools.cache
-def _text(left: int, right: int, softcap: float, slopes: int) -> str:
-    """The spec of a window (negative: without an end), a cap (0: none) and the number of axes of alibi_slopes."""
+def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float) -> str:
+    """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, and a dropout."""
     distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
     if slopes:
         axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
@@ -47,12 +47,14 @@ def _text(left: int, right: int, softcap: float, slopes: int) -> str:
     elif kept:
         lines.append("  block_mask = function(b, h, q_idx, kv_idx)")
         lines += [f"    local d = {distance}", f"    return {' and '.join(kept)}", "  end,"]
+    if dropout_p:
+        lines.append(f"  online_func = dropout({dropout_p!r}),")
     return "\n".join([*lines, "}", ""])
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _spec(left: int, right: int, softcap: float, slopes: int) -> Spec:
-    return spec_of(_text(left, right, softcap, slopes), "flash_attn")
+def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float) -> Spec:
+    return spec_of(_text(left, right, softcap, slopes, dropout_p), "flash_attn")
 
 
 def _window(window_size: Any, causal: bool, longest: int) -> _Window:
@@ -77,14 +79,15 @@ def _attend(
     return_attn_probs: bool,
 ) -> Any:
     """The functions of flash-attn, of tensors as luattn takes them."""
-    if dropout_p:
-        raise Unsupported(f"{name}: dropout_p: is {dropout_p}: dropout does not exist yet; pass 0.0")
+    if not 0 <= dropout_p < 1:
+        raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
     if softmax_scale is not None and softmax_scale == 0:
         raise InvalidError(f"{name}: softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
     if alibi_slopes is not None and slopes not in (1, 2):
         raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
-    spec = _spec(*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes)
+    of_spec = (*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes)
+    spec = _spec(*of_spec, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
     d = q.shape[-1]
     scale = d**-0.5 if softmax_scale is None else float(softmax_scale)
@@ -93,9 +96,55 @@ def _attend(
         q, k, v = (torch.nn.functional.pad(t, (0, rest)) for t in (q, k, v))
     if deterministic:
         given = {**given, "deterministic": True}
+    if spec.draws:
+        given = {**given, "seed": _torch.seed_of(None, q)}
     o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs)
     o = o[..., :d] if rest else o
-    return (o, lse) if return_attn_probs else o
+    if not return_attn_probs:
+        return o
+    if not spec.draws:
+        return o, lse, None
+    with torch.no_grad():
+        return o, lse, _weights(spec, _spec(*of_spec, 0.0), q, k, inputs, scale, given)
+
+
+def _weights(
+    spec: Spec, plain: Spec, q: Tensor, k: Tensor, inputs: tuple[Tensor, ...], scale: float, given: dict[str, Any]
+) -> Tensor:
+    """[batch, heads, longest q, longest k]: the weights, negative where they are dropped. Values of ones and zeros bring them forth."""
+    size, cu_q, cu_k = q.shape[-1], given.get("cu_seqlens_q"), given.get("cu_seqlens_k")
+    if cu_q is None or cu_k is None:
+        longest, of_key, to_q = k.shape[2], torch.arange(k.shape[2], device=k.device), None
+    else:
+        longest = given["max_seqlen_k"]
+        of_key = _places(cu_k, k)[1]
+        to_q = _places(cu_q, q)
+    parts = []
+    for first in range(0, longest, size):
+        columns = torch.arange(first, first + size, device=k.device)
+        v = (of_key[:, None] == columns).to(k.dtype)  # [keys, size]
+        v = v[:, None].expand(k.shape[0], k.shape[1], size) if to_q else v.expand(*k.shape[:3], size)
+        without = {x: y for x, y in given.items() if x != "seed"}
+        kept, every = (
+            _torch.attend(s, q, k, v.contiguous(), inputs, [], scale, options, False)[0]
+            for s, options in ((spec, given), (plain, without))
+        )
+        parts.append(torch.where((kept == 0) & (every != 0), -every, every))
+    found = torch.cat(parts, -1)[..., :longest]
+    if to_q is None:
+        return found
+    assert cu_q is not None
+    most = given["max_seqlen_q"]
+    whole = found.new_zeros(len(cu_q) - 1, found.shape[1], most + 1, longest)  # and a row for rows of no sequence
+    whole[to_q[0], :, to_q[1].clamp(max=most)] = found
+    return whole[:, :, :most]
+
+
+def _places(cu: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row of packed sequences: which it belongs to, and where it is in it."""
+    cu, rows = cu.to(t.device).long(), torch.arange(len(t), device=t.device)
+    which = (torch.searchsorted(cu, rows, right=True) - 1).clamp(max=len(cu) - 2)
+    return which, rows - cu[which]
 
 
 def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, ...]:
@@ -122,8 +171,8 @@ def flash_attn_func(
 ) -> Any:
     """As flash_attn's: q is [batch, length, heads, headdim], and so is the result; masks are aligned at the last query and key.
 
-    return_attn_probs: also softmax_lse [batch, heads, length], and None in the place of S_dmask, as without dropout there.
-    dropout_p: 0 alone, until dropout exists.
+    return_attn_probs: also softmax_lse [batch, heads, length], and S_dmask [batch, heads, queries, keys]: the weights without dropout,
+    negative where they are dropped, for tests and pictures; None without dropout. dropout_p counts in steps of 1/256.
     """
     return _dense(
         "flash_attn_func", q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
@@ -138,7 +187,7 @@ def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     found = _attend(name, q, k, v, k.shape[2], {}, *options)
     if isinstance(found, tuple):
-        return found[0].transpose(1, 2), found[1], None
+        return found[0].transpose(1, 2), *found[1:]
     return found.transpose(1, 2)
 
 
@@ -203,7 +252,8 @@ def flash_attn_varlen_func(
 ) -> Any:
     """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
 
-    return_attn_probs: also softmax_lse [heads, total_q], and None. dropout_p: 0 alone. block_table: does not exist yet.
+    return_attn_probs: also softmax_lse [heads, total_q], and S_dmask [batch, heads, max_seqlen_q, max_seqlen_k] or None. block_table does
+    not exist yet.
     """
     if block_table is not None:
         raise Unsupported("flash_attn_varlen_func: block_table: paged keys do not exist yet; leave it out")
@@ -222,8 +272,7 @@ def _packed(
     given: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
     if used is not None:
         given["seqused_k"] = used
-    found = _attend(name, q, k, v, max_k, given, *options)
-    return (*found, None) if isinstance(found, tuple) else found
+    return _attend(name, q, k, v, max_k, given, *options)
 
 
 def flash_attn_varlen_qkvpacked_func(

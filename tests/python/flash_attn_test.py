@@ -14,6 +14,7 @@ try:
 except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
+import torch.utils.checkpoint  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
 
 import luattn  # noqa: E402
@@ -41,12 +42,18 @@ CASES = (
 )
 
 
+P = 44 / 256  # what dropout_p = 0.17 counts as
+
+
 def rand(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
-    """o and lse of one sequence, [length, heads, d]; alibi_slopes: [heads]. A row that keeps nothing is 0, and -inf."""
+def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, weights=None):
+    """o and lse of one sequence, [length, heads, d]; alibi_slopes: [heads]. A row that keeps nothing is 0, and -inf.
+
+    weights: [heads, queries, keys], checked, and dropped where they are negative, at the rate P.
+    """
     (n, heads, d), (m, heads_kv, _) = q.shape, k.shape
     q, k, v = q.transpose(0, 1), *(t.transpose(0, 1).repeat_interleave(heads // heads_kv, 0) for t in (k, v))
     s = q @ k.transpose(1, 2) * (d**-0.5 if softmax_scale is None else softmax_scale)
@@ -66,7 +73,11 @@ def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), s
     if rows.any():
         kept = s[:, rows].masked_fill(~keep[rows], -torch.inf)
         o, lse = o.clone(), lse.clone()
-        o[:, rows] = kept.softmax(-1) @ v
+        p = kept.softmax(-1)
+        if weights is not None:
+            torch.testing.assert_close(weights[:, rows].abs(), p)
+            p = torch.where(weights[:, rows] < 0, 0.0, p) / (1 - P)
+        o[:, rows] = p @ v
         lse[:, rows] = kept.logsumexp(-1)
     return o.transpose(0, 1), lse
 
@@ -151,6 +162,53 @@ class Functions(unittest.TestCase):
                 o, lse, _ = flash_attn_varlen_qkvpacked_func(qkv.flatten(0, 1), cu, 9, **given, return_attn_probs=True)
                 self.same((o.view(2, 9, 4, 8), lse.view(4, 2, 9).transpose(0, 1)), want, [qkv])
 
+    def test_dropout(self):
+        """Beside the formulas with the same weights dropped, which S_dmask tells; and how many these are."""
+        lengths_q, lengths_k = (35, 0, 47, 3, 64), (38, 4, 42, 0, 64)
+        cu_q, cu_k = (torch.tensor([0, *x]).cumsum(0).int() for x in (lengths_q, lengths_k))
+        dropped = kept = 0
+        for case in CASES:
+            with self.subTest(str(case)):
+                given = slopes_of(case, 5, 4)
+                q, k, v = rand(149, 4, 8), rand(148, 2, 8), rand(148, 2, 8)
+                tensors = [q, k, v, *(x for x in given.values() if isinstance(x, torch.Tensor))]
+                o, lse, weights = flash_attn_varlen_func(q, k, v, cu_q, cu_k, 64, 64, 0.17, **given, return_attn_probs=True)
+                self.assertEqual(weights.shape, (5, 4, 64, 64))
+                parts = [
+                    reference(q[i:j], k[m:n], v[m:n], **slope(given, x), weights=weights[x, :, : j - i, : n - m])
+                    for x, (i, j, m, n) in enumerate(zip(cu_q, cu_q[1:], cu_k, cu_k[1:]))
+                ]
+                want = torch.cat([o for o, _ in parts]), torch.cat([lse for _, lse in parts], 1)
+                self.same((o, lse), want, tensors)
+                dropped, kept = dropped + (weights < 0).sum().item(), kept + (weights > 0).sum().item()
+                # The same numbers in a batch of equal lengths, and none of them twice.
+                given = {name: x if not isinstance(x, torch.Tensor) or x.dim() == 1 else x[4:] for name, x in given.items()}
+                one = [t[None, -64:] for t in (q, k, v)]
+                results = []
+                for _ in range(2):
+                    torch.manual_seed(7)
+                    results.append(flash_attn_func(*one, 0.17, **given, return_attn_probs=True))
+                    results.append(flash_attn_func(*one, 0.17, **given, return_attn_probs=True))
+                self.assertTrue(torch.equal(results[0][2], results[2][2]) and torch.equal(results[0][0], results[2][0]))
+                self.assertFalse(torch.equal(results[0][2], results[1][2]))
+                o, lse, weights = results[0]
+                want = reference(*(t[0] for t in one), **slope(given, 0), weights=weights[0])
+                self.same((o[0], lse[0]), want, tensors)
+        n = dropped + kept
+        self.assertLess(abs(dropped - n * P), 5 * (n * P * (1 - P)) ** 0.5)
+
+    def test_dropout_where_forward_runs_again(self):
+        """Under checkpointing, and in torch.compile."""
+        q, k, v = (rand(2, 40, 2, 8) for _ in "qkv")
+        f = lambda *qkv: flash_attn_func(*qkv, 0.3)  # noqa: E731
+        checkpointed = lambda *qkv: torch.utils.checkpoint.checkpoint(f, *qkv, use_reentrant=False)  # noqa: E731
+        torch._dynamo.reset()
+        for g in (checkpointed, torch.compile(f, fullgraph=True, backend="aot_eager")):
+            # v has a weight of its own in each result, and its gradient the same one.
+            o = g(q, k, v)
+            (dv,) = torch.autograd.grad(o, v, o.detach())
+            torch.testing.assert_close((dv * v).sum(), o.square().sum())
+
     def test_varlen_attn(self):
         cu = torch.tensor([0, 3, 8], dtype=torch.int32)
         q, k, v = rand(8, 4, 8), rand(8, 2, 8), rand(8, 2, 8)
@@ -229,7 +287,8 @@ class Functions(unittest.TestCase):
         cu = torch.tensor([0, 8], dtype=torch.int32)
         p = q[0]
         for call, message in (
-            (lambda: flash_attn_func(q, q, q, 0.1), "flash_attn_func: dropout_p: is 0.1: .*pass 0.0"),
+            (lambda: flash_attn_func(q, q, q, 1.0), "flash_attn_func: dropout_p: is 1.0, expected a number of at least 0 and below 1"),
+            (lambda: flash_attn_func(q, q, q, 1e-4), "dropout: p is 0.0001, which rounds to 0 in steps of 1/256"),
             (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 8, 8, block_table=cu), "flash_attn_varlen_func: block_table: .*leave it out"),
             (lambda: flash_attn_func(p, q, q), r"flash_attn_func: q: has 3 axes, expected \(batch_size, seqlen, nheads, headdim\)"),
             (lambda: flash_attn_varlen_func(p, q, q, cu, cu, 8, 8), r"flash_attn_varlen_func: k: has 4 axes, expected \(total,"),

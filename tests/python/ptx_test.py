@@ -65,7 +65,7 @@ def memory(q, size):
 
 def run(frame, q, given):
     engine = engine_of(0, frame.backward and torch.are_deterministic_algorithms_enabled())
-    if given and frame.batch_size():
+    if frame.has_batch() and frame.batch_size():
         arrays = memory(q, frame.batch_size())
         frame.prepare_batch(engine, 0, arrays.data_ptr(), len(arrays), None)
     size = frame.workspace_size(engine)
@@ -219,6 +219,19 @@ class Machine(unittest.TestCase):
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, gradients=gradients):
             for given in (cu, {**on_gpu, "max_seqlen_q": 30, "max_seqlen_k": 31}):
                 for a, b in zip(self.compute(gemma2, tensors, dout, given, {}), want):
+                    torch.testing.assert_close(a, b, atol=3e-2, rtol=2e-2)
+
+    def test_dropout(self):
+        """The same weights are dropped as on the CPU, of a seed on the host or on the device."""
+        dropped = luattn.attention("return attention { online_func = dropout(0.25) }")
+        q, k, v, dout = (torch.randn(1, 2, n, 64).bfloat16() for n in (70, 90, 90, 70))
+        seed = torch.tensor([12345678901234, 6])
+        want = self.compute(dropped, (q, k, v), dout, {"seed": seed}, {})
+        tensors, dout, there = [on_device(t) for t in (q, k, v)], on_device(dout), on_device(seed)
+        is_there = lambda t: t is there  # noqa: E731
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, gradients=gradients, on_device=is_there):
+            for given in (seed, there):
+                for a, b in zip(self.compute(dropped, tensors, dout, {"seed": given}, {}), want):
                     torch.testing.assert_close(a, b, atol=3e-2, rtol=2e-2)
 
     def test_tile_bits_of_a_batch(self):

@@ -211,7 +211,7 @@ class Gradients(unittest.TestCase):
         qkv, _ = problem(gemma2)
         index = torch.zeros(2, dtype=torch.int32)
         for name, value in (
-            *((name, index) for name in ("block_table", "seed")),
+            *((name, index) for name in ("block_table",)),
             ("exact_rows", True),
         ):
             with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
@@ -244,7 +244,7 @@ class Batches(unittest.TestCase):
             (lambda: attention(q, k, v, x=x, batch=x), "batch: is Tensor, expected luattn.Batch"),
             (lambda: attention(q, k, v, x=x, batch=batch, q_offset=3), "batch: goes with neither packed sequences nor"),
             (lambda: batch.prepare(attention, q, k), "input 'x' is missing"),
-            (lambda: batch.prepare(attention, q, k, x=x, seed=x), "seed: prepare takes inputs and scalars alone"),
+            (lambda: batch.prepare(attention, q, k, x=x, block_table=x), "block_table: prepare takes inputs and scalars alone"),
             (lambda: batch.prepare(attention, q, k, x=x, layout="hbsd"), "layout: is 'hbsd', expected 'bhsd' or 'bshd'"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
@@ -392,6 +392,39 @@ class Shapes(unittest.TestCase):
                 gemma2(q, q, q, **given)
         with self.assertRaisesRegex(luattn.InvalidError, "has 4 dimensions, expected 3 beside cu_seqlens_q"):
             gemma2(q[None], q[None], q[None], cu_seqlens_q=cu, cu_seqlens_k=cu)
+
+    def test_seeds(self):
+        dropped = luattn.attention("return attention { online_func = dropout(0.5) }")
+        q, k, v = (rand(2, 4, 30, 8) for _ in "qkv")
+        want = dropped(q, k, v, seed=7)
+        for seed in ((7, 0), torch.tensor([7, 0])):
+            torch.testing.assert_close(dropped(q, k, v, seed=seed), want, atol=0, rtol=0)
+        for seed in (8, (7, 100), -7, 2**64 - 1, None, None):
+            self.assertFalse(torch.allclose(dropped(q, k, v, seed=seed), want))
+        torch.testing.assert_close(dropped(q, k, v, seed=-1), dropped(q, k, v, seed=2**64 - 1), atol=0, rtol=0)
+        # A layer's offset goes on where that of the one before ended, by a number for each batch entry and head.
+        one = [t[:1] for t in (q, k, v)]
+        torch.testing.assert_close(dropped(*(t[1:] for t in (q, k, v)), seed=(7, 4)), want[1:], atol=0, rtol=0)
+        torch.testing.assert_close(dropped(*one, seed=7), want[:1], atol=0, rtol=0)
+        tensors = [t.detach().numpy() for t in (q, k, v)]
+        torch.testing.assert_close(torch.from_numpy(dropped(*tensors, seed=7)), want, atol=0, rtol=0)
+        # Its gradient, by differences; v's, which is linear, exactly.
+        small = [rand(1, 2, 5, 4) for _ in "qkv"]
+        self.assertTrue(torch.autograd.gradcheck(lambda *t: dropped(*t, seed=3, return_lse=True), small))
+        causal = example("causal")
+        seed = torch.tensor([7, 0])
+        for call, message in (
+            (lambda: causal(q, k, v, seed=7), "causal: seed: the spec draws no random numbers: leave it out"),
+            (lambda: dropped(*tensors), "seed: is missing: the spec drops weights at random"),
+            (lambda: dropped(q, k, v, seed=seed.int()), "seed: is torch.int32 .2,., expected int64"),
+            (lambda: dropped(q, k, v, seed=torch.arange(3)), "seed: is torch.int64 .3,., expected int64"),
+            (lambda: dropped(q, k, v, seed=torch.arange(4)[::2]), "seed: .*side by side"),
+            (lambda: forward_op(dropped.text, q, k, v, [], [], None, 0.0), "seed: is missing"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(luattn.InvalidError, message):
+                call()
+        plain = [t.detach() for t in (q, k, v)]
+        torch.library.opcheck(forward_op, (dropped.text, *plain, [], [], None, 0.0), {"seed": seed})
 
     def test_a_number_as_an_input(self):
         scaled = luattn.attention(
