@@ -282,6 +282,15 @@ class Functions(unittest.TestCase):
             for x, y in zip(a, b):
                 torch.testing.assert_close(x, y)
 
+    def test_the_example(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        import packed
+
+        for dropout in (0.0, 0.3):
+            o, grads, _ = packed.compare("cpu", torch.float64, [9, 1, 5], 16, 2, dropout)
+            self.assertLess(o, 1e-6)
+            self.assertLess(grads, 1e-6)
+
     def test_refusals(self):
         q = rand(1, 8, 2, 8)
         cu = torch.tensor([0, 8], dtype=torch.int32)
