@@ -82,10 +82,6 @@ def attention(
     **given: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer: [batch, length, heads, head_dim], and no weights."""
-    if dropout:
-        raise Unsupported(
-            "luattn: dropout does not exist: set the config's attention_dropout to 0, or call model.eval()"
-        )
     if given.get("output_attentions"):
         raise Unsupported(
             'luattn: output_attentions: weights are not kept; use attn_implementation="eager" to see them'
@@ -120,7 +116,7 @@ def attention(
     elif query.shape[2] > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         mask_mod, q_offset = causal_mask_function, key.shape[2] - query.shape[2]
     score_mod = None if not score_mods else score_mods[0] if len(score_mods) == 1 else _chained(score_mods)
-    extras = Extras(sinks=s_aux)
+    extras = Extras(sinks=s_aux, dropout=float(dropout))
     scale = 0.0 if scaling is None else float(scaling)
     shared = attention_mask if isinstance(attention_mask, Mask) else None
     o, _ = attend(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset, shared)

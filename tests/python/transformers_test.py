@@ -175,8 +175,8 @@ class Arguments(unittest.TestCase):
         mask = luattn.transformers.make_mask(1, 5, 7)
         for call, message in (
             (
-                lambda: luattn.transformers.attention(ours, q, q, q, None, dropout=0.1),
-                "dropout does not exist",
+                lambda: luattn.transformers.attention(ours, q, q, q, None, dropout=1e-4),
+                "dropout: p is 0.0001, which rounds to 0 in steps of 1/256",
             ),
             (
                 lambda: luattn.transformers.attention(ours, q, q, q, None, output_attentions=True),
@@ -190,6 +190,26 @@ class Arguments(unittest.TestCase):
         ):
             with self.assertRaisesRegex((ValueError, NotImplementedError), message):
                 call()
+
+    def test_dropout(self):
+        """Of weights, which values of zeros and ones bring forth, learned sinks or not, compiled or not."""
+        _, ours = make("GptOss")
+        q = torch.randn(1, 4, 40, 40)
+        v = torch.eye(40).expand(1, 4, 40, 40)
+        mask = luattn.transformers.make_mask(1, 40, 40)
+        for sinks in (None, torch.randn(4)):
+
+            def weights(dropout, sinks=sinks):
+                return luattn.transformers.attention(ours, q, q, v, mask, s_aux=sinks, dropout=dropout)[0]
+
+            torch._dynamo.reset()
+            every, compiled = weights(0.0), torch.compile(weights, backend="aot_eager", fullgraph=True)
+            found = [f(0.25) for f in (weights, weights, compiled, compiled)]
+            for a in found:
+                kept = a != 0
+                torch.testing.assert_close(a[kept], every[kept] / 0.75)
+                self.assertLess(abs(kept.sum() / (every != 0).sum() - 0.75), 0.05)
+            self.assertFalse(torch.equal(*found[:2]) or torch.equal(*found[2:]))
 
     def test_no_mask_is_causal(self):
         _, ours = make("Llama")

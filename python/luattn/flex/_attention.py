@@ -10,6 +10,7 @@ from torch.nn.attention import flex_attention as theirs
 
 from .._spec import Spec, spec_of
 from .._torch import attend as compute
+from .._torch import seed_of
 from ..batch import Batch
 from ..errors import Error, InvalidError, Unsupported
 from . import _graph
@@ -203,7 +204,7 @@ def attend(
         # Not `or`: Dynamo of torch 2.11 does not know whether a function is true.
         score_mod = _identity if score_mod is None else score_mod
         mask_mod = noop_mask if mask_mod is None else mask_mod
-        given = (extras.blocks, *extras.size, extras.sinks, q_offset, kv_offset, mask_mod)
+        given = (extras.blocks, *extras.size, extras.sinks, extras.dropout, q_offset, kv_offset, mask_mod)
         o, lse = _graph.flex_attention(query, key, value, score_mod, given, scale, options)
         return o, lse
     return attend_eagerly(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset, mask)
@@ -244,6 +245,8 @@ def call_from(
     given: dict[str, Any] = {}
     if batch is not None:
         given["batch"] = batch.token
+    if spec.draws:
+        given["seed"] = seed_of(None, query)
     if isinstance(q_offset, Tensor):
         given["q_offset"], q_offset = q_offset, 0
     if q_offset or kv_offset:

@@ -41,9 +41,9 @@ class _Flex(HigherOrderOperator):
         """block_mask, which Dynamo takes for one: the fields of Extras, offsets, and the mask_mod."""
         from ._attention import attend_eagerly, call_from
 
-        blocks, q_block, kv_block, sinks, q_offset, kv_offset, mask_mod = block_mask
+        blocks, q_block, kv_block, sinks, dropout, q_offset, kv_offset, mask_mod = block_mask
         extras, wanted = (
-            Extras(blocks, (q_block, kv_block), sinks),
+            Extras(blocks, (q_block, kv_block), sinks, dropout),
             (options["score_mod"], options["mask_mod"]),
         )
         if not isinstance(score_mod, fx.GraphModule):  # Dynamo gave the call up

@@ -100,12 +100,13 @@ class Extras:
     blocks: Tensor | None = None
     size: tuple[int, int] = (0, 0)  # of the blocks
     sinks: Tensor | None = None  # [h]: a learned score of each head that takes its share and has no value
+    dropout: float = 0.0  # of weights
 
     @property
     def key(self) -> Any:
         """What the text of a spec depends on."""
         sinks = None if self.sinks is None else (self.sinks.dtype, self.sinks.requires_grad)
-        return (self.blocks is None, self.size, sinks)
+        return (self.blocks is None, self.size, sinks, self.dropout)
 
     def placed(self, inputs: list[Tensor | str], device: torch.device) -> list[Tensor]:
         """With these in the place of their names. A number on the CPU goes along with any device, as in PyTorch."""
@@ -805,8 +806,11 @@ def translate(
             *(f"    {line}" for line in body),
             "  end,",
         ]
-    if extras.sinks is not None:
-        lines.append('  online_func = attention_sink("sinks"),')
+    online_func = "" if extras.sinks is None else 'attention_sink("sinks")'
+    if extras.dropout:
+        online_func = f"dropout({extras.dropout!r}{', ' if online_func else ''}{online_func})"
+    if online_func:
+        lines.append(f"  online_func = {online_func},")
     return "\n".join([*lines, "}", ""])
 
 
