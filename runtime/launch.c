@@ -793,7 +793,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
     TRY(launch_grid(&c, &kernel->info.entry[i], all, &need, grid[i]));
   TRY(args_apart(&c, need.size));
   TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
-  if (need.has_table) TRY(tile_table_check(kernel, &c, &whole, need.makes_table, stream));
+  if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
   choose_order(&kernel->info, p, &all->tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
