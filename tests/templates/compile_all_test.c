@@ -3,8 +3,8 @@
  *
  *   compile_all EXAMPLES_DIR      a sample that covers every example x pass and every architecture x dtype x
  *                                 pass; LUATTN_COMPILE_ALL=1 compiles every combination
- *   compile_all DIR once          every spec of the folder in half precision: backward for sm_90, forward
- *                                 for sm_90 or sm_80
+ *   compile_all DIR once [I/N]    every spec of the folder in half precision: backward for sm_90, forward
+ *                                 for sm_90 or sm_80; one in N of these, from the I-th
  *
  * Exits with 77 (skipped) without NVRTC.
  */
@@ -198,12 +198,21 @@ static void find_examples(work *w, const char *dir) {
   qsort(w->path, (size_t)w->num_examples, sizeof w->path[0], by_name);
 }
 
+/* Keeps one job in `parts`, from number `part`. */
+static void take_part(work *w, int part, int parts) {
+  int kept = 0;
+  for (int i = part; i < w->num_jobs; i += parts) w->jobs[kept++] = w->jobs[i];
+  w->num_jobs = kept;
+}
+
 int main(int argc, char **argv) {
   static work w = {.lock = PTHREAD_MUTEX_INITIALIZER};
   nvrtc_file file;
   luattn_error err;
-  const bool is_once = argc == 3 && strcmp(argv[2], "once") == 0;
-  if (argc != 2 && !is_once) return fprintf(stderr, "usage: compile_all DIR [once]\n"), 2;
+  const bool is_once = argc > 2 && argc < 5 && strcmp(argv[2], "once") == 0;
+  int part = 0, parts = 1;
+  const bool is_part = argc != 4 || (sscanf(argv[3], "%d/%d", &part, &parts) == 2 && part >= 0 && part < parts);
+  if ((argc != 2 && !is_once) || !is_part) return fprintf(stderr, "usage: compile_all DIR [once [I/N]]\n"), 2;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK) return printf("skipped: %s\n", err.message), 77;
   find_examples(&w, argv[1]);
   if (w.num_examples == 0) return fprintf(stderr, "no examples in %s\n", argv[1]), 1;
@@ -214,6 +223,7 @@ int main(int argc, char **argv) {
     everything(&w);
   else
     sample(&w);
+  take_part(&w, part, parts);
   pthread_t threads[WORKERS];
   int started = 0;
   while (started < WORKERS && pthread_create(&threads[started], NULL, worker, &w) == 0) started++;
