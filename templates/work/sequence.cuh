@@ -45,7 +45,6 @@ struct DenseSequence : Site {
   // Ends of positions: the lengths, read from the constant bank at each use.
   LUATTN_FN int q_end(const LuattnParams &p) { return p.shape.q_len; }
   LUATTN_FN int kv_end(const LuattnParams &p) { return p.shape.kv_len; }
-  LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }  // of any entry
 
   LUATTN_FN int batch(const LuattnParams &p) { return p.shape.batch; }
   // The number of query heads that read one kv head; the kv head of this query head; the first query head of
@@ -195,7 +194,7 @@ struct PackedSequence : Site {
 
   __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }
   __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
-  LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }  // of any entry
 
   LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
   __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }

@@ -58,7 +58,12 @@ struct DqFirstStoreSm90 {
   // States past a packed entry's end are there, too, and are not used: asking for the entry's length would take longer than
   // reading them.
   __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
-    const int last = ceil_div(SequenceOf<Config>::most_queries(p), Config::tile_m) - 1;
+    if constexpr (SequenceOf<Config>::packed) {
+      const int last = ceil_div(SequenceOf<Config>::most_queries(p), Config::tile_m) - 1;
+      return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
+    }
+    const SequenceOf<Config> site(p, b, head);
+    const int last = ceil_div(site.q_end(p), Config::tile_m) - 1;
     return turn_of<Config>(p, b, head, min_of(tile, last) * Config::tile_m);
   }
 
@@ -103,6 +108,24 @@ struct DqFirstStoreSm90 {
   }
 };
 
+// The sequence of a number among the query heads of all entries. That of packed entries is kept: its lengths are read once for a kv
+// tile.
+template <class Sequence, bool Packed = Sequence::packed>
+struct KeptSequence {
+  LUATTN_FN Sequence numbered(const LuattnParams &p, int number) { return Sequence::numbered(p, number); }
+};
+template <class Sequence>
+struct KeptSequence<Sequence, true> {
+  Sequence site;
+  int number = -1;  // of `site`; -1: none
+
+  __device__ __forceinline__ const Sequence &numbered(const LuattnParams &p, int other) {
+    if (other != number) site = Sequence::numbered(p, other);
+    number = other;
+    return site;
+  }
+};
+
 template <class Spec, class Config>
 struct DqStorerSm90 {
   using Shared = SharedBwdSm90<Spec, Config>;
@@ -111,11 +134,10 @@ struct DqStorerSm90 {
   const LuattnParams &p;
   const Shared shared;
   const int lane;
-  Sequence kept;
-  int number;  // of `kept`; -1: none
+  KeptSequence<Sequence> kept;
 
   __device__ __forceinline__ DqStorerSm90(const LuattnParams &params, const Shared &s)
-      : p(params), shared(s), lane(int(threadIdx.x) % 32), number(-1) {}
+      : p(params), shared(s), lane(int(threadIdx.x) % 32) {}
 
   // Handles every second stored dQ. `from` is 0 or 1, the first one.
   __device__ __forceinline__ void run(u32 from) {
@@ -124,16 +146,12 @@ struct DqStorerSm90 {
       barrier_wait(shared.handed(n), n / 2 & 1);
       const StoreMessage message = StoreMessage::load(shared.taken(n) + 8);
       if (message.row < 0) return;
-      if (Sequence::packed && message.head != number) {  // its lengths are read once for a kv tile
-        kept = Sequence::numbered(p, message.head);
-        number = message.head;
-      }
       store(message);
       bulk_wait_read();
       barrier_arrive(shared.taken(n));
       bulk_wait();
       __syncwarp();
-      const Sequence site = of(message);
+      const Sequence site = kept.numbered(p, message.head);
       u32 *first_store = turn_of<Config>(p, site.b, site.h, message.row);
       if (lane == 0)
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(first_store), "n"(int(STORED)) : "memory");
@@ -141,16 +159,12 @@ struct DqStorerSm90 {
   }
 
  private:
-  __device__ __forceinline__ Sequence of(const StoreMessage &message) const {
-    if constexpr (Sequence::packed) return kept;
-    return Sequence::numbered(p, message.head);
-  }
   // Stores with one lane for the part of each consumer warp, as DqWriterSm90::add does.
-  __device__ __forceinline__ void store(const StoreMessage &message) const {
+  __device__ __forceinline__ void store(const StoreMessage &message) {
     const int group = lane / 4, row = message.row + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16,
               d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    const Sequence site = of(message);
+    const Sequence site = kept.numbered(p, message.head);
     float *to =
         site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
     bulk_store(to + d0 * 16, shared.dq(lane), width * 64,
