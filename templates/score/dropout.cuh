@@ -77,22 +77,22 @@ struct DroppedBlocks {
   // multiples of 16.
   LUATTN_FN DroppedBlocks draw(const Dropout<Config> &from, int row, int column, int lane) {
     DroppedBlocks made;
+#pragma unroll
+    for (int w = 0; w < words; ++w) made.bits[w] = draw_word(from, row, column, lane, w);
+    return made;
+  }
+  // The same for word w of `bits`, which has the blocks from 4 w on.
+  LUATTN_FN u32 draw_word(const Dropout<Config> &from, int row, int column, int lane, int w) {
     if constexpr (Config::offsets != 0)
-      if ((row | column) & 15) {
-        made.draw_each(from, row, column, lane);
-        return made;
-      }
+      if ((row | column) & 15) return draw_each(from, row, column, lane, w);
     // Row and column of the lane's patch in its block: an even one's, and a multiple of 4.
     const int r = lane / 8 * 2, c = lane % 4 * 2, q = Transposed ? c : r, kv = Transposed ? r : c;
-#pragma unroll
-    for (int w = 0; w < words; ++w) {
-      const int block = w * 4 + (lane >> 2 & 1) + (Transposed ? lane >> 3 & 1 : lane & 1) * 2;
-      const u32 across = u32((column >> 4) + (RowBlocks > 1 ? block % Blocks : block)) * 4, down = u32((row >> 4) + (RowBlocks > 1 ? block / Blocks : 0)) * 4;
-      made.bits[w] = exchange(from.draw((Transposed ? across : down) + dropout_q_patch(q),
-                                        (Transposed ? down : across) + dropout_kv_patch(kv)),
-                              lane);
-    }
-    return made;
+    const int block = w * 4 + (lane >> 2 & 1) + (Transposed ? lane >> 3 & 1 : lane & 1) * 2;
+    const u32 across = u32((column >> 4) + (RowBlocks > 1 ? block % Blocks : block)) * 4,
+              down = u32((row >> 4) + (RowBlocks > 1 ? block / Blocks : 0)) * 4;
+    return exchange(from.draw((Transposed ? across : down) + dropout_q_patch(q),
+                              (Transposed ? down : across) + dropout_kv_patch(kv)),
+                    lane);
   }
 
  private:
@@ -113,18 +113,16 @@ struct DroppedBlocks {
     return (drawn & own) | (turned & ~own);
   }
   // Draws for each score alone, where an offset splits patches between lanes.
-  __device__ __forceinline__ void draw_each(const Dropout<Config> &from, int row, int column, int lane) {
-#pragma unroll
-    for (int w = 0; w < words; ++w) {
-      bits[w] = 0;
+  LUATTN_FN u32 draw_each(const Dropout<Config> &from, int row, int column, int lane, int w) {
+    u32 drawn = 0;
 #pragma unroll 1
-      for (int bit = 0; bit < 32; ++bit) {
-        const int high = bit >> 3 & 1, low = bit >> 2 & 1, block = w * 4 + bit / 16 * 2 + (Transposed ? high : low);
-        const int odd = Transposed ? low : high, half = Transposed ? bit & 1 : bit >> 1 & 1, beyond = Transposed ? bit >> 1 & 1 : bit & 1;
-        const int r = row + (RowBlocks > 1 ? block / Blocks * 16 : 0) + lane / 4 + half * 8,
-                  c = column + (RowBlocks > 1 ? block % Blocks : block) * 16 + beyond * 8 + lane % 4 * 2 + odd;
-        bits[w] |= u32(Transposed ? from.keeps(c, r) : from.keeps(r, c)) << bit;
-      }
+    for (int bit = 0; bit < 32; ++bit) {
+      const int high = bit >> 3 & 1, low = bit >> 2 & 1, block = w * 4 + bit / 16 * 2 + (Transposed ? high : low);
+      const int odd = Transposed ? low : high, half = Transposed ? bit & 1 : bit >> 1 & 1, beyond = Transposed ? bit >> 1 & 1 : bit & 1;
+      const int r = row + (RowBlocks > 1 ? block / Blocks * 16 : 0) + lane / 4 + half * 8,
+                c = column + (RowBlocks > 1 ? block % Blocks : block) * 16 + beyond * 8 + lane % 4 * 2 + odd;
+      drawn |= u32(Transposed ? from.keeps(c, r) : from.keeps(r, c)) << bit;
     }
+    return drawn;
   }
 };

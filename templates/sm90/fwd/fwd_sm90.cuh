@@ -83,6 +83,7 @@ struct ConsumerSm90 {
   // consumers have no registers for scores that live across the loop's end, so they have a second copy for
   // the first kv tile of a q tile.
   static constexpr bool twice = Shared::groups > 2;
+  static constexpr bool draws_by_row = Spec::mask_by_inf && Shared::groups == 2;  // see draw
   enum { ping_pong_barrier = 1 };
 
   const LuattnParams &p;
@@ -266,7 +267,7 @@ struct ConsumerSm90 {
         if (!Spec::lazy_rescaling || !may_lag) raise(x, part);
       }
       release_k();
-      step_by_inf(x, part);
+      step_by_inf(x, part, tile);
     } else {
       release_k();
       if (tile.masked()) {
@@ -278,7 +279,7 @@ struct ConsumerSm90 {
       give_q_and_v();
       if (Spec::has_rescale && first) scale[0] = scale[1] = 1;
     }
-    if constexpr (Drops::any) draw(tile);
+    if constexpr (Drops::any && !draws_by_row) draw(tile);
     keep_probs(x);
     first = false;
     return end_step(part);
@@ -344,10 +345,13 @@ struct ConsumerSm90 {
   // exponentials. With lazy rescaling there is also a branch after both rows, and ptxas would move all P
   // above the first branch, or sums below it. It moves no shuffle past a branch: hence the vote on the first
   // row's sum above the branch, and the shuffle of the second row's maximum below it.
-  __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void step_by_inf(float (&x)[rows][cols], typename Online::Part (&part)[rows],
+                                              KvTileMessage tile) {
+    if constexpr (Drops::any && draws_by_row) draw<0, 2>(tile);
     softmax_row(0, x, part);
     if constexpr (Spec::lazy_rescaling) exceeds = __any_sync(0xffffffffu, part[0].red[1] >= most);
     give_q_and_v();
+    if constexpr (Drops::any && draws_by_row) draw<1, 2>(tile);
     if constexpr (Spec::lazy_rescaling)
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
@@ -382,10 +386,13 @@ struct ConsumerSm90 {
         probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
     if constexpr (Drops::any && !Spec::prob_is_sigmoid) drop_probs();
   }
-  // Draws which probs of a tile dropout keeps, while products are in flight.
+  // Draws which probs of a tile dropout keeps: every Step-th word from First on. With two consumers, a step draws half of them
+  // with each of its rows, in one stretch of code with that row's exponentials; three have no registers for it.
+  template <int First = 0, int Step = 1>
   __device__ __forceinline__ void draw(KvTileMessage tile) {
     const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.index() * tile_n + dropout.first_kv(p, site);
-    kept = Kept::draw(dropout, q0, kv0, lane);
+#pragma unroll
+    for (int w = First; w < Kept::words; w += Step) kept.bits[w] = Kept::draw_word(dropout, q0, kv0, lane, w);
   }
   // Zeroes the probs that dropout drops. Row sums have them all.
   __device__ __forceinline__ void drop_probs() {
