@@ -39,7 +39,7 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
   return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
 }
 
-/* Offsets and packed sequences have other parameters, and no layout with bits. */
+/* Offsets have no layout with bits. */
 static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err) {
   const manifest_tile_bits *t = &m->bits[0];
   TRY(check_range(err, "tile_bits: layout", t->layout, 0, 1));
@@ -52,7 +52,7 @@ static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err)
   TRY(check_range(err, "tile_bits: scalars", t->scalars, 0, (UINT64_C(1) << m->num_scalars) - 1));
   TRY(check_range(err, "tile_bits: reads_heads", t->reads_heads, 0, 1));
   TRY(check_range(err, "tile_bits: has_reals", t->has_reals, 0, 1));
-  TRY(check_range(err, "tile_bits: packed", m->packed, 0, 0));
+  TRY(check_range(err, "tile_bits: by_batch, where sequences are packed", t->by_batch, m->packed, 1));
   return check_range(err, "tile_bits: offsets", m->offsets, 0, 0);
 }
 

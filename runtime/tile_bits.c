@@ -15,6 +15,9 @@ static const double least_work = 1 << 27;
 /* The grid's third axis. With skip always, more are an error of the launch. */
 static const double most_sets = 65535;
 
+/* Bits of packed sequences are as large as of as many sequences of the longest one's length: bytes that are not worth it. */
+static const double most_packed = 1 << 28;
+
 /* Sorting takes about 4 us: with fewer instructions than this, of about 150 us for all tiles, more than it saves. With
  * fewer tiles of a head there is little to sort. */
 static const double least_ordered = 1u << 31;
@@ -27,21 +30,6 @@ static double instructions(const image_manifest *m, const LuattnShape *s) {
   return scores * s->batch * s->heads * products / products_an_instruction(m);
 }
 
-bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
-  const manifest_tile_bits *t = &m->bits[0];
-  const double scores = (double)s->q_len * s->kv_len, work = instructions(m, s);
-  if (!m->tile_bits || scores <= 0 || s->batch < 1 || s->heads < 1) return false;
-  if (skip != LUATTN_SKIP_AUTO) return skip == LUATTN_SKIP_ALWAYS;
-  const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
-  const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
-  return work >= least_work && cost <= work / 2 && sets <= most_sets;
-}
-
-void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {
-  out->batch = m->bits[0].by_batch ? (unsigned)shape->batch : 1;
-  out->heads = m->bits[0].by_head ? (unsigned)shape->heads : 1;
-}
-
 static int64_t words_of(int64_t rows, int64_t cells) { return rows * workspace_bit_words(cells) * 2; }
 
 int64_t tile_bits_row_words(const LuattnShape *s) {
@@ -49,6 +37,22 @@ int64_t tile_bits_row_words(const LuattnShape *s) {
 }
 int64_t tile_bits_column_words(const LuattnShape *s) {
   return words_of(workspace_cells(s->kv_len), workspace_cells(s->q_len));
+}
+
+bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
+  const manifest_tile_bits *t = &m->bits[0];
+  const double scores = (double)s->q_len * s->kv_len, work = instructions(m, s);
+  if (!m->tile_bits || scores <= 0 || s->batch < 1 || s->heads < 1) return false;
+  if (skip != LUATTN_SKIP_AUTO) return skip == LUATTN_SKIP_ALWAYS;
+  const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
+  const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
+  const double bytes = 4.0 * (double)(tile_bits_row_words(s) + tile_bits_column_words(s)) * sets;
+  return work >= least_work && cost <= work / 2 && sets <= most_sets && (!m->packed || bytes <= most_packed);
+}
+
+void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {
+  out->batch = m->bits[0].by_batch ? (unsigned)shape->batch : 1;
+  out->heads = m->bits[0].by_head ? (unsigned)shape->heads : 1;
 }
 
 /* Blocks have 32 x 8 cells. All bytes of a column's words are written. */

@@ -55,7 +55,7 @@ static void fill_spec(const compilation *c, image_manifest *out) {
 
 static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, manifest_tile_bits *out) {
   *out = (manifest_tile_bits){.layout = 1,
-                              .by_batch = bits->by_batch,
+                              .by_batch = bits->by_batch || c->at.plan.packed,
                               .by_head = bits->by_head,
                               .rows = (uint32_t)bits->rows,
                               .columns = (uint32_t)bits->columns,

@@ -177,6 +177,7 @@ static bool is_flag_line(const lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
   const int last = n->nargs - 1;
   if (n->op != IR_LOAD || n->type != IR_BOOL || !ir_is_var(f->g, n->arg[last], VAR_KV)) return false;
+  if (!row_in_place(f, (int)ir_index_of(n), last, n->arg[last])) return false;
   bool of_query = f->plan->pass == LUATTN_FORWARD;
   for (int i = 0; i < last; i++) {
     if (ir_uses(f->g, n->arg[i], VAR_KV)) return false;

@@ -370,16 +370,15 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
   const bool minima = rows->num_stats > 0, undecided = e == NULL && rows->mask->evaluated.is;
   const char *line = arena_printf(
       a, "mask: tiles by ranges of positions%s%s\n", minima ? ", and by minima and maxima of numbers in blocks" : "",
-      undecided && p->packed ? " alone, which do not decide it: kernels of packed sequences do not evaluate it for cells"
-      : undecided            ? " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells"
-                             : "");
+      undecided ? " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells"
+                : "");
   if (e != NULL)
     line = arena_printf(
         a,
         "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
         "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
         "(luattn_args.skip: always, never)\n",
-        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch ? ", in each batch entry" : "",
+        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch || p->packed ? ", in each batch entry" : "",
         e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
   return line != NULL ? line : "";
 }
@@ -402,7 +401,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (rows->evaluated != NULL) {
     add_entry(p, "luattn_tile_bits", LUATTN_ROLE_TILE_BITS, BITS_THREADS, MASK_CELL, 0);
-    add_entry(p, "luattn_tile_order", LUATTN_ROLE_TILE_ORDER, ORDER_THREADS, MASK_CELL, 0);
+    if (!p->packed) /* whose sequences have an order */
+      add_entry(p, "luattn_tile_order", LUATTN_ROLE_TILE_ORDER, ORDER_THREADS, MASK_CELL, 0);
   }
   if (p->packed && p->family == LUATTN_SM90)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);

@@ -219,7 +219,7 @@ luattn_status tiles_check(const plan *p, luattn_error *err) {
   return p->family == LUATTN_SM80 ? check_sm80(p, err) : check_simt(p, err);
 }
 
-bool tiles_may_have_bits(const plan *p) { return !p->packed && p->offsets == LUATTN_OFFSET_NONE; }
+bool tiles_may_have_bits(const plan *p) { return p->offsets == LUATTN_OFFSET_NONE; }
 
 bool tiles_suit_cells(const plan *p) {
   return !p->by_cells || (power_of_two(p->tile_n) && (power_of_two(p->tile_m) || !p->by_query_blocks));

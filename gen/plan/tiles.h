@@ -71,7 +71,7 @@ typedef struct plan_rows {
 typedef struct plan_copies {
   int element, row, col, mod;
 } plan_copies;
-/* Whether kernels may read tile bits: those are of sequences of equal lengths, with tensors that are the whole. */
+/* Whether kernels may read tile bits: those are of tensors that are the whole. */
 bool tiles_may_have_bits(const plan *p);
 /* Whether the tiles of a walk, and of its other side where the mask differs there, are made of whole cells or lie inside
  * of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is computed for a

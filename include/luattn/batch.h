@@ -130,7 +130,7 @@ LUATTN_API luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const l
 
 /* The number of bytes of device memory for the tile bits of this call's mask: about (q_len / 64) * (kv_len / 64) / 2, for each batch
  * entry and head if the mask differs between them, and some for minima of what it reads and for the order of tiles. Reads what luattn_workspace_size reads. 0: the mask needs no bits, because ranges
- * and minima decide it, or the kernel has none yet (packed sequences, offsets, the CPU); luattn_batch_prepare_mask then does nothing.
+ * and minima decide it, or a batch keeps none for the kernel yet (packed sequences, offsets, the CPU); luattn_batch_prepare_mask then does nothing.
  * Errors: LUATTN_INVALID, as a launch's. */
 LUATTN_API luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
 

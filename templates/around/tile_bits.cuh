@@ -11,6 +11,7 @@
 #include "abi/workspace.h"
 #include "around/around.cuh"
 #include "score/flag_lines.cuh"
+#include "work/sequence.cuh"
 #include "work/tile_bits.cuh"
 
 static constexpr int tile_bits_rows = 8, tile_bits_threads = 512;
@@ -167,7 +168,14 @@ LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first
   }
 }
 
-template <class Spec>
+// The entry and head of a set.
+template <class Config>
+LUATTN_FN Site site_of_set(const LuattnParams &p, int b, int h) {
+  if constexpr (Config::packed) return SequenceOf<Config>(p, b, h);
+  else return Site{b, h, AroundParams::q_len(p), AroundParams::kv_len(p)};
+}
+
+template <class Spec, class Config>
 LUATTN_FN void find_tile_bits(const LuattnTileBitsParams &p) {
   __shared__ CellsOfBlock cells;
   const LuattnTileBits &out = p.bits;
@@ -175,11 +183,12 @@ LUATTN_FN void find_tile_bits(const LuattnTileBitsParams &p) {
             kv_cells = workspace_cells(kv_len), words = workspace_bit_words(kv_cells), lane = int(threadIdx.x) % 32,
             warp = int(threadIdx.x) / 32, first_row = int(blockIdx.y) * tile_bits_rows, cell = int(blockIdx.x) * 32;
   const int set = int(blockIdx.z), b = set / int(out.heads), h = set - b * int(out.heads);
-  const Site site{b, h, q_len, kv_len};
+  const Site site = site_of_set<Config>(p, b, h);
+  const int own_cells = Config::packed ? workspace_cells(site.q_len) : q_cells;  // rows that the entry has
   if (threadIdx.x == 0) cells.num_open = 0;
   if (threadIdx.x < tile_bits_rows) cells.row[threadIdx.x] = {0, 0};  // rows past the end keep nothing
   __syncthreads();
-  if (warp < tile_bits_rows && first_row + warp < q_cells)
+  if (warp < tile_bits_rows && first_row + warp < own_cells)
     classify_cells<Spec>(row_of_cells<Spec>(p, site, first_row + warp), warp, cell, cells);
   __syncthreads();
   evaluate_cells<Spec>(p, site, first_row, cell, cells);

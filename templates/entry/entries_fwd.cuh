@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(stats_threads)
 #include "around/tile_bits.cuh"
 extern "C" __global__ void __launch_bounds__(tile_bits_threads)
     luattn_tile_bits(const __grid_constant__ ParamsOf<Config> p) {
-  find_tile_bits<Spec>(p);
+  find_tile_bits<Spec, Config>(p);
 }
 #include "around/tile_order.cuh"
 extern "C" __global__ void __launch_bounds__(tile_order_threads)

@@ -79,4 +79,7 @@ struct Site {
 
   LUATTN_FN int heads(const LuattnParams &p) { return p.shape.heads; }
   LUATTN_FN int heads_kv(const LuattnParams &p) { return p.shape.heads_kv; }
+  // The lengths of the longest entry.
+  LUATTN_FN int longest_q(const LuattnParams &p) { return p.shape.q_len; }
+  LUATTN_FN int longest_kv(const LuattnParams &p) { return p.shape.kv_len; }
 };

@@ -8,6 +8,12 @@
 #include "abi/workspace.h"
 #include "ops/hook_types.cuh"
 
+// Positions that lines of bits are made for: the lengths, or of packed sequences those of the longest one.
+LUATTN_FN int line_positions(const LuattnParams &p, const Site &s, bool of_q) {
+  if constexpr (Config::packed) return of_q ? Site::longest_q(p) : Site::longest_kv(p);
+  return of_q ? s.q_len : s.kv_len;
+}
+
 // Reads the bits by rows of cells. With Columns it reads the transposed copy, whose rows are columns of cells.
 template <bool Columns>
 struct CellBits {
@@ -16,7 +22,8 @@ struct CellBits {
 
   __device__ __forceinline__ CellBits(const LuattnParams &p, const Site &s) {
     const LuattnTileBits &bits = static_cast<const LuattnTileBitsParams &>(p).bits;
-    const int of_q = workspace_cells(s.q_len), of_kv = workspace_cells(s.kv_len), count = Columns ? of_kv : of_q;
+    const int of_q = workspace_cells(line_positions(p, s, true)), of_kv = workspace_cells(line_positions(p, s, false)),
+              count = Columns ? of_kv : of_q;
     const u32 set = (bits.batch > 1 ? u32(s.b) * bits.heads : 0) + (bits.heads > 1 ? u32(s.h) : 0);
     words = workspace_bit_words(Columns ? of_q : of_kv);
     rows = Columns ? bits.columns : bits.rows;

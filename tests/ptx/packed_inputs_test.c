@@ -23,10 +23,11 @@ enum { BATCH = 6, HEADS = 4, HEADS_KV = 2, MARGIN = 3, CPU = 3, MOST_K = 207 }; 
 static const int q_lens[BATCH] = {37, 0, 130, 1, 64, 5}, k_lens[BATCH] = {53, 9, 131, 200, 0, 77};
 
 /* What a spec reads: `pair` of [heads, total_q, MOST_K], `row` of [1, total_q], `col` of [heads_kv, total_k], `id_q`, `id_k`,
- * and `flag` of [total_q, MOST_K]. */
-enum { PAIR, ROW, COL, ID_Q, ID_K, FLAG, NUM_INPUTS, NUM_GRADS = ID_Q };
-static const char *const input_name[] = {"pair", "row", "col", "id_q", "id_k", "flag"};
+ * `flag` of [total_q, MOST_K], `on` of [total_k], `blocks` of [batch, TABLE_ROWS, TABLE_COLUMNS]. */
+enum { PAIR, ROW, COL, ID_Q, ID_K, FLAG, ON, TABLE, NUM_INPUTS, NUM_GRADS = ID_Q };
+static const char *const input_name[] = {"pair", "row", "col", "id_q", "id_k", "flag", "on", "blocks"};
 static const bool by_keys[] = {[COL] = true, [ID_K] = true, [FLAG] = false};
+enum { TABLE_ROWS = 5, TABLE_COLUMNS = 4 };
 
 #define DECLARE(what) "return attention { inputs = { " what " },\n  "
 static const struct {
@@ -61,8 +62,17 @@ static const struct {
      "  local t = pos * (d // 2 + 1) * 0.001\n"
      "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + 1 - d % 2 * 2] * sin(t) end,\n"
      "block_mask = causal() }", 1 << ROW, false},
+    {DECLARE("on = { axes = {'kv'}, dtype = 'bool' }, row = { axes = {'b', 'q'}, grad = true }")
+     "score_mod = function(s, b, h, q, kv) return s * (1 + 0.5 * row[{b, q}]) end,\n"
+     "block_mask = function(b, h, q, kv) return on[kv] end }", 1 << ROW | 1 << ON, false},
+    {DECLARE("blocks = { axes = {'b', 'rows', 'columns'}, dtype = 'bool' }")
+     "block_mask = function(b, h, q, kv) return blocks[{b, q // 32, kv // 64}] end }", 1 << TABLE, false},
 };
-enum { BY_ELEMENT = 5, TURNED, NUM_CASES = sizeof cases / sizeof *cases }; /* cases with input mods */
+enum { FLAGS = 2, BY_ELEMENT = 5, TURNED, PADDED, BY_TABLE, NUM_CASES = sizeof cases / sizeof *cases }; /* some: FLAGS, PADDED and BY_TABLE
+                                                                                    * have masks that are evaluated */
+static bool is_evaluated(int number) { return number == FLAGS || number >= PADDED; }
+static bool in_table(int b, int row, int column) { return (b * 31 + row * 7 + column * 13) % 5 < 2; }
+static bool is_on(int b, int kv) { return (kv / 48 + b) % 3 != 0; }
 
 typedef struct mode {
   int dim, dim_v, only; /* only: -1: all sequences */
@@ -136,7 +146,19 @@ static void draw_inputs(problem *p, kind k, const mode *m, int number) {
   make(&p->in[FLAG], F32, 2, (int64_t[]){total_q, MOST_K, 1});
   for (size_t i = 0; i < flags; ++i) ((unsigned char *)p->in[FLAG].host)[i] = i * 7 % 11 < 4 || i / MOST_K % 5 == 0;
   send(&p->in[FLAG]);
-  p->in[FLAG].t.dtype = (DLDataType){kDLUInt, 8, 1};
+  make(&p->in[ON], F32, 2, (int64_t[]){total_k, 1, 1});
+  for (int i = 0; i < total_k; ++i) {
+    const int b = sequence_of(p, 1, i, m->only);
+    ((unsigned char *)p->in[ON].host)[i] = b < 0 || is_on(b, i - p->cu[1][b]);
+  }
+  const int entries = m->only < 0 ? BATCH : 1;
+  make(&p->in[TABLE], F32, 3, (int64_t[]){entries, TABLE_ROWS, TABLE_COLUMNS});
+  for (int i = 0; i < entries * TABLE_ROWS * TABLE_COLUMNS; ++i)
+    ((unsigned char *)p->in[TABLE].host)[i] = in_table((m->only < 0 ? 0 : m->only) + i / (TABLE_ROWS * TABLE_COLUMNS),
+                                                       i / TABLE_COLUMNS % TABLE_ROWS, i % TABLE_COLUMNS);
+  send(&p->in[ON]), send(&p->in[TABLE]);
+  p->in[ON].t.ndim = 1;
+  for (int i = FLAG; i <= TABLE; ++i) p->in[i].t.dtype = (DLDataType){kDLUInt, 8, 1};
   for (int i = 0; i < NUM_GRADS; ++i) {
     make(&p->grad[i], k == F64 ? F64 : F32, i == PAIR ? 3 : 2, p->in[i].shape);
     fill(&p->grad[i], NAN);
@@ -206,11 +228,13 @@ static score score_of(const problem *p, int number, int b, int h, int q, int kv,
     s.kept = kv <= q + k_lens[b] - q_lens[b];
   } else if (number == BY_ELEMENT || number == TURNED) {
     s.kept = kv <= (number == TURNED ? q : q + k_lens[b] - q_lens[b]);
-  } else if (number == 1) {
+  } else if (number == BY_TABLE) {
+    s.kept = in_table(b, q / 32, kv / 64);
+  } else if (number == 1 || number == PADDED) {
     s.of[ROW] = (read){(size_t)(q0 + q), 0.5 * dot};
     s.by_dot = 1 + 0.5 * input(p, ROW, s.of[ROW].at);
     s.value = dot * s.by_dot;
-    s.kept = id(p, ID_Q, q0 + q) == id(p, ID_K, k0 + kv);
+    s.kept = number == PADDED ? is_on(b, kv) : id(p, ID_Q, q0 + q) == id(p, ID_K, k0 + kv);
   } else if (number == 2) {
     s.of[PAIR].at = line + (size_t)clamped(kv + 3, k_lens[b]);
     const double t = tanh((dot + input(p, PAIR, s.of[PAIR].at)) / 5);
@@ -411,6 +435,16 @@ static void launch(luattn_engine *engine, const luattn_spec *spec, luattn_pass p
   drop(&workspace);
 }
 
+/* Has kernels evaluate the mask, for which they need memory. */
+static void evaluate_mask(luattn_engine *engine, const luattn_spec *spec, luattn_args *args) {
+  size_t without, with;
+  args->skip = LUATTN_SKIP_NEVER;
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, args, &without, &err) == LUATTN_OK, "workspace");
+  args->skip = LUATTN_SKIP_ALWAYS;
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, args, &with, &err) == LUATTN_OK, "workspace");
+  if (args->q->shape[0] > 0 && args->k->shape[0] > 0) need(with > without, "bits of an evaluated mask");
+}
+
 static bool check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const mode *m, const char *family) {
   problem p;
   wanted w;
@@ -431,6 +465,7 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
                       .q = &p.t[Q].t, .k = &p.t[K].t, .v = &p.t[V].t, .o = &p.t[O].t, .dout = &p.t[DOUT].t,
                       .dq = &p.t[DQ].t, .dk = &p.t[DK].t, .dv = &p.t[DV].t, .lse = &p.lse.t, .dlse = &p.dlse.t,
                       .inputs = inputs, .num_inputs = count, .batch = batch};
+  if (is_evaluated(number) && driver != NULL) evaluate_mask(engine, spec, &args);
   launch(engine, spec, LUATTN_FORWARD, &args);
   launch(engine, spec, LUATTN_BACKWARD, &args);
   fetch(&p.t[O]), fetch(&p.lse);
