@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/sequences.h"
 #include "gen/cpu/cpu.h"
 
 void check_add(check_report *r, const char *name, double error, double tolerance) {
@@ -247,11 +248,49 @@ static luattn_status gradient_kinks(const cli_problem *p, references *r, luattn_
   return cpu_gradient_kinks(p->spec, &args, p->dtype == LUATTN_F64 ? 0x1p-49 : 0x1p-20, &r->has_kinks, err);
 }
 
+static luattn_status references_compute(const cli_problem *p, bool backward, references *r, luattn_error *err);
+
+/* Arrays for all sequences' references, zero until these are put there. */
+static luattn_status references_new(const cli_problem *p, bool backward, references *r, luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  cli_result *const of_gradients[] = {&r->noise, &r->kinks};
+  TRY(result_new(p, f64, f64, backward, &r->want, err));
+  TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
+  TRY(result_new(p, f64, f64, backward, &r->scores.of, err));
+  array_free(&r->scores.of.lse), array_free(&r->scores.of.saved);
+  for (int i = 0; i < 2 && backward; i++) TRY(result_new(p, f64, f64, true, of_gradients[i], err));
+  return LUATTN_OK;
+}
+
+/* The references of packed sequences: of each by itself. */
+static luattn_status references_of_sequences(const cli_problem *p, bool backward, references *r, luattn_error *err) {
+  TRY(references_new(p, backward, r, err));
+  for (int i = 0; i < p->batch; i++) {
+    cli_problem one;
+    references of;
+    if (sequence_is_empty(p, i)) continue;
+    TRY(sequence_take(p, i, &one, err));
+    const luattn_status s = references_compute(&one, backward, &of, err);
+    if (s == LUATTN_OK) {
+      sequence_put(p, i, &of.want, false, &r->want), sequence_put(p, i, &of.rounded, false, &r->rounded);
+      sequence_put(p, i, &of.noise, true, &r->noise), sequence_put(p, i, &of.kinks, false, &r->kinks);
+      sequence_put(p, i, &of.scores.of, false, &r->scores.of);
+      r->scores.exponent = fmax(r->scores.exponent, of.scores.exponent);
+      r->scores.matters |= of.scores.matters, r->has_kinks |= of.has_kinks;
+    }
+    references_free(&of);
+    problem_free(&one);
+    TRY(s);
+  }
+  return LUATTN_OK;
+}
+
 /* references_free also frees the results of a failed call */
 static luattn_status references_compute(const cli_problem *p, bool backward, references *r,
                                         luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   *r = (references){0};
+  if (p->sequences != NULL) return references_of_sequences(p, backward, r, err);
   TRY(result_new(p, f64, f64, backward, &r->want, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
@@ -283,7 +322,7 @@ static luattn_status compare_maximum(const cli_problem *p, const comparison *c, 
   cli_result sum = *c->got;
   comparison of = *c;
   of.got = &sum;
-  TRY(array_new(&sum.lse, saved->t.dtype, 3, c->want->lse.shape, false, err));
+  TRY(array_new(&sum.lse, saved->t.dtype, c->want->lse.t.ndim, c->want->lse.shape, false, err));
   for (int64_t i = 0; i < rows; i++)
     array_set(&sum.lse, i, array_get(saved, first + i) + array_get(saved, first + rows + i));
   compare(&of, "m + log l", offsetof(cli_result, lse), 2);
@@ -331,6 +370,18 @@ luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, 
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &got, err));
   keep_wanted(&got, wants);
   luattn_status s = gpu_run(gpu, p, backward, &got, err);
+  if (s == LUATTN_OK) s = check_results(p, &got, backward, out, err);
+  result_free(&got);
+  return s;
+}
+
+luattn_status check_sequences(const cli_problem *p, check_report *out, luattn_error *err) {
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  const bool backward = p->info.has_backward != 0;
+  cli_result got;
+  *out = (check_report){0};
+  TRY(result_new(p, f64, f64, backward, &got, err));
+  luattn_status s = sequences_run_cpu(p, backward, &got, err);
   if (s == LUATTN_OK) s = check_results(p, &got, backward, out, err);
   result_free(&got);
   return s;

@@ -47,6 +47,9 @@ luattn_status check_results(const cli_problem *p, const cli_result *got, bool ba
  * rounding error of a difference quotient, by check_slopes. p is float64. */
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err);
 
+/* Checks the CPU path over packed sequences against itself over each alone, in double precision. */
+luattn_status check_sequences(const cli_problem *p, check_report *out, luattn_error *err);
+
 /* slopes.c: checks gradients of `got` against central differences of the plain forward: a sample of the
  * entries of each tensor, or, where so many scores would take long, all gradients at once along one random
  * direction. o_noise: of o, by cpu_forward_score_noise. */

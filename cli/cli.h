@@ -25,6 +25,7 @@ typedef struct cli_options {
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
   const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets;
+  const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale;
@@ -97,9 +98,12 @@ luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 typedef struct cli_problem {
   const luattn_spec *spec;
   luattn_spec_info info;
-  int batch, heads, heads_kv, q_len, kv_len, dim, dim_v;
+  int batch, heads, heads_kv, q_len, kv_len, dim, dim_v; /* packed: the number of sequences, and the totals of their rows */
+  luattn_batch *sequences; /* packed sequences (sequences.h); NULL: entries of equal lengths */
+  array ends[2];           /* int32: 0 and where each ends, of q and of k */
+  int longest[2];
   luattn_dtype dtype;
-  array q, k, v, dout, dlse;
+  array q, k, v, dout, dlse; /* [batch, heads, len, dim]; packed: [rows, heads, dim] */
   array input[12];
   luattn_scalar scalar[CLI_MAX_PAIRS];
   int num_scalars;
@@ -126,6 +130,8 @@ luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error 
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out,
                            luattn_error *err);
 void problem_free(cli_problem *p);
+/* "B1 H2/2 Sq256 Skv256 D64 Dv64": its sizes. */
+const char *problem_text(const cli_problem *p, char text[128]);
 
 /* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
@@ -171,9 +177,9 @@ luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int rep
 
 /* ---- cmd_bench.c ---- */
 
-/* Counts the scores that the mask keeps, over batch and heads; *error: two standard deviations, where there are too many
- * to evaluate; 0: exact. */
-luattn_status bench_kept(const cli_problem *p, double *kept, double *error, luattn_error *err);
+/* Counts all scores, over batch and heads, and those that the mask keeps; *error: two standard deviations, where there are
+ * too many to evaluate; 0: exact. */
+luattn_status bench_kept(const cli_problem *p, double *all, double *kept, double *error, luattn_error *err);
 /* FLOPs of a pass with so many scores. */
 double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 

@@ -4,12 +4,50 @@
 
 #include "cli/cli.h"
 #include "cli/gpu.h"
+#include "cli/sequences.h"
 
-luattn_status bench_kept(const cli_problem *p, double *out, double *error, luattn_error *err) {
+/* Leaves the last batch entry out of what there is already. */
+static void drop_last_entry(cli_problem *p) {
+  array *const tensors[] = {&p->q, &p->k, &p->v};
+  p->batch--;
+  for (int i = 0; i < 3; i++) tensors[i]->shape[0]--;
+  for (size_t i = 0; i < p->info.num_inputs; i++)
+    for (uint32_t j = 0; j < p->info.inputs[i].num_axes; j++)
+      if (p->info.inputs[i].axis[j] == LUATTN_AXIS_B && p->input[i].shape[j] > 1) p->input[i].shape[j]--;
+}
+
+/* Of the last batch entry: of all, less of those before it. */
+static luattn_status kept_of_last(cli_problem *p, double *all, double *kept, double *error, luattn_error *err) {
+  double scores, keeps, off;
+  TRY(bench_kept(p, all, kept, error, err));
+  if (p->batch == 1) return LUATTN_OK;
+  drop_last_entry(p);
+  TRY(bench_kept(p, &scores, &keeps, &off, err));
+  *all -= scores, *kept -= keeps, *error += off;
+  return LUATTN_OK;
+}
+
+static luattn_status kept_of_sequences(const cli_problem *p, double *all, double *kept, double *error, luattn_error *err) {
+  *all = *kept = *error = 0;
+  for (int i = 0; i < p->batch; i++) {
+    cli_problem one;
+    double scores, keeps, off;
+    TRY(sequence_take(p, i, &one, err));
+    const luattn_status s = kept_of_last(&one, &scores, &keeps, &off, err);
+    problem_free(&one);
+    TRY(s);
+    *all += scores, *kept += keeps, *error += off;
+  }
+  return LUATTN_OK;
+}
+
+luattn_status bench_kept(const cli_problem *p, double *all, double *out, double *error, luattn_error *err) {
   cli_result r = {0};
   cli_binding bind;
   const luattn_args args = problem_args(p, &r, false, &bind);
   luattn_mask_counts counts = {.struct_size = sizeof counts};
+  if (p->sequences != NULL) return kept_of_sequences(p, all, out, error, err);
+  *all = (double)p->batch * p->heads * p->q_len * p->kv_len;
   TRY(luattn_mask_survey(p->spec, NULL, &args, 64, 64, &counts, err));
   *out = counts.kept, *error = counts.kept_error;
   return LUATTN_OK;
@@ -25,7 +63,7 @@ static luattn_status print_tiles(const cli_options *o, const luattn_device_info 
   luattn_target target;
   luattn_mask_counts counts = {.struct_size = sizeof counts};
   const luattn_args args = problem_args(p, &r, false, &bind);
-  if (!p->info.has_mask) return LUATTN_OK;
+  if (!p->info.has_mask || p->sequences != NULL) return LUATTN_OK;
   snprintf(arch, sizeof arch, "sm_%d", device->arch);
   with_arch.arch = arch;
   TRY(mask_target(&with_arch, p, pass, &target, err));
@@ -42,13 +80,11 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept) {
 }
 
 static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem *p, luattn_error *err) {
-  double kept, error, forward = 0, backward = 0;
-  char text[32];
-  TRY(bench_kept(p, &kept, &error, err));
+  double all, kept, error, forward = 0, backward = 0;
+  char text[32], sizes[128];
+  TRY(bench_kept(p, &all, &kept, &error, err));
   TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
-  const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
-  printf("%s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s%s\n", p->info.name, gpu_name(gpu), p->batch, p->heads,
-         p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype),
+  printf("%s on %s: %s %s%s\n", p->info.name, gpu_name(gpu), problem_text(p, sizes), dtype_name(p->dtype),
          p->large_scores ? ", large scores" : "");
   printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
          mask_error_text(kept, error, text));

@@ -2,13 +2,14 @@
 #include <string.h>
 
 #include "cli/check.h"
+#include "cli/sequences.h"
 
 /* Warns if the mask keeps few scores of random inputs, or none: zeros agree with zeros. */
 static luattn_status print_kept(const cli_problem *p, luattn_error *err) {
-  const double all = (double)p->batch * p->heads * p->q_len * p->kv_len;
-  double kept, error;
-  if (!p->info.has_mask || all == 0) return LUATTN_OK;
-  TRY(bench_kept(p, &kept, &error, err));
+  double kept, error, all;
+  if (!p->info.has_mask) return LUATTN_OK;
+  TRY(bench_kept(p, &all, &kept, &error, err));
+  if (all == 0) return LUATTN_OK;
   printf("  the mask keeps %.2f%% of the scores%s\n", 100 * kept / all,
          kept > 0 ? ""
                   : ", so that all that was compared is 0; give inputs that keep some (--input), or another "
@@ -32,9 +33,8 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   TRY(problem_read(spec, &o, true, &p, err));
   luattn_status status = check_plain(&o, &p, &r, err);
   if (status == LUATTN_OK) {
-    char title[256];
-    snprintf(title, sizeof title, "%s: the CPU path against plain Lua (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
-             p.info.name, p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim, p.dim_v);
+    char title[512], text[128];
+    snprintf(title, sizeof title, "%s: the CPU path against plain Lua (%s)", p.info.name, problem_text(&p, text));
     check_print(title, &r);
     if (r.stops_gradient)
       printf("  gradients: the spec stops some (stop_gradient), so not compared with differences\n");
@@ -58,11 +58,9 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
     TRY(problem_read(spec, &o, true, &p, err));
     status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
     if (status == LUATTN_OK) {
-      char title[256];
-      snprintf(title, sizeof title,
-               "%s: kernels in %s on %s against the CPU path in f64 (B%d H%d/%d Sq%d Skv%d D%d Dv%d)",
-               p.info.name, all[i], gpu_name(gpu), p.batch, p.heads, p.heads_kv, p.q_len, p.kv_len, p.dim,
-               p.dim_v);
+      char title[512], text[128];
+      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name, all[i], gpu_name(gpu),
+               p.sequences != NULL ? ", one sequence at a time" : "", problem_text(&p, text));
       check_print(title, &r);
       gpu_print_tuning(gpu);
       *failed |= r.failed > 0;
@@ -98,18 +96,48 @@ static luattn_status given_backward(const cli_options *given, const luattn_spec 
   return against_plain_lua(&o, spec, failed, err);
 }
 
+/* The CPU path over packed sequences against itself over each sequence alone. */
+static luattn_status against_sequences(const cli_options *given, const luattn_spec *spec, bool *failed, luattn_error *err) {
+  cli_options o = *given;
+  cli_problem p;
+  check_report r;
+  o.dtype = "f64";
+  TRY(problem_read(spec, &o, true, &p, err));
+  luattn_status status = check_sequences(&p, &r, err);
+  if (status == LUATTN_OK) {
+    char title[512], text[128];
+    snprintf(title, sizeof title, "%s: the CPU path, packed, against one sequence at a time (%s)", p.info.name, problem_text(&p, text));
+    check_print(title, &r);
+    *failed |= r.failed > 0;
+    status = print_kept(&p, err);
+  }
+  problem_free(&p);
+  return status;
+}
+
+static luattn_status check_packed(const cli_options *o, const luattn_spec *spec, cli_gpu *gpu, bool *failed, luattn_error *err) {
+  if (o->full)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--full: plain Lua computes entries of equal lengths; leave it out, or --cu-seqlens: each sequence is compared with itself alone");
+  if (spec_gives_backward(spec))
+    printf("the spec's own backward is not compared with differences beside --cu-seqlens: check it without\n");
+  return gpu == NULL ? against_sequences(o, spec, failed, err) : against_cpu(o, spec, gpu, failed, err);
+}
+
 static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *failed, luattn_error *err) {
   cli_gpu *gpu = NULL;
   luattn_dtype one = LUATTN_F64; /* the dtype of the kernels to check; the CPU path has only one */
   TRY(dtype_option(o, &one, err));
   TRY(gpu_pick(o, &gpu, err));
-  const bool plain = gpu == NULL || o->full, by_hand = !plain && spec_gives_backward(spec);
+  const bool packed = o->cu_seqlens != NULL || o->cu_seqlens_q != NULL || o->cu_seqlens_k != NULL,
+             plain = !packed && (gpu == NULL || o->full), by_hand = !packed && !plain && spec_gives_backward(spec);
   luattn_status status = plain || by_hand ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
   if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic))
-    printf("no kernels run, so --dtype, --family and --deterministic change nothing: plain Lua is in f64\n");
+    printf("no kernels run, so --dtype, --family and --deterministic change nothing: %s is in f64\n", packed ? "the CPU path" : "plain Lua");
+  if (packed) status = check_packed(o, spec, gpu, failed, err);
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
-  if (status == LUATTN_OK && gpu != NULL) status = against_cpu(o, spec, gpu, failed, err);
+  if (status == LUATTN_OK && gpu != NULL && !packed) status = against_cpu(o, spec, gpu, failed, err);
   gpu_close(gpu);
   return status;
 }

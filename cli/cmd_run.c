@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "cli/cli.h"
+#include "cli/sequences.h"
 
 static double now_ms(void) {
   struct timespec t;
@@ -83,6 +83,7 @@ static luattn_status show_all(const cli_options *o, const cli_problem *p, const 
 
 static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
   cli_binding bind;
+  if (p->sequences != NULL) return sequences_run_cpu(p, backward, r, err);
   const luattn_args args = problem_args(p, r, backward, &bind);
   TRY(luattn_cpu_forward(p->spec, &args, err));
   return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
@@ -122,10 +123,9 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
     const double start = now_ms();
     status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
     if (status == LUATTN_OK) {
-      printf("%s: %s on %s: B%d H%d/%d Sq%d Skv%d D%d Dv%d %s, %.1f ms\n", p->info.name,
-             backward ? "forward and backward" : "forward",
-             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", p->batch, p->heads, p->heads_kv,
-             p->q_len, p->kv_len, p->dim, p->dim_v, dtype_name(p->dtype), now_ms() - start);
+      char text[128];
+      printf("%s: %s on %s: %s %s, %.1f ms\n", p->info.name, backward ? "forward and backward" : "forward",
+             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text), dtype_name(p->dtype), now_ms() - start);
       if (gpu != NULL) gpu_print_tuning(gpu);
       status = show_all(o, p, &r, err);
     }

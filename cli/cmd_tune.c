@@ -152,8 +152,8 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
     o.shape = s->text, o.head_dim = NULL;
     fprintf(stderr, "tune: measuring %s\n", s->text);
     TRY(problem_read(t->spec, &o, t->passes > 1, &p, err));
-    double kept = 0, error = 0;
-    luattn_status status = bench_kept(&p, &kept, &error, err);
+    double all, kept = 0, error = 0;
+    luattn_status status = bench_kept(&p, &all, &kept, &error, err);
     s->exact = error == 0;
     s->q_len = p.q_len, s->kv_len = p.kv_len;
     for (int pass = 0; pass < 2; pass++) s->flops[pass] = bench_flops(&p, (luattn_pass)pass, kept);

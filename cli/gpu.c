@@ -143,6 +143,16 @@ static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy,
   return LUATTN_OK;
 }
 
+/* Where sequences start and end. */
+static luattn_status upload_batch(gpu_buffers *b, const cli_problem *p, luattn_error *err) {
+  size_t size;
+  void *memory;
+  if (p->sequences == NULL) return LUATTN_OK;
+  TRY(luattn_batch_size(p->sequences, &size, err));
+  TRY(gpu_buffer_new(b, size, &memory, err));
+  return luattn_batch_prepare(p->sequences, b->g->driver, b->g->device, memory, size, NULL, err);
+}
+
 luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward,
                          gpu_args *d, luattn_error *err) {
   d->args = problem_args(p, r, backward, &d->bind);
@@ -158,7 +168,7 @@ luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result 
     TRY(twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
     TRY(twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
   }
-  return LUATTN_OK;
+  return upload_batch(b, p, err);
 }
 
 luattn_status gpu_download(gpu_buffers *b, array *to, const DLTensor *from, luattn_error *err) {

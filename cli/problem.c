@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/sequences.h"
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/parallel.h"
@@ -158,8 +159,8 @@ luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *e
   return head_dim_option(o, p, err);
 }
 
-static int64_t axis_size(const cli_problem *p, int32_t axis) {
-  switch (axis) {
+static int64_t axis_size(const cli_problem *p, const luattn_input_info *info, uint32_t j) {
+  switch (info->axis[j]) {
     case LUATTN_AXIS_B:
       return p->batch;
     case LUATTN_AXIS_H:
@@ -167,13 +168,12 @@ static int64_t axis_size(const cli_problem *p, int32_t axis) {
     case LUATTN_AXIS_HKV:
       return p->heads_kv;
     case LUATTN_AXIS_Q:
-      return p->q_len;
     case LUATTN_AXIS_KV:
-      return p->kv_len;
+      return sequences_axis(p, info, j);
     case LUATTN_AXIS_FREE:
       return (int64_t)p->q_len + p->kv_len; /* long enough for a table over relative positions */
     default:
-      return axis;
+      return info->axis[j];
   }
 }
 
@@ -264,11 +264,45 @@ static luattn_status expect(const char *option, const array *a, const char *cons
   for (int i = 0; i < a->t.ndim; i++) {
     if (a->shape[i] != shape[i]) {
       return luattn_fail(err, LUATTN_INVALID,
-                         "%s: %s is %lld, but %s has %lld; give arrays that agree (and see --layout)", option,
-                         axis[i], (long long)a->shape[i], from[i], (long long)shape[i]);
+                         "%s: %s is %lld, but %s has %lld; give arrays that agree%s", option, axis[i], (long long)a->shape[i], from[i],
+                         (long long)shape[i], strcmp(axis[0], "batch") == 0 ? " (and see --layout)" : "");
     }
   }
   return LUATTN_OK;
+}
+
+/* The shape of a tensor with this many heads and rows, and its number of axes. */
+static int tensor_shape(const cli_problem *p, int heads, int rows, int dim, int64_t shape[4]) {
+  if (p->sequences != NULL) return shape[0] = rows, shape[1] = heads, shape[2] = dim, 3;
+  return shape[0] = p->batch, shape[1] = heads, shape[2] = rows, shape[3] = dim, 4;
+}
+
+/* The same of lse. */
+static int lse_shape(const cli_problem *p, int64_t shape[4]) {
+  if (p->sequences != NULL) return shape[0] = p->heads, shape[1] = p->q_len, 2;
+  return shape[0] = p->batch, shape[1] = p->heads, shape[2] = p->q_len, 3;
+}
+
+static luattn_status check_heads(const cli_problem *p, luattn_error *err) {
+  if (p->heads_kv >= 1 && p->heads % p->heads_kv == 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID,
+                     "--k: its %d heads do not divide the %d of --q; each kv head serves heads / heads_kv heads%s", p->heads_kv,
+                     p->heads, p->sequences != NULL ? "" : " (and see --layout)");
+}
+
+static luattn_status read_packed(const cli_options *o, cli_problem *p, luattn_error *err) {
+  static const char *const axis[] = {"rows", "heads", "head_dim"}, *const from[] = {"--cu-seqlens", "--k", "--q"};
+  const char *const path[] = {o->q, o->k, o->v}, *const option[] = {"--q", "--k", "--v"};
+  array *const to[] = {&p->q, &p->k, &p->v};
+  const DLDataType type = dtype_dl(p->dtype);
+  for (int i = 0; i < 3; i++)
+    TRY(read_tensor(&(file_rule){option[i], path[i], 3, "rows of all sequences x heads x head_dim", type}, false, to[i], err));
+  p->heads = (int)p->q.shape[1], p->dim = (int)p->q.shape[2];
+  p->heads_kv = (int)p->k.shape[1], p->dim_v = (int)p->v.shape[2];
+  TRY(check_heads(p, err));
+  TRY(expect("--q", &p->q, axis, (int64_t[]){p->q_len, p->heads, p->dim}, from, err));
+  TRY(expect("--k", &p->k, axis, (int64_t[]){p->kv_len, p->heads_kv, p->dim}, from, err));
+  return expect("--v", &p->v, axis, (int64_t[]){p->kv_len, p->heads_kv, p->dim_v}, from, err);
 }
 
 static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error *err) {
@@ -283,19 +317,14 @@ static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error
                        : o->k == NULL ? "--k"
                                       : "--v");
   }
+  if (p->sequences != NULL) return read_packed(o, p, err);
   TRY(read_tensor(&(file_rule){"--q", o->q, 4, axes, type}, p->heads_last, &p->q, err));
   TRY(read_tensor(&(file_rule){"--k", o->k, 4, axes, type}, p->heads_last, &p->k, err));
   TRY(read_tensor(&(file_rule){"--v", o->v, 4, axes, type}, p->heads_last, &p->v, err));
   p->batch = (int)p->q.shape[0], p->heads = (int)p->q.shape[1], p->q_len = (int)p->q.shape[2],
   p->dim = (int)p->q.shape[3];
   p->heads_kv = (int)p->k.shape[1], p->kv_len = (int)p->k.shape[2], p->dim_v = (int)p->v.shape[3];
-  if (p->heads_kv < 1 || p->heads % p->heads_kv != 0) {
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "--k: its %d heads do not divide the %d of --q; each kv head serves heads / heads_kv heads "
-        "(and see --layout)",
-        p->heads_kv, p->heads);
-  }
+  TRY(check_heads(p, err));
   TRY(expect("--k", &p->k, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim},
              (const char *const[]){"--q", "--k", "--k", "--q"}, err));
   return expect("--v", &p->v, axis, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v},
@@ -305,9 +334,13 @@ static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error
 static luattn_status random_qkv(cli_problem *p, bool fill, uint64_t *seed, luattn_error *err) {
   array *const qkv[] = {&p->q, &p->k, &p->v};
   const DLDataType type = dtype_dl(p->dtype);
-  TRY(array_new(&p->q, type, 4, (int64_t[]){p->batch, p->heads, p->q_len, p->dim}, p->heads_last, err));
-  TRY(array_new(&p->k, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim}, p->heads_last, err));
-  TRY(array_new(&p->v, type, 4, (int64_t[]){p->batch, p->heads_kv, p->kv_len, p->dim_v}, p->heads_last, err));
+  int64_t shape[4];
+  int ndim = tensor_shape(p, p->heads, p->q_len, p->dim, shape);
+  TRY(array_new(&p->q, type, ndim, shape, p->heads_last, err));
+  ndim = tensor_shape(p, p->heads_kv, p->kv_len, p->dim, shape);
+  TRY(array_new(&p->k, type, ndim, shape, p->heads_last, err));
+  ndim = tensor_shape(p, p->heads_kv, p->kv_len, p->dim_v, shape);
+  TRY(array_new(&p->v, type, ndim, shape, p->heads_last, err));
   for (int i = 0; i < 3; i++) {
     if (fill)
       fill_normal(qkv[i], 1, seed);
@@ -318,25 +351,31 @@ static luattn_status random_qkv(cli_problem *p, bool fill, uint64_t *seed, luatt
 }
 
 static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
-  static const char *const axis[] = {"batch", "heads", "q_len", "head_dim_v"}, *const from[] = {"--q", "--q",
-                                                                                                "--q", "--v"};
-  const char *axes =
-      p->heads_last ? "batch x q_len x heads x head_dim_v" : "batch x heads x q_len x head_dim_v";
-  const int64_t shape[] = {p->batch, p->heads, p->q_len, p->dim_v};
+  static const char *const entries[] = {"batch", "heads", "q_len", "head_dim_v"}, *const packed[] = {"rows", "heads", "head_dim_v"},
+                           *const from[] = {"--q", "--q", "--q", "--v"}, *const from_packed[] = {"--q", "--q", "--v"},
+                           *const numbers[] = {"heads", "rows"};
+  const bool is_packed = p->sequences != NULL;
+  const char *const *axis = is_packed ? packed : entries;
+  const char *axes = is_packed       ? "rows of all sequences x heads x head_dim_v"
+                     : p->heads_last ? "batch x q_len x heads x head_dim_v"
+                                     : "batch x heads x q_len x head_dim_v";
+  int64_t shape[4], lse[4];
+  const int ndim = tensor_shape(p, p->heads, p->q_len, p->dim_v, shape), lse_ndim = lse_shape(p, lse);
   const DLDataType type = dtype_dl(p->dtype),
                    real = p->dtype == LUATTN_F64 ? dtype_dl(LUATTN_F64) : dtype_dl(LUATTN_F32);
   if (o->dout != NULL) {
-    TRY(read_tensor(&(file_rule){"--dout", o->dout, 4, axes, type}, p->heads_last, &p->dout, err));
-    TRY(expect("--dout", &p->dout, axis, shape, from, err));
+    TRY(read_tensor(&(file_rule){"--dout", o->dout, ndim, axes, type}, p->heads_last, &p->dout, err));
+    TRY(expect("--dout", &p->dout, axis, shape, is_packed ? from_packed : from, err));
   } else {
-    TRY(array_new(&p->dout, type, 4, shape, p->heads_last, err));
+    TRY(array_new(&p->dout, type, ndim, shape, p->heads_last, err));
     fill_normal(&p->dout, 1, seed);
   }
   if (o->dlse != NULL) {
-    TRY(read_tensor(&(file_rule){"--dlse", o->dlse, 3, "batch x heads x q_len", real}, false, &p->dlse, err));
-    TRY(expect("--dlse", &p->dlse, axis, shape, from, err));
+    TRY(read_tensor(&(file_rule){"--dlse", o->dlse, lse_ndim, is_packed ? "heads x rows" : "batch x heads x q_len", real}, false,
+                    &p->dlse, err));
+    TRY(expect("--dlse", &p->dlse, is_packed ? numbers : axis, lse, from, err));
   } else if (o->dout == NULL && p->info.has_lse) {
-    TRY(array_new(&p->dlse, real, 3, shape, false, err));
+    TRY(array_new(&p->dlse, real, lse_ndim, lse, false, err));
     fill_normal(&p->dlse, 1, seed);
   }
   return LUATTN_OK;
@@ -382,7 +421,7 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
                           info->dtype == LUATTN_INPUT_ANY ? any_float : dtype_of_input(info->dtype)};
   TRY(read_tensor(&rule, false, out, err));
   for (uint32_t j = 0; j < info->num_axes; j++) {
-    const int64_t have = out->shape[j], want = axis_size(p, info->axis[j]);
+    const int64_t have = out->shape[j], want = axis_size(p, info, j);
     const bool any = info->axis[j] == LUATTN_AXIS_FREE && have > 0;
     const bool broadcast = have == 1 && (info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H);
     if (have == want || any || broadcast) continue;
@@ -430,7 +469,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
       continue;
     }
     int64_t shape[4];
-    for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info->axis[j]);
+    for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info, j);
     const DLDataType type =
         info->dtype == LUATTN_INPUT_ANY ? dtype_dl(p->dtype) : dtype_of_input(info->dtype);
     TRY(array_new(&p->input[i], type, (int)info->num_axes, shape, false, err));
@@ -465,7 +504,8 @@ static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_e
   }
   TRY(check_names(o, p, err));
   TRY(read_scalars(o, p, err));
-  return shape_option(o, p, err);
+  TRY(shape_option(o, p, err));
+  return sequences_option(o, p, err);
 }
 
 static luattn_status skip_option(const cli_options *o, int *out, luattn_error *err) {
@@ -506,6 +546,16 @@ void problem_free(cli_problem *p) {
   array *const owned[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
   for (int i = 0; i < 12; i++) array_free(&p->input[i]);
+  sequences_free(p);
+}
+
+const char *problem_text(const cli_problem *p, char text[128]) {
+  if (p->sequences != NULL)
+    snprintf(text, 128, "%d sequences, H%d/%d Sq%d Skv%d in all, at most %d and %d, D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len,
+             p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
+  else
+    snprintf(text, 128, "B%d H%d/%d Sq%d Skv%d D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v);
+  return text;
 }
 
 /* ---- results ---- */
@@ -516,16 +566,16 @@ size_t problem_num_saved(const cli_problem *p) {
 
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
                          cli_result *r, luattn_error *err) {
-  const int64_t rows[] = {p->batch, p->heads, p->q_len, p->dim_v};
-  const int64_t saved[] = {(int64_t)problem_num_saved(p), p->batch, p->heads, p->q_len};
+  int64_t rows[4], saved[5] = {(int64_t)problem_num_saved(p)};
+  const int ndim = tensor_shape(p, p->heads, p->q_len, p->dim_v, rows), lse_ndim = lse_shape(p, saved + 1);
   *r = (cli_result){0};
-  luattn_status s = array_new(&r->o, storage, 4, rows, p->heads_last, err);
-  if (s == LUATTN_OK && p->info.has_lse) s = array_new(&r->lse, real, 3, rows, false, err);
-  if (s == LUATTN_OK && problem_num_saved(p) > 0) s = array_new(&r->saved, real, 4, saved, false, err);
+  luattn_status s = array_new(&r->o, storage, ndim, rows, p->heads_last, err);
+  if (s == LUATTN_OK && p->info.has_lse) s = array_new(&r->lse, real, lse_ndim, saved + 1, false, err);
+  if (s == LUATTN_OK && problem_num_saved(p) > 0) s = array_new(&r->saved, real, 1 + lse_ndim, saved, false, err);
   if (s == LUATTN_OK && backward) {
-    s = array_new(&r->dq, storage, 4, p->q.shape, p->heads_last, err);
-    if (s == LUATTN_OK) s = array_new(&r->dk, storage, 4, p->k.shape, p->heads_last, err);
-    if (s == LUATTN_OK) s = array_new(&r->dv, storage, 4, p->v.shape, p->heads_last, err);
+    s = array_new(&r->dq, storage, ndim, p->q.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dk, storage, ndim, p->k.shape, p->heads_last, err);
+    if (s == LUATTN_OK) s = array_new(&r->dv, storage, ndim, p->v.shape, p->heads_last, err);
     for (size_t i = 0; i < p->info.num_inputs && s == LUATTN_OK; i++) {
       if (p->info.inputs[i].grad)
         s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);
@@ -574,6 +624,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .skip = p->skip,
       .large_scores = p->large_scores,
       .random = &bind->random,
+      .batch = p->sequences,
   };
   bind->random = (luattn_random){.struct_size = sizeof bind->random, .seed = p->seed};
   if (backward) {
