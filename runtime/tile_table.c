@@ -223,10 +223,10 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const ch
 static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, cu_pointer memory,
                                 char *host, size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnPackedTileParams again = *params;
+  LuattnRandomParams again = {.before = *params}; /* as much as any kernel takes */
   const LuattnParams *p = &params->before.before.dense;
-  (void)place(c, p, (uintptr_t)memory, true, &again.table);
-  TRY(launch_tile_table(kernel, c, &again, stream));
+  (void)place(c, p, (uintptr_t)memory, true, &again.before.table);
+  TRY(launch_tile_table(kernel, c, &again.before, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
   if (result == 0) result = d->copy_to_host(host + size, memory, size);
