@@ -66,12 +66,13 @@ static const struct {
      "score_mod = function(s, b, h, q, kv) return s * (1 + 0.5 * row[{b, q}]) end,\n"
      "block_mask = function(b, h, q, kv) return on[kv] end }", 1 << ROW | 1 << ON, false},
     {DECLARE("blocks = { axes = {'b', 'rows', 'columns'}, dtype = 'bool' }")
-     "block_mask = function(b, h, q, kv) return blocks[{b, q // 32, kv // 64}] end }", 1 << TABLE, false},
+     "block_mask = function(b, h, q, kv) return blocks[{b, q // 32, kv // 64}] and kv < kv_len - 6 end }", 1 << TABLE, false},
 };
 enum { FLAGS = 2, BY_ELEMENT = 5, TURNED, PADDED, BY_TABLE, NUM_CASES = sizeof cases / sizeof *cases }; /* some: FLAGS, PADDED and BY_TABLE
                                                                                     * have masks that are evaluated */
 static bool is_evaluated(int number) { return number == FLAGS || number >= PADDED; }
-static bool in_table(int b, int row, int column) { return (b * 31 + row * 7 + column * 13) % 5 < 2; }
+/* Even entries have whole cells of 64 queries. */
+static bool in_table(int b, int row, int column) { return (b * 31 + (b % 2 == 0 ? row / 2 : row) * 7 + column * 13) % 5 < 2; }
 static bool is_on(int b, int kv) { return (kv / 48 + b) % 3 != 0; }
 
 typedef struct mode {
@@ -229,7 +230,7 @@ static score score_of(const problem *p, int number, int b, int h, int q, int kv,
   } else if (number == BY_ELEMENT || number == TURNED) {
     s.kept = kv <= (number == TURNED ? q : q + k_lens[b] - q_lens[b]);
   } else if (number == BY_TABLE) {
-    s.kept = in_table(b, q / 32, kv / 64);
+    s.kept = in_table(b, q / 32, kv / 64) && kv < k_lens[b] - 6;
   } else if (number == 1 || number == PADDED) {
     s.of[ROW] = (read){(size_t)(q0 + q), 0.5 * dot};
     s.by_dot = 1 + 0.5 * input(p, ROW, s.of[ROW].at);
