@@ -432,7 +432,7 @@ int main(int argc, char **argv) {
       x.q_len = len[0], x.kv_len = len[1];
       wrong += check(&x, (kind)k, x.pattern == 2);
       x.q_len = 320, x.kv_len = 192; /* lines of flags can be read by 16 */
-      if (strstr(masks[i].name, "elements") != NULL) wrong += check(&x, (kind)k, false);
+      if (strstr(masks[i].name, "elements") != NULL && x.pattern % 4 == 0) wrong += check(&x, (kind)k, false);
     }
     if (i == 0) wrong += check_changes(&x, (kind)k);
     need(luattn_engine_forget(x.engine, spec, &err) == LUATTN_OK, "forget");
