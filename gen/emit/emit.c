@@ -23,6 +23,8 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (entry_rows_are_read(w))
     text_add(&w->out, "#define LUATTN_PACKED_INPUTS   // a Site says where its entry's rows are\n");
+  if (w->f->plan->packed && w->f->facts.tile_bits)
+    text_add(&w->out, "#define LUATTN_PACKED_BITS     // lines of tile bits are as long as the longest entry's\n");
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!w->f->facts.bounds_reals)
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");

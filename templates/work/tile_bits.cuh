@@ -10,8 +10,11 @@
 
 // Positions that lines of bits are made for: the lengths, or of packed sequences those of the longest one.
 LUATTN_FN int line_positions(const LuattnParams &p, const Site &s, bool of_q) {
-  if constexpr (Config::packed) return of_q ? Site::longest_q(p) : Site::longest_kv(p);
+#ifdef LUATTN_PACKED_BITS
+  return of_q ? Site::longest_q(p) : Site::longest_kv(p);
+#else
   return of_q ? s.q_len : s.kv_len;
+#endif
 }
 
 // Reads the bits by rows of cells. With Columns it reads the transposed copy, whose rows are columns of cells.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <deque>
 
+using std::max;
 using std::min;
 static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static bool __all_sync(unsigned lanes, bool x) { return !__any_sync(lanes, !x); }

@@ -9,6 +9,7 @@
 #include <set>
 
 using std::max;
+using std::max;
 using std::min;
 template <class T>
 static T __ldg(const T *x) {

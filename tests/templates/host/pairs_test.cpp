@@ -11,6 +11,7 @@
 #include <map>
 
 using std::max;
+using std::max;
 using std::min;
 template <class T>
 static T __ldg(const T *x) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+using std::max;
 using std::min;
 
 #define mma_16x8x16 device_mma_16x8x16
