@@ -11,6 +11,7 @@
 #include "common/choices.h"
 #include "common/host.h"
 #include "runtime/tile_bits.h"
+#include "runtime/workspace_layout.h"
 
 _Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");
 
@@ -118,7 +119,7 @@ static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTi
   LuattnParams unplaced = *p;
   out->rows_size = round_up(size[0]);
   out->bits_size = out->rows_size + round_up(size[1]);
-  out->orders_at = out->bits_size + launch_place_stats(c->info, &unplaced, 0);
+  out->orders_at = out->bits_size + workspace_place_stats(c->info, &unplaced, 0);
   out->size = out->orders_at + round_up((size_t)tile_orders_words(c->info, &p->shape, bits) * sizeof(unsigned));
   return LUATTN_OK;
 }
@@ -131,7 +132,7 @@ static void place(LuattnTileBits *bits, const batch_mask *made) {
 /* Likewise, with the memory in which bits are made. */
 static void place_all(const args_call *c, LuattnTileBitsParams *params, const batch_mask *made) {
   place(&params->bits, made);
-  (void)launch_place_stats(c->info, &params->before.dense, (uintptr_t)made->memory + made->bits_size);
+  (void)workspace_place_stats(c->info, &params->before.dense, (uintptr_t)made->memory + made->bits_size);
 }
 
 /* The orders of its tiles, if they are for as many heads of k: bits may not depend on that. */

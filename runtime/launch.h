@@ -1,4 +1,4 @@
-/* launch.h: turns checked parameters into workspace, grids and launches. */
+/* launch.h: launches the entries of an image, with the workspace of workspace_layout.h and the grids of launch_grids.h. */
 #ifndef LUATTN_RUNTIME_LAUNCH_H
 #define LUATTN_RUNTIME_LAUNCH_H
 
@@ -26,12 +26,9 @@ struct luattn_kernel {
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };
 
-/* Evaluates a mask from data into params->bits, after minima of what it reads, which go where launch_place_stats puts them, and
+/* Evaluates a mask from data into params->bits, after minima of what it reads, which go where workspace_place_stats puts them, and
  * writes all orders of a batch to params->tile_order.tiles, if that is not NULL. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
 luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream);
-
-/* Enters where these minima are, from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */
-size_t launch_place_stats(const image_manifest *m, LuattnParams *params, uintptr_t base);
 
 /* Sorts packed sequences into params->table. The device's context is current. Errors: LUATTN_INTERNAL (the image has no such function),
  * LUATTN_CUDA. */
