@@ -13,6 +13,7 @@
 #include "runtime/offsets.h"
 #include "runtime/order.h"
 #include "runtime/packed.h"
+#include "runtime/sizes.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
 enum { TILES_FOR_TABLE = 4 };
@@ -117,8 +118,8 @@ void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable
   }
   LuattnParams one = *p; /* a batch of one entry */
   one.shape.batch = 1;
-  const int64_t elem = m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2;
-  const int64_t groups = order_groups_resident(&one, most, m->has_mask, elem * (m->head_dim + m->head_dim_v));
+  const int64_t kv_bytes = (int64_t)sizes_elem(m) * (m->head_dim + m->head_dim_v);
+  const int64_t groups = order_groups_resident(&one, most, m->has_mask, kv_bytes);
   out->together = (unsigned)((heads_kv + groups - 1) / groups * group);
 }
 
