@@ -234,51 +234,24 @@ struct PackedSequence : Site {
   }
 };
 
-template <bool Packed>
-struct SequenceKind {
-  using type = DenseSequence;
+// One of two types.
+template <bool, class Then, class Else>
+struct Conditional {
+  using type = Then;
 };
-template <>
-struct SequenceKind<true> {
-  using type = PackedSequence;
+template <class Then, class Else>
+struct Conditional<false, Then, Else> {
+  using type = Else;
 };
-template <class Config>
-using SequenceOf = typename SequenceKind<Config::packed>::type;
+template <bool If, class Then, class Else>
+using ConditionalOf = typename Conditional<If, Then, Else>::type;
 
-// The parameters that kernels take.
-template <bool Offsets, class Params>
-struct ParamsKind {
-  using type = Params;
-};
-template <class Params>
-struct ParamsKind<true, Params> {
-  using type = LuattnOffsetParams;
-};
-template <bool TileBits, class Params>
-struct TileBitsKind {
-  using type = Params;
-};
-template <class Params>
-struct TileBitsKind<true, Params> {
-  using type = LuattnTileBitsParams;
-};
-template <bool Packed, class Params>
-struct PackedKind {
-  using type = Params;
-};
-template <class Params>
-struct PackedKind<true, Params> {
-  using type = LuattnPackedTileParams;
-};
-template <bool Draws, class Params>
-struct RandomKind {
-  using type = Params;
-};
-template <class Params>
-struct RandomKind<true, Params> {
-  using type = LuattnRandomParams;
-};
 template <class Config>
-using ParamsOf = typename RandomKind<
-    (Config::dropout_keep < 256),
-    typename PackedKind<Config::packed, typename TileBitsKind<Config::tile_bits, typename ParamsKind<Config::offsets != 0, LuattnParams>::type>::type>::type>::type;
+using SequenceOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
+
+// The parameters that kernels take: each kind has those of the kinds below it.
+template <class Config>
+using ParamsOf = ConditionalOf<(Config::dropout_keep < 256), LuattnRandomParams,
+    ConditionalOf<Config::packed, LuattnPackedTileParams,
+    ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
+    ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>;
