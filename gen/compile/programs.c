@@ -28,13 +28,13 @@ bool programs_may_be_two(const image_manifest *m) {
 
 static bool are_two(const compilation *c) { return !c->target.one_code && programs_may_be_two(&c->at.info); }
 
-enum { MAX_OPTIONS = 7 + 4 * POLICY_MAX_LEFT_OUT };
+enum { MAX_OPTIONS = 8 + 4 * POLICY_MAX_LEFT_OUT };
 
 /* No fast-math flag: ops/math.cuh decides that for each function. `recent`: options that not every NVRTC 12
  * knows. Minimal: leaves out the declarations of textures and of the CUDA runtime, which take a tenth of the
  * front end's time. No cache: NVRTC would start CUDA to search the driver's kernel cache, and luattn has its
- * own cache. */
-static nvrtc_options options(const compilation *c, program_part part, bool recent,
+ * own cache. `apart`: templates compare integers so that ptxas loses no sign (gen/nvrtc/lost_sign.h). */
+static nvrtc_options options(const compilation *c, program_part part, bool recent, bool apart,
                              const char *out[MAX_OPTIONS]) {
   const char *left_out[POLICY_MAX_LEFT_OUT];
   int n = 0;
@@ -44,6 +44,7 @@ static nvrtc_options options(const compilation *c, program_part part, bool recen
   if (compilation_has_line_info()) out[n++] = "-lineinfo";
   if (recent) out[n++] = "--minimal";
   if (recent) out[n++] = "--no-cache";
+  if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
   if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
   const int num_left_out =
       recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
@@ -83,9 +84,16 @@ static luattn_status compile_program(const compilation *c, const nvrtc *lib, pro
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
   headers[n++] = (template_file){"config.cuh", c->at.config, strlen(c->at.config)};
   headers[n++] = (template_file){"spec.cuh", c->at.spec_text, strlen(c->at.spec_text)};
-  nvrtc_options told = options(c, part, lib->major >= 13, opts);
-  told.watcher = watcher;
-  return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err);
+  for (int apart = 0; apart < 2; apart++) {
+    nvrtc_options told = options(c, part, lib->major >= 13, apart != 0, opts);
+    told.watcher = watcher;
+    TRY(nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err));
+    if (out->lost_sign == NULL) return LUATTN_OK;
+  }
+  return luattn_fail(err, LUATTN_COMPILE,
+                     "compile: %s: ptxas would leave out a minus in max(max(a, -b), c) or min(min(a, -b), c) of integers; write "
+                     "max(x, y) of the spec as where(x < y, y, x) there, and please report this",
+                     out->lost_sign);
 }
 
 luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {

@@ -1,5 +1,6 @@
 /* nvrtc.c: loads NVRTC by dlopen, and runs one compilation. */
 #include "gen/nvrtc/nvrtc.h"
+#include "gen/nvrtc/lost_sign.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -139,13 +140,11 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
     return luattn_fail(err, LUATTN_COMPILE, "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
   out->cubin = bytes;
   out->cubin_size = size;
-  if (want_ptx) {
-    TRY(fetch(a, prog, lib->fn.ptx_size, lib->fn.ptx, &bytes, &size, err));
-    if (size == 0)
-      return luattn_fail(err, LUATTN_COMPILE, "nvrtc: ptx: NVRTC gave none; use another version of it");
-    out->ptx = bytes;
-  }
-  return LUATTN_OK;
+  TRY(fetch(a, prog, lib->fn.ptx_size, lib->fn.ptx, &bytes, &size, err));
+  if (size == 0 && want_ptx)
+    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: ptx: NVRTC gave none; use another version of it");
+  if (want_ptx) out->ptx = bytes;
+  return ptx_find_lost_sign(a, bytes, &out->lost_sign, err);
 }
 
 /* Compiles with the first num_options of `options`, and returns NVRTC's result and its log. */

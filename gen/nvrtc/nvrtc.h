@@ -92,6 +92,7 @@ typedef struct nvrtc_result {
   const void *cubin; /* in the arena; NULL: ptxas ran out of registers, and `remark` says so */
   size_t cubin_size;
   const char *log, *ptx; /* ptx only if asked for */
+  const char *lost_sign; /* a function of which ptxas makes wrong code (lost_sign.h), or NULL: the cubin must not be used */
   int num_entries;
   nvrtc_entry entry[16];  /* from ptxas -v */
   int called_spill_bytes; /* of the functions that entries call, together */

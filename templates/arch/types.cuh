@@ -78,6 +78,20 @@ template <class Config, int Bytes> LUATTN_FN constexpr bool has_shared() {
 
 template <class T> LUATTN_FN T min_of(T a, T b) { return a < b ? a : b; }
 template <class T> LUATTN_FN T max_of(T a, T b) { return a > b ? a : b; }
+#ifdef LUATTN_MIN_MAX_APART
+// Compares integers as unsigned ones with their sign bit turned. From max(max(a, -b), c) of signed ones ptxas makes one
+// instruction without the minus (gen/nvrtc/lost_sign.h); a compilation in which that is found is repeated with this macro.
+LUATTN_FN int min_of(int a, int b) {
+  u32 least;
+  asm("min.u32 %0, %1, %2;" : "=r"(least) : "r"(u32(a) ^ 1u << 31), "r"(u32(b) ^ 1u << 31));
+  return int(least ^ 1u << 31);
+}
+LUATTN_FN int max_of(int a, int b) {
+  u32 most;
+  asm("max.u32 %0, %1, %2;" : "=r"(most) : "r"(u32(a) ^ 1u << 31), "r"(u32(b) ^ 1u << 31));
+  return int(most ^ 1u << 31);
+}
+#endif
 LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }  // one FMNMX; the ternary is two
                                                                   // instructions
 LUATTN_FN double max_of(double a, double b) { return fmax(a, b); }

@@ -73,7 +73,7 @@ struct Site {
   // Clamps values from the device, so that no position of the whole leaves the range for which the spec's arithmetic is
   // exact.
   __device__ __forceinline__ int offset_of(const int *of_batch, int number, int most) const {
-    return of_batch == nullptr ? number : max(min(__ldg(of_batch + b), most), 0);
+    return of_batch == nullptr ? number : max_of(min_of(__ldg(of_batch + b), most), 0);
   }
 #endif
 

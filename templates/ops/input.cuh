@@ -7,7 +7,7 @@
 #include "ops/hook_types.cuh"
 #include "abi/params.h"
 
-LUATTN_FN int clamp_index(int i, int size) { return max(min(i, size - 1), 0); }
+LUATTN_FN int clamp_index(int i, int size) { return max_of(min_of(i, size - 1), 0); }
 
 // The start of the last axis, for given indices of the other axes.
 template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in, const int *index) {

@@ -10,12 +10,12 @@
 LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const ivi_end last = in.size[axis] - 1, first = 0;
   const int blocks = ceil_div(in.size[axis], block);
-  const int from = int(max(min(at.lo, last), first)) / block, to = int(max(min(at.hi, last), first)) / block;
+  const int from = int(max_of(min_of(at.lo, last), first)) / block, to = int(max_of(min_of(at.hi, last), first)) / block;
   ivi bounds = ivi_make(IVI_INF, -IVI_INF);
 #pragma unroll 1
   for (int j = from; j <= to; ++j) {
     const int *low_high = stat + (row * blocks + j) * 2;
-    bounds = ivi_make(min(bounds.lo, ivi_end(low_high[0])), max(bounds.hi, ivi_end(low_high[1])));
+    bounds = ivi_make(min_of(bounds.lo, ivi_end(low_high[0])), max_of(bounds.hi, ivi_end(low_high[1])));
   }
   return bounds;
 }
@@ -33,12 +33,12 @@ LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int
 
 // Returns whether clamp_index maps all indices in `at` to one element of an axis of this size.
 LUATTN_FN bool is_one_place(ivi at, int size) {
-  const ivi_end last = max(size - 1, 0), first = 0;
-  return max(min(at.lo, last), first) == max(min(at.hi, last), first);
+  const ivi_end last = max_of(size - 1, 0), first = 0;
+  return max_of(min_of(at.lo, last), first) == max_of(min_of(at.hi, last), first);
 }
 
 // The first of these places, as clamp_index maps it.
-LUATTN_FN int first_place(ivi at, int size) { return int(max(min(at.lo, ivi_end(size - 1)), ivi_end(0))); }
+LUATTN_FN int first_place(ivi at, int size) { return int(max_of(min_of(at.lo, ivi_end(size - 1)), ivi_end(0))); }
 
 // Bounds of flags, which count as 0 and 1.
 LUATTN_FN tri tri_of(ivi x) { return tri_make(x.lo <= 0, x.hi > 0); }
@@ -53,6 +53,6 @@ LUATTN_FN ivi place_bounds(const LuattnInput &in, Places... at) {
 
 // Clips [lo, hi) to [0, len). A reversed range becomes empty.
 LUATTN_FN Range clip_range(int lo, int hi, int len) {
-  const int first = max(min(lo, len), 0);
-  return {first, max(min(hi, len), first)};
+  const int first = max_of(min_of(lo, len), 0);
+  return {first, max_of(min_of(hi, len), first)};
 }

@@ -58,7 +58,14 @@ IV_FN tri tri_make(bool can_be_false, bool can_be_true) {
 IV_FN tri tri_all(void) { return tri_make(true, true); }
 IV_FN tri tri_point(bool x) { return tri_make(!x, x); }
 
-IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
+#if defined(LUATTN_MIN_MAX_APART) && IVI_SMALL
+IV_FN ivi_end ivi_least(ivi_end a, ivi_end b) { return min_of(a, b); }
+IV_FN ivi_end ivi_most(ivi_end a, ivi_end b) { return max_of(a, b); }
+#else
+IV_FN ivi_end ivi_least(ivi_end a, ivi_end b) { return a < b ? a : b; }
+IV_FN ivi_end ivi_most(ivi_end a, ivi_end b) { return a > b ? a : b; }
+#endif
+IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(ivi_least(a.lo, b.lo), ivi_most(a.hi, b.hi)); }
 
 // ---- integer arithmetic
 
@@ -104,7 +111,7 @@ IV_FN ivi ivi_floordiv_positive(ivi a, ivi_end least, ivi_end most) {
   const ivi_end lo1 = ivi_end_floordiv(a.lo, least), hi1 = ivi_end_floordiv(a.hi, least);
   if (least == most) return ivi_make(lo1, hi1);
   const ivi_end lo2 = ivi_end_floordiv(a.lo, most), hi2 = ivi_end_floordiv(a.hi, most);
-  return ivi_make(lo1 < lo2 ? lo1 : lo2, hi1 > hi2 ? hi1 : hi2);
+  return ivi_make(ivi_least(lo1, lo2), ivi_most(hi1, hi2));
 }
 IV_FN ivi ivi_floordiv(ivi a, ivi b) {
   if (b.lo > 0) return ivi_floordiv_positive(a, b.lo, b.hi);
@@ -133,12 +140,12 @@ IV_FN ivi ivi_mod(ivi a, ivi b) {
   return r;
 }
 
-IV_FN ivi ivi_min(ivi a, ivi b) { return ivi_make(a.lo < b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi); }
-IV_FN ivi ivi_max(ivi a, ivi b) { return ivi_make(a.lo > b.lo ? a.lo : b.lo, a.hi > b.hi ? a.hi : b.hi); }
+IV_FN ivi ivi_min(ivi a, ivi b) { return ivi_make(ivi_least(a.lo, b.lo), ivi_least(a.hi, b.hi)); }
+IV_FN ivi ivi_max(ivi a, ivi b) { return ivi_make(ivi_most(a.lo, b.lo), ivi_most(a.hi, b.hi)); }
 IV_FN ivi ivi_abs(ivi a) {
   if (a.lo >= 0) return a;
   if (a.hi <= 0) return ivi_neg(a);
-  return ivi_make(0, -a.lo > a.hi ? -a.lo : a.hi);
+  return ivi_make(0, ivi_most(-a.lo, a.hi));
 }
 IV_FN ivi ivi_sign(ivi a) {
   return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0);

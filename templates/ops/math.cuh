@@ -98,10 +98,10 @@ LUATTN_FN double op_mod(double x, double y) {
 // If one operand is NaN, the result is the other operand.
 LUATTN_FN float op_min(float x, float y) { return fminf(x, y); }
 LUATTN_FN double op_min(double x, double y) { return fmin(x, y); }
-LUATTN_FN int op_min(int x, int y) { return x < y ? x : y; }
+LUATTN_FN int op_min(int x, int y) { return min_of(x, y); }
 LUATTN_FN float op_max(float x, float y) { return fmaxf(x, y); }
 LUATTN_FN double op_max(double x, double y) { return fmax(x, y); }
-LUATTN_FN int op_max(int x, int y) { return x > y ? x : y; }
+LUATTN_FN int op_max(int x, int y) { return max_of(x, y); }
 LUATTN_FN float op_relu(float x) { return fmaxf(x, 0.0f); }
 LUATTN_FN double op_relu(double x) { return fmax(x, 0.0); }
 

@@ -41,10 +41,10 @@ LUATTN_FN Offsets offsets_of(const LuattnParams &p, const Site &s) {
 }
 
 // Converts a global index to a local index, which may lie outside of the axis.
-LUATTN_FN int own_index(int index, int offset) { return max(index, -2147483647 + offset) - offset; }
+LUATTN_FN int own_index(int index, int offset) { return max_of(index, -2147483647 + offset) - offset; }
 
 // Converts global positions [lo, hi) to local ones, clipped to [0, len).
 LUATTN_FN Range own_range(int lo, int hi, int offset, int len) {
-  const int first = max(min(lo, offset + len), offset);
-  return {first - offset, max(min(hi, offset + len), first) - offset};
+  const int first = max_of(min_of(lo, offset + len), offset);
+  return {first - offset, max_of(min_of(hi, offset + len), first) - offset};
 }

@@ -16,13 +16,13 @@ LUATTN_FN EntryRows entry_rows_of(const Site &s) { return {s.first_q, s.first_kv
 LUATTN_FN int entry_index(int index, int first, int len) { return first + clamp_index(index, len); }
 
 LUATTN_FN ivi entry_bounds(ivi at, int first, int len) {
-  const ivi_end last = max(len - 1, 0), least = 0;
-  return ivi_make(max(min(at.lo, last), least) + first, max(min(at.hi, last), least) + first);
+  const ivi_end last = max_of(len - 1, 0), least = 0;
+  return ivi_make(max_of(min_of(at.lo, last), least) + first, max_of(min_of(at.hi, last), least) + first);
 }
 
 // Ends a row at the entry's end, for who reads beyond.
 template <class Stored>
 LUATTN_FN InputRow<Stored> end_row(InputRow<Stored> row, int len) {
-  row.size = min(row.size, len);
+  row.size = min_of(row.size, len);
   return row;
 }

@@ -134,8 +134,8 @@ struct PackedSequence : Site {
     // If an entry is longer than its declared maximum, only its first rows count: the grid and descriptors
     // end there. Nor do rows behind the used ones.
     const LuattnUsed &used = static_cast<const LuattnPackedTileParams &>(p).used;
-    q_len = used_of(used.seqused_q, min(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
-    kv_len = used_of(used.seqused_k, min(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len));
+    q_len = used_of(used.seqused_q, min_of(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
+    kv_len = used_of(used.seqused_k, min_of(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len));
     load_offsets(p);
   }
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
@@ -227,7 +227,7 @@ struct PackedSequence : Site {
 
  private:
   __device__ __forceinline__ int used_of(const int *used, int len) const {
-    return used == nullptr ? len : max(min(used[b], len), 0);
+    return used == nullptr ? len : max_of(min_of(used[b], len), 0);
   }
   LUATTN_FN const LuattnPacked &of(const LuattnParams &p) {
     return static_cast<const LuattnPackedParams &>(p).packed;

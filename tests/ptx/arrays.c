@@ -91,3 +91,9 @@ void drop(array *a) {
   if (driver != NULL) need(luattn_device_free(driver, 0, a->device, &err) == LUATTN_OK, "free");
   free(a->host);
 }
+
+bool is_small_device(void) {
+  luattn_device_info info;
+  need(luattn_device_get_info(driver, 0, &info, &err) == LUATTN_OK, "device");
+  return info.multiprocessors <= 16;
+}

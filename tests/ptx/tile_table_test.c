@@ -221,7 +221,7 @@ static int check(luattn_engine *engine, luattn_spec *spec, kind k) {
   for (int side = 0; side < 2; ++side)
     for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) failed += check_set(&x, &list, side, slot);
   fill(&x.of[O], NAN);
-  if (run(engine, spec, LUATTN_FORWARD, args_of(&x, batch)) >= own) {
+  if (run(engine, spec, LUATTN_FORWARD, args_of(&x, batch)) >= own && is_small_device()) {
     fprintf(stderr, "FAILED: forward needs as much workspace as without the batch's list\n");
     ++failed;
   }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "gen/nvrtc/embedded.h"
+#include "gen/nvrtc/lost_sign.h"
 
 static void test_log_of_two_entries(void **state) {
   (void)state;
@@ -314,6 +315,65 @@ static void test_first_error_is_in_the_message(void **state) {
   arena_close(a);
 }
 
+/* ---- what ptxas makes wrong code of ---- */
+
+static const char *lost_sign_of(arena *a, const char *body) {
+  luattn_error err;
+  const char *entry;
+  char *ptx = arena_printf(a, ".visible .func  (.param .b32 r) helper(\n\t.param .b32 x\n)\n{\n\t.reg .b32 \t%%r<2>;\n}\n"
+                              ".visible .entry luattn_fwd(\n\t.param .u64 x\n)\n{\n\t.reg .pred \t%%p<9>;\n\t.reg .b32 \t%%r<12>;\n%s\n}\n",
+                           body);
+  assert_int_equal(ptx_find_lost_sign(a, ptx, &entry, &err), LUATTN_OK);
+  return entry;
+}
+
+static void test_lost_signs_are_found(void **state) {
+  (void)state;
+  arena *a = arena_open(NULL);
+  static const char *const lost[] = {
+      "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r1;\n\tmax.s32 \t%r4, %r2, %r5;",
+      "\tneg.s32 \t%r1, %r9;\n\tmin.s32 \t%r2, %r1, %r3;\n\t@!%p1 min.s32 \t%r4, %r5, %r2;",
+      "\tneg.s32 \t%r1, %r9;\n\tmov.u32 \t%r6, %r1;\n\tmax.s32 \t%r2, %r6, 17;\n\tmov.b32 \t%r7, %r2;\n\tmax.s32 \t%r4, 5, %r7;",
+      "$L_1:\n\tmax.s32 \t%r4, %r2, %r5;\n\tmax.s32 \t%r2, %r3, %r1;\n\tneg.s32 \t%r1, %r9;\n\t@%p1 bra \t$L_1;"};
+  static const char *const kept[] = {
+      "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r1;\n\tmin.s32 \t%r4, %r2, %r5;", /* no one instruction */
+      "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r4;\n\tmax.s32 \t%r5, %r2, %r1;", /* ptxas subtracts first */
+      "\tneg.s32 \t%r1, %r9;\n\tmax.u32 \t%r2, %r3, %r1;\n\tmax.u32 \t%r4, %r2, %r5;",
+      "\tnot.b32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r1;\n\tmax.s32 \t%r4, %r2, %r5;",
+      "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r2, %r1;"};
+  for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) assert_string_equal(lost_sign_of(a, lost[i]), "luattn_fwd");
+  for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) assert_null(lost_sign_of(a, kept[i]));
+  arena_close(a);
+}
+
+/* LUATTN_MIN_MAX_APART leaves nothing of which ptxas loses the sign. */
+static void test_integers_are_compared_apart(void **state) {
+  (void)state;
+  nvrtc lib;
+  arena *a = open_lib(&lib);
+  const char *source = "#include \"arch/types.cuh\"\n"
+                       "extern \"C\" __global__ void luattn_fwd(int *x) {\n"
+                       "  const int i = threadIdx.x;\n"
+                       "  x[i] = max_of(max_of(x[i + 99], -x[i + 199]), x[i + 299]);\n"
+                       "}\n";
+  const char *options[] = {"-std=c++20", "-default-device", "-DLUATTN_MIN_MAX_APART"};
+  for (int count = 2; count <= 3; count++) {
+    const template_file *files;
+    int num_files;
+    nvrtc_result r;
+    luattn_error err;
+    assert_int_equal(templates_get(a, &files, &num_files, &err), LUATTN_OK);
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, files, num_files, "sm_90a",
+                                   (nvrtc_options){.list = options, .count = count}, 0, &r, &err),
+                     LUATTN_OK);
+    if (count == 2)
+      assert_string_equal(r.lost_sign, "luattn_fwd");
+    else
+      assert_null(r.lost_sign);
+  }
+  arena_close(a);
+}
+
 static void test_embedded_templates_are_the_files(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -351,6 +411,8 @@ int main(void) {
       cmocka_unit_test(test_passes_are_left_out_of_one_compilation),
       cmocka_unit_test(test_watcher),
       cmocka_unit_test(test_first_error_is_in_the_message),
+      cmocka_unit_test(test_lost_signs_are_found),
+      cmocka_unit_test(test_integers_are_compared_apart),
       cmocka_unit_test(test_embedded_templates_are_the_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
