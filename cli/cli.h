@@ -28,8 +28,8 @@ typedef struct cli_options {
   const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
-  double scale;
-  bool has_scale; /* --scale was given */
+  double scale, dropout;
+  bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
   bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, large_scores;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
@@ -93,6 +93,11 @@ luattn_status npy_read_stream(const char *name, FILE *f, array *out, luattn_erro
 /* Writes bf16, which NumPy lacks, as float32. */
 luattn_status npy_write(const char *path, const array *a, luattn_error *err);
 
+/* ---- spec_option.c ---- */
+
+/* Loads the spec of a command line, with dropout of its weights where --dropout asks for it. */
+luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error *err);
+
 /* ---- problem.c: one call's tensors ---- */
 
 typedef struct cli_problem {
@@ -130,7 +135,7 @@ luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error 
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *out,
                            luattn_error *err);
 void problem_free(cli_problem *p);
-/* "B1 H2/2 Sq256 Skv256 D64 Dv64": its sizes. */
+/* "B1 H2/2 Sq256 Skv256 D64 Dv64": its sizes, and how many of 256 weights dropout drops. */
 const char *problem_text(const cli_problem *p, char text[128]);
 
 /* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */

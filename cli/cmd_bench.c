@@ -122,7 +122,7 @@ int cmd_bench(const cli_options *given) {
   luattn_spec *spec;
   cli_options o = *given;
   if (o.dtype == NULL) o.dtype = "bf16";
-  if (luattn_spec_load(o.spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  if (spec_option(&o, &spec, &err) != LUATTN_OK) return cli_fail(&err);
   const luattn_status status = open_and_bench(&o, spec, &err);
   luattn_spec_free(spec);
   return status == LUATTN_OK ? 0 : cli_fail(&err);

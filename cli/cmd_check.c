@@ -146,7 +146,7 @@ int cmd_check(const cli_options *o) {
   luattn_error err;
   luattn_spec *spec;
   bool failed = false;
-  if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  if (spec_option(o, &spec, &err) != LUATTN_OK) return cli_fail(&err);
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   const luattn_status status = check(o, spec, &failed, &err);

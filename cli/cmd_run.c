@@ -141,7 +141,7 @@ int cmd_run(const cli_options *o) {
   cli_problem p;
   const bool backward = o->backward || o->dout != NULL;
   if (check_gradients(o, backward, &err) != LUATTN_OK) return cli_fail(&err);
-  if (luattn_spec_load(o->spec, NULL, &spec, &err) != LUATTN_OK) return cli_fail(&err);
+  if (spec_option(o, &spec, &err) != LUATTN_OK) return cli_fail(&err);
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   luattn_status status = backward && !info.has_backward

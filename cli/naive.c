@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "abi/philox.h"
 #include "cli/cli.h"
 #include "gen/lua/front.h"
 #include "gen/spec.h"
@@ -116,6 +117,22 @@ static luattn_status online_row(naive *n, const double *score, int kept, int b, 
   return on->lse < 0 ? LUATTN_OK : front_oracle_call(n->oracle, "online.final.lse", args, 4 + num, lse, err);
 }
 
+/* The bit of a score in a plane of draws, by the formula of docs/language.md. */
+static int plane_bit(int q, int kv) { return kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2 + kv / 8 % 2; }
+
+/* What dropout makes of a weight: its draw, put together from the planes, decides. */
+static double dropped(const naive *n, double weight, int b, int h, int q, int kv) {
+  const int keep = n->p->spec->traced.online.keep;
+  int draw = 0;
+  if (keep == SPEC_KEEP_ALL) return weight;
+  for (int call = 0; call < 2; call++) {
+    const LuattnPhilox of = philox_4x32_10(n->p->seed, (uint64_t)b * (uint64_t)n->p->heads + (uint64_t)h, (unsigned)(q / 16 * 4 + q % 8 / 2),
+                                           (unsigned)(kv / 16 * 4 + kv % 8 / 4 * 2 + call));
+    for (int plane = 0; plane < 4; plane++) draw = 2 * draw + (int)(of.x[plane] >> plane_bit(q, kv) & 1);
+  }
+  return draw < keep ? weight * SPEC_KEEP_ALL / keep : 0;
+}
+
 /* Whether the mask keeps this score. */
 static luattn_status ask_mask(naive *n, int b, int h, int q, int kv, bool *keep, luattn_error *err) {
   const cli_problem *p = n->p;
@@ -150,6 +167,7 @@ static luattn_status one_row(naive *n, int b, int h, int q, double *score, doubl
   const int64_t row = ((int64_t)b * p->heads + h) * p->q_len + q;
   double lse = -INFINITY;
   if (kept > 0) TRY(online_row(n, score, kept, b, h, q, weight, &lse, err));
+  for (int i = 0; i < kept; i++) weight[i] = dropped(n, weight[i], b, h, q, column[i]);
   for (int d = 0; d < p->dim_v; d++) {
     double o = 0;
     for (int i = 0; i < kept; i++) {

@@ -57,7 +57,11 @@ static const option options[] = {
      "run backward too (a random dout unless --dout)"},
     {"--input", PAIR_INPUT, 0, ARRAYS, "NAME=x.npy", "an extra input from a file (default: random)"},
     {"--set", PAIR_SET, 0, ARRAYS, "NAME=VALUE", "a scalar of the spec"},
-    {"--seed", WHOLE, AT(seed), ARRAYS, "N", "seed of the random arrays (default 1)"},
+    {"--dropout", REAL, AT(dropout), CLI_RUN | CLI_CHECK | CLI_BENCH, "P",
+     "dropout(P, ..) around the spec's online function: drops weights with this probability, in steps of 1/256"},
+    {"--seed", WHOLE, AT(seed), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
+     "seed of the random arrays, and of the numbers that kernels draw (default 1)"},
+    {"--seed", WHOLE, AT(seed), CLI_MASK | CLI_TUNE, "N", "seed of the random arrays (default 1)"},
     {"-o", TEXT, AT(pack), CLI_PACK, "FILE", "the pack to write"},
     {"--list", SWITCH, AT(list), CLI_PACK, NULL, "check a pack and print what is in it; it is named as FILE"},
     {"--out", TEXT, AT(out), CLI_PACK, "DIR",
@@ -193,7 +197,7 @@ static luattn_status parse_value(const option *o, char *text, cli_options *out, 
       return LUATTN_OK;
     case REAL:
       *(double *)(void *)at = real_read(text, &end);
-      out->has_scale = true; /* the only option of this kind */
+      out->has_scale |= o->offset == AT(scale), out->has_dropout |= o->offset == AT(dropout);
       break;
     case WHOLE:
       *(long *)(void *)at = strtol(text, &end, 10);

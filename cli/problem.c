@@ -9,6 +9,7 @@
 #include "common/input_dtype.h"
 #include "common/parallel.h"
 #include "common/real.h"
+#include "gen/spec.h"
 
 /* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */
 
@@ -555,6 +556,9 @@ const char *problem_text(const cli_problem *p, char text[128]) {
              p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
   else
     snprintf(text, 128, "B%d H%d/%d Sq%d Skv%d D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v);
+  const int keep = p->spec->traced.online.keep;
+  const size_t used = strlen(text);
+  if (keep != SPEC_KEEP_ALL) snprintf(text + used, 128 - used, ", %d of %d weights dropped", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL);
   return text;
 }
 

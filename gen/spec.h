@@ -129,4 +129,8 @@ struct luattn_spec {
   uint64_t hash[2]; /* luattn_spec_info.hash */
 };
 
+/* Makes `spec`, which drops no weights, the spec whose online function is dropout() of what it was: of 256 weights, `keep` are
+ * kept. Its hash becomes another. 256: nothing changes. Only whoever loaded it may know it by now. load_spec.c */
+luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err);
+
 #endif

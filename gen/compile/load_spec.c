@@ -142,6 +142,20 @@ luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocat
   return host_run(load_file, &call, err);
 }
 
+luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err) {
+  traced_online *online = &spec->traced.online;
+  hasher h;
+  if (keep == SPEC_KEEP_ALL) return LUATTN_OK;
+  const char *name = arena_printf(spec->a, "dropout(%d/%d, %s)", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL, online->name);
+  if (name == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.name);
+  hasher_add(&h, "spec", spec->hash, sizeof spec->hash);
+  hasher_add(&h, "dropout", &keep, sizeof keep);
+  const hash128 hash = hasher_close(&h);
+  spec->hash[0] = hash.lo, spec->hash[1] = hash.hi;
+  online->name = name, online->keep = keep;
+  return LUATTN_OK;
+}
+
 void luattn_spec_free(luattn_spec *spec) {
   if (spec != NULL) arena_close(spec->a);
 }
