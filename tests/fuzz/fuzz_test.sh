@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# fuzz_test.sh ROOT BUILD SECONDS [-runs=N]: builds the fuzz targets with clang and fuzzes each for SECONDS,
-# starting from its corpus.
+# fuzz_test.sh ROOT BUILD SECONDS [-runs=N] [pack image npy spec]: builds these fuzz targets (all of them) with clang and fuzzes each for
+# SECONDS, starting from its corpus.
 # For each finding, stores the input in BUILD/findings and prints its name. Add the input to the corpus with
 # the fix.
 set -euo pipefail
-root=$1 build=$2 seconds=$3 runs=${4:--runs=-1}
+root=$1 build=$2 seconds=$3 runs=-runs=-1
+shift 3
+case ${1-} in -runs=*) runs=$1 && shift ;; esac
+[ $# -gt 0 ] || set -- pack image npy spec
 command -v clang >/dev/null || { echo 'skipped: there is no clang, whose libFuzzer this needs'; exit 77; }
 echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return n > 9 && d[0] == d[9]; }' >/tmp/luattn-fuzz-$$.c
 trap 'rm -f /tmp/luattn-fuzz-$$.c /tmp/luattn-fuzz-$$' EXIT
@@ -13,7 +16,7 @@ clang -fsanitize=fuzzer,address,undefined /tmp/luattn-fuzz-$$.c -o /tmp/luattn-f
 
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUATTN_FUZZ=ON \
   -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g1' ${LUATTN_CMAKE_OPTIONS:-} >/dev/null
-cmake --build "$build" --target fuzzers luattn_fake_cuda | tail -1
+cmake --build "$build" --target "${@/#/fuzz_}" fuzz_seeds luattn_fake_cuda | tail -1
 export LUATTN_LIBCUDA=$build/tests/support/libluattn_fake_cuda.so LUATTN_CACHE_DIR=
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 mkdir -p "$build/findings" "$build/seeds/image" "$build/seeds/pack"
@@ -36,8 +39,10 @@ run() { # target, further seeds
   return 1
 }
 failed=0
-run pack || failed=1
-run image || failed=1
-run npy -max_len=4096 || failed=1
-run spec "$root/examples" "$root/tests/specs" -max_len=3000 -dict="$root/tests/fuzz/spec.dict" || failed=1
+for target; do
+  more=()
+  [ "$target" = npy ] && more=(-max_len=4096)
+  [ "$target" = spec ] && more=("$root/examples" "$root/tests/specs" -max_len=3000 -dict="$root/tests/fuzz/spec.dict")
+  run "$target" "${more[@]}" || failed=1
+done
 exit $failed

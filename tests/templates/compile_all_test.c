@@ -2,7 +2,8 @@
  * kernel that is launched may spill unless its plan says so.
  *
  *   compile_all EXAMPLES_DIR      a sample that covers every example x pass and every architecture x dtype x
- *                                 pass; LUATTN_COMPILE_ALL=1 compiles every combination
+ *                                 pass, of which a tree draws a half; LUATTN_COMPILE_ALL=1 compiles every
+ *                                 combination
  *   compile_all DIR once [I/N]    every spec of the folder in half precision: backward for sm_90, forward
  *                                 for sm_90 or sm_80; one in N of these, from the I-th
  *
@@ -20,6 +21,7 @@
 #include "gen/nvrtc/nvrtc.h"
 #include "luattn/compiler.h"
 #include "tests/support/any_types.h"
+#include "tests/support/drawn.h"
 
 enum { MAX_EXAMPLES = 128, MAX_JOBS = 8192, WORKERS = 2 };
 
@@ -198,6 +200,14 @@ static void find_examples(work *w, const char *dir) {
   qsort(w->path, (size_t)w->num_examples, sizeof w->path[0], by_name);
 }
 
+/* Keeps the half that the tree draws. */
+static void take_drawn(work *w) {
+  int kept = 0;
+  for (int i = 0; i < w->num_jobs; i++)
+    if (drawn("compile_all", i, 2)) w->jobs[kept++] = w->jobs[i];
+  w->num_jobs = kept;
+}
+
 /* Keeps one job in `parts`, from number `part`. */
 static void take_part(work *w, int part, int parts) {
   int kept = 0;
@@ -222,7 +232,7 @@ int main(int argc, char **argv) {
   else if (all != NULL && strcmp(all, "1") == 0)
     everything(&w);
   else
-    sample(&w);
+    sample(&w), take_drawn(&w);
   take_part(&w, part, parts);
   pthread_t threads[WORKERS];
   int started = 0;

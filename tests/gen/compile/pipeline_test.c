@@ -723,7 +723,8 @@ static void test_passes_left_out(void **state) {
   }
 }
 
-int main(void) {
+/* usage: compile_pipeline_test [PATTERN]: those whose names match */
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails),
       cmocka_unit_test(test_refused_source_is_kept),
@@ -746,5 +747,6 @@ int main(void) {
       cmocka_unit_test(test_threads),
       cmocka_unit_test(test_passes_left_out),
   };
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

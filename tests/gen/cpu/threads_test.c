@@ -47,6 +47,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*
   "  block_mask = function(b, h, q_idx, kv_idx) return q_idx % 70 > 3 and abs(q_idx - kv_idx) < 40 end }"
 
 enum { MOST_INPUTS = 5 };
+static int only_threads; /* of the command line; 0: several numbers of threads */
 
 typedef struct whole_call {
   call c;
@@ -151,11 +152,12 @@ static void same_bits(void **state) {
       {PLAIN, {3, 6, 3, 20, 40, 16, 8}},      {KEEPS_NOTHING, {1, 2, 1, 260, 250, 7, 9}},
       {EVERY_SUM, {2, 6, 3, 129, 65, 4, 4}},
   };
-  static const int threads[] = {2, 3, 7};
+  static const int all[] = {2, 3, 7};
+  const int *threads = only_threads > 0 ? &only_threads : all, count = only_threads > 0 ? 1 : 3;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     whole_call w;
     open_call(&w, cases[i].source, cases[i].size, i % 2 == 0 ? F64 : F32);
-    same_as_one_thread(&w, w.info.name, threads, 3);
+    same_as_one_thread(&w, w.info.name, threads, count);
     close_call(&w);
   }
 }
@@ -241,7 +243,9 @@ static void refused(void **state) {
   close_call(&w);
 }
 
-int main(void) {
+/* usage: cpu_threads_test [THREADS] */
+int main(int argc, char **argv) {
+  if (argc > 1) only_threads = atoi(argv[1]);
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(how_many),
                                      cmocka_unit_test(fewer_than_asked), cmocka_unit_test(refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
