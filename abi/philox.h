@@ -79,4 +79,10 @@ ABI_FN unsigned long long dropout_counter(unsigned long long offset, int b, int 
   return offset + (unsigned long long)((long long)b * heads + h);
 }
 
+/* random(b, h, q, kv) of a spec, in steps of 2^-24: the upper 24 bits of the first word for this counter of b and h, and words q + 2^31
+ * and kv (mod 2^32). Patches of dropout have a 0 in bit 31 of the third word, so the two never meet. */
+ABI_FN unsigned random_bits(unsigned long long key, unsigned long long counter, int q, int kv) {
+  return philox_4x32_10(key, counter, (unsigned)q | 0x80000000u, (unsigned)kv).x[0] >> 8;
+}
+
 #endif

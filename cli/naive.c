@@ -38,6 +38,13 @@ static double load_input(void *user, const char *name, int n_index, const long l
   return NAN;
 }
 
+/* random() of a spec, by the formula of docs/language.md. */
+static double draw_number(void *user, const long long at[4]) {
+  const cli_problem *p = user;
+  const LuattnPhilox of = philox_4x32_10(p->seed, (uint64_t)(at[0] * p->heads + at[1]), (unsigned)at[2] | UINT32_C(1) << 31, (unsigned)at[3]);
+  return floor(of.x[0] / 256.0) / (1 << 24);
+}
+
 luattn_status spec_can_be_reread(const char *path, luattn_error *err) {
   struct stat st;
   if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
@@ -208,6 +215,7 @@ static luattn_status naive_open(naive *n, const cli_options *o, const cli_proble
   luattn_status s = front_oracle_open(o->spec, text, size, load_input, (void *)(uintptr_t)p, &n->oracle, err);
   free(text);
   if (s != LUATTN_OK) return s;
+  front_oracle_set_random(n->oracle, draw_number);
   n->query_mod = front_oracle_has(n->oracle, "query_mod");
   n->key_mod = front_oracle_has(n->oracle, "key_mod");
   n->value_mod = front_oracle_has(n->oracle, "value_mod");

@@ -66,7 +66,11 @@ typedef struct traced_spec {
   int read_line[SPEC_MAX_READS];
   const row_tables *rows[3];
   traced_online online;
+  bool random; /* a hook calls random() */
 } traced_spec;
+
+/* Whether calls draw random numbers, for dropout or for hooks. */
+static inline bool spec_draws(const traced_spec *t) { return t->random || t->online.keep != SPEC_KEEP_ALL; }
 
 /* One gradient contribution to an input or a scalar: `value` is added at `index` (inputs) for each element or
  * row. Where value = factor * ds with a factor of positions only, `factor` is that; otherwise IR_NONE. The

@@ -55,6 +55,7 @@ set(LUATTN_TEMPLATES
   ops/math.cuh
   ops/offsets.cuh
   ops/packed_inputs.cuh
+  ops/random.cuh
   ops/reproducible_sum.cuh
   score/backward_rows.cuh
   score/bias_row_loads.cuh

@@ -24,7 +24,7 @@ rule(abi          "${common}|${abi}"                                           "
 rule(runtime      "${common}|${abi}|runtime/[a-z_]+\\.h"  "${no_lua}|${no_cuda}")
 rule(engine       "${common}|engine/[a-z_]+\\.h|abi/manifest\\.h|runtime/(cpu_kernel|tile_bits)\\.h|gen/compile/(cpu_facts|plan_manifest)\\.h|gen/cpu/(packed_call|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
-rule(gen/ir       "${common}|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(gen/ir       "${common}|abi/philox\\.h|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lua      "${spec}|gen/(base|ir|lua)/.*"                               "${no_cuda}|dlfcn\\.h")
 rule(gen/analysis "${spec}|gen/(base|ir|analysis)/.*"                          "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/plan     "${spec}|${abi}|gen/(base|ir|analysis|plan)/.*"              "${no_lua}|${no_cuda}|dlfcn\\.h")

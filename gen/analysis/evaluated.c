@@ -230,6 +230,7 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   int *rows = arena_array(a, count, sizeof *rows), *columns = arena_array(a, count, sizeof *columns);
   node_use *use = arena_array(a, count, sizeof *use);
   if (reached == NULL || in_data == NULL || rows == NULL || columns == NULL || use == NULL) return false;
+  if (ir_uses_op(g, m->keep, IR_RANDOM)) return true; /* of each call's seed: nothing to find once for all layers */
   e->why = find_undecided(g, m, reached, use, count);
   e->is = e->why != IR_NONE;
   if (!e->is) return true;

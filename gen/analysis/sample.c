@@ -213,7 +213,7 @@ bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out) 
 }
 
 void sample_run(sample *s, const sample_program *p, const sample_lanes *out) {
-  const ir_env env = {s, variable, load};
+  const ir_env env = {.user = s, .variable = variable, .load = load};
   for (s->block = 0; s->block < s->blocks; s->block++) {
     for (int i = 0; i < p->count; i++) p->to[i] = out[i] + s->block * IR_LANES;
     ir_program_run(p->program, &env, IR_LANES, p->scratch, p->to);

@@ -127,7 +127,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
-  out->random = p->keep != SPEC_KEEP_ALL;
+  out->random = p->draws;
   out->params_bytes = out->random    ? sizeof(LuattnRandomParams)
                       : p->packed    ? sizeof(LuattnPackedTileParams)
                       : bits != NULL ? sizeof(LuattnTileBitsParams)

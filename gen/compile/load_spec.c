@@ -180,7 +180,7 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   info->why_no_backward = spec->derived.missing;
 }
 
-int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec->traced.online.keep != SPEC_KEEP_ALL; }
+int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec_draws(&spec->traced); }
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;

@@ -323,6 +323,7 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   TRY(read_scalars(t, args, p, err));
   TRY(open_mask(p, true, err));
   t = &p->spec->traced;
+  if (t->block_mask != IR_NONE && ir_uses_op(t->g, t->block_mask, IR_RANDOM)) TRY(problem_open_random(args, p, err));
   if (t->block_mask != IR_NONE) TRY(find_loads(p, t->block_mask, loads, err));
   for (int i = 0; i < t->num_inputs; i++) {
     if (loads[i]) TRY(read_input(t, i, args, p, err));

@@ -94,7 +94,7 @@ typedef struct cpu_problem {
   double scale;
   double scalar[32];
   int keep;               /* dropout: traced_online.keep */
-  uint64_t seed, offset;  /* of dropout, if any */
+  uint64_t seed, offset;  /* of what the spec draws, if anything */
   cpu_view input[12];
   cpu_view input_grad[12];
   mask_info mask;
@@ -139,7 +139,7 @@ typedef struct cpu_lanes {
   cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
 
-/* dropout.c: reads seed and offset, if the spec drops weights. */
+/* dropout.c: reads seed and offset, if the spec draws. */
 luattn_status problem_open_random(const luattn_args *args, cpu_problem *p, luattn_error *err);
 /* Multiplies numbers of a row's kept scores, weights or dP, by 256 / keep, or by 0 if dropout drops the weight. The
  * batch entry, head and row are those of the lanes, the columns kv_idx. */

@@ -1,4 +1,4 @@
-/* dropout.c: drops weights on the CPU path, with the numbers that kernels draw (abi/philox.h). */
+/* dropout.c: reads seed and offset, and drops weights on the CPU path, with the numbers that kernels draw (abi/philox.h). */
 #include "common/choices.h"
 #include "gen/cpu/cpu.h"
 
@@ -6,7 +6,7 @@ luattn_status problem_open_random(const luattn_args *args, cpu_problem *p, luatt
   luattn_random given;
   char why[400];
   p->keep = p->spec->traced.online.keep;
-  if (p->keep == SPEC_KEEP_ALL) return LUATTN_OK;
+  if (!spec_draws(&p->spec->traced)) return LUATTN_OK;
   if (!choices_random(args, &given, why, sizeof why)) return luattn_fail(err, LUATTN_INVALID, "cpu: %s", why);
   p->seed = given.seed_at != NULL ? *given.seed_at : given.seed;
   p->offset = given.offset + (given.offset_at != NULL ? *given.offset_at : 0);

@@ -145,6 +145,12 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
   }
 }
 
+static void lane_random(void *user, const double *const at[4], int lanes, double *out) {
+  const cpu_problem *p = ((const cpu_lanes *)user)->p;
+  for (int i = 0; i < lanes; i++)
+    out[i] = ir_random_value(p->seed, p->offset, p->whole_heads, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
+}
+
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
@@ -157,6 +163,6 @@ luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_progr
 
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out) {
   if (p->program == NULL) return;
-  const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load};
+  const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load, .random = lane_random};
   ir_program_run(p->program, &env, count, lanes->w->scratch, out);
 }

@@ -31,6 +31,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"deterministic", p->deterministic},
                {"dq_first_store", p->dq_first_store},
                {"packed", p->packed},
+               {"draws", p->draws},
                {"tile_bits", rows->evaluated != NULL}};
   text t;
   text_init(&t, a);

@@ -140,6 +140,8 @@ void bounds_lines(writer *w, const ir_ref *roots, int n) {
     text_add(&w->out, "const %s b%d = ", bounds_type(w, r), w->temp[r]);
     if (node->op == IR_LOAD)
       load_bounds(w, r, node);
+    else if (node->op == IR_RANDOM)
+      text_add(&w->out, "iv_make(0, 1 - 0x1p-24, false)"); /* IR_RANDOM_MOST */
     else
       op_bounds(w, node);
     writer_line_end(w, node);

@@ -269,6 +269,10 @@ static void statement(writer *w, ir_ref r) {
              writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     body_index(w, ir_index_of(n), n->arg, n->nargs);
     text_add(&w->out, ")");
+  } else if (n->op == IR_RANDOM) {
+    text_add(&w->out, "random_number<Real>(p");
+    for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
+    text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
     add_spelling(w, spelling_of(w, r), n);
   } else {

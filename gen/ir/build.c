@@ -203,7 +203,7 @@ static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
   bool real = rule == REALS || rule == REDUCES;
   if (rule == NUMS || rule == COMPARES || rule == SELECTS)
     for (int i = first; i < n; ++i) real = real || ir_typeof(g, arg[i]) == IR_REAL;
-  for (int i = 0; rule == INTS && i < n; ++i) assert(ir_typeof(g, arg[i]) == IR_INT);
+  for (int i = 0; (rule == INTS || rule == GATHERS) && i < n; ++i) assert(ir_typeof(g, arg[i]) == IR_INT);
   if (real)
     for (int i = first; i < n; ++i) arg[i] = ir_to_real(g, arg[i]);
 }
@@ -250,6 +250,8 @@ ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) { return make(g, op, (const i
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) {
   return make(g, op, (const ir_ref[]){a, b, c}, 3);
 }
+
+ir_ref ir_random(ir *g, const ir_ref at[4]) { return make(g, IR_RANDOM, at, 4); }
 
 ir_ref ir_to_real(ir *g, ir_ref a) {
   if (a == IR_NONE) return fail(g);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/philox.h"
 #include "gen/ir/graph.h"
 #include "gen/ir/passes.h"
 #include "gen/ir/scalar.h"
@@ -152,6 +153,22 @@ static void run_load(const instr *in, const ir_env *env, int lanes, const ir_lan
   env->load(env->user, in->index, in->nargs, index, lanes, out);
 }
 
+static unsigned word_of(double x) { return (unsigned)(int64_t)x; }
+
+double ir_random_value(uint64_t seed, uint64_t offset, int heads, const double at[4]) {
+  const uint64_t counter = offset + (uint64_t)((int64_t)at[0] * heads + (int64_t)at[1]);
+  return random_bits(seed, counter, (int)word_of(at[2]), (int)word_of(at[3])) * 0x1p-24;
+}
+
+static void run_random(const instr *in, const ir_env *env, int lanes, const ir_lane_block *slot, double *out) {
+  const double *const at[4] = {slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], slot[in->arg[3]]};
+  if (env->random != NULL) {
+    env->random(env->user, at, lanes, out);
+    return;
+  }
+  for (int i = 0; i < lanes; ++i) out[i] = ir_random_value(0, 0, 1, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
+}
+
 void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch, double *const *out) {
   assert(lanes >= 1 && lanes <= IR_LANES);
   ir_lane_block *slot = scratch;
@@ -171,6 +188,10 @@ void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scr
         break;
       case IR_LOAD:
         run_load(in, env, lanes, (const ir_lane_block *)slot, dst);
+        fill(dst, lanes, padded, dst[0]);
+        break;
+      case IR_RANDOM:
+        run_random(in, env, lanes, (const ir_lane_block *)slot, dst);
         fill(dst, lanes, padded, dst[0]);
         break;
       default:

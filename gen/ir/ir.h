@@ -96,6 +96,8 @@ ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n);
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);
+#define IR_RANDOM_MOST 0x1.fffffep-1 /* the largest value: 1 - 2^-24 */
+ir_ref ir_random(ir *g, const ir_ref at[4]); /* REAL in [0, 1), drawn for four INTs: batch entry, head, two positions */
 ir_ref ir_to_real(ir *g, ir_ref a); /* INT -> REAL; REAL unchanged */
 
 ir_type ir_typeof(const ir *g, ir_ref r);
@@ -116,7 +118,7 @@ ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int 
 
 const char *ir_op_name(ir_op op);
 int ir_op_arity(ir_op op);         /* -1 for LOAD, which has 1 to 4 */
-const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD and reductions */
+const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD, RANDOM and reductions */
 /* Approximate device instructions of an op. `type` is the type of its result. */
 typedef enum ir_arithmetic { IR_FAST, IR_ACCURATE, IR_DOUBLE } ir_arithmetic;
 int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how);
@@ -125,7 +127,7 @@ ir_type ir_var_type(ir_var v);
 const char *ir_type_name(ir_type t);
 
 /* The interval function of node r in templates/ops/interval.cuh is prefix ## stem, called with the bounds of its arguments:
- * ir_interval_prefix(type of its LAST argument) and ir_op_interval(op), e.g. "ivi_" and "lt". NULL for leaves and LOAD. */
+ * ir_interval_prefix(type of its LAST argument) and ir_op_interval(op), e.g. "ivi_" and "lt". NULL for leaves, LOAD and RANDOM. */
 const char *ir_op_interval(ir_op op);
 const char *ir_interval_prefix(ir_type t);
 

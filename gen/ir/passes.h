@@ -52,7 +52,12 @@ typedef struct ir_env {
   /* Gathers input k at the given index lanes into out. The callee handles and reports out-of-range
    * indices. */
   void (*load)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out);
+  /* Draws IR_RANDOM for the lanes of its four arguments. NULL: with a seed of 0 and one head, for tests of expressions. */
+  void (*random)(void *user, const double *const at[4], int lanes, double *out);
 } ir_env;
+
+/* The value of IR_RANDOM: abi/philox.h, with so many query heads in the whole. */
+double ir_random_value(uint64_t seed, uint64_t offset, int heads, const double at[4]);
 
 ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n); /* NULL: out of memory */
 size_t ir_program_scratch(const ir_program *p);                                /* bytes */

@@ -172,7 +172,7 @@ static luattn_status run_probe(lowered *f, const equations *c, probe *p, bool *h
   for (int k = 0; k < n; k++) out[k] = value[k];
   const double slack = p->slack;
   for (int round = 0; round < ROUNDS + FAR_ROUNDS * x.num_centres; round++) {
-    const ir_env env = {p, probe_variable, probe_load};
+    const ir_env env = {.user = p, .variable = probe_variable, .load = probe_load};
     p->centre = round < ROUNDS ? 0 : x.centre[(round - ROUNDS) / FAR_ROUNDS];
     p->slack = slack == 0 ? 0 : slack + FAR_SLACK * fabs(p->centre);
     ir_program_run(program, &env, IR_LANES, scratch, out);

@@ -42,6 +42,13 @@ static luattn_status check_reads(const front_state *s, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static bool calls_random(const traced_spec *t) {
+  const ir_ref hook[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod};
+  for (size_t i = 0; i < sizeof hook / sizeof *hook; i++)
+    if (hook[i] != IR_NONE && ir_uses_op(t->g, hook[i], IR_RANDOM)) return true;
+  return false;
+}
+
 /* Verifies what tracing built: a failure is a bug of luattn, not of the spec. */
 static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
   ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
@@ -100,6 +107,7 @@ luattn_status front_trace_with(arena *a, const char *name, const char *source, s
   if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   TRY(check_trace(&spec, err));
   TRY(check_reads(&s, err));
+  spec.random = calls_random(&spec);
   *out = spec;
   return LUATTN_OK;
 }

@@ -35,6 +35,8 @@ void front_oracle_close(front_oracle *o);
 bool front_oracle_has(const front_oracle *o, const char *hook);
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
                                luattn_error *err);
+/* Sets what random() gives for its arguments; `user` is that of the oracle. */
+void front_oracle_set_random(front_oracle *o, double (*random)(void *user, const long long at[4]));
 /* Sets the row of which x is an element in the following calls of input mods. The caller owns the row and keeps it valid for
  * them. NULL: no row. Lengths are also head_dim and head_dim_v (head_dim in value_mod). */
 void front_oracle_set_row(front_oracle *o, const double *row, int size);

@@ -1,8 +1,10 @@
 #include "gen/lua/functions.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "gen/lua/input.h"
+#include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
 
 #define SQRT_HALF 0.70710678118654752440
@@ -254,6 +256,46 @@ static int call_reduce(lua_State *L) {
   return 1;
 }
 
+/* Draws where positions are those of one score, or of one element: an online function steps over many of them. */
+static void check_draws(lua_State *L) {
+  static const char *const hooks[] = {"score_mod", "block_mask", "mask_mod", "query_mod", "key_mod", "value_mod"};
+  const front_state *s = front_of(L);
+  if (s->mode == FRONT_LOADING) front_raise(L, "random: is called where the file runs, once for all scores; call it in a hook");
+  for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++)
+    if (strcmp(s->hook, hooks[i]) == 0) return;
+  front_raise(L, "random: is called in %s; draw in score_mod, block_mask, query_mod, key_mod or value_mod", s->hook);
+}
+
+/* The oracle's number for four integers. */
+static int draw_number(lua_State *L) {
+  const front_numbers *numbers = front_of(L)->numbers;
+  long long at[4];
+  for (int i = 0; i < 4; i++) at[i] = lua_tointeger(L, 1 + i);
+  if (numbers->random == NULL) front_raise(L, "random: the oracle has no numbers to draw");
+  lua_pushnumber(L, numbers->random(numbers->user, at));
+  return 1;
+}
+
+static int call_random(lua_State *L) {
+  static const char *const names[] = {"b", "h", "q_idx", "kv_idx"};
+  front_state *s = front_of(L);
+  ir_ref at[4];
+  uint32_t depth = 0;
+  check_count(L, "random", 4, 4);
+  check_draws(L);
+  for (int i = 0; i < 4; i++) {
+    const bool is_integer = value_is_traced(L, 1 + i) || lua_isinteger(L, 1 + i);
+    const operand x = s->mode == FRONT_TRACING || !is_integer ? value_get(L, 1 + i, "random") : (operand){0};
+    if (!is_integer || (s->mode == FRONT_TRACING && ir_typeof(s->g, x.ref) != IR_INT))
+      front_raise(L, "random: %s is a float; give an integer, as floor(x)", names[i]);
+    at[i] = x.ref;
+    if (x.depth > depth) depth = x.depth;
+  }
+  if (s->mode == FRONT_NUMBERS) return draw_number(L);
+  value_push(L, (operand){.ref = ir_random(s->g, at), .depth = depth + 1});
+  return 1;
+}
+
 static int call_tointeger(lua_State *L) {
   check_count(L, "tointeger", 1, 1);
   lua_Integer whole;
@@ -322,4 +364,5 @@ void functions_add(lua_State *L, bool also_math) {
   add_flagged(L, "ne", call_eq, false);
   add_flagged(L, "reduce_max", call_reduce, true);
   add_flagged(L, "reduce_sum", call_reduce, false);
+  add(L, "random", call_random);
 }

@@ -55,7 +55,8 @@ static const missing_row missing[] = {
     {"linear_attention",
      "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
      "score_mod = .. (the decay), online_func = online_retention or identity }"},
-    {"math.random", no_state},
+    {"math.random", "hooks are called again and again and must give the same result each time; write random(b, h, q_idx, kv_idx), which is "
+                    "drawn for a score"},
     {"math.randomseed", no_state},
     {"string.find", no_patterns},
     {"string.match", no_patterns},

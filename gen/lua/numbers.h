@@ -7,6 +7,7 @@
 
 typedef struct front_numbers {
   front_load load;
+  double (*random)(void *user, const long long at[4]); /* NULL: random() is refused */
   void *user;
   long long length[INPUT_LENGTHS];
   int head_dim, head_dim_v;

@@ -92,6 +92,10 @@ luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, do
                      scalar_or_length);
 }
 
+void front_oracle_set_random(front_oracle *o, double (*random)(void *user, const long long at[4])) {
+  o->numbers.random = random;
+}
+
 void front_oracle_set_row(front_oracle *o, const double *row, int size) {
   o->numbers.row = row;
   o->numbers.row_size = size;

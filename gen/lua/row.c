@@ -19,7 +19,7 @@ static const char *other_leaf(const ir *g, ir_ref index) {
   for (int v = 0; v < VAR_COUNT; v++)
     if (v != VAR_D && v != VAR_HEAD_DIM && v != VAR_HEAD_DIM_V && ir_uses(g, index, (ir_var)v))
       return v == VAR_SCALAR ? "a scalar" : ir_var_name((ir_var)v);
-  return ir_uses_op(g, index, IR_LOAD) ? "an input" : NULL;
+  return ir_uses_op(g, index, IR_LOAD) ? "an input" : ir_uses_op(g, index, IR_RANDOM) ? "random()" : NULL;
 }
 
 /* An integer of d and constants: which permutation of the channels it is can be told once the head dim is

@@ -265,6 +265,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->offsets = t->offsets;
   p->large_scores = t->large_scores != 0;
   p->keep = spec->traced.online.keep;
+  p->draws = spec_draws(&spec->traced);
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */

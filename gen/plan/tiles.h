@@ -27,6 +27,7 @@ typedef struct plan {
   luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool large_scores; /* luattn_target.large_scores */
   int keep; /* dropout: traced_online.keep */
+  bool draws; /* spec_draws */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
   bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   const char *template_file; /* entry file among the templates: "entry/fwd_simt.cu" */

@@ -44,7 +44,7 @@ typedef struct luattn_spec_info {
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
-/* 1: calls of this spec draw random numbers, for dropout, and need luattn_args.random; 0: none, or spec is NULL. */
+/* 1: calls of this spec draw random numbers, for dropout or where hooks call random(), and need luattn_args.random; 0: none, or spec is NULL. */
 LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
 
 /* Gradients that a backward image computes; fewer are faster. */

@@ -62,9 +62,9 @@ typedef enum luattn_skip {
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
-/* What a call of a spec with dropout draws its random numbers from. The numbers depend on seed, offset, batch entry, head and
- * positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and offset drop the same weights,
- * on every device, with any kernel, packed or not.
+/* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend on seed,
+ * offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and
+ * offset draw the same ones, on every device, with any kernel, packed or not.
  *
  * A call uses the offsets from `offset` to offset + batch * heads - 1, where batch counts entries or packed sequences, and heads are
  * query heads (of the whole). Add batch * heads for the next call that is to draw other numbers, as for the next layer; numbers of
@@ -116,7 +116,7 @@ typedef struct luattn_args {
   int large_scores;             /* luattn_target.large_scores, the same in forward and in backward: 1: the last two rows of `saved`
                                  * are the row's maximum and log l, if backward reads an lse. 0 or 1; a kernel takes the value that
                                  * it is compiled for */
-  const luattn_random *random;  /* seed and offset, the same in forward and in backward: needed if the spec has dropout
+  const luattn_random *random;  /* seed and offset, the same in forward and in backward: needed if the spec draws
                                  * (luattn_spec_draws), else not read */
 } luattn_args;
 

@@ -114,7 +114,7 @@ class Attention:
         needed where cu_seqlens lie on a GPU. seqused_q and seqused_k (int32 [batch]): how many of a sequence's rows there are; o and
         gradients of the others are 0, and lse -inf. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
 
-        seed: of a spec with dropout, what its random numbers depend on, beside batch entry, head and positions: a number, a seed
+        seed: of a spec with dropout or random(), what its numbers depend on, beside batch entry, head and positions: a number, a seed
         and an offset, or these as an int64 tensor [2] where q is, which kernels read. None: torch's generator of q's device has it.
         """
         spec = self._spec

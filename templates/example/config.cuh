@@ -61,6 +61,7 @@ struct Config {
   static constexpr bool tile_bits = false;
   static constexpr int offsets = 0;
   static constexpr int dropout_keep = 256;
+  static constexpr bool draws = false;
 #ifdef EXAMPLE_SHARED_BYTES  // otherwise left open
   static constexpr int shared_bytes = EXAMPLE_SHARED_BYTES;
 #endif

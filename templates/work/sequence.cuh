@@ -251,7 +251,7 @@ using SequenceOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
 
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>
-using ParamsOf = ConditionalOf<(Config::dropout_keep < 256), LuattnRandomParams,
+using ParamsOf = ConditionalOf<Config::draws, LuattnRandomParams,
     ConditionalOf<Config::packed, LuattnPackedTileParams,
     ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
     ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>;

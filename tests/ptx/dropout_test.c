@@ -1,9 +1,9 @@
-/* dropout_test.c: dropout over packed sequences, with seed and offset in device memory, from luattn_forward and
+/* dropout_test.c: dropout, or random() in hooks, over packed sequences, with seed and offset in device memory, from luattn_forward and
  * luattn_backward to the kernels, which the PTX machine executes, or on the CPU. Each sequence must give what the CPU path
  * gives for it alone, as entry b of a dense batch, with the same numbers from the host. The same launch with another
  * offset in memory must give other results.
  *
- * dropout_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
+ * dropout_test FAMILY DTYPE [random]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -184,10 +184,16 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, kind k) {
 }
 
 int main(int argc, char **argv) {
-  static const char text[] = "return attention { block_mask = causal_bottom_right(), online_func = dropout(0.3) }";
+  static const char dropped[] = "return attention { block_mask = causal_bottom_right(), online_func = dropout(0.3) }";
+  static const char drawn_by_hooks[] =
+      "return attention { score_mod = function(s, b, h, q, kv) return s - log(-log1p(-max(random(b, h, q, kv), 2.0 ^ -25))) end,\n"
+      "  query_mod = function(x, b, h, pos, d) return x * (0.5 + random(b, h, pos, d)) end,\n"
+      "  value_mod = function(x, b, h, pos, d) return x * where(random(b, h, pos, -1) < 0.3, 0, 1) end,\n"
+      "  block_mask = function(b, h, q, kv) return kv <= q + kv_len - q_len and random(b, h, q // 16, kv // 16) < 0.8 end }";
   static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
   enum { CPU = 3 };
   if (argc < 3) return 2;
+  const char *text = argc > 3 && strcmp(argv[3], "random") == 0 ? drawn_by_hooks : dropped;
   int family = 0, k = 0;
   while (family < 4 && strcmp(argv[1], families[family]) != 0) ++family;
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
@@ -198,7 +204,7 @@ int main(int argc, char **argv) {
   luattn_spec *spec;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  need(luattn_spec_load_text("dropout", text, sizeof text - 1, NULL, &spec, &err) == LUATTN_OK, "spec");
+  need(luattn_spec_load_text("dropout", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
   const bool ok = check(engine, spec, (kind)k);
   luattn_engine_close(engine);
   luattn_spec_free(spec);

@@ -68,6 +68,11 @@ static const spec_row specs[] = {
      "return attention { inputs = { x = { axes = {'hkv', 'kv'}, grad = true } }, query_mod = turn, block_mask = causal(),\n"
      "  key_mod = function(y, b, h, pos, d) return turn(y, b, h, pos, d) * x[{h, pos}] end }",
      "gk", F32, true, false},
+    {"random",
+     "return attention { score_mod = function(s, b, h, q, kv) return s + 2 * random(b, h, q, kv) end,\n"
+     "  key_mod = function(x, b, h, pos, d) return x * (1 + random(b, h, pos, d)) end,\n"
+     "  block_mask = function(b, h, q, kv) return kv <= q and random(b, h, q // 3, kv // 5) < 0.7 end }",
+     NULL, F32, false, false},
     {"dropout", "return attention { online_func = dropout(0.3), block_mask = causal() }", NULL, F32, false, false},
     {"sigmoid", "return attention { online_func = sigmoid_attention, block_mask = causal() }", NULL, F32, false, true},
 };

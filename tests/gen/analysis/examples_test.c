@@ -120,7 +120,7 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
 static void eval_many(world *w, ir_ref r, int lanes, double *x) {
   arena *a = arena_open(NULL);
   ir_program *p = ir_program_new(a, w->t.g, &r, 1);
-  const ir_env env = {w, variable, load};
+  const ir_env env = {.user = w, .variable = variable, .load = load};
   ir_program_run(p, &env, lanes, arena_new(a, ir_program_scratch(p)), (double *[]){x});
   arena_close(a);
 }

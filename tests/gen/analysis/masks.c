@@ -161,7 +161,7 @@ static ir_bounds load_bounds(void *user, uint32_t input, ir_type type, int n_ind
 static void fill_grid(mask_case *c) {
   for (int q = 0; q < c->q_len; q++) {
     place p = {.c = c, .q = q};
-    const ir_env env = {&p, variable, load};
+    const ir_env env = {.user = &p, .variable = variable, .load = load};
     double x[IR_LANES], *out[1] = {x};
     ir_program_run(c->keep, &env, c->kv_len, c->keep_scratch, out);
     for (int kv = 0; kv < c->kv_len; kv++) c->grid[q][kv] = x[kv] != 0;
@@ -189,7 +189,7 @@ static void check_class(mask_case *c, const char *name, const int tile[4], bool 
 }
 
 static void run_ranges(mask_case *c, const place *p, double x[RANGES]) {
-  const ir_env env = {(void *)p, variable, load};
+  const ir_env env = {.user = (void *)p, .variable = variable, .load = load};
   double *out[RANGES];
   for (int i = 0; i < RANGES; i++) out[i] = &x[i];
   ir_program_run(c->range, &env, 1, c->range_scratch, out);
@@ -230,7 +230,7 @@ static void check_line(mask_case *c, const char *name, bool is_row, int at) {
   const mask_intervals *m = is_row ? &c->m.rows : &c->m.columns;
   place p = {.c = c, .q = at, .kv = at};
   p.tile[is_row ? 0 : 2] = p.tile[is_row ? 1 : 3] = at;
-  const ir_env env = {&p, variable, load};
+  const ir_env env = {.user = &p, .variable = variable, .load = load};
   double x[RANGES], holds, *out[1] = {&holds};
   run_ranges(c, &p, x);
   const double *const line = x + (is_row ? ROWS : COLUMNS);

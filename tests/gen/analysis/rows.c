@@ -220,7 +220,7 @@ double row_eval(const fixture *f, ir_ref r, const row_env *e) {
   ir_program *p = ir_program_new(a, f->t.g, &r, 1);
   assert_non_null(p);
   row_env copy = *e;
-  const ir_env env = {&copy, variable, load};
+  const ir_env env = {.user = &copy, .variable = variable, .load = load};
   double x, *out[1] = {&x};
   ir_program_run(p, &env, 1, arena_new(a, ir_program_scratch(p)), out);
   arena_close(a);
