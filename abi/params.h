@@ -253,6 +253,16 @@ typedef struct LuattnRandom {
   int heads, first_head; /* query heads of the whole; the call's first one there */
 } LuattnRandom;
 
+/* Partial results of blocks that share the keys of a row, for luattn_merge (around/merge.cuh). Rows are those of lse:
+ * [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split keeps a score of
+ * the row, else 0; neither O nor the other numbers are read there. */
+typedef struct LuattnSplits {
+  void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
+  void *state; /* Real [num_state + 1][count][rows] */
+  int count;   /* of splits; 0: there are none, and no luattn_merge */
+  int unused;
+} LuattnSplits;
+
 /* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, and of those that draw, which take all.
  * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus

@@ -17,6 +17,7 @@ set(LUATTN_TEMPLATES
   around/finish.cuh
   around/finish_grouped.cuh
   around/input_mods.cuh
+  around/merge.cuh
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
@@ -28,6 +29,7 @@ set(LUATTN_TEMPLATES
   contract/contract.cuh
   contract/grad.cuh
   contract/mask.cuh
+  contract/merge.cuh
   contract/mods.cuh
   contract/needs.cuh
   contract/online.cuh
@@ -65,6 +67,7 @@ set(LUATTN_TEMPLATES
   score/flag_lines.cuh
   score/mask_intervals.cuh
   score/mask_runs.cuh
+  score/merge_rows.cuh
   score/online_rows.cuh
   simt/bwd_simt.cuh
   simt/dropout_simt.cuh

@@ -5,6 +5,7 @@
 #include "common/host.h"
 #include "gen/analysis/merge.h"
 #include "gen/base/text.h"
+#include "gen/compile/attempt.h"
 #include "gen/compile/pipeline.h"
 #include "gen/compile/programs.h"
 #include "gen/ir/passes.h"
@@ -167,10 +168,20 @@ static luattn_status stage_ptx(compilation *c, text *out, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* spec.cuh with the hooks that merge parts of a row. */
+static luattn_status stage_merge_spec(compilation *c, text *out, luattn_error *err) {
+  TRY(pipeline_tuned_source(c, err));
+  c->at.plan.merges = true;
+  TRY(attempt_make(c, err));
+  text_bytes(out, c->at.spec_text, strlen(c->at.spec_text));
+  return LUATTN_OK;
+}
+
 static luattn_status stage(compilation *c, const char *name, text *out, luattn_error *err) {
   if (strcmp(name, "ir") == 0) return stage_ir(c, out), LUATTN_OK;
   if (strcmp(name, "grad") == 0) return stage_grad(c, out), LUATTN_OK;
   if (strcmp(name, "merge") == 0) return stage_merge(c, out, err);
+  if (strcmp(name, "merge_spec") == 0) return stage_merge_spec(c, out, err);
   if (strcmp(name, "mask") == 0) return stage_mask(c, out), LUATTN_OK;
   const bool is_plan = strcmp(name, "plan") == 0, is_spec = strcmp(name, "spec") == 0;
   const bool is_config = strcmp(name, "config") == 0;

@@ -58,7 +58,9 @@ static void write_spec(writer *w) {
   write_includes(w);
   emit_hoisted(w);
   const char *const base[] = {emit_mask(w), emit_score(w), emit_online(w), emit_grad(w), emit_mods(w)};
-  text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s, %s {};\n", base[0], base[1], base[2], base[3], base[4]);
+  const char *const merge = w->f->plan->merges ? emit_merge(w) : NULL;
+  text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s, %s%s%s {};\n", base[0], base[1], base[2], base[3], base[4],
+           merge != NULL ? ", " : "", merge != NULL ? merge : "");
 }
 
 luattn_status emit_spec(const lowered *f, const char **out, luattn_error *err) {

@@ -1,7 +1,9 @@
-/* spec_online.c: prints struct Online: the online function, and what forward saves of a row for backward. */
+/* spec_online.c: prints struct Online: the online function, and what forward saves of a row for backward; and struct
+ * Merge, how parts of a row are merged. */
 #include "gen/emit/sections.h"
 
 #define STEP PHR BREAK "const State &old, const Real *red"
+#define PARTS PHR BREAK "const Online::State &mine, const Online::State &theirs"
 
 enum { HAS = HAS_HEAD | HAS_ROW };
 
@@ -130,4 +132,17 @@ const char *emit_online(writer *w) {
   }
   close_struct(w);
   return "Online";
+}
+
+const char *emit_merge(writer *w) {
+  const lowered *f = w->f;
+  if (!f->has_merge) return "NoMerge";
+  const constant flags[] = {{"has_merge", true, false}, {"merge_weighs", f->merge_weighs, false}};
+  text_add(&w->out, "\n");
+  open_struct(w, "Merge", "Hoisted", NULL, 0);
+  print_constants(w, "bool", flags, COUNT(flags));
+  state_function(w, "Online::State merge(" PARTS ")", "mine", f->merged);
+  expression_function(w, "merge_factor", "Real merge_factor(" PARTS ")", HAS, "mine", NO_ELEMENT, f->merge_factor);
+  close_struct(w);
+  return "Merge";
 }

@@ -129,6 +129,8 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return writer_format(w, "Real(p.inputs.scalar[%u])", i);
     case VAR_STATE:
       return writer_format(w, "%s.x[%u]", w->state, i);
+    case VAR_OTHER:
+      return writer_format(w, "theirs.x[%u]", i);
     case VAR_RED:
       return writer_format(w, "red[%u]", i);
     case VAR_ROW:

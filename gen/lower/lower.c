@@ -50,6 +50,7 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   row_shift_score(f);
   f->keep = f->mask->keep;
   TRY(online_step_build(f, err));
+  if (p->merges) TRY(row_parts_merge(f, err));
   if (p->pass == LUATTN_FORWARD) distance_term_take(f);
   if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
   TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the

@@ -74,6 +74,8 @@ typedef struct lowered {
   bool step_unit; /* score() gives a * score + b, the first step of the online function */
   bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
   double score_lo, score_hi;
+  int bounded_state; /* the state that would be the maximum, and what stands for it */
+  double bounded_max;
   ir_ref score;         /* of VAR_DOT and indices */
   ir_ref score_with;    /* the score, with VAR_TERM for distance_term or bias_row; IR_NONE in backward */
   ir_ref distance_term; /* IR_NONE: none */
@@ -108,6 +110,13 @@ typedef struct lowered {
   bool prob_is_sigmoid;
   ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
+
+  /* plan.merges: two parts of a row, of VAR_STATE and VAR_OTHER. */
+  bool has_merge;                /* the parts can be merged */
+  const char *why_no_merge;      /* or a reason, as an error message says it */
+  ir_ref merged[SPEC_MAX_STATE]; /* the state of both parts */
+  ir_ref merge_factor;           /* of O of the part whose state is VAR_STATE; of the other's with both exchanged */
+  bool merge_weighs;             /* it is not always 1 */
 
   /* Backward. VAR_ROW[i] in the gradients stands for row[i], of VAR_FINAL, VAR_DELTA, VAR_DLSE. */
   int num_rows;

@@ -33,6 +33,9 @@ luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err);
 luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err);
 
+/* row_parts.c: how two parts of a row are merged, where the plan asks for it. */
+luattn_status row_parts_merge(lowered *f, luattn_error *err);
+
 /* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with all uniform
  * factors in one coefficient. */
 void multiply_add_roots(lowered *f, ir_ref *roots, int n);
@@ -99,7 +102,7 @@ typedef struct forward_part {
   const ir_ref *root;
   int n;
 } forward_part;
-enum { FORWARD_PARTS = 16 };
+enum { FORWARD_PARTS = 18 };
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* except `keep`; returns how many */
 void hooks_plan_slots(lowered *f);
 void hooks_choose_called(lowered *f, text *why);

@@ -423,6 +423,8 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   if (!hold) return LUATTN_OK;
   f->step = bounded;
   f->bounded = true;
+  f->bounded_state = max;
+  f->bounded_max = middle;
   f->score_lo = score.lo;
   f->score_hi = score.hi;
   f->tail[0] = after[0];

@@ -26,6 +26,7 @@ typedef struct plan {
   bool packed; /* sequences of different lengths, packed one after another: luattn_target.packed */
   luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool large_scores; /* luattn_target.large_scores */
+  bool merges; /* parts of a row are computed apart, and merged: spec.cuh has struct Merge */
   int keep; /* dropout: traced_online.keep */
   bool draws; /* spec_draws */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */

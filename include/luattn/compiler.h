@@ -140,7 +140,8 @@ LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_ta
  * LUATTN_COMPILE (no NVRTC was found). */
 LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
 
-/* Prints one stage: "ir", "grad", "merge", "mask", "plan", "spec", "config", "ptx". The stages from "plan" on show the
+/* Prints one stage: "ir", "grad", "merge", "mask", "plan", "spec", "config", "ptx"; "merge_spec": the spec of kernels that merge
+ * parts of a row (struct Merge). The stages from "plan" on show the
  * first choice of tiles. Compiling may end with a later choice, which luattn_compile_report.plan names. The
  * caller frees *text with luattn_text_free. */
 LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,

@@ -64,6 +64,9 @@ struct NoSoftcapPoly { static constexpr bool has_softcap_poly = false; };
 struct NoLse { static constexpr bool has_lse = false; };
 struct NoSavedRows { static constexpr int num_saved = 0; };
 
+// The online function's partial results do not merge: one thread group computes all keys of a row.
+struct NoMerge { static constexpr bool has_merge = false, merge_weighs = false; };
+
 // ---- gradients ----
 
 // No gradients: a forward image.

@@ -700,8 +700,38 @@ static void test_long_initializers(void **state) {
   luattn_text_free(text);
 }
 
+/* Merges of parts of a row: the spec's text without them is the same; a softmax without a running maximum has no
+ * factors; a function that does not merge says so. */
+static void test_merges(void **state) {
+  (void)state;
+  luattn_target forward = target;
+  forward.pass = LUATTN_FORWARD;
+  const char *root = /* of a sum of squares: no merge is known */
+      "return attention { name = 'a', online_func = { name = 'root', online_rowscales = { n = 0 }, online_fwd = "
+      "function(scores, rowscales) local n = sqrt(rowscales.n * rowscales.n + reduce_sum(scores * scores)) return scores, "
+      "{ n = n }, 1 end, online_fwd_epilogue = function(o, rowscales) return o / rowscales.n, {} end } }";
+  const struct {
+    const char *source, *has, *has_not;
+  } cases[] = {
+      {"return attention { name = 'a' }", "const Real t5 = op_exp2(t4);", "NoMerge"},
+      {"return attention { name = 'a', score_mod = softcap(10) }",
+       "static constexpr bool has_merge = true, merge_weighs = false;\n", "op_max("},
+      {root, "struct Spec : EveryKv, Score, Online, NoGrad, NoMods, NoMerge {};\n", "struct Merge"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *with = emit_text(cases[i].source, &forward, "merge_spec"), *without = emit_text(cases[i].source, &forward, "spec");
+    char *merge = strstr(with, "\nstruct Merge"), *spec = strstr(with, "\nstruct Spec");
+    assert_non_null(strstr(merge != NULL ? merge : spec, cases[i].has));
+    assert_null(strstr(merge != NULL ? merge : spec, cases[i].has_not));
+    assert_null(strstr(without, "Merge"));
+    assert_memory_equal(with, without, (size_t)((merge != NULL ? merge : spec) - with));
+    luattn_text_free(with);
+    luattn_text_free(without);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_merges),
       cmocka_unit_test(test_golden),
       cmocka_unit_test(test_absence),
       cmocka_unit_test(test_large_scores_refused),

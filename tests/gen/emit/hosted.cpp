@@ -56,11 +56,15 @@ static int max(int a, int b) { return a > b ? a : b; }
 static long long min(long long a, long long b) { return a < b ? a : b; }
 static long long max(long long a, long long b) { return a > b ? a : b; }
 
+#include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
 #include "spec.cuh"
 #include "work/tile_walk.cuh"
 
 static_assert(ValidSpec<Spec>);
+#ifdef HOSTED_FORWARD
+static_assert(ValidMerge<Spec>);
+#endif
 static_assert(sizeof(Spec::Real) == 8, "emitted for double");
 
 static constexpr int D = Config::head_dim, DV = Config::head_dim_v, M = Config::tile_m, N = Config::tile_n;
@@ -226,13 +230,14 @@ struct Forward : Hosted<Spec> {
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
 
-  void run_row(const Site &s, const Head &head, int q) const {
-    const Row row[1] = {Spec::row(p, s, head, q)};
-    std::vector<double> o(DV, 0.0);
+  // Computes the row from the tiles t with t % parts == part. O of a part that keeps nothing is poison.
+  RowPart<Spec> run_part(const Site &s, const Head &head, const Row (&row)[1], int q, int part, int parts,
+                         std::vector<double> &o) const {
     OnlineRows<Spec, 1, N, 1> online;
     online.init(p, s, head, row);
     KvTiles<Spec, M, N> walk(p, s, q / M);
     for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {
+      if (t.index % parts != part) continue;
       double score[1][N], scale[1];
       KeepBits<N> keep[1] = {KeepBits<N>::none()};
       for (int j = 0; j < N; ++j) {
@@ -256,14 +261,35 @@ struct Forward : Hosted<Spec> {
       }
     }
     online.finish();
-    const bool any = online.kept[0];
-    const double factor = any ? Spec::out_scale(p, s, head, row[0], online.state[0]) : 0;
+    if (!online.kept[0]) o.assign(DV, NAN);
+    return {online.state[0], online.kept[0]};
+  }
+  // Queries in turn: in one part, in two, and in three.
+  RowPart<Spec> run_parts(const Site &s, const Head &head, const Row (&row)[1], int q, std::vector<double> &o) const {
+    if constexpr (!Spec::has_merge) return run_part(s, head, row, q, 0, 1, o);
+    const int parts = 1 + q % 3;
+    RowPart<Spec> whole = run_part(s, head, row, q, 0, parts, o);
+    if constexpr (Spec::has_merge)
+      for (int i = 1; i < parts; ++i) {
+        std::vector<double> other(DV, 0.0);
+        const RowPart<Spec> part = run_part(s, head, row, q, i, parts, other);
+        const MergeFactors<double> f = merge_part<Spec>(p, s, head, row[0], whole, part);
+        for (int d = 0; d < DV; ++d) o[d] = merged_value(o[d], f.mine, other[d], f.theirs);
+      }
+    return whole;
+  }
+  void run_row(const Site &s, const Head &head, int q) const {
+    const Row row[1] = {Spec::row(p, s, head, q)};
+    std::vector<double> o(DV, 0.0);
+    const RowPart<Spec> whole = run_parts(s, head, row, q, o);
+    const bool any = whole.kept;
+    const double factor = any ? Spec::out_scale(p, s, head, row[0], whole.state) : 0;
     for (int d = 0; d < DV; ++d) at(p.tensors.o, s.b, s.h, q)[d] = factor == 0 ? 0 : factor * o[d];
     if constexpr (Spec::has_lse)
-      *at(p.tensors.lse, s.b, s.h, q) = any ? Spec::lse(p, s, head, row[0], online.state[0]) : -INFINITY;
+      *at(p.tensors.lse, s.b, s.h, q) = any ? Spec::lse(p, s, head, row[0], whole.state) : -INFINITY;
     if constexpr (Spec::num_saved > 0) {
       double saved[Spec::num_saved];
-      Spec::save(p, s, head, row[0], online.state[0], saved);
+      Spec::save(p, s, head, row[0], whole.state, saved);
       const long long plane = 1ll * p.shape.batch * p.shape.heads * p.shape.q_len,
           i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
       for (int j = 0; j < Spec::num_saved; ++j) static_cast<double *>(p.tensors.saved)[j * plane + i] = any

@@ -1,0 +1,150 @@
+// around/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys (LuattnSplits)
+// to o, lse and saved.
+//
+// Grid (q_len, heads, batch); merge_threads<Config> threads. A block takes a row, each thread a few of its
+// channels. Splits are merged in their order, so that no bit depends on which block was done first. Lane i of a
+// warp loads the state of split i of 32, and all lanes merge all of them: the loads of O wait for nothing but the
+// flags that say which splits count.
+#pragma once
+#include "arch/tensor.cuh"
+#include "score/dropout.cuh"
+#include "score/merge_rows.cuh"
+#include "sink/row_numbers.cuh"
+
+template <class Config>
+inline constexpr int merge_width = Config::head_dim_v % 4 == 0 ? 4 : 1;  // channels of a thread
+template <class Config>
+inline constexpr int merge_threads = ceil_div(Config::head_dim_v / merge_width<Config>, 32) * 32;
+
+// Where partial results lie. Rows are those of lse.
+template <class Spec>
+struct PartialRows {
+  using Real = typename Spec::Real;
+  const LuattnSplits &splits;
+  i64 rows, row;
+
+  template <class Sequence>
+  __device__ __forceinline__ PartialRows(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits,
+                                         int position)
+      : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
+
+  // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
+  // split keeps a score of the row, and 0 otherwise.
+  template <int Width>
+  __device__ __forceinline__ Real *o(int split) const {
+    return static_cast<Real *>(splits.o) + (split * rows + row) * Width;
+  }
+  __device__ __forceinline__ Real *number(int i, int split) const {
+    return static_cast<Real *>(splits.state) + (i64(i) * splits.count + split) * rows + row;
+  }
+};
+
+// Stores what a block of split `split` has of the row at position `at`, except for its O. Called by one thread per
+// row, for every row of the split, also where it has no keys.
+template <class Spec, class Sequence>
+LUATTN_FN void store_part(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits, int split, int at,
+                          const RowPart<Spec> &part) {
+  const PartialRows<Spec> to(p, site, splits, at);
+  using Real = typename Spec::Real;
+  *to.number(Spec::num_state, split) = Real(part.kept);
+  if (!part.kept) return;
+#pragma unroll
+  for (int i = 0; i < Spec::num_state; ++i) *to.number(i, split) = part.state.x[i];
+}
+
+template <class Spec, class Config>
+struct MergeSplits {
+  using Real = typename Spec::Real;
+  using Elem = typename Config::Elem;
+  enum : int { dim = Config::head_dim_v, width = merge_width<Config>, lanes = 32, ahead = 8 };
+  using Part = RowPart<Spec>;
+  using Values = Pack<Real, width>;
+
+  const LuattnParams &p;
+  const SequenceOf<Config> &site;
+  const PartialRows<Spec> from;
+  const typename Spec::Head head;
+  const typename Spec::Row row;
+  const int channel, lane;
+  Part part;
+  Values o;
+
+  __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site,
+                                         const LuattnSplits &splits, int at)
+      : p(p),
+        site(site),
+        from(p, site, splits, at),
+        head(Spec::head(p, site)),
+        row(Spec::row(p, site, head, at)),
+        channel(int(threadIdx.x) * width),
+        lane(int(threadIdx.x) % lanes),
+        part{Spec::init(p, site, head, row), false} {
+#pragma unroll
+    for (int j = 0; j < width; ++j) o[j] = Real(0);
+  }
+
+  // The state of this lane's split, `count` from `first` on.
+  __device__ __forceinline__ Part load_state(int first, int count) const {
+    const int split = first + lane;
+    Part theirs = {part.state, lane < count && *from.number(Spec::num_state, split) != Real(0)};
+    if (theirs.kept) {
+#pragma unroll
+      for (int i = 0; i < Spec::num_state; ++i) theirs.state.x[i] = *from.number(i, split);
+    }
+    return theirs;
+  }
+  __device__ __forceinline__ void add(const Part &of_lanes, u32 kept, int i, Values &values) {
+    Part theirs;
+    theirs.kept = kept >> i & 1;
+#pragma unroll
+    for (int k = 0; k < Spec::num_state; ++k) theirs.state.x[k] = __shfl_sync(0xffffffffu, of_lanes.state.x[k], i);
+    const MergeFactors<Real> f = merge_part<Spec>(p, site, head, row, part, theirs);
+#pragma unroll
+    for (int j = 0; j < width; ++j) o[j] = merged_value(o[j], f.mine, values[j], f.theirs);
+  }
+  // Merges the splits from `first` on, at most 32.
+  __device__ __forceinline__ void add_splits(int first, int count) {
+    const Part theirs = load_state(first, count);
+    const u32 kept = __ballot_sync(0xffffffffu, theirs.kept);
+#pragma unroll 1
+    for (int i = 0; i < count; i += ahead) {
+      Values values[ahead];
+#pragma unroll
+      for (int j = 0; j < ahead; ++j) {
+        if (channel < dim && i + j < count && (kept >> (i + j) & 1))
+          values[j].load(from.template o<dim>(first + i + j) + channel);
+        else
+          values[j] = Values{};
+      }
+#pragma unroll
+      for (int j = 0; j < ahead; ++j)
+        if (i + j < count) add(theirs, kept, i + j, values[j]);
+    }
+  }
+  __device__ __forceinline__ void store(int at) {
+    const Real scale = part.kept ? Spec::out_scale(p, site, head, row, part.state) * Real(Dropout<Config>::factor) : Real(0);
+    if (threadIdx.x == 0) write_row<Spec>(p, site, head, row, part.state, at, part.kept);
+    if (channel >= dim) return;
+    Pack<Elem, width> rounded;
+#pragma unroll
+    for (int j = 0; j < width; ++j) rounded[j] = from_real<Elem>(scale == Real(0) ? Real(0) : scale * o[j]);
+    Elem *to = site.template q_row<Elem>(p.tensors.o, at) + channel;
+    if constexpr (sizeof(Elem) == 2) {  // rows are multiples of 16 bytes: the runtime refuses others
+      rounded.store(to);
+    } else {
+#pragma unroll
+      for (int j = 0; j < width; ++j) to[j] = rounded[j];
+    }
+  }
+};
+
+template <class Spec, class Config>
+LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
+  const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
+  const int at = int(blockIdx.x);
+  if (at >= site.q_end(p)) return;  // of a packed sequence that is shorter than the longest one
+  MergeSplits<Spec, Config> merge(p, site, splits, at);
+#pragma unroll 1
+  for (int first = 0; first < splits.count; first += 32) merge.add_splits(first, min_of(32, splits.count - first));
+  merge.store(at);
+}
