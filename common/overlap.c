@@ -164,19 +164,34 @@ static void describe(const region *r, char *text, size_t size) {
   snprintf(text, size, "%s%.64s%s", r->kind, r->name, r->kind[0] != 0 ? "'" : "");
 }
 
+static bool share_memory(const region *a, const region *b, overlap_pair *found) {
+  if (!(a->is_output || b->is_output) || !meet(a, b)) return false;
+  const region *output = a->is_output ? a : b, *other = a->is_output ? b : a;
+  describe(output, found->output, sizeof found->output);
+  describe(other, found->other, sizeof found->other);
+  *found->low = output->low, *found->high = output->high;
+  found->low[1] = other->low, found->high[1] = other->high;
+  return true;
+}
+
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found) {
   region r[MAX_REGIONS];
   const int n = find_regions(args, is_forward, r);
   for (int i = 0; i < n; i++)
+    for (int j = 0; j < i; j++)
+      if (share_memory(&r[i], &r[j], found)) return true;
+  return false;
+}
+
+bool overlap_find_among(const overlap_item *items, int n, overlap_pair *found) {
+  for (int i = 0; i < n; i++) {
+    region a = {"", items[i].name, NULL, 0, 0, 0, items[i].is_output}, b;
+    if (!span(items[i].t, &a)) continue;
     for (int j = 0; j < i; j++) {
-      if (!(r[i].is_output || r[j].is_output) || !meet(&r[i], &r[j])) continue;
-      const region *output = r[i].is_output ? &r[i] : &r[j], *other = r[i].is_output ? &r[j] : &r[i];
-      describe(output, found->output, sizeof found->output);
-      describe(other, found->other, sizeof found->other);
-      *found->low = output->low, *found->high = output->high;
-      found->low[1] = other->low, found->high[1] = other->high;
-      return true;
+      b = (region){"", items[j].name, NULL, 0, 0, 0, items[j].is_output};
+      if (span(items[j].t, &b) && share_memory(&a, &b, found)) return true;
     }
+  }
   return false;
 }
 

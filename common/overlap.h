@@ -24,6 +24,14 @@ typedef struct overlap_pair {
  * elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 
+/* The same among tensors of another call, as it names them. `t` NULL: not given. */
+typedef struct overlap_item {
+  const char *name;
+  const DLTensor *t;
+  bool is_output;
+} overlap_item;
+bool overlap_find_among(const overlap_item *items, int n, overlap_pair *found);
+
 /* Describes what overlap_find found, without the place. */
 void overlap_text(const overlap_pair *pair, char *text, size_t size);
 

@@ -46,6 +46,8 @@ struct luattn_engine {
   pthread_cond_t ended; /* some attempt has ended */
   slot **slots;
   size_t count, capacity;
+  pthread_mutex_t merges_lock; /* guards `merges` */
+  engine_merges merges;
 };
 
 static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
@@ -117,6 +119,7 @@ luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_en
   if (e == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
   if (pthread_mutex_init(&e->lock, NULL) != 0) goto fail_lock;
   if (pthread_cond_init(&e->ended, NULL) != 0) goto fail_ended;
+  if (pthread_mutex_init(&e->merges_lock, NULL) != 0) goto fail_merges;
   const luattn_status status = fill_engine(e, options, err);
   if (status != LUATTN_OK) {
     luattn_engine_close(e);
@@ -125,6 +128,8 @@ luattn_status luattn_engine_open(const luattn_engine_options *options, luattn_en
   *engine = e;
   return LUATTN_OK;
 
+fail_merges:
+  pthread_cond_destroy(&e->ended);
 fail_ended:
   pthread_mutex_destroy(&e->lock);
 fail_lock:
@@ -139,9 +144,11 @@ void luattn_engine_close(luattn_engine *engine) {
     free(engine->slots[i]);
   }
   free(engine->slots);
+  if (engine->merges.close != NULL) engine->merges.close(&engine->merges);
   luattn_driver_close(engine->driver);
   pthread_cond_destroy(&engine->ended);
   pthread_mutex_destroy(&engine->lock);
+  pthread_mutex_destroy(&engine->merges_lock);
   free(engine->cache_dir);
   free(engine->nvrtc);
   free(engine->packs);
@@ -184,6 +191,17 @@ luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spe
       err, LUATTN_INVALID,
       "luattn_engine_forget: spec: a kernel of it is being compiled; wait for the calls that use it");
 }
+
+engine_place engine_get_place(const luattn_engine *e) {
+  return (engine_place){e->driver, e->device, e->arch, e->driver_version, e->nvrtc, e->never_compile};
+}
+
+engine_merges *engine_lock_merges(luattn_engine *engine) {
+  pthread_mutex_lock(&engine->merges_lock);
+  return &engine->merges;
+}
+
+void engine_unlock_merges(luattn_engine *engine) { pthread_mutex_unlock(&engine->merges_lock); }
 
 luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine != NULL ? engine->driver : NULL; }
 

@@ -2,10 +2,29 @@
 #ifndef LUATTN_ENGINE_ENGINE_H
 #define LUATTN_ENGINE_ENGINE_H
 
+#include <stdbool.h>
+
 #include "engine/kernel_key.h"
 
 /* The kernel of a key, loaded or compiled on first use. */
 luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
                             luattn_error *err);
+
+/* Where the engine computes. */
+typedef struct engine_place {
+  luattn_driver *driver; /* NULL: on the CPU */
+  int device, arch, driver_version;
+  const char *nvrtc; /* as in luattn_target */
+  bool never_compile;
+} engine_place;
+engine_place engine_get_place(const luattn_engine *engine);
+
+/* What merge_parts.c keeps with an engine, behind the lock; `close` frees it with the engine. */
+typedef struct engine_merges {
+  struct merge_kernel *kernel[4][4]; /* by the types of parts and of o; NULL: not compiled yet */
+  void (*close)(struct engine_merges *merges);
+} engine_merges;
+engine_merges *engine_lock_merges(luattn_engine *engine);
+void engine_unlock_merges(luattn_engine *engine);
 
 #endif

@@ -18,6 +18,7 @@ set(LUATTN_TEMPLATES
   around/finish_grouped.cuh
   around/input_mods.cuh
   around/merge.cuh
+  around/merge_parts.cuh
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
@@ -43,6 +44,7 @@ set(LUATTN_TEMPLATES
   entry/fwd_simt.cu
   entry/fwd_sm80.cu
   entry/fwd_sm90.cu
+  entry/merge.cu
   grads/flush.cuh
   grads/pair_bias_grad.cuh
   grads/pair_bias_stores.cuh
@@ -119,6 +121,7 @@ set(LUATTN_TEMPLATES
 # Headers that the host compiles as well, by their names from the root of the tree.
 set(LUATTN_ABI_HEADERS
   abi/host_device.h
+  abi/merge_params.h
   abi/params.h
   abi/philox.h
   abi/shared_memory.h

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "luattn/merge.h"
 #include "tests/api/setup.h"
 
 static api_call c;
@@ -210,6 +211,11 @@ static void launches(void **state) {
   REFUSES(luattn_backward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_prepare, "engine", NULL, &request, 1, 1, NULL, NULL, err);
   REFUSES(luattn_prepare, "requests", engine, NULL, 1, 1, NULL, NULL, err);
+  const luattn_merge_args merge = {.struct_size = sizeof merge};
+  REFUSES(luattn_merge, "engine", NULL, &merge, NULL, err);
+  REFUSES(luattn_merge, "args", engine, NULL, NULL, err);
+  REFUSES(luattn_merge_backward, "engine", NULL, &merge, NULL, err);
+  REFUSES(luattn_merge_backward, "args", engine, NULL, NULL, err);
   REFUSES(luattn_engine_forget, "engine", NULL, c.spec, err);
   REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
 }

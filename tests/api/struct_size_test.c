@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "luattn/merge.h"
 #include "tests/api/setup.h"
 
 static api_call c, on_cpu;
@@ -93,6 +94,33 @@ static void check(const char *name, const void *right, size_t known, size_t leas
   free(s);
 }
 
+static luattn_engine *cpu_engine;
+static luattn_status use_merge(const void *a, luattn_error *err) { return luattn_merge(cpu_engine, a, NULL, err); }
+static luattn_status use_merge_backward(const void *a, luattn_error *err) {
+  return luattn_merge_backward(cpu_engine, a, NULL, err);
+}
+
+/* One part, which is merged into o. */
+static void merge(void **state) {
+  (void)state;
+  float number[6] = {1, 2, 3, 4, 5, 6};
+  int64_t shape[] = {1, 1, 1, 1};
+  DLTensor o[6];
+  for (int i = 0; i < 6; i++)
+    o[i] = (DLTensor){.data = &number[i], .device = {kDLCPU, 0}, .ndim = i % 2 == 0 ? 4 : 3, .dtype = {kDLFloat, 32, 1}, .shape = shape};
+  const luattn_part part = {.o = &o[0], .lse = &o[1]};
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+  luattn_error err;
+  api_ok(luattn_engine_open(&options, &cpu_engine, &err), &err);
+  const luattn_merge_args forward = {.struct_size = sizeof forward, .parts = &part, .num_parts = 1, .o = &o[2], .lse = &o[3]};
+  luattn_merge_args backward = forward;
+  backward.dout = &o[4];
+  const size_t known = sizeof forward;
+  check("luattn_merge_args", &forward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse), use_merge);
+  check("luattn_merge_args", &backward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse), use_merge_backward);
+  luattn_engine_close(cpu_engine);
+}
+
 static void args(void **state) {
   (void)state;
   const size_t known = sizeof(luattn_args), least = offsetof(luattn_args, o),
@@ -157,7 +185,7 @@ static int close_all(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(args), cmocka_unit_test(target),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(args), cmocka_unit_test(target), cmocka_unit_test(merge),
                                      cmocka_unit_test(options), cmocka_unit_test(query)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,0 +1,18 @@
+/* merge_code.h: compiles the kernels that merge finished parts (luattn/merge.h), which know no spec. */
+#ifndef LUATTN_GEN_MERGE_CODE_H
+#define LUATTN_GEN_MERGE_CODE_H
+
+#include "common/fail.h"
+#include "luattn/tensors.h"
+
+typedef struct merge_code_target {
+  luattn_dtype part, elem; /* of the parts' O, and of the merged O */
+  int arch, driver_version;
+  const char *nvrtc; /* as in luattn_target */
+} merge_code_target;
+
+/* The cubin, of *size bytes, which the caller frees. Errors: LUATTN_COMPILE, LUATTN_UNSUPPORTED (no NVRTC knows the
+ * architecture), LUATTN_NO_MEMORY. */
+luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *size, luattn_error *err);
+
+#endif

@@ -1,0 +1,68 @@
+/* merge.h: merges attention over parts of the keys, such as those of the ranks of a ring, of a prefix that many sequences share
+ * (cascade), or of pieces of a cache, into attention over all of them; and its gradient.
+ *
+ * A part is what forward gives for the same queries and some of the keys: o and lse. Where P = exp(score - lse), which holds for
+ * softmax with any score_mod and mask, lse says all of a part that a merge needs (equation 3 of FlashAttention, Dao et al. 2022,
+ * arXiv:2205.14135, for finished parts):
+ *
+ *     lse = log sum_i exp(lse_i)         w_i = exp(lse_i - lse)         o = sum_i w_i o_i
+ *
+ * A part that keeps nothing of a row has lse_i = -inf there: it has no weight, and its o_i is not used. Where all parts are so, o is 0
+ * and lse is -inf. There is no NaN then. A spec whose denominator has a term of its own, as softmax_one and a sink have, would count
+ * that term once for each part: give it to one part alone. The parts of other online functions need not merge by lse; for those
+ * whose O is a plain sum, as sigmoid's, add o.
+ *
+ * The gradient follows by differentiation: d w_j / d lse_i = w_j ([i = j] - w_i), and d lse / d lse_i = w_i. Hence
+ *
+ *     d_o_i = w_i dout         d_lse_i = w_i (<dout, o_i> - sum_j w_j <dout, o_j> + dlse)
+ *
+ * and both are 0 for a part without weight. Backward of each part then takes them as its dout and dlse, so a ring or a cascade has its
+ * whole gradient from calls of luattn_backward on its parts. It computes w_i anew, and needs neither o nor lse of the merge.
+ *
+ * Parts are merged in their order: the result does not depend on which was computed first. Sums are in float32, for float64 in
+ * float64, and on the CPU in double; o is rounded once.
+ */
+#ifndef LUATTN_MERGE_H
+#define LUATTN_MERGE_H
+
+#include "luattn/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LUATTN_MERGE_MAX 16 /* parts of one call; merge more in turn */
+
+/* Shapes are those of luattn/tensors.h: o [batch, heads, q_len, head_dim_v] with lse [batch, heads, q_len], or packed o [total_q,
+ * heads, head_dim_v] with lse [heads, total_q]. Any strides, with a contiguous last axis of o. All parts have the same shape and type. */
+typedef struct luattn_part {
+  const DLTensor *o;    /* float64, float32, bfloat16 or float16 */
+  const DLTensor *lse;  /* float32, with o of float64 float64 */
+  const DLTensor *d_o;  /* backward: their gradients, of the same shapes and types; NULL: not wanted */
+  const DLTensor *d_lse;
+} luattn_part;
+
+typedef struct luattn_merge_args {
+  size_t struct_size;
+  const luattn_part *parts;
+  size_t num_parts;  /* 1 to LUATTN_MERGE_MAX */
+  const DLTensor *o; /* forward: the results. lse may be NULL: not wanted. o may have another type than the parts, if both or neither
+                      * are float64: partial results in float32 lose nothing */
+  const DLTensor *lse;
+  const DLTensor *dout, *dlse; /* backward: gradients of o and lse. One of them may be NULL: 0 */
+} luattn_merge_args;
+
+/* Merges on the engine's device. On a GPU it runs on `stream`, may be captured into a CUDA graph, and allocates nothing; the first call
+ * for a pair of types of parts and o compiles its kernel by NVRTC, which takes a tenth of a second and is kept by the engine (an
+ * engine with never_compile is LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns when all is written. Outputs must
+ * not overlap each other or an input. Errors: LUATTN_INVALID (names the tensor, its value and what is expected), LUATTN_COMPILE,
+ * LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err);
+/* The gradients of parts that are not NULL. */
+LUATTN_API luattn_status luattn_merge_backward(luattn_engine *engine, const luattn_merge_args *args, void *stream,
+                                               luattn_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

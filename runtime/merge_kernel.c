@@ -1,0 +1,72 @@
+#include "runtime/merge_kernel.h"
+
+#include <stdlib.h>
+
+#include "runtime/driver.h"
+
+enum { THREADS = 128 }; /* merge_parts_threads of templates/around/merge_parts.cuh */
+
+struct merge_kernel {
+  luattn_driver *driver;
+  cu_context context;
+  cu_module module;
+  cu_function function[2]; /* by pass */
+};
+
+static luattn_status load(merge_kernel *k, const void *cubin, luattn_error *err) {
+  static const char *const names[] = {"luattn_merge_parts", "luattn_merge_parts_backward"};
+  const luattn_driver *d = k->driver;
+  cu_result result = d->module_load(&k->module, cubin);
+  if (result != 0) {
+    k->module = NULL;
+    return driver_fail(d, err, result, "cuModuleLoadData",
+                       "loading luattn_merge's kernels; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major "
+                       "version",
+                       d->version / 1000, d->version % 1000 / 10);
+  }
+  for (int i = 0; i < 2; ++i) {
+    result = d->module_function(&k->function[i], k->module, names[i]);
+    if (result != 0) return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s", names[i]);
+  }
+  return LUATTN_OK;
+}
+
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, merge_kernel **kernel, luattn_error *err) {
+  merge_kernel *k = calloc(1, sizeof *k);
+  if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
+  k->driver = driver;
+  luattn_status status = driver_context(driver, device, &k->context, err);
+  if (status == LUATTN_OK) status = driver_push(driver, k->context, err);
+  if (status == LUATTN_OK) {
+    status = load(k, cubin, err);
+    driver_pop(driver);
+  }
+  if (status != LUATTN_OK) {
+    merge_kernel_unload(k);
+    return status;
+  }
+  *kernel = k;
+  return LUATTN_OK;
+}
+
+void merge_kernel_unload(merge_kernel *kernel) {
+  if (kernel == NULL) return;
+  if (kernel->module != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
+    (void)kernel->driver->module_unload(kernel->module);
+    driver_pop(kernel->driver);
+  }
+  free(kernel);
+}
+
+luattn_status merge_kernel_launch(const merge_kernel *kernel, luattn_pass pass, const merge_call *call, void *stream,
+                                  luattn_error *err) {
+  const luattn_driver *d = kernel->driver;
+  LuattnMergeParams p = call->params;
+  void *params[] = {&p};
+  const int rows = p.batch * p.heads * p.q_len, each = THREADS / p.lanes;
+  TRY(driver_push(d, kernel->context, err));
+  const cu_result result = d->launch(kernel->function[pass == LUATTN_FORWARD ? 0 : 1], (unsigned)((rows - 1) / each + 1), 1, 1,
+                                     THREADS, 1, 1, 0, stream, params, NULL);
+  driver_pop(d);
+  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuLaunchKernel", "launching luattn_merge for %d rows", rows);
+}

@@ -1,0 +1,26 @@
+/* merge_kernel.h: the kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching. */
+#ifndef LUATTN_RUNTIME_MERGE_KERNEL_H
+#define LUATTN_RUNTIME_MERGE_KERNEL_H
+
+#include <stdbool.h>
+
+#include "abi/merge_params.h"
+#include "luattn/merge.h"
+
+/* What a call asks for. */
+typedef struct merge_call {
+  LuattnMergeParams params;
+  luattn_dtype part, elem; /* types of o of the parts, and of the merged o */
+  bool is_empty;           /* there are no rows */
+} merge_call;
+
+/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. */
+luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, merge_call *out, luattn_error *err);
+
+typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, merge_kernel **kernel, luattn_error *err);
+void merge_kernel_unload(merge_kernel *kernel); /* NULL is fine */
+luattn_status merge_kernel_launch(const merge_kernel *kernel, luattn_pass pass, const merge_call *call, void *stream,
+                                  luattn_error *err);
+
+#endif

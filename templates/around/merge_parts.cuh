@@ -1,0 +1,167 @@
+// around/merge_parts.cuh: luattn_merge_parts, luattn_merge_parts_backward: merge finished parts by their lse, and its
+// gradient (include/luattn/merge.h has the formulas).
+//
+// Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a row.
+// Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it.
+#pragma once
+#include "arch/tensor.cuh"
+#include "abi/merge_params.h"
+
+static constexpr int merge_parts_threads = 128;
+
+// Config: Part, the type of the parts' O; Elem, that of the merged O; Real, that of lse and of sums.
+template <class Config>
+struct MergeParts {
+  using Part = typename Config::Part;
+  using Elem = typename Config::Elem;
+  using Real = typename Config::Real;
+
+  const LuattnMergeParams &p;
+  const int lane;
+  bool exists;  // of this thread: its row
+  int b, h, q;
+  Real weight[LUATTN_MOST_PARTS], lse;
+
+  __device__ __forceinline__ MergeParts(const LuattnMergeParams &p)
+      : p(p), lane(int(threadIdx.x) % p.lanes) {
+    const int rows = p.batch * p.heads * p.q_len;
+    const int number = int(blockIdx.x) * (merge_parts_threads / p.lanes) + int(threadIdx.x) / p.lanes;
+    const int row = min_of(number, rows - 1);  // all lanes of a warp take part in shuffles
+    exists = number < rows;
+    q = row % p.q_len;
+    h = row / p.q_len % p.heads;
+    b = row / p.q_len / p.heads;
+    find_weights();
+  }
+  template <class T>
+  __device__ __forceinline__ T *row_at(const LuattnTensor &t) const {
+    return row_of<T>(t, b, h, q);
+  }
+
+  // The weights sum to 1, or are all 0.
+  __device__ __forceinline__ void find_weights() {
+    Real largest = -infinity<Real>(), sum = 0;
+#pragma unroll
+    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+      weight[i] = i < p.count ? *row_at<const Real>(p.part[i].lse) : -infinity<Real>();
+      largest = max_of(largest, weight[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+      weight[i] = weight[i] == -infinity<Real>() ? Real(0) : exp(weight[i] - largest);
+      sum += weight[i];
+    }
+    lse = sum == Real(0) ? -infinity<Real>() : largest + log(sum);
+    const Real inverse = sum == Real(0) ? Real(0) : Real(1) / sum;
+#pragma unroll
+    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) weight[i] = weight[i] == Real(0) ? Real(0) : weight[i] * inverse;
+  }
+
+  // Calls body(channel) for this lane's share of a row, in units of N channels.
+  template <int N, class Body>
+  __device__ __forceinline__ void each(const Body &body) const {
+#pragma unroll 1
+    for (int d = lane * N; d < p.dim; d += p.lanes * N) body(d);
+  }
+  template <int N>
+  __device__ __forceinline__ void merge() const {
+    each<N>([&](int d) {
+      Real sum[N] = {};
+#pragma unroll
+      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+        if (weight[i] == Real(0)) continue;
+        Pack<Part, N> x;
+        x.load(row_at<const Part>(p.part[i].o) + d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[j] += weight[i] * Real(to_real(x[j]));
+      }
+      Pack<Elem, N> y;
+#pragma unroll
+      for (int j = 0; j < N; ++j) y[j] = from_real<Elem>(sum[j]);
+      if (exists) y.store(row_at<Elem>(p.o) + d);
+    });
+  }
+
+  // The gradient of o at N channels.
+  template <int N>
+  __device__ __forceinline__ void load_dout(Pack<Elem, N> &g, int d) const {
+    if (p.dout.data != nullptr)
+      g.load(row_at<const Elem>(p.dout) + d);
+    else
+      g = Pack<Elem, N>{};
+  }
+  // Adds <dout, o_i> of this lane's channels to dot[i].
+  template <int N>
+  __device__ __forceinline__ void add_dots(Real (&dot)[LUATTN_MOST_PARTS]) const {
+    each<N>([&](int d) {
+      Pack<Elem, N> g;
+      load_dout<N>(g, d);
+#pragma unroll
+      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+        if (weight[i] == Real(0)) continue;
+        Pack<Part, N> x;
+        x.load(row_at<const Part>(p.part[i].o) + d);
+#pragma unroll
+        for (int j = 0; j < N; ++j) dot[i] += Real(to_real(g[j])) * Real(to_real(x[j]));
+      }
+    });
+  }
+  template <int N>
+  __device__ __forceinline__ void store_d_o() const {
+    each<N>([&](int d) {
+      Pack<Elem, N> g;
+      load_dout<N>(g, d);
+#pragma unroll
+      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+        if (i >= p.count || p.part[i].d_o.data == nullptr) continue;
+        Pack<Part, N> y;
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          y[j] = from_real<Part>(weight[i] == Real(0) ? Real(0) : weight[i] * Real(to_real(g[j])));
+        if (exists) y.store(row_at<Part>(p.part[i].d_o) + d);
+      }
+    });
+  }
+  __device__ __forceinline__ void store_d_lse(Real (&dot)[LUATTN_MOST_PARTS]) const {
+    const Real dlse = p.dlse.data != nullptr ? *row_at<const Real>(p.dlse) : Real(0);
+    Real mean = 0;
+#pragma unroll
+    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+#pragma unroll 1
+      for (int m = p.lanes / 2; m > 0; m /= 2) dot[i] += __shfl_xor_sync(0xffffffffu, dot[i], m);
+      if (weight[i] != Real(0)) mean += weight[i] * dot[i];
+    }
+#pragma unroll
+    for (int i = 0; i < LUATTN_MOST_PARTS; ++i)
+      if (i < p.count && p.part[i].d_lse.data != nullptr && lane == 0 && exists)
+        *row_at<Real>(p.part[i].d_lse) = weight[i] == Real(0) ? Real(0) : weight[i] * (dot[i] - mean + dlse);
+  }
+};
+
+// Numbers of the parts' type in 16 bytes; 1: rows do not allow them.
+template <class Config>
+inline constexpr int merge_parts_width = 16 / int(sizeof(typename Config::Part));
+
+template <class Config>
+LUATTN_FN void merge_parts(const LuattnMergeParams &p) {
+  const MergeParts<Config> m(p);
+  if (p.wide != 0)
+    m.template merge<merge_parts_width<Config>>();
+  else
+    m.template merge<1>();
+  if (p.lse.data != nullptr && m.lane == 0 && m.exists) *m.template row_at<typename Config::Real>(p.lse) = m.lse;
+}
+
+template <class Config>
+LUATTN_FN void merge_parts_backward(const LuattnMergeParams &p) {
+  const MergeParts<Config> m(p);
+  typename Config::Real dot[LUATTN_MOST_PARTS] = {};
+  if (p.wide != 0) {
+    m.template store_d_o<merge_parts_width<Config>>();
+    m.template add_dots<merge_parts_width<Config>>(dot);
+  } else {
+    m.template store_d_o<1>();
+    m.template add_dots<1>(dot);
+  }
+  m.store_d_lse(dot);
+}
