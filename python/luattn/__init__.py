@@ -3,8 +3,8 @@
     gemma2 = luattn.attention("gemma2.lua")
     o = gemma2(q, k, v, cap=50.0)
 
-Importing starts nothing of CUDA, and does not load torch. Where torch is loaded already, its ops luattn::forward and
-luattn::backward are there from then on, as graphs of torch.export need them; else from the first call with its tensors.
+Importing starts nothing of CUDA, and does not load torch. Where torch is loaded already, its ops luattn::forward,
+luattn::backward and luattn::merge are there from then on, as graphs of torch.export need them; else from the first call with its tensors.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from .attention import Attention, attention, prepare
 from .batch import Batch
 from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
 from .mask import Mask
+from .merge import merge
 
 __all__ = [
     "Attention",
@@ -29,11 +30,13 @@ __all__ = [
     "Unsupported",
     "__version__",
     "attention",
+    "merge",
     "prepare",
 ]
 
 if "torch" in sys.modules:
     from . import _torch as _torch
+    from . import _torch_merge as _torch_merge
 
 
 def __getattr__(name: str) -> Any:

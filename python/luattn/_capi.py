@@ -95,6 +95,22 @@ class Random(c.Structure):
     ]
 
 
+MERGE_MAX = 16  # LUATTN_MERGE_MAX
+
+
+class Part(c.Structure):
+    _fields_ = [(name, c.c_void_p) for name in ("o", "lse", "d_o", "d_lse")]
+
+
+class MergeArgs(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        ("parts", c.c_void_p),
+        ("num_parts", c.c_size_t),
+        *((name, c.c_void_p) for name in ("o", "lse", "dout", "dlse")),
+    ]
+
+
 class BatchOptions(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),

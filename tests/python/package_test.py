@@ -38,6 +38,8 @@ STRUCTS = {
     capi.Tiles: "luattn_tiles",
     capi.Target: "luattn_target",
     capi.CompileReport: "luattn_compile_report",
+    capi.Part: "luattn_part",
+    capi.MergeArgs: "luattn_merge_args",
 }
 
 
@@ -55,7 +57,7 @@ def example(name):
 
 class Layout(unittest.TestCase):
     def test_structs_are_those_of_the_headers(self):
-        lines = ["#include <stddef.h>", "#include <luattn/engine.h>"]
+        lines = ["#include <stddef.h>", "#include <luattn/merge.h>"]
         for struct, name in STRUCTS.items():
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
@@ -68,7 +70,7 @@ class Layout(unittest.TestCase):
                 self.assertEqual(last[1], struct._fields_[-1][0].rstrip("_"), name)
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
-        lines.append(f'_Static_assert(LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
+        lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
             file.write("\n".join(lines) + "\n")
             file.flush()

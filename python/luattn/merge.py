@@ -1,0 +1,85 @@
+"""merge(outs, lses): attention over all keys, of what was computed over parts of them."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from . import _capi as capi
+from ._call import Fill, is_numpy
+from ._library import call
+from .engine import engine_of
+from .errors import InvalidError
+
+_SIZE = ctypes.sizeof(capi.DLTensor)
+
+
+def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
+    """(o, lse) of the same queries and all keys, where part i gave outs[i] and lses[i] for some of them, as return_lse=True returns
+    them. For softmax with any score_mod and mask; include/luattn/merge.h has the formulas, and what holds for sinks.
+
+    outs are [batch, heads, length, head_dim] (with layout="bshd" [batch, length, heads, head_dim]) with lses [batch, heads,
+    length], or packed [all lengths, heads, head_dim] with lses [heads, all lengths]: up to 16 tensors of torch, whose gradients follow,
+    or NumPy arrays. A part that keeps nothing of a row has lse = -inf there, and no weight. dtype: of o, if it is to be another than the
+    parts'; they may be in float32, for o in bfloat16.
+    """
+    outs, lses = list(outs), list(lses)
+    if len(outs) != len(lses):
+        raise InvalidError(f"merge: lses: are {len(lses)}, and outs {len(outs)}: each part has both")
+    if not 1 <= len(outs) <= capi.MERGE_MAX:
+        raise InvalidError(f"merge: outs: are {len(outs)}, expected 1 to {capi.MERGE_MAX}: merge more parts in turn")
+    if layout == "bshd":
+        outs = [o.swapaxes(1, 2) for o in outs]
+    elif layout != "bhsd":
+        raise InvalidError(f"merge: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+    if is_numpy(outs[0]):
+        o, lse = _merge_numpy(outs, lses, dtype)
+    else:
+        from . import _torch_merge
+
+        o, lse = _torch_merge.merge(outs, lses, dtype)
+    return (o.swapaxes(1, 2) if layout == "bshd" else o), lse
+
+
+def _merge_numpy(outs: list[Any], lses: list[Any], dtype: Any) -> tuple[Any, Any]:
+    import numpy as np
+
+    from ._numpy import fill
+
+    o = np.empty_like(outs[0], dtype=dtype)
+    lse = np.empty_like(lses[0])
+    MergeCall(fill, outs, lses).forward(o, lse, capi.CPU, None)
+    return o, lse
+
+
+class MergeCall:
+    """luattn_merge_args of a call. Who makes one keeps the tensors until the call returns."""
+
+    def __init__(self, fill: Fill, outs: Sequence[Any], lses: Sequence[Any]) -> None:
+        n = len(outs)
+        self._fill, self._used = fill, 0
+        self._tensors = (capi.DLTensor * (4 * n + 2))()
+        self._parts = (capi.Part * n)()
+        self._args = capi.MergeArgs(ctypes.sizeof(capi.MergeArgs), ctypes.addressof(self._parts), n)
+        for part, o, lse in zip(self._parts, outs, lses):
+            part.o, part.lse = self._put(o), self._put(lse)
+
+    def _put(self, tensor: Any) -> int | None:
+        if tensor is None:
+            return None
+        at = ctypes.addressof(self._tensors) + self._used * _SIZE
+        self._used += 1
+        self._fill(tensor, at)
+        return at
+
+    def forward(self, o: Any, lse: Any, device: int, stream: int | None) -> None:
+        self._args.o, self._args.lse = self._put(o), self._put(lse)
+        call("luattn_merge", engine_of(device), ctypes.byref(self._args), stream)
+
+    def backward(
+        self, dout: Any, dlse: Any, d_outs: Sequence[Any], d_lses: Sequence[Any], device: int, stream: int | None
+    ) -> None:
+        """d_outs, d_lses: where gradients go; None: not wanted."""
+        self._args.dout, self._args.dlse = self._put(dout), self._put(dlse)
+        for part, d_o, d_lse in zip(self._parts, d_outs, d_lses):
+            part.d_o, part.d_lse = self._put(d_o), self._put(d_lse)
+        call("luattn_merge_backward", engine_of(device), ctypes.byref(self._args), stream)
