@@ -21,6 +21,7 @@ __all__ = [
     "flash_attn_varlen_func",
     "flash_attn_varlen_kvpacked_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
     "varlen_attn",
 ]
 
@@ -28,12 +29,15 @@ _Window = tuple[int, int]
 
 
 @functools.cache
-def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float) -> str:
-    """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, and a dropout."""
+def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False) -> str:
+    """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, a dropout, and whether
+    keys begin at an input `leftpad`."""
     distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
-    if slopes:
-        axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
-        lines.append(f'  inputs = {{ alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }} }},')
+    axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
+    inputs = [f'alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }}'] * (slopes > 0)
+    inputs += ['leftpad = { axes = {"b"}, dtype = "i32" }'] * leftpad
+    if inputs:
+        lines.append(f"  inputs = {{ {', '.join(inputs)} }},")
     if slopes or softcap:
         lines.append("  score_mod = function(score, b, h, q_idx, kv_idx)")
         if softcap:
@@ -42,7 +46,8 @@ def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float) 
             lines.append(f"    score = score - alibi_slopes[{index}] * abs({distance})")
         lines += ["    return score", "  end,"]
     kept = [f"d <= {left}"] * (left >= 0) + [f"d >= {-right}"] * (right >= 0)
-    if (left, right) == (-1, 0):
+    kept += ["kv_idx >= leftpad[b]"] * leftpad
+    if (left, right) == (-1, 0) and not leftpad:
         lines.append("  block_mask = causal_bottom_right(),")
     elif kept:
         lines.append("  block_mask = function(b, h, q_idx, kv_idx)")
@@ -53,8 +58,8 @@ def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float) 
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float) -> Spec:
-    return spec_of(_text(left, right, softcap, slopes, dropout_p), "flash_attn")
+def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False) -> Spec:
+    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad), "flash_attn")
 
 
 def _window(window_size: Any, causal: bool, longest: int) -> _Window:
@@ -320,6 +325,47 @@ def flash_attn_varlen_kvpacked_func(
         name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
         softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: _Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
+    of each cache [batch_cache, longest, heads_k, headdim] and k and v [batch, new, heads_k, headdim], which are written there first, in
+    place; with rotary_cos and rotary_sin they and q are rotated by their positions. cache_leftpad: keys begin there. return_softmax_lse:
+    also [batch, heads, length].
+
+    With block_table, the caches are [blocks, block size, heads_k, headdim], of any block size, and what lies behind a sequence's end is
+    not read, nor is its table. num_splits is a hint, which does not change results, and which no kernel takes yet. With cache_batch_idx
+    or block_table the caches' rows are gathered into a copy for each call, until kernels read them in place.
+    """
+    from ._kvcache import CacheCall
+
+    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    with torch.no_grad():
+        window = _window(window_size, causal, call.longest)
+        call.check_numbers(num_splits, rotary_cos, rotary_sin)
+        q = call.append(q, k, v, rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1))
+        o, lse = call.attend(q, softmax_scale, window, max(float(softcap), 0.0), alibi_slopes)
+    return (o, lse) if return_softmax_lse else o
 
 
 def varlen_attn(

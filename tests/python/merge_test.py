@@ -89,7 +89,7 @@ class Merge(unittest.TestCase):
         weights = torch.softmax(torch.stack(lses), 0)
         torch.testing.assert_close(want, sum(w[..., None] * o for w, o in zip(weights, outs)))
         torch.testing.assert_close(want_lse, torch.logsumexp(torch.stack(lses), 0))
-        o, lse = luattn.merge([t.transpose(1, 2).contiguous() for t in outs], lses, layout="bshd")
+        o, _ = luattn.merge([t.transpose(1, 2).contiguous() for t in outs], lses, layout="bshd")
         self.assertTrue(o.is_contiguous())
         torch.testing.assert_close(o.transpose(1, 2), want)
         for dtype in (torch.bfloat16, torch.float16):
@@ -113,6 +113,13 @@ class Merge(unittest.TestCase):
             self.assertTrue(np.array_equal(x, y.numpy()))
         o, _ = luattn.merge([t.numpy() for t in outs], [t.numpy() for t in lses], dtype=np.float16)
         self.assertEqual(o.dtype, np.float16)
+
+    def test_example(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        from shared_prefix import compare
+
+        o, grads, _ = compare("cpu", torch.float64, 3, 4, 2, 40, 12, 5, 8)
+        self.assertLess(max(o, grads), 1e-13)
 
     def test_tools(self):
         outs, lses = [rand(1, 2, 3, 4) for _ in range(2)], [rand(1, 2, 3) for _ in range(2)]

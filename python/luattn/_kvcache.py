@@ -1,0 +1,197 @@
+"""A call of flash_attn_with_kvcache: new rows of keys and values into a cache, in place, and attention over the cache."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch
+from .errors import InvalidError
+
+_NAME = "flash_attn_with_kvcache"
+
+
+def _fail(what: str) -> InvalidError:
+    return InvalidError(f"{_NAME}: {what}")
+
+
+def _starts(count: int, each: int, total: int, device: torch.device) -> Tensor:
+    """cu_seqlens of `count` sequences of `each` rows, of which the last one may have fewer: there are `total`."""
+    return torch.arange(count + 1, dtype=torch.int32, device=device).mul_(each).clamp_(max=total)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) -> Tensor:
+    """x [batch, length, heads, headdim], rotated by rows `at` [batch, length] of cos and sin [positions, half a dim]."""
+    half, real = cos.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32
+    cos, sin = (t[at].to(real)[:, :, None] for t in (cos, sin))
+    turned, rest = x[..., : 2 * half].to(real), x[..., 2 * half :]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+    return torch.cat((turned.to(x.dtype), rest), -1)
+
+
+class CacheCall:
+    """The caches of a call, and which of their rows each batch entry has."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        lengths: int | Tensor | None,
+        entries: Tensor | None,
+        leftpad: Tensor | None,
+        table: Tensor | None,
+    ) -> None:
+        for name, t in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+            if t.dim() != 4:
+                raise _fail(f"{name}: has {t.dim()} axes, expected 4: (batch_size, seqlen, nheads, headdim)")
+        if k_cache.shape[:3] != v_cache.shape[:3]:
+            raise _fail(f"v_cache: is {tuple(v_cache.shape)}, and k_cache {tuple(k_cache.shape)}: all but headdim are the same")
+        self.batch, self.device = q.shape[0], q.device
+        self.caches, self.entries, self.leftpad, self.table = (k_cache, v_cache), entries, leftpad, table
+        if isinstance(lengths, int):
+            lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
+        self.lengths = lengths  # of what the cache has, before new rows; None: all of it
+        self.most = k_cache.shape[1] * (1 if table is None else table.shape[-1])
+        for name, array, axes in (
+            ("cache_seqlens", lengths, 1), ("cache_batch_idx", entries, 1), ("cache_leftpad", leftpad, 1), ("block_table", table, 2),
+        ):  # fmt: skip
+            if array is not None:
+                self._check_array(name, array, axes)
+        if table is not None:
+            for name, array in (("cache_batch_idx", entries), ("cache_leftpad", leftpad)):
+                if array is not None:
+                    raise _fail(f"{name}: does not go with block_table; leave one of them out")
+        elif entries is None and k_cache.shape[0] < self.batch:
+            raise _fail(f"k_cache: has {k_cache.shape[0]} batch entries, and q {self.batch}; give cache_batch_idx")
+        self._check_lengths(0)
+
+    @property
+    def longest(self) -> int:
+        return self.most
+
+    def _check_array(self, name: str, array: Tensor, axes: int) -> None:
+        if array.dtype != torch.int32 or array.dim() != axes or array.shape[0] != self.batch:
+            shape = "(batch_size)" if axes == 1 else "(batch_size, blocks)"
+            raise _fail(f"{name}: is {array.dtype} {tuple(array.shape)}, expected torch.int32 {shape} for {self.batch} batch entries")
+        if array.device != self.device:
+            raise _fail(f"{name}: is on {array.device}, and q on {self.device}: move one of them")
+
+    def _check_lengths(self, new: int) -> None:
+        """What the host can read. On a GPU, a row that does not fit stops PyTorch's indexing, as it does everywhere."""
+        if self.lengths is None or self.device.type != "cpu" or self.batch == 0:
+            return
+        least, most = int(self.lengths.min()), int(self.lengths.max()) + new
+        if least < 0 or most > self.most:
+            value, added = (least, "") if least < 0 else (most, f" with {new} new rows" if new else "")
+            raise _fail(f"cache_seqlens: has {value}{added}, expected 0 to {self.most}, what the cache has room for")
+
+    def check_numbers(self, num_splits: int, cos: Tensor | None, sin: Tensor | None) -> None:
+        if not isinstance(num_splits, int) or num_splits < 0:
+            raise _fail(f"num_splits: is {num_splits!r}, expected a number of at least 0")
+        if (cos is None) != (sin is None):
+            raise _fail(f"rotary_{'cos' if cos is None else 'sin'}: is missing, and the other one is there; give both")
+        if cos is None or sin is None:
+            return
+        dim = self.caches[0].shape[3]
+        if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > dim:
+            raise _fail(
+                f"rotary_cos, rotary_sin: are {tuple(cos.shape)} and {tuple(sin.shape)}, expected (positions, rotary_dim / 2) of both, "
+                f"and a rotary_dim up to headdim, {dim}"
+            )
+        if cos.shape[0] < self.most:
+            raise _fail(f"rotary_cos: has {cos.shape[0]} positions, expected {self.most} or more, as the cache has")
+
+    def append(
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, cos: Tensor | None, sin: Tensor | None, interleaved: bool, spread: bool
+    ) -> Tensor:
+        """Writes k and v into the caches; q, rotated. spread: by its rows' positions, else all by the first new one."""
+        if (k is None) != (v is None):
+            raise _fail(f"{'k' if k is None else 'v'}: is missing, and the other one is there; give both")
+        if k is None or v is None:
+            if cos is not None:
+                raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
+            return q
+        if self.lengths is None:
+            raise _fail("cache_seqlens: is missing: it says where k and v go")
+        for name, t, cache in (("k", k, self.caches[0]), ("v", v, self.caches[1])):
+            want = (self.batch, k.shape[1] if k.dim() == 4 else 0, *cache.shape[2:])
+            if t.shape != want or t.dtype != cache.dtype:
+                raise _fail(f"{name}: is {t.dtype} {tuple(t.shape)}, expected {cache.dtype} {want}, as the cache's rows are")
+        new = k.shape[1]
+        self._check_lengths(new)
+        first = self.lengths.long()[:, None]
+        at = first + torch.arange(new, device=self.device)
+        if cos is not None and sin is not None:
+            k = _rotated(k, cos, sin, at, interleaved)
+            rows = first + torch.arange(q.shape[1], device=self.device) * int(spread)
+            q = _rotated(q, cos, sin, rows, interleaved)
+        for cache, t in zip(self.caches, (k, v)):
+            cache.index_put_(self._places(at), t)
+        self.lengths = self.lengths + new
+        return q
+
+    def _places(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices of the first two axes of a cache, of positions [batch, rows]."""
+        if self.table is not None:
+            size = self.caches[0].shape[1]
+            return self.table.long().gather(1, at // size), at % size
+        entries = torch.arange(self.batch, device=self.device) if self.entries is None else self.entries.long()
+        return entries[:, None].expand_as(at), at
+
+    def _packed(self, cache: Tensor) -> tuple[Tensor, int]:
+        """The rows of all batch entries, one after another, and how many of them each has."""
+        batch, longest = self.batch, self.most
+        if self.table is not None:
+            size = cache.shape[1]
+            ends = torch.full_like(self.table[:, 0], longest) if self.lengths is None else self.lengths
+            first = torch.arange(0, longest, size, device=self.device)
+            blocks = torch.where(first < ends[:, None], self.table, 0).long()  # what lies behind the end may be anything
+            return cache[blocks].flatten(0, 2), longest
+        if self.entries is not None:
+            return cache[self.entries.long()].flatten(0, 1), longest
+        entry, row = cache.stride(0), cache.stride(1)
+        if self.device.type != "cpu" and batch > 1 and row > 0 and entry % row == 0 and entry // row >= longest:
+            each = entry // row  # rows from one entry to the next, of which the first ones are its own
+            return cache.as_strided(((batch - 1) * each + longest, *cache.shape[2:]), cache.stride()[1:]), each
+        return cache[:batch].flatten(0, 1), longest
+
+    def attend(
+        self, q: Tensor, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """o [batch, length, heads, headdim] and lse [batch, heads, length]."""
+        from .flash_attn import _spec
+
+        if scale is not None and scale == 0:
+            raise _fail("softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
+        if slopes is not None and slopes.dim() not in (1, 2):
+            raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
+        batch, rows, _, dim = q.shape
+        spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None)
+        named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
+        inputs = [t for one in spec.inputs if (t := named[one.name]) is not None]
+        (k, each), (v, each_v) = (self._packed(cache) for cache in self.caches)
+        if each_v != each:
+            (k, each), (v, _) = ((cache[:batch].flatten(0, 1), self.most) for cache in self.caches)
+        scale = dim**-0.5 if scale is None else float(scale)
+        packed, dim_v = q.flatten(0, 1), v.shape[-1]
+        if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
+            packed, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (packed, k, v))
+        used = torch.full((batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
+        given = {
+            "cu_seqlens_q": _starts(batch, rows, len(packed), self.device),
+            "cu_seqlens_k": _starts(batch, each, len(k), self.device),
+            "max_seqlen_q": rows,
+            "max_seqlen_k": self.most,
+            "seqused_k": used,
+        }
+        o, lse = _torch.attend(spec, packed, k, v, inputs, [], scale, given)
+        assert lse is not None
+        o = o[..., :dim_v]
+        return o.view(batch, rows, *o.shape[1:]), lse.view(len(lse), batch, rows).transpose(0, 1).contiguous()
+

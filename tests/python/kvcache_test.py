@@ -1,0 +1,254 @@
+"""kvcache_test.py: luattn.flash_attn.flash_attn_with_kvcache beside a plain formula, query by query, in double on the CPU: results, lse, and
+what is in the caches afterwards; and what is refused. Exits with 77 without torch."""
+
+import inspect
+import itertools
+import math
+import os
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError:
+    print("torch is not installed: skipped")
+    sys.exit(77)
+import luattn  # noqa: E402
+from luattn.flash_attn import flash_attn_with_kvcache  # noqa: E402
+
+B, S, HEADS, HEADS_K, D = 3, 24, 4, 2, 16
+F64 = torch.float64
+
+
+def rand(*shape, dtype=F64):
+    return torch.randn(*shape, dtype=dtype)
+
+
+def turn(x, angle, interleaved):
+    """One vector, rotated: pair i by angle[i]."""
+    x, n = x.clone(), len(angle)
+    for i in range(n):
+        a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + n)
+        c, s = math.cos(angle[i]), math.sin(angle[i])
+        x[a], x[b] = x[a] * c - x[b] * s, x[a] * s + x[b] * c
+    return x
+
+
+def turn_rows(x, angles, first, step, interleaved):
+    """[length, heads, d], row i by the angles of position first + i * step."""
+    return torch.stack([
+        torch.stack([turn(x[i, h], angles[first + i * step].tolist(), interleaved) for h in range(x.shape[1])]) for i in range(len(x))
+    ])  # fmt: skip
+
+
+def attend(q, k, v, leftpad=0, causal=False, window_size=(-1, -1), softcap=0.0, slopes=None, scale=None):
+    """o and lse of one entry's q [rows, heads, d] and keys [length, heads_k, d], each query and head by itself."""
+    (n, heads, d), m = q.shape, len(k)
+    o, lse = torch.zeros(n, heads, v.shape[2], dtype=F64), torch.full((heads, n), -math.inf, dtype=F64)
+    left, right = window_size
+    for i, h in itertools.product(range(n), range(heads)):
+        at = i + m - n
+        kept = [
+            j for j in range(leftpad, m)
+            if not (causal and j > at) and not (left >= 0 and j < at - left) and not (right >= 0 and j > at + right)
+        ]  # fmt: skip
+        if not kept:
+            continue
+        s = k[kept, h // (heads // k.shape[1])] @ q[i, h] * (d**-0.5 if scale is None else scale)
+        if softcap:
+            s = softcap * torch.tanh(s / softcap)
+        if slopes is not None:
+            s = s - slopes[h] * torch.tensor([abs(at - j) for j in kept], dtype=F64)
+        lse[h, i] = torch.logsumexp(s, 0)
+        o[i, h] = torch.softmax(s, 0) @ v[kept, h // (heads // v.shape[1])]
+    return o, lse
+
+
+class Call:
+    """Caches and arguments of a call, and what it should give."""
+
+    def __init__(self, new=0, rows=1, rotary=0, interleaved=True, leftpad=False, entries=False, page=0, lengths=None, **options):
+        self.options, self.rows = options, rows
+        self.q = rand(B, rows, HEADS, D)
+        self.caches = [rand(B + 2 if entries else B, S, HEADS_K, D) for _ in "kv"]
+        self.lengths = torch.tensor([5, 0, S - max(new, rows)] if lengths is None else lengths, dtype=torch.int32)
+        self.given = {"cache_seqlens": self.lengths, **options}
+        self.place = list(range(B))
+        if entries:
+            self.place = [4, 1, 0]
+            self.given["cache_batch_idx"] = torch.tensor(self.place, dtype=torch.int32)
+        self.leftpad = [0] * B
+        if leftpad:
+            self.leftpad = [2, 0, 7]
+            self.given["cache_leftpad"] = torch.tensor(self.leftpad, dtype=torch.int32)
+        self.new = [rand(B, new, HEADS_K, D) for _ in "kv"] if new else None
+        self.angles = None
+        if rotary:
+            self.angles = torch.rand(S + 8, rotary // 2, dtype=F64) * 6
+            self.given |= {"rotary_cos": self.angles.cos(), "rotary_sin": self.angles.sin(), "rotary_interleaved": interleaved}
+        self.interleaved, self.page, self.table = interleaved, page, None
+
+    def expected(self):
+        """o, lse, and the caches' rows of each entry."""
+        outs, lses, rows = [], [], []
+        options = {name: x for name, x in self.options.items() if name not in ("alibi_slopes", "softmax_scale", "num_splits")}
+        local = options.get("causal") or any(0 <= x < S for x in options.get("window_size", (-1, -1)))
+        slopes = self.options.get("alibi_slopes")
+        for b in range(B):
+            q, length = self.q[b], int(self.lengths[b])
+            k, v = (cache[self.place[b]].clone() for cache in self.caches)
+            if self.new is not None:
+                n = self.new[0].shape[1]
+                k[length : length + n], v[length : length + n] = (t[b] for t in self.new)
+                if self.angles is not None:
+                    k[length : length + n] = turn_rows(self.new[0][b], self.angles, length, 1, self.interleaved)
+                    q = turn_rows(q, self.angles, length, int(bool(local)), self.interleaved)
+                length += n
+            mine = slopes if slopes is None or slopes.dim() == 1 else slopes[b]
+            o, lse = attend(
+                q, k[:length], v[:length], self.leftpad[b], slopes=mine, scale=self.options.get("softmax_scale"), **options
+            )
+            outs.append(o), lses.append(lse), rows.append((k, v))
+        return torch.stack(outs), torch.stack(lses), rows
+
+    def paged(self):
+        """The caches in pages, whose order is random; behind the end poison, in the table nonsense."""
+        per = -(-S // self.page)
+        order = torch.randperm(B * per + 3)[: B * per].view(B, per)
+        self.table = order.to(torch.int32)
+        pages = [torch.full((B * per + 3, self.page, HEADS_K, D), torch.nan, dtype=F64) for _ in "kv"]
+        new = 0 if self.new is None else self.new[0].shape[1]
+        for b, page in itertools.product(range(B), range(per)):
+            first, end = page * self.page, min((page + 1) * self.page, int(self.lengths[b]))
+            for cache, to in zip(self.caches, pages):
+                if end > first:
+                    to[order[b, page], : end - first] = cache[b, first:end]
+            if first >= int(self.lengths[b]) + new:
+                self.table[b, page] = -1 if b % 2 else 2**31 - 1
+        self.given["block_table"] = self.table
+        return pages, order
+
+    def run(self, case):
+        want, want_lse, rows = self.expected()
+        caches, order = self.paged() if self.page else ([cache.clone() for cache in self.caches], None)
+        before = [cache.clone() for cache in self.caches]
+        o, lse = flash_attn_with_kvcache(self.q, *caches, *(self.new or ()), return_softmax_lse=True, **self.given)
+        torch.testing.assert_close(o, want, rtol=0, atol=1e-12)
+        torch.testing.assert_close(lse, want_lse, rtol=0, atol=1e-12)
+        end = self.lengths + (0 if self.new is None else self.new[0].shape[1])
+        for b in range(B):
+            for cache, whole in zip(caches, rows[b]):
+                got = cache[order[b]].flatten(0, 1) if self.page else cache[self.place[b]]
+                torch.testing.assert_close(got[: end[b]], whole[: end[b]], rtol=0, atol=1e-13)
+                if not self.page:
+                    case.assertTrue(torch.equal(got[end[b] :], whole[end[b] :]))
+        if not self.page:
+            for b in set(range(len(before[0]))) - set(self.place):
+                case.assertTrue(torch.equal(caches[0][b], before[0][b]))
+
+
+class KvCache(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(5)
+
+    def test_masks_and_scores(self):
+        for options in (
+            {}, {"causal": True}, {"window_size": (3, 2)}, {"window_size": (4, -1), "causal": True}, {"window_size": (100, 100)},
+            {"softcap": 1.5, "causal": True, "softmax_scale": 0.7}, {"alibi_slopes": torch.rand(HEADS, dtype=F64)},
+            {"alibi_slopes": torch.rand(B, HEADS, dtype=F64), "causal": True, "softcap": 2.0, "num_splits": 3},
+        ):  # fmt: skip
+            for rows, new, leftpad in ((1, 0, False), (1, 1, True), (5, 5, False), (5, 3, True), (3, 0, True)):
+                with self.subTest(options=options, rows=rows, new=new, leftpad=leftpad):
+                    lengths = [9, 7 if new == 0 else 0, S - max(rows, new)]
+                    Call(new, rows, leftpad=leftpad, lengths=lengths, **options).run(self)
+
+    def test_rotary(self):
+        for causal, interleaved, dim in itertools.product((False, True), (False, True), (8, 16)):
+            Call(4, 4, dim, interleaved, causal=causal).run(self)
+        Call(2, 4, 8, window_size=(3, 1), leftpad=True).run(self)
+        Call(4, 4, 8, window_size=(S, S)).run(self)  # no window, so that all rows of q are at one position
+
+    def test_entries(self):
+        Call(2, 3, entries=True, causal=True).run(self)
+        Call(0, 1, entries=True, leftpad=True).run(self)
+
+    def test_pages(self):
+        for page, new in itertools.product((1, 3, 16), (0, 4)):
+            Call(new, 4, 8 if new else 0, page=page, causal=True).run(self)
+        Call(1, 1, page=5, window_size=(4, 0), alibi_slopes=torch.rand(HEADS, dtype=F64)).run(self)
+
+    def test_lengths(self):
+        """As a number, and left out; caches that are slices, and heads-first ones."""
+        q, k, v = rand(2, 3, HEADS, D), rand(4, S + 5, HEADS_K, D), rand(4, HEADS_K, S, D)
+        caches = k[:, 2 : S + 2], v.transpose(1, 2)
+        for lengths in (7, None):
+            n = S if lengths is None else lengths
+            o = flash_attn_with_kvcache(q, *caches, cache_seqlens=lengths, causal=True)
+            for b in range(2):
+                want, _ = attend(q[b], *(t[b, :n] for t in caches), causal=True)
+                torch.testing.assert_close(o[b], want, rtol=0, atol=1e-12)
+        new = [rand(2, 1, HEADS_K, D) for _ in "kv"]
+        flash_attn_with_kvcache(q[:, :1], *caches, *new, cache_seqlens=S - 1)
+        self.assertTrue(torch.equal(k[:2, S + 1], new[0][:, 0]) and torch.equal(v[:2, :, S - 1], new[1][:, 0]))
+
+    def test_decode(self):
+        """Token by token, beside all at once."""
+        q, k, v = rand(1, 12, HEADS, D), rand(1, 12, HEADS_K, D), rand(1, 12, HEADS_K, D)
+        want, _ = attend(q[0], k[0], v[0], causal=True)
+        caches = [torch.zeros(1, 16, HEADS_K, D, dtype=F64) for _ in "kv"]
+        for i in range(12):
+            o = flash_attn_with_kvcache(q[:, i : i + 1], *caches, k[:, i : i + 1], v[:, i : i + 1], cache_seqlens=i, causal=True)
+            torch.testing.assert_close(o[0, 0], want[i], rtol=0, atol=1e-12)
+
+    def test_half(self):
+        for d in (16, 12):
+            q, k, v = (rand(2, n, h, d, dtype=torch.bfloat16) for n, h in ((2, HEADS), (S, HEADS_K), (S, HEADS_K)))
+            o = flash_attn_with_kvcache(q, k, v, cache_seqlens=9, causal=True)
+            self.assertEqual((o.dtype, o.shape), (torch.bfloat16, q.shape))
+            want, _ = attend(q[1].double(), k[1, :9].double(), v[1, :9].double(), causal=True)
+            torch.testing.assert_close(o[1].double(), want, atol=1e-2, rtol=1e-2)
+
+    def test_signature(self):
+        """That of flash-attn 2, whose names and defaults are facts of its interface."""
+        theirs = (
+            "q k_cache v_cache k=None v=None rotary_cos=None rotary_sin=None cache_seqlens=None cache_batch_idx=None cache_leftpad=None "
+            "block_table=None softmax_scale=None causal=False window_size=(-1,-1) softcap=0.0 rotary_interleaved=True alibi_slopes=None "
+            "num_splits=0 return_softmax_lse=False"
+        )
+        ours = inspect.signature(flash_attn_with_kvcache).parameters.values()
+        shown = [p.name + ("" if p.default is p.empty else f"={p.default}".replace(" ", "")) for p in ours]
+        self.assertEqual(shown, theirs.split())
+
+    def test_refused(self):
+        q, k, v = rand(2, 1, HEADS, D), rand(2, S, HEADS_K, D), rand(2, S, HEADS_K, D)
+        new = rand(2, 1, HEADS_K, D)
+        i32 = lambda *x: torch.tensor(x, dtype=torch.int32)  # noqa: E731
+        cos = torch.ones(S, 4, dtype=F64)
+        for args, given, message in (
+            ((q[0], k, v), {}, r"q: has 3 axes, expected 4"),
+            ((q, k, v[:1]), {}, r"v_cache: is \(1, 24, 2, 16\), and k_cache \(2, 24, 2, 16\)"),
+            ((q, k[:1], v[:1]), {}, "k_cache: has 1 batch entries, and q 2; give cache_batch_idx"),
+            ((q, k, v), {"cache_seqlens": S + 1}, "cache_seqlens: has 25, expected 0 to 24"),
+            ((q, k, v, new, new), {"cache_seqlens": S}, "cache_seqlens: has 25 with 1 new rows, expected 0 to 24"),
+            ((q, k, v), {"cache_seqlens": i32(-1, 3)}, "cache_seqlens: has -1, expected 0 to 24"),
+            ((q, k, v), {"cache_seqlens": torch.tensor([1, 2])}, r"cache_seqlens: is torch.int64 \(2,\), expected torch.int32"),
+            ((q, k, v), {"cache_batch_idx": i32(0)}, r"cache_batch_idx: is torch.int32 \(1,\), expected torch.int32 \(batch_size\) for 2"),
+            ((q, k, v, new), {"cache_seqlens": 3}, "v: is missing, and the other one is there; give both"),
+            ((q, k, v, new, new), {}, "cache_seqlens: is missing: it says where k and v go"),
+            ((q, k, v, new[:, :, :1], new), {"cache_seqlens": 3}, r"k: is torch.float64 \(2, 1, 1, 16\), expected torch.float64"),
+            ((q, k, v), {"rotary_cos": cos}, "rotary_sin: is missing, and the other one is there; give both"),
+            ((q, k, v), {"rotary_cos": cos, "rotary_sin": cos}, "rotary_cos: goes with k and v alone"),
+            ((q, k, v), {"rotary_cos": cos[:9], "rotary_sin": cos[:9]}, "rotary_cos: has 9 positions, expected 24 or more"),
+            ((q, k, v), {"rotary_cos": cos.repeat(1, 3), "rotary_sin": cos}, r"rotary_cos, rotary_sin: are \(24, 12\) and \(24, 4\)"),
+            ((q, k, v), {"num_splits": -1}, "num_splits: is -1, expected a number of at least 0"),
+            ((q, k, v), {"softmax_scale": 0}, "softmax_scale: is 0"),
+            ((q, k, v), {"block_table": i32(0, 1)[:, None], "cache_leftpad": i32(0, 0)}, "cache_leftpad: does not go with block_table"),
+        ):
+            with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, f"^flash_attn_with_kvcache: {message}"):
+                flash_attn_with_kvcache(*args, **given)
+
+
+if __name__ == "__main__":
+    unittest.main()
