@@ -31,7 +31,7 @@ typedef struct cli_options {
   double scale, dropout;
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, no_tuned, list, with_specs, with_sources, deterministic, large_scores;
+  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 
@@ -140,7 +140,7 @@ const char *problem_text(const cli_problem *p, char text[128]);
 
 /* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
-  array o, lse, saved, dq, dk, dv, input_grad[12], scalar_grads;
+  array o, lse, saved, weights /* of luattn_cpu_weights, if asked for */, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
 size_t problem_num_saved(const cli_problem *p); /* rows of `saved` */
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,

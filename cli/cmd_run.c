@@ -58,6 +58,7 @@ static luattn_status show_all(const cli_options *o, const cli_problem *p, const 
                               luattn_error *err) {
   TRY(show_tensor(o, "out", p, &r->o, err));
   TRY(show(o, "lse", &r->lse, err));
+  TRY(show(o, "weights", &r->weights, err));
   TRY(show_tensor(o, "dq", p, &r->dq, err));
   TRY(show_tensor(o, "dk", p, &r->dk, err));
   TRY(show_tensor(o, "dv", p, &r->dv, err));
@@ -85,7 +86,12 @@ static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r,
   cli_binding bind;
   if (p->sequences != NULL) return sequences_run_cpu(p, backward, r, err);
   const luattn_args args = problem_args(p, r, backward, &bind);
-  TRY(luattn_cpu_forward(p->spec, &args, err));
+  if (r->weights.storage == NULL) {
+    TRY(luattn_cpu_forward(p->spec, &args, err));
+  } else {
+    r->weights.t.shape = r->weights.shape, r->weights.t.strides = r->weights.stride;
+    TRY(luattn_cpu_weights(p->spec, &args, &r->weights.t, err));
+  }
   return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
 }
 
@@ -110,6 +116,14 @@ static luattn_status check_gradients(const cli_options *o, bool backward, luattn
       o->dlse);
 }
 
+static luattn_status weights_option(const cli_options *o, const cli_problem *p, bool on_gpu, cli_result *r, luattn_error *err) {
+  if (!o->weights) return LUATTN_OK;
+  if (on_gpu) return luattn_fail(err, LUATTN_INVALID, "--weights: kernels keep no array of them; give --device cpu");
+  if (p->sequences != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "--weights: are computed of entries of equal lengths; leave out --cu-seqlens, and give one sequence");
+  return array_new(&r->weights, dtype_dl(LUATTN_F64), 4, (int64_t[]){p->batch, p->heads, p->q_len, p->kv_len}, false, err);
+}
+
 static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {
   cli_gpu *gpu;
   cli_result r;
@@ -121,7 +135,8 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
       result_new(p, dtype_dl(gpu == NULL ? LUATTN_F64 : p->dtype), dtype_dl(real), backward, &r, err);
   if (status == LUATTN_OK) {
     const double start = now_ms();
-    status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
+    status = weights_option(o, p, gpu != NULL, &r, err);
+    if (status == LUATTN_OK) status = gpu != NULL ? gpu_run(gpu, p, backward, &r, err) : run_cpu(p, backward, &r, err);
     if (status == LUATTN_OK) {
       char text[128];
       printf("%s: %s on %s: %s %s, %.1f ms\n", p->info.name, backward ? "forward and backward" : "forward",

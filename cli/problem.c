@@ -593,7 +593,7 @@ luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType re
 }
 
 void result_free(cli_result *r) {
-  array *const owned[] = {&r->o, &r->lse, &r->saved, &r->dq, &r->dk, &r->dv, &r->scalar_grads};
+  array *const owned[] = {&r->o, &r->lse, &r->saved, &r->weights, &r->dq, &r->dk, &r->dv, &r->scalar_grads};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
   for (int i = 0; i < 12; i++) array_free(&r->input_grad[i]);
 }

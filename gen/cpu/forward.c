@@ -1,8 +1,10 @@
 /* forward.c: runs the online function over tiles of kept scores, one row of a tile at a time, in double. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/choices.h"
+#include "common/overlap.h"
 #include "gen/cpu/row_blocks.h"
 #include "gen/cpu/score_row.h"
 
@@ -14,6 +16,8 @@ typedef struct forward {
   int num_state, num_out;
   cpu_view o, lse, saved;
   bool is_noise, magnifies; /* for cpu_forward_score_noise */
+  cpu_view weights;         /* data NULL: not wanted */
+  double *row_weights;      /* [threads][kv_len], of each thread's row; NULL: not wanted */
   row_blocks blocks;
 } forward;
 
@@ -96,7 +100,8 @@ static void round_maximum(double pair[2]) {
   if (isfinite(rounded)) pair[1] += pair[0] - rounded, pair[0] = rounded;
 }
 
-static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
+/* Returns the factor of O. */
+static double finish_row(const forward *f, cpu_lanes *lanes, bool any, const double *state, double *o, int q) {
   const int dim_v = f->p.dim_v;
   double values[2 + DERIVED_MAX_ROWS] = {0}, *out[2 + DERIVED_MAX_ROWS];
   for (int i = 0; i < f->num_out; i++) out[i] = &values[i];
@@ -119,13 +124,59 @@ static void finish_row(const forward *f, cpu_lanes *lanes, bool any, const doubl
   for (int i = 0; f->saved.data != NULL && next < f->num_out; i++, next++) {
     view_set(&f->saved, (int64_t[]){i, lanes->b, lanes->h, q}, values[next]);
   }
+  return any ? values[0] : 0;
+}
+
+/* ---- weights ---- */
+
+/* Adds a tile's weights to those of the row's tiles before, which its step scales, and turns the sign of what dropout drops. */
+static void keep_weights(const cpu_lanes *lanes, int count, const double *prob, double scale, double *row) {
+  double kept[IR_LANES];
+  const int end = (int)lanes->kv_idx[count - 1] + 1;
+  for (int i = 0; i < count; i++) kept[i] = 1;
+  dropout_apply(lanes, count, kept);
+  for (int kv = 0; kv < end; kv++) row[kv] *= scale;
+  for (int i = 0; i < count; i++) row[(int)lanes->kv_idx[i]] = kept[i] > 0 ? prob[i] : -prob[i];
+}
+
+/* `factor`: of O in the epilogue. */
+static void write_weights(const forward *f, const cpu_lanes *lanes, int q, double factor, const double *row) {
+  for (int kv = 0; kv < f->p.kv_len; kv++)
+    view_set(&f->weights, (int64_t[]){lanes->b, lanes->h, q, kv}, row[kv] != 0 ? row[kv] * factor : row[kv]);
+}
+
+static double *weights_of(const forward *f, const cpu_worker *w) {
+  double *row = f->row_weights != NULL ? f->row_weights + (size_t)(w - f->p.worker) * (size_t)f->p.kv_len : NULL;
+  if (row != NULL) memset(row, 0, (size_t)f->p.kv_len * sizeof *row);
+  return row;
+}
+
+static luattn_status weights_open(forward *f, const cpu_call *given, const DLTensor *weights, luattn_error *err) {
+  const cpu_problem *p = &f->p;
+  const view_rule rule = {.name = "weights",
+                          .axes = CPU_ROW_AXES ", kv_len",
+                          .ndim = 4,
+                          .shape = {p->batch, p->heads, p->q_len, p->kv_len},
+                          .is_output = true};
+  luattn_args beside = *given->args; /* as if they were a gradient, which no other tensor of the call may overlap */
+  overlap_pair pair;
+  char message[400];
+  TRY(view_open(&rule, weights, &f->weights, err));
+  beside.dq = weights, beside.dk = beside.dv = beside.dout = beside.dlse = beside.scalar_grads = NULL, beside.workspace = NULL;
+  if (overlap_find(&beside, false, &pair)) {
+    snprintf(pair.output, sizeof pair.output, "weights");
+    overlap_text(&pair, message, sizeof message);
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s", message);
+  }
+  f->row_weights = arena_raw(p->a, (size_t)given->threads, (size_t)p->kv_len * sizeof *f->row_weights + 1);
+  return f->row_weights != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
 static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
                         const unsigned char *class_of_tile) {
   const cpu_problem *p = &f->p;
   const int dim_v = p->dim_v;
-  double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE], *o = w->row;
+  double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE], *o = w->row, *weights = weights_of(f, w);
   bool any = false;
   row_noise noise = {.weight = 0};
   cpu_lanes lanes = {.p = p, .w = w, .b = b, .h = h, .q_idx = q};
@@ -140,6 +191,7 @@ static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
     scores_mod(&f->scores, &lanes, count, score);
     take_sizes(f, &noise, score, count);
     const double scale = online_step(f, &lanes, count, score, state);
+    if (weights != NULL) keep_weights(&lanes, count, score, any ? scale : 0, weights);
     dropout_apply(&lanes, count, score);
     if (f->is_noise) {
       add_noise(f, &noise, &lanes, score, count, any ? scale : 0, o);
@@ -155,7 +207,8 @@ static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
     any = true;
   }
   if (f->is_noise) finish_noise(f, &noise, w);
-  finish_row(f, &lanes, any, state, o, q);
+  const double factor = finish_row(f, &lanes, any, state, o, q);
+  if (weights != NULL) write_weights(f, &lanes, q, factor, weights);
 }
 
 static void forward_rows(void *of_forward, int worker, int64_t unit) {
@@ -179,7 +232,7 @@ static int64_t blocks_at_once(const cpu_problem *p) {
   return most > 4096 ? 4096 : most > 1 ? most : 1;
 }
 
-static luattn_status forward_open(forward *f, const cpu_call *given, arena *a, luattn_error *err) {
+static luattn_status forward_open(forward *f, const cpu_call *given, const DLTensor *weights, arena *a, luattn_error *err) {
   const luattn_args *args = given->args;
   TRY(problem_open(given, true, a, &f->p, err));
   const luattn_spec *spec = f->p.spec; /* for these arguments */
@@ -209,11 +262,13 @@ static luattn_status forward_open(forward *f, const cpu_call *given, arena *a, l
   if (spec->derived.num_saved > 0 && args->saved != NULL && args->saved->data != NULL)
     TRY(view_open(&saved, args->saved, &f->saved, err));
   TRY(problem_apart(p, args, true, err));
+  if (weights != NULL) TRY(weights_open(f, given, weights, err));
   return blocks_open(p, blocks_at_once(p), &f->blocks, err);
 }
 
 typedef struct forward_call {
   cpu_call given;
+  const DLTensor *weights; /* NULL: not wanted */
   bool is_noise;
   double exponent; /* of noise */
 } forward_call;
@@ -224,7 +279,7 @@ static luattn_status forward_within(void *arguments, luattn_error *err) {
   arena *a = arena_open(arena_allocator(given->spec->a));
   forward *f = a != NULL ? arena_new(a, sizeof *f) : NULL;
   luattn_status status = f != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  if (status == LUATTN_OK) status = forward_open(f, given, a, err);
+  if (status == LUATTN_OK) status = forward_open(f, given, call->weights, a, err);
   if (status == LUATTN_OK) {
     f->is_noise = call->is_noise, f->magnifies = call->is_noise && cpu_magnifies_scores(given->spec);
     status = problem_start(&f->p, given->threads, err);
@@ -255,6 +310,18 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
   NEED(spec);
   NEED(args);
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
+}
+
+luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  luattn_args used;
+  forward_call call = {.given = {.spec = spec, .args = &used, .precision = LUATTN_F64}, .weights = weights};
+  fail_clear(err);
+  NEED(spec);
+  NEED(args);
+  NEED(weights);
+  TRY(choices_take_dense(args, "cpu", &used, err));
+  TRY(cpu_threads(&used, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
 }
 
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,

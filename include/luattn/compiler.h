@@ -166,6 +166,11 @@ LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const lu
 LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                 luattn_error *err);
 
+/* Forward, and the weights of V: weights [batch, heads, q_len, kv_len], of any luattn_dtype, on the CPU, overlapping no other tensor of the
+ * call. They are those without dropout, times -1 where dropout drops them, and 0 where the mask does: for tests and pictures, as
+ * FlashAttention's return_softmax. args are those of luattn_cpu_forward; not of packed sequences. */
+LUATTN_API luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err);
+
 /* Classifies the tiles of one (b, h) as kernels do: out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives
  * the lengths (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). A mask from data has
  * the classes of its cells (LUATTN_MASK_CELLS), as in a launch that evaluates it, or with args->skip = LUATTN_SKIP_NEVER those

@@ -59,6 +59,9 @@ static void cpu(void **state) {
   REFUSES(luattn_cpu_forward, "args", c.spec, NULL, err);
   REFUSES(luattn_cpu_backward, "spec", NULL, &c.args, err);
   REFUSES(luattn_cpu_backward, "args", c.spec, NULL, err);
+  REFUSES(luattn_cpu_weights, "spec", NULL, &c.args, c.args.o, err);
+  REFUSES(luattn_cpu_weights, "args", c.spec, NULL, c.args.o, err);
+  REFUSES(luattn_cpu_weights, "weights", c.spec, &c.args, NULL, err);
   REFUSES(luattn_cpu_forward_in, "spec", NULL, &c.args, LUATTN_F32, err);
   REFUSES(luattn_cpu_forward_in, "args", c.spec, NULL, LUATTN_F32, err);
   REFUSES(luattn_cpu_backward_in, "spec", NULL, &c.args, LUATTN_F32, err);
