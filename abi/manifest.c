@@ -36,7 +36,7 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
       role == LUATTN_ROLE_REACH || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
       role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE)
     return true;
-  return (role == LUATTN_ROLE_FORWARD) == (pass == LUATTN_FORWARD);
+  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE) == (pass == LUATTN_FORWARD);
 }
 
 /* Offsets have no layout with bits. */
@@ -194,6 +194,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"large_scores", m->large_scores},
       {"tile_bits", m->tile_bits},
       {"random", m->random},
+      {"decode", m->decode},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
@@ -201,6 +202,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
   if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
   if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
+  if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -263,7 +265,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .packed = (int)m->packed,
                                  .offsets = m->offsets ? 1 + (int)m->offsets_layout[0] : 0,
                                  .large_scores = (int)m->large_scores,
-                                 .random = (int)m->random};
+                                 .random = (int)m->random,
+                                 .decode = (int)m->decode};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

@@ -31,6 +31,7 @@ typedef enum luattn_role {
                           * batch: (sets of bits, LUATTN_ORDERS, 1) */
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
   LUATTN_ROLE_TILE_TABLE, /* LuattnTileTable; grid (sequences + 1, 1, 1) */
+  LUATTN_ROLE_MERGE,      /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -103,6 +104,8 @@ typedef struct image_manifest {
   manifest_tile_bits bits[1];         /* of these sets, at this cost */
   uint32_t random;                    /* section "RAND", which other images lack: kernels take LuattnRandom, and */
   uint32_t random_layout[1];          /* draw as abi/philox.h says: 0, the only way */
+  uint32_t decode;                    /* section "DECO", which other images lack: FORWARD is the decode kernel, */
+  uint32_t num_state[1];              /* whose partial rows have so many numbers and one more */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

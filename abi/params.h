@@ -259,11 +259,12 @@ typedef struct LuattnRandom {
 typedef struct LuattnSplits {
   void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
   void *state; /* Real [num_state + 1][count][rows] */
-  int count;   /* of splits; 0: there are none, and no luattn_merge */
+  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched */
   int unused;
 } LuattnSplits;
 
-/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, and of those that draw, which take all.
+/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, and of those for
+ * decoding, which take all.
  * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
@@ -284,6 +285,9 @@ struct LuattnPackedTileParams : LuattnTileBitsParams {
 };
 struct LuattnRandomParams : LuattnPackedTileParams {
   LuattnRandom random;
+};
+struct LuattnSplitsParams : LuattnRandomParams {
+  LuattnSplits splits;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -309,6 +313,10 @@ typedef struct LuattnRandomParams {
   LuattnPackedTileParams before;
   LuattnRandom random;
 } LuattnRandomParams;
+typedef struct LuattnSplitsParams {
+  LuattnRandomParams before;
+  LuattnSplits splits;
+} LuattnSplitsParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -348,7 +356,8 @@ ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(L
 ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + sizeof(LuattnTileTable) + sizeof(LuattnUsed),
            "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof(LuattnRandom), "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnRandomParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnSplitsParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

@@ -69,6 +69,30 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
+/* Decode: Q; for each warp a ring of stages, each a tile of K and one of V. After the loop the rings' memory has the warps' sums,
+ * rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers and whether a score was kept. */
+#define LUATTN_DECODE_STATES 9
+typedef struct DecodeLayout {
+  int k, v;                   /* bytes of a warp's tile */
+  int out_pitch, state_pitch; /* floats of a row */
+  int at_ring, at_out, at_state;
+  int bytes;
+} DecodeLayout;
+
+ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16), warps = s.threads / 32;
+  DecodeLayout l = {0};
+  l.k = 2 * s.tile_n / warps * dim;
+  l.v = 2 * s.tile_n / warps * dim_v;
+  l.out_pitch = dim_v + 8;
+  l.state_pitch = LUATTN_DECODE_STATES;
+  l.at_ring = 2 * s.tile_m * dim;
+  l.at_out = l.at_ring;
+  l.at_state = l.at_out + 4 * warps * s.tile_m * l.out_pitch;
+  l.bytes = layout_max(l.at_ring + s.stages * warps * (l.k + l.v), l.at_state + 4 * warps * s.tile_m * l.state_pitch);
+  return l;
+}
+
 /* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share its rows; the stages of row
  * numbers. */
 typedef struct BwdSm80Layout {

@@ -122,7 +122,8 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
   luattn_target target = {.struct_size = sizeof target,
                           .dtype = LUATTN_BF16,
                           .cache_dir = o.cache_dir,
-                          .deterministic = o.deterministic};
+                          .deterministic = o.deterministic,
+                          .decode = o.decode};
   o.shape = t->shape[0].text, o.head_dim = NULL;
   TRY(shape_option(&o, &sizes, err));
   TRY(dtype_option(&o, &target.dtype, err));

@@ -190,10 +190,10 @@ static luattn_status download_all(gpu_buffers *b, const gpu_args *d, cli_result 
   return LUATTN_OK;
 }
 
-luattn_args gpu_forward_args(const luattn_args *a) {
+luattn_args gpu_forward_args(const cli_problem *p, const luattn_args *a) {
   luattn_args f = *a;
   f.dout = f.dlse = f.dq = f.dk = f.dv = f.scalar_grads = NULL;
-  f.num_splits = 0;
+  f.num_splits = p->decode ? p->num_splits : 0;
   return f;
 }
 
@@ -212,7 +212,7 @@ static luattn_status run_on_device(gpu_buffers *b, const cli_problem *p, bool ba
                                    luattn_error *err) {
   gpu_args d;
   TRY(gpu_upload(b, p, r, backward, &d, err));
-  luattn_args forward = gpu_forward_args(&d.args);
+  luattn_args forward = gpu_forward_args(p, &d.args);
   TRY(gpu_workspace(b, p, LUATTN_FORWARD, &forward, err));
   TRY(luattn_forward(b->g->engine, p->spec, &forward, NULL, err));
   if (backward) {
@@ -266,7 +266,7 @@ static luattn_status bench_on_device(gpu_buffers *b, const cli_problem *p, bool 
   const DLDataType real = dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
   TRY(result_new(p, dtype_dl(p->dtype), real, backward, &r, err));
   luattn_status s = gpu_upload(b, p, &r, backward, &d, err);
-  luattn_args forward = gpu_forward_args(&d.args);
+  luattn_args forward = gpu_forward_args(p, &d.args);
   if (s == LUATTN_OK) s = gpu_workspace(b, p, LUATTN_FORWARD, &forward, err);
   if (s == LUATTN_OK) s = time_pass(b->g, luattn_forward, p, &forward, repeat, forward_ms, err);
   if (s == LUATTN_OK && backward) {

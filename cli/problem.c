@@ -523,7 +523,7 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores,
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores, .decode = o->decode,
                      .seed = seed};
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
@@ -627,6 +627,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .scale = p->scale,
       .skip = p->skip,
       .large_scores = p->large_scores,
+      .decode = p->decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO,
       .random = &bind->random,
       .batch = p->sequences,
   };
@@ -635,6 +636,8 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
     args.dout = tensor(&p->dout), args.dlse = tensor(&p->dlse);
     args.dq = tensor(&r->dq), args.dk = tensor(&r->dk), args.dv = tensor(&r->dv);
     args.scalar_grads = tensor(&r->scalar_grads);
+    args.num_splits = p->decode ? 0 : p->num_splits;
+  } else if (p->decode) {
     args.num_splits = p->num_splits;
   }
   return args;

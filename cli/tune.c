@@ -332,7 +332,7 @@ static luattn_status measure_pass(session *s, int shape, int repeat, double dead
 static luattn_status measure_both(session *s, gpu_args *d, tune_field *f, int passes, int shape, int repeat,
                                   double deadline, luattn_error *err) {
   const double start = tune_now();
-  luattn_args forward = gpu_forward_args(&d->args);
+  luattn_args forward = gpu_forward_args(s->p, &d->args);
   TRY(luattn_timer_open(s->g->driver, s->g->device, &s->timer, err));
   for (int pass = 0; pass < passes; pass++) {
     s->f = &f[pass];

@@ -50,6 +50,10 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
              args->num_splits, CHOICES_MAX_SPLITS);
     return false;
   }
+  if (args->decode < LUATTN_DECODE_AUTO || args->decode > LUATTN_DECODE_NEVER) {
+    snprintf(text, size, "decode: is %d, expected a luattn_decode, 0 to 2", args->decode);
+    return false;
+  }
   if (args->skip < LUATTN_SKIP_AUTO || args->skip > LUATTN_SKIP_NEVER) {
     snprintf(text, size, "skip: is %d, expected a luattn_skip, 0 to 2", args->skip);
     return false;

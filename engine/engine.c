@@ -271,6 +271,19 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
   return LUATTN_OK;
 }
 
+/* luattn_target.decode for these arguments. */
+static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_args *args) {
+  if (pass != LUATTN_FORWARD || e->device == LUATTN_CPU || args->decode == LUATTN_DECODE_NEVER) return 0;
+  if (args->decode != LUATTN_DECODE_AUTO) return 1;
+  const bool packed = batch_is_packed(args->batch);
+  const DLTensor *q = args->q, *k = args->k;
+  if (e->deterministic || e->num_packs > 0 || e->never_compile || q->dtype.bits != 16 || k == NULL || k->ndim != q->ndim || k->shape == NULL || k->shape[1] < 1) return 0;
+  const int64_t q_len = packed ? args->batch->lengths[0].longest : q->shape[2],
+                kv_len = packed ? args->batch->lengths[1].longest : k->shape[2];
+  const int64_t most = LUATTN_DECODE_ROWS * k->shape[1]; /* of rows of all heads */
+  return kv_len >= LUATTN_DECODE_KEYS && q_len >= 1 && q_len <= most && q_len * q->shape[1] <= most ? 2 : 0;
+}
+
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
 static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass,
                               const luattn_args *given, kernel_key *key, luattn_error *err) {
@@ -298,7 +311,8 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
                       .pass = pass,
                       .packed = packed,
                       .offsets = batch_offsets(args->batch),
-                      .large_scores = args->large_scores != 0};
+                      .large_scores = args->large_scores != 0,
+                      .decode = wants_decode(e, pass, args)};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
@@ -328,7 +342,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
-         a->offsets == b->offsets && a->large_scores == b->large_scores &&
+         a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
          a->input_types == b->input_types;
 }
 
@@ -414,17 +428,19 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->offsets && !key->large_scores && key->input_types == 0;
+  const bool in_packs = !key->packed && !key->offsets && !key->large_scores && !key->decode && key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
                        key->packed || key->offsets ? "batch"
                        : key->large_scores         ? "large_scores"
+                       : key->decode               ? "decode"
                                                    : "inputs",
                        key->packed    ? "packed sequences"
                        : key->offsets ? "parts of a whole"
                        : key->large_scores ? "large scores"
+                       : key->decode  ? "decode"
                                       : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
@@ -451,6 +467,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .packed = key->packed,
                                 .offsets = key->offsets,
                                 .large_scores = key->large_scores,
+                                .decode = key->decode,
                                 .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;

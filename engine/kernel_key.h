@@ -16,6 +16,7 @@ typedef struct kernel_key {
   bool packed;  /* luattn_args.batch has cu_seqlens */
   luattn_offsets offsets; /* what luattn_args.batch has */
   bool large_scores;      /* luattn_args.large_scores */
+  int decode;             /* luattn_target.decode */
   uint64_t input_types; /* luattn_target.input_types */
 } kernel_key;
 

@@ -24,7 +24,7 @@ static void find_alone(const image_manifest *m, LuattnParams *p) {
  * come before all others (LuattnTileOrder), it is the order of the others, none of which is long. */
 static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnTileOrder *by_length) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  if (main == NULL || m->family == LUATTN_SIMT) return;
+  if (main == NULL || m->family == LUATTN_SIMT || m->decode) return;
   const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
                 tiles = q_tiles * p->shape.heads * p->shape.batch;
   if (tiles == 0) return;
@@ -109,7 +109,7 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnRandomParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnSplitsParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
@@ -184,8 +184,8 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnRandomParams everything;
-  LuattnPackedTileParams *const whole = &everything.before;
+  LuattnSplitsParams everything;
+  LuattnPackedTileParams *const whole = &everything.before.before;
   LuattnTileBitsParams *const all = &whole->before;
   LuattnParams *p = &all->before.dense;
   LuattnTensorMaps maps;
@@ -194,7 +194,8 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
   whole->table = need.table;
   TRY(packed_used(&c, &whole->used));
-  TRY(random_fill(&c, &everything));
+  everything.splits = need.splits;
+  TRY(random_fill(&c, &everything.before));
   TRY(workspace_check(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)

@@ -127,6 +127,12 @@ static void round_size(const image_manifest *m, const manifest_entry *entry, con
   size[2] = 1;
 }
 
+/* The splits of a tile lie side by side (templates/work/decode_work.cuh). */
+static void decode_size(const LuattnParams *p, const workspace_need *need, const manifest_entry *entry, int64_t size[3]) {
+  size[0] = ceil_div((int64_t)p->shape.q_len * p->shape.group, entry->tile_m) * need->splits.count;
+  size[1] = p->shape.heads_kv;
+}
+
 luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, const LuattnTileBitsParams *all,
                             const workspace_need *need, unsigned grid[3]) {
   const LuattnParams *p = &all->before.dense;
@@ -159,6 +165,10 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       size[1] = size[2] = 1;
       break;
     case LUATTN_ROLE_FORWARD:
+      if (c->info->decode) {
+        decode_size(p, need, entry, size);
+        break;
+      }
       q_tiles_size(c, need, p, entry->tile_m, size);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
@@ -176,6 +186,9 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       break;
     case LUATTN_ROLE_ROUND:
       round_size(c->info, entry, p, size);
+      break;
+    case LUATTN_ROLE_MERGE:
+      if (need->splits.count > 1) size[0] = p->shape.q_len;
       break;
     case LUATTN_ROLE_BLOCK_TABLE: /* for luattn_block_table */
       break;

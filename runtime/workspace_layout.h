@@ -11,6 +11,7 @@ typedef struct workspace_need {
   bool has_tile_order; /* the launch orders tiles by the bits in it */
   bool has_table, makes_table; /* the launch has a list of packed tiles; makes it in the workspace */
   LuattnTileTable table;
+  LuattnSplits splits; /* decode; else all 0 */
 } workspace_need;
 
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *all. Every part starts at a

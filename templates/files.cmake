@@ -35,12 +35,14 @@ set(LUATTN_TEMPLATES
   contract/needs.cuh
   contract/online.cuh
   contract/score.cuh
+  decode/fwd_decode.cuh
   entry/bwd_d256.cu
   entry/bwd_simt.cu
   entry/bwd_sm80.cu
   entry/bwd_sm90.cu
   entry/entries_bwd.cuh
   entry/entries_fwd.cuh
+  entry/fwd_decode.cu
   entry/fwd_simt.cu
   entry/fwd_sm80.cu
   entry/fwd_sm90.cu
@@ -78,6 +80,7 @@ set(LUATTN_TEMPLATES
   simt/tile_products.cuh
   sink/dq_acc.cuh
   sink/dq_state.cuh
+  sink/partial_rows.cuh
   sink/row_numbers.cuh
   sm80/bwd_sm80.cuh
   sm80/fwd_sm80.cuh
@@ -107,6 +110,7 @@ set(LUATTN_TEMPLATES
   sm90/fwd/rescore.cuh
   sm90/pipeline.cuh
   source/cp_async_tile.cuh
+  work/decode_work.cuh
   work/dq_order.cuh
   work/kv_tile_scheduler.cuh
   work/packed_kv_scheduler.cuh

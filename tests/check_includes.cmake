@@ -52,11 +52,12 @@ rule(templates/grads            "(arch|ops|contract|score|grads)/[a-z0-9_]+\\.cu
 rule(templates/around           "(arch|ops|contract|source|work|score|sink|grads|around)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/simt             "(arch|ops|contract|source|work|score|sink|grads|simt)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm80             "(arch|ops|contract|source|work|score|sink|grads|sm80)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/decode           "(arch|ops|contract|source|work|score|sink|decode)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90             "(arch|ops|contract|source|work|score|sink|grads|sm90)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/fwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/fwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd_d256    "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd|sm90/bwd_d256)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
-rule(templates/entry            "config\\.cuh|(around|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|work/sequence\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
+rule(templates/entry            "config\\.cuh|(around|decode|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|work/sequence\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
 rule(templates                  "${abi}|((arch|ops|contract)/)?[a-z0-9_]+\\.(cuh|h)" "${no_system}")
 
 set(problems "")

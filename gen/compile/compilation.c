@@ -5,6 +5,7 @@
 
 #include "common/struct_size.h"
 #include "gen/analysis/large_scores.h"
+#include "gen/analysis/merge.h"
 #include "gen/analysis/mod_rows.h"
 
 /* Notes that the spec has no backward, so that programs that compile only forward learn it at once. */
@@ -46,6 +47,24 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* Whether the decode kernel has the spec, where the target leaves that open; a note says why not. */
+static luattn_status resolve_decode(compilation *c, luattn_error *err) {
+  luattn_error why;
+  if (c->target.decode != 2) return LUATTN_OK;
+  luattn_status status = plan_check_decode(&c->spec, &c->target, &why);
+  if (status == LUATTN_OK && (c->target.head_dim % 8 != 0 || c->target.head_dim_v % 8 != 0))
+    status = luattn_fail(&why, LUATTN_UNSUPPORTED, "head dims are no multiples of 8");
+  if (status == LUATTN_OK) {
+    online_merge *merge = arena_new(c->a, sizeof *merge);
+    if (merge == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
+    status = merge_derive(c->a, &c->spec.traced, merge, &why);
+  }
+  c->target.decode = status == LUATTN_OK;
+  if (status == LUATTN_OK) return LUATTN_OK;
+  if (status != LUATTN_UNSUPPORTED) return luattn_fail(err, status, "%s", why.message);
+  return compilation_note(c, arena_printf(c->a, "not the decode kernel: %s", why.message), err);
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
@@ -77,6 +96,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
   if (c->target.large_scores) TRY(large_scores_apply(c->a, &c->spec, err));
+  TRY(resolve_decode(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
   c->spec.by_cells = c->mask.evaluated.is;

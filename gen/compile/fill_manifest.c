@@ -128,7 +128,8 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
   out->random = p->draws;
-  out->params_bytes = out->random    ? sizeof(LuattnRandomParams)
+  out->params_bytes = p->decode      ? sizeof(LuattnSplitsParams)
+                      : out->random  ? sizeof(LuattnRandomParams)
                       : p->packed    ? sizeof(LuattnPackedTileParams)
                       : bits != NULL ? sizeof(LuattnTileBitsParams)
                       : p->offsets   ? sizeof(LuattnOffsetParams)
@@ -137,12 +138,14 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->large_scores = p->large_scores;
+  out->decode = p->decode;
+  out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   out->tile_bits = bits != NULL;
   if (bits != NULL) fill_tile_bits(c, bits, &out->bits[0]);
   out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
-  out->can_split = p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed;
+  out->can_split = p->decode || (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed);
   out->wants = p->wants;
   out->draws_tiles =
       p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);

@@ -15,7 +15,7 @@ typedef struct writer {
   bool *need;
   int *temp;           /* per node: t<n>; 0: none yet */
   float *reach;        /* per node with an initializer: the operations that NVRTC visits to check it */
-  const char *state;   /* "old" or "state" */
+  const char *state;   /* "old", "state" or "mine" */
   const char *element; /* which of a thread's elements is computed, where the hook takes it */
   bool outlined;       /* the function is outlined and reads only its parameters */
   uint8_t *param;      /* per node: PARAM_* if it is a parameter */

@@ -51,7 +51,8 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   f->keep = f->mask->keep;
   TRY(online_step_build(f, err));
   if (p->merges) TRY(row_parts_merge(f, err));
-  if (p->pass == LUATTN_FORWARD) distance_term_take(f);
+  if (p->decode && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
+  if (p->pass == LUATTN_FORWARD && !p->decode) distance_term_take(f); /* rows of a tile of decode have many distances */
   if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
   TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
                                 * contract */

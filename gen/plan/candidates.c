@@ -5,6 +5,7 @@
 /* Checks what tiles_check leaves to the kernels' own assertions. */
 static bool suits_kernel(const plan *p) {
   const bool sm90 = p->family == LUATTN_SM90;
+  if (p->decode) return p->stages >= 2 && p->stages <= 8 && p->threads >= 32 && p->threads <= 256;
   if (p->threads != 128 && p->threads != 256 && !sm90) return false;
   if (p->family == LUATTN_SIMT)
     return p->stages == 2 && p->threads / 16 <= p->tile_m && p->threads / 16 <= p->tile_n;
@@ -68,6 +69,16 @@ static void add(list *l, const plan *p, const luattn_tiles *t) {
   l->tiles[l->count++] = *t;
 }
 
+/* Warps by keys of a warp's tile by stages: all that fit. */
+static int add_decode(list *l, const plan *p) {
+  for (int tile_m = 16; tile_m <= 32; tile_m *= 2)
+    for (int warps = 2; warps <= 8; warps *= 2)
+      for (int keys = 16; keys <= 64; keys *= 2)
+        for (int stages = 2; stages <= 4; stages++)
+          add(l, p, &(luattn_tiles){tile_m, warps * keys, 32 * warps, stages, 0, 0});
+  return l->count;
+}
+
 int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) {
   plan p = *started;
   list l = {out, 0};
@@ -79,6 +90,7 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   for (int rank = 0; policy_tiles(&p, rank, &from); rank++) add(&l, &p, &from);
   p.softcap_poly = true;
   if (policy_tiles(&p, 0, &from)) add(&l, &p, &from);
+  if (p.decode) return add_decode(&l, &p);
   const int best = l.count < POLICY_TUNED_ROWS ? l.count : POLICY_TUNED_ROWS;
   for (int i = 0; i < best; i++)
     for (int j = 0; j < count; j++) {

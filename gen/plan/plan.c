@@ -61,6 +61,27 @@ static luattn_status check_packed(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* What decode lacks is said here, but for an online function whose parts cannot be merged (gen/lower). */
+luattn_status plan_check_decode(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
+  const bool half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
+  if (t->decode < 0 || t->decode > 2)
+    return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d, expected 0 to 2", t->decode);
+  if (t->decode == 0) return LUATTN_OK;
+  if (t->pass != LUATTN_FORWARD)
+    return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d for a backward kernel, and is of forward alone; leave it 0", t->decode);
+  if (!half)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d for %s, and the decode kernel runs f16 and bf16; leave it 0",
+                       t->decode, dtype_names[t->dtype]);
+  if (t->family != 0 && t->family != 1 + (int)LUATTN_SM80)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: decode: is %d for the family %s, and the decode kernel is of sm80; leave family 0",
+                       t->decode, family_names[t->family - 1]);
+  if (spec->traced.online.keep != SPEC_KEEP_ALL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: decode: is %d for a spec with dropout, and the decode kernel drops nothing; leave it 0", t->decode);
+  return LUATTN_OK;
+}
+
 static void use_family(plan *p, luattn_family family) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
                                          [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
@@ -71,6 +92,7 @@ static void use_family(plan *p, luattn_family family) {
   p->accumulates_dq = backward && family != LUATTN_SIMT;
   p->template_file = files[family][backward];
   if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
+  if (p->decode) p->template_file = "entry/fwd_decode.cu";
 }
 
 /* Chooses the family that runs this dtype and these head dims. */
@@ -78,6 +100,7 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
   const luattn_family wanted = t->family > 0   ? (luattn_family)(t->family - 1)
                                : !half         ? LUATTN_SIMT
+                               : p->decode     ? LUATTN_SM80
                                : t->arch == 90 ? LUATTN_SM90
                                                : LUATTN_SM80;
   if (half == (wanted == LUATTN_SIMT))
@@ -204,13 +227,17 @@ static const char *explain(arena *a, const plan *p) {
       [LUATTN_SIMT] = "multiply-adds in the storage type, any head dims",
       [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
       [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
+  if (p->decode)
+    text_add(&t,
+             "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
+             "luattn_merge merges what blocks leave\n");
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
-  else if (p->family == LUATTN_SM80 && p->arch == 90)
+  else if (p->family == LUATTN_SM80 && p->arch == 90 && !p->decode)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
-  else if (p->family == LUATTN_SM80 && p->arch >= 90)
+  else if (p->family == LUATTN_SM80 && p->arch >= 90 && !p->decode)
     text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none\n", p->arch);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
@@ -253,6 +280,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(check_packed(t, err));
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
+  TRY(plan_check_decode(spec, t, err));
+  p->decode = p->merges = t->decode != 0;
   p->pass = t->pass;
   p->dtype = t->dtype;
   p->arch = t->arch;
@@ -371,8 +400,9 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
   const bool minima = rows->num_stats > 0, undecided = e == NULL && rows->mask->evaluated.is;
   const char *line = arena_printf(
       a, "mask: tiles by ranges of positions%s%s\n", minima ? ", and by minima and maxima of numbers in blocks" : "",
-      undecided ? " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells"
-                : "");
+      !undecided  ? ""
+      : p->decode ? " alone, which do not decide it: decode does not evaluate it for cells"
+                  : " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells");
   if (e != NULL)
     line = arena_printf(
         a,
@@ -418,7 +448,9 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   }
   if (p->pass == LUATTN_FORWARD)
     add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
-  else
+  if (p->decode) /* threads: merge_threads of around/merge.cuh */
+    add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
+  if (p->pass == LUATTN_BACKWARD)
     add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;

@@ -39,6 +39,11 @@ static const tile_row sm80_forward[] = {
     {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
     {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
     {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+/* Two blocks on a multiprocessor where both fit, with 16 KB of a warp's keys and more under way. */
+static const tile_row decode_forward[] = {
+    {LARGE, 64, {16, 128, 128, 3, 0, 0}},  {MIDDLE, 64, {16, 128, 128, 2, 0, 0}}, {SMALL, 64, {16, 128, 128, 2, 0, 0}},
+    {LARGE, 128, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 128, {16, 64, 128, 2, 0, 0}}, {SMALL, 128, {16, 64, 128, 2, 0, 0}},
+    {LARGE, 256, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 256, {16, 64, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 64, 2, 0, 0}}};
 /* Three consumers at short lengths: a tile of 192 queries wastes more work on rows past the end and on
  * masked-out scores than a third consumer gains. */
 static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
@@ -89,7 +94,7 @@ static int class_of(int shared_limit) {
 }
 
 static const tile_row *table_of(const plan *p, int *count) {
-  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256 };
+  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256, DECODE };
   static const struct {
     const tile_row *row;
     int count;
@@ -97,8 +102,12 @@ static const tile_row *table_of(const plan *p, int *count) {
                    [LUATTN_SM80] = {TABLE(sm80_forward), TABLE(sm80_backward)},
                    [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
                    [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)},
-                   [SM90_D256] = {{NULL, 0}, TABLE(sm90_backward_d256)}};
-  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64 : tiles_d256(p) ? (int)SM90_D256 : (int)p->family;
+                   [SM90_D256] = {{NULL, 0}, TABLE(sm90_backward_d256)},
+                   [DECODE] = {TABLE(decode_forward), {NULL, 0}}};
+  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64
+                     : tiles_d256(p)        ? (int)SM90_D256
+                     : p->decode            ? (int)DECODE
+                                            : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
   *count = tables[family][backward].count;
   return tables[family][backward].row;
@@ -150,6 +159,7 @@ bool policy_fits_registers(const plan *p) {
     const int registers = p->tile_m > 128 ? 160 : 240;
     return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
   }
+  if (p->decode) return p->tile_m * (p->tile_n / (p->threads / 32) + dim_v) / 32 <= 176;
   return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
 }
 

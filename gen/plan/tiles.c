@@ -78,7 +78,7 @@ int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const bool sm80 = p->family == LUATTN_SM80, sm90 = p->family == LUATTN_SM90;
   switch (role) {
     case LUATTN_ROLE_FORWARD:
-      return sm80 ? fwd_sm80_layout(s).bytes : sm90 ? fwd_sm90_layout(s).bytes : simt_bytes(s, 1);
+      return p->decode ? decode_layout(s).bytes : sm80 ? fwd_sm80_layout(s).bytes : sm90 ? fwd_sm90_layout(s).bytes : simt_bytes(s, 1);
     case LUATTN_ROLE_DKDV:
       return sm80            ? bwd_sm80_layout(s).bytes
              : tiles_d256(p) ? bwd_d256_layout(s).bytes
@@ -147,6 +147,10 @@ plan_copies tiles_copies(const plan *p) {
     c.row = 2;
     c.col = (p->tile_n + 31) / 32;         /* a warp loads the columns' numbers; a mask's are not counted */
     c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has a copy of its own */
+  } else if (p->decode) { /* a warp has all rows, and columns of its own */
+    c.row = p->tile_m / 8;
+    c.col = p->tile_n / (p->threads / 32) / 4;
+    c.element = c.row * c.col;
   } else {
     c.row = 2 * p->tile_m / (p->threads / 32) / 16;
     c.col = p->tile_n / 4;
@@ -191,6 +195,13 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_decode(const plan *p, luattn_error *err) {
+  if (p->tile_m != 16 && p->tile_m != 32) return refuse("tile_m", p->tile_m, "decode takes 16 or 32", err);
+  if (p->tile_n < 16 || p->tile_n % (p->threads / 2) != 0)
+    return refuse("tile_n", p->tile_n, "decode takes multiples of 16 for each warp, 64 for four", err);
+  return LUATTN_OK;
+}
+
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
   const bool narrow =
       p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
@@ -216,10 +227,11 @@ static luattn_status check_sm90(const plan *p, luattn_error *err) {
 
 luattn_status tiles_check(const plan *p, luattn_error *err) {
   if (p->family == LUATTN_SM90) return check_sm90(p, err);
+  if (p->decode) return check_decode(p, err);
   return p->family == LUATTN_SM80 ? check_sm80(p, err) : check_simt(p, err);
 }
 
-bool tiles_may_have_bits(const plan *p) { return p->offsets == LUATTN_OFFSET_NONE; }
+bool tiles_may_have_bits(const plan *p) { return p->offsets == LUATTN_OFFSET_NONE && !p->decode; }
 
 bool tiles_suit_cells(const plan *p) {
   return !p->by_cells || (power_of_two(p->tile_n) && (power_of_two(p->tile_m) || !p->by_query_blocks));

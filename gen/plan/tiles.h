@@ -26,6 +26,7 @@ typedef struct plan {
   bool packed; /* sequences of different lengths, packed one after another: luattn_target.packed */
   luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool large_scores; /* luattn_target.large_scores */
+  bool decode; /* luattn_target.decode: the kernel for few queries, of the sm80 family */
   bool merges; /* parts of a row are computed apart, and merged: spec.cuh has struct Merge */
   int keep; /* dropout: traced_online.keep */
   bool draws; /* spec_draws */
@@ -73,7 +74,7 @@ typedef struct plan_rows {
 typedef struct plan_copies {
   int element, row, col, mod;
 } plan_copies;
-/* Whether kernels may read tile bits: those are of tensors that are the whole. */
+/* Whether kernels may read tile bits: those are of tensors that are the whole. Decode has too few queries to pay for them. */
 bool tiles_may_have_bits(const plan *p);
 /* Whether the tiles of a walk, and of its other side where the mask differs there, are made of whole cells or lie inside
  * of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is computed for a

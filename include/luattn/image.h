@@ -80,7 +80,7 @@ typedef struct luattn_kernel_description {
   int has_lse, has_mask;
   int num_saved;        /* rows of luattn_args.saved; 0: saved is not used */
   int draws_tiles;      /* forward has a tile scheduler with a work counter (luattn_workspace_size) */
-  int can_split;        /* backward: luattn_args.num_splits may be more than 1 */
+  int can_split;        /* backward, decode: luattn_args.num_splits may be more than 1 */
   int can_skip;         /* the kernel can skip tiles in which P vanishes: luattn_args.skip */
   int64_t max_len;      /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
   size_t second_code;   /* offset of a second cubin or PTX in the code (luattn_image_cubin); 0: there is only one */
@@ -97,6 +97,7 @@ typedef struct luattn_kernel_description {
   int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
   int large_scores;     /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
   int random;           /* 1: the kernel draws random numbers, and needs luattn_args.random */
+  int decode;           /* luattn_target.decode */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

@@ -62,6 +62,17 @@ typedef enum luattn_skip {
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
+/* Which kernel an engine's forward takes for few queries and many keys. */
+typedef enum luattn_decode {
+  LUATTN_DECODE_AUTO,   /* that of luattn_target.decode where the rows of a kv head, q_len * heads / heads_kv, are at most
+                         * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec; not in an engine with
+                         * `deterministic`, as its bits depend on num_splits, which is chosen for the whole batch, nor in one
+                         * with packs or never_compile, as no pack holds it */
+  LUATTN_DECODE_ALWAYS, /* that one, or an error that says what it lacks */
+  LUATTN_DECODE_NEVER   /* the one for all lengths */
+} luattn_decode;
+enum { LUATTN_DECODE_ROWS = 16, LUATTN_DECODE_KEYS = 1024 };
+
 /* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend on seed,
  * offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and
  * offset draw the same ones, on every device, with any kernel, packed or not.
@@ -101,9 +112,9 @@ typedef struct luattn_args {
                                  * and those of the next launch with it, would be wrong */
   size_t workspace_size;
   int num_splits;               /* Backward of the sm90 family: how many blocks split the queries of a tile of 128 keys, at most
-                                 * 64; forward ignores it. 0: enough to fill the device if keys, kv heads and batch are few; 1:
+                                 * 64; forward ignores it, but for decode kernels, whose blocks split the keys. 0: enough to fill the device if keys, kv heads and batch are few; 1:
                                  * no split. Affects luattn_workspace_size: each split has its own dk and dv there, which are
-                                 * then added in order */
+                                 * then added in order; of a decode kernel, its own O and online state */
   int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits). Affects
                                  * luattn_workspace_size */
   const luattn_batch *batch;    /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the tensors are
@@ -118,6 +129,8 @@ typedef struct luattn_args {
                                  * it is compiled for */
   const luattn_random *random;  /* seed and offset, the same in forward and in backward: needed if the spec draws
                                  * (luattn_spec_draws), else not read */
+  int decode;                   /* An engine's forward: luattn_decode. luattn_launch does not read it: a kernel is what it is compiled
+                                 * for. The CPU computes the same either way */
 } luattn_args;
 
 #ifdef __cplusplus

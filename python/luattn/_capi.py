@@ -82,6 +82,7 @@ class Args(c.Structure):
         ("num_threads", c.c_int),
         ("large_scores", c.c_int),
         ("random", c.c_void_p),
+        ("decode", c.c_int),
     ]
 
 
@@ -228,6 +229,7 @@ class Target(c.Structure):
         ("offsets", c.c_int),
         ("input_types", c.c_uint64),
         ("large_scores", c.c_int),
+        ("decode", c.c_int),
     ]
 
 

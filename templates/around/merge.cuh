@@ -9,48 +9,13 @@
 #include "arch/tensor.cuh"
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
+#include "sink/partial_rows.cuh"
 #include "sink/row_numbers.cuh"
 
 template <class Config>
 inline constexpr int merge_width = Config::head_dim_v % 4 == 0 ? 4 : 1;  // channels of a thread
 template <class Config>
 inline constexpr int merge_threads = ceil_div(Config::head_dim_v / merge_width<Config>, 32) * 32;
-
-// Where partial results lie. Rows are those of lse.
-template <class Spec>
-struct PartialRows {
-  using Real = typename Spec::Real;
-  const LuattnSplits &splits;
-  i64 rows, row;
-
-  template <class Sequence>
-  __device__ __forceinline__ PartialRows(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits,
-                                         int position)
-      : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
-
-  // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
-  // split keeps a score of the row, and 0 otherwise.
-  template <int Width>
-  __device__ __forceinline__ Real *o(int split) const {
-    return static_cast<Real *>(splits.o) + (split * rows + row) * Width;
-  }
-  __device__ __forceinline__ Real *number(int i, int split) const {
-    return static_cast<Real *>(splits.state) + (i64(i) * splits.count + split) * rows + row;
-  }
-};
-
-// Stores what a block of split `split` has of the row at position `at`, except for its O. Called by one thread per
-// row, for every row of the split, also where it has no keys.
-template <class Spec, class Sequence>
-LUATTN_FN void store_part(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits, int split, int at,
-                          const RowPart<Spec> &part) {
-  const PartialRows<Spec> to(p, site, splits, at);
-  using Real = typename Spec::Real;
-  *to.number(Spec::num_state, split) = Real(part.kept);
-  if (!part.kept) return;
-#pragma unroll
-  for (int i = 0; i < Spec::num_state; ++i) *to.number(i, split) = part.state.x[i];
-}
 
 template <class Spec, class Config>
 struct MergeSplits {

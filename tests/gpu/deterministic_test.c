@@ -111,7 +111,7 @@ static luattn_status run(gpu_buffers *b, const cli_problem *p, const cli_result 
                          luattn_error *err) {
   gpu_args d;
   TRY(gpu_upload(b, p, r, true, &d, err));
-  luattn_args forward = gpu_forward_args(&d.args);
+  luattn_args forward = gpu_forward_args(p, &d.args);
   TRY(gpu_workspace(b, p, LUATTN_FORWARD, &forward, err));
   TRY(luattn_forward(b->g->engine, p->spec, &forward, NULL, err));
   TRY(gpu_workspace(b, p, LUATTN_BACKWARD, &d.args, err));

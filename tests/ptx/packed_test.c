@@ -5,7 +5,7 @@
  * than the call's maximum, of which only the first rows are computed, from the first keys; all with offsets,
  * from arrays in host memory; finally a single row, and rows without any key.
  *
- * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, ..
+ * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), ..
  */
 #include <math.h>
 #include <stdbool.h>
@@ -218,7 +218,7 @@ static luattn_batch *open_shifted(const problem *p, luattn_batch_options options
   return batch;
 }
 
-static bool large_scores; /* of the calls of check */
+static bool large_scores, decode; /* of the calls of check */
 
 /* Whether m + log l is lse, in rows that have one. */
 static bool saved_is_lse(const problem *p, const array *saved) {
@@ -248,7 +248,9 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
                       .o = &p.o.t,
                       .lse = has_lse ? &p.lse.t : NULL,
                       .inputs = &input,
-                      .num_inputs = has_slope};
+                      .num_inputs = has_slope,
+                      .num_splits = decode ? 3 : 0,
+                      .decode = decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO};
   luattn_batch_options options = {.struct_size = sizeof options,
                                   .cu_seqlens_q = &p.cu_q.t,
                                   .cu_seqlens_k = &p.cu_k.t,
@@ -299,13 +301,14 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
 }
 
 int main(int argc, char **argv) {
-  static const char *const families[] = {"simt", "sm80", "sm90"};
+  static const char *const families[] = {"simt", "sm80", "sm90", "decode"};
   if (argc != 3) return 2;
   int family = 0, k = 0, failed = 0;
-  while (family < 3 && strcmp(argv[1], families[family]) != 0) ++family;
+  while (family < 4 && strcmp(argv[1], families[family]) != 0) ++family;
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
-  if (family == 3 || k == 4) return 2;
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + family};
+  if (family == 4 || k == 4) return 2;
+  decode = family == 3;
+  const luattn_engine_options options = {.struct_size = sizeof options, .family = decode ? 0 : 1 + family};
   luattn_engine *engine;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);

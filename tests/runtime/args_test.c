@@ -258,13 +258,13 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
-     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 192 in luattn 0.1.0 "
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 200 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
-    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 188, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 196, expected sizeof(luattn_args)"},
     {LUATTN_BACKWARD, later_struct,
-     "backward: luattn_args: struct_size is 208, and byte 200 is set, which luattn 0.1.0 does not know: it "
-     "has 192; use "
+     "backward: luattn_args: struct_size is 216, and byte 208 is set, which luattn 0.1.0 does not know: it "
+     "has 200; use "
      "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
     {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},

@@ -1,0 +1,40 @@
+// sink/partial_rows.cuh: what blocks that share a row's keys leave of it for luattn_merge (LuattnSplits, around/merge.cuh).
+#pragma once
+#include "contract/contract.cuh"
+#include "work/sequence.cuh"
+
+// Where partial results lie. Rows are those of lse.
+template <class Spec>
+struct PartialRows {
+  using Real = typename Spec::Real;
+  const LuattnSplits &splits;
+  i64 rows, row;
+
+  template <class Sequence>
+  __device__ __forceinline__ PartialRows(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits,
+                                         int position)
+      : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
+
+  // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
+  // split keeps a score of the row, and 0 otherwise.
+  template <int Width>
+  __device__ __forceinline__ Real *o(int split) const {
+    return static_cast<Real *>(splits.o) + (split * rows + row) * Width;
+  }
+  __device__ __forceinline__ Real *number(int i, int split) const {
+    return static_cast<Real *>(splits.state) + (i64(i) * splits.count + split) * rows + row;
+  }
+};
+
+// Stores what a block of split `split` has of the row at position `at`, except for its O. Called by one thread per
+// row, for every row of the split, also where it has no keys. Part: RowPart of score/merge_rows.cuh.
+template <class Spec, class Sequence, class Part>
+LUATTN_FN void store_part(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits, int split, int at,
+                          const Part &part) {
+  const PartialRows<Spec> to(p, site, splits, at);
+  using Real = typename Spec::Real;
+  *to.number(Spec::num_state, split) = Real(part.kept);
+  if (!part.kept) return;
+#pragma unroll
+  for (int i = 0; i < Spec::num_state; ++i) *to.number(i, split) = part.state.x[i];
+}

@@ -1,0 +1,87 @@
+// work/decode_work.cuh: which rows and keys a block of the decode kernel has, and the tiles of keys that its warps take.
+#pragma once
+#include "work/sequence.cuh"
+#include "work/tile_walk.cuh"
+
+// A row of a tile: its query, clamped to the last one, and its query head.
+struct RowPlace {
+  int q, h;
+  bool exists;
+};
+
+// Splits of a tile lie side by side in the grid, so that they run at the same time.
+template <class Sequence, int TileM> struct DecodeBlock {
+  int first_row, split, splits, h_kv, b;
+
+  // `count`: of splits.
+  __device__ __forceinline__ explicit DecodeBlock(int count)
+      : splits(count), h_kv(int(blockIdx.y)), b(int(blockIdx.z)) {
+    const int tile = int(blockIdx.x) / splits;
+    split = int(blockIdx.x) - tile * splits;
+    first_row = tile * TileM;
+  }
+  __device__ __forceinline__ RowPlace place(const LuattnParams &p, const Sequence &site, int r) const {
+    const int group = Sequence::group(p), at = first_row + r, q = at / group;
+    return {min_of(q, site.q_len - 1), h_kv * group + (at - q * group), q < site.q_len};
+  }
+  // The queries of the tile, and the heads of its rows: so many, from one on, around the end of the group.
+  __device__ __forceinline__ int last_row(const LuattnParams &p, const Sequence &site) const {
+    return min_of(first_row + TileM, site.q_len * Sequence::group(p)) - 1;
+  }
+};
+
+// A tile of keys, in one register: its number and whether some score of it may be dropped, or none.
+struct KeyTile {
+  int code;
+  __device__ __forceinline__ bool valid() const { return code >= 0; }
+  __device__ __forceinline__ int index() const { return code >> 1; }
+  __device__ __forceinline__ bool masked() const { return (code & 1) != 0; }
+};
+
+// The tiles of Keys keys that one of Warps warps of a block takes, upwards: of the tiles of the block's split, every Warps-th
+// from its own number on. A split has an equal part of the tiles between the first and the last key that some row of some
+// head may keep. Lanes ask for the heads of the tile's rows, one each. The warp stays converged.
+template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct DecodeWalk {
+  Sequence site;  // of the head for which the lane asks
+  int q0, q1, at, end;
+
+  __device__ __forceinline__ DecodeWalk(const LuattnParams &p, const Sequence &group_site,
+                                        const DecodeBlock<Sequence, TileM> &block, int lane, int warp)
+      : site(group_site) {
+    const int group = Sequence::group(p), last = block.last_row(p, group_site);
+    const int heads = min_of(last - block.first_row + 1, group);  // at most TileM
+    static_assert(TileM <= 32);
+    q0 = block.first_row / group;
+    q1 = last / group;
+    Range tiles;
+    if constexpr (Spec::has_mask) {
+      site.h = group_site.h + (block.first_row + lane % heads) % group;
+      const Range kept = kept_keys<Spec>(p, site, q0, q1);
+      const bool some = kept.lo < kept.hi;
+      tiles = tiles_of({int(__reduce_min_sync(0xffffffffu, some ? kept.lo : 0x7fffffff)),
+                        int(__reduce_max_sync(0xffffffffu, some ? kept.hi : 0))},
+                       site.kv_len, Keys);
+    } else {
+      tiles = tiles_of({0, site.kv_len}, site.kv_len, Keys);
+    }
+    const int count = tiles.hi - tiles.lo;
+    at = tiles.lo + int(i64(count) * block.split / block.splits) + warp;
+    end = tiles.lo + int(i64(count) * (block.split + 1) / block.splits);
+  }
+
+  __device__ __forceinline__ KeyTile next(const LuattnParams &p) {
+    for (; at < end; at += Warps) {
+      const int kv0 = at * Keys, kv1 = min_of(kv0 + Keys, site.kv_len) - 1;
+      bool masked = kv0 + Keys > site.kv_len;
+      if constexpr (Spec::has_mask) {
+        const TileClass c = class_of<Spec>(p, site, q0, q1, kv0, kv1);
+        if (!__any_sync(0xffffffffu, c != TILE_EMPTY)) continue;
+        masked |= !__all_sync(0xffffffffu, c == TILE_FULL);
+      }
+      const KeyTile tile{at * 2 + int(masked)};
+      at += Warps;
+      return tile;
+    }
+    return KeyTile{-1};
+  }
+};
