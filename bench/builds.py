@@ -93,11 +93,11 @@ class Luattn:
         frame.use_batch(handle)
         return bits
 
-    def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, **tensors):
+    def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, options=None, **tensors):
         """Returns a function without arguments that launches one pass on torch's current stream; its attribute `plan` returns
         the kernel's plan as text, and `evaluate` makes the bits of its mask again (None without them). inputs: name -> (tensor,
-        where its gradient goes or None). batch: what Frame.set_batch takes, in place of `offsets`. tensors: by their names in
-        luattn_args."""
+        where its gradient goes or None). batch: what Frame.set_batch takes, in place of `offsets`. options: other numbers
+        of luattn_args. tensors: by their names there."""
         frame, of_torch = self.package("_call").Frame(spec, backward), self.package("_tensors")
         names, fill, q = self.package("_capi").TENSORS, of_torch.fill, tensors["q"]
         given = [(inputs or {})[one.name] for one in spec.inputs]
@@ -105,7 +105,7 @@ class Luattn:
         frame.set(fill, [tensors.get(name) for name in names])
         frame.set_inputs(fill, [t for t, _ in given], [grad for _, grad in given])
         frame.set_numbers(0.0, list(spec.scalars.values()))
-        frame.set_options(skip=SKIP_NEVER if every_tile else 0, large_scores=int(self.large_scores))
+        frame.set_options(skip=SKIP_NEVER if every_tile else 0, large_scores=int(self.large_scores), **(options or {}))
         if batch:
             frame.set_batch(fill, batch)
         table = self.prepare_tiles(frame, q) if "cu_seqlens_q" in batch else None
