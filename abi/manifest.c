@@ -52,7 +52,7 @@ static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err)
   TRY(check_range(err, "tile_bits: scalars", t->scalars, 0, (UINT64_C(1) << m->num_scalars) - 1));
   TRY(check_range(err, "tile_bits: reads_heads", t->reads_heads, 0, 1));
   TRY(check_range(err, "tile_bits: has_reals", t->has_reals, 0, 1));
-  TRY(check_range(err, "tile_bits: by_batch, where sequences are packed", t->by_batch, m->packed, 1));
+  TRY(check_range(err, "tile_bits: by_batch, where sequences have lengths of their own", t->by_batch, m->packed || m->paged, 1));
   return check_range(err, "tile_bits: offsets", m->offsets, 0, 0);
 }
 
@@ -195,6 +195,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"tile_bits", m->tile_bits},
       {"random", m->random},
       {"decode", m->decode},
+      {"paged", m->paged},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
@@ -203,6 +204,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
   if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
   if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
+  if (m->paged && m->paged_layout[0] != 8) TRY(check_range(err, "paged_layout", m->paged_layout[0], 1, 1));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -266,7 +268,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .offsets = m->offsets ? 1 + (int)m->offsets_layout[0] : 0,
                                  .large_scores = (int)m->large_scores,
                                  .random = (int)m->random,
-                                 .decode = (int)m->decode};
+                                 .decode = (int)m->decode,
+                                 .pages = m->paged ? (int)m->paged_layout[0] : 0};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

@@ -106,6 +106,8 @@ typedef struct image_manifest {
   uint32_t random_layout[1];          /* draw as abi/philox.h says: 0, the only way */
   uint32_t decode;                    /* section "DECO", which other images lack: FORWARD is the decode kernel, */
   uint32_t num_state[1];              /* whose partial rows have so many numbers and one more */
+  uint32_t paged;                     /* section "KVPG", which other images lack: keys are in pages, and kernels take LuattnPaging, */
+  uint32_t paged_layout[1];           /* page sizes are multiples of this, 1 or 8 */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

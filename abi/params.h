@@ -130,6 +130,8 @@ typedef struct LuattnInputs {
   friend struct Site; /* ops/hook_types.cuh: what hooks see */ \
   friend struct DenseSequence; /* work/sequence.cuh */ \
   friend struct PackedSequence; \
+  template <class> \
+  friend struct PagedSequence; \
   friend struct BlockSite; /* work/tile_scheduler.cuh */ \
   template <bool, bool, bool> \
   friend struct TileScheduler; \
@@ -263,8 +265,21 @@ typedef struct LuattnSplits {
   int unused;
 } LuattnSplits;
 
-/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, and of those for
- * decoding, which take all.
+/* Keys in pages. k and v are [num_pages, heads_kv, page_size, head_dim], where LuattnTensor.batch is the stride of pages. Position i of
+ * entry b is row i % page_size of page block_table[b * pages + i / page_size]; without a table, of page b. kv_len is the longest
+ * entry's; an entry's own length is LuattnUsed.seqused_k[b]. Nothing reads the table past an entry's last page. */
+typedef struct LuattnPaging {
+  const int *block_table;  /* [batch][pages], on the device; or null */
+  int pages;
+  LuattnDivisor page_size;
+  /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v) rows behind
+   * the one of the page before. */
+  int box_rows, page_rows_k, page_rows_v;
+  int unused;
+} LuattnPaging;
+
+/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, of those for
+ * decoding, and of those that read pages, which take all.
  * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
@@ -288,6 +303,10 @@ struct LuattnRandomParams : LuattnPackedTileParams {
 };
 struct LuattnSplitsParams : LuattnRandomParams {
   LuattnSplits splits;
+};
+struct LuattnPagedParams : LuattnSplitsParams {
+  ABI_FOR_WORK_ALONE
+  LuattnPaging paging;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -317,6 +336,10 @@ typedef struct LuattnSplitsParams {
   LuattnRandomParams before;
   LuattnSplits splits;
 } LuattnSplitsParams;
+typedef struct LuattnPagedParams {
+  LuattnSplitsParams before;
+  LuattnPaging paging;
+} LuattnPagedParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -357,7 +380,8 @@ ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + size
            "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof(LuattnRandom), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnSplitsParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
+ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

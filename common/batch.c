@@ -36,14 +36,39 @@ static luattn_status take_array(batch_array *out, const char *name, const char *
   return LUATTN_OK;
 }
 
+/* Takes block_table as an array of one axis. */
+static luattn_status take_table(const DLTensor *t, luattn_batch *batch, luattn_error *err) {
+  batch_array *const out = &batch->array[BATCH_BLOCK_TABLE];
+  const char *const name = "block_table";
+  if (t == NULL) return take_array(out, name, "", NULL, err);
+  if (t->ndim != 2 || t->shape == NULL || t->shape[0] < 0 || t->shape[1] < 1)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected two axes: [batch, max_pages], of at least one page", name);
+  const bool wide = t->strides != NULL && t->shape[0] > 1 && t->strides[0] != t->shape[1];
+  if (wide || (t->strides != NULL && t->shape[1] > 1 && t->strides[1] != 1))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: %s: has strides %" PRId64 ", %" PRId64 ", expected %" PRId64 ", 1; make it contiguous", name,
+                       t->strides[0], t->strides[1], t->shape[1]);
+  int64_t count;
+  if (__builtin_mul_overflow(t->shape[0], t->shape[1], &count) || t->shape[1] > INT32_MAX)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has %" PRId64 " pages of an entry, expected at most %d", name,
+                       t->shape[1], INT32_MAX);
+  DLTensor flat = *t;
+  flat.ndim = 1;
+  flat.shape = &count;
+  flat.strides = NULL;
+  TRY(take_array(out, name, "batch, max_pages", &flat, err));
+  batch->pages = t->shape[1];
+  return LUATTN_OK;
+}
+
 static luattn_status take_arrays(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
   static const char *const name[] = {"q_offsets", "kv_offsets", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"};
   const DLTensor *const given[] = {o->q_offsets, o->kv_offsets, o->cu_seqlens_q, o->cu_seqlens_k, o->seqused_q, o->seqused_k};
-  for (int i = 0; i < BATCH_ARRAYS; ++i) {
+  for (int i = 0; i < BATCH_BLOCK_TABLE; ++i) {
     const bool is_cu = i == BATCH_CU_SEQLENS_Q || i == BATCH_CU_SEQLENS_K;
     TRY(take_array(&batch->array[i], name[i], is_cu ? "batch + 1" : "batch", given[i], err));
   }
-  return LUATTN_OK;
+  return take_table(o->block_table, batch, err);
 }
 
 static luattn_status take_offsets(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
@@ -73,9 +98,43 @@ static const char *given_of_packed(const luattn_batch *batch) {
   return NULL;
 }
 
+/* Checks that an array of paged keys has `expected` elements. */
+static luattn_status check_count(const batch_array *array, int64_t count, int64_t expected, const char *by, luattn_error *err) {
+  if (!array->is_given || count == expected) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has %" PRId64 " entries, and %s %" PRId64 "; give one for each",
+                     array->name, count, by, expected);
+}
+
+/* Lengths of keys in pages, and of queries that may be packed. */
+static luattn_status take_paged(luattn_batch *batch, luattn_error *err) {
+  const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q], *used = &batch->array[BATCH_SEQUSED_Q],
+                    *table = &batch->array[BATCH_BLOCK_TABLE];
+  for (int i = 0; i < 2; ++i) {
+    TRY(take_number(batch->lengths[i].name, batch->lengths[i].longest, INT32_MAX, err));
+    batch->has_longest[i] = batch->lengths[i].longest != 0;
+  }
+  if (cu[1].is_given)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: cu_seqlens_k: is given beside block_table; keys in pages have lengths alone: leave it NULL");
+  if (!used[1].is_given)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: seqused_k: is missing, and block_table is given; give each entry's length");
+  if (!cu[0].is_given && (used[0].is_given || batch->has_longest[0]))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: cu_seqlens_q: is missing, and %s is given; it is of packed queries",
+                       used[0].is_given ? used[0].name : batch->lengths[0].name);
+  if (cu[0].is_given && cu[0].count < 1)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: cu_seqlens_q: has no elements, expected at least 1: [batch + 1]");
+  const int64_t entries = used[1].count;
+  TRY(check_count(&cu[0], cu[0].count - 1, entries, "seqused_k", err));
+  TRY(check_count(&used[0], used[0].count, entries, "seqused_k", err));
+  TRY(check_count(table, batch->pages > 0 ? table->count / batch->pages : 0, entries, "seqused_k", err));
+  return batch_read_lengths(batch, "luattn_batch_open", err);
+}
+
 static luattn_status take_lengths(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
   batch->lengths[0] = (batch_lengths){"max_seqlen_q", o->max_seqlen_q, -1};
   batch->lengths[1] = (batch_lengths){"max_seqlen_k", o->max_seqlen_k, -1};
+  if (batch_is_paged(batch)) return take_paged(batch, err);
   const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q];
   const char *given = given_of_packed(batch);
   if (given == NULL) return LUATTN_OK;
@@ -153,6 +212,42 @@ void luattn_batch_close(luattn_batch *batch) {
 
 bool batch_is_packed(const luattn_batch *batch) { return batch != NULL && batch->array[BATCH_CU_SEQLENS_Q].is_given; }
 
+bool batch_is_paged(const luattn_batch *batch) {
+  return batch != NULL && (batch->array[BATCH_BLOCK_TABLE].is_given ||
+                           (batch->array[BATCH_SEQUSED_K].is_given && !batch->array[BATCH_CU_SEQLENS_K].is_given));
+}
+
+int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size) {
+  const int64_t pages = batch->array[BATCH_BLOCK_TABLE].is_given ? batch->pages : 1;
+  int64_t room;
+  if (__builtin_mul_overflow(pages, page_size, &room)) room = INT64_MAX;
+  return batch->has_longest[1] && batch->lengths[1].longest < room ? batch->lengths[1].longest : room;
+}
+
+int64_t batch_page_of(const batch_pages *pages, const luattn_batch *batch, int64_t entry, int64_t i) {
+  return pages->table == NULL ? entry : pages->table[entry * batch->pages + i / pages->page_size];
+}
+
+bool batch_pages_ok(const batch_pages *pages, const luattn_batch *batch, char *text, size_t size) {
+  for (int64_t b = 0; b < pages->entries; ++b) {
+    const int64_t used = pages->used[b];
+    if (used < 0 || used > pages->longest) {
+      snprintf(text, size, "batch: seqused_k: is %" PRId64 " for entry %" PRId64 ", expected 0 to %" PRId64, used, b, pages->longest);
+      return false;
+    }
+    for (int64_t i = 0; i < used; i += pages->page_size) {
+      const int64_t page = batch_page_of(pages, batch, b, i);
+      if (page >= 0 && page < pages->num_pages) continue;
+      snprintf(text, size,
+               "batch: block_table: is %" PRId64 " for entry %" PRId64 ", page %" PRId64 ", whose %" PRId64
+               " rows need it; k and v have %" PRId64 " pages",
+               page, b, i / pages->page_size, used, pages->num_pages);
+      return false;
+    }
+  }
+  return true;
+}
+
 luattn_offsets batch_offsets(const luattn_batch *batch) {
   if (batch == NULL) return LUATTN_OFFSET_NONE;
   if (batch->array[BATCH_Q_OFFSETS].is_given || batch->array[BATCH_KV_OFFSETS].is_given) return LUATTN_OFFSET_ARRAYS;
@@ -194,7 +289,10 @@ static luattn_status check_used(const luattn_batch *batch, int side, const char 
   if (!batch_on_host(used)) return LUATTN_OK;
   for (int64_t i = 0; i < used->count; ++i) {
     const int32_t x = batch_at(used, i);
-    const int64_t most = batch_on_host(cu) ? (int64_t)batch_at(cu, i + 1) - batch_at(cu, i) : INT32_MAX;
+    const bool bounded = side == 1 && !cu->is_given && batch->has_longest[1]; /* keys in pages */
+    const int64_t most = batch_on_host(cu) ? (int64_t)batch_at(cu, i + 1) - batch_at(cu, i)
+                         : bounded         ? batch->lengths[1].longest
+                                           : INT32_MAX;
     if (x < 0 || x > most)
       return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %d for sequence %" PRId64 ", expected 0 to %" PRId64 "%s", place,
                          used->name, x, i, most, batch_on_host(cu) ? ", its length" : "");

@@ -10,7 +10,8 @@
 
 /* The int32 arrays that a batch may have. Those of queries and of keys are neighbours, queries first. */
 typedef enum batch_array_name {
-  BATCH_Q_OFFSETS, BATCH_KV_OFFSETS, BATCH_CU_SEQLENS_Q, BATCH_CU_SEQLENS_K, BATCH_SEQUSED_Q, BATCH_SEQUSED_K, BATCH_ARRAYS
+  BATCH_Q_OFFSETS, BATCH_KV_OFFSETS, BATCH_CU_SEQLENS_Q, BATCH_CU_SEQLENS_K, BATCH_SEQUSED_Q, BATCH_SEQUSED_K,
+  BATCH_BLOCK_TABLE, BATCH_ARRAYS
 } batch_array_name;
 
 typedef struct batch_array {
@@ -63,6 +64,7 @@ struct luattn_batch {
   batch_lengths lengths[2]; /* likewise */
   bool has_longest[2];      /* max_seqlen is the caller's, not computed */
   int64_t head_offset, heads, heads_kv;
+  int64_t pages;            /* of an entry, in block_table; 0: there is no table */
   const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device `table_device`, or NULL */
   int table_device;
   int64_t table_rows[2]; /* the rows of q and of k that it was made for */
@@ -71,7 +73,8 @@ struct luattn_batch {
 };
 
 /* Each of these takes NULL for a call without a batch. */
-bool batch_is_packed(const luattn_batch *batch);
+bool batch_is_packed(const luattn_batch *batch); /* q is, and k and v unless they are paged */
+bool batch_is_paged(const luattn_batch *batch);  /* k and v are pages, or a cache of which entries use a part */
 luattn_offsets batch_offsets(const luattn_batch *batch); /* the kind of kernel that its offsets need: none if all are 0 */
 
 /* Value i of an array in host memory. */
@@ -82,6 +85,21 @@ bool batch_on_host(const batch_array *array);
 int batch_used(const luattn_batch *batch, int side, int64_t sequence, int length);
 
 size_t batch_array_room(const batch_array *array); /* bytes in a batch's device memory, a multiple of 256 */
+
+/* The longest entry of a call whose k and v have pages of `page_size` rows, as far as is known. */
+int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size);
+
+/* k and v in pages. */
+typedef struct batch_pages {
+  int64_t entries, num_pages, page_size, longest;
+  const int32_t *used, *table; /* copies in host memory of seqused_k, block_table; no table: entry b has page b */
+} batch_pages;
+
+/* The page that has position i of an entry. */
+int64_t batch_page_of(const batch_pages *pages, const luattn_batch *batch, int64_t entry, int64_t i);
+/* Returns whether the numbers of all pages that entries need are pages, and lengths are within bounds. *text: a message without its
+ * place. */
+bool batch_pages_ok(const batch_pages *pages, const luattn_batch *batch, char *text, size_t size);
 
 /* Reads the cu_seqlens and used lengths that are in host memory: checks their values, and finds totals and longest sequences. `place` starts the
  * message: "luattn_batch_open". Errors: LUATTN_INVALID. */

@@ -21,6 +21,11 @@ luattn_status choices_take(const luattn_args *given, const char *place, luattn_a
 luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
                                  luattn_error *err) {
   TRY(choices_take(given, place, out, err));
+  if (!batch_is_packed(out->batch) && batch_is_paged(out->batch))
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: batch: has seqused_k, and luattn_forward and luattn_launch alone take keys in pages or caches in part; call "
+                       "it with k and v of equal lengths, and a batch that has none",
+                       place);
   if (!batch_is_packed(out->batch)) return LUATTN_OK;
   return luattn_fail(
       err, LUATTN_UNSUPPORTED,

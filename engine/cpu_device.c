@@ -13,7 +13,7 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   char wrong[200];
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
-  if (batch_is_packed(args->batch))
+  if (batch_is_packed(args->batch) || batch_is_paged(args->batch))
     return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
 }
@@ -34,6 +34,7 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .packed = key->packed,
                                 .offsets = key->offsets,
                                 .large_scores = key->large_scores,
+                                .pages = key->pages,
                                 .input_types = key->input_types};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));

@@ -275,11 +275,13 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
 static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_args *args) {
   if (pass != LUATTN_FORWARD || e->device == LUATTN_CPU || args->decode == LUATTN_DECODE_NEVER) return 0;
   if (args->decode != LUATTN_DECODE_AUTO) return 1;
-  const bool packed = batch_is_packed(args->batch);
+  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const DLTensor *q = args->q, *k = args->k;
-  if (e->deterministic || e->num_packs > 0 || e->never_compile || q->dtype.bits != 16 || k == NULL || k->ndim != q->ndim || k->shape == NULL || k->shape[1] < 1) return 0;
+  if (e->deterministic || e->num_packs > 0 || e->never_compile || q->dtype.bits != 16 || k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
   const int64_t q_len = packed ? args->batch->lengths[0].longest : q->shape[2],
-                kv_len = packed ? args->batch->lengths[1].longest : k->shape[2];
+                kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
+                         : packed ? args->batch->lengths[1].longest
+                                  : k->shape[2];
   const int64_t most = LUATTN_DECODE_ROWS * k->shape[1]; /* of rows of all heads */
   return kv_len >= LUATTN_DECODE_KEYS && q_len >= 1 && q_len <= most && q_len * q->shape[1] <= most ? 2 : 0;
 }
@@ -294,22 +296,30 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   luattn_args taken;
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
-  const bool packed = batch_is_packed(args->batch);
-  if (packed && e->cpu_relaxed)
+  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
+  if ((packed || paged) && e->cpu_relaxed)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
-        "%s: batch: has cu_seqlens_q, and cpu_relaxed is set, which takes no packed sequences yet; leave it 0", place);
+        "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
+        packed ? "cu_seqlens_q" : "seqused_k", packed ? "packed sequences" : "keys in pages or caches in part");
+  if (paged && pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: batch: has %s, and there is no backward over keys in pages or in a part of a cache; copy them to k and v of "
+                       "equal lengths, or to packed sequences",
+                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
   const DLTensor *tensor[] = {args->q, args->v};
-  const int ndim = packed ? 3 : 4;
+  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
   for (int i = 0; i < 2; ++i)
-    if (tensor[i] == NULL || tensor[i]->ndim != ndim || tensor[i]->shape == NULL)
+    if (tensor[i] == NULL || tensor[i]->ndim != ndims[i] || tensor[i]->shape == NULL)
       return luattn_fail(
           err, LUATTN_INVALID,
-          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/tensors.h", place,
-          i == 0 ? "q" : "v", ndim, packed ? " beside cu_seqlens" : "");
+          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
+          i == 0 ? "q" : "v", ndims[i], ndims[i] == 3 ? " beside cu_seqlens" : i == 1 && paged ? " of pages" : "",
+          i == 1 && paged ? "batch" : "tensors");
   *key = (kernel_key){.spec = spec,
                       .pass = pass,
                       .packed = packed,
+                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 ? 8 : 1,
                       .offsets = batch_offsets(args->batch),
                       .large_scores = args->large_scores != 0,
                       .decode = wants_decode(e, pass, args)};
@@ -318,7 +328,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndim - 1]};
+  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndims[1] - 1]};
   const int most = e->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
   for (int i = 0; i < 2; ++i)
     if (dim[i] < 1 || dim[i] > most)
@@ -326,8 +336,8 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
                          i == 0 ? "q" : "v", (long long)dim[i], most);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
-  key->lengths = packed ? luattn_lengths_of(pass, args->batch->lengths[0].longest, args->batch->lengths[1].longest)
-                        : luattn_lengths_of(pass, args->q->shape[2], args->v->shape[2]);
+  key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
+                                   packed ? args->batch->lengths[1].longest : args->v->shape[2]);
   TRY(read_input_types(spec, place, args, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
@@ -342,7 +352,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
-         a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
+         a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
          a->input_types == b->input_types;
 }
 
@@ -428,16 +438,17 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->offsets && !key->large_scores && !key->decode && key->input_types == 0;
+  const bool in_packs = !key->packed && !key->pages && !key->offsets && !key->large_scores && !key->decode && key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->packed || key->offsets ? "batch"
+                       key->packed || key->pages || key->offsets ? "batch"
                        : key->large_scores         ? "large_scores"
                        : key->decode               ? "decode"
                                                    : "inputs",
-                       key->packed    ? "packed sequences"
+                       key->pages     ? "keys in pages"
+                       : key->packed  ? "packed sequences"
                        : key->offsets ? "parts of a whole"
                        : key->large_scores ? "large scores"
                        : key->decode  ? "decode"
@@ -468,6 +479,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .offsets = key->offsets,
                                 .large_scores = key->large_scores,
                                 .decode = key->decode,
+                                .pages = key->pages,
                                 .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;

@@ -14,6 +14,7 @@ typedef struct kernel_key {
   unsigned wants; /* 0 in forward */
   luattn_lengths lengths;
   bool packed;  /* luattn_args.batch has cu_seqlens */
+  int pages;    /* luattn_target.pages, by luattn_args.batch and k's page size */
   luattn_offsets offsets; /* what luattn_args.batch has */
   bool large_scores;      /* luattn_args.large_scores */
   int decode;             /* luattn_target.decode */

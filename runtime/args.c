@@ -13,6 +13,7 @@
 #include "luattn/compiler.h"
 #include "runtime/offsets.h"
 #include "runtime/packed.h"
+#include "runtime/paged.h"
 
 _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
                    CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
@@ -224,23 +225,24 @@ luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
       most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
 }
 
-/* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. */
+/* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. In pages, k and v have an axis of
+ * pages instead. */
 static luattn_status check_axes(const args_call *c) {
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
-  static const char *const axes[2][3] = {
+  static const char *const axes[3][3] = {
       {"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim",
        "batch, heads_kv, kv_len, head_dim_v"},
-      {"total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total_k, heads_kv, head_dim_v"}};
-  const int ndim = c->info->packed ? 3 : 4;
-  const int most = c->info->packed ? LUATTN_MAX_TOTAL : INT32_MAX; /* check_heads limits heads far below
-                                                                    * this */
+      {"total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total_k, heads_kv, head_dim_v"},
+      {"", "num_pages, heads_kv, page_size, head_dim", "num_pages, heads_kv, page_size, head_dim_v"}};
   for (int i = 0; i < 3; ++i) {
     const DLTensor *t = tensor[i];
+    const int kind = i > 0 && c->info->paged ? 2 : c->info->packed ? 1 : 0, ndim = kind == 1 ? 3 : 4;
+    const int most = kind == 1 ? LUATTN_MAX_TOTAL : INT32_MAX; /* check_heads limits heads far below this */
     if (t == NULL) return args_fail(c, "%s: is missing", name[i]);
     if (t->ndim != ndim || t->shape == NULL)
       return args_fail(c, "%s: has %d axes, expected %d: [%s]", name[i], t->ndim, ndim,
-                       axes[c->info->packed][i]);
+                       axes[kind][i]);
     for (int a = 0; a < ndim - 1; ++a)
       if (t->shape[a] < 0 || t->shape[a] > most)
         return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, t->shape[a],
@@ -362,7 +364,7 @@ static luattn_status missing(const args_call *c, const tensor_row *row) {
         c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants",
         row->name);
   return args_fail(c, "%s: is missing; give a tensor [%s]", row->name,
-                   c->info->packed ? row->packed_axes : row->axes);
+                   c->info->packed ? row->packed_axes : row->axes); /* k and v are never missing here */
 }
 
 /* Fills shape and strides of a packed tensor: [positions, heads, width], or [heads, positions] for row
@@ -400,7 +402,13 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   for (int i = 0; i < row->ndim; ++i) rule.shape[i] = dim[row->dim[i]];
   long long stride[4];
   LuattnTensor *out = (LuattnTensor *)(void *)((char *)p + row->to);
-  if (c->info->packed) return fill_packed(c, row, &rule, t, out);
+  const bool in_pages = c->info->paged && row->dim[1] == DIM_HEADS_KV;
+  if (in_pages) {
+    rule.shape[0] = c->args->k->shape[0];
+    rule.shape[2] = c->args->k->shape[2];
+    rule.axes = row->dim[3] == DIM_D ? "num_pages, heads_kv, page_size, head_dim" : "num_pages, heads_kv, page_size, head_dim_v";
+  }
+  if (c->info->packed && !in_pages) return fill_packed(c, row, &rule, t, out);
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
   out->head = stride[1];
@@ -447,7 +455,8 @@ luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
   TRY(check_axes(c));
   TRY(check_heads(c, params));
   TRY(packed_fill(c, out));
-  if (!c->info->packed) TRY(check_lengths(c, params));
+  TRY(paged_fill(c, params));
+  if (!c->info->packed && !c->info->paged) TRY(check_lengths(c, params));
   TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
   TRY(check_large_scores(c));

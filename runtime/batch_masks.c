@@ -107,7 +107,7 @@ static size_t round_up(size_t size) { return (size + 255) / 256 * 256; }
 static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTileBits *bits, batch_mask *out) {
   *bits = (LuattnTileBits){.rows = NULL};
   out->rows_size = out->bits_size = out->orders_at = out->size = 0;
-  if (!c->info->tile_bits || c->info->packed || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
+  if (!c->info->tile_bits || c->info->packed || c->info->paged || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
   tile_bits_sets(c->info, &p->shape, bits);
   const int64_t words[] = {tile_bits_row_words(&p->shape), tile_bits_column_words(&p->shape)};
   const size_t sets = (size_t)bits->batch * bits->heads;

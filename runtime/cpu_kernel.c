@@ -5,6 +5,7 @@
 
 #include "runtime/launch.h"
 #include "runtime/packed.h"
+#include "runtime/paged.h"
 #include "runtime/random.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
@@ -27,8 +28,10 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
     return args_fail(&c, "stream: is 0x%" PRIxPTR ", and the CPU has none; give NULL", (uintptr_t)stream);
   if (!kernel->cpu_relaxed) {
     LuattnUsed lengths;
+    LuattnPaging pages;
     TRY(args_fill(&c, &unused.before.before.before));
     TRY(packed_used(&c, &lengths));
+    TRY(paged_table(&c, &unused.before.before.before.dense, &pages));
     TRY(random_fill(&c, &unused));
     TRY(args_apart(&c, 0));
   }

@@ -92,7 +92,13 @@ static axis_size expected_axis(const LuattnParams *p, int32_t axis) {
   }
 }
 
-/* A packed call's axes q and kv: on the packed axis the rows of all sequences, on others a place for each position of the
+/* Whether an axis is of positions of entries whose lengths differ. */
+static bool is_by_entry(const args_call *c, int32_t axis) {
+  if (axis == LUATTN_AXIS_KV) return c->info->packed || c->info->paged;
+  return axis == LUATTN_AXIS_Q && c->info->packed;
+}
+
+/* Such axes q and kv: on the packed axis the rows of all sequences, on others a place for each position of the
  * longest sequence, or more. */
 typedef struct packed_size {
   const char *name;
@@ -102,7 +108,7 @@ typedef struct packed_size {
 
 static packed_size expected_packed(const args_call *c, const LuattnParams *p, const luattn_input_info *info, int axis) {
   const bool is_q = info->axis[axis] == LUATTN_AXIS_Q;
-  if (packed_axis(info) != axis)
+  if (packed_axis_of(info, c->info->packed, c->info->paged) != axis)
     return is_q ? (packed_size){"q: max_seqlen_q", p->shape.q_len, true}
                 : (packed_size){"kv: max_seqlen_k", p->shape.kv_len, true};
   return is_q ? (packed_size){"q: total_q", c->args->q->shape[0], false}
@@ -124,7 +130,7 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
   for (int i = 0; i < t->ndim; ++i) {
     const axis_size want = expected_axis(p, info->axis[i]);
     shape[i] = t->shape[i];
-    if (c->info->packed && (info->axis[i] == LUATTN_AXIS_Q || info->axis[i] == LUATTN_AXIS_KV)) {
+    if (is_by_entry(c, info->axis[i])) {
       TRY(check_packed_axis(c, p, info, label, i, shape[i]));
       continue;
     }

@@ -8,6 +8,7 @@
 #include "runtime/launch_grids.h"
 #include "runtime/order.h"
 #include "runtime/packed.h"
+#include "runtime/paged.h"
 #include "runtime/random.h"
 #include "runtime/sizes.h"
 #include "runtime/tile_table.h"
@@ -109,7 +110,7 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnSplitsParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnPagedParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
@@ -184,8 +185,8 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
                        .multiprocessors = kernel->multiprocessors,
                        .zero = (const void *)(uintptr_t)kernel->zero,
                        .err = err};
-  LuattnSplitsParams everything;
-  LuattnPackedTileParams *const whole = &everything.before.before;
+  LuattnPagedParams everything;
+  LuattnPackedTileParams *const whole = &everything.before.before.before;
   LuattnTileBitsParams *const all = &whole->before;
   LuattnParams *p = &all->before.dense;
   LuattnTensorMaps maps;
@@ -194,8 +195,9 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
   whole->table = need.table;
   TRY(packed_used(&c, &whole->used));
-  everything.splits = need.splits;
-  TRY(random_fill(&c, &everything.before));
+  everything.before.splits = need.splits;
+  TRY(random_fill(&c, &everything.before.before));
+  TRY(paged_table(&c, p, &everything.paging));
   TRY(workspace_check(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
@@ -203,12 +205,13 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(args_apart(&c, need.size));
   TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
   if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
+  TRY(paged_check(kernel, &c, &everything, stream));
   choose_order(&kernel->info, p, &all->tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &maps);
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything.paging, &maps);
   if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);

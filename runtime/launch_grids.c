@@ -142,8 +142,8 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       if (p->scratch.stats[0] != NULL) stats_size(c->info, p, size);
       break;
     case LUATTN_ROLE_MOD:
-      size[0] = ceil_div(max_of(p->shape.q_len, p->shape.kv_len), entry->tile_m);
-      size[2] = (int64_t)p->shape.batch * 3;
+      size[0] = ceil_div(c->info->paged ? p->shape.q_len : max_of(p->shape.q_len, p->shape.kv_len), entry->tile_m);
+      size[2] = (int64_t)p->shape.batch * 3; /* keys in pages have no mod */
       break;
     case LUATTN_ROLE_FINISH:
       finish_size(c, need, entry, p, size);

@@ -12,8 +12,9 @@ static luattn_status take_side(const args_call *c, const luattn_batch *batch, in
   if (!batch_offset_ok(batch, side, entries, length, c->info->max_len, text, sizeof text)) return args_fail(c, "%s", text);
   *number = (int)offset->number;
   *whole = (int)offset->whole;
-  /* The host does not know the lengths of packed sequences. */
-  if (offset->whole == 0 && !given->is_given && !c->info->packed) *whole = (int)(offset->number + length);
+  /* The host does not know lengths that differ between entries. */
+  const bool differs = c->info->packed || (side == 1 && c->info->paged);
+  if (offset->whole == 0 && !given->is_given && !differs) *whole = (int)(offset->number + length);
   *most = offset->whole != 0 ? (int)offset->whole : (int)c->info->max_len;
   if (!given->is_given) return LUATTN_OK;
   if (c->info->offsets_layout[0] == 0)

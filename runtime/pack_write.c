@@ -48,13 +48,14 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
-  if (m != NULL && (m->packed || m->offsets || m->large_scores || m->decode))
+  if (m != NULL && (m->packed || m->paged || m->offsets || m->large_scores || m->decode))
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
         "leave it out, and let an engine compile it",
         index,
         m->packed    ? "packed sequences"
+        : m->paged   ? "keys in pages"
         : m->offsets ? "parts of a whole (luattn_target.offsets)"
                      : "large scores (luattn_target.large_scores)");
   if (item->lengths < 0 || item->lengths > 2)

@@ -36,7 +36,8 @@ luattn_status packed_used(const args_call *c, LuattnUsed *out) {
   const luattn_batch *batch = c->args->batch;
   const int **const to[] = {&out->seqused_q, &out->seqused_k};
   *out = (LuattnUsed){NULL, NULL};
-  for (int side = 0; c->info->packed && side < 2; ++side) {
+  for (int side = 0; side < 2; ++side) {
+    if (!c->info->packed && !(side == 1 && c->info->paged)) continue;
     const batch_array *used = &batch->array[BATCH_SEQUSED_Q + side];
     if (used->is_given) TRY(batch_array_take(c, used, "batch", used->count, to[side]));
   }
@@ -48,13 +49,14 @@ luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
   LuattnParams *p = &params->dense;
   if (!c->info->packed) return refuse(c);
   if (!batch_is_packed(a->batch))
-    return args_fail(c, "batch: %s, and this image is for packed sequences; give cu_seqlens_q and cu_seqlens_k",
-                     a->batch == NULL ? "is missing" : "has no cu_seqlens_q");
+    return args_fail(c, "batch: %s, and this image is for packed sequences; give cu_seqlens_q%s",
+                     a->batch == NULL ? "is missing" : "has no cu_seqlens_q", c->info->paged ? "" : " and cu_seqlens_k");
   const int64_t entries = a->batch->array[BATCH_CU_SEQLENS_Q].count - 1;
   TRY(args_batch(c, "cu_seqlens_q", entries));
   p->shape.batch = (int)entries;
   params->packed.total_q = (int)a->q->shape[0];
-  params->packed.total_k = (int)a->k->shape[0];
   TRY(take_lengths(c, 0, a->q->shape[0], &params->packed.cu_seqlens_q, &p->shape.q_len));
+  if (c->info->paged) return LUATTN_OK;
+  params->packed.total_k = (int)a->k->shape[0];
   return take_lengths(c, 1, a->k->shape[0], &params->packed.cu_seqlens_k, &p->shape.kv_len);
 }

@@ -47,7 +47,7 @@ bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
   const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
   const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
   const double bytes = 4.0 * (double)(tile_bits_row_words(s) + tile_bits_column_words(s)) * sets;
-  return work >= least_work && cost <= work / 2 && sets <= most_sets && (!m->packed || bytes <= most_packed);
+  return work >= least_work && cost <= work / 2 && sets <= most_sets && ((!m->packed && !m->paged) || bytes <= most_packed);
 }
 
 void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {

@@ -10,6 +10,7 @@ enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, O_BOX_ROWS = 16, ELEM_BYTES = 2 };
 typedef struct tma_shape {
   const char *name;
   int dim, len, heads, batch, box_rows;
+  bool wraps; /* packed_axes */
 } tma_shape;
 
 /* An axis of one element is never stepped along: its stride need not suit TMA. */
@@ -23,7 +24,7 @@ static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCR
   key[1] = stride_bytes(t->head, s->heads);
   key[2] = stride_bytes(t->batch, s->batch);
   key[3] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
-  key[4] = (uint64_t)s->batch;
+  key[4] = (uint64_t)s->batch << 1 | s->wraps;
   key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
 }
 
@@ -104,14 +105,14 @@ static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
                             const tma_shape *s, LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
-  const tma_axes axes = c->info->packed ? packed_axes(t, s) : dense_axes(t, s);
+  const tma_axes axes = s->wraps ? packed_axes(t, s) : dense_axes(t, s);
   const unsigned box[] = {BOX_CHANNELS, axes.box_rows, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
   const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0, MAP_SWIZZLE_128,
                                            MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
-  if (c->info->packed)
+  if (s->wraps)
     return args_fail(
         c,
         "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39, "
@@ -165,14 +166,38 @@ static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, c
   if (c->info->packed) {
     s.len = total;
     s.batch = 1;
+    s.wraps = true;
   }
   return fill(d, cache, c, t, &s, out);
 }
 
-luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                               const LuattnOffsetParams *all, LuattnTensorMaps *out) {
+/* Describes k or v in pages as packed rows, of which `page_rows` lie between one page's first and the next one's. */
+static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
+                                    const char *name, int dim, int heads_kv, int page_rows, int box_rows, LuattnTensorMap *out) {
+  const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2];
+  const int64_t len = num_pages > 0 ? (num_pages - 1) * page_rows + page_size : 0;
+  const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, true};
+  return fill(d, cache, c, t, &s, out);
+}
+
+static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnOffsetParams *all,
+                                   const LuattnPaging *paging, int tile_n, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
-  const int total_q = all->packed.total_q, total_k = all->packed.total_k;
+  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, heads_kv = p->shape.heads_kv, total = all->packed.total_k;
+  if (c->info->paged) {
+    TRY(describe_pages(d, cache, c, &p->tensors.k, "k", dim, heads_kv, paging->page_rows_k, paging->box_rows, &out->k));
+    return describe_pages(d, cache, c, &p->tensors.v, "v", dim_v, heads_kv, paging->page_rows_v, paging->box_rows, &out->v);
+  }
+  TRY(describe(d, cache, c, &p->tensors.k,
+               (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, false}, total, &out->k));
+  return describe(d, cache, c, &p->tensors.v,
+                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, false}, total, &out->v);
+}
+
+luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                               const LuattnOffsetParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
+  const LuattnParams *p = &all->dense;
+  const int total_q = all->packed.total_q;
   const manifest_entry *entry = main_entry(c->info);
   const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
@@ -188,19 +213,14 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
   TRY(describe(d, cache, c, &p->tensors.q,
-               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
+               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, false}, total_q,
                &out->q));
-  TRY(describe(d, cache, c, &p->tensors.k,
-               (tma_shape){"k", dim, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
-               &out->k));
-  TRY(describe(d, cache, c, &p->tensors.v,
-               (tma_shape){"v", dim_v, p->shape.kv_len, p->shape.heads_kv, p->shape.batch, tile_n}, total_k,
-               &out->v));
+  TRY(describe_keys(d, cache, c, all, paging, tile_n, out));
   if (!backward)
     return describe(d, cache, c, &p->tensors.o,
-                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS},
+                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, false},
                     total_q, &out->o);
   return describe(d, cache, c, &p->tensors.dout,
-                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows}, total_q,
+                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, false}, total_q,
                   &out->dout);
 }

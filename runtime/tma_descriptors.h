@@ -35,6 +35,6 @@ typedef struct descriptor_cache {
  * Uses no device, but libcuda needs a current context. Any number of threads may share `cache`. Errors:
  * LUATTN_UNSUPPORTED (libcuda older than CUDA 12), LUATTN_INVALID (a stride that no descriptor can hold). */
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                        const LuattnOffsetParams *all, LuattnTensorMaps *out);
+                        const LuattnOffsetParams *all, const LuattnPaging *paging, LuattnTensorMaps *out);
 
 #endif

@@ -3,6 +3,7 @@
 set(LUATTN_TEMPLATES
   arch/cluster.cuh
   arch/cp_async.cuh
+  arch/divisor.cuh
   arch/mma.cuh
   arch/mma_registers.cuh
   arch/o_registers.cuh

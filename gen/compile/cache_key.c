@@ -54,7 +54,7 @@ luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_erro
   const plan *p = &c->at.plan;
   const int numbers[] = {
       p->pass,          p->family, p->dtype,  p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
-      p->deterministic, p->packed, (int)p->offsets, p->large_scores};
+      p->deterministic, p->packed, (int)p->offsets, p->large_scores, p->pages};
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
   add_spec(&h, c, false);
@@ -100,6 +100,8 @@ static void add_target(hasher *h, const compilation *c, bool one_code) {
                          p->packed,
                          (int)p->offsets,
                          p->large_scores,
+                         p->pages,
+                         p->small_pages,
                          t->ptx != 0,
                          one_code,
                          compilation_has_line_info()};

@@ -55,7 +55,7 @@ static void fill_spec(const compilation *c, image_manifest *out) {
 
 static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, manifest_tile_bits *out) {
   *out = (manifest_tile_bits){.layout = 1,
-                              .by_batch = bits->by_batch || c->at.plan.packed,
+                              .by_batch = bits->by_batch || c->at.plan.packed || c->at.plan.pages,
                               .by_head = bits->by_head,
                               .rows = (uint32_t)bits->rows,
                               .columns = (uint32_t)bits->columns,
@@ -128,13 +128,16 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
   out->random = p->draws;
-  out->params_bytes = p->decode      ? sizeof(LuattnSplitsParams)
+  out->params_bytes = p->pages       ? sizeof(LuattnPagedParams)
+                      : p->decode    ? sizeof(LuattnSplitsParams)
                       : out->random  ? sizeof(LuattnRandomParams)
                       : p->packed    ? sizeof(LuattnPackedTileParams)
                       : bits != NULL ? sizeof(LuattnTileBitsParams)
                       : p->offsets   ? sizeof(LuattnOffsetParams)
                                      : sizeof(LuattnParams);
   out->packed = p->packed;
+  out->paged = p->pages != 0;
+  out->paged_layout[0] = (uint32_t)p->pages;
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->large_scores = p->large_scores;
@@ -148,7 +151,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->can_split = p->decode || (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed);
   out->wants = p->wants;
   out->draws_tiles =
-      p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed);
+      p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed || p->pages);
   out->is_ptx = c->target.ptx != 0;
   out->reads_ahead = c->at.lowered->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */

@@ -116,10 +116,21 @@ static luattn_status without_tuned(compilation *c, tuned *t, luattn_status faile
   return plan_start(&c->spec, &c->target, &c->at.plan, err);
 }
 
+/* Kernels read keys where they lie, and have no room for what a mod makes of a whole cache. The CPU path makes it of one entry. */
+static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
+  const traced_spec *t = &c->spec.traced;
+  if (c->target.pages == 0 || (t->key_mod == IR_NONE && t->value_mod == IR_NONE)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; apply it before a row is "
+                     "written to the cache, and leave it out of the spec",
+                     (int)c->target.pages, t->name, t->key_mod != IR_NONE ? "key_mod" : "value_mod");
+}
+
 luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
   tuned *t = arena_new(c->a, sizeof *t);
   if (t == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
+  TRY(refuse_mods(c, err));
   TRY(use_tuned(c, t, err));
   const luattn_status status = pipeline_source(c, err);
   if (status != LUATTN_OK) {

@@ -71,11 +71,24 @@ static void take_entry(luattn_batch *batch, int entry) {
   }
 }
 
+/* One entry of a tensor whose axis `axis` is the batch. */
+static const DLTensor *take_dense(const DLTensor *whole, int axis, int entry, part *out) {
+  if (whole == NULL) return NULL;
+  *out = (part){.t = *whole};
+  memcpy(out->shape, whole->shape, (size_t)whole->ndim * sizeof *out->shape);
+  strides_of(whole, out->strides);
+  out->shape[axis] = 1;
+  out->t.byte_offset += (uint64_t)((int64_t)entry * out->strides[axis] * (whole->dtype.bits / 8));
+  out->t.shape = out->shape, out->t.strides = out->strides;
+  return &out->t;
+}
+
 static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args, luattn_error *err) {
+  const bool packed = batch_is_packed(batch), paged = batch_is_paged(batch);
   const int64_t total[] = {args->q->shape[0], args->k->shape[0]};
   TRY(batch_read_lengths(batch, "cpu", err));
   for (int i = 0; i < 2; i++)
-    if (batch->lengths[i].total != total[i])
+    if (packed && !(i == 1 && paged) && batch->lengths[i].total != total[i])
       return luattn_fail(err, LUATTN_INVALID,
                          "cpu: %s: ends with %lld, and there are %lld rows; give the end of the last sequence",
                          batch->array[BATCH_CU_SEQLENS_Q + i].name, (long long)batch->lengths[i].total, (long long)total[i]);
@@ -89,12 +102,66 @@ typedef struct packed_call {
   const luattn_args *args;
   luattn_batch batch; /* as its arrays are now: they may have changed since it was opened */
   int entries;
+  bool packed, paged;   /* q is; k and v are */
+  batch_pages pages;    /* if paged */
+  char *gathered[2];    /* room for an entry's keys and values, side by side: [heads_kv, length, width] */
 } packed_call;
 
-static luattn_status open_call(const luattn_spec *spec, const luattn_args *args, packed_call *out, luattn_error *err) {
-  *out = (packed_call){.spec = spec, .args = args, .batch = *args->batch};
-  out->entries = (int)out->batch.array[BATCH_CU_SEQLENS_Q].count - 1;
-  return check_lengths(&out->batch, args, err);
+static int64_t row_bytes(const DLTensor *t) { return t->shape[3] * (t->dtype.bits / 8); }
+
+/* Opens k and v in pages, and checks their numbers. */
+static luattn_status open_pages(arena *a, packed_call *c, luattn_error *err) {
+  const luattn_args *args = c->args;
+  const batch_array *used = &c->batch.array[BATCH_SEQUSED_K], *table = &c->batch.array[BATCH_BLOCK_TABLE];
+  int64_t most = 0;
+  char wrong[300];
+  c->pages = (batch_pages){.entries = used->count,
+                           .num_pages = args->k->shape[0],
+                           .page_size = args->k->shape[2],
+                           .longest = batch_longest_paged(&c->batch, args->k->shape[2]),
+                           .used = (const int32_t *)(const void *)((const char *)used->given.data + used->given.byte_offset)};
+  if (table->is_given)
+    c->pages.table = (const int32_t *)(const void *)((const char *)table->given.data + table->given.byte_offset);
+  if (!batch_pages_ok(&c->pages, &c->batch, wrong, sizeof wrong)) return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  for (int64_t b = 0; b < used->count; b++) most = c->pages.used[b] > most ? c->pages.used[b] : most;
+  for (int i = 0; i < 2; i++) {
+    const DLTensor *t = i == 0 ? args->k : args->v;
+    c->gathered[i] = arena_array(a, (size_t)(most * t->shape[1]) + 1, (size_t)row_bytes(t));
+    if (c->gathered[i] == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  }
+  return LUATTN_OK;
+}
+
+static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_args *args, packed_call *out, luattn_error *err) {
+  *out = (packed_call){.spec = spec,
+                       .args = args,
+                       .batch = *args->batch,
+                       .packed = batch_is_packed(args->batch),
+                       .paged = batch_is_paged(args->batch)};
+  const luattn_batch *batch = &out->batch;
+  out->entries = (int)(out->packed ? batch->array[BATCH_CU_SEQLENS_Q].count - 1 : batch->array[BATCH_SEQUSED_K].count);
+  TRY(check_lengths(&out->batch, args, err));
+  return out->paged ? open_pages(a, out, err) : LUATTN_OK;
+}
+
+/* Copies an entry's rows of k (0) or v (1) from their pages. */
+static const DLTensor *gather(const packed_call *c, int which, int entry, int rows, part *out) {
+  const DLTensor *whole = which == 0 ? c->args->k : c->args->v;
+  const int64_t bytes = row_bytes(whole), elem = whole->dtype.bits / 8;
+  char *to = c->gathered[which];
+  int64_t strides[4];
+  strides_of(whole, strides);
+  for (int64_t h = 0; h < whole->shape[1]; h++)
+    for (int64_t i = 0; i < rows; i++, to += bytes) {
+      const int64_t page = batch_page_of(&c->pages, &c->batch, entry, i), row = i % c->pages.page_size;
+      const char *from = (const char *)whole->data + whole->byte_offset;
+      from += (page * strides[0] + h * strides[1] + row * strides[2]) * elem;
+      memcpy(to, from, (size_t)bytes);
+    }
+  *out = (part){.t = *whole, .shape = {1, whole->shape[1], rows, whole->shape[3]}};
+  out->t.data = c->gathered[which], out->t.byte_offset = 0;
+  out->t.shape = out->shape, out->t.strides = NULL;
+  return &out->t;
 }
 
 enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info) };
@@ -102,6 +169,7 @@ enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info)
 /* The arguments of one sequence, which point into this very object. */
 typedef struct entry_args {
   luattn_args args;
+  bool packed, paged; /* as in packed_call */
   luattn_batch batch;
   int first_q, first_kv, q_len, kv_len;
   part parts[11], input_parts[MAX_INPUTS];
@@ -117,7 +185,7 @@ static const luattn_input_info *info_of(const traced_spec *t, const char *name) 
 /* Cuts axes q and kv of an input, or of its gradient, to the sequence's positions; returns the first position on the packed
  * axis, or 0. */
 static int cut_axes(const luattn_input_info *in, const entry_args *one, int64_t shape[4]) {
-  const int packed = packed_axis(in);
+  const int packed = packed_axis_of(in, one->packed, one->paged);
   for (uint32_t a = 0; a < in->num_axes; a++)
     if (in->axis[a] == LUATTN_AXIS_Q || in->axis[a] == LUATTN_AXIS_KV)
       shape[a] = in->axis[a] == LUATTN_AXIS_Q ? one->q_len : one->kv_len;
@@ -131,12 +199,13 @@ static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_ar
     const DLTensor *from = whole->inputs[i].tensor;
     one->inputs[i] = whole->inputs[i];
     one->inputs[i].grad = NULL; /* backward has a place for it (sum_shape) */
-    if (packed_axis(in) < 0) continue;
+    const int packed = packed_axis_of(in, one->packed, one->paged);
+    if (packed_axis(in) < 0) continue; /* it has neither q nor kv */
     *out = (part){.t = *from};
     memcpy(out->shape, from->shape, (size_t)from->ndim * sizeof *out->shape);
     strides_of(from, out->strides);
     const int64_t first = cut_axes(in, one, out->shape);
-    out->t.byte_offset += (uint64_t)(first * out->strides[packed_axis(in)] * ((from->dtype.bits + 7) / 8));
+    if (packed >= 0) out->t.byte_offset += (uint64_t)(first * out->strides[packed] * ((from->dtype.bits + 7) / 8));
     out->t.shape = out->shape, out->t.strides = out->strides;
     one->inputs[i].tensor = &out->t;
   }
@@ -146,23 +215,26 @@ static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_ar
 static void take_args(const packed_call *c, int entry, entry_args *out) {
   const luattn_args *a = c->args;
   const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q];
-  const int q = batch_at(&cu[0], entry), k = batch_at(&cu[1], entry);
-  const int q_len = batch_used(&c->batch, 0, entry, batch_at(&cu[0], entry + 1) - q),
-            kv_len = batch_used(&c->batch, 1, entry, batch_at(&cu[1], entry + 1) - k);
+  const int q = c->packed ? batch_at(&cu[0], entry) : 0, k = c->paged ? 0 : batch_at(&cu[1], entry);
+  const int q_len = c->packed ? batch_used(&c->batch, 0, entry, batch_at(&cu[0], entry + 1) - q) : (int)a->q->shape[2],
+            kv_len = batch_used(&c->batch, 1, entry, c->paged ? 0 : batch_at(&cu[1], entry + 1) - k);
   const bool saves = c->spec->derived.num_saved > 0 || (a->large_scores != 0 && large_scores_count(c->spec) > 0);
   part *p = out->parts;
   luattn_args *one = &out->args;
   out->args = *a, out->batch = c->batch;
+  out->packed = c->packed, out->paged = c->paged;
   out->first_q = q, out->first_kv = k, out->q_len = q_len, out->kv_len = kv_len;
   take_inputs(&c->spec->traced, a, out);
   take_entry(&out->batch, entry);
   one->batch = batch_offsets(&out->batch) != LUATTN_OFFSET_NONE ? &out->batch : NULL;
-  one->q = take_rows(a->q, q, q_len, &p[0]);
-  one->k = take_rows(a->k, k, kv_len, &p[1]);
-  one->v = take_rows(a->v, k, kv_len, &p[2]);
-  one->o = take_rows(a->o, q, q_len, &p[3]);
-  one->lse = take_numbers(a->lse, q, q_len, &p[4]);
-  one->saved = saves ? take_numbers(a->saved, q, q_len, &p[5]) : NULL;
+  one->q = c->packed ? take_rows(a->q, q, q_len, &p[0]) : take_dense(a->q, 0, entry, &p[0]);
+  one->k = c->paged ? gather(c, 0, entry, kv_len, &p[1]) : take_rows(a->k, k, kv_len, &p[1]);
+  one->v = c->paged ? gather(c, 1, entry, kv_len, &p[2]) : take_rows(a->v, k, kv_len, &p[2]);
+  one->o = c->packed ? take_rows(a->o, q, q_len, &p[3]) : take_dense(a->o, 0, entry, &p[3]);
+  one->lse = c->packed ? take_numbers(a->lse, q, q_len, &p[4]) : take_dense(a->lse, 0, entry, &p[4]);
+  if (saves) one->saved = c->packed ? take_numbers(a->saved, q, q_len, &p[5]) : take_dense(a->saved, 1, entry, &p[5]);
+  else one->saved = NULL;
+  if (c->paged) return; /* forward alone */
   one->dout = take_rows(a->dout, q, q_len, &p[6]);
   one->dlse = take_numbers(a->dlse, q, q_len, &p[7]);
   one->dq = take_rows(a->dq, q, q_len, &p[8]);
@@ -170,15 +242,23 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   one->dv = take_rows(a->dv, k, kv_len, &p[10]);
 }
 
-luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+static luattn_status forward_within(arena *a, const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   packed_call c;
   entry_args one;
-  TRY(open_call(spec, args, &c, err));
+  TRY(open_call(a, spec, args, &c, err));
   for (int i = 0; i < c.entries; i++) {
     take_args(&c, i, &one);
     if (one.q_len > 0) TRY(cpu_forward_entry(spec, &one.args, i, c.entries, err));
   }
   return LUATTN_OK;
+}
+
+luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(spec->a));
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  const luattn_status status = forward_within(a, spec, args, err);
+  arena_close(a);
+  return status;
 }
 
 /* ---- gradients of inputs and scalars ---- */
@@ -217,7 +297,7 @@ static void sum_shape(sum *s, const luattn_input_info *in, const entry_args *one
 static void sum_add(sum *s, const luattn_input_info *in, const entry_args *one) {
   int64_t ignored[4], count = 1;
   if (s->to == NULL) return;
-  const int packed = in != NULL ? packed_axis(in) : -1, first = in != NULL ? cut_axes(in, one, ignored) : 0;
+  const int packed = in != NULL ? packed_axis_of(in, one->packed, one->paged) : -1, first = in != NULL ? cut_axes(in, one, ignored) : 0;
   for (int j = 0; j < s->to->ndim; j++) count *= s->shape[j];
   for (int64_t at = 0; at < count; at++) {
     int64_t rest = at, to = 0, stride = 1;
@@ -275,10 +355,10 @@ static luattn_status sequences_backward(const packed_call *c, sums *s, luattn_er
 
 luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   packed_call c;
-  TRY(open_call(spec, args, &c, err));
   arena *a = arena_open(arena_allocator(spec->a));
   sums *s = a != NULL ? arena_new(a, sizeof *s) : NULL;
   luattn_status status = s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  if (status == LUATTN_OK) status = open_call(a, spec, args, &c, err);
   if (status == LUATTN_OK) status = sequences_backward(&c, s, err);
   arena_close(a);
   return status;

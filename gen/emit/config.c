@@ -32,6 +32,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                {"dq_first_store", p->dq_first_store},
                {"packed", p->packed},
                {"draws", p->draws},
+               {"paged", p->pages != 0},
                {"tile_bits", rows->evaluated != NULL}};
   text t;
   text_init(&t, a);

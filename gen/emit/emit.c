@@ -23,7 +23,7 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_OFFSET_ARRAYS   // a Site loads its entry's offsets\n");
   if (entry_rows_are_read(w))
     text_add(&w->out, "#define LUATTN_PACKED_INPUTS   // a Site says where its entry's rows are\n");
-  if (w->f->plan->packed && w->f->facts.tile_bits)
+  if ((w->f->plan->packed || w->f->plan->pages) && w->f->facts.tile_bits)
     text_add(&w->out, "#define LUATTN_PACKED_BITS     // lines of tile bits are as long as the longest entry's\n");
   if (!sums_gradients(t)) text_add(&w->out, "#define LUATTN_NO_GRADIENTS    // of inputs and scalars\n");
   if (!w->f->facts.bounds_reals)
@@ -34,7 +34,7 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_TILE_BITS       // the mask is evaluated for cells\n");
   if (w->f->facts.tile_bits && mask_reads_table(t, &w->f->mask->evaluated))
     text_add(&w->out, "#define LUATTN_BLOCK_TABLE     // an entry that writes what the mask reads\n");
-  if (w->f->plan->packed && w->f->plan->family == LUATTN_SM90)
+  if (w->f->plan->packed && !w->f->plan->pages && w->f->plan->family == LUATTN_SM90)
     text_add(&w->out, "#define LUATTN_TILE_TABLE      // an entry that lists the tiles of packed sequences\n");
   if (w->f->facts.bounds_small)
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");

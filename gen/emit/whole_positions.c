@@ -76,10 +76,17 @@ bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r) {
   return !is_whole(w) || (off != NULL && strcmp(off, added_to(w, n)) == 0);
 }
 
+/* Whether an axis is of positions of entries whose lengths differ. */
+static bool is_by_entry(const plan *p, int32_t axis) {
+  if (axis == LUATTN_AXIS_KV) return p->packed || p->pages;
+  return axis == LUATTN_AXIS_Q && p->packed;
+}
+
 bool entry_rows_are_read(const writer *w) {
   const traced_spec *t = writer_traced(w);
   bool any = false;
-  for (int i = 0; i < t->num_inputs && w->f->plan->packed; i++) any |= packed_axis(&t->input[i]) >= 0;
+  for (int i = 0; i < t->num_inputs; i++)
+    for (uint32_t a = 0; a < t->input[i].num_axes; a++) any |= is_by_entry(w->f->plan, t->input[i].axis[a]);
   return any;
 }
 
@@ -88,14 +95,15 @@ bool entry_rows_are_read(const writer *w) {
 static const char *of_entry(writer *w, const char *function, unsigned input, int axis, const char *at) {
   const luattn_input_info *in = &writer_traced(w)->input[input];
   const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
-  if (!w->f->plan->packed || (!is_q && in->axis[axis] != LUATTN_AXIS_KV)) return at;
+  const plan *p = w->f->plan;
+  if (!is_by_entry(p, in->axis[axis])) return at;
   const char *name = is_q ? "q" : "kv";
-  if (packed_axis(in) != axis) return writer_format(w, "%s(%s, 0, entry_rows.%s_len)", function, at, name);
+  if (packed_axis_of(in, p->packed, p->pages != 0) != axis) return writer_format(w, "%s(%s, 0, entry_rows.%s_len)", function, at, name);
   return writer_format(w, "%s(%s, entry_rows.first_%s, entry_rows.%s_len)", function, at, name, name);
 }
 
 bool entry_rows_shift(const writer *w, unsigned input, int axis) {
-  return w->f->plan->packed && packed_axis(&writer_traced(w)->input[input]) == axis;
+  return packed_axis_of(&writer_traced(w)->input[input], w->f->plan->packed, w->f->plan->pages != 0) == axis;
 }
 
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r) {

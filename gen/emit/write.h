@@ -64,7 +64,7 @@ bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
 void offsets_phase(writer *w, const char *line, const char *axis, int period); /* row_phase, column_phase */
 void offsets_close(writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */
-/* Whether sequences are packed, and some input has an axis q or kv; whether this axis has the rows of all sequences. */
+/* Whether sequences are packed, or keys in pages, and some input has an axis of positions of entries whose lengths differ; whether this axis has the rows of all sequences. */
 bool entry_rows_are_read(const writer *w);
 bool entry_rows_shift(const writer *w, unsigned input, int axis);
 

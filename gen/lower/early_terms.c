@@ -98,8 +98,9 @@ bool row_in_place(const lowered *f, int input, int axis, ir_ref index) {
   const luattn_input_info *in = &f->spec->traced.input[input];
   const ir_node *n = ir_get(f->g, index);
   const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
-  if (!f->plan->packed || (!is_q && in->axis[axis] != LUATTN_AXIS_KV)) return true;
-  return packed_axis(in) != axis && n->op == IR_VAR && ir_var_of(n) == (is_q ? VAR_Q : VAR_KV);
+  const bool is_kv = in->axis[axis] == LUATTN_AXIS_KV;
+  if (!(f->plan->packed && is_q) && !((f->plan->packed || f->plan->pages) && is_kv)) return true;
+  return packed_axis_of(in, f->plan->packed, f->plan->pages != 0) != axis && n->op == IR_VAR && ir_var_of(n) == (is_q ? VAR_Q : VAR_KV);
 }
 
 /* Whether r loads half or single precision along kv, one element for each key, and differs between queries.

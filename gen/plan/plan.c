@@ -82,6 +82,17 @@ luattn_status plan_check_decode(const struct luattn_spec *spec, const luattn_tar
   return LUATTN_OK;
 }
 
+static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
+  if (t->pages != 0 && t->pages != 1 && t->pages != 8)
+    return luattn_fail(err, LUATTN_INVALID, "target: pages: is %lld, expected 0, 1 or 8", (long long)t->pages);
+  if (t->pages != 0 && t->pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: pages: is %d, and there is no backward over keys in pages; copy them to k and v of equal lengths, or "
+                       "to packed sequences",
+                       (int)t->pages);
+  return LUATTN_OK;
+}
+
 static void use_family(plan *p, luattn_family family) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
                                          [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
@@ -98,15 +109,20 @@ static void use_family(plan *p, luattn_family family) {
 /* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const luattn_family wanted = t->family > 0   ? (luattn_family)(t->family - 1)
-                               : !half         ? LUATTN_SIMT
-                               : p->decode     ? LUATTN_SM80
-                               : t->arch == 90 ? LUATTN_SM90
-                                               : LUATTN_SM80;
+  const luattn_family wanted = t->family > 0                    ? (luattn_family)(t->family - 1)
+                               : !half                          ? LUATTN_SIMT
+                               : p->decode                      ? LUATTN_SM80
+                               : t->arch == 90 && t->pages != 1 ? LUATTN_SM90
+                                                                : LUATTN_SM80;
+  p->small_pages = half && t->family == 0 && !p->decode && t->arch == 90 && t->pages == 1;
   if (half == (wanted == LUATTN_SIMT))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
                        dtype_names[p->dtype], half ? "sm80" : "simt");
+  if (wanted == LUATTN_SM90 && t->pages == 1)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
+                       "or leave family 0");
   if (wanted == LUATTN_SM90 && t->arch != 90)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
@@ -235,6 +251,8 @@ static const char *explain(arena *a, const plan *p) {
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
+  else if (p->small_pages)
+    text_add(&t, "fallback: the sm90 family reads pages whose sizes are multiples of 8, and these may have any size\n");
   else if (p->family == LUATTN_SM80 && p->arch == 90 && !p->decode)
     text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
   else if (p->family == LUATTN_SM80 && p->arch >= 90 && !p->decode)
@@ -278,6 +296,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   memset(p, 0, sizeof *p);
   TRY(check_target(t, err));
   TRY(check_packed(t, err));
+  TRY(check_paged(t, err));
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
   TRY(plan_check_decode(spec, t, err));
@@ -300,6 +319,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
+  p->pages = t->pages == 8 && p->family != LUATTN_SM90 ? 1 : (int)t->pages; /* others read rows one by one */
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
   p->by_query_blocks = spec->by_query_blocks && p->by_cells;
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
@@ -409,18 +429,26 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
         "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
         "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
         "(luattn_args.skip: always, never)\n",
-        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch || p->packed ? ", in each batch entry" : "",
+        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch || p->packed || p->pages ? ", in each batch entry" : "",
         e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
   return line != NULL ? line : "";
 }
 
 /* In which order kernels take the tiles of packed sequences. The rules are those of runtime/tile_table.c. */
 static const char *explain_packed(const plan *p) {
-  if (!p->packed) return "";
+  if (!p->packed || p->pages) return "";
   if (p->family != LUATTN_SM90) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
   if (p->pass == LUATTN_BACKWARD) return "packed: luattn_tile_table lists the tiles, the longest sequence first\n";
   return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than 7/8 of the longest, "
          "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal lengths\n";
+}
+
+/* How kernels read keys in pages. */
+static const char *explain_pages(const plan *p) {
+  if (p->pages == 0) return "";
+  if (p->family == LUATTN_SM90)
+    return "pages: of sizes that are multiples of 8, by TMA, in boxes of as many rows as divide a page and a tile\n";
+  return "pages: of any size, by copies that look up the page of each row\n";
 }
 
 luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
@@ -432,10 +460,10 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_stats", LUATTN_ROLE_STATS, STATS_THREADS, 1, 0);
   if (rows->evaluated != NULL) {
     add_entry(p, "luattn_tile_bits", LUATTN_ROLE_TILE_BITS, BITS_THREADS, MASK_CELL, 0);
-    if (!p->packed) /* whose sequences have an order */
+    if (!p->packed && !p->pages) /* whose sequences have an order */
       add_entry(p, "luattn_tile_order", LUATTN_ROLE_TILE_ORDER, ORDER_THREADS, MASK_CELL, 0);
   }
-  if (p->packed && p->family == LUATTN_SM90)
+  if (p->packed && !p->pages && p->family == LUATTN_SM90)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
@@ -471,8 +499,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         "a block; choose smaller tiles",
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
-  *line = arena_printf(a, "%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       explain_mask(a, p, rows), explain_packed(p), e->name, bytes, p->shared_limit, p->arch);
+  *line = arena_printf(a, "%s%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
+                       explain_mask(a, p, rows), explain_packed(p), explain_pages(p), e->name, bytes, p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

@@ -35,6 +35,22 @@
  *     luattn_batch_tiles_size(kernel, &args, &size, &err);                           any packed kernel; 0: its family has no table
  *     luattn_batch_prepare_tiles(batch, kernel, &args, memory, size, stream, &err);  again whenever cu_seqlens change
  *
+ * Keys in pages, and caches in part
+ *     block_table    4 7 1 -      entry 0: rows 0 .. page_size - 1 are page 4, the next ones page 7, ..
+ *                    0 - - -      entry 1: page 0 alone
+ *     seqused_k      37 9         rows that there are, of each entry
+ *
+ *     k [num_pages, heads_kv, page_size, head_dim]      v [num_pages, heads_kv, page_size, head_dim_v]
+ *
+ * A KV cache of which each entry has a length of its own. Strides are free but for the last one, so pages may have positions before
+ * heads or heads before positions, and a page any number of rows. q is [batch, heads, q_len, head_dim], or packed with
+ * cu_seqlens_q alone. Without block_table, entry b has the rows of k[b] and v[b]: a cache [batch, heads_kv, longest, head_dim], of
+ * which a part is filled. (A block_table [batch, 1] chooses among the entries of a larger cache.)
+ *
+ * Hooks see an entry's kv_len, seqused_k[b]. Rows behind it change nothing, not even if they are NaN, and the table is not
+ * read behind an entry's last page, so anything may be there. An input's axis kv has max_seqlen_k places or more, and indices are
+ * clamped to the entry's length; its axis q is q's. There is no backward, and on a GPU a spec must have neither key_mod nor value_mod.
+ *
  * Masks from data
  * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel
  * (docs/masks_from_data.md). These tile bits are the same for all layers of a step, for forward and backward, for every type, head dim
@@ -89,10 +105,16 @@ typedef struct luattn_batch_options {
    * from cu_seqlens in host memory; with device memory, no sequence has rows. With device memory, a longer sequence is cut without
    * an error: kernels compute only its first max_seqlen_q rows, from its first max_seqlen_k keys. */
   int64_t max_seqlen_q, max_seqlen_k;
-  /* Or NULL: how many of each packed sequence's rows are used, [batch], 0 to the sequence's length. The others do not exist: hooks see
+  /* Or NULL: how many of each packed sequence's rows are used, [batch], 0 to the sequence's length. seqused_k without cu_seqlens_k: of
+   * keys in pages, or of a cache. The others do not exist: hooks see
    * the used lengths, and nothing reads or writes rows behind them, neither of o and lse nor of dq, dk and dv. luattn checks values in host
    * memory; kernels clamp others. */
   const DLTensor *seqused_q, *seqused_k;
+  /* Or NULL: [batch, max_pages]: the page of k and v that has an entry's rows i * page_size .. (i + 1) * page_size - 1, for each i. Needs
+   * seqused_k, and goes without cu_seqlens_k. max_seqlen_k is then an upper bound of seqused_k; 0: max_pages * page_size. luattn
+   * checks numbers in host memory. In device memory it does so only with LUATTN_CHECK=1 in the environment, for launches that are not
+   * captured: kernels access memory out of bounds where a number that they need is no page. */
+  const DLTensor *block_table;
 } luattn_batch_options;
 
 /* Copies *options, but keeps only the addresses of the arrays. Errors: LUATTN_INVALID (names the option, its

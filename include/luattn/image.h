@@ -98,6 +98,7 @@ typedef struct luattn_kernel_description {
   int large_scores;     /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
   int random;           /* 1: the kernel draws random numbers, and needs luattn_args.random */
   int decode;           /* luattn_target.decode */
+  int pages;            /* luattn_target.pages: page sizes are multiples of it; 0: keys are not in pages */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

@@ -130,6 +130,7 @@ class BatchOptions(c.Structure):
         ("max_seqlen_k", c.c_int64),
         ("seqused_q", c.c_void_p),
         ("seqused_k", c.c_void_p),
+        ("block_table", c.c_void_p),
     ]
 
 
@@ -230,6 +231,7 @@ class Target(c.Structure):
         ("input_types", c.c_uint64),
         ("large_scores", c.c_int),
         ("decode", c.c_int),
+        ("pages", c.c_int64),
     ]
 
 

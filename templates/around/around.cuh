@@ -28,13 +28,13 @@ struct AroundParams {
 
 // An entry of a batch whose entries have equal lengths.
 struct DenseEntry {
-  enum : bool { packed = false };
+  enum : bool { packed = false, paged = false };
   int b;
 };
 // The Site of a head. `entry` is a sequence or a DenseEntry.
 template <class Sequence>
 LUATTN_FN Site site_of_head(const LuattnParams &p, const Sequence &entry, int h) {
-  if constexpr (Sequence::packed) {
+  if constexpr (Sequence::packed || Sequence::paged) {
     Site site = entry;
     site.h = h;
     return site;

@@ -67,6 +67,12 @@ LUATTN_FN void aux_mod(const LuattnParams &p) {
   const int which = int(blockIdx.z) % 3, b = int(blockIdx.z) / 3;
   if constexpr (SequenceOf<Config>::packed)
     return mod_all_packed<Spec, Config>(p, which, SequenceOf<Config>(p, b, int(blockIdx.y)));
+  if constexpr (SequenceOf<Config>::paged) {  // keys have no mod
+    if (which != WHICH_Q) return;
+    const SequenceOf<Config> entry(p, b, int(blockIdx.y));
+    return mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, entry, p.tensors.src_q, p.tensors.q, AroundParams::heads(p),
+        AroundParams::q_len(p));
+  }
   const DenseEntry entry{b};
   if (which == WHICH_Q)
     mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, entry, p.tensors.src_q, p.tensors.q, AroundParams::heads(p),

@@ -171,7 +171,7 @@ LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first
 // The entry and head of a set.
 template <class Config>
 LUATTN_FN Site site_of_set(const LuattnParams &p, int b, int h) {
-  if constexpr (Config::packed) return SequenceOf<Config>(p, b, h);
+  if constexpr (Config::packed || Config::paged) return SequenceOf<Config>(p, b, h);
   else return Site{b, h, AroundParams::q_len(p), AroundParams::kv_len(p)};
 }
 

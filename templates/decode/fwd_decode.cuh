@@ -124,13 +124,13 @@ struct ForwardDecode {
 #pragma unroll
       for (int i = 0; i < keys; i += pass)
         cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)),
-                    site.template kv_row<const Elem>(t, block.h_kv, kv0 + first + i) + (in_row ? chunk * 8 : 0), in_row);
+                    site.template kv_row<const Elem>(p, t, block.h_kv, kv0 + first + i) + (in_row ? chunk * 8 : 0), in_row);
     } else {
 #pragma unroll 1
       for (int i = 0; i < keys; i += pass) {
         const int at = min_of(kv0 + first + i, site.kv_len - 1);
         cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)),
-                    site.template kv_row<const Elem>(t, block.h_kv, at) + (in_row ? chunk * 8 : 0),
+                    site.template kv_row<const Elem>(p, t, block.h_kv, at) + (in_row ? chunk * 8 : 0),
                     in_row && kv0 + first + i < site.kv_len);
       }
     }

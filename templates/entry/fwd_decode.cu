@@ -4,13 +4,13 @@
 #include "decode/fwd_decode.cuh"
 
 #if LUATTN_PART != 2
-extern "C" __global__ void __launch_bounds__(Config::threads) luattn_fwd(const __grid_constant__ LuattnSplitsParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads) luattn_fwd(const __grid_constant__ DecodeParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
   fwd_decode<Spec, Config>(p, shared);
 }
 #endif
 #if LUATTN_PART != 1
-extern "C" __global__ void __launch_bounds__(merge_threads<Config>) luattn_merge(const __grid_constant__ LuattnSplitsParams p) {
+extern "C" __global__ void __launch_bounds__(merge_threads<Config>) luattn_merge(const __grid_constant__ DecodeParamsOf<Config> p) {
   merge_splits<Spec, Config>(p, p.splits);
 }
 #endif

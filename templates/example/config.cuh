@@ -58,6 +58,7 @@ struct Config {
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC;
   static constexpr bool dq_first_store = EXAMPLE_DQ_FIRST_STORE;
   static constexpr bool packed = false;
+  static constexpr bool paged = false;
   static constexpr bool tile_bits = false;
   static constexpr int offsets = 0;
   static constexpr int dropout_keep = 256;

@@ -17,7 +17,7 @@ enum { OFFSET_NUMBERS = 1, OFFSET_ARRAYS = 2 };
 
 // The runtime fills in `given` where the host knows offset and length.
 LUATTN_FN int whole_length(int given, int offset, int length) {
-  if constexpr (Config::offsets == OFFSET_NUMBERS && !Config::packed) return given;
+  if constexpr (Config::offsets == OFFSET_NUMBERS && !Config::packed && !Config::paged) return given;
   return given != 0 ? given : offset + length;
 }
 

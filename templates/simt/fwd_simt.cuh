@@ -85,8 +85,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   if constexpr (Drops::any) dropout.enter_head(p, site);
 
   const Slab<Real> q = q_slab<Real>(site, p.tensors.q, q0);
-  Slab<Real> k = kv_slab<Real>(site, p.tensors.k, h_kv, 0);
-  Slab<Real> v = kv_slab<Real>(site, p.tensors.v, h_kv, 0);
+  auto k = kv_slab<Real>(p, site, p.tensors.k, h_kv), v = kv_slab<Real>(p, site, p.tensors.v, h_kv);
   Real *weights = t.weights(0);
   const DistanceTable<Spec, Config> terms{t.weights(1)};
 

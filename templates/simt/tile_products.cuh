@@ -42,10 +42,32 @@ LUATTN_FN Slab<Real> kv_slab(const Sequence &site, const LuattnTensor &t, int h_
   return slab_of(t, site.template kv_row<const Real>(t, h_kv, 0), first, site.kv_len);
 }
 
+// The same of keys in pages.
+template <class Real>
+struct PagedSlab {
+  PagedRows<const Real> rows;
+  int first, len;
+  bool wide;
+};
+template <class Real, class Queries>
+LUATTN_FN PagedSlab<Real> kv_slab(const LuattnParams &p, const PagedSequence<Queries> &site, const LuattnTensor &t, int h_kv) {
+  return {site.template kv_rows<const Real>(p, t, h_kv), 0, site.kv_len, allows_16_bytes<Real>(t)};
+}
+template <class Real, class Sequence>
+LUATTN_FN Slab<Real> kv_slab(const LuattnParams &, const Sequence &site, const LuattnTensor &t, int h_kv) {
+  return kv_slab<Real>(site, t, h_kv, 0);
+}
+
+// The row at a position; any address in the tensor if it is not inside the length.
+template <class Real>
+LUATTN_FN const Real *slab_row(const Slab<Real> &x, int at, bool in) { return x.data + (in ? at * x.stride : 0); }
+template <class Real>
+LUATTN_FN const Real *slab_row(const PagedSlab<Real> &x, int at, bool in) { return in ? x.rows.row(at) : x.rows.data; }
+
 // Copies NumRows x NumCols elements of a slab of Width columns, starting at (x.first + row, col). Aligned and
 // unaligned tensors share one loop: a kernel has up to nine such copies, a large part of its code.
-template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width>
-LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
+template <class Real, int Threads, int NumRows, int NumCols, int Stride, int Width, class Rows>
+LUATTN_FN void copy_rows(Real *dst, const Rows &x, int row, int col) {
   constexpr int word = 16 / int(sizeof(Real)), cols = (NumCols + word - 1) / word * word;
   const u32 base = u32(__cvta_generic_to_shared(dst));
   const bool wide = Width % word == 0 && x.wide;
@@ -54,7 +76,7 @@ LUATTN_FN void copy_rows(Real *dst, const Slab<Real> &x, int row, int col) {
   for (u32 i = threadIdx.x * each; i < NumRows * cols; i += Threads * each) {
     const int r = int(i / cols), c = int(i % cols), at = x.first + row + r;
     const bool in = at < x.len, valid = in && col + c < Width;
-    const Real *from = x.data + (in ? at * x.stride : 0) + col + c;
+    const Real *from = slab_row(x, at, in) + col + c;
     const u32 to = base + u32(r * Stride + c) * u32(sizeof(Real));
     if (wide)
       copy_async<16>(to, from, valid);
@@ -182,8 +204,8 @@ struct Simt {
     fill ^= 1;
   }
 
-  template <int D>
-  __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Slab<Real> &b, int slice) const {
+  template <int D, class Rows>
+  __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Rows &b, int slice) const {
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
     copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0,
@@ -222,8 +244,8 @@ struct Simt {
     }
   }
 
-  template <int D, class After>
-  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Slab<Real> &b,
+  template <int D, class Rows, class After>
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Rows &b,
                                       const After &after) {
     dot_slices<D, 1>(s, [&](int slice) {
       if (slice < DepthSlices<Real, D>::count)
@@ -265,16 +287,16 @@ struct Simt {
   template <int D, int Depth>
   static constexpr int slice_rows = rows_that_fit(Depth, LaneColumns<Real, D>::padded, stage_size);
 
-  template <int D, int Depth>
-  __device__ __forceinline__ void request_rows(const Slab<Real> &x, int slice) const {
+  template <int D, int Depth, class Rows>
+  __device__ __forceinline__ void request_rows(const Rows &x, int slice) const {
     constexpr int n = slice_rows<D, Depth>;
     copy_rows<Real, threads, n, D, LaneColumns<Real, D>::padded, D>(stage(fill), x, slice * n, 0);
   }
 
   // Adds row row_at(r) of W[tile_m][tile_n] * X to c[r].
-  template <int D, class After>
+  template <int D, class Rows, class After>
   __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
-                                             const Slab<Real> &x, const After &after) {
+                                             const Rows &x, const After &after) {
     constexpr int n = slice_rows<D, tile_n>;
     static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1

@@ -145,8 +145,12 @@ struct ForwardSm80 {
   template <int Dim>
   __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
     const int h = copies_anew ? anew(kv_head) : kv_head;
-    const HeadRows<Elem> rows{site.template kv_row<const Elem>(t, h, 0), t.seq};
-    copy_tile_async<tile_n, Dim, threads>(to, rows, tile.index * tile_n, site.kv_len, copier());
+    if constexpr (SequenceOf<Config>::paged)
+      return copy_paged_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h), tile.index * tile_n, site.kv_len,
+                                                         copier());
+    else
+      copy_tile_async<tile_n, Dim, threads>(to, HeadRows<Elem>{site.template kv_row<const Elem>(t, h, 0), t.seq}, tile.index * tile_n,
+                                            site.kv_len, copier());
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {

@@ -74,6 +74,25 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   }
 }
 
+// Does the same for rows that are in pages: each address is looked up. `Source` has row(position).
+template <int Rows, int Dim, int Threads, class Source>
+LUATTN_FN void copy_paged_tile_async(u32 tile, const Source &src, int row0, int len, int thread) {
+  static_assert(Dim % 8 == 0, "whole chunks");
+  using Tile = SharedTile<padded_dim(Dim)>;
+  constexpr int width = power_above(Tile::chunks), pass = Threads / width, passes = (Rows + pass - 1) / pass;
+  static_assert(Threads % width == 0);
+  const int first = thread / width, chunk = thread % width;
+  if (width > Tile::chunks && chunk >= Tile::chunks) return;
+  const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0;
+#pragma unroll(passes < 8 ? passes : 8)
+  for (int i = 0; i < passes; ++i) {
+    const int row = first + i * pass;
+    if (Rows % pass != 0 && row >= Rows) break;
+    const bool in = row < end;
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), (in ? src.row(row0 + row) : src.data) + (in ? chunk * 8 : 0), in);
+  }
+}
+
 // Does the same for a number of rows known at run time, in a rolled loop. Rows from `len` on become zeros.
 template <int Dim, int Threads, class Elem>
 LUATTN_FN void copy_rows_async(u32 tile, const HeadRows<Elem> &src, int rows, int row0, int len, int thread) {

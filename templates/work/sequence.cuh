@@ -3,6 +3,7 @@
 //
 //   DenseSequence    entries have equal lengths, and tensors a batch axis
 //   PackedSequence   entries follow one another along the position axis (LuattnPacked)
+//   PagedSequence    queries are those of one of these; keys are in pages (LuattnPaging). Forward alone
 //
 // Nothing past an entry's end is read or written: the TMA descriptor ends there, and other copies compare
 // positions with the entry's lengths. Hooks see only the Site base of a sequence, which does not say where
@@ -15,6 +16,7 @@
 // ptxas.
 #pragma once
 #include "abi/workspace.h"
+#include "arch/divisor.cuh"
 #include "arch/tensor.cuh"
 #include "arch/tma.cuh"
 #include "ops/hook_types.cuh"
@@ -28,9 +30,16 @@ struct RowNumbers {
 
 struct DenseSequence : Site {
   using Params = LuattnParams;
-  enum : bool { packed = false };
+  enum : bool { packed = false, paged = false };
   enum : int { first_q = 0, first_kv = 0 };  // rows before the entry's: tensors have a batch axis
   DenseSequence() = default;
+  // For PagedSequence, which knows the number of keys.
+  __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h, int keys) : Site(b, h, p.shape.q_len, keys) {
+#ifdef LUATTN_PACKED_INPUTS
+    Site::first_q = Site::first_kv = 0;
+#endif
+    load_offsets(p);
+  }
   __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h)
       : Site(b, h, p.shape.q_len, p.shape.kv_len) {
     load_offsets(p);
@@ -53,7 +62,7 @@ struct DenseSequence : Site {
   __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
   LUATTN_FN int first_head(const LuattnParams &p, int h_kv) { return h_kv * p.shape.group; }
 
-  // The row of a position in a tensor of queries, and in a tensor of keys.
+  // The row of a position in a tensor of queries, and in a tensor of keys; with `p`, of keys in pages, too.
   template <class Elem>
   __device__ __forceinline__ Elem *q_row(const LuattnTensor &t, int position) const {
     return static_cast<Elem *>(t.data) + b * t.batch + h * t.head + position * t.seq;
@@ -61,6 +70,10 @@ struct DenseSequence : Site {
   template <class Elem>
   __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
     return static_cast<Elem *>(t.data) + b * t.batch + h_kv * t.head + position * t.seq;
+  }
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
+    return kv_row<Elem>(t, h_kv, position);
   }
   // Index of a query in an array [batch][heads][q_len], and the array's size.
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
@@ -120,7 +133,7 @@ struct DenseSequence : Site {
 
 struct PackedSequence : Site {
   using Params = LuattnPackedParams;
-  enum : bool { packed = true };
+  enum : bool { packed = true, paged = false };
   PackedSequence() = default;
 #ifdef LUATTN_PACKED_INPUTS  // hooks ask where rows of inputs are
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : Site(entry, head, 0, 0) {
@@ -136,6 +149,14 @@ struct PackedSequence : Site {
     const LuattnUsed &used = static_cast<const LuattnPackedTileParams &>(p).used;
     q_len = used_of(used.seqused_q, min_of(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
     kv_len = used_of(used.seqused_k, min_of(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len));
+    load_offsets(p);
+  }
+  // For PagedSequence, which knows the number of keys.
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head, int keys) : Site(entry, head, 0, keys) {
+    first_q = of(p).cu_seqlens_q[entry];
+    first_kv = 0;
+    const LuattnUsed &used = static_cast<const LuattnPackedTileParams &>(p).used;
+    q_len = used_of(used.seqused_q, min_of(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
     load_offsets(p);
   }
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
@@ -208,6 +229,10 @@ struct PackedSequence : Site {
   __device__ __forceinline__ Elem *kv_row(const LuattnTensor &t, int h_kv, int position) const {
     return row_of<Elem>(t, 0, h_kv, first_kv + position);
   }
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &, const LuattnTensor &t, int h_kv, int position) const {
+    return kv_row<Elem>(t, h_kv, position);
+  }
   // Index in an array [heads][total_q].
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return i64(h) * of(p).total_q + first_q + position;
@@ -234,6 +259,69 @@ struct PackedSequence : Site {
   }
 };
 
+// A tensor of keys or values in pages, of one kv head of one entry: row 0 of page 0, and where its pages are.
+template <class Elem>
+struct PagedRows {
+  Elem *data;
+  i64 page, seq;    // strides
+  const int *table; // of the entry; null: it has page `entry`
+  int entry;
+  LuattnDivisor page_size;
+
+  // The row of a position of the entry.
+  __device__ __forceinline__ Elem *row(int position) const {
+    const int n = int(quotient(u32(position), page_size)), at = table != nullptr ? __ldg(table + n) : entry;
+    return data + at * page + (position - n * int(page_size.d)) * seq;
+  }
+};
+
+template <class Queries>
+struct PagedSequence : Queries {
+  using Params = LuattnPagedParams;
+  enum : bool { paged = true };
+  using Queries::b, Queries::kv_len;
+  PagedSequence() = default;
+  __device__ __forceinline__ PagedSequence(const LuattnParams &p, int entry, int head)
+      : Queries(p, entry, head,
+                max_of(min_of(static_cast<const LuattnPackedTileParams &>(p).used.seqused_k[entry], p.shape.kv_len), 0)) {}
+  __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) { *this = PagedSequence(p, entry, head); }
+  LUATTN_FN PagedSequence numbered(const LuattnParams &p, int number) { return {p, number / p.shape.heads, number % p.shape.heads}; }
+
+  __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
+
+  template <class Elem>
+  __device__ __forceinline__ Elem *kv_row(const LuattnParams &p, const LuattnTensor &t, int h_kv, int position) const {
+    return kv_rows<Elem>(p, t, h_kv).row(position);
+  }
+  template <class Elem>
+  __device__ __forceinline__ PagedRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
+    return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size};
+  }
+
+  // Boxes for TMA have box_rows rows of one page; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
+  // box begins as far before the end of the row axis as rows remain, here of the entry in the box's page. Behind
+  // the entry's end a box is outside, and its page is not looked up.
+  LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }
+  LUATTN_FN int page_rows_k(const LuattnParams &p) { return of(p).page_rows_k; }
+  LUATTN_FN int page_rows_v(const LuattnParams &p) { return of(p).page_rows_v; }
+  __device__ __forceinline__ int page_of(const LuattnParams &p, int position) const {
+    if (position >= kv_len) return 0;
+    const int *pages = table(p);
+    return pages != nullptr ? __ldg(pages + quotient(u32(position), of(p).page_size)) : b;
+  }
+  __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, int page, int page_rows) const {
+    const int size = int(of(p).page_size.d), row = position - int(quotient(u32(position), of(p).page_size)) * size,
+              rows = max_of(min_of(kv_len - position, size - row), 0);
+    return {(1 << LUATTN_WRAP_LOG2) - rows, rows > 0 ? page * page_rows + row + rows : 0};
+  }
+
+ private:
+  LUATTN_FN const LuattnPaging &of(const LuattnParams &p) { return static_cast<const LuattnPagedParams &>(p).paging; }
+  __device__ __forceinline__ const int *table(const LuattnParams &p) const {
+    return of(p).block_table != nullptr ? of(p).block_table + i64(b) * of(p).pages : nullptr;
+  }
+};
+
 // One of two types.
 template <bool, class Then, class Else>
 struct Conditional {
@@ -247,11 +335,16 @@ template <bool If, class Then, class Else>
 using ConditionalOf = typename Conditional<If, Then, Else>::type;
 
 template <class Config>
-using SequenceOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
+using QueriesOf = ConditionalOf<Config::packed, PackedSequence, DenseSequence>;
+template <class Config>
+using SequenceOf = ConditionalOf<Config::paged, PagedSequence<QueriesOf<Config>>, QueriesOf<Config>>;
 
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>
-using ParamsOf = ConditionalOf<Config::draws, LuattnRandomParams,
+using ParamsOf = ConditionalOf<Config::paged, LuattnPagedParams,
+    ConditionalOf<Config::draws, LuattnRandomParams,
     ConditionalOf<Config::packed, LuattnPackedTileParams,
     ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
-    ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>;
+    ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>;
+template <class Config>
+using DecodeParamsOf = ConditionalOf<Config::paged, LuattnPagedParams, LuattnSplitsParams>;

@@ -2,6 +2,7 @@
 // for every tensor-core kernel. TileScheduler says which block takes which tile, for persistent kernels
 // (sm90). With Ordered, they take the tiles in the order of work/tile_order.cuh, if there is one.
 #pragma once
+#include "arch/divisor.cuh"
 #include "contract/contract.cuh"
 #include "work/tile_order.cuh"
 
@@ -30,9 +31,6 @@ struct BlockSite {
     return {int(ranked_tiles(o, b, h)[at.rank]), h, b, h / p.shape.group};
   }
 };
-
-// Returns n / by.d for n below 2^31. A division by a run-time number would take 20 instructions.
-LUATTN_FN u32 quotient(u32 n, const LuattnDivisor &by) { return __umulhi(n + n, by.multiplier) >> by.shift; }
 
 // Returns tile `index` of o.tiles. Heads form groups of sizes as equal as whole kv heads allow, and the heads
 // of a group are neighbours. Within a group the last queries come first: under a causal mask they take
@@ -129,10 +127,16 @@ struct TileScheduler {
 };
 
 // The scheduler of a persistent kernel: this one, or that of work/packed_scheduler.cuh.
-template <bool Packed>
+template <bool Packed, bool Paged = false>
 struct TileSchedulerKind {
   template <class Spec, class Config>
   using type = TileScheduler<Spec::has_mask, Spec::bias_row_shared, Spec::has_tile_bits>;
 };
+// Over keys in pages, every block draws its tiles, because lengths differ.
+template <bool Packed>
+struct TileSchedulerKind<Packed, true> {
+  template <class Spec, class Config>
+  using type = TileScheduler<true, Spec::bias_row_shared>;
+};
 template <class Spec, class Config>
-using TileSchedulerOf = typename TileSchedulerKind<Config::packed>::template type<Spec, Config>;
+using TileSchedulerOf = typename TileSchedulerKind<Config::packed, Config::paged>::template type<Spec, Config>;

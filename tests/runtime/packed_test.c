@@ -229,7 +229,7 @@ static const bad_case cases[] = {
     {workspace_on_cu_q, "is shared with cu_seqlens_q, 0x"},
     {used_count, "luattn_batch_open: seqused_q: has 3 elements, expected 2, one for each sequence"},
     {used_unsigned, "seqlens_k: has DLPack dtype (code 1, 32 bits, 1 lanes), expected int32"},
-    {used_alone, "luattn_batch_open: cu_seqlens_q: is missing, and seqused_k is given; packed sequences need cu_seqlens"},
+    {used_alone, "batch: has no cu_seqlens_q, and this image is for packed sequences"},
     {used_on_device_1, "seqused_k: is on CUDA device 1, but the kernel is loaded on device 0"},
     {o_on_used, "is shared with seqused_k, 0x"},
     {input_of_q, "input 'slopes': axis 0 (q: total_q) has size 8, expected 150"},
@@ -578,7 +578,7 @@ static LuattnTensorMaps maps_of(packed_problem *c) {
   cu_context context;
   assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
   fake_push_context(context);
-  const luattn_status status = descriptors_fill(driver, &memory, &call, &all, &maps);
+  const luattn_status status = descriptors_fill(driver, &memory, &call, &all, NULL, &maps);
   (void)fake_pop_context();
   if (status != LUATTN_OK) fail_msg("%s", err.message);
   return maps;

@@ -63,29 +63,61 @@ struct ProducerSm90 {
       }
     }
   }
+  // Keys in pages: a lane of the warp copies the rows of a tile that are in its box, of which there are at most 32. The
+  // lane's page is looked up before the warp waits for a stage.
+  __device__ __forceinline__ int page_of_lane(const Sequence &site, Tile tile) const {
+    if constexpr (Sequence::paged) {
+      const int first = int(threadIdx.x) % 32 * site.box_rows(p);
+      if (first < tile_n) return site.page_of(p, tile.index * tile_n + first);
+    }
+    return 0;
+  }
+  // Called after one lane has announced the bytes.
+  template <int Boxes>
+  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, const LuattnTensorMap &map, u32 barrier, Tile tile,
+                                             int page, int page_rows, int head) const {
+    const int first = int(threadIdx.x) % 32 * site.box_rows(p);
+    __syncwarp();
+    if (first < tile_n) {
+      const auto box = site.kv_box(p, tile.index * tile_n + first, page, page_rows);
+#pragma unroll
+      for (int i = 0; i < Boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, map, barrier, i * 64, box, head);
+    }
+    __syncwarp();
+  }
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, bool last, int head) {
+    const int page = page_of_lane(site, tile);
     barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
       KvTileMessage::of(tile, last).store(shared.k_message(k.stage));
       barrier_arrive_expect(shared.k_full(k.stage), Shared::k_bytes);
-      const auto box = site.kv_box(p, tile.index * tile_n);
+      if constexpr (!Sequence::paged) {
+        const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
-      for (int i = 0; i < Shared::boxes; ++i)
-        tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box,
-                    head);
+        for (int i = 0; i < Shared::boxes; ++i)
+          tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box,
+                      head);
+      }
     }
+    if constexpr (Sequence::paged)
+      load_pages<Shared::boxes>(site, shared.k(k.stage), maps.k, shared.k_full(k.stage), tile, page, site.page_rows_k(p), head);
     k.advance();
   }
   __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, int head) {
+    const int page = page_of_lane(site, tile);
     barrier_wait(shared.v_empty(v.stage), v.parity);
     if (elected()) {
       barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
-      const auto box = site.kv_box(p, tile.index * tile_n);
+      if constexpr (!Sequence::paged) {
+        const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
-      for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box,
-                    head);
+        for (int i = 0; i < Shared::boxes_v; ++i)
+          tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box,
+                      head);
+      }
     }
+    if constexpr (Sequence::paged)
+      load_pages<Shared::boxes_v>(site, shared.v(v.stage), maps.v, shared.v_full(v.stage), tile, page, site.page_rows_v(p), head);
     v.advance();
   }
 

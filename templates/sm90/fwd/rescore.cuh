@@ -2,6 +2,7 @@
 // step under lazy rescaling. By then their first scores are overwritten and K is released.
 #pragma once
 #include "arch/mma.cuh"
+#include "source/cp_async_tile.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
 
@@ -30,5 +31,27 @@ LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
       mma_16x8x8<Elem>(s + n * 4, a, b);
     }
     of_k += next;
+  }
+}
+
+// The same of keys in pages, which hold whole groups of 8 rows. A group's channels come in a loop of their own, so that one
+// address is enough.
+template <class Elem, int Dim, int TileN, class Queries>
+LUATTN_FN void scores_from_memory(const LuattnParams &p, const PagedSequence<Queries> &site, const int (&query)[2], int tile, int lane,
+                                  float (&s)[TileN / 2]) {
+  const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
+  const auto keys = site.template kv_rows<const Elem>(p, p.tensors.k, BlockSite::kv_head(p, site.h));
+#pragma unroll
+  for (int n = 0; n < TileN / 8; ++n) {
+    const Elem *of_k = keys.row(anew(tile * TileN + lane / 4) + n * 8) + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[n * 4 + i] = 0;
+#pragma unroll 1
+    for (int d = 0; d < Dim; d += 8, of_k += 8) {
+      u32 a[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) a[r] = *reinterpret_cast<const u32 *>(of_q + query[r] * p.tensors.q.seq + d);
+      mma_16x8x8<Elem>(s + n * 4, a, *reinterpret_cast<const u32 *>(of_k));
+    }
   }
 }
