@@ -231,14 +231,22 @@ ARRAYS = {
     "cu_seqlens_k": "cu_seqlens_k",
     "seqused_q": "seqused_q",
     "seqused_k": "seqused_k",
+    "block_table": "block_table",
 }
 
 # Arguments of the ops that do not exist yet.
-LATER = ("block_table", "exact_rows")
+LATER = ("exact_rows",)
 
 
 # Arguments that say nothing of what luattn_batch holds.
 IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "seed"))
+
+
+def is_paged(given: Mapping[str, Any]) -> bool:
+    """Whether k and v are pages, or a cache of which entries use a part."""
+    return given.get("block_table") is not None or (
+        given.get("seqused_k") is not None and given.get("cu_seqlens_k") is None
+    )
 
 
 def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:

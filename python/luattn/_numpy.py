@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import IN_NO_BATCH, check_seed, give_back, refuse_later, take_frame
+from ._call import IN_NO_BATCH, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
@@ -64,11 +64,12 @@ def attend(
     check_seed(spec, given)
     packed = given.get("cu_seqlens_q") is not None
     for name, array in zip("qkv", (q, k, v)):
-        if array.ndim != 4 - packed:
+        pages = name != "q" and is_paged(given)
+        ndim = 3 if packed and not pages else 4
+        if array.ndim != ndim:
             axes = "all lengths, heads, head dim" if packed else "batch, heads, length, head dim"
-            raise InvalidError(
-                f"{spec.name}: {name}: has {array.ndim} dimensions, expected {4 - packed}: {axes}"
-            )
+            axes = "pages, heads, rows of a page, head dim" if pages else axes
+            raise InvalidError(f"{spec.name}: {name}: has {array.ndim} dimensions, expected {ndim}: {axes}")
     row = np.float64 if q.dtype == np.float64 else np.float32
     rows = (q.shape[1], q.shape[0]) if packed else q.shape[:3]
     o = np.empty((*q.shape[:2], v.shape[-1]), q.dtype) if packed else like_rows(q, v.shape[-1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _capi as capi
-from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, refuse_later, take_frame
+from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
 from .batch import Bits
 from .engine import engine_of
@@ -195,10 +195,13 @@ def _check_given(spec: Spec, q: Tensor, given: Mapping[str, Any]) -> None:
         array = given.get(name)
         if array is not None and array.device not in (q.device, torch.device("cpu")):
             raise InvalidError(f"{spec.name}: {name}: is on {array.device}, and q on {q.device}: move one of them")
-    if (given.get("cu_seqlens_q") is None) != (given.get("cu_seqlens_k") is None):
+    paged = is_paged(given)
+    if not paged and (given.get("cu_seqlens_q") is None) != (given.get("cu_seqlens_k") is None):
         raise InvalidError(f"{spec.name}: cu_seqlens_q, cu_seqlens_k: one is missing: packed sequences need both")
     for x in "qk":
         array, most = given.get(f"cu_seqlens_{x}"), given.get(f"max_seqlen_{x}")
+        if x == "k" and paged:
+            continue
         if array is None and given.get(f"seqused_{x}") is not None:
             raise InvalidError(f"{spec.name}: seqused_{x}: is of packed sequences, and cu_seqlens_{x} is missing")
         if array is None and most:

@@ -14,7 +14,7 @@ from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 from .progress import progress_bar
 
-_PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k")
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
 _RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", "seed", *LATER)
 _NOTHING: dict[str, Any] = {}
 
@@ -95,6 +95,7 @@ class Attention:
         max_seqlen_k: int | None = None,
         seqused_q: Any = None,
         seqused_k: Any = None,
+        block_table: Any = None,
         batch: Batch | None = None,
         seed: Any = None,
         **given: Any,
@@ -112,7 +113,14 @@ class Attention:
         int32 tensor [batch], which kernels read. cu_seqlens_q and cu_seqlens_k (int32 [batch + 1]) say that sequences
         are packed: q is [all lengths, heads, head_dim], and lse [heads, all lengths]. max_seqlen_q and max_seqlen_k are
         needed where cu_seqlens lie on a GPU. seqused_q and seqused_k (int32 [batch]): how many of a sequence's rows there are; o and
-        gradients of the others are 0, and lse -inf. batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
+        gradients of the others are 0, and lse -inf.
+
+        block_table (int32 [batch, max_pages]), with seqused_k: keys are in pages, k and v [pages, heads, rows of a page, head_dim], of which
+        an entry has those that its line of the table names, and seqused_k rows of them (luattn/batch.h). q is [batch, heads, length, head_dim], or
+        packed with cu_seqlens_q alone. seqused_k without cu_seqlens_k and block_table: of k[b] and v[b], a cache, so many rows are there. max_seqlen_k is an
+        upper bound of seqused_k, or None. There are no gradients.
+
+        batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
 
         seed: of a spec with dropout or random(), what its numbers depend on, beside batch entry, head and positions: a number, a seed
         and an offset, or these as an int64 tensor [2] where q is, which kernels read. None: torch's generator of q's device has it.
@@ -130,10 +138,10 @@ class Attention:
             inputs, scalars, options = self._sort(given, q)
         if not (
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
-            and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is None
+            and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
         ):
             whole = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
-            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k))
+            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table))
             options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
             if layout == "bshd" and cu_seqlens_q is not None:
                 raise InvalidError(

@@ -244,7 +244,7 @@ class Arrays(unittest.TestCase):
             (lambda: self.gemma2(q[0], k, v), "q: has 3 dimensions, expected 4"),
             (lambda: self.gemma2(q.astype(np.complex128), k, v), "of type complex128"),
             (lambda: self.gemma2(q.astype(np.float32), k, v), "k: has dtype float64, expected float32"),
-            (lambda: self.gemma2(q, k, v, block_table=np.zeros(2)), "block_table: there is no such argument yet"),
+            (lambda: self.gemma2(q, k, v, block_table=np.zeros(2)), "block_table: expected two axes"),
             (lambda: self.gemma2(q, k, v, seed=2), "gemma2: seed: the spec draws no random numbers: leave it out"),
         ):
             with self.assertRaisesRegex(luattn.Error, message):

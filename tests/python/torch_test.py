@@ -209,13 +209,60 @@ class Gradients(unittest.TestCase):
     def test_arguments_to_come(self):
         gemma2 = example("gemma2")
         qkv, _ = problem(gemma2)
-        index = torch.zeros(2, dtype=torch.int32)
-        for name, value in (
-            *((name, index) for name in ("block_table",)),
-            ("exact_rows", True),
-        ):
-            with self.assertRaisesRegex(luattn.Unsupported, f"gemma2: {name}: there is no such argument yet"):
-                gemma2(*qkv, **{name: value})
+        with self.assertRaisesRegex(luattn.Unsupported, "gemma2: exact_rows: there is no such argument yet"):
+            gemma2(*qkv, exact_rows=True)
+
+    def test_keys_in_pages(self):
+        """Each entry as one of its own, of keys that are copied from their pages."""
+        alibi = luattn.attention("return attention { inputs = { x = { axes = {'b', 'kv'} } }, score_mod = function(s, b, h, q, kv)"
+                                 " return s + x[{b, kv}] end, block_mask = causal_bottom_right() }")
+        lens, size = torch.tensor([5, 0, 17, 8], dtype=torch.int32), 4
+        table = torch.full((4, 6), -1, dtype=torch.int32)
+        k, v, q, x = (torch.randn(*shape) for shape in ((12, 2, size, 8), (12, 2, size, 8), (4, 4, 3, 8), (4, 30)))
+        pages = iter(range(11, -1, -1))
+        for b, n in enumerate(lens.tolist()):
+            for i in range(-(-n // size)):
+                table[b, i] = next(pages)
+        used = torch.zeros(12, size, dtype=torch.bool)
+        for b, n in enumerate(lens.tolist()):
+            for i in range(n):
+                used[table[b, i // size], i % size] = True
+        k[~used[:, None].expand(-1, 2, -1)] = torch.nan
+        v[~used[:, None].expand(-1, 2, -1)] = torch.nan
+
+        def alone(b, of_q):
+            n = int(lens[b])
+            rows = [t[table[b, : -(-n // size)].long()].transpose(1, 2).reshape(-1, 2, 8)[:n].transpose(0, 1)[None] for t in (k, v)]
+            return alibi(of_q[None], *rows, x=x[b : b + 1, :n], return_lse=True)
+
+        want = [alone(b, q[b]) for b in range(4)]
+        given = dict(x=x, block_table=table, seqused_k=lens)
+        o, lse = alibi(q, k, v, return_lse=True, **given)
+        for b in range(4):
+            torch.testing.assert_close(o[b], want[b][0][0], atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(lse[b], want[b][1][0], atol=1e-6, rtol=1e-5)
+        swapped = alibi(*(t.transpose(1, 2) for t in (q, k, v)), layout="bshd", **given)
+        self.assertTrue(torch.equal(swapped.transpose(1, 2), o))
+        cu = torch.tensor([0, 3, 6, 9, 12], dtype=torch.int32)
+        packed = alibi(q.transpose(1, 2).flatten(0, 1).contiguous(), k, v, cu_seqlens_q=cu, **given)
+        torch.testing.assert_close(packed.unflatten(0, (4, 3)).transpose(1, 2), o, atol=1e-6, rtol=1e-5)
+        cache = torch.zeros(4, 2, 17, 8), torch.zeros(4, 2, 17, 8)  # without a table
+        for b, n in enumerate(lens.tolist()):
+            for i in range(n):
+                for t, c in zip((k, v), cache):
+                    c[b, :, i] = t[table[b, i // size], :, i % size]
+        part = alibi(q, *cache, x=x, seqused_k=lens)
+        torch.testing.assert_close(part, o, atol=1e-6, rtol=1e-5)
+        array = alibi(*(t.numpy() for t in (q, k, v)), **{name: t.numpy() for name, t in given.items()})
+        torch.testing.assert_close(torch.from_numpy(array), o, atol=1e-6, rtol=1e-5)
+        q.requires_grad_()
+        with self.assertRaisesRegex(luattn.Unsupported, "backward: batch: has block_table, and there is no backward over keys in pages"):
+            alibi(q, k, v, **given).sum().backward()
+        with self.assertRaisesRegex(luattn.InvalidError, "seqused_k: is missing, and block_table is given"):
+            alibi(q, k, v, x=x, block_table=table)
+        table[2, 4] = 12
+        with self.assertRaisesRegex(luattn.InvalidError, "batch: block_table: is 12 for entry 2, page 4, whose 17 rows need it; k and v have 12 pages"):
+            alibi(q.detach(), k, v, **given)
 
 
 PADDING = "return attention { inputs = { x = { axes = {'b', 'n'}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) return x[{b, kv}] end }"
@@ -373,8 +420,8 @@ class Shapes(unittest.TestCase):
         by_numpy = gemma2(*(t.detach().numpy() for t in (q, k, v)), return_lse=True, **arrays)
         for a, b in zip(by_numpy, (o, lse)):
             torch.testing.assert_close(torch.from_numpy(a), b.detach(), atol=0, rtol=0)
-        with self.assertRaisesRegex(luattn.InvalidError, "gemma2: seqused_k: is of packed sequences, and cu_seqlens_k is missing"):
-            gemma2(*(t.transpose(0, 1)[None] for t in (k, k, v)), seqused_k=used["seqused_k"])
+        with self.assertRaisesRegex(luattn.InvalidError, "gemma2: seqused_q: is of packed sequences, and cu_seqlens_q is missing"):
+            gemma2(*(t.transpose(0, 1)[None] for t in (k, k, v)), seqused_q=used["seqused_q"])
 
     def test_packed_refusals(self):
         gemma2 = example("gemma2")
