@@ -34,7 +34,8 @@ static luattn_status check_name(luattn_error *err, const char *subject, const ch
 static bool role_in_pass(uint32_t role, uint32_t pass) {
   if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
       role == LUATTN_ROLE_REACH || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
-      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE)
+      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE ||
+      role == LUATTN_ROLE_APPEND)
     return true;
   return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE) == (pass == LUATTN_FORWARD);
 }

@@ -278,6 +278,17 @@ typedef struct LuattnPaging {
   int unused;
 } LuattnPaging;
 
+/* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b] + i. */
+typedef struct LuattnAppend {
+  LuattnTensor to[2];      /* as LuattnTensors.k and v in pages */
+  LuattnTensor from[2];    /* [batch, heads_kv, rows, ..]; packed [total rows, heads_kv, ..], as cu_seqlens says */
+  LuattnPaging paging;
+  const int *seqused_k;    /* [batch]: rows that entries have before */
+  const int *cu_seqlens;   /* [batch + 1], or null */
+  LuattnDivisor heads_kv, rows; /* rows: of an entry, if they are not packed */
+  int batch, total;        /* total: rows of all entries */
+} LuattnAppend;
+
 /* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, of those for
  * decoding, and of those that read pages, which take all.
  * Dense kernels take only the part before `packed`. */

@@ -141,6 +141,22 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
                       "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
 }
 
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppend *params, cu_stream stream) {
+  const image_manifest *m = c->info;
+  const int64_t widest = m->head_dim > m->head_dim_v ? m->head_dim : m->head_dim_v, rows = (int64_t)params->total * params->heads_kv.d;
+  /* Half precision is copied 16 bytes at a time; other tensors may have to be by elements. */
+  const int64_t pieces = rows * (sizes_elem(m) == 2 ? (widest + 7) / 8 : widest);
+  for (uint32_t i = 0; i < m->num_entries; ++i) {
+    const manifest_entry *e = &m->entry[i];
+    if (e->role != LUATTN_ROLE_APPEND) continue;
+    const int64_t size[] = {ceil_div(pieces, e->tile_m), 2, 1};
+    TRY(grid_check(c, e, size));
+    const unsigned grid[] = {(unsigned)size[0], 2, 1};
+    return launch_one(kernel, i, params, NULL, grid, stream, c->err);
+  }
+  return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_append", m->spec_name);
+}
+
 const char *launch_place(const luattn_kernel *k) {
   return k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
 }

@@ -39,6 +39,10 @@ luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c,
 luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params, const int64_t size[3],
                                  cu_stream stream);
 
+/* Writes rows to a cache. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_INTERNAL (the image
+ * has no such function), LUATTN_CUDA. */
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppend *params, cu_stream stream);
+
 /* "forward" or "backward", as messages about a call begin. */
 const char *launch_place(const luattn_kernel *kernel);
 

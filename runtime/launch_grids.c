@@ -191,6 +191,7 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       if (need->splits.count > 1) size[0] = p->shape.q_len;
       break;
     case LUATTN_ROLE_BLOCK_TABLE: /* for luattn_block_table */
+    case LUATTN_ROLE_APPEND: /* for luattn_append */
       break;
     case LUATTN_ROLE_COUNT: /* refused when the image was opened */
       return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no role", entry->name);

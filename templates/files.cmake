@@ -12,6 +12,7 @@ set(LUATTN_TEMPLATES
   arch/types.cuh
   arch/wgmma.cuh
   arch/wgmma_transposed.cuh
+  around/append.cuh
   around/around.cuh
   around/block_bounds.cuh
   around/block_table.cuh

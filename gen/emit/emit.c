@@ -36,6 +36,8 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_BLOCK_TABLE     // an entry that writes what the mask reads\n");
   if (w->f->plan->packed && !w->f->plan->pages && w->f->plan->family == LUATTN_SM90)
     text_add(&w->out, "#define LUATTN_TILE_TABLE      // an entry that lists the tiles of packed sequences\n");
+  if (w->f->plan->pages)
+    text_add(&w->out, "#define LUATTN_APPEND          // an entry that writes rows to a cache\n");
   if (w->f->facts.bounds_small)
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))

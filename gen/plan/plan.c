@@ -11,7 +11,7 @@ static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh,
- * tile_order.cuh, tile_table.cuh, block_table.cuh). */
+ * tile_order.cuh, tile_table.cuh, block_table.cuh, append.cuh). */
 enum {
   AUX_THREADS = 128,
   AUX_TILE = 64,
@@ -19,7 +19,8 @@ enum {
   NORM_TILE = 128,
   BITS_THREADS = 512,
   ORDER_THREADS = 512,
-  TABLE_THREADS = 128
+  TABLE_THREADS = 128,
+  APPEND_THREADS = 256
 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
@@ -467,6 +468,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
+  if (p->pages) add_entry(p, "luattn_append", LUATTN_ROLE_APPEND, APPEND_THREADS, APPEND_THREADS, 0);
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {

@@ -173,6 +173,23 @@ LUATTN_API luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, con
 LUATTN_API luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                                    void *memory, size_t size, void *stream, luattn_error *err);
 
+/* New rows of keys and values for a cache. */
+typedef struct luattn_append_args {
+  size_t struct_size;
+  const DLTensor *k, *v;         /* the cache, in pages or not, as in luattn_args; luattn_append writes there */
+  const DLTensor *new_k, *new_v; /* [batch, heads_kv, rows, head_dim], [.., head_dim_v]; packed [total rows, heads_kv, ..], where batch has
+                                  * cu_seqlens_q, which then says which rows are of which entry */
+  const luattn_batch *batch;     /* seqused_k: how many rows each entry has before. block_table: has the pages for the new ones, too */
+} luattn_append_args;
+
+/* Writes new_k and new_v to the cache on `stream`: row i of entry b becomes its position seqused_k[b] + i. seqused_k does not change: add
+ * the rows to it for the calls that are to see them. `kernel`: any forward kernel with luattn_target.pages, of these tensors' type and head
+ * dims, packed if batch has cu_seqlens_q. Rows are copied as they are. On the CPU, room and numbers of pages are checked; on a GPU rows for which
+ * the table or the cache has no place are left out, and a number that is no page makes the kernel write out of bounds. Entries may
+ * share pages, but not places for new rows. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types, devices; another kernel),
+ * LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err);
+
 /* Lists of blocks, as FlexAttention's BlockMask has them: int32 arrays, each list by its count and its indices, or neither. Blocks in the
  * first list are kept in part, as the mask says, those in the second entirely, others not at all. */
 typedef struct luattn_block_lists {

@@ -39,6 +39,12 @@ extern "C" __global__ void __launch_bounds__(tile_table_threads)
   write_tile_table<Config>(p);
 }
 #endif
+#if defined(LUATTN_APPEND) && LUATTN_PART != 1
+#include "around/append.cuh"
+extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const __grid_constant__ LuattnAppend p) {
+  append_rows<Config>(p);
+}
+#endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {

@@ -254,6 +254,96 @@ static bool finds_bad_pages(luattn_engine *engine, luattn_spec *spec, problem *p
   return found;
 }
 
+/* ---- new rows ---- */
+
+enum { NEW_ROWS = 2 }; /* of each entry, where they are not packed */
+static const int packed_rows[BATCH] = {3, 0, 2, 3, 1, 7};
+
+typedef struct appended {
+  int first[BATCH + 1], count[BATCH];
+  int32_t before[BATCH];
+  array used, cu, rows[2], cache[2];
+} appended;
+
+/* The caches are those of the problem; new rows of entry b are its last ones, or the first two of one that has fewer. */
+static void draw_rows(problem *p, appended *a) {
+  const bool packed = (p->mode & PACKED) != 0;
+  int32_t *table = p->table.host;
+  for (int b = 0; b < BATCH; ++b) {
+    a->count[b] = packed ? packed_rows[b] : NEW_ROWS;
+    a->before[b] = k_lens[b] > a->count[b] ? k_lens[b] - a->count[b] : 0;
+    a->first[b + 1] = a->first[b] + a->count[b];
+  }
+  for (int b = 0, spare = 0; b < BATCH; ++b) /* pages for entries that grow */
+    for (int i = a->before[b]; i < a->before[b] + a->count[b]; ++i)
+      if (i >= k_lens[b] && (i % p->page_size == 0 || i == a->before[b])) table[b * p->pages + i / p->page_size] = spare++;
+  send(&p->table);
+  int_array(&a->used, 1, (int64_t[]){BATCH, 1}), int_array(&a->cu, 1, (int64_t[]){BATCH + 1, 1});
+  memcpy(a->used.host, a->before, sizeof a->before), memcpy(a->cu.host, a->first, sizeof a->first);
+  send(&a->used), send(&a->cu);
+  for (int side = 0; side < 2; ++side) {
+    const array *of = side == 0 ? &p->k : &p->v;
+    const int64_t width = of->shape[3];
+    if (packed) make(&a->rows[side], of->k, 3, (int64_t[]){a->first[BATCH], HEADS_KV, width});
+    else make(&a->rows[side], of->k, 4, (int64_t[]){BATCH, HEADS_KV, NEW_ROWS, width});
+    for (size_t i = 0; i < a->rows[side].count; ++i) put(of->k, a->rows[side].host, i, drawn());
+    send(&a->rows[side]);
+    make(&a->cache[side], of->k, 4, of->shape);
+    for (size_t i = 0; i < of->count; ++i) put(of->k, a->cache[side].host, i, get(of->k, of->host, i));
+    send(&a->cache[side]);
+    a->cache[side].t.strides = strides[side];
+  }
+}
+
+/* Every element of the cache is the new row's that belongs there, or what it was. */
+static bool rows_are_there(const problem *p, const appended *a, int side) {
+  const array *of = side == 0 ? &p->k : &p->v, *got = &a->cache[side];
+  array want = *of;
+  const size_t width = (size_t)of->shape[3];
+  want.host = calloc(of->count + 1, 8);
+  for (size_t i = 0; i < of->count; ++i) put(of->k, want.host, i, get(of->k, of->host, i));
+  for (int b = 0; b < BATCH; ++b)
+    for (int i = 0; i < a->count[b]; ++i)
+      for (int h = 0; h < HEADS_KV; ++h)
+        for (size_t d = 0; d < width; ++d) {
+          const int position = a->before[b] + i, size = p->page_size,
+                    page = p->mode & CACHE ? b : ((const int32_t *)p->table.host)[b * p->pages + position / size];
+          const int64_t *s = strides[side];
+          const size_t to = (size_t)(page * s[0] + h * s[1] + position % size * s[2]) + d,
+                       from = (p->mode & PACKED ? (size_t)(a->first[b] + i) * HEADS_KV + (size_t)h
+                                                : ((size_t)b * HEADS_KV + (size_t)h) * NEW_ROWS + (size_t)i) * width + d;
+          put(of->k, want.host, to, get(of->k, a->rows[side].host, from));
+        }
+  bool same = true;
+  for (size_t i = 0; i < of->count; ++i) {
+    const double x = get(of->k, want.host, i), y = get(of->k, got->host, i);
+    same = same && (x == y || (isnan(x) && isnan(y)));
+  }
+  free(want.host);
+  return same;
+}
+
+static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const luattn_args *args, luattn_batch_options options) {
+  appended a = {.first = {0}};
+  const luattn_kernel *kernel;
+  luattn_batch *batch;
+  draw_rows(p, &a);
+  options.seqused_k = &a.used.t, options.q_offsets = options.kv_offsets = NULL;
+  if (p->mode & PACKED) options.cu_seqlens_q = &a.cu.t;
+  need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, &err) == LUATTN_OK, "kernel");
+  need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of new rows");
+  const luattn_append_args given = {.struct_size = sizeof given, .k = &a.cache[0].t, .v = &a.cache[1].t, .new_k = &a.rows[0].t,
+                                    .new_v = &a.rows[1].t, .batch = batch};
+  need(luattn_append(kernel, &given, NULL, &err) == LUATTN_OK, "append");
+  if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+  fetch(&a.cache[0]), fetch(&a.cache[1]);
+  const bool ok = rows_are_there(p, &a, 0) && rows_are_there(p, &a, 1);
+  luattn_batch_close(batch);
+  drop(&a.used), drop(&a.cu);
+  for (int side = 0; side < 2; ++side) drop(&a.rows[side]), drop(&a.cache[side]);
+  return ok;
+}
+
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, const char *family, int page_size, int mode, int dim,
                   int dim_v) {
   problem p;
@@ -300,6 +390,10 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   }
   if (number == 0 && (mode & CACHE) == 0 && !finds_bad_pages(engine, spec, &p, &args)) {
     fprintf(stderr, "FAILED: %s pages of %d: a number that is no page was accepted, or: %s\n", family, p.page_size, err.message);
+    ok = false;
+  }
+  if (number == 0 && !appends(engine, spec, &p, &args, options)) {
+    fprintf(stderr, "FAILED: %s %s pages of %d, mode %d: luattn_append wrote other rows\n", family, kind_name[k], p.page_size, mode);
     ok = false;
   }
   drop(&saved), drop(&workspace);

@@ -1,0 +1,176 @@
+/* append.c: luattn_append, which writes new rows of keys and values to a cache. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/batch.h"
+#include "common/host.h"
+#include "common/struct_size.h"
+#include "runtime/batch_arrays.h"
+#include "runtime/launch.h"
+#include "runtime/order.h"
+
+static DLDataType elem_of(const image_manifest *m) {
+  static const DLDataType table[] = {[LUATTN_F64] = {kDLFloat, 64, 1}, [LUATTN_F32] = {kDLFloat, 32, 1},
+                                     [LUATTN_BF16] = {kDLBfloat, 16, 1}, [LUATTN_F16] = {kDLFloat, 16, 1}};
+  return table[m->dtype];
+}
+
+static luattn_status check_given(const args_call *c, const luattn_append_args *a) {
+  const struct {
+    const char *name;
+    const DLTensor *t;
+    bool is_packed;
+  } all[] = {{"k", a->k, false}, {"v", a->v, false}, {"new_k", a->new_k, c->info->packed}, {"new_v", a->new_v, c->info->packed}};
+  if (!c->info->paged)
+    return args_fail(c, "luattn_append: this kernel is for keys that are not in pages; take one with luattn_target.pages");
+  if (!batch_is_paged(a->batch)) return args_fail(c, "luattn_append: batch: %s; give seqused_k, and the block_table of pages",
+                                                  a->batch == NULL ? "is missing" : "has no seqused_k without cu_seqlens_k");
+  if (batch_is_packed(a->batch) != (c->info->packed != 0))
+    return args_fail(c, "luattn_append: batch: has %s cu_seqlens_q, and this kernel's queries are %s", c->info->packed ? "no" : "a",
+                     c->info->packed ? "packed" : "not packed");
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+    const int ndim = all[i].is_packed ? 3 : 4;
+    if (all[i].t == NULL) return args_fail(c, "luattn_append: %s: is missing", all[i].name);
+    if (all[i].t->ndim != ndim || all[i].t->shape == NULL)
+      return args_fail(c, "luattn_append: %s: has %d axes, expected %d: [%s]", all[i].name, all[i].t->ndim, ndim,
+                       i < 2              ? "num_pages, heads_kv, page_size, head_dim"
+                       : all[i].is_packed ? "total rows, heads_kv, head_dim"
+                                          : "batch, heads_kv, rows, head_dim");
+    for (int j = 0; j < ndim; ++j)
+      if (all[i].t->shape[j] < 0 || all[i].t->shape[j] > INT32_MAX)
+        return args_fail(c, "luattn_append: %s: axis %d has size %" PRId64 ", expected 0 to %d", all[i].name, j, all[i].t->shape[j], INT32_MAX);
+  }
+  return LUATTN_OK;
+}
+
+/* Takes the cache's tensor of keys (0) or values (1), and the new rows. */
+static luattn_status take_side(const args_call *c, const luattn_append_args *a, int side, LuattnAppend *out) {
+  const DLTensor *to = side == 0 ? a->k : a->v, *from = side == 0 ? a->new_k : a->new_v;
+  const int64_t width = side == 0 ? c->info->head_dim : c->info->head_dim_v, *pages = a->k->shape, *rows = a->new_k->shape;
+  const bool packed = c->info->packed != 0;
+  long long stride[4];
+  tensor_rule rule = {.name = side == 0 ? "k" : "v", .axes = "num_pages, heads_kv, page_size, head_dim", .ndim = 4,
+                      .shape = {pages[0], pages[1], pages[2], width}, .dtype = elem_of(c->info), .is_output = true, .is_row = true};
+  TRY(args_tensor(c, &rule, to, stride, &out->to[side].data));
+  out->to[side].batch = stride[0], out->to[side].head = stride[1], out->to[side].seq = stride[2];
+  rule.name = side == 0 ? "new_k" : "new_v";
+  rule.is_output = false;
+  rule.shape[0] = rows[0];
+  rule.shape[1] = pages[1];
+  rule.shape[2] = packed ? width : rows[2];
+  rule.ndim = packed ? 3 : 4;
+  rule.axes = packed ? "total rows, heads_kv, head_dim" : "batch, heads_kv, rows, head_dim";
+  TRY(args_tensor(c, &rule, from, stride, &out->from[side].data));
+  out->from[side].batch = packed ? 0 : stride[0];
+  out->from[side].head = stride[1], out->from[side].seq = stride[packed ? 0 : 2];
+  return LUATTN_OK;
+}
+
+static luattn_status take_arrays(const args_call *c, const luattn_append_args *a, LuattnAppend *out) {
+  const batch_array *array = a->batch->array, *used = &array[BATCH_SEQUSED_K], *table = &array[BATCH_BLOCK_TABLE],
+                    *cu = &array[BATCH_CU_SEQLENS_Q];
+  const int64_t entries = used->count;
+  out->batch = (int)entries;
+  TRY(batch_array_take(c, used, "batch", entries, &out->seqused_k));
+  if (table->is_given) TRY(batch_array_take(c, table, "batch * max_pages", table->count, &out->paging.block_table));
+  if (cu->is_given) TRY(batch_array_take(c, cu, "batch + 1", cu->count, &out->cu_seqlens));
+  if (!table->is_given && a->k->shape[0] != entries)
+    return args_fail(c, "luattn_append: k: has %" PRId64 " entries, and seqused_k %" PRId64 "; give as many, or a block_table", a->k->shape[0],
+                     entries);
+  if (!cu->is_given && a->new_k->shape[0] != entries)
+    return args_fail(c, "luattn_append: new_k: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry",
+                     a->new_k->shape[0], entries);
+  out->paging.pages = table->is_given ? (int)a->batch->pages : 1;
+  return LUATTN_OK;
+}
+
+/* The most pieces of a tensor, which a grid has threads for, and 31 bits count. */
+static luattn_status count_pieces(const args_call *c, const LuattnAppend *p, int64_t *out) {
+  const int64_t widest = c->info->head_dim > c->info->head_dim_v ? c->info->head_dim : c->info->head_dim_v;
+  *out = (int64_t)p->total * p->heads_kv.d * widest;
+  if (*out <= INT32_MAX) return LUATTN_OK;
+  return args_fail(c, "luattn_append: new_k: has %d rows of %u heads, which are more than 2^31 elements; split the call", p->total, p->heads_kv.d);
+}
+
+static luattn_status fill(const args_call *c, const luattn_append_args *a, LuattnAppend *out) {
+  memset(out, 0, sizeof *out);
+  TRY(check_given(c, a));
+  const int64_t heads_kv = a->k->shape[1], page_size = a->k->shape[2], rows = c->info->packed ? a->new_k->shape[0] : a->new_k->shape[2];
+  if (heads_kv < 1 || page_size < 1)
+    return args_fail(c, "luattn_append: k: has %" PRId64 " heads and pages of %" PRId64 " rows, expected at least 1", heads_kv, page_size);
+  for (int side = 0; side < 2; ++side) TRY(take_side(c, a, side, out));
+  TRY(take_arrays(c, a, out));
+  const int64_t total = c->info->packed ? rows : rows * out->batch;
+  if (total > INT32_MAX) return args_fail(c, "luattn_append: new_k: has %" PRId64 " rows, expected at most %d; split the call", total, INT32_MAX);
+  out->total = (int)total;
+  out->paging.page_size = order_divisor(page_size);
+  out->heads_kv = order_divisor(heads_kv);
+  out->rows = order_divisor(rows > 0 ? rows : 1);
+  return LUATTN_OK;
+}
+
+/* ---- numbers of pages ---- */
+
+/* Checks the pages that new rows need, by copies of the arrays in host memory. */
+static luattn_status check_pages(const args_call *c, const LuattnAppend *p, const luattn_append_args *a, const int32_t *used,
+                                 const int32_t *table, const int32_t *cu) {
+  const int64_t size = a->k->shape[2], num_pages = a->k->shape[0];
+  for (int b = 0; b < p->batch; ++b) {
+    const int64_t rows = cu != NULL ? (int64_t)cu[b + 1] - cu[b] : (int64_t)p->rows.d, end = used[b] + rows;
+    if (used[b] < 0 || (rows > 0 && end > p->paging.pages * size))
+      return args_fail(c, "luattn_append: batch: seqused_k: is %d for entry %d, and with %" PRId64 " rows more the cache's %" PRId64 " do not suffice",
+                       used[b], b, rows, p->paging.pages * size);
+    for (int64_t i = used[b] / size; table != NULL && i * size < end; ++i) {
+      const int32_t page = table[(int64_t)b * p->paging.pages + i];
+      if (page < 0 || page >= num_pages)
+        return args_fail(c, "luattn_append: batch: block_table: is %d for entry %d, page %" PRId64 ", which its rows need; k and v have %" PRId64 " pages",
+                         page, b, i, num_pages);
+    }
+  }
+  return LUATTN_OK;
+}
+
+/* ---- the CPU ---- */
+
+static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int side, int entry, int row, int first) {
+  const size_t elem = elem_of(m).bits / 8u, width = (side == 0 ? m->head_dim : m->head_dim_v) * elem;
+  const LuattnTensor *from = &p->from[side], *to = &p->to[side];
+  const int64_t position = p->seqused_k[entry] + row, n = position / p->paging.page_size.d;
+  const int64_t page = p->paging.block_table != NULL ? p->paging.block_table[(int64_t)entry * p->paging.pages + n] : entry;
+  for (unsigned h = 0; h < p->heads_kv.d; ++h) {
+    const long long source = (p->cu_seqlens != NULL ? 0 : entry * from->batch) + h * from->head + (first + row) * from->seq,
+                    target = page * to->batch + h * to->head + (position - n * p->paging.page_size.d) * to->seq;
+    memcpy((char *)to->data + target * (long long)elem, (const char *)from->data + source * (long long)elem, width);
+  }
+}
+
+static luattn_status append_on_host(const args_call *c, const LuattnAppend *p, const luattn_append_args *a) {
+  TRY(check_pages(c, p, a, p->seqused_k, p->paging.block_table, p->cu_seqlens));
+  for (int b = 0; b < p->batch; ++b) {
+    const int first = p->cu_seqlens != NULL ? p->cu_seqlens[b] : 0, rows = p->cu_seqlens != NULL ? p->cu_seqlens[b + 1] - first : (int)p->rows.d;
+    for (int i = 0; i < rows; ++i)
+      for (int side = 0; side < 2; ++side) copy_on_host(p, c->info, side, b, i, first);
+  }
+  return LUATTN_OK;
+}
+
+luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  static const struct_rule rule = STRUCT_RULE(luattn_append_args, batch);
+  luattn_append_args given;
+  LuattnAppend p;
+  int64_t pieces;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  TRY(struct_take(&rule, "luattn_append", args, &given, err));
+  const args_call c = {.info = &kernel->info, .device = kernel->device, .err = err};
+  TRY(fill(&c, &given, &p));
+  TRY(count_pieces(&c, &p, &pieces));
+  if (pieces == 0) return LUATTN_OK;
+  if (kernel->cpu_run != NULL) return append_on_host(&c, &p, &given);
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  const luattn_status status = launch_append(kernel, &c, &p, stream);
+  driver_pop(kernel->driver);
+  return status;
+}
