@@ -4,7 +4,7 @@
  * length; some have no keys. Pages have positions before heads or heads before positions, q is dense or packed, and instead of
  * pages there may be a cache of which entries use a part.
  *
- * paged_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, auto bf16, .. MODE: bits of modes. Without
+ * paged_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, auto bf16, decode bf16, .. MODE: bits of modes. Without
  * them, every page size that the family reads, of every spec in one mode, and of the first in all modes.
  */
 #include <limits.h>
@@ -370,7 +370,8 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
                       .inputs = inputs,
                       .num_inputs = num_inputs,
                       .batch = batch,
-                      .skip = number == FLAGS && (mode & SHIFTED) == 0 ? LUATTN_SKIP_ALWAYS : LUATTN_SKIP_AUTO};
+                      .decode = strcmp(family, "decode") == 0 ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER,
+                      .skip = number == FLAGS && (mode & SHIFTED) == 0 && strcmp(family, "decode") != 0 ? LUATTN_SKIP_ALWAYS : LUATTN_SKIP_AUTO};
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 2, (int64_t[]){(int64_t)(size / 4 + 64), 1});
   args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
@@ -403,15 +404,15 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
 }
 
 int main(int argc, char **argv) {
-  static const char *const families[] = {"auto", "simt", "sm80", "sm90", "cpu"};
+  static const char *const families[] = {"auto", "simt", "sm80", "sm90", "cpu", "decode"};
   static const int sizes[] = {1, 3, 16, 64, 256};
   if (argc < 3) return 2;
   int family = 0, k = 0, failed = 0;
-  while (family < 5 && strcmp(argv[1], families[family]) != 0) ++family;
+  while (family < 6 && strcmp(argv[1], families[family]) != 0) ++family;
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
-  if (family == 5 || k == 4) return 2;
+  if (family == 6 || k == 4) return 2;
   const bool on_cpu = family == 4;
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = on_cpu ? 0 : family, .device = on_cpu ? LUATTN_CPU : 0};
+  const luattn_engine_options options = {.struct_size = sizeof options, .family = family < 4 ? family : 0, .device = on_cpu ? LUATTN_CPU : 0};
   luattn_engine *engine;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
