@@ -8,6 +8,8 @@
  */
 #include "gen/analysis/merge.h"
 
+#include <math.h>
+
 #include "common/fail.h"
 #include "gen/analysis/derivation.h"
 #include "gen/ir/passes.h"
@@ -188,23 +190,33 @@ static void compare(const merger *m, const sample_lanes *x, difference *out) {
   }
 }
 
-/* Merges three parts of every sampled row, and compares. False: out of memory. */
-static bool try_merge(merger *m, const online_merge *merge, difference *out) {
+/* Cuts every row in three: the part of each lane. NULL: out of memory. */
+static uint8_t *cut_rows(merger *m) {
   derivation *d = &m->d;
-  sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
+  sample *s = d->s;
   uint8_t *part = arena_array(d->a, (size_t)s->lanes, 1);
   m->p = sample_buffer(s);
-  if (whole == NULL || part == NULL || m->p == NULL) return false;
-  *whole = *s;
-  *out = (difference){.lane = -1};
-  m->merge = merge;
+  if (part == NULL || m->p == NULL) return NULL;
   for (int r = 0; r < s->rows; r++) {
     m->any[r] = false;
     const int first = s->first[r], count = s->first[r + 1] - first;
     for (int i = 0; i < count; i++) part[first + i] = (uint8_t)(i * PARTS / count);
   }
-  bool ok = true;
-  for (int k = 0; k < d->num_red; k++) ok = (s->red[k] = sample_buffer(s)) != NULL && ok;
+  for (int k = 0; k < d->num_red; k++)
+    if ((s->red[k] = sample_buffer(s)) == NULL) return NULL;
+  return part;
+}
+
+/* Merges three parts of every sampled row, and compares. False: out of memory. */
+static bool try_merge(merger *m, const online_merge *merge, difference *out) {
+  derivation *d = &m->d;
+  sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
+  if (whole == NULL) return false;
+  *whole = *s;
+  *out = (difference){.lane = -1};
+  m->merge = merge;
+  const uint8_t *part = cut_rows(m);
+  bool ok = part != NULL;
   for (int i = 0; i < d->o->num_state; i++) ok = (m->state[i] = sample_buffer(s)) != NULL && ok;
   for (int which = 0; which < PARTS && ok; which++) ok = take_part(m, part, which) && merge_part(m, part, which);
   if (!ok) return false;
@@ -230,14 +242,15 @@ static luattn_status refuse(const merger *m, const difference *first) {
                      d->s->score[first->lane], first->merged);
 }
 
-luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *out, luattn_error *err) {
-  merger *m = arena_new(scratch, sizeof *m);
+/* Evaluates whole rows, and the initial states. */
+static luattn_status open_merger(arena *scratch, const traced_spec *t, merger **out, luattn_error *err) {
+  merger *m = *out = arena_new(scratch, sizeof *m);
   sample *s = arena_new(scratch, sizeof *s);
-  if (m == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
-  text how;
-  text_init(&how, scratch);
+  text *how = arena_new(scratch, sizeof *how);
+  if (m == NULL || s == NULL || how == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
+  text_init(how, scratch);
   derivation *d = &m->d;
-  *d = (derivation){.a = scratch, .t = t, .o = &t->online, .g = t->g, .how = &how, .err = err, .s = s};
+  *d = (derivation){.a = scratch, .t = t, .o = &t->online, .g = t->g, .how = how, .err = err, .s = s};
   if (!sample_init(s, scratch, t)) return derivation_no_memory(d);
   TRY(whole_run(d));
   const sample_lanes *init = derivation_eval(d, t->online.init, t->online.num_state);
@@ -246,6 +259,13 @@ luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *o
     m->init[i] = init[i];
     s->other[i] = s->zeros;
   }
+  return LUATTN_OK;
+}
+
+luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *out, luattn_error *err) {
+  merger *m;
+  TRY(open_merger(scratch, t, &m, err));
+  derivation *d = &m->d;
   difference first = {.lane = -1};
   for (int how_sums = BY_ADDING; how_sums < NUM_WAYS; how_sums++) {
     difference found;
@@ -255,4 +275,86 @@ luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *o
     if (how_sums == BY_ADDING) first = found;
   }
   return refuse(m, &first);
+}
+
+/* ---- by lse ---- */
+
+/* What a part gives once it is finished: of each lane in it P, of each row its lse. */
+typedef struct finished {
+  double *p, lse[PARTS][SAMPLE_ROWS];
+  bool has[PARTS][SAMPLE_ROWS];
+} finished;
+
+static bool finish_part(merger *m, const uint8_t *part, int which, finished *out) {
+  derivation *d = &m->d;
+  const sample *s = d->s;
+  const ir_ref scaled = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
+  ir_ref root[2] = {IR_NONE, d->o->final[d->o->lse]};
+  if (!take_part(m, part, which)) return false;
+  ir_grad(d->g, &d->o->out, &one, 1, &scaled, &root[0], 1);
+  const sample_lanes *x = derivation_eval(d, root, 2);
+  if (x == NULL) return false;
+  for (int lane = 0; lane < s->lanes; lane++) {
+    const int r = s->row_of[lane];
+    if (part[lane] != which) continue;
+    out->has[which][r] = true;
+    out->p[lane] = m->p[lane] * x[0][lane];
+    out->lse[which][r] = x[1][lane];
+  }
+  return true;
+}
+
+static double lse_of_row(const finished *f, int r) {
+  double largest = -INFINITY, sum = 0;
+  for (int which = 0; which < PARTS; which++)
+    if (f->has[which][r]) largest = fmax(largest, f->lse[which][r]);
+  for (int which = 0; which < PARTS; which++)
+    if (f->has[which][r]) sum += exp(f->lse[which][r] - largest);
+  return largest + log(sum);
+}
+
+static void compare_finished(const merger *m, const uint8_t *part, const finished *f, difference *out) {
+  const derivation *d = &m->d;
+  const sample *s = d->s;
+  for (int lane = 0; lane < s->lanes; lane++) {
+    const int r = s->row_of[lane];
+    if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
+    const double lse = lse_of_row(f, r), p = f->p[lane] * exp(f->lse[part[lane]][r] - lse),
+                 whole = s->final[d->o->lse][lane];
+    if (!derivation_close(p, d->p_value[lane], s->slack[r]))
+      *out = (difference){lane, "P", d->p_value[lane], p};
+    else if (!derivation_close(lse, whole, s->slack[r]) && !(lse - whole < 1e-9 && whole - lse < 1e-9))
+      *out = (difference){lane, "lse", whole, lse};
+    else
+      continue;
+    return;
+  }
+}
+
+luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error *err) {
+  merger *m;
+  difference found = {.lane = -1};
+  if (t->online.lse < 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s: online_func '%s': has no lse, by which parts of a row could be merged",
+                       t->file, t->online.name);
+  TRY(open_merger(scratch, t, &m, err));
+  derivation *d = &m->d;
+  sample *s = d->s, *whole = arena_new(scratch, sizeof *whole);
+  finished *f = arena_new(scratch, sizeof *f);
+  if (whole == NULL || f == NULL) return derivation_no_memory(d);
+  *whole = *s;
+  const uint8_t *part = cut_rows(m);
+  bool ok = part != NULL && (f->p = sample_buffer(s)) != NULL;
+  for (int which = 0; which < PARTS && ok; which++) ok = finish_part(m, part, which, f);
+  *s = *whole;
+  if (!ok || derivation_failed(d)) return derivation_no_memory(d);
+  compare_finished(m, part, f, &found);
+  if (found.lane < 0) return LUATTN_OK;
+  const int r = s->row_of[found.lane];
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %d scores, the whole row gives %s = "
+                     "%.9g for score %.6g, and its parts give %.9g; what a row has besides its scores, such as a sink, is in each "
+                     "part",
+                     t->file, t->online.name, s->first[r + 1] - s->first[r], found.what, found.whole, s->score[found.lane],
+                     found.merged);
 }

@@ -1,10 +1,14 @@
 #include "gen/compile/merge_code.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/host.h"
+#include "gen/analysis/merge.h"
+#include "gen/ir/passes.h"
 #include "gen/nvrtc/nvrtc.h"
+#include "luattn/merge.h"
 
 static const char entry_name[] = "entry/merge.cu";
 
@@ -66,4 +70,27 @@ static luattn_status run(void *arguments, luattn_error *err) {
 
 luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *size, luattn_error *err) {
   return host_run(run, &(code_call){target, cubin, size}, err);
+}
+
+/* ---- whether it holds for a spec ---- */
+
+static luattn_status test_spec(void *spec, luattn_error *err) {
+  const luattn_spec *s = spec;
+  arena *a = arena_open(arena_allocator(s->a));
+  traced_spec *t = a == NULL ? NULL : arena_new(a, sizeof *t);
+  luattn_status status = LUATTN_NO_MEMORY;
+  if (t != NULL) {
+    *t = s->traced;
+    t->g = ir_clone(a, s->traced.g);
+    if (t->g != NULL) status = merge_test_lse(a, t, err);
+  }
+  if (t == NULL || t->g == NULL) (void)luattn_fail(err, status, "luattn_spec_merges: %s: out of memory", s->traced.name);
+  arena_close(a);
+  return status;
+}
+
+luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  return host_run(test_spec, (void *)(uintptr_t)spec, err);
 }

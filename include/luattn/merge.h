@@ -9,7 +9,7 @@
  *
  * A part that keeps nothing of a row has lse_i = -inf there: it has no weight, and its o_i is not used. Where all parts are so, o is 0
  * and lse is -inf. There is no NaN then. A spec whose denominator has a term of its own, as softmax_one and a sink have, would count
- * that term once for each part: give it to one part alone. The parts of other online functions need not merge by lse; for those
+ * that term once for each part; luattn_spec_merges tells. The parts of other online functions need not merge by lse; for those
  * whose O is a plain sum, as sigmoid's, add o.
  *
  * The gradient follows by differentiation: d w_j / d lse_i = w_j ([i = j] - w_i), and d lse / d lse_i = w_i. Hence
@@ -32,6 +32,10 @@ extern "C" {
 #endif
 
 #define LUATTN_MERGE_MAX 16 /* parts of one call; merge more in turn */
+
+/* Whether parts of this spec merge so: tests rows of random scores, each whole and in three parts, which takes milliseconds. Errors:
+ * LUATTN_UNSUPPORTED: they do not, or it has no lse; the message has a row that shows it. */
+LUATTN_API luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_error *err);
 
 /* Shapes are those of luattn/tensors.h: o [batch, heads, q_len, head_dim_v] with lse [batch, heads, q_len], or packed o [total_q,
  * heads, head_dim_v] with lse [heads, total_q]. Any strides, with a contiguous last axis of o. All parts have the same shape and type. */

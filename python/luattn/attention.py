@@ -12,6 +12,7 @@ from .batch import Batch
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
+from .merge import merge
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
@@ -66,6 +67,7 @@ class Attention:
                     f"{self.name}: '{name}' is an argument of every attention: rename what the spec declares"
                 )
         self._defaults = list(spec.scalars.values())
+        self._merges = False  # not known yet
 
     def __repr__(self) -> str:
         names = ", ".join(
@@ -163,6 +165,14 @@ class Attention:
         if layout == "bshd":
             o = _swap(o)
         return (o, lse) if return_lse else o
+
+    def merge(self, outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
+        """luattn.merge of what this attention gave for parts of the keys, for a spec whose parts merge so. Errors: Unsupported, as for a
+        spec with a sink, which each part would have; the message has a row that shows it."""
+        if not self._merges:
+            call("luattn_spec_merges", self._spec.pointer)
+            self._merges = True
+        return merge(outs, lses, layout=layout, dtype=dtype)
 
     def _sort(self, given: dict[str, Any], q: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Inputs and scalars in the spec's order, and arguments that do not exist yet."""

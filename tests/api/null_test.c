@@ -214,6 +214,7 @@ static void launches(void **state) {
   REFUSES(luattn_backward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_prepare, "engine", NULL, &request, 1, 1, NULL, NULL, err);
   REFUSES(luattn_prepare, "requests", engine, NULL, 1, 1, NULL, NULL, err);
+  REFUSES(luattn_spec_merges, "spec", NULL, err);
   const luattn_merge_args merge = {.struct_size = sizeof merge};
   REFUSES(luattn_merge, "engine", NULL, &merge, NULL, err);
   REFUSES(luattn_merge, "args", engine, NULL, NULL, err);

@@ -202,6 +202,15 @@ class KvCache(unittest.TestCase):
             o = flash_attn_with_kvcache(q[:, i : i + 1], *caches, k[:, i : i + 1], v[:, i : i + 1], cache_seqlens=i, causal=True)
             torch.testing.assert_close(o[0, 0], want[i], rtol=0, atol=1e-12)
 
+    def test_example(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        from decode import generate
+
+        for size in (4, 16):
+            texts, apart, _ = generate("cpu", F64, [5, 9, 1], 4, size, words=40, dim=32, most=64)
+            self.assertEqual([len(text) for text in texts], [9, 13, 5])
+            self.assertLess(apart, 1e-12)
+
     def test_half(self):
         for d in (16, 12):
             q, k, v = (rand(2, n, h, d, dtype=torch.bfloat16) for n, h in ((2, HEADS), (S, HEADS_K), (S, HEADS_K)))

@@ -137,6 +137,18 @@ class Merge(unittest.TestCase):
         compiled(outs, lses)[0].sum().backward()
         self.assertIsNotNone(outs[1].grad)
 
+    def test_specs(self):
+        """A sink and the one of softmax_one are in each part."""
+        outs, lses = [torch.randn(1, 2, 3, 4)] * 2, [torch.randn(1, 2, 3)] * 2
+        self.assertTrue(torch.equal(gemma2.merge(outs, lses)[0], luattn.merge(outs, lses)[0]))
+        for name, message in (
+            ("softmax_one", r"parts of a row do not merge by their lse: in a row of 2 scores, the whole row gives P = 0\.\d+ for"),
+            ("attention_sink", "such as a sink, is in each part"),
+            ("sigmoid", "has no lse, by which parts of a row could be merged"),
+        ):
+            with self.assertRaisesRegex(luattn.Unsupported, message):
+                luattn.attention(f"{ROOT}/examples/{name}.lua").merge(outs, lses)
+
     def test_refused(self):
         o, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3)
         for outs, lses, given, message in (

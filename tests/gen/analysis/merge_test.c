@@ -177,8 +177,35 @@ static void test_refused(void **state) {
   fixture_close(&f);
 }
 
+/* A softmax merges by its lse, and not with a term of its own in the denominator, nor if it keeps no lse. */
+static void test_by_lse(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    fixture f;
+    luattn_error err;
+    fixture_open(&f);
+    ir *g = f.t.g;
+    const ir_ref s = ir_variable(g, VAR_SCORE, 0), old = ir_variable(g, VAR_STATE, 0), p = ir_op1(g, IR_EXP, s);
+    traced_online *o = &f.t.online;
+    *o = (traced_online){.name = "online", .lse = i < 2 ? 0 : -1, .num_state = 1, .num_final = 1, .prob = p, .rescale = ir_real(g, 1)};
+    o->state_name[0] = "l";
+    o->final_name[0] = "lse";
+    o->init[0] = ir_real(g, i == 1 ? 1 : 0);
+    o->next[0] = ir_op2(g, IR_ADD, old, ir_op1(g, IR_REDUCE_SUM, p));
+    o->out = ir_op2(g, IR_DIV, ir_variable(g, VAR_OUT, 0), old);
+    o->final[0] = ir_op1(g, IR_LOG, old);
+    arena *scratch = arena_open(NULL);
+    const luattn_status status = merge_test_lse(scratch, &f.t, &err);
+    static const char *const words[] = {"", "parts of a row do not merge by their lse: in a row of", "has no lse, by which"};
+    assert_int_equal(status, i == 0 ? LUATTN_OK : LUATTN_UNSUPPORTED);
+    if (i > 0 && strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
+    arena_close(scratch);
+    fixture_close(&f);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_known), cmocka_unit_test(test_logarithms),
-                                     cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_by_lse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
