@@ -1,15 +1,15 @@
 """luattn::merge and luattn::merge_backward, ops of torch, and their autograd."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _capi as capi
 from ._tensors import fill, place
 from ._torch import _lib
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 from .merge import MergeCall
 
 _lib.define("merge(Tensor[] outs, Tensor[] lses, ScalarType? dtype=None) -> (Tensor o, Tensor lse)")
@@ -19,6 +19,7 @@ _lib.define(
 )
 _merge = torch.ops.luattn.merge.default
 _merge_backward = torch.ops.luattn.merge_backward.default
+_below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def merge(outs: Sequence[Tensor], lses: Sequence[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
@@ -85,14 +86,6 @@ def _(dout, dlse, outs, lses, want_outs, want_lses):  # type: ignore[no-untyped-
 # --- autograd ---
 
 
-def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    outs, lses, _ = inputs
-    ctx.count = len(outs)
-    ctx.wants = [t.requires_grad for t in (*outs, *lses)]
-    ctx.save_for_backward(*outs, *lses)
-    ctx.set_materialize_grads(False)
-
-
 def _formula(
     dout: Tensor | None, dlse: Tensor | None, outs: Sequence[Tensor], lses: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -115,21 +108,57 @@ def _formula(
     return d_outs, [t.transpose(0, 1) if packed else t for t in d_lses]
 
 
-def _backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> Any:
-    n, saved = ctx.count, ctx.saved_tensors
-    outs, lses, wants = list(saved[:n]), list(saved[n:]), ctx.wants
-    if (dout is None and dlse is None) or not any(wants):
-        return [None] * n, [None] * n, None
-    if torch.is_grad_enabled():  # create_graph
+class _Merge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, count, dtype, *tensors):  # type: ignore[no-untyped-def]
+        with _below_autograd():
+            o, lse = _merge(list(tensors[:count]), list(tensors[count:]), dtype)
+        ctx.count = count
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, dout=None, dlse=None):  # type: ignore[no-untyped-def]
+        n, wants = ctx.count, ctx.needs_input_grad[2:]
+        tensors = ctx.saved_tensors
+        if (dout is None and dlse is None) or not any(wants):
+            return None, None, *[None] * len(wants)
+        made = _merge_backward(dout, dlse, list(tensors[:n]), list(tensors[n:]), list(wants[:n]), list(wants[n:]))
+        return None, None, *(t if want else None for t, want in zip(made, wants))
+
+
+def _refuse_transforms(tensors: Sequence[Tensor | None]) -> None:
+    """Forward mode would drop tangents without a word, and torch.func needs rules of its own."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        raise Unsupported("merge: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd")
+    if forward_ad._current_level >= 0 and any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise Unsupported("merge: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not exist yet: use backward")
+
+
+def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _merge_autograd(outs, lses, dtype=None):  # type: ignore[no-untyped-def]
+    tensors = (*outs, *lses)
+    _refuse_transforms(tensors)
+    if _needs_grad(tensors):
+        return _Merge.apply(len(outs), dtype, *tensors)
+    with _below_autograd():
+        return _merge(outs, lses, dtype)
+
+
+def _backward_autograd(dout, dlse, outs, lses, want_outs, want_lses):  # type: ignore[no-untyped-def]
+    tensors = (dout, dlse, *outs, *lses)
+    _refuse_transforms(tensors)
+    if _needs_grad(tensors):  # create_graph
         d_outs, d_lses = _formula(dout, dlse, outs, lses)
-    else:
-        made = _merge_backward(dout, dlse, outs, lses, wants[:n], wants[n:])
-        d_outs, d_lses = made[:n], made[n:]
-    return (
-        [t if want else None for t, want in zip(d_outs, wants)],
-        [t if want else None for t, want in zip(d_lses, wants[n:])],
-        None,
-    )
+        wants = (*want_outs, *want_lses)
+        return [t if want else t.new_empty(0) for t, want in zip((*d_outs, *d_lses), wants)]
+    with _below_autograd():
+        return _merge_backward(dout, dlse, outs, lses, want_outs, want_lses)
 
 
-torch.library.register_autograd("luattn::merge", _backward, setup_context=_setup, lib=_lib)
+_lib.impl("merge", _merge_autograd, "Autograd")
+_lib.impl("merge_backward", _backward_autograd, "Autograd")

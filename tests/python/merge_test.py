@@ -137,6 +137,15 @@ class Merge(unittest.TestCase):
         compiled(outs, lses)[0].sum().backward()
         self.assertIsNotNone(outs[1].grad)
 
+    def test_transforms(self):
+        o, lse = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3)
+        with self.assertRaisesRegex(luattn.Unsupported, "merge: transforms of torch.func"):
+            torch.func.grad(lambda x: luattn.merge([x], [lse])[0].sum())(o)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(o, o)
+            with self.assertRaisesRegex(luattn.Unsupported, "merge: forward-mode derivatives"):
+                luattn.merge([dual], [lse])
+
     def test_specs(self):
         """A sink and the one of softmax_one are in each part."""
         outs, lses = [torch.randn(1, 2, 3, 4)] * 2, [torch.randn(1, 2, 3)] * 2
