@@ -15,11 +15,6 @@ def _fail(what: str) -> InvalidError:
     return InvalidError(f"{_NAME}: {what}")
 
 
-def _starts(count: int, each: int, total: int, device: torch.device) -> Tensor:
-    """cu_seqlens of `count` sequences of `each` rows, of which the last one may have fewer: there are `total`."""
-    return torch.arange(count + 1, dtype=torch.int32, device=device).mul_(each).clamp_(max=total)
-
-
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) -> Tensor:
     """x [batch, length, heads, headdim], rotated by rows `at` [batch, length] of cos and sin [positions, half a dim]."""
     half, real = cos.shape[1], torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -144,23 +139,6 @@ class CacheCall:
         entries = torch.arange(self.batch, device=self.device) if self.entries is None else self.entries.long()
         return entries[:, None].expand_as(at), at
 
-    def _packed(self, cache: Tensor) -> tuple[Tensor, int]:
-        """The rows of all batch entries, one after another, and how many of them each has."""
-        batch, longest = self.batch, self.most
-        if self.table is not None:
-            size = cache.shape[1]
-            ends = torch.full_like(self.table[:, 0], longest) if self.lengths is None else self.lengths
-            first = torch.arange(0, longest, size, device=self.device)
-            blocks = torch.where(first < ends[:, None], self.table, 0).long()  # what lies behind the end may be anything
-            return cache[blocks].flatten(0, 2), longest
-        if self.entries is not None:
-            return cache[self.entries.long()].flatten(0, 1), longest
-        entry, row = cache.stride(0), cache.stride(1)
-        if self.device.type != "cpu" and batch > 1 and row > 0 and entry % row == 0 and entry // row >= longest:
-            each = entry // row  # rows from one entry to the next, of which the first ones are its own
-            return cache.as_strided(((batch - 1) * each + longest, *cache.shape[2:]), cache.stride()[1:]), each
-        return cache[:batch].flatten(0, 1), longest
-
     def attend(
         self, q: Tensor, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None
     ) -> tuple[Tensor, Any]:
@@ -171,27 +149,20 @@ class CacheCall:
             raise _fail("softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
         if slopes is not None and slopes.dim() not in (1, 2):
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
-        batch, rows, _, dim = q.shape
+        dim, dim_v = q.shape[3], self.caches[1].shape[3]
         spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None)
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
         inputs = [t for one in spec.inputs if (t := named[one.name]) is not None]
-        (k, each), (v, each_v) = (self._packed(cache) for cache in self.caches)
-        if each_v != each:
-            (k, each), (v, _) = ((cache[:batch].flatten(0, 1), self.most) for cache in self.caches)
-        scale = dim**-0.5 if scale is None else float(scale)
-        packed, dim_v = q.flatten(0, 1), v.shape[-1]
+        k, v = self.caches
+        table = self.table if self.entries is None else self.entries[:, None]  # an entry is a page
+        if table is None:
+            k, v = k[: self.batch], v[: self.batch]
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
-            packed, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (packed, k, v))
-        used = torch.full((batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
-        given = {
-            "cu_seqlens_q": _starts(batch, rows, len(packed), self.device),
-            "cu_seqlens_k": _starts(batch, each, len(k), self.device),
-            "max_seqlen_q": rows,
-            "max_seqlen_k": self.most,
-            "seqused_k": used,
-        }
-        o, lse = _torch.attend(spec, packed, k, v, inputs, [], scale, given)
-        assert lse is not None
-        o = o[..., :dim_v]
-        return o.view(batch, rows, *o.shape[1:]), lse.view(len(lse), batch, rows).transpose(0, 1).contiguous()
-
+            q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
+        used = torch.full((self.batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
+        given = {"seqused_k": used.contiguous()}
+        if table is not None:
+            given["block_table"] = table.contiguous()
+        o, lse = _torch.attend(spec, q, k, v, inputs, [], dim**-0.5 if scale is None else float(scale), given)
+        return o.transpose(1, 2)[..., :dim_v], lse

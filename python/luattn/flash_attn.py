@@ -257,11 +257,15 @@ def flash_attn_varlen_func(
 ) -> Any:
     """As flash_attn's: sequences follow one another in q, [total, heads, headdim]; cu_seqlens are int32 [batch + 1].
 
-    return_attn_probs: also softmax_lse [heads, total_q], and S_dmask [batch, heads, max_seqlen_q, max_seqlen_k] or None. block_table does
-    not exist yet.
+    return_attn_probs: also softmax_lse [heads, total_q], and S_dmask [batch, heads, max_seqlen_q, max_seqlen_k] or None. block_table:
+    k and v are [blocks, block size, heads_k, headdim], with blocks of any size, and cu_seqlens_k says how many rows each sequence has;
+    without gradients.
     """
     if block_table is not None:
-        raise Unsupported("flash_attn_varlen_func: block_table: paged keys do not exist yet; leave it out")
+        return _paged(
+            "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, dropout_p,
+            softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+        )  # fmt: skip
     return _packed(
         "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
         causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
@@ -278,6 +282,18 @@ def _packed(
     if used is not None:
         given["seqused_k"] = used
     return _attend(name, q, k, v, max_k, given, *options)
+
+
+def _paged(
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any
+) -> Any:
+    for what, t, axes in (("q", q, "total, nheads, headdim"), ("k", k, "blocks, size, nheads, headdim"), ("v", v, "the same")):
+        if t.dim() != axes.count(",") + 1 and axes != "the same":
+            raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected ({axes}) beside block_table")
+    if options[-1] and options[0]:
+        raise Unsupported(f"{name}: return_attn_probs: there are no weights of a dropout beside block_table; leave out one of them")
+    given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max_q, "max_seqlen_k": max_k, "seqused_k": used, "block_table": table.contiguous()}
+    return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -354,8 +370,7 @@ def flash_attn_with_kvcache(
     also [batch, heads, length].
 
     With block_table, the caches are [blocks, block size, heads_k, headdim], of any block size, and what lies behind a sequence's end is
-    not read, nor is its table. num_splits is a hint, which does not change results, and which no kernel takes yet. With cache_batch_idx
-    or block_table the caches' rows are gathered into a copy for each call, until kernels read them in place.
+    not read, nor is its table. num_splits is a hint, which does not change results, and which no kernel takes yet.
     """
     from ._kvcache import CacheCall
 
@@ -385,19 +400,20 @@ def varlen_attn(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Any:
-    """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k. window_size (-1, 0) is causal, aligned at the last query and key."""
-    for what, given in (("block_table", block_table), ("num_splits", num_splits)):
-        if given is not None:
-            raise Unsupported(f"varlen_attn: {what}: there is no such argument yet; leave it out")
-    if cu_seq_k is None:
-        raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with a block_table alone")
-    if query.dim() == 3 and key.dim() == 3 and query.shape[1] != key.shape[1] and not enable_gqa:
-        raise InvalidError(f"varlen_attn: query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa=True")
+    """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned at the last query and key."""
+    if num_splits is not None:
+        raise Unsupported("varlen_attn: num_splits: there is no such argument yet; leave it out")
+    if cu_seq_k is None and (block_table is None or seqused_k is None):
+        raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with block_table and seqused_k alone")
+    if query.dim() == 3 and key.dim() in (3, 4) and query.shape[1] != key.shape[-2] and not enable_gqa:
+        raise InvalidError(f"varlen_attn: query has {query.shape[1]} heads and key {key.shape[-2]}: set enable_gqa=True")
     want_lse = return_aux is not None and return_aux.lse
     if return_aux is not None and getattr(return_aux, "max_scores", False):
         raise Unsupported("varlen_attn: return_aux: max_scores do not exist yet")
-    found = _packed(
-        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, 0.0, scale, False, window_size, 0.0, None, False, want_lse,
-        used=seqused_k,
-    )  # fmt: skip
+    options = 0.0, scale, False, window_size, 0.0, None, False, want_lse
+    if block_table is not None:
+        used = seqused_k if seqused_k is not None or cu_seq_k is None else cu_seq_k.diff()
+        found = _paged("varlen_attn", query, key, value, cu_seq_q, used, block_table, max_q, max_k, *options)
+    else:
+        found = _packed("varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *options, used=seqused_k)
     return found[:2] if want_lse else found

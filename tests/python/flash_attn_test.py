@@ -298,7 +298,7 @@ class Functions(unittest.TestCase):
         for call, message in (
             (lambda: flash_attn_func(q, q, q, 1.0), "flash_attn_func: dropout_p: is 1.0, expected a number of at least 0 and below 1"),
             (lambda: flash_attn_func(q, q, q, 1e-4), "dropout: p is 0.0001, which rounds to 0 in steps of 1/256"),
-            (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 8, 8, block_table=cu), "flash_attn_varlen_func: block_table: .*leave it out"),
+            (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 8, 8, block_table=cu[None]), r"k: has 3 axes, expected \(blocks, size,"),
             (lambda: flash_attn_func(p, q, q), r"flash_attn_func: q: has 3 axes, expected \(batch_size, seqlen, nheads, headdim\)"),
             (lambda: flash_attn_varlen_func(p, q, q, cu, cu, 8, 8), r"flash_attn_varlen_func: k: has 4 axes, expected \(total,"),
             (lambda: flash_attn_func(q, q, q, softmax_scale=0), "softmax_scale: is 0"),
@@ -310,7 +310,7 @@ class Functions(unittest.TestCase):
             (lambda: flash_attn_varlen_func(p, p, p, cu.long(), cu, 8, 8), "cu_seqlens_q: .*int32"),
             (lambda: varlen_attn(p, p, p, cu, None, 8, 8), "varlen_attn: cu_seq_k: is None"),
             (lambda: varlen_attn(p, p[:, :1], p[:, :1], cu, cu, 8, 8), "query has 2 heads and key 1: set enable_gqa=True"),
-            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, block_table=cu), "varlen_attn: block_table: there is no"),
+            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, block_table=cu[None]), r"varlen_attn: k: has 3 axes, expected \(blocks, size,"),
             (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, num_splits=1), "varlen_attn: num_splits: there is no"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):

@@ -16,7 +16,7 @@ except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
 import luattn  # noqa: E402
-from luattn.flash_attn import flash_attn_with_kvcache  # noqa: E402
+from luattn.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache, varlen_attn  # noqa: E402
 
 B, S, HEADS, HEADS_K, D = 3, 24, 4, 2, 16
 F64 = torch.float64
@@ -178,6 +178,51 @@ class KvCache(unittest.TestCase):
         for page, new in itertools.product((1, 3, 16), (0, 4)):
             Call(new, 4, 8 if new else 0, page=page, causal=True).run(self)
         Call(1, 1, page=5, window_size=(4, 0), alibi_slopes=torch.rand(HEADS, dtype=F64)).run(self)
+
+    def test_varlen_pages(self):
+        """flash_attn_varlen_func and varlen_attn over pages."""
+        call = Call(page=3)
+        pages, _ = call.paged()
+        cu_q, used = torch.tensor([0, 2, 2, 7], dtype=torch.int32), call.lengths
+        cu_k = torch.cat([torch.zeros(1), used.cumsum(0)]).int()
+        q, given = rand(7, HEADS, D), {"block_table": call.table}
+        o, lse, _ = flash_attn_varlen_func(q, *pages, cu_q, cu_k, 5, S, causal=True, return_attn_probs=True, **given)
+        also = [
+            varlen_attn(q, *pages, cu_q, cu, 5, S, window_size=(-1, 0), enable_gqa=True, seqused_k=n, **given)
+            for cu, n in ((None, used), (cu_k, None))
+        ]
+        for b in range(B):
+            rows = slice(cu_q[b], cu_q[b + 1])
+            want, want_lse = attend(q[rows], *(cache[b, : used[b]] for cache in call.caches), causal=True)
+            for got in (o, *also):
+                torch.testing.assert_close(got[rows], want, rtol=0, atol=1e-12)
+            torch.testing.assert_close(lse[:, rows], want_lse, rtol=0, atol=1e-12)
+
+    def test_attention_over_pages(self):
+        """luattn.attention in both layouts, of a cache in part, packed queries, NumPy; and no gradients."""
+        causal = luattn.attention("return attention { block_mask = causal_bottom_right() }")
+        call = Call(page=16, rows=3)
+        (k, v), _ = call.paged()
+        want = torch.stack([attend(call.q[b], *(t[b, : call.lengths[b]] for t in call.caches), causal=True)[0] for b in range(B)])
+        given = {"seqused_k": call.lengths, "block_table": call.table}
+        found = [
+            causal(call.q, k, v, layout="bshd", **given),
+            causal(*(t.transpose(1, 2) for t in (call.q, k, v)), **given).transpose(1, 2),
+            causal(call.q, *call.caches, layout="bshd", seqused_k=call.lengths),
+            torch.from_numpy(causal(*(t.numpy() for t in (call.q, k, v)), layout="bshd", **{n: t.numpy() for n, t in given.items()})),
+            causal(
+                call.q.flatten(0, 1), *(t.transpose(1, 2) for t in (k, v)), max_seqlen_q=3,
+                cu_seqlens_q=torch.arange(0, 3 * B + 1, 3, dtype=torch.int32), **given,
+            ).view(want.shape),
+        ]  # fmt: skip
+        for o in found:
+            torch.testing.assert_close(o, want, rtol=0, atol=1e-12)
+        o = causal(call.q.requires_grad_(), k, v, layout="bshd", **given)
+        with self.assertRaisesRegex(luattn.Error, "there is no backward over keys in pages"):
+            o.sum().backward()
+        compiled = torch.compile(lambda q: causal(q, k, v, layout="bshd", **given), fullgraph=True, backend="aot_eager")
+        with torch.no_grad():
+            self.assertTrue(torch.equal(compiled(call.q), o))
 
     def test_lengths(self):
         """As a number, and left out; caches that are slices, and heads-first ones."""

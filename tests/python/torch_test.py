@@ -291,7 +291,7 @@ class Batches(unittest.TestCase):
             (lambda: attention(q, k, v, x=x, batch=x), "batch: is Tensor, expected luattn.Batch"),
             (lambda: attention(q, k, v, x=x, batch=batch, q_offset=3), "batch: goes with neither packed sequences nor"),
             (lambda: batch.prepare(attention, q, k), "input 'x' is missing"),
-            (lambda: batch.prepare(attention, q, k, x=x, block_table=x), "block_table: prepare takes inputs and scalars alone"),
+            (lambda: batch.prepare(attention, q, k, x=x, exact_rows=x), "exact_rows: prepare takes inputs and scalars alone"),
             (lambda: batch.prepare(attention, q, k, x=x, layout="hbsd"), "layout: is 'hbsd', expected 'bhsd' or 'bshd'"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
