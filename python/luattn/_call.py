@@ -168,6 +168,16 @@ class Frame:
         """Evaluates the mask into this memory."""
         self.check(lib.luattn_batch_prepare_mask(batch, kernel, self.args, memory, size, stream, self._err_at))
 
+    def append(self, engine: int, fill: Fill, k: Any, v: Any, stream: int | None) -> None:
+        """Writes rows to this frame's k and v, where its batch says."""
+        rows = (capi.DLTensor * 2)()
+        first = ctypes.addressof(rows)
+        for i, t in enumerate((k, v)):
+            fill(t, first + i * _SIZE)
+        cache = self._slots[1], self._slots[2]
+        args = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs), *cache, first, first + _SIZE, self._args.batch)
+        self.check(lib.luattn_append(self._kernel(engine), ctypes.byref(args), stream, self._err_at))
+
     def has_batch(self) -> bool:
         return bool(self._args.batch)
 

@@ -99,6 +99,10 @@ class Random(c.Structure):
 MERGE_MAX = 16  # LUATTN_MERGE_MAX
 
 
+class AppendArgs(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), *((name, c.c_void_p) for name in ("k", "v", "new_k", "new_v", "batch"))]
+
+
 class Part(c.Structure):
     _fields_ = [(name, c.c_void_p) for name in ("o", "lse", "d_o", "d_lse")]
 

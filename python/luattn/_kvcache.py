@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import _tensors as tensors
 from . import _torch
 from .errors import InvalidError
 
@@ -126,10 +127,32 @@ class CacheCall:
             k = _rotated(k, cos, sin, at, interleaved)
             rows = first + torch.arange(q.shape[1], device=self.device) * int(spread)
             q = _rotated(q, cos, sin, rows, interleaved)
-        for cache, t in zip(self.caches, (k, v)):
-            cache.index_put_(self._places(at), t)
+        self.write(q, k, v, at)
         self.lengths = self.lengths + new
         return q
+
+    def write(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> None:
+        """Writes k and v at positions `at`, which lie behind self.lengths: by luattn_append where kernels read the caches as they lie."""
+        k_cache, v_cache = (t.transpose(1, 2) for t in self._in_use())
+        if all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
+            rows = k.transpose(1, 2), v.transpose(1, 2)
+            if tensors.append(self.spec, q.transpose(1, 2), k_cache, v_cache, self.inputs, self._given(), *rows):
+                return
+        for cache, t in zip(self.caches, (k, v)):
+            cache.index_put_(self._places(at), t)
+
+    def _in_use(self) -> tuple[Tensor, Tensor]:
+        k, v = self.caches
+        return (k, v) if self._pages() is not None else (k[: self.batch], v[: self.batch])
+
+    def _pages(self) -> Tensor | None:
+        return self.table if self.entries is None else self.entries[:, None]  # an entry is a page
+
+    def _given(self) -> dict[str, Any]:
+        """What luattn's ops are told of the caches."""
+        used = torch.full((self.batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
+        table = self._pages()
+        return {"seqused_k": used.contiguous()} | ({} if table is None else {"block_table": table.contiguous()})
 
     def _places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Indices of the first two axes of a cache, of positions [batch, rows]."""
@@ -139,30 +162,25 @@ class CacheCall:
         entries = torch.arange(self.batch, device=self.device) if self.entries is None else self.entries.long()
         return entries[:, None].expand_as(at), at
 
-    def attend(
-        self, q: Tensor, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        """o [batch, length, heads, headdim] and lse [batch, heads, length]."""
+    def set_scores(self, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None) -> None:
+        """What scores and masks are: of attend, and of the kernel that writes rows too."""
         from .flash_attn import _spec
 
         if scale is not None and scale == 0:
             raise _fail("softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
         if slopes is not None and slopes.dim() not in (1, 2):
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
-        dim, dim_v = q.shape[3], self.caches[1].shape[3]
-        spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None)
+        self.scale = scale
+        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None)
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
-        inputs = [t for one in spec.inputs if (t := named[one.name]) is not None]
-        k, v = self.caches
-        table = self.table if self.entries is None else self.entries[:, None]  # an entry is a page
-        if table is None:
-            k, v = k[: self.batch], v[: self.batch]
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        self.inputs = [t for one in self.spec.inputs if (t := named[one.name]) is not None]
+
+    def attend(self, q: Tensor) -> tuple[Tensor, Any]:
+        """o [batch, length, heads, headdim] and lse [batch, heads, length]."""
+        dim, dim_v = q.shape[3], self.caches[1].shape[3]
+        q, k, v = (t.transpose(1, 2) for t in (q, *self._in_use()))
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
-        used = torch.full((self.batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
-        given = {"seqused_k": used.contiguous()}
-        if table is not None:
-            given["block_table"] = table.contiguous()
-        o, lse = _torch.attend(spec, q, k, v, inputs, [], dim**-0.5 if scale is None else float(scale), given)
+        scale = dim**-0.5 if self.scale is None else float(self.scale)
+        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, self._given())
         return o.transpose(1, 2)[..., :dim_v], lse

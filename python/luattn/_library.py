@@ -30,6 +30,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_batch_open": [_P, _P],
     "luattn_batch_size": [_P, _P],
     "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],
+    "luattn_append": [_P, _P, _P],
     "luattn_batch_tiles_size": [_P, _P, _P],
     "luattn_batch_prepare_tiles": [_P, _P, _P, _P, _SIZE, _P],
     "luattn_batch_mask_size": [_P, _P, _P],

@@ -333,6 +333,26 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
+def append(
+    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], given: Mapping[str, Any], new_k: Tensor, new_v: Tensor
+) -> bool:
+    """Writes new rows [batch, heads, rows, head_dim] to the caches k and v, which a call of spec with q and `given` reads: behind the rows
+    that given["seqused_k"] has. False: kernels cannot read the caches as they lie, and nothing was written."""
+    if not _are_aligned(k, v):
+        return False
+    new_k, new_v = _aligned(new_k), _aligned(new_v)
+    frame = take_frame(spec, False)
+    try:
+        frame.set(fill, (q, k, v, None, None, None))
+        frame.set_inputs(fill, inputs)
+        _set_given(frame, given)
+        index, stream = place(q) if q.is_cuda else (capi.CPU, None)
+        frame.append(engine_of(index), fill, new_k, new_v, stream)
+    finally:
+        give_back(frame)
+    return True
+
+
 def forward(
     spec: Spec,
     q: Tensor,

@@ -378,8 +378,9 @@ def flash_attn_with_kvcache(
     with torch.no_grad():
         window = _window(window_size, causal, call.longest)
         call.check_numbers(num_splits, rotary_cos, rotary_sin)
+        call.set_scores(softmax_scale, window, max(float(softcap), 0.0), alibi_slopes)
         q = call.append(q, k, v, rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1))
-        o, lse = call.attend(q, softmax_scale, window, max(float(softcap), 0.0), alibi_slopes)
+        o, lse = call.attend(q)
     return (o, lse) if return_softmax_lse else o
 
 

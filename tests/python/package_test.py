@@ -38,6 +38,7 @@ STRUCTS = {
     capi.Tiles: "luattn_tiles",
     capi.Target: "luattn_target",
     capi.CompileReport: "luattn_compile_report",
+    capi.AppendArgs: "luattn_append_args",
     capi.Part: "luattn_part",
     capi.MergeArgs: "luattn_merge_args",
 }
