@@ -7,13 +7,31 @@ from torch import Tensor
 
 from . import _tensors as tensors
 from . import _torch
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 
 _NAME = "flash_attn_with_kvcache"
 
 
 def _fail(what: str) -> InvalidError:
     return InvalidError(f"{_NAME}: {what}")
+
+
+# Arguments of flash-attn 3 alone: those that change no result, and those that do, by what they are when they do nothing.
+_HINTS = ("pack_gqa", "sm_margin", "scheduler_metadata")
+_REFUSED = {
+    "qv": None, "cu_seqlens_k_new": None, "rotary_seqlens": None, "q_descale": None, "k_descale": None, "v_descale": None,
+    "attention_chunk": 0,
+}  # fmt: skip
+
+
+def check_flash_attn_3(given: dict[str, Any]) -> None:
+    for name, x in given.items():
+        if name in _HINTS:
+            continue
+        if name not in _REFUSED:
+            raise TypeError(f"{_NAME}() got an unexpected keyword argument '{name}'")
+        if x is not None and (isinstance(x, Tensor) or x != _REFUSED[name]):
+            raise Unsupported(f"{_NAME}: {name}: flash-attn 3's argument does not exist here; leave it out")
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor, at: Tensor, interleaved: bool) -> Tensor:
@@ -42,13 +60,21 @@ class CacheCall:
         entries: Tensor | None,
         leftpad: Tensor | None,
         table: Tensor | None,
+        packed: tuple[Tensor, int | None] | None,
     ) -> None:
         for name, t in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
-            if t.dim() != 4:
+            if packed is not None and name == "q":
+                if t.dim() != 3:
+                    raise _fail(f"q: has {t.dim()} axes, expected 3 beside cu_seqlens_q: (total_q, nheads, headdim)")
+            elif t.dim() != 4:
                 raise _fail(f"{name}: has {t.dim()} axes, expected 4: (batch_size, seqlen, nheads, headdim)")
         if k_cache.shape[:3] != v_cache.shape[:3]:
             raise _fail(f"v_cache: is {tuple(v_cache.shape)}, and k_cache {tuple(k_cache.shape)}: all but headdim are the same")
-        self.batch, self.device = q.shape[0], q.device
+        self.batch, self.device, self.packed = q.shape[0], q.device, packed
+        if packed is not None:
+            self.batch = len(packed[0]) - 1
+            if packed[1] is None and packed[0].is_cuda:
+                raise _fail("max_seqlen_q: is missing: the host does not read cu_seqlens_q on a GPU")
         self.caches, self.entries, self.leftpad, self.table = (k_cache, v_cache), entries, leftpad, table
         if isinstance(lengths, int):
             lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
@@ -125,16 +151,23 @@ class CacheCall:
         at = first + torch.arange(new, device=self.device)
         if cos is not None and sin is not None:
             k = _rotated(k, cos, sin, at, interleaved)
-            rows = first + torch.arange(q.shape[1], device=self.device) * int(spread)
-            q = _rotated(q, cos, sin, rows, interleaved)
+            q = self._rotated_q(q, cos, sin, first, interleaved, spread)
         self.write(q, k, v, at)
         self.lengths = self.lengths + new
         return q
 
+    def _rotated_q(self, q: Tensor, cos: Tensor, sin: Tensor, first: Tensor, interleaved: bool, spread: bool) -> Tensor:
+        if self.packed is None:
+            return _rotated(q, cos, sin, first + torch.arange(q.shape[1], device=self.device) * int(spread), interleaved)
+        from .flash_attn import _places
+
+        which, place = _places(self.packed[0], q)
+        return _rotated(q[None], cos, sin, (first[which, 0] + place * int(spread))[None], interleaved)[0]
+
     def write(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> None:
         """Writes k and v at positions `at`, which lie behind self.lengths: by luattn_append where kernels read the caches as they lie."""
         k_cache, v_cache = (t.transpose(1, 2) for t in self._in_use())
-        if all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
+        if self.packed is None and all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
             rows = k.transpose(1, 2), v.transpose(1, 2)
             if tensors.append(self.spec, q.transpose(1, 2), k_cache, v_cache, self.inputs, self._given(), *rows):
                 return
@@ -176,11 +209,15 @@ class CacheCall:
         self.inputs = [t for one in self.spec.inputs if (t := named[one.name]) is not None]
 
     def attend(self, q: Tensor) -> tuple[Tensor, Any]:
-        """o [batch, length, heads, headdim] and lse [batch, heads, length]."""
-        dim, dim_v = q.shape[3], self.caches[1].shape[3]
-        q, k, v = (t.transpose(1, 2) for t in (q, *self._in_use()))
+        """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]."""
+        dim, dim_v, given = q.shape[-1], self.caches[1].shape[3], self._given()
+        k, v = (t.transpose(1, 2) for t in self._in_use())
+        if self.packed is None:
+            q = q.transpose(1, 2)
+        else:
+            given |= {"cu_seqlens_q": self.packed[0], "max_seqlen_q": self.packed[1]}
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
         scale = dim**-0.5 if self.scale is None else float(self.scale)
-        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, self._given())
-        return o.transpose(1, 2)[..., :dim_v], lse
+        o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
+        return (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse

@@ -363,6 +363,11 @@ def flash_attn_with_kvcache(
     alibi_slopes: Tensor | None = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    **of_flash_attn_3: Any,
 ) -> Any:
     """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
     of each cache [batch_cache, longest, heads_k, headdim] and k and v [batch, new, heads_k, headdim], which are written there first, in
@@ -371,10 +376,18 @@ def flash_attn_with_kvcache(
 
     With block_table, the caches are [blocks, block size, heads_k, headdim], of any block size, and what lies behind a sequence's end is
     not read, nor is its table. num_splits is a hint, which does not change results, and which no kernel takes yet.
-    """
-    from ._kvcache import CacheCall
 
-    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, block_table)
+    flash-attn 3's page_table is block_table; with cu_seqlens_q and max_seqlen_q, q is packed [total, heads, headdim], and lse [heads, total].
+    Its pack_gqa, sm_margin and scheduler_metadata change nothing here; its other arguments are refused.
+    """
+    from ._kvcache import CacheCall, check_flash_attn_3
+
+    check_flash_attn_3(of_flash_attn_3)
+    if page_table is not None and block_table is not None:
+        raise InvalidError("flash_attn_with_kvcache: page_table: is block_table's other name, and both are given")
+    table = block_table if page_table is None else page_table
+    packed = None if cu_seqlens_q is None else (cu_seqlens_q, max_seqlen_q)
+    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, table, packed)
     with torch.no_grad():
         window = _window(window_size, causal, call.longest)
         call.check_numbers(num_splits, rotary_cos, rotary_sin)
