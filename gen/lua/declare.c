@@ -23,16 +23,17 @@ void declare_check_keys(lua_State *L, int table, const char *owner, const char *
     const bool whole = strlen(key) == lua_rawlen(L, -1); /* a zero byte would hide the rest of the key */
     front_suggestion s;
     front_suggest_start(&s, key);
-    bool known = false;
+    bool known = false, told = true;
     for (int i = 0; names[i] != NULL; i++) {
-      known = known || (whole && strcmp(names[i], key) == 0);
-      front_suggest_try(&s, names[i]);
+      told = told && names[i][0] != 0;
+      known = known || (whole && key[0] != 0 && strcmp(names[i], key) == 0);
+      if (told) front_suggest_try(&s, names[i]);
     }
     if (known) continue;
     const char *shown = front_shown(L, -1);
     if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, shown, front_suggest_end(L, &s));
     const char *list = names[0];
-    for (int i = 1; names[i] != NULL; i++) list = front_format(L, "%s, %s", list, names[i]);
+    for (int i = 1; names[i] != NULL && names[i][0] != 0; i++) list = front_format(L, "%s, %s", list, names[i]);
     front_raise(L, "%s: unknown field '%s'; its fields are %s", owner, shown, list);
   }
 }

@@ -260,7 +260,6 @@ static int call_reduce(lua_State *L) {
 static void check_draws(lua_State *L) {
   static const char *const hooks[] = {"score_mod", "block_mask", "mask_mod", "query_mod", "key_mod", "value_mod"};
   const front_state *s = front_of(L);
-  if (s->mode == FRONT_LOADING) front_raise(L, "random: is called where the file runs, once for all scores; call it in a hook");
   for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++)
     if (strcmp(s->hook, hooks[i]) == 0) return;
   front_raise(L, "random: is called in %s; draw in score_mod, block_mask, query_mod, key_mod or value_mod", s->hook);
@@ -276,7 +275,7 @@ static int draw_number(lua_State *L) {
   return 1;
 }
 
-static int call_random(lua_State *L) {
+int functions_random(lua_State *L) {
   static const char *const names[] = {"b", "h", "q_idx", "kv_idx"};
   front_state *s = front_of(L);
   ir_ref at[4];
@@ -364,5 +363,4 @@ void functions_add(lua_State *L, bool also_math) {
   add_flagged(L, "ne", call_eq, false);
   add_flagged(L, "reduce_max", call_reduce, true);
   add_flagged(L, "reduce_sum", call_reduce, false);
-  add(L, "random", call_random);
 }

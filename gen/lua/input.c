@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/input_dtype.h"
+#include "gen/lua/functions.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/row.h"
@@ -293,6 +294,7 @@ bool input_push_name(lua_State *L, const char *name) {
   }
   /* Looked up after the spec's declarations, so that a spec may have an input or a scalar of that name. */
   if (strcmp(name, "head_dim") == 0) return row_push_head_dim(L), true;
+  if (strcmp(name, "random") == 0) return lua_pushcfunction(L, functions_random), true;
   return false;
 }
 
@@ -300,6 +302,7 @@ void input_suggest(lua_State *L, front_suggestion *s) {
   const traced_spec *spec = front_of(L)->spec;
   for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
   front_suggest_try(s, "head_dim");
+  front_suggest_try(s, "random");
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);
   for (int i = 0; i < spec->num_inputs; i++) front_suggest_try(s, spec->input[i].name);
 }

@@ -100,6 +100,7 @@ void online_declare(lua_State *L, int table) {
                                        "online_fwd_epilogue",
                                        "forward",
                                        "backward",
+                                       "", /* of the standard library: */
                                        "keep",
                                        NULL};
   traced_online *o = &front_of(L)->spec->online;

@@ -172,6 +172,20 @@ static void test_beside_dropout(void **state) {
   assert_true(kept[0] + kept[1] > SIDE * SIDE * 0.49);
 }
 
+/* A name of the spec's own goes before the function. */
+static void test_names(void **state) {
+  (void)state;
+  static const char *const specs[] = {
+      "return attention { scalars = { random = 2.0 }, score_mod = function(s) return s * random end }",
+      "return attention { inputs = { random = { axes = {'h'} } }, score_mod = function(s, b, h) return s * random[h] end }",
+      "function random(x) return 2 * x end return attention { score_mod = function(s) return random(s) end }"};
+  for (int i = 0; i < 3; i++) {
+    luattn_spec *spec = load_text(specs[i]);
+    assert_int_equal(luattn_spec_draws(spec), 0);
+    luattn_spec_free(spec);
+  }
+}
+
 /* ---- what is known, and what is refused ---- */
 
 static void expect_kept(const char *mask, double least, double most) {
@@ -222,7 +236,7 @@ static void test_errors(void **state) {
   expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q) end }", "random: takes 4 arguments, got 3");
   expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q, s) end }", "random: kv_idx is a float; give an integer");
   expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, 0.5, q, kv) end }", "random: h is a float");
-  expect_spec("local x = random(0, 0, 0, 0) return attention { score_mod = function(s) return s + x end }", "call it in a hook");
+  expect_spec("local x = random(0, 0, 0, 0) return attention { score_mod = function(s) return s + x end }", "undefined name 'random'");
   expect_spec("return attention { online_func = { online_fwd = function(s, r, b, h, q) return s * random(b, h, q, 0) end } }",
               "random: is called in online_fwd; draw in score_mod");
   expect_spec("return attention { query_mod = function(x, b, h, pos, d) return x[floor(4 * random(0, 0, 0, d))] end }", "random()");
@@ -231,6 +245,7 @@ static void test_errors(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),         cmocka_unit_test(test_differences), cmocka_unit_test(test_statistics),
-                                     cmocka_unit_test(test_beside_dropout), cmocka_unit_test(test_bounds),      cmocka_unit_test(test_errors)};
+                                     cmocka_unit_test(test_beside_dropout), cmocka_unit_test(test_bounds),      cmocka_unit_test(test_errors),
+                                     cmocka_unit_test(test_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
