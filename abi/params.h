@@ -224,8 +224,8 @@ typedef struct LuattnPackedTile {
 typedef struct LuattnTileTable {
   LuattnPackedTile *sets[2][LUATTN_TABLE_SIZES]; /* null: luattn_tile_table leaves it out. Where forward has none for its tiles,
                                                   * blocks are for all that sequences of the longest one's length would have */
-  unsigned together; /* query heads of forward whose tiles come together; backward: kv heads at the end whose tiles do, while
-                      * those before come one after another */
+  unsigned together; /* query heads of forward whose tiles come together; backward: tiles at the end of the set that come for one kv
+                      * head after another, while heads of the sequences before them come one after another */
   unsigned unused;
 } LuattnTileTable;
 

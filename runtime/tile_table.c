@@ -18,6 +18,9 @@
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
 enum { TILES_FOR_TABLE = 4 };
 
+/* Tiles at the end of backward that come for all heads, for each multiprocessor. */
+enum { TILES_AT_END = 4 };
+
 /* Blocks of luattn_prepare and luattn_finish have this many rows (templates/around/around.cuh). */
 enum { AUX_ROWS = 64 };
 
@@ -110,12 +113,12 @@ size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t bas
  * mask no tile is much longer than others of its sequence. */
 void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
   const image_manifest *m = c->info;
-  const int64_t size = main_size(m), heads_kv = p->shape.heads_kv, group = p->shape.group;
-  const int64_t most = most_of(tile_table_most(c, p, m->pass == LUATTN_FORWARD ? 0 : 1, size), 1);
+  const int64_t heads_kv = p->shape.heads_kv, group = p->shape.group;
   if (m->pass == LUATTN_BACKWARD) {
-    out->together = (unsigned)(m->has_mask ? least_of(heads_kv, 1 + 2 * (int64_t)c->multiprocessors / most) : 1);
+    out->together = (unsigned)(m->has_mask ? 1 + TILES_AT_END * (int64_t)c->multiprocessors / heads_kv : 0);
     return;
   }
+  const int64_t most = most_of(tile_table_most(c, p, 0, main_size(m)), 1);
   LuattnParams one = *p; /* a batch of one entry */
   one.shape.batch = 1;
   const int64_t kv_bytes = (int64_t)sizes_elem(m) * (m->head_dim + m->head_dim_v);

@@ -1,6 +1,7 @@
 // work/packed_kv_scheduler.cuh: the order of kv tiles of packed sequences in the sm90 family's backward, which always has a tile
-// table. Heads come one after another, and the sequences of a head the longest first, so that blocks that run together share q,
-// dO and dQ in the L2 cache. The last heads come together: a long tile that starts last would leave other multiprocessors idle.
+// table. Sequences come one after another, the longest first, and in a sequence heads: blocks that run together share q, dO and dQ
+// in the L2 cache, and rows of all heads, which lie beside each other. Of the last sequences each tile comes for all heads: a long
+// tile that starts last would leave other multiprocessors idle.
 #pragma once
 #include "work/kv_tile_scheduler.cuh"
 #include "work/tile_table.cuh"
@@ -20,21 +21,17 @@ struct PackedKvTileScheduler {
   // Returns the block of a ticket. Tile -1: no tiles are left.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     const TileTable table = TileTable::of<true, Together * Config::tile_n>(p);
-    const u32 count = table.count(), heads = u32(p.shape.heads_kv), together = TileTable::all(p).together;
-    if (ticket >= count * heads) return {-1, 0, 0, 0};
-    const u32 alone = heads - together, first = alone * count;
-    const bool last = ticket >= first;
-    const u32 rest = last ? ticket - first : ticket, by = last ? together : count, quotient = rest / by,
-              remainder = rest - quotient * by;
-    return last ? block(table, quotient, alone + remainder) : block(table, remainder, quotient);
-  }
-
- private:
-  // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most work.
-  LUATTN_FN KvBlock block(const TileTable &table, u32 rank, u32 h) {
+    const u32 count = table.count(), heads = u32(p.shape.heads_kv), rank = ticket / heads;
+    if (rank >= count) return {-1, 0, 0, 0};
     const LuattnPackedTile at = table[rank];
-    const u32 tile = Needs<Spec, Config>::dq_in_order ? at.count - 1 - at.tile : at.tile;
-    return {int(tile), int(h), int(at.entry), 0};
+    const u32 first = rank - at.tile;  // of the sequence, whose tiles of all heads have tickets from first * heads on
+    u32 tile = at.tile, h = ticket - rank * heads;
+    if (first + at.count + TileTable::all(p).together <= count) {
+      const u32 rest = ticket - first * heads;
+      h = rest / at.count, tile = rest - h * at.count;
+    }
+    // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most work.
+    return {int(Needs<Spec, Config>::dq_in_order ? at.count - 1 - tile : tile), int(h), int(at.entry), 0};
   }
 };
 

@@ -99,6 +99,7 @@ struct ProducerBwdSm90 {
     const int last_head = site.first_head(p, at.h) + share.end(p) - 1;
     using Walk = WarpQTiles<Spec, tile_m, tile_n, Shared::halves, Shared::turns>;
     Walk walk;
+    if constexpr (SequenceOf<Config>::packed) site = ahead;
     bool first = true;
     u32 halves = 0;
     for (Tile tile{-1, false};;) {
@@ -119,7 +120,8 @@ struct ProducerBwdSm90 {
       tile = after;
       halves = walk.halves;
       if (first || ahead.h != site.h) {
-        site = ahead;
+        if constexpr (SequenceOf<Config>::packed) site.h = ahead.h;  // what else there is of an entry, stays in the same registers
+        else site = ahead;
         head = Spec::head(p, site);
       }
     }
