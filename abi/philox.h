@@ -27,6 +27,17 @@ typedef struct LuattnPhilox {
 
 enum { LUATTN_KEEP_ALL = 256 }; /* `keep` without dropout */
 
+/* The 64 bits of a product. Of products in C, NVVM makes 64-bit ones by a constant, and ptxas adds 0 to the high word of each. */
+ABI_FN unsigned long long philox_product(unsigned x, unsigned by) {
+#ifdef __CUDA_ARCH__
+  unsigned long long wide = 0;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(wide) : "r"(x), "r"(by));
+  return wide;
+#else
+  return (unsigned long long)by * x;
+#endif
+}
+
 ABI_FN LuattnPhilox philox_4x32_10(unsigned long long key, unsigned long long counter, unsigned c2, unsigned c3) {
   unsigned c0 = (unsigned)counter, c1 = (unsigned)(counter >> 32), k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
   LuattnPhilox out = {{0, 0, 0, 0}};
@@ -34,7 +45,7 @@ ABI_FN LuattnPhilox philox_4x32_10(unsigned long long key, unsigned long long co
 #pragma unroll
 #endif
   for (int round = 0; round < 10; ++round) {
-    const unsigned long long a = 0xD2511F53ull * c0, b = 0xCD9E8D57ull * c2;
+    const unsigned long long a = philox_product(c0, 0xD2511F53u), b = philox_product(c2, 0xCD9E8D57u);
     c0 = (unsigned)(b >> 32) ^ c1 ^ k0;
     c2 = (unsigned)(a >> 32) ^ c3 ^ k1;
     c1 = (unsigned)b;
