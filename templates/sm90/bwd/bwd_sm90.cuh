@@ -329,12 +329,28 @@ struct ConsumerBwdSm90 {
         });
     }
   }
+  // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would draw between the
+  // instructions that issue the products, and all words at once, for which it spills. Branches that are never taken stop it.
+  __device__ __forceinline__ void draw(int q0) {
+    const int row = kv0 + dropout.first_kv(p, site);
+    int column = q0 + dropout.first_q(p, site);
+    if constexpr (tile_m == 64) {
+      kept = Dropped::draw(dropout, row, column, lane);
+    } else {
+      if (site.q_len < 0) __nanosleep(0);
+      asm volatile("" : "+r"(column));
+#pragma unroll
+      for (int w = 0; w < Dropped::words; ++w) {
+        kept.bits[w] = Dropped::draw_word(dropout, row, column, lane, w);
+        if (kept.bits[w] == 0x7fc54321u) __nanosleep(0);
+      }
+    }
+  }
   // Turns the two products in flight into P and dS. Loads and computes the other arguments of grad meanwhile.
   __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
                                                 float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
-    if constexpr (Drops::any)
-      kept = Dropped::draw(dropout, kv0 + dropout.first_kv(p, site), q0 + dropout.first_q(p, site), lane);
+    if constexpr (Drops::any) draw(q0);
     if constexpr (Lines::any) {
       if constexpr (!reads_ahead) {
         lines.load(p, site, head, q0, kv0, lane, 0);
