@@ -61,6 +61,31 @@ LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
   }
 }
 
+// Writes the rows of O, and what is kept of each.
+template <class Spec, class Config, class Online, class Sequence, int Each>
+LUATTN_FN void finish_rows_simt(const Simt<Spec, Config> &t, const LuattnParams &p, const Sequence &site,
+                                const typename Spec::Head &head,
+                                const typename Spec::Row (&row)[Simt<Spec, Config>::rows], Online &online, int q0,
+                                typename Spec::Real (&out)[Simt<Spec, Config>::rows][Each]) {
+  using Real = typename Spec::Real;
+  online.finish();
+  const bool wide = allows_16_bytes<Real>(p.tensors.o);
+#pragma unroll
+  for (int r = 0; r < Simt<Spec, Config>::rows; ++r) {
+    const int at = q0 + t.row_at(r);
+    if (at >= site.q_len) continue;
+    const bool any = online.kept[r];
+    Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
+    if constexpr (Dropout<Config>::any) factor *= Real(Dropout<Config>::factor);
+    if (!any) {
+#pragma unroll
+      for (int d = 0; d < Each; ++d) out[r][d] = Real(0);
+    }
+    t.template store<Config::head_dim_v>(site.template q_row<Real>(p.tensors.o, at), out[r], factor, wide, true);
+    if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
+  }
+}
+
 template <class Spec, class Config>
 LUATTN_FN void fwd_simt(const LuattnParams &p) {
   static_assert(ForwardSpec<Spec> && has_shared<Config, Simt<Spec, Config>::bytes(1)>());
@@ -140,22 +165,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
     tile = next;
   }
 
-  online.finish();
-  const bool wide = allows_16_bytes<Real>(p.tensors.o);
-#pragma unroll
-  for (int r = 0; r < rows; ++r) {
-    const int at = q0 + t.row_at(r);
-    if (at >= site.q_len) continue;
-    const bool any = online.kept[r];
-    Real factor = any ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
-    if constexpr (Drops::any) factor *= Real(Drops::factor);
-    if (!any) {
-#pragma unroll
-      for (int d = 0; d < LaneColumns<Real, dim_v>::each; ++d) out[r][d] = Real(0);
-    }
-    t.template store<dim_v>(site.template q_row<Real>(p.tensors.o, at), out[r], factor, wide, true);
-    if (t.lane == 0) write_row<Spec>(p, site, head, row[r], online.state[r], at, any);
-  }
+  finish_rows_simt(t, p, site, head, row, online, q0, out);
 }
 
 template <class Spec, class Config>
