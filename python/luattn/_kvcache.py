@@ -76,15 +76,15 @@ class CacheCall:
             if packed[1] is None and packed[0].is_cuda:
                 raise _fail("max_seqlen_q: is missing: the host does not read cu_seqlens_q on a GPU")
         self.caches, self.entries, self.leftpad, self.table = (k_cache, v_cache), entries, leftpad, table
-        if isinstance(lengths, int):
+        if isinstance(lengths, int) and not isinstance(lengths, bool):
             lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
         self.lengths = lengths  # of what the cache has, before new rows; None: all of it
-        self.most = k_cache.shape[1] * (1 if table is None else table.shape[-1])
         for name, array, axes in (
             ("cache_seqlens", lengths, 1), ("cache_batch_idx", entries, 1), ("cache_leftpad", leftpad, 1), ("block_table", table, 2),
         ):  # fmt: skip
             if array is not None:
                 self._check_array(name, array, axes)
+        self.most = k_cache.shape[1] * (1 if table is None else table.shape[-1])
         if table is not None:
             for name, array in (("cache_batch_idx", entries), ("cache_leftpad", leftpad)):
                 if array is not None:
@@ -98,6 +98,9 @@ class CacheCall:
         return self.most
 
     def _check_array(self, name: str, array: Tensor, axes: int) -> None:
+        if not isinstance(array, Tensor):
+            number = ", or a number" if name == "cache_seqlens" else ""
+            raise _fail(f"{name}: is a {type(array).__name__}, expected a torch.int32 tensor{number}")
         if array.dtype != torch.int32 or array.dim() != axes or array.shape[0] != self.batch:
             shape = "(batch_size)" if axes == 1 else "(batch_size, blocks)"
             raise _fail(f"{name}: is {array.dtype} {tuple(array.shape)}, expected torch.int32 {shape} for {self.batch} batch entries")
