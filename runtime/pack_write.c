@@ -57,6 +57,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
         m->packed    ? "packed sequences"
         : m->paged   ? "keys in pages"
         : m->offsets ? "parts of a whole (luattn_target.offsets)"
+        : m->decode  ? "few queries (luattn_target.decode)"
                      : "large scores (luattn_target.large_scores)");
   if (item->lengths < 0 || item->lengths > 2)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",

@@ -7,6 +7,7 @@
 #include "luattn/runtime.h"
 #include "tests/abi/sections.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/pages.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 
@@ -103,14 +104,18 @@ static void look(const luattn_image *image) {
 }
 
 static luattn_driver *driver;
-static problem passes[2];
+static problem passes[3]; /* forward, backward, and forward over keys in pages */
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
   luattn_error err;
   if (luattn_driver_open(&driver, &err) != LUATTN_OK) abort();
   problem_open(&passes[0], LUATTN_FORWARD);
+  static const luattn_random random = {.struct_size = sizeof random, .seed = 1};
+  luattn_batch *batch;
   problem_open(&passes[1], LUATTN_BACKWARD);
+  pages_open(&passes[2], &batch);
+  for (int i = 0; i < 3; ++i) passes[i].args.random = &random;
   return 0;
 }
 
@@ -122,7 +127,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_expect(status, LUATTN_IMAGE, LUATTN_IMAGE);
   if (status != LUATTN_OK) return 0;
   look(image);
-  const unsigned pass = image_get_manifest(image)->pass;
+  const image_manifest *m = image_get_manifest(image);
+  const unsigned pass = m->paged && m->pass == LUATTN_FORWARD ? 2 : m->pass;
   status = luattn_kernel_load(driver, 0, image, &kernel, &err);
   if (status != LUATTN_CUDA)
     fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* UNSUPPORTED: the code lacks a function */

@@ -7,9 +7,10 @@
 
 #include "luattn/pack.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/pages.h"
 #include "tests/support/problem.h"
 
-enum { SEEDS = 7 };
+enum { SEEDS = 10, RANDOM = 7, DECODE = 8, IN_PAGES = 9 };
 
 static luattn_error err;
 static void check(luattn_status status, const char *what) {
@@ -48,9 +49,21 @@ static void make_sm90(image_manifest *m) {
   insert_entry(m, main, "luattn_norms", LUATTN_ROLE_NORMS);
 }
 
+/* The kernel for few queries: its blocks share keys. */
+static void make_decode(image_manifest *m) {
+  m->decode = 1;
+  m->num_state[0] = 2;
+  m->params_bytes = sizeof(LuattnSplitsParams);
+  insert_entry(m, m->num_entries, "luattn_merge", LUATTN_ROLE_MERGE);
+}
+
 static luattn_image *make_image(int seed) {
   problem p;
-  problem_open(&p, seed % 2 == 0 && seed < 6 ? LUATTN_FORWARD : LUATTN_BACKWARD);
+  luattn_batch *batch = NULL;
+  if (seed == IN_PAGES)
+    pages_open(&p, &batch);
+  else
+    problem_open(&p, (seed % 2 == 0 && seed < 6) || seed >= RANDOM ? LUATTN_FORWARD : LUATTN_BACKWARD);
   if (seed == 2 || seed == 3) make_sm90(&p.info);
   if (seed == 4) p.info.is_ptx = 1;
   if (seed == 5) {
@@ -59,21 +72,31 @@ static luattn_image *make_image(int seed) {
   }
   if (seed == 6) p.info.second_code = 256;
   static const image_plan plan = {"simt: 64 x 64\n", {64, 64, 128, 2, 0, 0}, true};
+  if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = sizeof(LuattnRandomParams);
+  if (seed == DECODE) make_decode(&p.info);
   if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);
   problem_close(&p);
+  luattn_batch_close(batch);
   return image;
 }
 
 /* Loads and launches an image as fuzz_image does. */
 static void launch(luattn_driver *driver, const luattn_image *image) {
+  static const luattn_random random = {.struct_size = sizeof random, .seed = 1};
   problem p;
   luattn_kernel *kernel;
-  problem_open(&p, (luattn_pass)image_get_manifest(image)->pass);
+  luattn_batch *batch = NULL;
+  if (image_get_manifest(image)->paged)
+    pages_open(&p, &batch);
+  else
+    problem_open(&p, (luattn_pass)image_get_manifest(image)->pass);
+  p.args.random = &random;
   check(luattn_kernel_load(driver, 0, image, &kernel, &err), "load");
   check(luattn_launch(kernel, &p.args, NULL, &err), "launch");
   luattn_kernel_unload(kernel);
   problem_close(&p);
+  luattn_batch_close(batch);
 }
 
 static void write_pack(const char *folder, const char *name, const luattn_pack_item *item, size_t count) {
@@ -84,9 +107,10 @@ static void write_pack(const char *folder, const char *name, const luattn_pack_i
 
 int main(int argc, char **argv) {
   static const char *const names[SEEDS] = {"forward", "backward", "sm90_forward", "sm90_backward",
-                                           "ptx",     "ordered",  "two_codes"};
+                                           "ptx",     "ordered",  "two_codes",    "random",
+                                           "decode",  "pages"};
   static const char text[] = "return attention { name = 'demo' }";
-  luattn_pack_item item[SEEDS + 2];
+  luattn_pack_item item[SEEDS + 2]; /* packs hold images before DECODE alone */
   luattn_driver *driver;
   size_t size;
   if (argc != 2) return 2;
@@ -99,17 +123,18 @@ int main(int argc, char **argv) {
     item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
     if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
   }
-  item[SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
+  for (int i = DECODE; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
+  item[DECODE] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
                                    .spec_name = "demo",
                                    .spec_hash = {7, 8},
                                    .text = text,
                                    .text_size = sizeof text - 1};
-  item[SEEDS + 1] = (luattn_pack_item){
+  item[DECODE + 1] = (luattn_pack_item){
       .kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
   write_pack(argv[1], "empty", item, 0);
   write_pack(argv[1], "one", item, 1);
-  write_pack(argv[1], "all", item, SEEDS + 2);
-  for (int i = 0; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
+  write_pack(argv[1], "all", item, DECODE + 2);
+  for (int i = 0; i < DECODE; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
   luattn_driver_close(driver);
   return 0;
 }

@@ -104,8 +104,14 @@ static void packed_sequences_are_refused(void **state) {
   s.item[2].image = large;
   assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "item 2: its image is for large scores (luattn_target.large_scores), which packs"));
-  s.item[2].image = dense;
   luattn_image_free(large);
+  p.info.large_scores = 0, p.info.decode = 1;
+  luattn_image *const decode = problem_image(&p);
+  s.item[2].image = decode;
+  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "item 2: its image is for few queries (luattn_target.decode), which packs"));
+  s.item[2].image = dense;
+  luattn_image_free(decode);
   problem_close(&p);
   sample_close(&s);
 }
