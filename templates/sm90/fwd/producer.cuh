@@ -63,8 +63,9 @@ struct ProducerSm90 {
       }
     }
   }
-  // Keys in pages: a lane of the warp copies the rows of a tile that are in its box, of which there are at most 32. The
-  // lane's page is looked up before the warp waits for a stage.
+  // Keys in pages: each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks
+  // up its page before the warp waits for a stage. One lane copies them all: a copy takes uniform registers, and lanes
+  // that copy boxes of their own would take turns, at 90 cycles each.
   __device__ __forceinline__ int page_of_lane(const Sequence &site, Tile tile) const {
     if constexpr (Sequence::paged) {
       const int first = int(threadIdx.x) % 32 * site.box_rows(p);
@@ -76,14 +77,15 @@ struct ProducerSm90 {
   template <int Boxes>
   __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, const LuattnTensorMap &map, u32 barrier, Tile tile,
                                              int page, int page_rows, int head) const {
-    const int first = int(threadIdx.x) % 32 * site.box_rows(p);
-    __syncwarp();
-    if (first < tile_n) {
-      const auto box = site.kv_box(p, tile.index * tile_n + first, page, page_rows);
+    const int rows = site.box_rows(p);
+    const PackedRowBox own = site.kv_box(p, tile.index * tile_n + int(threadIdx.x) % 32 * rows, page, page_rows);
+#pragma unroll 1
+    for (int first = 0, lane = 0; first < tile_n; first += rows, ++lane) {
+      const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
+      if (elected())
 #pragma unroll
-      for (int i = 0; i < Boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, map, barrier, i * 64, box, head);
+        for (int i = 0; i < Boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, map, barrier, i * 64, box, head);
     }
-    __syncwarp();
   }
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, bool last, int head) {
     const int page = page_of_lane(site, tile);
