@@ -217,6 +217,8 @@ bool batch_is_paged(const luattn_batch *batch) {
                            (batch->array[BATCH_SEQUSED_K].is_given && !batch->array[BATCH_CU_SEQLENS_K].is_given));
 }
 
+bool batch_has_one_page(const luattn_batch *batch) { return !batch->array[BATCH_BLOCK_TABLE].is_given || batch->pages == 1; }
+
 int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size) {
   const int64_t pages = batch->array[BATCH_BLOCK_TABLE].is_given ? batch->pages : 1;
   int64_t room;

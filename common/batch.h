@@ -86,6 +86,8 @@ int batch_used(const luattn_batch *batch, int side, int64_t sequence, int length
 
 size_t batch_array_room(const batch_array *array); /* bytes in a batch's device memory, a multiple of 256 */
 
+/* Whether each entry has one page at most, so that no tile of keys has rows of two. */
+bool batch_has_one_page(const luattn_batch *batch);
 /* The longest entry of a call whose k and v have pages of `page_size` rows, as far as is known. */
 int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size);
 

@@ -319,7 +319,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   *key = (kernel_key){.spec = spec,
                       .pass = pass,
                       .packed = packed,
-                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 ? 8 : 1,
+                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
                       .offsets = batch_offsets(args->batch),
                       .large_scores = args->large_scores != 0,
                       .decode = wants_decode(e, pass, args)};

@@ -22,7 +22,7 @@ static luattn_status refuse(const args_call *c) {
 static luattn_status check_pages(const args_call *c, int64_t entries) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2], multiple = c->info->paged_layout[0];
   if (page_size < 1) return args_fail(c, "k: has pages of %" PRId64 " rows, expected at least 1: [num_pages, heads_kv, page_size, head_dim]", page_size);
-  if (page_size % multiple != 0)
+  if (page_size % multiple != 0 && !batch_has_one_page(c->args->batch))
     return args_fail(c,
                      "k: has pages of %" PRId64 " rows, and this image is for multiples of %" PRId64
                      "; compile with luattn_target.pages = 1",
@@ -97,7 +97,7 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
   if (c->info->family != LUATTN_SM90 || c->info->on_cpu) return LUATTN_OK;
   const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
   if (main == NULL) return LUATTN_OK;
-  out->box_rows = common_divisor(page_size, (int)main->tile_n);
+  out->box_rows = batch_has_one_page(a->batch) ? (int)main->tile_n : common_divisor(page_size, (int)main->tile_n);
   TRY(find_rows(c, &params->tensors.k, "k", a->k, &out->page_rows_k));
   return find_rows(c, &params->tensors.v, "v", a->v, &out->page_rows_v);
 }

@@ -448,7 +448,7 @@ static const char *explain_packed(const plan *p) {
 static const char *explain_pages(const plan *p) {
   if (p->pages == 0) return "";
   if (p->family == LUATTN_SM90)
-    return "pages: of sizes that are multiples of 8, by TMA, in boxes of as many rows as divide a page and a tile\n";
+    return "pages: of sizes that are multiples of 8, or one for each entry, by TMA, in boxes of as many rows as divide a page and a tile\n";
   return "pages: of any size, by copies that look up the page of each row\n";
 }
 

@@ -126,7 +126,7 @@ typedef struct luattn_target {
                              * row was found (luattn emit --stage merge says why). LUATTN_INVALID: not 0 to 2; a backward
                              * target */
   int64_t pages;            /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has seqused_k,
-                             * with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are multiples of 8,
+                             * with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are multiples of 8, or no entry has more than one page,
                              * as the sm90 family needs (with 1, family 0 takes sm80 instead). Packs do not store such an image.
                              * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod, except on the CPU; family sm90 with 1.
                              * LUATTN_INVALID: not 0, 1 or 8 */

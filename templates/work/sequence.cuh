@@ -298,7 +298,7 @@ struct PagedSequence : Queries {
     return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size};
   }
 
-  // Boxes for TMA have box_rows rows of one page; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
+  // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
   // box begins as far before the end of the row axis as rows remain, here of the entry in the box's page. Behind
   // the entry's end a box is outside, and its page is not looked up.
   LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }

@@ -124,7 +124,7 @@ static void draw_inputs(problem *p) {
 }
 
 static void draw_problem(problem *p, kind k, int dim, int dim_v, int page_size, int mode) {
-  *p = (problem){.dim = dim, .dim_v = dim_v, .page_size = mode & CACHE ? MOST_K + 1 : page_size, .mode = mode};
+  *p = (problem){.dim = dim, .dim_v = dim_v, .page_size = mode & CACHE ? MOST_K : page_size, .mode = mode};
   p->pages = (k_lens[3] + p->page_size - 1) / p->page_size + 2;
   for (int b = 0; b < BATCH; ++b) {
     p->num_pages += (k_lens[b] + p->page_size - 1) / p->page_size;
@@ -424,7 +424,7 @@ int main(int argc, char **argv) {
     for (int s = 0; s < (only_size > 0 ? 1 : 5); ++s)
       for (int mode = 0; mode < MODES; ++mode) {
         const int size = only_size > 0 ? only_size : sizes[s];
-        if ((i == KEY_MOD && !on_cpu) || (family == 3 && size % 8 != 0)) continue;
+        if ((i == KEY_MOD && !on_cpu) || (family == 3 && size % 8 != 0 && (mode & CACHE) == 0)) continue;
         if (only_spec >= 0 && i != only_spec) continue;
         const bool in_turn = (i == 0 && s == 2) || mode == (i + 5 * s) % MODES;
         if (only_mode >= 0 ? mode != only_mode : !in_turn) continue;

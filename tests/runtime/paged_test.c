@@ -249,6 +249,24 @@ static void kernels_get_pages(void **state) {
   problem_close(&c.p);
 }
 
+/* An entry that is one page may have any number of rows: no tile has rows of two pages. */
+static void one_page_of_any_size(void **state) {
+  (void)state;
+  for (int table = 0; table < 2; ++table) {
+    paged_problem c;
+    luattn_error err;
+    filled f;
+    paged_open(&c, LUATTN_SM90);
+    tensor_set(&c.p, &c.p.k, kDLBfloat, 16, 4, BATCH, HEADS_KV, 77, HEAD_DIM);
+    tensor_set(&c.p, &c.p.v, kDLBfloat, 16, 4, BATCH, HEADS_KV, 77, HEAD_DIM_V);
+    if (table) tensor_set(&c.p, &c.table, kDLInt, 32, 2, BATCH, 1, 1, 1);
+    else c.batch.block_table = NULL;
+    if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    assert_int_equal(f.paging.box_rows, c.p.info.entry[0].tile_n);
+    problem_close(&c.p);
+  }
+}
+
 /* Every row of every page lies where the coordinates of PagedSequence::kv_box (work/sequence.cuh) look for it. */
 static void check_map(const LuattnTensorMap *map, const tensor *t, int page_rows, int box_rows) {
   fake_map m;
@@ -337,7 +355,7 @@ static int close_driver(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named), cmocka_unit_test(images_refuse_the_other), cmocka_unit_test(kernels_get_pages),
-      cmocka_unit_test(descriptors), cmocka_unit_test(uneven_pages_are_refused),
+      cmocka_unit_test(one_page_of_any_size), cmocka_unit_test(descriptors), cmocka_unit_test(uneven_pages_are_refused),
   };
   return cmocka_run_group_tests_name("paged", tests, open_driver, close_driver);
 }
