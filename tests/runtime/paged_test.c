@@ -341,6 +341,97 @@ static void uneven_pages_are_refused(void **state) {
   problem_close(&c.p);
 }
 
+/* ---- new rows ---- */
+
+enum { NEW_ROWS = 3 };
+typedef struct append_problem {
+  paged_problem c;
+  tensor rows[2];
+  luattn_append_args args;
+} append_problem;
+
+static void append_open(append_problem *a) {
+  problem *p = &a->c.p;
+  paged_open(&a->c, LUATTN_SM80);
+  tensor_set(p, &a->rows[0], kDLBfloat, 16, 4, BATCH, HEADS_KV, NEW_ROWS, HEAD_DIM);
+  tensor_set(p, &a->rows[1], kDLBfloat, 16, 4, BATCH, HEADS_KV, NEW_ROWS, HEAD_DIM_V);
+  a->args = (luattn_append_args){
+      .struct_size = sizeof a->args, .k = &p->k.t, .v = &p->v.t, .new_k = &a->rows[0].t, .new_v = &a->rows[1].t};
+}
+
+/* Launches with the batch of the options, unless they have none. */
+static luattn_status append(append_problem *a, luattn_error *err) {
+  luattn_batch *batch = NULL;
+  luattn_kernel *kernel;
+  if (a->c.batch.struct_size != 0) TRY(luattn_batch_open(&a->c.batch, &batch, err));
+  luattn_image *image = problem_image(&a->c.p);
+  TRY(luattn_kernel_load(driver, 0, image, &kernel, err));
+  luattn_image_free(image);
+  fake_reset();
+  a->args.batch = batch;
+  const luattn_status status = luattn_append(kernel, &a->args, NULL, err);
+  luattn_kernel_unload(kernel);
+  luattn_batch_close(batch);
+  return status;
+}
+
+typedef struct bad_append {
+  void (*bend)(append_problem *a);
+  const char *message;
+} bad_append;
+#define BEND_APPEND(name, statement) \
+  static void name(append_problem *a) { statement; }
+
+BEND_APPEND(to_no_pages, a->c.p.info.paged = 0)
+BEND_APPEND(to_packed, a->c.p.info.packed = 1)
+BEND_APPEND(no_batch, a->c.batch.struct_size = 0)
+BEND_APPEND(batch_of_offsets, a->c.batch = ((luattn_batch_options){.struct_size = sizeof a->c.batch, .q_offset = 3}))
+BEND_APPEND(no_new_k, a->args.new_k = NULL)
+BEND_APPEND(new_k_axes, a->rows[0].t.ndim = 3)
+BEND_APPEND(new_k_heads, a->rows[0].shape[1] = 1)
+BEND_APPEND(new_v_rows, a->rows[1].shape[2] = NEW_ROWS + 1)
+BEND_APPEND(new_v_dim, a->rows[1].shape[3] = HEAD_DIM)
+BEND_APPEND(new_k_floats, a->rows[0].t.dtype = ((DLDataType){kDLFloat, 32, 1}))
+BEND_APPEND(new_k_stride, a->rows[0].strides[2] += 4)
+BEND_APPEND(new_batch, (a->rows[0].shape[0] = BATCH + 1, a->rows[1].shape[0] = BATCH + 1))
+BEND_APPEND(append_entries, a->c.batch.block_table = NULL)
+BEND_APPEND(k_broadcast, a->c.p.k.strides[0] = 0)
+BEND_APPEND(v_of_others, a->c.p.v.shape[0] = PAGES - 1)
+BEND_APPEND(too_many_rows, a->rows[0].shape[2] = a->rows[1].shape[2] = INT32_MAX / 2)
+
+static const bad_append bad_appends[] = {
+    {to_no_pages, "luattn_append: this kernel is for keys that are not in pages; take one with luattn_target.pages"},
+    {to_packed, "luattn_append: batch: has no cu_seqlens_q, and this kernel's queries are packed"},
+    {no_batch, "luattn_append: batch: is missing; give seqused_k, and the block_table of pages"},
+    {batch_of_offsets, "luattn_append: batch: has no seqused_k without cu_seqlens_k"},
+    {no_new_k, "luattn_append: new_k: is missing"},
+    {new_k_axes, "luattn_append: new_k: has 3 axes, expected 4: [batch, heads_kv, rows, head_dim]"},
+    {new_k_heads, "new_k: has shape [2, 1, 3, 64], expected [2, 2, 3, 64] = [batch, heads_kv, rows, head_dim]"},
+    {new_v_rows, "new_v: has shape [2, 2, 4, 32], expected [2, 2, 3, 32]"},
+    {new_v_dim, "new_v: has shape [2, 2, 3, 64], expected [2, 2, 3, 32]"},
+    {new_k_floats, "new_k: has dtype float32, expected bfloat16"},
+    {new_k_stride, "new_k: axis 2 has stride 68, expected a multiple of 8 elements (16 bytes)"},
+    {new_batch, "luattn_append: new_k: has batch 3, and seqused_k has 2 elements, expected one for each entry"},
+    {append_entries, "luattn_append: k: has 5 entries, and seqused_k 2; give as many, or a block_table"},
+    {k_broadcast, "k: axis 0 has stride 0 over 5 elements"},
+    {v_of_others, "v: has shape [4, 2, 16, 32], expected [5, 2, 16, 32] = [num_pages, heads_kv, page_size, head_dim]"},
+    {too_many_rows, "luattn_append: new_k: has 2147483646 rows of 2 heads, which are more than 2^31 elements"},
+};
+
+static void every_bad_append_is_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bad_appends / sizeof *bad_appends; ++i) {
+    append_problem a;
+    luattn_error err;
+    append_open(&a);
+    bad_appends[i].bend(&a);
+    if (append(&a, &err) != LUATTN_INVALID) fail_msg("accepted: %s", bad_appends[i].message);
+    if (strstr(err.message, bad_appends[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad_appends[i].message);
+    assert_int_equal(fake_num_events(), 0); /* nothing was launched */
+    problem_close(&a.c.p);
+  }
+}
+
 static int open_driver(void **state) {
   (void)state;
   luattn_error err;
@@ -356,6 +447,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named), cmocka_unit_test(images_refuse_the_other), cmocka_unit_test(kernels_get_pages),
       cmocka_unit_test(one_page_of_any_size), cmocka_unit_test(descriptors), cmocka_unit_test(uneven_pages_are_refused),
+      cmocka_unit_test(every_bad_append_is_named),
   };
   return cmocka_run_group_tests_name("paged", tests, open_driver, close_driver);
 }
