@@ -64,14 +64,17 @@ struct ProducerSm90 {
     }
   }
   // Keys in pages: each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks
-  // up its page before the warp waits for a stage. One lane copies them all: a copy takes uniform registers, and lanes
+  // up its page when the tile is found, ahead of its loads. One lane copies them all: a copy takes uniform registers, and lanes
   // that copy boxes of their own would take turns, at 90 cycles each.
-  __device__ __forceinline__ int page_of_lane(const Sequence &site, Tile tile) const {
+  struct NoPage {};
+  using Page = ConditionalOf<Sequence::paged, int, NoPage>;
+  __device__ __forceinline__ Page page_of_lane(const Sequence &site, Tile tile) const {
     if constexpr (Sequence::paged) {
       const int first = int(threadIdx.x) % 32 * site.box_rows(p);
-      if (first < tile_n) return site.page_of(p, tile.index * tile_n + first);
+      return tile.valid() && first < tile_n ? site.page_of(p, tile.index * tile_n + first) : 0;
+    } else {
+      return {};
     }
-    return 0;
   }
   // Called after one lane has announced the bytes.
   template <int Boxes>
@@ -87,8 +90,7 @@ struct ProducerSm90 {
         for (int i = 0; i < Boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, map, barrier, i * 64, box, head);
     }
   }
-  __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, bool last, int head) {
-    const int page = page_of_lane(site, tile);
+  __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, Page page, bool last, int head) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
       KvTileMessage::of(tile, last).store(shared.k_message(k.stage));
@@ -105,8 +107,7 @@ struct ProducerSm90 {
       load_pages<Shared::boxes>(site, shared.k(k.stage), maps.k, shared.k_full(k.stage), tile, page, site.page_rows_k(p), head);
     k.advance();
   }
-  __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, int head) {
-    const int page = page_of_lane(site, tile);
+  __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, Page page, int head) {
     barrier_wait(shared.v_empty(v.stage), v.parity);
     if (elected()) {
       barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
@@ -138,21 +139,23 @@ struct ProducerSm90 {
       if constexpr (Spec::has_tile_bits) prefetch_q(site, block);
       WarpKvTiles<Spec, Config::tile_m, tile_n> walk(p, site, block.q_tile);
       Tile of_k{-1, false}, of_v{-1, false};  // the tiles whose K, and whose V, are loaded next
+      Page k_page{}, v_page{};                // theirs
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
+        const Page next_page = page_of_lane(site, next);
         // Draws the next q tile before it loads the last K, because the answer takes a while. A block that
         // drew earlier would hold a tile that an idle block could take.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
           tell_bias_loaders(BiasMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));
-          load_k(site, of_k, !next.valid(), block.h_kv);
+          load_k(site, of_k, k_page, !next.valid(), block.h_kv);
           if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::SOME)});
           some = true;
         }
-        if (of_v.valid()) load_v(site, of_v, block.h_kv);
-        of_v = of_k;
-        of_k = next;
+        if (of_v.valid()) load_v(site, of_v, v_page, block.h_kv);
+        of_v = of_k, v_page = k_page;
+        of_k = next, k_page = next_page;
         if (!of_v.valid() && !of_k.valid()) break;
       }
       if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::EMPTY)});
