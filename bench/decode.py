@@ -11,10 +11,11 @@ Each of a cell's contenders runs on the same K and V, [batch, keys, heads_kv, di
     all_lengths luattn's kernel for all lengths (LUATTN_DECODE_NEVER)
     cudnn, fa2  through torch's scaled_dot_product_attention
     fa3         FlashAttention-3, a build of which --fa3 names, with num_splits = 0: its choice
-    flashinfer  over pages of 16 and of 64 keys of the same memory (flashinfer-python, which compiles its kernels: minutes)
+and over the same keys in pages of 16 and of 64, which lie in memory in a random order:
+    pages16, pages64, fa3_pages16, fa3_pages64, flashinfer16, flashinfer64 (flashinfer-python, which compiles its kernels: minutes)
 A contender that is not installed is left out, and one that refuses a cell has the reason in its place. Results are compared with float64
-first. A rate is the median over the rounds; the last columns have the median of the rounds' ratios of luattn's rate to the best of the
-libraries' rates, and of the slowest spec's to luattn's.
+first. A rate is the median over the rounds. The last columns have the medians of the rounds' ratios: of luattn's rate to the best of the
+libraries', in pages too; of the slowest spec's to luattn's; and of luattn's in pages to its own without.
 """
 
 import argparse
@@ -42,7 +43,8 @@ SPECS = {
     "sigmoid": "return attention { online_func = sigmoid_attention }",
 }
 NEVER = 2  # LUATTN_DECODE_NEVER
-LIBRARIES = ("cudnn", "fa2", "fa3", "flashinfer16", "flashinfer64")
+LIBRARIES, PAGES = ("cudnn", "fa2", "fa3"), (16, 64)
+PAGED = [f"{x}{n}" for x in ("pages", "fa3_pages", "flashinfer") for n in PAGES]
 
 
 class Problem:
@@ -54,8 +56,21 @@ class Problem:
 
         self.q, self.k, self.v = make(q_len, self.heads), make(keys, self.heads_kv), make(keys, self.heads_kv)
         self.slopes = torch.exp2(-8 * torch.arange(1, self.heads + 1, device="cuda") / self.heads)
+        self.of_size, self.lengths = {}, torch.full((batch,), keys, device="cuda", dtype=torch.int32)
         self.bytes = 2 * self.k.numel() * 2
         self.name = f"B{batch} Sk{keys} q{q_len}"
+
+    def pages(self, size):
+        """K and V in pages [pages, size, heads_kv, dim] in a random order, and the table of each entry's."""
+        if size not in self.of_size:
+            n = self.batch * self.keys // size
+            table, pools = torch.randperm(n, device="cuda"), []
+            for x in (self.k, self.v):
+                pool = torch.empty(n, size, self.heads_kv, self.dim, device="cuda", dtype=x.dtype)
+                pool[table] = x.reshape(pool.shape)
+                pools.append(pool)
+            self.of_size[size] = *pools, table.int().reshape(self.batch, -1)
+        return self.of_size[size]
 
     def reference(self, name):
         """O of the last batch entry's last kv head's query heads, [q_len, group, dim] in float64."""
@@ -70,14 +85,18 @@ class Problem:
         return weight @ v
 
 
-def luattn(library, p, name, decode=0):
-    spec = library.spec(f"{name}.lua", SPECS[name])
-    q, k, v = (x.transpose(1, 2) for x in (p.q, p.k, p.v))
+def luattn(library, p, name, decode=0, page=None):
+    spec, batch = library.spec(f"{name}.lua", SPECS[name]), None
+    k, v = p.k, p.v
+    if page:
+        k, v, table = p.pages(page)
+        batch = {"block_table": table, "seqused_k": p.lengths}
+    q, k, v = (x.transpose(1, 2) for x in (p.q, k, v))
     o = torch.full_like(p.q, torch.nan)
     given = dict(q=q, k=k, v=v, o=o.transpose(1, 2))
     if spec.has_lse:
         given["lse"] = torch.empty(p.batch, p.heads, p.q_len, device="cuda")
-    launch = library.bind(spec, inputs={"slope": (p.slopes, None)}, options={"decode": decode}, **given)
+    launch = library.bind(spec, inputs={"slope": (p.slopes, None)}, options={"decode": decode}, batch=batch, **given)
     if ("decode: " in launch.plan()) != (decode != NEVER):
         raise RuntimeError(f"another kernel: {launch.plan()}")
 
@@ -98,19 +117,22 @@ def sdpa(backend, p):
     return run
 
 
-def fa3(ops, p):
-    return lambda: ops.fwd(p.q, p.k, p.v, softmax_scale=p.dim**-0.5, num_splits=0)[0]
+def fa3(ops, p, page=None):
+    k, v, in_pages = p.k, p.v, {}
+    if page:
+        k, v, table = p.pages(page)
+        in_pages = dict(page_table=table, seqused_k=p.lengths)
+    return lambda: ops.fwd(p.q, k, v, softmax_scale=p.dim**-0.5, num_splits=0, **in_pages)[0]
 
 
 def flashinfer(p, page):
     import flashinfer
 
-    pages, per_entry = p.batch * p.keys // page, p.keys // page
+    *kv, table = p.pages(page)
     at = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
     last = torch.full((p.batch,), page, device="cuda", dtype=torch.int32)
     memory = torch.empty(512 << 20, device="cuda", dtype=torch.uint8)
-    keys = at * per_entry, torch.arange(pages, device="cuda", dtype=torch.int32), last
-    kv = tuple(x.reshape(pages, page, p.heads_kv, p.dim) for x in (p.k, p.v))
+    keys, kv = (at * table.shape[1], table.flatten(), last), tuple(kv)
     sizes = p.heads, p.heads_kv, p.dim, page
     if p.q_len == 1:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=True)
@@ -130,7 +152,10 @@ def functions_of(p, library, a, ops):
     makers["fa2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, p)
     if ops:
         makers["fa3"] = lambda: fa3(ops, p)
-    for page in (16, 64):
+    for page in PAGES:
+        makers[f"pages{page}"] = lambda page=page: luattn(library, p, "luattn", page=page)
+        if ops:
+            makers[f"fa3_pages{page}"] = lambda page=page: fa3(ops, p, page)
         makers[f"flashinfer{page}"] = lambda page=page: flashinfer(p, page)
     found, missing, group = {}, {}, p.heads // p.heads_kv
     for name, make in makers.items():
@@ -171,10 +196,11 @@ def main():
     a = parser.parse_args()
     library, ops, rows, ratios = Luattn(a.library), a.fa3 and load_fa3(a.fa3), [], []
     torch.manual_seed(a.seed)
-    names = [x for x in (*SPECS, "all_lengths", *LIBRARIES) if not re.fullmatch(a.without, x)]
+    names = [x for x in (*SPECS, "all_lengths", *LIBRARIES, *PAGED) if not re.fullmatch(a.without, x)]
     print(f"{torch.cuda.get_device_name()}, bf16, {a.heads[0]}/{a.heads[1]} heads, D {a.head_dim}, {a.rounds} rounds; GB/s of K and V\n")
-    print("| cell | " + " | ".join(names) + " | luattn / best library | slowest spec / luattn |")
-    print("|" + "---|" * (len(names) + 3), flush=True)
+    print("| cell | " + " | ".join(names) + " | luattn / best library | slowest spec / luattn"
+          + "".join(f" | pages{n} / luattn | pages{n} / best library" for n in PAGES) + " |")
+    print("|" + "---|" * (len(names) + 3 + 2 * len(PAGES)), flush=True)
     for batch, keys in SHAPES:
         for q_len in (1, 4):
             if not re.search(a.only, f"B{batch} Sk{keys} q{q_len}"):
@@ -186,9 +212,13 @@ def main():
             best = ratio(ms, "luattn", [x for x in LIBRARIES if x in ms])
             specs = [ratio(ms, x, ["luattn"]) for x in SPECS if x in ms and x != "luattn" and "luattn" in ms]
             slowest = min(specs) if specs else None
-            rows.append(dict(cell=p.name, gb_s=rates, best=best, slowest=slowest, missing=missing))
+            in_pages = []
+            for n in PAGES:
+                peers = [x for x in (f"fa3_pages{n}", f"flashinfer{n}") if x in ms]
+                in_pages += [ratio(ms, f"pages{n}", ["luattn"] if "luattn" in ms else []), ratio(ms, f"pages{n}", peers)]
+            rows.append(dict(cell=p.name, gb_s=rates, best=best, slowest=slowest, in_pages=in_pages, missing=missing))
             ratios += [best] if best else []
-            shown = (f"{x:.3f}" if x else "-" for x in (best, slowest))
+            shown = (f"{x:.3f}" if x else "-" for x in (best, slowest, *in_pages))
             print(f"| {p.name} | " + " | ".join(str(rates.get(x, "-")) for x in names) + " | " + " | ".join(shown) + " |", flush=True)
             del p, found
             torch.cuda.empty_cache()

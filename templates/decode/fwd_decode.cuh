@@ -120,6 +120,18 @@ struct ForwardDecode {
     const int first = lane / width, chunk = lane % width;
     if (width > Tile::chunks && chunk >= Tile::chunks) return;
     const bool in_row = Dim % 16 == 0 || chunk * 8 < Dim;
+    if constexpr (Sequence::paged) {
+      const auto pages = site.template kv_rows<const Elem>(p, t, block.h_kv);
+      if (int(pages.page_size.d) % keys == 0) {  // the tile lies in one page, which is looked up once
+        const Elem *from = pages.row(kv0) + first * pages.seq + (in_row ? chunk * 8 : 0);
+#pragma unroll
+        for (int i = 0; i < keys; i += pass) {
+          cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)), from, in_row && kv0 + first + i < site.kv_len);
+          from += pass * pages.seq;
+        }
+        return;
+      }
+    }
     if (kv0 + keys <= site.kv_len) {
 #pragma unroll
       for (int i = 0; i < keys; i += pass)
