@@ -186,6 +186,7 @@ def main():
     parser.add_argument("--library", default=f"{ROOT}/build/release/libluattn.so")
     parser.add_argument("--heads", default="32,8", type=lambda x: tuple(map(int, x.split(","))), help="of q, of k (default 32,8)")
     parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--queries", default="1,4", type=lambda x: tuple(map(int, x.split(","))), help="with commas between (default 1,4)")
     parser.add_argument("--only", default="", help="cells whose name has this regular expression")
     parser.add_argument("--without", default="", help="leaves out contenders of these names, a regular expression")
     parser.add_argument("--fa3", help="as for run.py")
@@ -202,7 +203,7 @@ def main():
           + "".join(f" | pages{n} / luattn | pages{n} / best library" for n in PAGES) + " |")
     print("|" + "---|" * (len(names) + 3 + 2 * len(PAGES)), flush=True)
     for batch, keys in SHAPES:
-        for q_len in (1, 4):
+        for q_len in a.queries:
             if not re.search(a.only, f"B{batch} Sk{keys} q{q_len}"):
                 continue
             p = Problem(batch, keys, q_len, a)

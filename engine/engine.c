@@ -271,6 +271,14 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
   return LUATTN_OK;
 }
 
+/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch refuses. */
+static bool has_more_rows(const luattn_args *args, int64_t most) {
+  const DLTensor *q = args->q, *k = args->k;
+  if (k == NULL || k->ndim < 2 || k->shape == NULL || k->shape[1] < 1) return true;
+  const int64_t q_len = batch_is_packed(args->batch) ? args->batch->lengths[0].longest : q->shape[2], of_all = most * k->shape[1];
+  return q_len > of_all || q->shape[1] > of_all || q_len * q->shape[1] > of_all;
+}
+
 /* luattn_target.decode for these arguments. */
 static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_args *args) {
   if (pass != LUATTN_FORWARD || e->device == LUATTN_CPU || args->decode == LUATTN_DECODE_NEVER) return 0;
@@ -278,12 +286,10 @@ static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_a
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const DLTensor *q = args->q, *k = args->k;
   if (e->deterministic || e->num_packs > 0 || e->never_compile || q->dtype.bits != 16 || k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
-  const int64_t q_len = packed ? args->batch->lengths[0].longest : q->shape[2],
-                kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
+  const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
                          : packed ? args->batch->lengths[1].longest
                                   : k->shape[2];
-  const int64_t most = LUATTN_DECODE_ROWS * k->shape[1]; /* of rows of all heads */
-  return kv_len >= LUATTN_DECODE_KEYS && q_len >= 1 && q_len <= most && q_len * q->shape[1] <= most ? 2 : 0;
+  return kv_len >= LUATTN_DECODE_KEYS && !has_more_rows(args, LUATTN_DECODE_ROWS) ? 2 : 0;
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
@@ -338,6 +344,7 @@ static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, l
   key->head_dim_v = (int)dim[1];
   key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
                                    packed ? args->batch->lengths[1].longest : args->v->shape[2]);
+  if (key->decode) key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
   TRY(read_input_types(spec, place, args, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);

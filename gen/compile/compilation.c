@@ -61,6 +61,7 @@ static luattn_status resolve_decode(compilation *c, luattn_error *err) {
   }
   c->target.decode = status == LUATTN_OK;
   if (status == LUATTN_OK) return LUATTN_OK;
+  c->target.lengths = LUATTN_SHORT; /* which said something about rows of decode */
   if (status != LUATTN_UNSUPPORTED) return luattn_fail(err, status, "%s", why.message);
   return compilation_note(c, arena_printf(c->a, "not the decode kernel: %s", why.message), err);
 }

@@ -263,6 +263,7 @@ static const char *explain(arena *a, const plan *p) {
            : p->forced    ? "asked for by the caller"
            : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
                             : p->softcap_poly ? "first choice for these head dims and a soft cap"
+                            : p->is_short && p->decode ? "first choice for these head dims and up to 16 rows of a kv head"
                             : p->is_short   ? "first choice for these head dims, a mask and short lengths"
                                             : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
@@ -325,8 +326,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->by_query_blocks = spec->by_query_blocks && p->by_cells;
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
-  p->is_short =
-      t->lengths == LUATTN_SHORT && spec->traced.block_mask != IR_NONE && !p->picked && policy_knows_short(p);
+  p->is_short = t->lengths == LUATTN_SHORT && (p->decode || spec->traced.block_mask != IR_NONE) && !p->picked && policy_knows_short(p);
   return LUATTN_OK;
 }
 

@@ -118,9 +118,11 @@ typedef struct luattn_target {
                              * an image. LUATTN_UNSUPPORTED: an online function whose lse is not log(l) + m or the like, with m a
                              * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
                              * neither 0 nor 1 */
-  int decode;               /* 2: as 1 where that is no error, else 0, and luattn_compile_report.plan says why. 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
-                             * head are rows of one tile of 16, and blocks share the keys (luattn_args.num_splits), so that K and V
-                             * are read once, at the speed of memory. It runs at every length, and gives what the other kernel gives
+  int decode;               /* 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
+                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32 (above head dim 128 of 16), and
+                             * blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
+                             * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
+                             * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
                              * up to rounding. No pack holds such an image. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
                              * family other than sm80; a spec with dropout; an online function of which no merge of the parts of a
                              * row was found (luattn emit --stage merge says why). LUATTN_INVALID: not 0 to 2; a backward

@@ -71,7 +71,8 @@ typedef enum luattn_decode {
   LUATTN_DECODE_ALWAYS, /* that one, or an error that says what it lacks */
   LUATTN_DECODE_NEVER   /* the one for all lengths */
 } luattn_decode;
-enum { LUATTN_DECODE_ROWS = 16, LUATTN_DECODE_KEYS = 1024 };
+enum { LUATTN_DECODE_ROWS = 64, LUATTN_DECODE_KEYS = 1024 };
+#define LUATTN_DECODE_TILE 16 /* rows for which the decode kernel has tiles of short lengths */
 
 /* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend on seed,
  * offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and

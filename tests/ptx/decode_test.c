@@ -50,7 +50,7 @@ typedef struct shape_row {
 static const shape_row shapes[] = {
     {2, 2, 4, 1, 333, 64, 64, 0},  {1, 2, 4, 4, 257, 128, 128, 3}, {1, 1, 1, 1, 1, 64, 64, 1},   {1, 2, 2, 16, 130, 64, 64, 2},
     {1, 1, 8, 2, 1031, 64, 64, 5}, {1, 1, 12, 3, 200, 64, 128, 2}, {2, 1, 16, 1, 95, 128, 64, 64}, {1, 1, 3, 7, 177, 40, 24, 4},
-    {1, 1, 40, 2, 64, 64, 64, 2},  {1, 1, 2, 5, 49, 256, 256, 2},  {1, 1, 1, 16, 33, 80, 80, 1},
+    {1, 1, 40, 2, 64, 64, 64, 2},  {1, 1, 2, 5, 49, 256, 256, 2},  {1, 1, 4, 9, 70, 192, 128, 2},  {1, 1, 1, 16, 33, 80, 80, 1},
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -321,7 +321,7 @@ static bool refuses_splits(luattn_engine *engine, const luattn_spec *spec, kind 
   return ok;
 }
 
-/* Which kernel an engine takes by itself: decode from 1024 keys on, for at most 16 rows, where the spec has it. */
+/* Which kernel an engine takes by itself: decode from 1024 keys on, for at most 64 rows, where the spec has it. */
 static bool chooses(luattn_engine *engine, kind k) {
   static const struct {
     const char *text;
@@ -330,8 +330,11 @@ static bool chooses(luattn_engine *engine, kind k) {
     bool is_there;
   } choices[] = {
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
+      {"return attention {}", 4, 4, 1024, LUATTN_DECODE_AUTO, "tiles 16 x", true},
+      {"return attention {}", 1, 17, 1024, LUATTN_DECODE_AUTO, "tiles 32 x", true},
+      {"return attention {}", 4, 16, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
       {"return attention {}", 4, 4, 1023, LUATTN_DECODE_AUTO, "decode: ", false},
-      {"return attention {}", 4, 5, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
+      {"return attention {}", 4, 17, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_NEVER, "decode: ", false},
       {UNMERGED, 1, 1, 1024, LUATTN_DECODE_AUTO, "not the decode kernel: root: online_func 'root': parts of a row cannot be merged", true},
       {"return attention { online_func = dropout(0.5) }", 1, 1, 1024, LUATTN_DECODE_AUTO, "not the decode kernel: target: decode: is 2 for a spec with dropout", true},
