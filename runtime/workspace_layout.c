@@ -181,8 +181,9 @@ static double decode_rate(double blocks, double multiprocessors, double resident
 static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
+  const bool totals = m->packed && !m->paged; /* of keys; lengths of entries are not known */
   const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
-               row = (m->head_dim + m->head_dim_v) * 2.0, keys = m->packed ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
+               row = (m->head_dim + m->head_dim_v) * 2.0, keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
                bytes = tiles / p->shape.batch * keys * row, parts = 2.0 * main->tile_m * m->head_dim_v * 4,
                resident = c->multiprocessors * (main->shared_bytes > DECODE_HALF ? 1.0 : 2.0);
   const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
@@ -190,6 +191,7 @@ static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   double least = 0;
   if (tiles == 0) return 1;
   for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
+    if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
     const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident),
                  time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident), longest) + ceil(blocks / resident) * DECODE_START +
                         (n > 1 ? DECODE_MERGE + blocks * parts : 0);

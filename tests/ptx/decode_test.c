@@ -360,6 +360,32 @@ static bool chooses(luattn_engine *engine, kind k) {
   return ok;
 }
 
+/* The workspace for a kv head's keys of so many entries; tensors have no memory. */
+static size_t workspace_of(luattn_engine *engine, const luattn_spec *spec, kind k, int batch, int kv_len, int splits) {
+  size_t size;
+  array like;
+  make(&like, k, 4, (int64_t[]){1, 1, 1, 1});
+  int64_t qs[] = {batch, 4, 1, 128}, ks[] = {batch, 1, kv_len, 128}, ls[] = {batch, 4, 1};
+  DLTensor q = like.t, kv = like.t, lse = like.t;
+  q.shape = qs, kv.shape = ks, lse.shape = ls, lse.ndim = 3, lse.dtype = (DLDataType){kDLFloat, 32, 1};
+  q.data = kv.data = lse.data = NULL;
+  const luattn_args args = {.struct_size = sizeof args, .q = &q, .k = &kv, .v = &kv, .o = &q, .lse = &lse, .num_splits = splits, .decode = LUATTN_DECODE_ALWAYS};
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
+  drop(&like);
+  return size;
+}
+
+/* Few blocks with long keys are split, many or short ones are not; each split has O and two row scalars and a flag of a row. */
+static bool splits_by_lengths(luattn_engine *engine, const luattn_spec *spec, kind k) {
+  const size_t three = workspace_of(engine, spec, k, 1, 4096, 3), part = 4 * 4 * 128 * 3;
+  const bool ok = workspace_of(engine, spec, k, 1, 65536, 0) > 4 * (part / 3) && workspace_of(engine, spec, k, 1, 64, 0) == 0 &&
+                  workspace_of(engine, spec, k, 4096, 1024, 0) == 0 && workspace_of(engine, spec, k, 1, 65536, 1) == 0 && three >= part + 3 * 3 * 4 * 4 &&
+                  three <= part + 1024;
+  if (!ok) fprintf(stderr, "FAILED: splits: workspaces of %zu, %zu, %zu and %zu bytes\n", workspace_of(engine, spec, k, 1, 65536, 0),
+                   workspace_of(engine, spec, k, 1, 64, 0), workspace_of(engine, spec, k, 4096, 1024, 0), three);
+  return ok;
+}
+
 int main(int argc, char **argv) {
   luattn_engine *engine;
   const kind k = argc > 1 && strcmp(argv[1], "f16") == 0 ? F16 : BF16;
@@ -372,7 +398,7 @@ int main(int argc, char **argv) {
     need(luattn_spec_load_text(cases[i].name, cases[i].text, strlen(cases[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
     for (int j = 0; j < NUM_SHAPES; ++j)
       if (!few || (j == i % 3 && (i == 0 || i == 2 || i == 4 || i == 6))) ok = check(engine, spec, &cases[i], &shapes[j], k) && ok;
-    if (i == 0) ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && chooses(engine, k) && ok;
+    if (i == 0) ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && splits_by_lengths(engine, spec, k) && chooses(engine, k) && ok;
     need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
     luattn_spec_free(spec);
   }
