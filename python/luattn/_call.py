@@ -224,7 +224,7 @@ class Frame:
 
     def clear(self) -> None:
         """Forgets what only some calls set."""
-        self._args.random = None
+        self._args.random, self._args.num_splits = None, 0
         if self._args.batch:
             if self._owns_batch:
                 lib.luattn_batch_close(self._args.batch)
@@ -249,7 +249,7 @@ LATER = ("exact_rows",)
 
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "seed"))
+IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "num_splits", "seed"))
 
 
 def is_paged(given: Mapping[str, Any]) -> bool:

@@ -119,6 +119,7 @@ class CacheCall:
     def check_numbers(self, num_splits: int, cos: Tensor | None, sin: Tensor | None) -> None:
         if not isinstance(num_splits, int) or num_splits < 0:
             raise _fail(f"num_splits: is {num_splits!r}, expected a number of at least 0")
+        self.num_splits = num_splits
         if (cos is None) != (sin is None):
             raise _fail(f"rotary_{'cos' if cos is None else 'sin'}: is missing, and the other one is there; give both")
         if cos is None or sin is None:
@@ -214,6 +215,8 @@ class CacheCall:
     def attend(self, q: Tensor) -> tuple[Tensor, Any]:
         """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]."""
         dim, dim_v, given = q.shape[-1], self.caches[1].shape[3], self._given()
+        if self.num_splits:
+            given["num_splits"] = self.num_splits
         k, v = (t.transpose(1, 2) for t in self._in_use())
         if self.packed is None:
             q = q.transpose(1, 2)

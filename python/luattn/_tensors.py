@@ -226,6 +226,8 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
     """Arguments that only some calls have."""
     if not IN_NO_BATCH.issuperset(given):
         frame.set_batch(fill, given)
+    if not frame.backward and given.get("num_splits"):
+        frame.set_options(num_splits=given["num_splits"])
     seed = given.get("seed")
     if seed is None:
         return

@@ -273,7 +273,8 @@ def flash_attn_varlen_func(
 
 
 def _packed(
-    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any, used: Any = None
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, *options: Any, used: Any = None,
+    splits: int = 0,
 ) -> Any:
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 3:
@@ -281,11 +282,11 @@ def _packed(
     given: dict[str, Any] = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max_q, "max_seqlen_k": max_k}
     if used is not None:
         given["seqused_k"] = used
-    return _attend(name, q, k, v, max_k, given, *options)
+    return _attend(name, q, k, v, max_k, given | ({"num_splits": splits} if splits else {}), *options)
 
 
 def _paged(
-    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any
+    name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Any, used: Any, table: Any, max_q: int, max_k: int, *options: Any, splits: int = 0
 ) -> Any:
     for what, t, axes in (("q", q, "total, nheads, headdim"), ("k", k, "blocks, size, nheads, headdim"), ("v", v, "the same")):
         if t.dim() != axes.count(",") + 1 and axes != "the same":
@@ -293,6 +294,7 @@ def _paged(
     if options[-1] and options[0]:
         raise Unsupported(f"{name}: return_attn_probs: there are no weights of a dropout beside block_table; leave out one of them")
     given = {"cu_seqlens_q": cu_q, "max_seqlen_q": max_q, "max_seqlen_k": max_k, "seqused_k": used, "block_table": table.contiguous()}
+    given |= {"num_splits": splits} if splits else {}
     return _attend(name, q, k.transpose(1, 2), v.transpose(1, 2), max_k, given, *options)
 
 
@@ -375,7 +377,8 @@ def flash_attn_with_kvcache(
     also [batch, heads, length].
 
     With block_table, the caches are [blocks, block size, heads_k, headdim], of any block size, and what lies behind a sequence's end is
-    not read, nor is its table. num_splits is a hint, which does not change results, and which no kernel takes yet.
+    not read, nor is its table. num_splits is that of kernels for few queries and many keys; others do not split. 0: luattn's choice; with 1
+    a sequence's result does not depend on its neighbours.
 
     flash-attn 3's page_table is block_table; with cu_seqlens_q and max_seqlen_q, q is packed [total, heads, headdim], and lse [heads, total].
     Its pack_gqa, sm_margin and scheduler_metadata change nothing here; its other arguments are refused.
@@ -414,9 +417,8 @@ def varlen_attn(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Any:
-    """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned at the last query and key."""
-    if num_splits is not None:
-        raise Unsupported("varlen_attn: num_splits: there is no such argument yet; leave it out")
+    """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned
+    at the last query and key. num_splits is that of kernels for few queries and many keys; others do not split."""
     if cu_seq_k is None and (block_table is None or seqused_k is None):
         raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with block_table and seqused_k alone")
     if query.dim() == 3 and key.dim() in (3, 4) and query.shape[1] != key.shape[-2] and not enable_gqa:
@@ -427,7 +429,7 @@ def varlen_attn(
     options = 0.0, scale, False, window_size, 0.0, None, False, want_lse
     if block_table is not None:
         used = seqused_k if seqused_k is not None or cu_seq_k is None else cu_seq_k.diff()
-        found = _paged("varlen_attn", query, key, value, cu_seq_q, used, block_table, max_q, max_k, *options)
+        found = _paged("varlen_attn", query, key, value, cu_seq_q, used, block_table, max_q, max_k, *options, splits=num_splits or 0)
     else:
-        found = _packed("varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *options, used=seqused_k)
+        found = _packed("varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *options, used=seqused_k, splits=num_splits or 0)
     return found[:2] if want_lse else found

@@ -311,7 +311,6 @@ class Functions(unittest.TestCase):
             (lambda: varlen_attn(p, p, p, cu, None, 8, 8), "varlen_attn: cu_seq_k: is None"),
             (lambda: varlen_attn(p, p[:, :1], p[:, :1], cu, cu, 8, 8), "query has 2 heads and key 1: set enable_gqa=True"),
             (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, block_table=cu[None]), r"varlen_attn: k: has 3 axes, expected \(blocks, size,"),
-            (lambda: varlen_attn(p, p, p, cu, cu, 8, 8, num_splits=1), "varlen_attn: num_splits: there is no"),
         ):
             with self.subTest(message), self.assertRaisesRegex(luattn.Error, message):
                 call()

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -16,6 +17,7 @@ except ImportError:
     print("torch is not installed: skipped")
     sys.exit(77)
 import luattn  # noqa: E402
+from luattn import _call  # noqa: E402
 from luattn.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache, varlen_attn  # noqa: E402
 
 B, S, HEADS, HEADS_K, D = 3, 24, 4, 2, 16
@@ -237,6 +239,24 @@ class KvCache(unittest.TestCase):
         new = [rand(2, 1, HEADS_K, D) for _ in "kv"]
         flash_attn_with_kvcache(q[:, :1], *caches, *new, cache_seqlens=S - 1)
         self.assertTrue(torch.equal(k[:2, S + 1], new[0][:, 0]) and torch.equal(v[:2, :, S - 1], new[1][:, 0]))
+
+    def test_num_splits(self):
+        """Reaches luattn_args of forward, and no later call."""
+        seen = []
+        run = _call.Frame.run
+
+        def spy(frame, *args):
+            seen.append((frame.backward, frame._args.num_splits))
+            return run(frame, *args)
+
+        q, k = rand(2, 1, HEADS, D), rand(2, S, HEADS_K, D)
+        cu = torch.tensor([0, 3], dtype=torch.int32)
+        p = rand(3, HEADS, D).requires_grad_()
+        with unittest.mock.patch.object(_call.Frame, "run", spy):
+            flash_attn_with_kvcache(q, k, k, num_splits=5)
+            flash_attn_with_kvcache(q, k, k)
+            varlen_attn(p, p, p, cu, cu, 3, 3, num_splits=2).sum().backward()
+        self.assertEqual(seen, [(False, 5), (False, 0), (False, 2), (True, 0)])
 
     def test_decode(self):
         """Token by token, beside all at once."""
