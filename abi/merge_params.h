@@ -17,7 +17,8 @@ typedef struct LuattnMergeParams {
   LuattnTensor o, lse;     /* forward: lse may be null */
   LuattnTensor dout, dlse; /* backward: null: 0 */
   int count;               /* of parts */
-  int batch, heads, q_len, dim;
+  int rows, dim;           /* rows: of all heads of all batch entries */
+  LuattnDivisor heads, q_len;
   int wide;                /* every row of o, d_o and dout allows accesses of 16 bytes */
   int lanes;               /* threads of a row, a power of two up to 32 */
   int unused;

@@ -32,7 +32,7 @@ static luattn_status run_rows(void *user, size_t index, luattn_error *err) {
 static luattn_status run_on_cpu(const merge_call *call, bool backward, luattn_error *err) {
   const LuattnMergeParams *p = &call->params;
   rows_job job = {call, {call->part, call->elem, call->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32}, backward,
-                  (int64_t)p->batch * p->heads * p->q_len};
+                  p->rows};
   int threads;
   char wrong[200];
   if (!threads_count(0, 0, &threads, wrong, sizeof wrong)) return luattn_fail(err, LUATTN_INVALID, "luattn_merge: %s", wrong);
@@ -42,11 +42,13 @@ static luattn_status run_on_cpu(const merge_call *call, bool backward, luattn_er
 /* ---- on a GPU ---- */
 
 static void close_merges(engine_merges *m) {
-  for (int i = 0; i < 16; ++i) merge_kernel_unload(m->kernel[i / 4][i % 4]);
+  for (int i = 0; i < 96; ++i) merge_kernel_unload(m->kernel[i / 48][i / 16 % 3][i / 4 % 4][i % 4]);
 }
 
-static luattn_status compile(const engine_place *at, const merge_call *call, merge_kernel **kernel, luattn_error *err) {
-  const merge_code_target target = {call->part, call->elem, at->arch, at->driver_version, at->nvrtc};
+static luattn_status compile(const engine_place *at, luattn_pass pass, const merge_call *call, merge_kernel **kernel,
+                             luattn_error *err) {
+  static const int most[] = {2, 4, LUATTN_MERGE_MAX};
+  const merge_code_target target = {pass, most[call->size], call->part, call->elem, at->arch, at->driver_version, at->nvrtc};
   void *cubin;
   size_t size;
   if (at->never_compile)
@@ -58,14 +60,14 @@ static luattn_status compile(const engine_place *at, const merge_call *call, mer
   return status;
 }
 
-/* The kernel for the call's types. Others wait while one is compiled. */
-static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, const merge_call *call, const merge_kernel **out,
-                                 luattn_error *err) {
+/* The kernel for the call's types and parts. Others wait while one is compiled. */
+static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, luattn_pass pass, const merge_call *call,
+                                 const merge_kernel **out, luattn_error *err) {
   luattn_status status = LUATTN_OK;
   engine_merges *m = engine_lock_merges(engine);
   m->close = close_merges;
-  merge_kernel **slot = &m->kernel[call->part][call->elem];
-  if (*slot == NULL) status = compile(at, call, slot, err);
+  merge_kernel **slot = &m->kernel[pass == LUATTN_BACKWARD][call->size][call->part][call->elem];
+  if (*slot == NULL) status = compile(at, pass, call, slot, err);
   *out = *slot;
   engine_unlock_merges(engine);
   return status;
@@ -82,8 +84,8 @@ static luattn_status merge(luattn_engine *engine, luattn_pass pass, const luattn
   TRY(merge_args_fill(args, pass, on_cpu ? LUATTN_CPU : at.device, &call, err));
   if (call.is_empty) return LUATTN_OK;
   if (on_cpu) return run_on_cpu(&call, pass == LUATTN_BACKWARD, err);
-  TRY(find_kernel(engine, &at, &call, &kernel, err));
-  return merge_kernel_launch(kernel, pass, &call, stream, err);
+  TRY(find_kernel(engine, &at, pass, &call, &kernel, err));
+  return merge_kernel_launch(kernel, &call, stream, err);
 }
 
 luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err) {

@@ -7,6 +7,7 @@
 #include "common/struct_size.h"
 #include "runtime/args.h"
 #include "runtime/merge_kernel.h"
+#include "runtime/order.h"
 
 _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what kernels have room for");
 
@@ -120,9 +121,11 @@ static luattn_status take_shape(checks *k) {
       return args_fail(&k->c, "parts[0].o: has more than %d rows; split the call", INT32_MAX / 2);
     k->out->is_empty = k->out->is_empty || o->shape[i] == 0;
   }
-  p->batch = k->packed ? 1 : (int)k->shape[0];
-  p->heads = (int)k->shape[1];
-  p->q_len = (int)k->shape[k->packed ? 0 : 2];
+  if (!k->out->is_empty) { /* else they may be 0 */
+    p->rows = (int)rows;
+    p->heads = order_divisor(k->shape[1]);
+    p->q_len = order_divisor(k->shape[k->packed ? 0 : 2]);
+  }
   p->dim = (int)k->shape[o->ndim - 1];
   return LUATTN_OK;
 }
@@ -170,6 +173,7 @@ luattn_status merge_args_fill(const luattn_merge_args *given, luattn_pass pass, 
     return args_fail(&k.c, "num_parts: is %zu, expected 1 to %d and an array; merge more parts in turn", args.num_parts,
                      LUATTN_MERGE_MAX);
   out->params.count = (int)args.num_parts;
+  out->size = args.num_parts <= 2 ? 0 : args.num_parts <= 4 ? 1 : 2;
   out->params.wide = 1;
   TRY(take_shape(&k));
   const luattn_dtype real = out->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;

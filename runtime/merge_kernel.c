@@ -10,24 +10,21 @@ struct merge_kernel {
   luattn_driver *driver;
   cu_context context;
   cu_module module;
-  cu_function function[2]; /* by pass */
+  cu_function function;
 };
 
 static luattn_status load(merge_kernel *k, const void *cubin, luattn_error *err) {
-  static const char *const names[] = {"luattn_merge_parts", "luattn_merge_parts_backward"};
   const luattn_driver *d = k->driver;
   cu_result result = d->module_load(&k->module, cubin);
   if (result != 0) {
     k->module = NULL;
     return driver_fail(d, err, result, "cuModuleLoadData",
-                       "loading luattn_merge's kernels; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major "
+                       "loading luattn_merge's kernel; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major "
                        "version",
                        d->version / 1000, d->version % 1000 / 10);
   }
-  for (int i = 0; i < 2; ++i) {
-    result = d->module_function(&k->function[i], k->module, names[i]);
-    if (result != 0) return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s", names[i]);
-  }
+  result = d->module_function(&k->function, k->module, "luattn_merge_parts");
+  if (result != 0) return driver_fail(d, err, result, "cuModuleGetFunction", "looking for luattn_merge_parts");
   return LUATTN_OK;
 }
 
@@ -58,15 +55,14 @@ void merge_kernel_unload(merge_kernel *kernel) {
   free(kernel);
 }
 
-luattn_status merge_kernel_launch(const merge_kernel *kernel, luattn_pass pass, const merge_call *call, void *stream,
-                                  luattn_error *err) {
+luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *call, void *stream, luattn_error *err) {
   const luattn_driver *d = kernel->driver;
   LuattnMergeParams p = call->params;
   void *params[] = {&p};
-  const int rows = p.batch * p.heads * p.q_len, each = THREADS / p.lanes;
+  const int each = THREADS / p.lanes;
   TRY(driver_push(d, kernel->context, err));
-  const cu_result result = d->launch(kernel->function[pass == LUATTN_FORWARD ? 0 : 1], (unsigned)((rows - 1) / each + 1), 1, 1,
-                                     THREADS, 1, 1, 0, stream, params, NULL);
+  const cu_result result = d->launch(kernel->function, (unsigned)((p.rows - 1) / each + 1), 1,
+                                     1, THREADS, 1, 1, 0, stream, params, NULL);
   driver_pop(d);
-  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuLaunchKernel", "launching luattn_merge for %d rows", rows);
+  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuLaunchKernel", "launching luattn_merge for %d rows", p.rows);
 }

@@ -1,4 +1,4 @@
-/* merge_kernel.h: the kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching. */
+/* merge_kernel.h: kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching. */
 #ifndef LUATTN_RUNTIME_MERGE_KERNEL_H
 #define LUATTN_RUNTIME_MERGE_KERNEL_H
 
@@ -11,6 +11,7 @@
 typedef struct merge_call {
   LuattnMergeParams params;
   luattn_dtype part, elem; /* types of o of the parts, and of the merged o */
+  int size;                /* 0, 1, 2: of kernels for up to 2, 4 and LUATTN_MERGE_MAX parts, the least that takes them */
   bool is_empty;           /* there are no rows */
 } merge_call;
 
@@ -20,7 +21,6 @@ luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, i
 typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
 luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, merge_kernel **kernel, luattn_error *err);
 void merge_kernel_unload(merge_kernel *kernel); /* NULL is fine */
-luattn_status merge_kernel_launch(const merge_kernel *kernel, luattn_pass pass, const merge_call *call, void *stream,
-                                  luattn_error *err);
+luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *call, void *stream, luattn_error *err);
 
 #endif

@@ -23,8 +23,10 @@ static luattn_status compile(arena *a, const merge_code_target *t, const nvrtc *
   const char *arch = arena_printf(a, "sm_%d", t->arch);
   const char *config = arena_printf(a,
                                     "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
-                                    "%s; using Real = %s; };\n",
-                                    elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float");
+                                    "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
+                                    "%s;\n};\n",
+                                    elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
+                                    t->pass == LUATTN_BACKWARD ? "true" : "false");
   if (headers == NULL || arch == NULL || config == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
   for (int i = 0; i < count; i++) {
     const size_t length = strlen(files[i].name);

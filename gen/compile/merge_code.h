@@ -1,11 +1,13 @@
-/* merge_code.h: compiles the kernels that merge finished parts (luattn/merge.h), which know no spec. */
+/* merge_code.h: compiles a kernel that merges finished parts (luattn/merge.h), which knows no spec. */
 #ifndef LUATTN_GEN_MERGE_CODE_H
 #define LUATTN_GEN_MERGE_CODE_H
 
 #include "common/fail.h"
-#include "luattn/tensors.h"
+#include "luattn/image.h"
 
 typedef struct merge_code_target {
+  luattn_pass pass;
+  int most_parts;
   luattn_dtype part, elem; /* of the parts' O, and of the merged O */
   int arch, driver_version;
   const char *nvrtc; /* as in luattn_target */

@@ -81,7 +81,7 @@ static void merge_backward(merge_row *r) {
 
 void part_merge_rows(const LuattnMergeParams *p, const part_merge_types *types, bool backward, int64_t first, int64_t end) {
   for (int64_t i = first; i < end; i++) {
-    merge_row r = {.p = p, .types = types, .at = {i / p->q_len / p->heads, i / p->q_len % p->heads, i % p->q_len, 0}};
+    merge_row r = {.p = p, .types = types, .at = {i / p->q_len.d / p->heads.d, i / p->q_len.d % p->heads.d, i % p->q_len.d, 0}};
     find_weights(&r);
     if (backward)
       merge_backward(&r);

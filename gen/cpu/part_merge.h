@@ -12,7 +12,7 @@ typedef struct part_merge_types {
   luattn_dtype part, elem, real;
 } part_merge_types;
 
-/* Computes rows first .. end - 1, of batch * heads * q_len. */
+/* Computes rows first .. end - 1, of p->rows. */
 void part_merge_rows(const LuattnMergeParams *p, const part_merge_types *types, bool backward, int64_t first, int64_t end);
 
 #endif

@@ -57,8 +57,8 @@ typedef struct luattn_merge_args {
 } luattn_merge_args;
 
 /* Merges on the engine's device. On a GPU it runs on `stream`, may be captured into a CUDA graph, and allocates nothing; the first call
- * for a pair of types of parts and o compiles its kernel by NVRTC, which takes a tenth of a second and is kept by the engine (an
- * engine with never_compile is LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns when all is written. Outputs must
+ * of a pass for a pair of types of parts and o, and for up to 2, 4 or 16 parts, compiles its kernel by NVRTC, which takes some tenths
+ * of a second, and which the engine keeps (one with never_compile: LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns when all is written. Outputs must
  * not overlap each other or an input. Errors: LUATTN_INVALID (names the tensor, its value and what is expected), LUATTN_COMPILE,
  * LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err);

@@ -1,17 +1,22 @@
-// around/merge_parts.cuh: luattn_merge_parts, luattn_merge_parts_backward: merge finished parts by their lse, and its
-// gradient (include/luattn/merge.h has the formulas).
+// around/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse, or computes its gradient
+// (include/luattn/merge.h has the formulas).
 //
 // Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a row.
-// Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it.
+// Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it. A kernel is for
+// up to 2, 4 or 16 parts, as weights are in registers.
 #pragma once
+#include "arch/divisor.cuh"
 #include "arch/tensor.cuh"
 #include "abi/merge_params.h"
 
 static constexpr int merge_parts_threads = 128;
 
-// Config: Part, the type of the parts' O; Elem, that of the merged O; Real, that of lse and of sums.
+// Config: Part, the type of the parts' O; Elem, that of the merged O; Real, that of lse and of sums; most_parts, which
+// p.count does not exceed; backward.
 template <class Config>
 struct MergeParts {
+  static constexpr int most = Config::most_parts;
+  static_assert(most <= LUATTN_MOST_PARTS);
   using Part = typename Config::Part;
   using Elem = typename Config::Elem;
   using Real = typename Config::Real;
@@ -20,17 +25,18 @@ struct MergeParts {
   const int lane;
   bool exists;  // of this thread: its row
   int b, h, q;
-  Real weight[LUATTN_MOST_PARTS], lse;
+  Real weight[most], lse;
 
   __device__ __forceinline__ MergeParts(const LuattnMergeParams &p)
       : p(p), lane(int(threadIdx.x) % p.lanes) {
-    const int rows = p.batch * p.heads * p.q_len;
+    const int rows = p.rows;
     const int number = int(blockIdx.x) * (merge_parts_threads / p.lanes) + int(threadIdx.x) / p.lanes;
     const int row = min_of(number, rows - 1);  // all lanes of a warp take part in shuffles
     exists = number < rows;
-    q = row % p.q_len;
-    h = row / p.q_len % p.heads;
-    b = row / p.q_len / p.heads;
+    const int of_head = int(quotient(u32(row), p.q_len));
+    q = row - of_head * int(p.q_len.d);
+    b = int(quotient(u32(of_head), p.heads));
+    h = of_head - b * int(p.heads.d);
     find_weights();
   }
   template <class T>
@@ -42,19 +48,19 @@ struct MergeParts {
   __device__ __forceinline__ void find_weights() {
     Real largest = -infinity<Real>(), sum = 0;
 #pragma unroll
-    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+    for (int i = 0; i < most; ++i) {
       weight[i] = i < p.count ? *row_at<const Real>(p.part[i].lse) : -infinity<Real>();
       largest = max_of(largest, weight[i]);
     }
 #pragma unroll
-    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+    for (int i = 0; i < most; ++i) {
       weight[i] = weight[i] == -infinity<Real>() ? Real(0) : exp(weight[i] - largest);
       sum += weight[i];
     }
     lse = sum == Real(0) ? -infinity<Real>() : largest + log(sum);
     const Real inverse = sum == Real(0) ? Real(0) : Real(1) / sum;
 #pragma unroll
-    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) weight[i] = weight[i] == Real(0) ? Real(0) : weight[i] * inverse;
+    for (int i = 0; i < most; ++i) weight[i] = weight[i] == Real(0) ? Real(0) : weight[i] * inverse;
   }
 
   // Calls body(channel) for this lane's share of a row, in units of N channels.
@@ -68,7 +74,7 @@ struct MergeParts {
     each<N>([&](int d) {
       Real sum[N] = {};
 #pragma unroll
-      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+      for (int i = 0; i < most; ++i) {
         if (weight[i] == Real(0)) continue;
         Pack<Part, N> x;
         x.load(row_at<const Part>(p.part[i].o) + d);
@@ -90,49 +96,42 @@ struct MergeParts {
     else
       g = Pack<Elem, N>{};
   }
-  // Adds <dout, o_i> of this lane's channels to dot[i].
+  // Stores d_o, and adds <dout, o_i> of this lane's channels to dot[i].
   template <int N>
-  __device__ __forceinline__ void add_dots(Real (&dot)[LUATTN_MOST_PARTS]) const {
+  __device__ __forceinline__ void store_d_o(Real (&dot)[most]) const {
     each<N>([&](int d) {
       Pack<Elem, N> g;
       load_dout<N>(g, d);
+      Pack<Part, N> x[most];
 #pragma unroll
-      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
-        if (weight[i] == Real(0)) continue;
-        Pack<Part, N> x;
-        x.load(row_at<const Part>(p.part[i].o) + d);
+      for (int i = 0; i < most; ++i)
+        if (weight[i] != Real(0)) x[i].load(row_at<const Part>(p.part[i].o) + d);
 #pragma unroll
-        for (int j = 0; j < N; ++j) dot[i] += Real(to_real(g[j])) * Real(to_real(x[j]));
-      }
-    });
-  }
-  template <int N>
-  __device__ __forceinline__ void store_d_o() const {
-    each<N>([&](int d) {
-      Pack<Elem, N> g;
-      load_dout<N>(g, d);
-#pragma unroll
-      for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
-        if (i >= p.count || p.part[i].d_o.data == nullptr) continue;
+      for (int i = 0; i < most; ++i) {
+        if (i >= p.count) continue;
+        const bool counts = weight[i] != Real(0);
         Pack<Part, N> y;
 #pragma unroll
-        for (int j = 0; j < N; ++j)
-          y[j] = from_real<Part>(weight[i] == Real(0) ? Real(0) : weight[i] * Real(to_real(g[j])));
-        if (exists) y.store(row_at<Part>(p.part[i].d_o) + d);
+        for (int j = 0; j < N; ++j) {
+          const Real of_out = Real(to_real(g[j]));
+          if (counts) dot[i] += of_out * Real(to_real(x[i][j]));
+          y[j] = from_real<Part>(counts ? weight[i] * of_out : Real(0));
+        }
+        if (exists && p.part[i].d_o.data != nullptr) y.store(row_at<Part>(p.part[i].d_o) + d);
       }
     });
   }
-  __device__ __forceinline__ void store_d_lse(Real (&dot)[LUATTN_MOST_PARTS]) const {
+  __device__ __forceinline__ void store_d_lse(Real (&dot)[most]) const {
     const Real dlse = p.dlse.data != nullptr ? *row_at<const Real>(p.dlse) : Real(0);
     Real mean = 0;
 #pragma unroll
-    for (int i = 0; i < LUATTN_MOST_PARTS; ++i) {
+    for (int i = 0; i < most; ++i) {
 #pragma unroll 1
       for (int m = p.lanes / 2; m > 0; m /= 2) dot[i] += __shfl_xor_sync(0xffffffffu, dot[i], m);
       if (weight[i] != Real(0)) mean += weight[i] * dot[i];
     }
 #pragma unroll
-    for (int i = 0; i < LUATTN_MOST_PARTS; ++i)
+    for (int i = 0; i < most; ++i)
       if (i < p.count && p.part[i].d_lse.data != nullptr && lane == 0 && exists)
         *row_at<Real>(p.part[i].d_lse) = weight[i] == Real(0) ? Real(0) : weight[i] * (dot[i] - mean + dlse);
   }
@@ -155,13 +154,10 @@ LUATTN_FN void merge_parts(const LuattnMergeParams &p) {
 template <class Config>
 LUATTN_FN void merge_parts_backward(const LuattnMergeParams &p) {
   const MergeParts<Config> m(p);
-  typename Config::Real dot[LUATTN_MOST_PARTS] = {};
-  if (p.wide != 0) {
-    m.template store_d_o<merge_parts_width<Config>>();
-    m.template add_dots<merge_parts_width<Config>>(dot);
-  } else {
-    m.template store_d_o<1>();
-    m.template add_dots<1>(dot);
-  }
+  typename Config::Real dot[Config::most_parts] = {};
+  if (p.wide != 0)
+    m.template store_d_o<merge_parts_width<Config>>(dot);
+  else
+    m.template store_d_o<1>(dot);
   m.store_d_lse(dot);
 }
