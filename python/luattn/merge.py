@@ -27,6 +27,9 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
         raise InvalidError(f"merge: lses: are {len(lses)}, and outs {len(outs)}: each part has both")
     if not 1 <= len(outs) <= capi.MERGE_MAX:
         raise InvalidError(f"merge: outs: are {len(outs)}, expected 1 to {capi.MERGE_MAX}: merge more parts in turn")
+    for i, (o, lse) in enumerate(zip(outs, lses)):
+        if o.ndim not in (3, 4) or lse.ndim != o.ndim - 1:
+            raise InvalidError(f"merge: outs[{i}], lses[{i}]: have {o.ndim} and {lse.ndim} axes, expected 4 and 3, or packed 3 and 2")
     if layout == "bshd":
         outs = [o.swapaxes(1, 2) for o in outs]
     elif layout != "bhsd":

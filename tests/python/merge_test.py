@@ -164,6 +164,8 @@ class Merge(unittest.TestCase):
             ([o], [], {}, "merge: lses: are 0, and outs 1: each part has both"),
             ([], [], {}, "merge: outs: are 0, expected 1 to 16"),
             ([o] * 17, [lse] * 17, {}, "merge: outs: are 17, expected 1 to 16: merge more parts in turn"),
+            ([o, o], [lse, lse[0, 0]], {}, r"merge: outs\[1\], lses\[1\]: have 4 and 1 axes, expected 4 and 3, or packed 3 and 2"),
+            ([o[0, 0]], [lse], {}, r"merge: outs\[0\], lses\[0\]: have 2 and 3 axes"),
             ([o], [lse], {"layout": "sbhd"}, "merge: layout: is 'sbhd', expected 'bhsd' or 'bshd'"),
             ([o, o.double()], [lse, lse], {}, r"parts\[1\].o: has dtype float64, expected float32"),
             ([o], [lse.double()], {}, r"parts\[0\].lse: has dtype float64, expected float32"),
