@@ -103,7 +103,8 @@ LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_requ
  * luattn_engine_workspace_size returns for the lengths of this launch: if short and long lengths have different tiles, a
  * shorter launch may need a few hundred bytes more. The first launch of a class of lengths may compile or load a kernel,
  * which is not allowed during a graph capture: call luattn_prepare before the capture, or set
- * luattn_engine_options.lengths. */
+ * luattn_engine_options.lengths. luattn_prepare makes no decode kernels, which an engine may choose for few queries
+ * (luattn_args.decode): luattn_engine_workspace_size with the call's arguments does, or set LUATTN_DECODE_NEVER. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                                       const luattn_args *args, size_t *size, luattn_error *err);
 LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
