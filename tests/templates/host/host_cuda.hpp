@@ -85,6 +85,10 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
   memcpy(&x, &theirs, sizeof x);
   return x;
 }
+template <class T>
+static T __ldg(const T *p) {
+  return *p;
+}
 static unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 static int __ffs(int x) { return __builtin_ffs(x); }
 static int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -11,10 +11,6 @@
 using std::max;
 using std::max;
 using std::min;
-template <class T>
-static T __ldg(const T *x) {
-  return *x;
-}
 
 #define LUATTN_BIAS_ROW_LOADS_CUH
 using u32 = unsigned;

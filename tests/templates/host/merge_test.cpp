@@ -5,8 +5,6 @@
 
 static int min(int a, int b) { return a < b ? a : b; }
 static int max(int a, int b) { return a > b ? a : b; }
-template <class T>
-static T __ldg(const T *p) { return *p; }
 static unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) {
   return n % 32 == 0 ? high : high << n % 32 | low >> (32 - n % 32);
 }

@@ -13,10 +13,6 @@
 using std::max;
 using std::max;
 using std::min;
-template <class T>
-static T __ldg(const T *x) {
-  return *x;
-}
 struct Config {
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC != 0;
 };

@@ -115,7 +115,7 @@ struct Tiles {
   static constexpr int tile_m = M, tile_n = N, threads = Threads, head_dim = 64, head_dim_v = 64, stages = 2;
   static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
                         wants_scalars = false, accumulates_dq = true, deterministic = false,
-                        dq_first_store = false, packed = false;
+                        dq_first_store = false, packed = false, paged = false;
 };
 
 static void expect(double got, double want, const char *what) {
