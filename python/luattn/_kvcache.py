@@ -76,7 +76,9 @@ class CacheCall:
             if packed[1] is None and packed[0].is_cuda:
                 raise _fail("max_seqlen_q: is missing: the host does not read cu_seqlens_q on a GPU")
         self.caches, self.entries, self.leftpad, self.table = (k_cache, v_cache), entries, leftpad, table
-        if isinstance(lengths, int) and not isinstance(lengths, bool):
+        if isinstance(lengths, bool):
+            raise _fail("cache_seqlens: is a bool, expected a torch.int32 tensor, or a number")
+        if isinstance(lengths, int):
             lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
         self.lengths = lengths  # of what the cache has, before new rows; None: all of it
         for name, array, axes in (
