@@ -6,7 +6,8 @@
  * longer than the call's maximum, of which only the first rows count; all with offsets; and all with large_scores.
  *
  * packed_backward_test FAMILY DTYPE [SPEC [SEQUENCE [D Dv]]]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64, .. With the
- * number of a spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
+ * number of a spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch. With `poison` for
+ * SPEC: single sequences with NaN, then infinities, in other rows of one tensor at a time, so that none hides another's.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -56,13 +57,22 @@ typedef struct problem {
 static int least(int a, int b) { return a < b ? a : b; }
 static bool of_keys(int tensor) { return tensor == K || tensor == V || tensor == DK || tensor == DV; }
 
-/* Random rows of the sequences of the call; other rows are NaN. */
-static void draw_rows(array *a, const int *cu, int only, bool rows_last) {
+/* What rows of other sequences hold: `value` in one tensor, and 1.5 in the others; or `value` in all. */
+static struct poison {
+  int tensor;
+  double value;
+} poison = {-1, NAN};
+enum { LSE = NUM_TENSORS, DLSE, SAVED, ALL_TENSORS };
+static const char *const poisoned[] = {[Q] = "q", [K] = "k", [V] = "v", [O] = "o", [DOUT] = "dout", [LSE] = "lse", [DLSE] = "dlse", [SAVED] = "saved"};
+static double foreign(int tensor) { return poison.tensor < 0 || poison.tensor == tensor ? poison.value : 1.5; }
+
+/* Random rows of the sequences of the call; other rows are foreign. */
+static void draw_rows(array *a, int tensor, const int *cu, int only, bool rows_last) {
   const size_t total = (size_t)a->shape[rows_last ? 1 : 0], width = a->count / total;
   const size_t first = (size_t)cu[only < 0 ? 0 : only], last = (size_t)cu[only < 0 ? BATCH : only + 1];
   for (size_t i = 0; i < a->count; ++i) {
     const size_t row = rows_last ? i % total : i / width;
-    put(a->k, a->host, i, row >= first && row < last ? drawn() : NAN);
+    put(a->k, a->host, i, row >= first && row < last ? drawn() : foreign(tensor));
   }
   send(a);
 }
@@ -82,15 +92,15 @@ static void draw_problem(problem *p, kind k, const mode *m, size_t num_saved) {
   for (int i = 0; i < NUM_TENSORS; ++i) {
     const int width = i == Q || i == K || i == DQ || i == DK ? m->dim : m->dim_v;
     make(&p->t[i], k, 3, (int64_t[]){p->cu[of_keys(i)][BATCH] + MARGIN, of_keys(i) ? HEADS_KV : HEADS, width});
-    if (i == O || i >= DQ) fill(&p->t[i], i == O ? NAN : 1.5);
-    else draw_rows(&p->t[i], p->cu[of_keys(i)], m->only, false);
+    if (i == O || i >= DQ) fill(&p->t[i], i == O ? foreign(O) : 1.5);
+    else draw_rows(&p->t[i], i, p->cu[of_keys(i)], m->only, false);
     p->t[i].shape[0] -= MARGIN;
   }
   make(&p->lse, real, 2, (int64_t[]){HEADS, p->cu[0][BATCH], 1});
   make(&p->dlse, real, 2, p->lse.shape);
   make(&p->saved, real, 3, (int64_t[]){(int64_t)num_saved, HEADS, p->cu[0][BATCH]});
-  fill(&p->lse, NAN), fill(&p->saved, NAN);
-  draw_rows(&p->dlse, p->cu[0], m->only, true);
+  fill(&p->lse, foreign(LSE)), fill(&p->saved, foreign(SAVED));
+  draw_rows(&p->dlse, DLSE, p->cu[0], m->only, true);
   const int first = m->only < 0 ? 0 : m->only, count = m->only < 0 ? BATCH + 1 : 2;
   int_array(&p->cu_q, p->cu[0] + first, count);
   int_array(&p->cu_k, p->cu[1] + first, count);
@@ -346,6 +356,22 @@ static int check_spec(luattn_engine *const engine[2], const luattn_spec *spec, i
   return failed;
 }
 
+/* Sequences 0 and 2, whose ends lie within tiles, beside NaN and infinities in one tensor at a time. */
+static int check_poison(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const char *family) {
+  int failed = 0;
+  for (int tensor = Q; tensor < ALL_TENSORS; ++tensor)
+    for (int i = 0; i < 4; ++i) {
+      const mode m = {64, 64, 130, 200, i % 2 * 2, false, false};
+      if (tensor >= DQ && tensor < LSE) continue;
+      poison = (struct poison){tensor, i < 2 ? NAN : INFINITY};
+      if (check(engine, spec, number, k, &m, family)) continue;
+      fprintf(stderr, "FAILED: with %g in other rows of %s\n", poison.value, poisoned[tensor]);
+      ++failed;
+    }
+  poison = (struct poison){-1, NAN};
+  return failed;
+}
+
 int main(int argc, char **argv) {
   static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
   if (argc < 3) return 2;
@@ -365,7 +391,10 @@ int main(int argc, char **argv) {
   luattn_spec *spec[NUM_SPECS];
   for (int i = 0; i < NUM_SPECS; ++i)
     need(luattn_spec_load_text("packed", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK, "spec");
-  const int first = argc > 3 ? atoi(argv[3]) : 0, last = argc > 3 ? first : NUM_SPECS - 1;
+  const bool is_poisoned = argc > 3 && strcmp(argv[3], "poison") == 0;
+  for (int i = 0; i < NUM_SPECS && is_poisoned; i += 3) /* causal; retention, which saves rows and has no lse */
+    failed += check_poison(engine[i % 2], spec[i], i, (kind)k, argv[1]);
+  const int first = is_poisoned ? NUM_SPECS : argc > 3 ? atoi(argv[3]) : 0, last = argc > 3 ? first : NUM_SPECS - 1;
   for (int i = first; i <= last && last < NUM_SPECS; ++i) {
     const int dim = argc > 6 ? atoi(argv[5]) : 64, dim_v = argc > 6 ? atoi(argv[6]) : 64;
     const mode m = {dim, dim_v, 130, 200, argc > 4 ? atoi(argv[4]) : -1, false, false};
