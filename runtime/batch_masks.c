@@ -173,13 +173,7 @@ luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params,
 /* A call's shapes, as luattn_workspace_size reads them. */
 static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnTileBitsParams *params,
                                batch_mask *made, luattn_error *err) {
-  *c = (args_call){.info = &kernel->info,
-                   .args = used,
-                   .device = kernel->device,
-                   .multiprocessors = kernel->multiprocessors,
-                   .zero = (const void *)(uintptr_t)kernel->zero,
-                   .shapes_only = true,
-                   .err = err};
+  *c = launch_call(kernel, used, true, err);
   memset(params, 0, sizeof *params);
   TRY(args_fill(c, &params->before));
   return measure(c, &params->before.dense, &params->bits, made);

@@ -161,6 +161,16 @@ const char *launch_place(const luattn_kernel *k) {
   return k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
 }
 
+args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err) {
+  return (args_call){.info = &kernel->info,
+                     .args = used,
+                     .device = kernel->device,
+                     .multiprocessors = kernel->multiprocessors,
+                     .zero = (const void *)(uintptr_t)kernel->zero,
+                     .shapes_only = shapes_only,
+                     .err = err};
+}
+
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                     luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -171,12 +181,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   NEED(size);
   TRY(choices_take(args, launch_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
-  const args_call c = {.info = &kernel->info,
-                       .args = &used,
-                       .device = kernel->device,
-                       .multiprocessors = kernel->multiprocessors,
-                       .shapes_only = true,
-                       .err = err};
+  const args_call c = launch_call(kernel, &used, true, err);
   LuattnTileBitsParams p;
   workspace_need need;
   TRY(args_fill(&c, &p.before));
@@ -195,12 +200,7 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   NEED(args);
   TRY(choices_take(args, launch_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, &used, stream, err);
-  const args_call c = {.info = &kernel->info,
-                       .args = &used,
-                       .device = kernel->device,
-                       .multiprocessors = kernel->multiprocessors,
-                       .zero = (const void *)(uintptr_t)kernel->zero,
-                       .err = err};
+  const args_call c = launch_call(kernel, &used, false, err);
   LuattnPagedParams everything;
   LuattnPackedTileParams *const whole = &everything.before.before.before;
   LuattnTileBitsParams *const all = &whole->before;

@@ -43,6 +43,9 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
  * has no such function), LUATTN_CUDA. */
 luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppend *params, cu_stream stream);
 
+/* What the checks of a call to a kernel on a device share; `used` as choices_take returned it. */
+args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err);
+
 /* "forward" or "backward", as messages about a call begin. */
 const char *launch_place(const luattn_kernel *kernel);
 

@@ -131,13 +131,7 @@ void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its table. */
 static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnPackedTileParams *params,
                                size_t *size, luattn_error *err) {
-  *c = (args_call){.info = &kernel->info,
-                   .args = used,
-                   .device = kernel->device,
-                   .multiprocessors = kernel->multiprocessors,
-                   .zero = (const void *)(uintptr_t)kernel->zero,
-                   .shapes_only = true,
-                   .err = err};
+  *c = launch_call(kernel, used, true, err);
   memset(params, 0, sizeof *params);
   *size = 0;
   if (!has_table(&kernel->info)) return LUATTN_OK;
