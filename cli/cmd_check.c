@@ -132,8 +132,8 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
   const bool packed = o->cu_seqlens != NULL || o->cu_seqlens_q != NULL || o->cu_seqlens_k != NULL,
              plain = !packed && (gpu == NULL || o->full), by_hand = !packed && !plain && spec_gives_backward(spec);
   luattn_status status = plain || by_hand ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
-  if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic))
-    printf("no kernels run, so --dtype, --family and --deterministic change nothing: %s is in f64\n", packed ? "the CPU path" : "plain Lua");
+  if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic || o->decode))
+    printf("no kernels run, so --dtype, --family, --decode and --deterministic change nothing: %s is in f64\n", packed ? "the CPU path" : "plain Lua");
   if (packed) status = check_packed(o, spec, gpu, failed, err);
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
