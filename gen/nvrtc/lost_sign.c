@@ -2,7 +2,6 @@
 #include "gen/nvrtc/lost_sign.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
