@@ -6,8 +6,8 @@
 
 The masks of run.py's suite `masks`, and two of which every score has to be looked at: flags of each score (elements), and
 arithmetic that no bounds decide (hashed). luattn makes its tile bits and orders of tiles in a luattn_batch, FlexAttention
-its BlockMask by create_block_mask, compiled and warm. Microseconds: of kernels on the device, and of a call, which may be
-that of the host. `of a forward`: the kernels' share of one forward of 16 heads with the mask. `reads`: bytes of flags over
+its BlockMask by create_block_mask, compiled and warm (above 4096 positions without persistent reductions, so that PyTorch
+sorts). Microseconds: of kernels on the device, and of a call, which may be that of the host. `of a forward`: the kernels' share of one forward of 16 heads with the mask. `reads`: bytes of flags over
 the time of luattn_tile_bits, and over the rate at which the device copies (bytes read and written). `issue`: that
 time over the time in which all multiprocessors issue the instructions that the plan counts, for each score.
 """
@@ -24,6 +24,7 @@ from builds import Luattn
 from cells import OF_DATA, Problem, spec_text
 from masks import MASKS, SEED
 
+SORTED_IN_KERNELS = 4096  # longest sequence for which Inductor may sort in its kernels, in create_block_mask
 COUNTED = re.compile(r"(\d+) instructions for each (\d+) x (\d+)")
 
 
@@ -106,7 +107,9 @@ def flex_maker(mask_mod, reads, p):
     from torch.nn.attention.flex_attention import create_block_mask
 
     contenders.forget_compiled()
-    compiled = torch.compile(create_block_mask)
+    # Inductor sorts a row of blocks inside of a kernel; with 128 blocks Triton compiles that for longer than 200 s.
+    options = {"triton.persistent_reductions": False} if p.length > SORTED_IN_KERNELS else None
+    compiled = torch.compile(create_block_mask, options=options)
     sizes = [n if axis in reads else None for axis, n in (("b", p.batch), ("h", p.heads))]
     return lambda: compiled(mask_mod, *sizes, p.length, p.length, device="cuda")
 
