@@ -121,3 +121,17 @@ class Luattn:
         launch.plan = lambda: frame.plan(engine)
         launch.evaluate = bits and bits.again
         return launch
+
+    def append(self, spec, q, k, v, batch, new_k, new_v):
+        """Returns a function without arguments that writes new rows to the caches k and v on torch's current stream. batch: what
+        Frame.set_batch takes, of a call of spec with q."""
+        frame, of_torch = self.package("_call").Frame(spec, False), self.package("_tensors")
+        frame.set(of_torch.fill, (q, k, v, None, None, None))
+        frame.set_inputs(of_torch.fill, [])
+        frame.set_batch(of_torch.fill, batch)
+        engine, place = self.engine, of_torch.place
+
+        def launch(keep=(q, k, v, batch)):
+            frame.append(engine, of_torch.fill, new_k, new_v, place(q)[1])
+
+        return launch

@@ -11,8 +11,10 @@ Each of a cell's contenders runs on the same K and V, [batch, keys, heads_kv, di
     all_lengths luattn's kernel for all lengths (LUATTN_DECODE_NEVER)
     cudnn, fa2  through torch's scaled_dot_product_attention
     fa3         FlashAttention-3, a build of which --fa3 names, with num_splits = 0: its choice
+    flashinfer  FlashInfer (flashinfer-python, which compiles its kernels: minutes), planned outside of the timing, with tensor cores: its
+                decode wrapper for one query over pages, else its prefill wrappers, with --flashinfer-backend
 and over the same keys in pages of 16 and of 64, which lie in memory in a random order:
-    pages16, pages64, fa3_pages16, fa3_pages64, flashinfer16, flashinfer64 (flashinfer-python, which compiles its kernels: minutes)
+    pages16, pages64, fa3_pages16, fa3_pages64, flashinfer_pages16, flashinfer_pages64
 A contender that is not installed is left out, and one that refuses a cell has the reason in its place. Results are compared with float64
 first. A rate is the median over the rounds. The last columns have the medians of the rounds' ratios: of luattn's rate to the best of the
 libraries', in pages too; of the slowest spec's to luattn's; and of luattn's in pages to its own without.
@@ -43,8 +45,8 @@ SPECS = {
     "sigmoid": "return attention { online_func = sigmoid_attention }",
 }
 NEVER = 2  # LUATTN_DECODE_NEVER
-LIBRARIES, PAGES = ("cudnn", "fa2", "fa3"), (16, 64)
-PAGED = [f"{x}{n}" for x in ("pages", "fa3_pages", "flashinfer") for n in PAGES]
+LIBRARIES, PAGES = ("cudnn", "fa2", "fa3", "flashinfer"), (16, 64)
+PAGED = [f"{x}{n}" for x in ("pages", "fa3_pages", "flashinfer_pages") for n in PAGES]
 
 
 class Problem:
@@ -125,23 +127,25 @@ def fa3(ops, p, page=None):
     return lambda: ops.fwd(p.q, k, v, softmax_scale=p.dim**-0.5, num_splits=0, **in_pages)[0]
 
 
-def flashinfer(p, page):
+def flashinfer(p, backend, page=None):
     import flashinfer
 
-    *kv, table = p.pages(page)
-    at = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32)
-    last = torch.full((p.batch,), page, device="cuda", dtype=torch.int32)
     memory = torch.empty(512 << 20, device="cuda", dtype=torch.uint8)
-    keys, kv = (at * table.shape[1], table.flatten(), last), tuple(kv)
-    sizes = p.heads, p.heads_kv, p.dim, page
+    at, sizes, q = torch.arange(p.batch + 1, device="cuda", dtype=torch.int32), (p.heads, p.heads_kv, p.dim), p.q.flatten(0, 1)
+    types = dict(q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+    if page is None:
+        wrapper, kv = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), (p.k.flatten(0, 1), p.v.flatten(0, 1))
+        wrapper.plan(at * p.q_len, at * p.keys, *sizes, causal=False, **types)
+        return lambda: wrapper.run(q, *kv).reshape(p.q.shape)
+    *pools, table = p.pages(page)
+    keys = at * table.shape[1], table.flatten(), torch.full((p.batch,), page, device="cuda", dtype=torch.int32)
     if p.q_len == 1:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=True)
-        wrapper.plan(*keys, *sizes, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16)
+        wrapper.plan(*keys, *sizes, page, **types)
     else:
-        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(memory, "NHD")
-        wrapper.plan(at * p.q_len, *keys, *sizes, causal=False, q_data_type=torch.bfloat16)
-    q = p.q.reshape(p.batch * p.q_len, p.heads, p.dim)
-    return lambda: wrapper.run(q, kv).reshape(p.q.shape)
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(memory, "NHD", backend=backend)
+        wrapper.plan(at * p.q_len, *keys, *sizes, page, causal=False, **types)
+    return lambda: wrapper.run(q, tuple(pools)).reshape(p.q.shape)
 
 
 def functions_of(p, library, a, ops):
@@ -152,11 +156,12 @@ def functions_of(p, library, a, ops):
     makers["fa2"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION, p)
     if ops:
         makers["fa3"] = lambda: fa3(ops, p)
+    makers["flashinfer"] = lambda: flashinfer(p, a.flashinfer_backend)
     for page in PAGES:
         makers[f"pages{page}"] = lambda page=page: luattn(library, p, "luattn", page=page)
         if ops:
             makers[f"fa3_pages{page}"] = lambda page=page: fa3(ops, p, page)
-        makers[f"flashinfer{page}"] = lambda page=page: flashinfer(p, page)
+        makers[f"flashinfer_pages{page}"] = lambda page=page: flashinfer(p, a.flashinfer_backend, page)
     found, missing, group = {}, {}, p.heads // p.heads_kv
     for name, make in makers.items():
         if re.fullmatch(a.without, name):
@@ -190,6 +195,7 @@ def main():
     parser.add_argument("--only", default="", help="cells whose name has this regular expression")
     parser.add_argument("--without", default="", help="leaves out contenders of these names, a regular expression")
     parser.add_argument("--fa3", help="as for run.py")
+    parser.add_argument("--flashinfer-backend", default="fa2", help="fa2 (the default, which splits keys), fa3 or auto")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--round-ms", type=float, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -215,7 +221,7 @@ def main():
             slowest = min(specs) if specs else None
             in_pages = []
             for n in PAGES:
-                peers = [x for x in (f"fa3_pages{n}", f"flashinfer{n}") if x in ms]
+                peers = [x for x in (f"fa3_pages{n}", f"flashinfer_pages{n}") if x in ms]
                 in_pages += [ratio(ms, f"pages{n}", ["luattn"] if "luattn" in ms else []), ratio(ms, f"pages{n}", peers)]
             rows.append(dict(cell=p.name, gb_s=rates, best=best, slowest=slowest, in_pages=in_pages, missing=missing))
             ratios += [best] if best else []
