@@ -66,9 +66,9 @@ double get(kind k, const void *from, size_t at) {
 void make(array *a, kind k, int ndim, const int64_t *shape) {
   *a = (array){.k = k, .count = 1};
   for (int i = 0; i < ndim; ++i) a->shape[i] = shape[i], a->count *= (size_t)shape[i];
-  a->host = a->device = calloc(a->count + 1, kind_size[k]);
-  if (driver != NULL)
-    need(luattn_device_alloc(driver, 0, (a->count + 1) * kind_size[k], &a->device, &err) == LUATTN_OK, "alloc");
+  const size_t size = (a->count > 0 ? a->count : 1) * kind_size[k]; /* no more, so that a read behind the last element is found */
+  a->host = a->device = calloc(1, size);
+  if (driver != NULL) need(luattn_device_alloc(driver, 0, size, &a->device, &err) == LUATTN_OK, "alloc");
   a->t = (DLTensor){
       .data = a->device, .device = {driver != NULL ? kDLCUDA : kDLCPU, 0}, .ndim = ndim, .dtype = kind_type[k]};
 }
