@@ -123,6 +123,8 @@ def main():
     parser.add_argument("--round-ms", type=float, default=4)
     parser.add_argument("--json", help="also writes all numbers here")
     a = parser.parse_args()
+    if a.keys < (least := a.sets * max(a.rows) + 60):
+        parser.error(f"--keys {a.keys}: {a.sets} sets of {max(a.rows)} new rows behind up to 60 others need {least} at least")
     library, rows = Luattn(a.library), []
     torch.manual_seed(a.seed)
     names = ("luattn", "torch", "flashinfer")
