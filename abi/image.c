@@ -84,6 +84,7 @@ static const section_kind kinds[] = {
     {"RAND", false, false, sizeof(uint32_t), 1, AT(manifest.random_layout), AT(manifest.random)},
     {"DECO", false, false, sizeof(uint32_t), 1, AT(manifest.num_state), AT(manifest.decode)},
     {"KVPG", false, false, sizeof(uint32_t), 1, AT(manifest.paged_layout), AT(manifest.paged)},
+    {"WGHT", false, false, sizeof(uint32_t), 1, AT(manifest.weights_layout), AT(manifest.weights)},
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

@@ -22,6 +22,7 @@
  *   SEQU  required  packed_layout                              u32; only where sequences are packed
  *   OFFS  required  offsets_layout                             u32; only where kernels take offsets
  *   KVPG  required  page sizes are multiples of it             u32; only where keys are in pages
+ *   WGHT  required  weights_layout                             u32; only where kernels write the weights of V
  *   PLAN            the plan's text, ending in 0
  *   TILE            luattn_tiles
  *   LENS            every_length                               u32

@@ -197,6 +197,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"random", m->random},
       {"decode", m->decode},
       {"paged", m->paged},
+      {"weights", m->weights},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
@@ -206,6 +207,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
   if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
   if (m->paged && m->paged_layout[0] != 8) TRY(check_range(err, "paged_layout", m->paged_layout[0], 1, 1));
+  if (m->weights) TRY(check_range(err, "weights_layout", m->weights_layout[0], 0, 0));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -270,7 +272,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .large_scores = (int)m->large_scores,
                                  .random = (int)m->random,
                                  .decode = (int)m->decode,
-                                 .pages = m->paged ? (int)m->paged_layout[0] : 0};
+                                 .pages = m->paged ? (int)m->paged_layout[0] : 0,
+                                 .weights = (int)m->weights};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

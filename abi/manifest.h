@@ -109,6 +109,8 @@ typedef struct image_manifest {
   uint32_t num_state[1];              /* whose partial rows have so many numbers and one more */
   uint32_t paged;                     /* section "KVPG", which other images lack: keys are in pages, and kernels take LuattnPaging, */
   uint32_t paged_layout[1];           /* page sizes are multiples of this, 1 or 8 */
+  uint32_t weights;                   /* section "WGHT", which other images lack: FORWARD writes the weights of V, and takes */
+  uint32_t weights_layout[1];         /* LuattnWeights: 0, the only layout */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

@@ -289,8 +289,14 @@ typedef struct LuattnAppend {
   int batch, total;        /* total: rows of all entries */
 } LuattnAppend;
 
+/* The weights of V, for luattn_weights: Real [batch][heads][rows][columns], those of the longest entry. */
+typedef struct LuattnWeights {
+  LuattnTensor to;
+  int rows, columns;
+} LuattnWeights;
+
 /* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, of those for
- * decoding, and of those that read pages, which take all.
+ * decoding, of those that read pages, and of luattn_weights, which takes all.
  * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
@@ -318,6 +324,10 @@ struct LuattnSplitsParams : LuattnRandomParams {
 struct LuattnPagedParams : LuattnSplitsParams {
   ABI_FOR_WORK_ALONE
   LuattnPaging paging;
+};
+struct LuattnWeightParams : LuattnPagedParams {
+  ABI_FOR_ALL
+  LuattnWeights weights;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -351,6 +361,10 @@ typedef struct LuattnPagedParams {
   LuattnSplitsParams before;
   LuattnPaging paging;
 } LuattnPagedParams;
+typedef struct LuattnWeightParams {
+  LuattnPagedParams before;
+  LuattnWeights weights;
+} LuattnWeightParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -392,6 +406,7 @@ ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + size
 ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof(LuattnRandom), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
+ABI_ASSERT(sizeof(LuattnWeightParams) == sizeof(LuattnPagedParams) + sizeof(LuattnWeights), "a part has padding of its own");
 ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 

@@ -7,12 +7,14 @@
 #include "gen/cpu/packed_call.h"
 #include "runtime/cpu_kernel.h"
 
-static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err) {
+static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
   const luattn_spec *spec = user;
   luattn_args used = *args;
   char wrong[200];
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
+  if (weights != NULL)
+    return (batch_is_packed(args->batch) ? cpu_packed_weights : luattn_cpu_weights)(spec, &used, weights, err);
   if (batch_is_packed(args->batch) || batch_is_paged(args->batch))
     return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
@@ -25,8 +27,8 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .dtype = key->dtype,
                                 .head_dim = key->head_dim,
                                 .head_dim_v = key->head_dim_v,
-                                .arch = how->family == 1 + (int)LUATTN_SM90 || key->packed ? 90 : 80,
-                                .family = how->family,
+                                .arch = (how->family == 1 + (int)LUATTN_SM90 && !key->weights) || key->packed ? 90 : 80,
+                                .family = key->weights ? 0 : how->family,
                                 .wants = key->wants,
                                 .cache_dir = "",
                                 .lengths = key->lengths,
@@ -35,6 +37,7 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .offsets = key->offsets,
                                 .large_scores = key->large_scores,
                                 .pages = key->pages,
+                                .weights = key->weights,
                                 .input_types = key->input_types};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));

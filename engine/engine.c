@@ -294,8 +294,8 @@ static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_a
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-static luattn_status read_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass,
-                              const luattn_args *given, kernel_key *key, luattn_error *err) {
+luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
+                         kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
   if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
     return luattn_fail(err, LUATTN_INVALID,
@@ -361,7 +361,7 @@ static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
          a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
-         a->input_types == b->input_types;
+         a->weights == b->weights && a->input_types == b->input_types;
 }
 
 /* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
@@ -446,7 +446,8 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->pages && !key->offsets && !key->large_scores && !key->decode && key->input_types == 0;
+  const bool in_packs = !key->packed && !key->pages && !key->offsets && !key->large_scores && !key->decode && !key->weights &&
+                       key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
@@ -454,12 +455,14 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                        key->packed || key->pages || key->offsets ? "batch"
                        : key->large_scores         ? "large_scores"
                        : key->decode               ? "decode"
+                       : key->weights              ? "weights"
                                                    : "inputs",
                        key->pages     ? "keys in pages"
                        : key->packed  ? "packed sequences"
                        : key->offsets ? "parts of a whole"
                        : key->large_scores ? "large scores"
                        : key->decode  ? "decode"
+                       : key->weights ? "the weights of V"
                                       : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
@@ -476,7 +479,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .head_dim = key->head_dim,
                                 .head_dim_v = key->head_dim_v,
                                 .arch = e->arch,
-                                .family = e->family,
+                                .family = key->weights ? 0 : e->family, /* the kernel is of simt */
                                 .wants = key->wants,
                                 .cache_dir = e->cache_dir,
                                 .lengths = key->lengths,
@@ -488,6 +491,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .large_scores = key->large_scores,
                                 .decode = key->decode,
                                 .pages = key->pages,
+                                .weights = key->weights,
                                 .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;
@@ -593,7 +597,7 @@ luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spe
   NEED(spec);
   NEED(args);
   NEED(kernel);
-  TRY(read_key(engine, spec, pass, args, &key, err));
+  TRY(engine_key(engine, spec, pass, args, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 
@@ -606,7 +610,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   NEED(spec);
   NEED(args);
   NEED(plan);
-  TRY(read_key(engine, spec, pass, args, &key, err));
+  TRY(engine_key(engine, spec, pass, args, &key, err));
   TRY(ready_slot(engine, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;

@@ -10,6 +10,10 @@
 luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
                             luattn_error *err);
 
+/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. */
+luattn_status engine_key(const luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, kernel_key *key,
+                         luattn_error *err);
+
 /* Where the engine computes. */
 typedef struct engine_place {
   luattn_driver *driver; /* NULL: on the CPU */

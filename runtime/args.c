@@ -26,7 +26,7 @@ luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   vsnprintf(text, sizeof text, fmt, list);
   va_end(list);
   return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s",
-                     c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
+                     c->info->weights ? "weights" : c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
 }
 
 static bool is_same_dtype(DLDataType a, DLDataType b) {
@@ -177,7 +177,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
-  const bool vectors = rule->is_row && c->info->family != LUATTN_SIMT;
+  /* The simt family has 16-bit tensors where it writes weights, whose mods read vectors. */
+  const bool vectors = rule->is_row && (c->info->family != LUATTN_SIMT || (c->info->weights && rule->dtype.bits == 16));
   const unsigned align = vectors ? 16 : elem;
   if ((address & (align - 1)) != 0)
     return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",
@@ -339,6 +340,7 @@ static const tensor_row rows[] = {
 static presence row_presence(const image_manifest *m, const tensor_row *row) {
   const bool is_forward = m->pass == LUATTN_FORWARD;
   if (row->want != 0) return is_forward ? UNUSED : (m->wants & row->want) != 0 ? REQUIRED : REFUSED;
+  if (m->weights && row->out_forward) return UNUSED;
   switch (row->to) {
     case offsetof(LuattnParams, tensors.dout):
       return is_forward ? UNUSED : REQUIRED;
@@ -428,7 +430,7 @@ static luattn_status check_large_scores(const args_call *c) {
 }
 
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
-  if (c->info->num_saved == 0) return LUATTN_OK;
+  if (c->info->num_saved == 0 || c->info->weights) return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
                       .axes = "num_saved, batch, heads, q_len",
                       .ndim = 4,

@@ -7,6 +7,7 @@
 #include "runtime/packed.h"
 #include "runtime/paged.h"
 #include "runtime/random.h"
+#include "runtime/weights_array.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
                               luattn_kernel **kernel, luattn_error *err) {
@@ -20,7 +21,7 @@ luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pas
   return LUATTN_OK;
 }
 
-luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
+luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, const void *stream,
                                 luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .err = err};
   LuattnRandomParams unused;
@@ -33,9 +34,11 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
     TRY(packed_used(&c, &lengths));
     TRY(paged_table(&c, &unused.before.before.before.dense, &pages));
     TRY(random_fill(&c, &unused));
-    TRY(args_apart(&c, 0));
+    LuattnWeights to;
+    if (weights != NULL) TRY(weights_fill(&c, weights, &unused.before.before.before.dense, &to));
+    TRY(weights != NULL ? weights_apart(&c, weights, 0) : args_apart(&c, 0));
   }
-  return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, err);
+  return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, weights, err);
 }
 
 luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,

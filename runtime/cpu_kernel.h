@@ -8,8 +8,8 @@
 #include "abi/manifest.h"
 #include "luattn/runtime.h"
 
-/* Computes a pass, with arguments of this version (choices_take). */
-typedef luattn_status cpu_pass(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err);
+/* Computes a pass, with arguments of this version (choices_take); weights not NULL: instead of forward the weights of V. */
+typedef luattn_status cpu_pass(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err);
 
 /* `facts`, which is copied, describes what a GPU kernel would require: arguments are checked against it with
  * the same messages, unless the kernel is `relaxed`, where only `run` checks them. Unload it like others. */

@@ -12,6 +12,7 @@
 #include "runtime/random.h"
 #include "runtime/sizes.h"
 #include "runtime/tile_table.h"
+#include "runtime/weights_array.h"
 
 static void find_alone(const image_manifest *m, LuattnParams *p) {
   p->inputs.alone = 0;
@@ -110,7 +111,7 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnPagedParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnWeightParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
@@ -158,7 +159,7 @@ luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, Lua
 }
 
 const char *launch_place(const luattn_kernel *k) {
-  return k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
+  return k->info.weights ? "weights" : k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
 }
 
 args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err) {
@@ -180,6 +181,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   NEED(args);
   NEED(size);
   TRY(choices_take(args, launch_place(kernel), &used, err));
+  if (kernel->info.weights) weights_take(&used);
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
   const args_call c = launch_call(kernel, &used, true, err);
   LuattnTileBitsParams p;
@@ -190,7 +192,49 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   return LUATTN_OK;
 }
 
-/* All checks come before the first operation on the stream. */
+/* Launches with arguments of this version; `weights` NULL: the kernel does not write them. All checks come before the first
+ * operation on the stream. */
+static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used, const DLTensor *weights, void *stream,
+                            luattn_error *err) {
+  if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, used, weights, stream, err);
+  const args_call c = launch_call(kernel, used, false, err);
+  LuattnWeightParams top;
+  LuattnPagedParams *const everything = &top.before;
+  LuattnPackedTileParams *const whole = &everything->before.before.before;
+  LuattnTileBitsParams *const all = &whole->before;
+  LuattnParams *p = &all->before.dense;
+  LuattnTensorMaps maps;
+  TRY(args_fill(&c, &all->before));
+  workspace_need need;
+  TRY(workspace_layout(&c, (uintptr_t)used->workspace, all, &need));
+  whole->table = need.table;
+  TRY(packed_used(&c, &whole->used));
+  everything->before.splits = need.splits;
+  TRY(random_fill(&c, &everything->before.before));
+  TRY(paged_table(&c, p, &everything->paging));
+  if (weights != NULL) TRY(weights_fill(&c, weights, p, &top.weights));
+  TRY(workspace_check(&c, need.size));
+  unsigned grid[MANIFEST_MAX_ENTRIES][3];
+  for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
+    TRY(grid_of_entry(&c, &kernel->info.entry[i], all, &need, grid[i]));
+  TRY(weights != NULL ? weights_apart(&c, weights, need.size) : args_apart(&c, need.size));
+  TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
+  if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
+  TRY(paged_check(kernel, &c, everything, stream));
+  choose_order(&kernel->info, p, &all->tile_order);
+  find_alone(&kernel->info, p);
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  luattn_status status = LUATTN_OK;
+  if (kernel->info.family == LUATTN_SM90)
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything->paging, &maps);
+  if (status == LUATTN_OK) status = place_counter(kernel, used->workspace, p, stream, err);
+  if (status == LUATTN_OK)
+    status = zero_sums(kernel, p, (char *)used->workspace + need.sums, need.sums_size, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps, grid, stream, err);
+  driver_pop(kernel->driver);
+  return status;
+}
+
 luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
                             luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -199,39 +243,27 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   NEED(kernel);
   NEED(args);
   TRY(choices_take(args, launch_place(kernel), &used, err));
-  if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, &used, stream, err);
-  const args_call c = launch_call(kernel, &used, false, err);
-  LuattnPagedParams everything;
-  LuattnPackedTileParams *const whole = &everything.before.before.before;
-  LuattnTileBitsParams *const all = &whole->before;
-  LuattnParams *p = &all->before.dense;
-  LuattnTensorMaps maps;
-  TRY(args_fill(&c, &all->before));
-  workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)used.workspace, all, &need));
-  whole->table = need.table;
-  TRY(packed_used(&c, &whole->used));
-  everything.before.splits = need.splits;
-  TRY(random_fill(&c, &everything.before.before));
-  TRY(paged_table(&c, p, &everything.paging));
-  TRY(workspace_check(&c, need.size));
-  unsigned grid[MANIFEST_MAX_ENTRIES][3];
-  for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(grid_of_entry(&c, &kernel->info.entry[i], all, &need, grid[i]));
-  TRY(args_apart(&c, need.size));
-  TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
-  if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
-  TRY(paged_check(kernel, &c, &everything, stream));
-  choose_order(&kernel->info, p, &all->tile_order);
-  find_alone(&kernel->info, p);
-  TRY(driver_push(kernel->driver, kernel->context, err));
-  luattn_status status = LUATTN_OK;
-  if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything.paging, &maps);
-  if (status == LUATTN_OK) status = place_counter(kernel, used.workspace, p, stream, err);
-  if (status == LUATTN_OK)
-    status = zero_sums(kernel, p, (char *)used.workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &everything, &maps, grid, stream, err);
-  driver_pop(kernel->driver);
-  return status;
+  if (kernel->info.weights)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "forward of '%s': the kernel is compiled with luattn_target.weights, which writes the weights of V and no o; give "
+                       "it to luattn_launch_weights, or take another kernel",
+                       kernel->info.spec_name);
+  return launch(kernel, &used, NULL, stream, err);
+}
+
+luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, void *stream,
+                                    luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_args used;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  NEED(weights);
+  TRY(choices_take(args, "weights", &used, err));
+  if (!kernel->info.weights)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "weights of '%s': the kernel writes none; compile one with luattn_target.weights = 1, or call luattn_weights",
+                       kernel->info.spec_name);
+  weights_take(&used);
+  return launch(kernel, &used, weights, stream, err);
 }

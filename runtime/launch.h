@@ -50,7 +50,7 @@ args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool
 const char *launch_place(const luattn_kernel *kernel);
 
 /* cpu_kernel.c: luattn_launch and luattn_workspace_size of such a kernel. */
-luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const void *stream,
+luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, const void *stream,
                                 luattn_error *err);
 luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                    luattn_error *err);

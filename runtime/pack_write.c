@@ -48,7 +48,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
-  if (m != NULL && (m->packed || m->paged || m->offsets || m->large_scores || m->decode))
+  if (m != NULL && (m->packed || m->paged || m->offsets || m->large_scores || m->decode || m->weights))
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
@@ -57,6 +57,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
         m->packed    ? "packed sequences"
         : m->paged   ? "keys in pages"
         : m->offsets ? "parts of a whole (luattn_target.offsets)"
+        : m->weights ? "the weights of V (luattn_target.weights)"
         : m->decode  ? "few queries (luattn_target.decode)"
                      : "large scores (luattn_target.large_scores)");
   if (item->lengths < 0 || item->lengths > 2)

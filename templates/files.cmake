@@ -49,6 +49,7 @@ set(LUATTN_TEMPLATES
   entry/fwd_sm80.cu
   entry/fwd_sm90.cu
   entry/merge.cu
+  entry/weights.cu
   grads/flush.cuh
   grads/pair_bias_grad.cuh
   grads/pair_bias_stores.cuh
@@ -80,6 +81,7 @@ set(LUATTN_TEMPLATES
   simt/fwd_simt.cuh
   simt/parameter_grads_simt.cuh
   simt/tile_products.cuh
+  simt/weights_simt.cuh
   sink/dq_acc.cuh
   sink/dq_state.cuh
   sink/partial_rows.cuh

@@ -128,7 +128,8 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
   out->random = p->draws;
-  out->params_bytes = p->pages       ? sizeof(LuattnPagedParams)
+  out->params_bytes = p->weights     ? sizeof(LuattnWeightParams)
+                      : p->pages     ? sizeof(LuattnPagedParams)
                       : p->decode    ? sizeof(LuattnSplitsParams)
                       : out->random  ? sizeof(LuattnRandomParams)
                       : p->packed    ? sizeof(LuattnPackedTileParams)
@@ -142,6 +143,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->large_scores = p->large_scores;
   out->decode = p->decode;
+  out->weights = p->weights;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   out->tile_bits = bits != NULL;
   if (bits != NULL) fill_tile_bits(c, bits, &out->bits[0]);

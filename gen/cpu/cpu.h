@@ -164,6 +164,9 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
 /* Runs a pass for sequence `entry` of `entries` packed sequences; its tensors are [1, heads, length, dim]. */
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err);
+/* The same with the weights of V [1, heads, q_len, kv_len] (luattn_cpu_weights). */
+luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries, const DLTensor *weights,
+                                luattn_error *err);
 luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                  luattn_error *err);
 

@@ -109,7 +109,7 @@ static double finish_row(const forward *f, cpu_lanes *lanes, bool any, const dou
   lanes->out = 1;
   /* A row that keeps nothing still has row numbers, those of the initial state: backward may read them. */
   program_run(&f->finish, lanes, 1, out);
-  for (int d = 0; d < dim_v; d++)
+  for (int d = 0; f->o.data != NULL && d < dim_v; d++)
     view_set(&f->o, (int64_t[]){lanes->b, lanes->h, q, d},
              !any          ? 0
              : f->is_noise ? o[d] * fabs(values[0])
@@ -254,7 +254,7 @@ static luattn_status forward_open(forward *f, const cpu_call *given, const DLTen
                            .ndim = 4,
                            .shape = {spec->derived.num_saved, p->batch, p->heads, p->q_len},
                            .is_output = true};
-  TRY(view_open(&o, args->o, &f->o, err));
+  if (weights == NULL || args->o != NULL) TRY(view_open(&o, args->o, &f->o, err));
   if (args->lse != NULL && args->lse->data != NULL) {
     if (spec->traced.online.lse < 0) return refuse_lse(spec, "lse", err);
     TRY(view_open(&lse, args->lse, &f->lse, err));
@@ -329,6 +329,14 @@ luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args
   forward_call call = {
       .given = {
           .spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
+}
+
+luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries, const DLTensor *weights,
+                                luattn_error *err) {
+  forward_call call = {
+      .given = {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}, .weights = weights};
   TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(forward_within, &call, err);
 }

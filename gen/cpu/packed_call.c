@@ -261,6 +261,42 @@ luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *arg
   return status;
 }
 
+/* ---- weights ---- */
+
+static luattn_status clear_weights(const DLTensor *weights, luattn_error *err) {
+  cpu_view to;
+  view_rule rule = {.name = "weights", .axes = "batch, heads, q_len, kv_len", .ndim = 4, .is_output = true};
+  for (int i = 0; i < 4; i++) rule.shape[i] = weights->shape[i];
+  TRY(view_open(&rule, weights, &to, err));
+  const int64_t *n = rule.shape;
+  for (int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; i++)
+    view_set(&to, (int64_t[]){i / n[3] / n[2] / n[1], i / n[3] / n[2] % n[1], i / n[3] % n[2], i % n[3]}, 0);
+  return LUATTN_OK;
+}
+
+static luattn_status weights_within(arena *a, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  packed_call c;
+  entry_args one;
+  part to;
+  TRY(open_call(a, spec, args, &c, err));
+  TRY(clear_weights(weights, err));
+  for (int i = 0; i < c.entries; i++) {
+    take_args(&c, i, &one);
+    (void)take_dense(weights, 0, i, &to);
+    to.shape[2] = one.q_len, to.shape[3] = one.kv_len;
+    if (one.q_len > 0) TRY(cpu_weights_entry(spec, &one.args, i, c.entries, &to.t, err));
+  }
+  return LUATTN_OK;
+}
+
+luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  arena *a = arena_open(arena_allocator(spec->a));
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  const luattn_status status = weights_within(a, spec, args, weights, err);
+  arena_close(a);
+  return status;
+}
+
 /* ---- gradients of inputs and scalars ---- */
 
 /* A gradient, of one sequence and of all so far. */

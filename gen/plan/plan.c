@@ -94,6 +94,23 @@ static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_weights(const luattn_target *t, luattn_error *err) {
+  const char *beside = t->pass != LUATTN_FORWARD ? "a backward pass" : t->decode != 0 ? "decode" : t->large_scores != 0 ? "large_scores" : NULL;
+  if ((unsigned)t->weights > 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: weights: is %d, expected 0 or 1", t->weights);
+  if (t->weights == 0) return LUATTN_OK;
+  if (beside != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "target: weights: is 1 beside %s, and is a kernel of its own; leave one of both 0", beside);
+  if (t->pages != 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: weights: is 1 for keys in pages, of which there are no weights; copy them to k of equal lengths, or to "
+                       "packed sequences");
+  if (t->family > 1 + (int)LUATTN_SIMT)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: weights: is 1 for the family %s, and the kernel is of simt; leave family 0",
+                       family_names[t->family - 1]);
+  return LUATTN_OK;
+}
+
 static void use_family(plan *p, luattn_family family) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
                                          [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
@@ -105,18 +122,19 @@ static void use_family(plan *p, luattn_family family) {
   p->template_file = files[family][backward];
   if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
   if (p->decode) p->template_file = "entry/fwd_decode.cu";
+  if (p->weights) p->template_file = "entry/weights.cu";
 }
 
 /* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
   const luattn_family wanted = t->family > 0                    ? (luattn_family)(t->family - 1)
-                               : !half                          ? LUATTN_SIMT
+                               : !half || p->weights            ? LUATTN_SIMT
                                : p->decode                      ? LUATTN_SM80
                                : t->arch == 90 && t->pages != 1 ? LUATTN_SM90
                                                                 : LUATTN_SM80;
   p->small_pages = half && t->family == 0 && !p->decode && t->arch == 90 && t->pages == 1;
-  if (half == (wanted == LUATTN_SIMT))
+  if (half == (wanted == LUATTN_SIMT) && !p->weights)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
                        dtype_names[p->dtype], half ? "sm80" : "simt");
@@ -248,7 +266,9 @@ static const char *explain(arena *a, const plan *p) {
     text_add(&t,
              "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
              "luattn_merge merges what blocks leave\n");
-  text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype], what[p->family]);
+  if (p->weights) text_add(&t, "weights: luattn_weights writes those of V instead of O, for tests and pictures\n");
+  text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype],
+           p->weights ? "multiply-adds in f32 or f64" : what[p->family]);
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
              "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
@@ -302,6 +322,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
   TRY(plan_check_decode(spec, t, err));
+  TRY(check_weights(t, err));
+  p->weights = t->weights != 0;
   p->decode = p->merges = t->decode != 0;
   p->pass = t->pass;
   p->dtype = t->dtype;
@@ -477,7 +499,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
               0);
   }
   if (p->pass == LUATTN_FORWARD)
-    add_main(p, "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
+    add_main(p, p->weights ? "luattn_weights" : "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
   if (p->decode) /* threads: merge_threads of around/merge.cuh */
     add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
   if (p->pass == LUATTN_BACKWARD)

@@ -46,6 +46,8 @@ static const tile_row decode_forward[] = {
     {LARGE, 64, {16, 128, 128, 3, 0, 0}},  {MIDDLE, 64, {16, 128, 128, 2, 0, 0}}, {SMALL, 64, {16, 128, 128, 2, 0, 0}},
     {LARGE, 128, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 128, {16, 64, 128, 2, 0, 0}}, {SMALL, 128, {16, 64, 128, 2, 0, 0}},
     {LARGE, 256, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 256, {16, 64, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 64, 2, 0, 0}}};
+/* Few registers, so that any hooks fit. */
+static const tile_row weights_forward[] = {{ANY, 256, {32, 32, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 128, 2, 0, 0}}};
 /* Three consumers at short lengths: a tile of 192 queries wastes more work on rows past the end and on
  * masked-out scores than a third consumer gains. */
 static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3, 0, 0}},
@@ -96,7 +98,7 @@ static int class_of(int shared_limit) {
 }
 
 static const tile_row *table_of(const plan *p, int *count) {
-  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256, DECODE };
+  enum { SIMT_F64 = LUATTN_SM90 + 1, SM90_D256, DECODE, WEIGHTS };
   static const struct {
     const tile_row *row;
     int count;
@@ -105,8 +107,10 @@ static const tile_row *table_of(const plan *p, int *count) {
                    [LUATTN_SM90] = {TABLE(sm90_forward), TABLE(sm90_backward)},
                    [SIMT_F64] = {TABLE(simt_f64), TABLE(simt_f64)},
                    [SM90_D256] = {{NULL, 0}, TABLE(sm90_backward_d256)},
-                   [DECODE] = {TABLE(decode_forward), {NULL, 0}}};
-  const int family = p->dtype == LUATTN_F64 ? (int)SIMT_F64
+                   [DECODE] = {TABLE(decode_forward), {NULL, 0}},
+                   [WEIGHTS] = {TABLE(weights_forward), {NULL, 0}}};
+  const int family = p->weights ? (int)WEIGHTS
+                     : p->dtype == LUATTN_F64 ? (int)SIMT_F64
                      : tiles_d256(p)        ? (int)SM90_D256
                      : p->decode            ? (int)DECODE
                                             : (int)p->family;

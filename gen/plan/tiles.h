@@ -29,6 +29,7 @@ typedef struct plan {
   luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool large_scores; /* luattn_target.large_scores */
   bool decode; /* luattn_target.decode: the kernel for few queries, of the sm80 family */
+  bool weights; /* luattn_target.weights: the kernel that writes the weights of V, of the simt family whatever the dtype */
   bool merges; /* parts of a row are computed apart, and merged: spec.cuh has struct Merge */
   int keep; /* dropout: traced_online.keep */
   bool draws; /* spec_draws */

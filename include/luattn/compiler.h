@@ -132,6 +132,9 @@ typedef struct luattn_target {
                              * as the sm90 family needs (with 1, family 0 takes sm80 instead). Packs do not store such an image.
                              * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod, except on the CPU; family sm90 with 1.
                              * LUATTN_INVALID: not 0, 1 or 8 */
+  int weights;              /* 1: forward's kernel that writes the weights of V instead of o, for luattn_launch_weights: of any
+                             * dtype and arch, in the simt family, which computes in f32 (f64 for f64). Correct, not fast. No pack holds such an image. LUATTN_UNSUPPORTED: a family other
+                             * than simt; pages; head dims of bf16 and f16 that are no multiples of 8. LUATTN_INVALID: neither 0 nor 1; a backward target; beside decode or large_scores */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */
@@ -182,7 +185,8 @@ LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const l
 
 /* Forward, and the weights of V: weights [batch, heads, q_len, kv_len], of any luattn_dtype, on the CPU, overlapping no other tensor of the
  * call. They are those without dropout, times -1 where dropout drops them, and 0 where the mask does: for tests and pictures, as
- * FlashAttention's return_softmax. args are those of luattn_cpu_forward; not of packed sequences. */
+ * FlashAttention's return_softmax. args are those of luattn_cpu_forward, but that o may be NULL; not of packed sequences, whose
+ * weights an engine on the CPU computes (luattn_weights). */
 LUATTN_API luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err);
 
 /* Classifies the tiles of one (b, h) as kernels do: out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives

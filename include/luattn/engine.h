@@ -112,6 +112,15 @@ LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec
 LUATTN_API luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
                                          luattn_error *err);
 
+/* The weights of V that luattn_forward uses for these arguments, as luattn_launch_weights writes them, for tests and pictures. Compiles a
+ * kernel of its own on first use (luattn_target.weights), of the simt family whatever luattn_engine_options.family is.
+ * args->workspace needs the size that luattn_weights_workspace_size returns. Errors besides those of luattn_forward: LUATTN_UNSUPPORTED (keys in
+ * pages; never_compile). */
+LUATTN_API luattn_status luattn_weights_workspace_size(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                                                       size_t *size, luattn_error *err);
+LUATTN_API luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                        void *stream, luattn_error *err);
+
 #ifdef __cplusplus
 }
 #endif

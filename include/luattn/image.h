@@ -99,6 +99,7 @@ typedef struct luattn_kernel_description {
   int random;           /* 1: the kernel draws random numbers, and needs luattn_args.random */
   int decode;           /* luattn_target.decode */
   int pages;            /* luattn_target.pages: page sizes are multiples of it; 0: keys are not in pages */
+  int weights;          /* luattn_target.weights */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

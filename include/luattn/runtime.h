@@ -86,6 +86,15 @@ LUATTN_API luattn_status luattn_workspace_size(const luattn_kernel *kernel, cons
  * LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);
 
+/* The weights of V for the same arguments, by a kernel of luattn_target.weights: float32 (float64 for float64 kernels) [batch, heads, q_len,
+ * kv_len], packed [sequences, heads, the longest q_len, the longest kv_len], of any strides with a contiguous last axis, on the device,
+ * overlapping no other tensor of the call. They are those without dropout, times -1 where dropout drops them, and 0 where the mask
+ * does and past a sequence's ends: for tests and pictures, as FlashAttention's return_softmax. Of args, o, lse and saved
+ * are neither read nor written, and may be NULL. luattn_workspace_size, with such a kernel, has the size of the workspace. May be
+ * captured into a CUDA graph. Errors: LUATTN_INVALID (another kernel; message names the tensor), LUATTN_CUDA. */
+LUATTN_API luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights,
+                                               void *stream, luattn_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -236,6 +236,7 @@ class Target(c.Structure):
         ("large_scores", c.c_int),
         ("decode", c.c_int),
         ("pages", c.c_int64),
+        ("weights", c.c_int),
     ]
 
 

@@ -169,8 +169,6 @@ struct Simt {
   static constexpr int weight_size = layout.weight / int(sizeof(Real));
   // Bytes of shared memory with `weights` tiles of P. Distance terms follow (DistanceTable).
   LUATTN_FN constexpr int bytes(int weights) { return simt_bytes(sizes, weights); }
-  static_assert(same_type<Real, typename Config::Elem>::value,
-                "simt computes in its storage type: float or double");
   static_assert(threads % 32 == 0 && threads <= 512, "simt: threads are a multiple of 32, at most 512");
   static_assert((tile_m & (tile_m - 1)) == 0 && tile_m >= 16 && (tile_n & (tile_n - 1)) == 0 && tile_n >= 16,
                 "simt: tile_m and tile_n are powers of two, at least 16");
@@ -206,6 +204,7 @@ struct Simt {
 
   template <int D, class Rows>
   __device__ __forceinline__ void request_dot(const Slab<Real> &a, const Rows &b, int slice) const {
+    static_assert(same_type<Real, typename Config::Elem>::value, "products are in the storage type: float or double");
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
     copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0,

@@ -193,6 +193,9 @@ static void launches(void **state) {
   REFUSES(luattn_workspace_size, "size", kernel, &c.args, NULL, err);
   REFUSES(luattn_launch, "kernel", NULL, &c.args, NULL, err);
   REFUSES(luattn_launch, "args", kernel, NULL, NULL, err);
+  REFUSES(luattn_launch_weights, "kernel", NULL, &c.args, c.args.o, NULL, err);
+  REFUSES(luattn_launch_weights, "args", kernel, NULL, c.args.o, NULL, err);
+  REFUSES(luattn_launch_weights, "weights", kernel, &c.args, NULL, NULL, err);
   REFUSES(luattn_engine_open, "engine", NULL, NULL, err);
   REFUSES(luattn_engine_kernel, "engine", NULL, c.spec, LUATTN_FORWARD, &c.args, &found, err);
   REFUSES(luattn_engine_kernel, "spec", engine, NULL, LUATTN_FORWARD, &c.args, &found, err);
@@ -209,6 +212,14 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_forward, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
+  REFUSES(luattn_weights, "spec", engine, NULL, &c.args, c.args.o, NULL, err);
+  REFUSES(luattn_weights, "args", engine, c.spec, NULL, c.args.o, NULL, err);
+  REFUSES(luattn_weights, "weights", engine, c.spec, &c.args, NULL, NULL, err);
+  REFUSES(luattn_weights_workspace_size, "engine", NULL, c.spec, &c.args, &size, err);
+  REFUSES(luattn_weights_workspace_size, "spec", engine, NULL, &c.args, &size, err);
+  REFUSES(luattn_weights_workspace_size, "args", engine, c.spec, NULL, &size, err);
+  REFUSES(luattn_weights_workspace_size, "size", engine, c.spec, &c.args, NULL, err);
   REFUSES(luattn_backward, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_backward, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_backward, "args", engine, c.spec, NULL, NULL, err);

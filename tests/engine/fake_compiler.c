@@ -59,6 +59,14 @@ luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *ar
   return luattn_cpu_forward(spec, args, err);
 }
 
+luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  (void)weights;
+  return luattn_cpu_forward(spec, args, err);
+}
+luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  (void)weights;
+  return luattn_cpu_forward(spec, args, err);
+}
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   return luattn_cpu_forward(spec, args, err);
 }

@@ -31,8 +31,8 @@ static luattn_status launch(problem *p, luattn_error *err) {
 }
 
 static int cpu_runs;
-static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *args, luattn_error *err) {
-  (void)pass, (void)err;
+static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+  (void)pass, (void)weights, (void)err;
   ++cpu_runs;
   assert_ptr_equal(user, &cpu_runs);
   assert_int_equal(args->struct_size, sizeof *args);

@@ -1,0 +1,50 @@
+/* weights.c: luattn_weights, the weights of V. */
+#include "common/batch.h"
+#include "engine/engine.h"
+
+static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const luattn_kernel **kernel,
+                          luattn_error *err) {
+  kernel_key key;
+  TRY(engine_key(engine, spec, LUATTN_FORWARD, args, &key, err));
+  if (key.pages != 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "weights: batch: has %s, and there are no weights of keys in pages or in a part of a cache; copy them to k of equal "
+                       "lengths, or to packed sequences",
+                       args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
+  key.weights = true;
+  if (key.decode != 0) key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
+  key.decode = 0, key.large_scores = false;
+  return engine_kernel(engine, &key, kernel, err);
+}
+
+/* Reports the launch's failure; on success keeps the warning of the compilation. */
+static luattn_status tell(luattn_status status, const luattn_error *said, luattn_error *err) {
+  if (status != LUATTN_OK && err != NULL) *err = *said;
+  return status;
+}
+
+luattn_status luattn_weights_workspace_size(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, size_t *size,
+                                            luattn_error *err) {
+  const luattn_kernel *kernel;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(size);
+  TRY(find(engine, spec, args, &kernel, err));
+  return tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
+}
+
+luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, void *stream,
+                             luattn_error *err) {
+  const luattn_kernel *kernel;
+  luattn_error said;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(weights);
+  TRY(find(engine, spec, args, &kernel, err));
+  return tell(luattn_launch_weights(kernel, args, weights, stream, &said), &said, err);
+}

@@ -1,0 +1,38 @@
+#include "runtime/weights_array.h"
+
+#include <stdio.h>
+
+#include "common/overlap.h"
+
+void weights_take(luattn_args *args) {
+  args->o = args->lse = args->saved = NULL;
+  args->large_scores = 0; /* it decides what forward saves */
+}
+
+luattn_status weights_fill(const args_call *c, const DLTensor *weights, const LuattnParams *params, LuattnWeights *out) {
+  const LuattnShape *s = &params->shape;
+  const tensor_rule rule = {.name = "weights",
+                            .axes = "batch, heads, q_len, kv_len",
+                            .ndim = 4,
+                            .shape = {s->batch, s->heads, s->q_len, s->kv_len},
+                            .dtype = args_real(c->info),
+                            .is_output = true,
+                            .is_row = true};
+  long long stride[4];
+  TRY(args_tensor(c, &rule, weights, stride, &out->to.data));
+  out->to.batch = stride[0], out->to.head = stride[1], out->to.seq = stride[2];
+  out->rows = s->q_len, out->columns = s->kv_len;
+  return LUATTN_OK;
+}
+
+luattn_status weights_apart(const args_call *c, const DLTensor *weights, size_t workspace_size) {
+  luattn_args used = *c->args; /* as if they were O, which no other tensor of the call may overlap */
+  overlap_pair pair;
+  char text[400];
+  used.o = weights;
+  used.workspace_size = workspace_size;
+  if (!overlap_find(&used, true, &pair)) return LUATTN_OK;
+  if (pair.output[0] == 'o' && pair.output[1] == 0) snprintf(pair.output, sizeof pair.output, "weights");
+  overlap_text(&pair, text, sizeof text);
+  return args_fail(c, "%s", text);
+}
