@@ -141,7 +141,7 @@ const char *problem_text(const cli_problem *p, char text[128]);
 
 /* The outputs of a pass. Outputs in `real` (the type of lse and parameter gradients) or `storage`. */
 typedef struct cli_result {
-  array o, lse, saved, weights /* of luattn_cpu_weights, if asked for */, dq, dk, dv, input_grad[12], scalar_grads;
+  array o, lse, saved, weights /* those of V, if asked for */, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
 size_t problem_num_saved(const cli_problem *p); /* rows of `saved` */
 luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,

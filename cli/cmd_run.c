@@ -89,7 +89,6 @@ static luattn_status run_cpu(const cli_problem *p, bool backward, cli_result *r,
   if (r->weights.storage == NULL) {
     TRY(luattn_cpu_forward(p->spec, &args, err));
   } else {
-    r->weights.t.shape = r->weights.shape, r->weights.t.strides = r->weights.stride;
     TRY(luattn_cpu_weights(p->spec, &args, &r->weights.t, err));
   }
   return backward ? luattn_cpu_backward(p->spec, &args, err) : LUATTN_OK;
@@ -118,10 +117,11 @@ static luattn_status check_gradients(const cli_options *o, bool backward, luattn
 
 static luattn_status weights_option(const cli_options *o, const cli_problem *p, bool on_gpu, cli_result *r, luattn_error *err) {
   if (!o->weights) return LUATTN_OK;
-  if (on_gpu) return luattn_fail(err, LUATTN_INVALID, "--weights: kernels keep no array of them; give --device cpu");
-  if (p->sequences != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "--weights: are computed of entries of equal lengths; leave out --cu-seqlens, and give one sequence");
-  return array_new(&r->weights, dtype_dl(LUATTN_F64), 4, (int64_t[]){p->batch, p->heads, p->q_len, p->kv_len}, false, err);
+  const int64_t rows = p->sequences != NULL ? p->longest[0] : p->q_len, columns = p->sequences != NULL ? p->longest[1] : p->kv_len;
+  TRY(array_new(&r->weights, dtype_dl(on_gpu && p->dtype != LUATTN_F64 ? LUATTN_F32 : LUATTN_F64), 4,
+                (int64_t[]){p->batch, p->heads, rows, columns}, false, err));
+  r->weights.t.shape = r->weights.shape, r->weights.t.strides = r->weights.stride;
+  return LUATTN_OK;
 }
 
 static luattn_status run(const cli_options *o, const cli_problem *p, bool backward, luattn_error *err) {

@@ -208,6 +208,19 @@ luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pa
   return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);
 }
 
+/* The weights of V, with the arguments of a forward pass. */
+static luattn_status weigh(gpu_buffers *b, const cli_problem *p, const luattn_args *forward, cli_result *r, luattn_error *err) {
+  const DLTensor *to = &r->weights.t;
+  luattn_args a = *forward;
+  DLTensor copy;
+  a.workspace = NULL;
+  TRY(twin(b, &to, &copy, false, err));
+  TRY(luattn_weights_workspace_size(b->g->engine, p->spec, &a, &a.workspace_size, err));
+  if (a.workspace_size > 0) TRY(gpu_buffer_new(b, a.workspace_size, &a.workspace, err));
+  TRY(luattn_weights(b->g->engine, p->spec, &a, to, NULL, err));
+  return gpu_download(b, &r->weights, to, err);
+}
+
 static luattn_status run_on_device(gpu_buffers *b, const cli_problem *p, bool backward, cli_result *r,
                                    luattn_error *err) {
   gpu_args d;
@@ -215,6 +228,7 @@ static luattn_status run_on_device(gpu_buffers *b, const cli_problem *p, bool ba
   luattn_args forward = gpu_forward_args(p, &d.args);
   TRY(gpu_workspace(b, p, LUATTN_FORWARD, &forward, err));
   TRY(luattn_forward(b->g->engine, p->spec, &forward, NULL, err));
+  if (r->weights.storage != NULL) TRY(weigh(b, p, &forward, r, err));
   if (backward) {
     TRY(gpu_workspace(b, p, LUATTN_BACKWARD, &d.args, err));
     TRY(luattn_backward(b->g->engine, p->spec, &d.args, NULL, err));

@@ -112,7 +112,7 @@ static const option options[] = {
     {"--full", SWITCH, AT(full), CLI_CHECK, NULL,
      "also compare with plain Lua, one score at a time (slow; default on the CPU)"},
     {"--weights", SWITCH, AT(weights), CLI_RUN, NULL,
-     "also the weights of v, B,H,Sq,Skv, negative where dropout drops them; on the CPU alone"},
+     "also the weights of v, B,H,Sq,Skv, negative where dropout drops them; of --cu-seqlens Sq and Skv are the longest sequences'"},
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go, as --layout orders them (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",

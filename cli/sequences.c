@@ -316,6 +316,7 @@ static luattn_status run_in_double(luattn_engine *engine, const cli_problem *p, 
   for (int i = 0; i < 5 && s == LUATTN_OK; i++) s = as_double(from[i], to[i], err);
   const luattn_args forward = problem_args(&wide, r, false, &bind);
   if (s == LUATTN_OK) s = luattn_forward(engine, p->spec, &forward, NULL, err);
+  if (s == LUATTN_OK && r->weights.storage != NULL) s = luattn_weights(engine, p->spec, &forward, &r->weights.t, NULL, err);
   const luattn_args both = problem_args(&wide, r, backward, &bind);
   if (s == LUATTN_OK && backward) s = luattn_backward(engine, p->spec, &both, NULL, err);
   for (int i = 0; i < 5; i++) array_free(to[i]);
