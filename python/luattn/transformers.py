@@ -23,7 +23,7 @@ from transformers.masking_utils import (
 
 from .errors import InvalidError, Unsupported
 from .flex._attention import attend
-from .flex._trace import Extras
+from .flex._translate import Extras
 
 _PADDED_TO = 256  # so that a mask of padding, which grows by each token, is seldom another shape
 

@@ -16,8 +16,10 @@ from ..errors import Error, InvalidError, Unsupported
 from . import _graph
 from ._bits import bits_of
 from ._block_mask import BlockMask, create_block_mask, table_of
+from ._hook import Captured
 from ._key import Unknown, Walk
-from ._trace import Captured, Extras, Mod, NotTranslatable, translate
+from ._trace import Mod, NotTranslatable
+from ._translate import Extras, translate
 
 __all__ = ["BlockMask", "create_block_mask", "and_masks", "flex_attention", "noop_mask", "or_masks", "to_lua"]
 

@@ -11,7 +11,9 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .._spec import Spec, spec_of
-from ._trace import Captured, Extras, Lines, Mod, translate
+from ._hook import Captured
+from ._trace import Lines, Mod
+from ._translate import Extras, translate
 
 
 class _Flex(HigherOrderOperator):
