@@ -4,7 +4,7 @@
  * rows; rows and splits with nothing kept; NaN in the rows behind q and k. A batch entry alone must give the same bits as among
  * others. And errors: what the kernel lacks.
  *
- * decode_test DTYPE [few]: bf16, f16
+ * decode_test DTYPE [few | CASE]: bf16, f16; a case by its number alone
  */
 #include <math.h>
 #include <stdio.h>
@@ -389,11 +389,13 @@ static bool splits_by_lengths(luattn_engine *engine, const luattn_spec *spec, ki
 int main(int argc, char **argv) {
   luattn_engine *engine;
   const kind k = argc > 1 && strcmp(argv[1], "f16") == 0 ? F16 : BF16;
-  const bool few = argc > 2;
+  const bool few = argc > 2 && strcmp(argv[2], "few") == 0;
+  const int only = argc > 2 && !few ? atoi(argv[2]) : -1;
   bool ok = refuses();
   need(luattn_engine_open(NULL, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
   for (int i = 0; i < NUM_CASES; ++i) {
+    if (only >= 0 && i != only) continue;
     luattn_spec *spec;
     need(luattn_spec_load_text(cases[i].name, cases[i].text, strlen(cases[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
     for (int j = 0; j < NUM_SHAPES; ++j)

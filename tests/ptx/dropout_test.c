@@ -57,6 +57,7 @@ static void launch(luattn_engine *engine, const luattn_spec *spec, luattn_pass p
   array workspace;
   need(luattn_engine_workspace_size(engine, spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
+  fill(&workspace, NAN);
   args->workspace = size > 0 ? workspace.device : NULL, args->workspace_size = size;
   need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, args, NULL, &err) == LUATTN_OK,
        pass == LUATTN_FORWARD ? "forward" : "backward");

@@ -143,6 +143,7 @@ static size_t run(luattn_engine *engine, luattn_spec *spec, luattn_pass pass, lu
   size_t size;
   need(luattn_engine_workspace_size(engine, spec, pass, &args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
+  fill(&workspace, NAN);
   args.workspace = workspace.device, args.workspace_size = size;
   need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, &args, NULL, &err) == LUATTN_OK, "launch");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
