@@ -215,7 +215,7 @@ def main():
             p = Problem(batch, keys, q_len, a)
             found, missing = functions_of(p, library, a, ops)
             ms = measure(found, a.rounds, a.round_ms, f"{a.seed} {p.name}")
-            rates = {name: round(p.bytes / statistics.median(t) / 1e6) for name, t in ms.items()}
+            rates = {name: round(p.bytes / statistics.median(ms[name]) / 1e6) for name in names if name in ms}
             best = ratio(ms, "luattn", [x for x in LIBRARIES if x in ms])
             specs = [ratio(ms, x, ["luattn"]) for x in SPECS if x in ms and x != "luattn" and "luattn" in ms]
             slowest = min(specs) if specs else None

@@ -509,7 +509,7 @@ class Records(unittest.TestCase):
         names = sorted(n for n in os.listdir(f"{ROOT}/bench/results") if n.endswith(".json"))
         self.assertIn("plain_sm80_h200.json", names)
         for name in names:
-            if name.startswith("decode"):
+            if name.startswith(("append", "decode")):
                 continue
             with open(f"{ROOT}/bench/results/{name}") as f:
                 data = json.load(f)
@@ -523,16 +523,16 @@ class Records(unittest.TestCase):
                 self.assertIn("geometric mean", text, name)
             self.assertEqual(report.wrong(data), [], name)
 
-    def test_records_of_decode_are_in_their_tables(self):
-        names = [n for n in os.listdir(f"{ROOT}/bench/results") if n.startswith("decode") and n.endswith(".json")]
-        self.assertGreaterEqual(len(names), 2)
+    def test_records_of_decode_and_append_are_in_their_tables(self):
+        names = [n for n in os.listdir(f"{ROOT}/bench/results") if n.startswith(("append", "decode")) and n.endswith(".json")]
+        self.assertGreaterEqual(len(names), 4)
         for name in names:
             with open(f"{ROOT}/bench/results/{name}") as f:
                 rows = json.load(f)["rows"]
             with open(f"{ROOT}/bench/results/{name[:-5]}.md") as f:
                 lines = f.read().splitlines()
             for row in rows:
-                rates = " | ".join(str(rate) for rate in row["gb_s"].values())
+                rates = " | ".join(f"{rate} ({row['us'][x]})" if "us" in row else str(rate) for x, rate in row["gb_s"].items())
                 self.assertTrue(any(line.startswith(f"| {row['cell']} | {rates} |") for line in lines), (name, row["cell"]))
 
 
