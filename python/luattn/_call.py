@@ -200,6 +200,16 @@ class Frame:
             self.check(status)
         return self._size.value
 
+    def weights_size(self, engine: int) -> int:
+        self.check(lib.luattn_weights_workspace_size(engine, self.spec.pointer, self.args, self._size_at, self._err_at))
+        return self._size.value
+
+    def run_weights(self, engine: int, fill: Fill, weights: Any, stream: int | None) -> None:
+        """Writes the weights of v."""
+        to = capi.DLTensor()
+        fill(weights, ctypes.addressof(to))
+        self.check(lib.luattn_weights(engine, self.spec.pointer, self.args, ctypes.byref(to), stream, self._err_at))
+
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size
 

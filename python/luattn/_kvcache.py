@@ -165,8 +165,6 @@ class CacheCall:
     def _rotated_q(self, q: Tensor, cos: Tensor, sin: Tensor, first: Tensor, interleaved: bool, spread: bool) -> Tensor:
         if self.packed is None:
             return _rotated(q, cos, sin, first + torch.arange(q.shape[1], device=self.device) * int(spread), interleaved)
-        from .flash_attn import _places
-
         which, place = _places(self.packed[0], q)
         return _rotated(q[None], cos, sin, (first[which, 0] + place * int(spread))[None], interleaved)[0]
 
@@ -229,3 +227,10 @@ class CacheCall:
         scale = dim**-0.5 if self.scale is None else float(self.scale)
         o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
         return (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
+
+
+def _places(cu: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row of packed sequences: which it belongs to, and where it is in it."""
+    cu, rows = cu.to(t.device).long(), torch.arange(len(t), device=t.device)
+    which = (torch.searchsorted(cu, rows, right=True) - 1).clamp(max=len(cu) - 2)
+    return which, rows - cu[which]

@@ -23,6 +23,8 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_engine_workspace_size": [_P, _P, _INT, _P, _P],
     "luattn_forward": [_P, _P, _P, _P],
     "luattn_backward": [_P, _P, _P, _P],
+    "luattn_weights_workspace_size": [_P, _P, _P, _P],
+    "luattn_weights": [_P, _P, _P, _P, _P],
     "luattn_spec_merges": [_P],
     "luattn_merge": [_P, _P, _P],
     "luattn_merge_backward": [_P, _P, _P],

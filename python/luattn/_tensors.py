@@ -395,6 +395,52 @@ def forward(
     return made
 
 
+def fake_weights(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> Tensor:
+    """What weights() returns, where q may be fake."""
+    cu = given.get("cu_seqlens_q")
+    if cu is None:
+        return q.new_empty((*q.shape[:3], k.shape[2]), dtype=_rows_type(q))
+    return q.new_empty((cu.shape[0] - 1, q.shape[1], given["max_seqlen_q"], given["max_seqlen_k"]), dtype=_rows_type(q))
+
+
+def weights(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    given: Mapping[str, Any],
+) -> Tensor:
+    """Those of v, [batch, heads, q_len, kv_len] (packed: of the longest sequences), negative where dropout drops them, in float32, for
+    float64 in float64. given: keyword arguments of the op, beside cu_seqlens_q with max_seqlen_q and max_seqlen_k."""
+    _check(spec, q, inputs, scalars, given)
+    made = fake_weights(q, k, given)
+    q, k, v = map(_aligned, (q, k, v))
+    index, stream = place(q) if q.is_cuda else (capi.CPU, None)
+    engine = engine_of(index)
+    frame = take_frame(spec, False)
+    try:
+        frame.set(fill, (q, k, v, None, None, None))
+        frame.set_inputs(fill, inputs)
+        frame.set_numbers(scale, scalars)
+        _set_given(frame, given)
+        arrays = _prepare_batch(frame, engine, q, stream) if stream is not None and frame.has_batch() else None
+        size = frame.weights_size(engine)
+        workspace = memory(q, size) if size else None
+        if workspace is not None:
+            frame.set_workspace(workspace.data_ptr(), size)
+        frame.run_weights(engine, fill, made, stream)
+        del arrays
+    except InvalidError:
+        _check_devices(spec, q, (k, v, *inputs))
+        raise
+    finally:
+        give_back(frame)
+    return made
+
+
 def _clear(*tensors: Tensor | None) -> None:
     """For rows that are not used, which kernels leave as they are."""
     for t in tensors:

@@ -40,8 +40,10 @@ _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
+_lib.define(f"weights({_SPEC.format('', '', '')}) -> Tensor")
 _forward = torch.ops.luattn.forward.default
 _backward = torch.ops.luattn.backward.default
+_weights = torch.ops.luattn.weights.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
@@ -76,14 +78,24 @@ def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wa
     return (*_filled(q, made), _filled(q, dinputs))
 
 
+def _weights_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    return tensors.weights(spec_of(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
+
+
 for _device in ("CPU", "CUDA"):
     _lib.impl("forward", _forward_kernel, _device)
+    _lib.impl("weights", _weights_kernel, _device)
     _lib.impl("backward", _backward_kernel, _device)
 
 
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     return tuple(_filled(q, tensors.fake_results(spec_of(text), q, v)))
+
+
+@torch.library.register_fake("luattn::weights", lib=_lib)
+def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    return tensors.fake_weights(q, k, given)
 
 
 @torch.library.register_fake("luattn::backward", lib=_lib)
@@ -258,14 +270,13 @@ _lib.impl("backward", _backward_autograd, "Autograd")
 
 
 def _autocast(key: str, device: str) -> None:
-    def cast(text, q, k, v, *rest, **given):  # type: ignore[no-untyped-def]
+    def cast(op, text, q, k, v, *rest, **given):  # type: ignore[no-untyped-def]
         to = torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))):
-            return _forward(
-                text, *(t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v)), *rest, **given
-            )
+            return op(text, *(t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v)), *rest, **given)
 
-    _lib.impl("forward", cast, key)
+    _lib.impl("forward", functools.partial(cast, _forward), key)
+    _lib.impl("weights", functools.partial(cast, _weights), key)
 
 
 _autocast("AutocastCPU", "cpu")
@@ -280,6 +291,7 @@ def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
 
 _lib.impl("forward", _refuse_vmap, "FuncTorchBatched")
 _lib.impl("backward", _refuse_vmap, "FuncTorchBatched")
+_lib.impl("weights", _refuse_vmap, "FuncTorchBatched")
 
 
 # --- what Attention calls ---
@@ -320,6 +332,16 @@ def attend(
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
     return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]
+
+
+def weights(
+    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: float, given: dict[str, Any]
+) -> Tensor:
+    """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients, of a spec without
+    scalars."""
+    with torch.no_grad():
+        made: Tensor = _weights(spec.line, q, k, v, list(inputs), [], None, scale, **given)
+    return made
 
 
 def seed_of(seed: Any, q: Tensor) -> Tensor:

@@ -91,8 +91,7 @@ def _attend(
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
     if alibi_slopes is not None and slopes not in (1, 2):
         raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
-    of_spec = (*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes)
-    spec = _spec(*of_spec, float(dropout_p))
+    spec = _spec(*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
     d = q.shape[-1]
     scale = d**-0.5 if softmax_scale is None else float(softmax_scale)
@@ -109,47 +108,7 @@ def _attend(
         return o
     if not spec.draws:
         return o, lse, None
-    with torch.no_grad():
-        return o, lse, _weights(spec, _spec(*of_spec, 0.0), q, k, inputs, scale, given)
-
-
-def _weights(
-    spec: Spec, plain: Spec, q: Tensor, k: Tensor, inputs: tuple[Tensor, ...], scale: float, given: dict[str, Any]
-) -> Tensor:
-    """[batch, heads, longest q, longest k]: the weights, negative where they are dropped. Values of ones and zeros bring them forth."""
-    size, cu_q, cu_k = q.shape[-1], given.get("cu_seqlens_q"), given.get("cu_seqlens_k")
-    if cu_q is None or cu_k is None:
-        longest, of_key, to_q = k.shape[2], torch.arange(k.shape[2], device=k.device), None
-    else:
-        longest = given["max_seqlen_k"]
-        of_key = _places(cu_k, k)[1]
-        to_q = _places(cu_q, q)
-    parts = []
-    for first in range(0, longest, size):
-        columns = torch.arange(first, first + size, device=k.device)
-        v = (of_key[:, None] == columns).to(k.dtype)  # [keys, size]
-        v = v[:, None].expand(k.shape[0], k.shape[1], size) if to_q else v.expand(*k.shape[:3], size)
-        without = {x: y for x, y in given.items() if x != "seed"}
-        kept, every = (
-            _torch.attend(s, q, k, v.contiguous(), inputs, [], scale, options, False)[0]
-            for s, options in ((spec, given), (plain, without))
-        )
-        parts.append(torch.where((kept == 0) & (every != 0), -every, every))
-    found = torch.cat(parts, -1)[..., :longest]
-    if to_q is None:
-        return found
-    assert cu_q is not None
-    most = given["max_seqlen_q"]
-    whole = found.new_zeros(len(cu_q) - 1, found.shape[1], most + 1, longest)  # and a row for rows of no sequence
-    whole[to_q[0], :, to_q[1].clamp(max=most)] = found
-    return whole[:, :, :most]
-
-
-def _places(cu: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row of packed sequences: which it belongs to, and where it is in it."""
-    cu, rows = cu.to(t.device).long(), torch.arange(len(t), device=t.device)
-    which = (torch.searchsorted(cu, rows, right=True) - 1).clamp(max=len(cu) - 2)
-    return which, rows - cu[which]
+    return o, lse, _torch.weights(spec, q, k, v, inputs, scale, given).to(o.dtype)
 
 
 def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, ...]:

@@ -197,6 +197,21 @@ class Functions(unittest.TestCase):
         n = dropped + kept
         self.assertLess(abs(dropped - n * P), 5 * (n * P * (1 - P)) ** 0.5)
 
+    def test_dropped_weights_in_a_graph(self):
+        q, k, v = (rand(2, n, h, 8).requires_grad_() for n, h in ((9, 4), (11, 2), (11, 2)))
+        packed = [torch.tensor([0, 3, 9], dtype=torch.int32), torch.tensor([0, 3, 11], dtype=torch.int32), 6, 8]
+        dense = lambda q, k, v: flash_attn_func(q, k, v, 0.3, causal=True, return_attn_probs=True)  # noqa: E731
+        varlen = lambda q, k, v: flash_attn_varlen_func(*(t[0] for t in (q, k, v)), *packed, 0.3, return_attn_probs=True)  # noqa: E731
+        for f, shape in ((dense, (2, 4, 9, 11)), (varlen, (2, 4, 6, 8))):
+            results = []
+            for run in (f, torch.compile(f, backend="eager", fullgraph=True)):
+                torch.manual_seed(3)
+                results.append(run(q, k, v))
+            self.assertEqual(results[0][2].shape, shape)
+            self.assertFalse(results[0][2].requires_grad)
+            for a, b in zip(*results):
+                torch.testing.assert_close(a, b, atol=0, rtol=0)
+
     def test_dropout_where_forward_runs_again(self):
         """Under checkpointing, and in torch.compile."""
         q, k, v = (rand(2, 40, 2, 8) for _ in "qkv")
