@@ -43,6 +43,12 @@ luattn_image *compile(const luattn_spec *spec, const luattn_target *target, luat
   return image;
 }
 
+bool same_image(const luattn_image *a, const luattn_image *b) {
+  size_t size_a, size_b;
+  const void *bytes_a = luattn_image_bytes(a, &size_a), *bytes_b = luattn_image_bytes(b, &size_b);
+  return size_a == size_b && memcmp(bytes_a, bytes_b, size_a) == 0;
+}
+
 folder folder_new(void) {
   folder f = {"/tmp/luattn-compile-XXXXXX"};
   assert_non_null(mkdtemp(f.path));

@@ -21,6 +21,7 @@ luattn_target target_new(void);
 /* The image's cubin holds a hash of everything that was compiled, so equal input gives equal bytes. Fails the
  * test on an error. */
 luattn_image *compile(const luattn_spec *spec, const luattn_target *target, luattn_compile_report *report);
+bool same_image(const luattn_image *a, const luattn_image *b);
 
 /* A new folder in the build folder's temporary directory. */
 typedef struct folder {
