@@ -3,18 +3,10 @@ installed."""
 
 import ast
 import json
-import os
 import re
-import sys
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
+from with_torch import ROOT, torch  # exits without torch, so first
 
 
 def read(name):

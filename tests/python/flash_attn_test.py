@@ -2,23 +2,17 @@
 Exits with 77 without torch."""
 
 import inspect
-import os
 import sys
 import unittest
 import unittest.mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
-import torch.utils.checkpoint  # noqa: E402
-from torch.nn.functional import scaled_dot_product_attention as sdpa  # noqa: E402
+from with_torch import ROOT, torch  # exits without torch, so first
 
-import luattn  # noqa: E402
-from luattn.flash_attn import (  # noqa: E402
+import torch.utils.checkpoint
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import luattn
+from luattn.flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
     flash_attn_qkvpacked_func,

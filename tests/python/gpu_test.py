@@ -10,15 +10,10 @@ import time
 import unittest
 from unittest import mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
-import luattn  # noqa: E402
-from luattn import _tensors, flash_attn, flex  # noqa: E402
+from with_torch import ROOT, torch  # exits without torch, so first
+
+import luattn
+from luattn import _tensors, flash_attn, flex
 
 if torch.cuda.is_initialized():
     sys.exit("importing luattn started CUDA")

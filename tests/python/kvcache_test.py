@@ -4,21 +4,15 @@ what is in the caches afterwards; and what is refused. Exits with 77 without tor
 import inspect
 import itertools
 import math
-import os
 import sys
 import unittest
 import unittest.mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
-import luattn  # noqa: E402
-from luattn import _call  # noqa: E402
-from luattn.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache, varlen_attn  # noqa: E402
+from with_torch import ROOT, torch  # exits without torch, so first
+
+import luattn
+from luattn import _call
+from luattn.flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache, varlen_attn
 
 B, S, HEADS, HEADS_K, D = 3, 24, 4, 2, 16
 F64 = torch.float64

@@ -1,20 +1,14 @@
 """merge_test.py: luattn.merge: parts of the keys beside all of them, gradients beside finite differences and a plain formula, what
 torch's tools say of its ops, and what is refused. On the CPU. Exits with 77 without torch."""
 
-import os
 import sys
 import unittest
 import warnings
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
-import luattn  # noqa: E402
-import numpy as np  # noqa: E402
+from with_torch import ROOT, torch  # exits without torch, so first
+
+import luattn
+import numpy as np
 
 warnings.filterwarnings("ignore", module="torch")
 causal = luattn.attention("return attention { name = 'causal', block_mask = causal() }")

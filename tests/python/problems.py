@@ -1,17 +1,11 @@
 """problems.py: specs and tensors for tests of the ops of torch, which import this first: it exits with 77 where torch is not installed."""
 
 import os
-import sys
 import warnings
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
-import luattn  # noqa: E402
+from with_torch import ROOT, torch  # exits without torch, so first
+
+import luattn
 
 warnings.filterwarnings("ignore", module="torch")
 EXAMPLES = sorted(f[:-4] for f in os.listdir(f"{ROOT}/examples") if f.endswith(".lua"))

@@ -8,13 +8,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, f"{ROOT}/python")
-try:
-    import torch
-except ImportError:
-    print("torch is not installed: skipped")
-    sys.exit(77)
+from with_torch import ROOT, torch  # exits without torch, so first
+
 if not os.environ.get("LUATTN_PTX_NVRTC"):
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
