@@ -151,3 +151,41 @@ void assert_close(const char *what, const tensor *got, const double *want, doubl
              tolerance, biggest);
   }
 }
+
+static double loss(const luattn_spec *spec, const call *c) {
+  luattn_error err;
+  double sum = 0;
+  if (luattn_cpu_forward(spec, &c->args, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  for (int64_t i = 0; i < tensor_count(&c->o); i++) sum += tensor_get(&c->o, i) * tensor_get(&c->dout, i);
+  for (int64_t i = 0; c->args.lse != NULL && i < tensor_count(&c->lse); i++)
+    sum += tensor_get(&c->lse, i) * tensor_get(&c->dlse, i);
+  return sum;
+}
+
+/* With step h a central difference is off by about h^2 of a third derivative, and by 1e-16 / h of the loss. */
+void assert_differences(const luattn_spec *spec, const call *c, tensor *x, const tensor *gradient) {
+  const double h = 1e-5;
+  for (int64_t i = 0; i < tensor_count(x); i += tensor_count(x) / 7 + 1) {
+    const double at = tensor_get(x, i);
+    tensor_set(x, i, at + h);
+    const double high = loss(spec, c);
+    tensor_set(x, i, at - h);
+    const double low = loss(spec, c);
+    tensor_set(x, i, at);
+    const double want = (high - low) / (2 * h), got = tensor_get(gradient, i);
+    if (!(fabs(got - want) <= 1e-7 * (1 + fabs(want)))) fail_msg("element %lld: %.12g, by differences %.12g", (long long)i, got, want);
+  }
+}
+
+/* Ten rounds of two multiplications, the key bumped by Weyl constants between them. */
+void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]) {
+  uint32_t k[2] = {key[0], key[1]};
+  memcpy(out, counter, 4 * sizeof *out);
+  for (int round = 0; round < 10; round++) {
+    if (round > 0) k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u;
+    const uint64_t left = (uint64_t)0xD2511F53u * out[0], right = (uint64_t)0xCD9E8D57u * out[2];
+    const uint32_t next[4] = {(uint32_t)(right >> 32) ^ out[1] ^ k[0], (uint32_t)right,
+                              (uint32_t)(left >> 32) ^ out[3] ^ k[1], (uint32_t)left};
+    memcpy(out, next, sizeof next);
+  }
+}

@@ -52,4 +52,10 @@ luattn_spec *load_text(const char *source); /* fails the test on an error */
 /* Checks that |got - want| <= tolerance * max |want|, and that infinities and NaN agree. */
 void assert_close(const char *what, const tensor *got, const double *want, double tolerance);
 
+/* Checks some elements of x's gradient of the sum of o * dout and lse * dlse: 1e-7 beside central differences. */
+void assert_differences(const luattn_spec *spec, const call *c, tensor *x, const tensor *gradient);
+
+/* Philox 4x32-10, written from the published algorithm (Salmon et al. 2011, section 3.3). */
+void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
+
 #endif
