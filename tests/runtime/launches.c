@@ -24,6 +24,13 @@ luattn_kernel *load(const problem *p) {
   return kernel;
 }
 
+luattn_status try_launch(problem *p, luattn_error *err) {
+  luattn_kernel *kernel = load(p);
+  const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
+  luattn_kernel_unload(kernel);
+  return status;
+}
+
 void launch(problem *p, void *stream) {
   luattn_kernel *kernel = load(p);
   luattn_error err;

@@ -1,5 +1,5 @@
 /* packed_test.c: the arguments of packed sequences: every way in which they can be wrong, and its message;
- * what the kernel receives; and the descriptors of their tensors. */
+ * what the kernel receives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,96 +12,10 @@
 #include "common/limits.h"
 #include "luattn/batch.h"
 #include "runtime/packed.h"
-#include "runtime/tma_descriptors.h"
+#include "tests/runtime/packed_problem.h"
 #include "tests/support/fake_cuda.h"
-#include "tests/support/problem.h"
-
-enum { TOTAL_Q = 150, TOTAL_K = 170, LONGEST_Q = 90, LONGEST_K = 100 };
-
-static luattn_driver *driver;
-
-/* The sample problem without features that packed sequences do not support, with a batch of BATCH
- * sequences. */
-typedef struct packed_problem {
-  problem p;
-  tensor cu_q, cu_k;
-  luattn_batch_options batch;
-} packed_problem;
-
-static void packed_resize(packed_problem *c, int sequences, int total_q, int total_k) {
-  problem *p = &c->p;
-  p->used = 0;
-  tensor_set(p, &p->q, kDLBfloat, 16, 3, total_q, HEADS, HEAD_DIM, 1);
-  tensor_set(p, &p->k, kDLBfloat, 16, 3, total_k, HEADS_KV, HEAD_DIM, 1);
-  tensor_set(p, &p->v, kDLBfloat, 16, 3, total_k, HEADS_KV, HEAD_DIM_V, 1);
-  tensor_set(p, &p->o, kDLBfloat, 16, 3, total_q, HEADS, HEAD_DIM_V, 1);
-  tensor_set(p, &p->lse, kDLFloat, 32, 2, HEADS, total_q, 1, 1);
-  tensor_set(p, &p->saved, kDLFloat, 32, 3, NUM_SAVED, HEADS, total_q, 1);
-  tensor_set(p, &p->slopes, kDLFloat, 32, 1, HEADS, 1, 1, 1);
-  tensor_set(p, &c->cu_q, kDLInt, 32, 1, sequences + 1, 1, 1, 1);
-  tensor_set(p, &c->cu_k, kDLInt, 32, 1, sequences + 1, 1, 1, 1);
-}
-
-static void packed_open(packed_problem *c, luattn_family family) {
-  problem *p = &c->p;
-  problem_open(p, LUATTN_FORWARD);
-  p->info.family = family;
-  p->info.packed = 1;
-  p->info.params_bytes = sizeof(LuattnPackedTileParams);
-  p->info.has_key_mod = 0;
-  p->info.num_inputs = 1; /* slopes */
-  p->info.num_stats = 0;
-  p->info.entry[0] = p->info.entry[2]; /* no luattn_stats or luattn_mod before the main kernel */
-  memset(p->info.entry + 1, 0, 2 * sizeof *p->info.entry);
-  p->info.num_entries = 1;
-  packed_resize(c, BATCH, TOTAL_Q, TOTAL_K);
-  p->args.num_inputs = 1;
-  p->args.dout = p->args.dlse = p->args.dq = p->args.dk = p->args.dv = p->args.scalar_grads = NULL;
-  p->inputs[0].grad = NULL;
-  c->batch = (luattn_batch_options){.struct_size = sizeof c->batch};
-  c->batch.cu_seqlens_q = &c->cu_q.t;
-  c->batch.cu_seqlens_k = &c->cu_k.t;
-  c->batch.max_seqlen_q = LONGEST_Q;
-  c->batch.max_seqlen_k = LONGEST_K;
-}
-
-/* Opens the batch of the options, and gives it to the call. */
-static luattn_status open_batch(packed_problem *c, luattn_batch **batch, luattn_error *err) {
-  const luattn_status status = luattn_batch_open(&c->batch, batch, err);
-  c->p.args.batch = *batch;
-  return status;
-}
-
-static luattn_status launch_on(problem *p, luattn_error *err) {
-  luattn_image *image = problem_image(p);
-  luattn_kernel *kernel = NULL;
-  luattn_error load_err;
-  if (luattn_kernel_load(driver, 0, image, &kernel, &load_err) != LUATTN_OK) fail_msg("%s", load_err.message);
-  luattn_image_free(image);
-  fake_reset(); /* loading the module zeroed memory, which made events */
-  const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
-  luattn_kernel_unload(kernel);
-  return status;
-}
-
-static luattn_status launch(packed_problem *c, luattn_error *err) {
-  luattn_batch *batch;
-  TRY(open_batch(c, &batch, err));
-  const luattn_status status = launch_on(&c->p, err);
-  luattn_batch_close(batch);
-  return status;
-}
 
 /* ---- errors ---- */
-
-typedef void bend(packed_problem *c);
-typedef struct bad_case {
-  bend *bend;
-  const char *message;
-} bad_case;
-
-#define BEND(name, statement) \
-  static void name(packed_problem *c) { statement; }
 
 BEND(no_cu_q, c->batch.cu_seqlens_q = NULL)
 BEND(no_cu_k, c->batch.cu_seqlens_k = NULL)
@@ -245,7 +159,7 @@ static void every_bad_argument_is_named(void **state) {
     packed_open(&c, LUATTN_SM80);
     cases[i].bend(&c);
     luattn_error err;
-    if (launch(&c, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
+    if (launch_packed(&c, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
     if (strstr(err.message, cases[i].message) == NULL)
       fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(fake_num_events(), 0); /* nothing was launched */
@@ -261,17 +175,17 @@ static void images_refuse_the_other(void **state) {
     luattn_error err;
     packed_open(&c, LUATTN_SM80);
     if (packed) {
-      assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+      assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
       assert_non_null(strstr(err.message, "batch: is missing, and this image is for packed sequences; give cu_seqlens_q"));
       c.batch = (luattn_batch_options){.struct_size = sizeof c.batch, .q_offset = 3};
-      assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+      assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
       assert_non_null(strstr(err.message, "batch: has no cu_seqlens_q, and this image is for packed sequences"));
     } else {
       problem_close(&c.p);
       problem_open(&c.p, LUATTN_FORWARD);
       tensor_set(&c.p, &c.cu_q, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
       tensor_set(&c.p, &c.cu_k, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
-      assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+      assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
       assert_non_null(strstr(err.message, "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile "
                                           "with luattn_target.packed"));
     }
@@ -290,8 +204,6 @@ static void to_host(packed_problem *c) {
   c->batch.max_seqlen_q = c->batch.max_seqlen_k = 0;
 }
 
-static LuattnOffsetParams filled(packed_problem *c);
-
 static void host_arrays_are_copied(void **state) {
   (void)state;
   packed_problem c;
@@ -300,9 +212,9 @@ static void host_arrays_are_copied(void **state) {
   size_t size;
   packed_open(&c, LUATTN_SM80);
   to_host(&c);
-  assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+  assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "batch: cu_seqlens_q: is in CPU memory, expected CUDA device 0; luattn_batch_prepare"));
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
   assert_int_equal(size, 512);
   void *memory;
@@ -327,7 +239,7 @@ static void host_arrays_are_copied(void **state) {
   assert_int_equal(all.dense.shape.q_len, 90); /* the longest sequence; the call gives no max_seqlen */
   assert_int_equal(all.dense.shape.kv_len, 100);
   c.p.o.t.data = aligned; /* an output on the copy */
-  assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+  assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "is shared with cu_seqlens_q, 0x"));
   luattn_batch_close(batch);
   assert_int_equal(luattn_device_free(driver, 0, memory, &err), LUATTN_OK);
@@ -348,13 +260,13 @@ static void host_used_lengths(void **state) {
   used.t.data = values;
   used.t.device.device_type = kDLCPU;
   c.batch.seqused_q = c.batch.seqused_k, c.batch.seqused_k = NULL;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_INVALID);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "luattn_batch_open: seqused_q: is 61 for sequence 1, expected 0 to 60, its length"));
   values[1] = -1;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_INVALID);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "seqused_q: is -1 for sequence 1"));
   values[1] = 60;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
   assert_int_equal(size, 768);
   void *memory;
@@ -392,7 +304,7 @@ static void host_values_are_checked(void **state) {
     memcpy(values, bad[i].q, sizeof values);
     c.cu_q.t.data = values;
     c.batch.max_seqlen_q = bad[i].longest;
-    assert_int_equal(launch(&c, &err), LUATTN_INVALID);
+    assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
     if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
     problem_close(&c.p);
   }
@@ -410,12 +322,12 @@ static void host_total_is_compared(void **state) {
   packed_open(&c, LUATTN_SM80);
   to_host(&c);
   c.cu_q.t.data = values;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
   assert_int_equal(luattn_device_alloc(driver, 0, size + 256, &memory, &err), LUATTN_OK);
   void *const aligned = (void *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
-  assert_int_equal(launch_on(&c.p, &err), LUATTN_INVALID);
+  assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 149, and there are 150 rows; give the end of the last"));
   values[2] = TOTAL_Q, values[1] = -1;
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_INVALID);
@@ -427,24 +339,13 @@ static void host_total_is_compared(void **state) {
 
 /* ---- valid calls ---- */
 
-static LuattnOffsetParams filled(packed_problem *c) {
-  luattn_error err;
-  luattn_batch *batch;
-  if (open_batch(c, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  LuattnOffsetParams out;
-  if (args_fill(&call, &out) != LUATTN_OK) fail_msg("%s", err.message);
-  luattn_batch_close(batch);
-  return out;
-}
-
 static void what_the_kernel_gets(void **state) {
   (void)state;
   packed_problem c;
   packed_open(&c, LUATTN_SM80);
   c.cu_k.t.byte_offset = 8;
   c.p.k.strides[0] = 5 * HEAD_DIM; /* k interleaved with another tensor */
-  const LuattnOffsetParams all = filled(&c);
+  const LuattnOffsetParams all = packed_filled(&c);
   const LuattnParams *p = &all.dense;
   assert_ptr_equal(all.packed.cu_seqlens_q, c.cu_q.t.data);
   assert_ptr_equal(all.packed.cu_seqlens_k, (char *)c.cu_k.t.data + 8);
@@ -471,7 +372,7 @@ static void what_the_kernel_gets(void **state) {
   }
   c.batch.max_seqlen_q = 1 << 20; /* an upper bound is allowed */
   c.batch.max_seqlen_k = TOTAL_K + 1;
-  const LuattnOffsetParams bound = filled(&c);
+  const LuattnOffsetParams bound = packed_filled(&c);
   assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
   assert_int_equal(bound.dense.shape.kv_len, TOTAL_K);
   problem_close(&c.p);
@@ -504,7 +405,7 @@ static void grids(void **state) {
       packed_resize(&c, launches[i].sequences, launches[i].total_q, launches[i].total_k);
       c.batch.max_seqlen_q = launches[i].longest_q;
       c.batch.max_seqlen_k = launches[i].longest_k;
-      if (launch(&c, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
+      if (launch_packed(&c, &err) != LUATTN_OK) fail_msg("case %zu: %s", i, err.message);
       unsigned blocks = 0;
       for (size_t e = 0; e < fake_num_events(); ++e)
         if (fake_get_event(e)->kind == FAKE_LAUNCH)
@@ -528,7 +429,7 @@ static void odd_strides_of_single_elements(void **state) {
     tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
     for (int i = 0; i < 4; ++i) all[i]->strides[0] = 3 - 2 * i;
     c.batch.max_seqlen_q = c.batch.max_seqlen_k = 1;
-    if (launch(&c, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (launch_packed(&c, &err) != LUATTN_OK) fail_msg("%s", err.message);
     problem_close(&c.p);
   }
 }
@@ -545,147 +446,19 @@ static void workspace_by_shapes(void **state) {
   assert_int_equal(luattn_kernel_load(driver, 0, image, &kernel, &err), LUATTN_OK);
   luattn_image_free(image);
   luattn_batch *batch;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.slopes};
   for (int i = 0; i < 4; ++i) all[i]->t.data = NULL;
   if (luattn_workspace_size(kernel, &c.p.args, &size, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(size, 0);
   luattn_batch_close(batch);
   c.batch.max_seqlen_q = 0;
-  assert_int_equal(open_batch(&c, &batch, &err), LUATTN_OK);
+  assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_workspace_size(kernel, &c.p.args, &size, &err), LUATTN_INVALID);
   luattn_batch_close(batch);
   assert_non_null(strstr(err.message, "max_seqlen_q: is 0"));
   luattn_kernel_unload(kernel);
   problem_close(&c.p);
-}
-
-/* ---- descriptors ---- */
-
-static fake_map map_of(const LuattnTensorMap *map) {
-  fake_map m;
-  memcpy(&m, map->bytes, sizeof m);
-  return m;
-}
-
-static LuattnTensorMaps maps_of(packed_problem *c) {
-  luattn_error err;
-  const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  const LuattnOffsetParams all = filled(c);
-  static descriptor_cache memory;
-  memset(&memory, 0, sizeof memory);
-  LuattnTensorMaps maps;
-  cu_context context;
-  assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
-  fake_push_context(context);
-  const luattn_status status = descriptors_fill(driver, &memory, &call, &all, NULL, &maps);
-  (void)fake_pop_context();
-  if (status != LUATTN_OK) fail_msg("%s", err.message);
-  return maps;
-}
-
-/* The location of a box that begins at `position` of a sequence of `len` rows from row `first` on, by the
- * coordinates of PackedSequence (work/sequence.cuh). Addresses wrap around. */
-static const char *box_at(const fake_map *m, int head, int first, int len, int position) {
-  const unsigned long long wrap = 1ull << LUATTN_WRAP_LOG2, row = wrap - (unsigned)len + (unsigned)position,
-                           end = (unsigned)(first + len);
-  assert_true(row < m->size[1] && end < m->size[3] && wrap < m->size[4]);
-  return (const char *)((uintptr_t)m->data + row * m->stride[0] + (unsigned)head * m->stride[1] + end * m->stride[2] +
-                        wrap * m->stride[3]);
-}
-
-/* Every row of every sequence is where it should be, and the descriptor ends after the last of them. */
-static void check_map(const fake_map *m, const tensor *t, int dim, int heads) {
-  const int total = (int)t->shape[0];
-  assert_int_equal(m->rank, 5);
-  assert_int_equal(m->size[0], dim);
-  assert_int_equal(m->size[2], heads);
-  assert_int_equal(m->size[3], total + 1);
-  assert_ptr_equal(m->data, t->t.data); /* not before the tensor: TMA would fault where nothing is mapped */
-  for (int first = 0; first <= total; ++first)
-    for (int len = 0; first + len <= total; ++len) {
-      assert_int_equal((1ull << LUATTN_WRAP_LOG2) - (unsigned)len + (unsigned)len, m->size[1]); /* the next box begins past the end */
-      for (int position = 0; position < len; ++position) {
-        const int head = (first + len) % heads;
-        assert_ptr_equal(box_at(m, head, first, len, position),
-                         (char *)t->t.data + 2 * ((first + position) * t->strides[0] + head * t->strides[1]));
-      }
-    }
-}
-
-static void descriptors(void **state) {
-  (void)state;
-  static const struct {
-    int total_q, total_k, longest_q, longest_k;
-  } shapes[] = {{37, 41, 20, 41}, {5, 9, 1, 2}, {1, 1, 1, 1}, {3, 1, 3, 9}, {2, 2, 1 << 20, 2}};
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i)
-    for (int wide = 0; wide < 2; ++wide) {
-      packed_problem c;
-      packed_open(&c, LUATTN_SM90);
-      packed_resize(&c, 1, shapes[i].total_q, shapes[i].total_k);
-      c.batch.max_seqlen_q = shapes[i].longest_q;
-      c.batch.max_seqlen_k = shapes[i].longest_k;
-      tensor *const all[] = {&c.p.q, &c.p.k, &c.p.v, &c.p.o};
-      if (wide)
-        for (int t = 0; t < 4; ++t) all[t]->strides[0] = (HEADS + 2 * HEADS_KV) * HEAD_DIM;
-      const LuattnTensorMaps maps = maps_of(&c);
-      const LuattnTensorMap *const map[] = {&maps.q, &maps.k, &maps.v, &maps.o};
-      for (int t = 0; t < 4; ++t) {
-        const fake_map m = map_of(map[t]);
-        check_map(&m, all[t], t < 2 ? HEAD_DIM : HEAD_DIM_V, t == 0 || t == 3 ? HEADS : HEADS_KV);
-      }
-      problem_close(&c.p);
-    }
-}
-
-/* Tensors without rows get no descriptors. */
-static void descriptors_of_nothing(void **state) {
-  (void)state;
-  static const LuattnTensorMap none;
-  packed_problem c;
-  packed_open(&c, LUATTN_SM90);
-  packed_resize(&c, 3, 8, 0);
-  c.batch.max_seqlen_q = 4;
-  c.batch.max_seqlen_k = 4;
-  const LuattnTensorMaps maps = maps_of(&c);
-  assert_int_equal(map_of(&maps.q).size[3], 9);
-  assert_memory_equal(&maps.k, &none, sizeof none);
-  assert_memory_equal(&maps.v, &none, sizeof none);
-  problem_close(&c.p);
-}
-
-BEND(k_backwards,
-     (c->p.k.strides[0] = -HEADS_KV * HEAD_DIM, c->p.k.t.byte_offset = 2 * TOTAL_K * HEADS_KV * HEAD_DIM))
-BEND(k_far_rows, c->p.k.strides[0] = (INT64_C(1) << 33) + 8)
-
-static void descriptors_that_cannot_be(void **state) {
-  (void)state;
-  static const bad_case bad[] = {
-      {k_backwards, "k: strides -128, 64 (position, head) in elements are not what TMA can take"},
-      {k_far_rows, "k: strides 8589934600, 64 (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39"}};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
-    packed_problem c;
-    luattn_error err;
-    packed_open(&c, LUATTN_SM90);
-    bad[i].bend(&c);
-    assert_int_equal(launch(&c, &err), LUATTN_INVALID);
-    if (strstr(err.message, bad[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad[i].message);
-    c.p.info.family = LUATTN_SM80;
-    if (launch(&c, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    problem_close(&c.p);
-  }
-}
-
-static int open_all(void **state) {
-  (void)state;
-  return luattn_driver_open(&driver, NULL) == LUATTN_OK ? 0 : -1;
-}
-
-static int close_all(void **state) {
-  (void)state;
-  luattn_driver_close(driver);
-  const fake_live_counts live = fake_live();
-  return live.contexts + live.modules;
 }
 
 int main(void) {
@@ -698,9 +471,6 @@ int main(void) {
       cmocka_unit_test(grids),
       cmocka_unit_test(odd_strides_of_single_elements),
       cmocka_unit_test(workspace_by_shapes),
-      cmocka_unit_test(descriptors),
-      cmocka_unit_test(descriptors_of_nothing),
-      cmocka_unit_test(descriptors_that_cannot_be),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
