@@ -285,7 +285,7 @@ static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_a
   if (args->decode != LUATTN_DECODE_AUTO) return 1;
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const DLTensor *q = args->q, *k = args->k;
-  if (e->deterministic || e->num_packs > 0 || e->never_compile || q->dtype.bits != 16) return 0;
+  if (e->deterministic || q->dtype.bits != 16) return 0;
   if (k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
   const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
                          : packed ? args->batch->lengths[1].longest
@@ -400,11 +400,11 @@ static bool knows_spec(const luattn_pack *pack, const uint64_t hash[2]) {
   return false;
 }
 
-/* Searches the packs. *kernel stays NULL if no pack has the kernel for this device; *err then holds the
+/* Searches the packs for a key that leaves nothing open. *kernel stays NULL if no pack has the kernel for this device; *err then holds the
  * message of the first pack that knows the spec, or else of the last one. A damaged pack, or one made for
  * another luattn, is an error: compiling instead would hide it. */
-static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
-                                   luattn_compile_report *report, luattn_error *err) {
+static luattn_status search_packs(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
+                                  luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
   luattn_spec_get_info(key->spec, &info);
   const luattn_pack_query query = {.struct_size = sizeof query,
@@ -417,7 +417,10 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
                                    .wants = key->wants,
                                    .family = e->family,
                                    .lengths = 1 + (int)key->lengths,
-                                   .deterministic = e->deterministic};
+                                   .deterministic = e->deterministic,
+                                   .packed = key->packed,
+                                   .pages = key->pages,
+                                   .decode = key->decode};
   bool told = false;
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
@@ -440,30 +443,43 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *key
   return LUATTN_OK;
 }
 
+/* Where the key leaves open whether it is decode, the kernel for all lengths serves if no pack has the decode kernel, as it does for
+ * a spec that has none. */
+static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *given, luattn_kernel **kernel,
+                                   luattn_compile_report *report, luattn_error *err) {
+  kernel_key key = *given;
+  key.decode = given->decode != 0;
+  TRY(search_packs(e, &key, kernel, report, err));
+  if (*kernel != NULL || given->decode != 2) return LUATTN_OK;
+  key.decode = 0;
+  key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
+  TRY(search_packs(e, &key, kernel, report, err));
+  if (*kernel == NULL) return LUATTN_OK;
+  report->every_length = 1;
+  const size_t used = strlen(report->plan);
+  snprintf(report->plan + used, sizeof report->plan - used, "not the decode kernel: no pack has one of this spec, type and head dims for this device\n");
+  return LUATTN_OK;
+}
+
 static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn_kernel **kernel,
                            luattn_compile_report *report, luattn_error *err) {
   if (e->device == LUATTN_CPU) {
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->packed && !key->pages && !key->offsets && !key->large_scores && !key->decode && !key->weights &&
-                       key->input_types == 0;
+  const bool in_packs = !key->offsets && !key->large_scores && !key->weights && key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->packed || key->pages || key->offsets ? "batch"
-                       : key->large_scores         ? "large_scores"
-                       : key->decode               ? "decode"
-                       : key->weights              ? "weights"
-                                                   : "inputs",
-                       key->pages     ? "keys in pages"
-                       : key->packed  ? "packed sequences"
-                       : key->offsets ? "parts of a whole"
+                       key->offsets        ? "batch"
+                       : key->large_scores ? "large_scores"
+                       : key->weights      ? "weights"
+                                           : "inputs",
+                       key->offsets        ? "parts of a whole"
                        : key->large_scores ? "large scores"
-                       : key->decode  ? "decode"
-                       : key->weights ? "the weights of V"
-                                      : "inputs whose dtype is any");
+                       : key->weights      ? "the weights of V"
+                                           : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;

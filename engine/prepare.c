@@ -1,10 +1,12 @@
 /* prepare.c: compiles kernels before they are needed. */
 #include "common/parallel.h"
+#include "common/struct_size.h"
 #include "engine/engine.h"
 
 typedef struct preparation {
   luattn_engine *engine;
-  const luattn_request *request;
+  const luattn_request *request;  /* or NULL: */
+  const luattn_call *const *call;
   luattn_progress *progress;
   void *user;
 } preparation;
@@ -37,6 +39,18 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
   return status;
 }
 
+static luattn_status prepare_call(void *user, size_t index, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_call, args);
+  const preparation *p = user;
+  const luattn_kernel *kernel;
+  luattn_call call;
+  if (p->call[index] == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu is NULL; give one", index);
+  TRY(struct_take(&rule, "luattn_prepare_calls", p->call[index], &call, err));
+  if (call.spec == NULL || call.args == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu: %s is NULL; give one", index, call.spec == NULL ? "spec" : "args");
+  return luattn_engine_kernel(p->engine, call.spec, call.pass, call.args, &kernel, err);
+}
+
 static void tell(void *user, size_t done, size_t count) {
   const preparation *p = user;
   if (p->progress != NULL) p->progress(p->user, done, count);
@@ -49,4 +63,13 @@ luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *reques
   if (requests == NULL && num_requests > 0) return fail_null(err, __func__, "requests");
   preparation p = {.engine = engine, .request = requests, .progress = progress, .user = user};
   return parallel_run(num_requests, threads, prepare_one, tell, &p, err);
+}
+
+luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls, int threads,
+                                   luattn_progress *progress, void *user, luattn_error *err) {
+  fail_clear(err);
+  NEED(engine);
+  if (calls == NULL && num_calls > 0) return fail_null(err, __func__, "calls");
+  preparation p = {.engine = engine, .call = calls, .progress = progress, .user = user};
+  return parallel_run(num_calls, threads, prepare_call, tell, &p, err);
 }

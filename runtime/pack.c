@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,15 +51,15 @@ static luattn_status check_header(const luattn_pack *p, uint64_t size, luattn_er
     return luattn_fail(
         err, LUATTN_IMAGE,
         "pack: %s: byte 12: was written on a machine of another byte order; make it again here", p->name);
-  if (h->version != PACK_FORMAT_VERSION)
+  if (h->version < 1 || h->version > PACK_FORMAT_VERSION)
     return luattn_fail(err, LUATTN_IMAGE,
-                       "pack: %s: byte 8: format version is %u, this luattn (%s) reads %u; make it again",
+                       "pack: %s: byte 8: format version is %u, this luattn (%s) reads 1 to %u; make it again",
                        p->name, (unsigned)h->version, luattn_version(), PACK_FORMAT_VERSION);
   if (h->total_size != size)
     return luattn_fail(err, LUATTN_IMAGE,
                        "pack: %s: byte 32: says %llu bytes, but there are %llu; it was cut or extended",
                        p->name, (unsigned long long)h->total_size, (unsigned long long)size);
-  if (h->num_entries > PACK_MAX_ENTRIES || h->num_entries * sizeof(pack_record) > size - sizeof *h)
+  if (h->num_entries > PACK_MAX_ENTRIES || h->num_entries * pack_record_size(h->version) > size - sizeof *h)
     return luattn_fail(err, LUATTN_IMAGE,
                        "pack: %s: byte 40: says %llu entries, which do not fit; it is damaged", p->name,
                        (unsigned long long)h->num_entries);
@@ -76,19 +77,21 @@ static bool is_sound(const pack_record *r, uint64_t offset, uint64_t total) {
                       e->family <= LUATTN_SM90 && e->dtype <= LUATTN_F16 && e->arch <= 999 &&
                       e->is_ptx <= 1 && e->lengths <= 2 && e->deterministic <= 1 && e->head_dim <= 1024 &&
                       e->head_dim_v <= 1024;
+  const pack_variant *v = &r->variant;
+  const bool variant = v->packed <= 1 && (v->pages <= 1 || v->pages == 8) && v->decode <= 1 && v->unused == 0;
   const bool sizes = e->size <= PACK_MAX_ENTRY_BYTES && e->stored_size <= e->size && r->offset == offset &&
                      e->stored_size <= total - offset;
-  return names && values && sizes;
+  return names && values && variant && sizes;
 }
 
-static luattn_status check_index(const luattn_pack *p, luattn_error *err) {
+static luattn_status check_index(const luattn_pack *p, const void *index, luattn_error *err) {
   const pack_header *h = &p->header;
-  const size_t index_size = p->count * sizeof *p->record;
+  const size_t index_size = p->count * pack_record_size(h->version);
   XXH3_state_t *state = XXH3_createState();
   if (state == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "pack: %s: out of memory", p->name);
   XXH3_128bits_reset(state);
   XXH3_128bits_update(state, (const char *)h + PACK_CHECKED_FROM, sizeof *h - PACK_CHECKED_FROM);
-  if (index_size > 0) XXH3_128bits_update(state, p->record, index_size);
+  if (index_size > 0) XXH3_128bits_update(state, index, index_size);
   const XXH128_hash_t sum = XXH3_128bits_digest(state);
   XXH3_freeState(state);
   if (sum.low64 != h->checksum_low || sum.high64 != h->checksum_high)
@@ -118,16 +121,21 @@ static luattn_status read_index(luattn_pack *p, uint64_t size, luattn_error *err
   TRY(fetch(p, 0, &p->header, sizeof p->header, err));
   TRY(check_header(p, size, err));
   p->count = (size_t)p->header.num_entries;
-  if (p->count > 0) {
-    p->record = malloc(p->count * sizeof *p->record);
-    if (p->record == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "pack: %s: no memory for %zu entries", p->name, p->count);
-    TRY(fetch(p, sizeof p->header, p->record, p->count * sizeof *p->record, err));
-  }
-  return check_index(p, err);
+  const size_t each = pack_record_size(p->header.version);
+  p->record = calloc(p->count + 1, sizeof *p->record);
+  char *index = malloc(p->count * each + 1);
+  luattn_status status = LUATTN_OK;
+  if (p->record == NULL || index == NULL)
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "pack: %s: no memory for %zu entries", p->name, p->count);
+  if (status == LUATTN_OK) status = fetch(p, sizeof p->header, index, p->count * each, err);
+  for (size_t i = 0; status == LUATTN_OK && i < p->count; ++i) memcpy(&p->record[i], index + i * each, each);
+  if (status == LUATTN_OK) status = check_index(p, index, err);
+  free(index);
+  return status;
 }
 
-void pack_describe(const image_manifest *info, luattn_pack_entry *e) {
+void pack_describe(const image_manifest *info, pack_record *r) {
+  luattn_pack_entry *e = &r->entry;
   memcpy(e->spec_name, info->spec_name, sizeof e->spec_name);
   e->pass = info->pass;
   e->family = info->family;
@@ -139,6 +147,9 @@ void pack_describe(const image_manifest *info, luattn_pack_entry *e) {
   e->head_dim_v = info->head_dim_v;
   e->wants = info->wants;
   e->deterministic = info->deterministic;
+  r->variant.packed = info->packed;
+  r->variant.pages = info->paged ? info->paged_layout[0] : 0;
+  r->variant.decode = info->decode;
 }
 
 /* Treats a single image as a pack of one entry. The image has a hash of its own; this one makes sure that the
@@ -158,7 +169,7 @@ static luattn_status adopt_image(luattn_pack *p, uint64_t size, luattn_error *er
   if (status == LUATTN_OK) status = luattn_image_open(bytes, (size_t)size, &image, err);
   if (status == LUATTN_OK) {
     const XXH128_hash_t sum = XXH3_128bits(bytes, (size_t)size);
-    pack_describe(image_get_manifest(image), &p->record->entry);
+    pack_describe(image_get_manifest(image), p->record);
     p->record->entry.size = p->record->entry.stored_size = size;
     p->record->checksum_low = sum.low64;
     p->record->checksum_high = sum.high64;
@@ -316,9 +327,9 @@ luattn_status luattn_pack_image(const luattn_pack *pack, size_t index, luattn_im
   const luattn_status status = luattn_image_open(bytes, size, &opened, err);
   free(bytes);
   if (status != LUATTN_OK) return status;
-  luattn_pack_entry real = *e;
+  pack_record real = pack->record[index];
   pack_describe(image_get_manifest(opened), &real);
-  if (memcmp(&real, e, sizeof real) != 0) {
+  if (memcmp(&real, &pack->record[index], sizeof real) != 0) {
     luattn_image_free(opened);
     return luattn_fail(err, LUATTN_IMAGE,
                        "pack: %s: entry %zu: is not the image that the index says; it is damaged", pack->name,

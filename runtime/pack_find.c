@@ -28,7 +28,9 @@ static void gradients_text(uint32_t wants, char text[32]) {
 
 /* Formats a query as "forward of 'gemma2', bf16, head dim 128, sm_90a"; with the family and, in backward,
  * gradients where the query has them. */
-static void entry_text(const luattn_pack_entry *e, const luattn_pack_query *q, char *text, size_t size) {
+static void entry_text(const pack_record *r, const luattn_pack_query *q, char *text, size_t size) {
+  const luattn_pack_entry *e = &r->entry;
+  const pack_variant *v = &r->variant;
   static const char *const family[] = {", simt", ", sm80", ", sm90"}; /* checked, as lengths are */
   static const char *const lengths[] = {"", ", long", ", short"};
   const bool with_gradients = e->pass == LUATTN_BACKWARD && q->pass == LUATTN_BACKWARD;
@@ -39,9 +41,10 @@ static void entry_text(const luattn_pack_entry *e, const luattn_pack_query *q, c
     snprintf(dims, sizeof dims, "%u", (unsigned)e->head_dim);
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
-  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s", e->deterministic ? "deterministic " : "",
+  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s%s%s%s", e->deterministic ? "deterministic " : "",
            e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, dtype_name(e->dtype), dims, arch,
-           q->family != 0 ? family[e->family] : "", lengths[e->lengths], with_gradients ? ", gradients " : "",
+           q->family != 0 ? family[e->family] : "", lengths[e->lengths], v->packed ? ", packed" : "",
+           v->pages == 1 ? ", pages of any size" : v->pages != 0 ? ", pages of multiples of 8" : "", v->decode ? ", few queries" : "", with_gradients ? ", gradients " : "",
            with_gradients ? gradients : "");
 }
 
@@ -70,12 +73,20 @@ enum {
   HAS_ARCH = 16,
   HAS_DIMS = 32,
   HAS_DTYPE = 64,
-  HAS_PASS = 128,
-  HAS_ALL = 255
+  HAS_VARIANT = 128, /* packed, pages, decode */
+  HAS_PASS = 256,
+  HAS_ALL = 511
 };
 
+/* Kernels for pages of any size read those of multiples of 8. */
+static bool has_variant(const pack_variant *v, const luattn_pack_query *q) {
+  const uint32_t pages = (uint32_t)q->pages;
+  return v->packed == (uint32_t)q->packed && v->decode == (uint32_t)q->decode && (v->pages == pages || (pages == 8 && v->pages == 1));
+}
+
 /* 0: another spec, or no image. */
-static int nearness(const luattn_pack_entry *e, const luattn_pack_query *q) {
+static int nearness(const pack_record *r, const luattn_pack_query *q) {
+  const luattn_pack_entry *e = &r->entry;
   const uint32_t dim = (uint32_t)q->head_dim, dim_v = q->head_dim_v != 0 ? (uint32_t)q->head_dim_v : dim;
   const bool forward = q->pass == LUATTN_FORWARD;
   int has = HAS_SPEC;
@@ -86,19 +97,21 @@ static int nearness(const luattn_pack_entry *e, const luattn_pack_query *q) {
   if (arch_match(pack_arch(e), q->arch) > 0) has |= HAS_ARCH;
   if (dim == 0 || (e->head_dim == dim && e->head_dim_v == dim_v)) has |= HAS_DIMS;
   if (e->dtype == (uint32_t)q->dtype) has |= HAS_DTYPE;
+  if (has_variant(&r->variant, q)) has |= HAS_VARIANT;
   if (e->pass == (uint32_t)q->pass) has |= HAS_PASS;
   return has;
 }
 
-/* Rates an image: larger is better, 0 does not run. The architecture weighs most, then the parameters'
+/* Rates an image: larger is better, 0 does not run. The architecture weighs most, then the sizes of pages, then the parameters'
  * gradients where all were asked for, then not being deterministic where that was not asked for, then the
  * tiles. */
-static int serves(const luattn_pack_entry *e, const luattn_pack_query *q) {
+static int serves(const pack_record *r, const luattn_pack_query *q) {
+  const luattn_pack_entry *e = &r->entry;
   const uint32_t lengths = q->lengths != 0 ? (uint32_t)q->lengths : 1;
-  if (nearness(e, q) != HAS_ALL) return 0;
+  if (nearness(r, q) != HAS_ALL) return 0;
   const int parameters = ((e->wants & LUATTN_WANT_INPUTS) != 0) + ((e->wants & LUATTN_WANT_SCALARS) != 0);
   const int more = q->wants == 0 ? parameters : 0;
-  return 16 * arch_match(pack_arch(e), q->arch) + 4 * more + 2 * (q->deterministic || !e->deterministic) +
+  return 32 * arch_match(pack_arch(e), q->arch) + 16 * (r->variant.pages == (uint32_t)q->pages) + 4 * more + 2 * (q->deterministic || !e->deterministic) +
          (e->lengths == 0 || e->lengths == lengths);
 }
 
@@ -112,10 +125,10 @@ static bool is_better(place a, place b) { return a.match != b.match ? a.match > 
 
 /* The image with the best `match` below `last`. */
 static bool find_next(const luattn_pack *pack, const luattn_pack_query *query,
-                      int (*match)(const luattn_pack_entry *, const luattn_pack_query *), place *last) {
+                      int (*match)(const pack_record *, const luattn_pack_query *), place *last) {
   place best = {.match = 0};
   for (size_t i = 0; i < pack->count; ++i) {
-    const place at = {match(&pack->record[i].entry, query), i};
+    const place at = {match(&pack->record[i], query), i};
     if (at.match == 0 || (last->match > 0 && !is_better(*last, at))) continue;
     if (best.match == 0 || is_better(at, best)) best = at;
   }
@@ -143,10 +156,10 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
   enum { SHOWN = 4 };
   size_t images = 0, shown = 0;
   place at = {.match = 0};
-  for (size_t i = 0; i < p->count; ++i) images += nearness(&p->record[i].entry, q) > 0;
+  for (size_t i = 0; i < p->count; ++i) images += nearness(&p->record[i], q) > 0;
   for (size_t i = 0; i < SHOWN && find_next(p, q, nearness, &at); ++i) {
-    char text[224];
-    entry_text(&p->record[at.index].entry, q, text, sizeof text);
+    char text[288];
+    entry_text(&p->record[at.index], q, text, sizeof text);
     add(out, "%s%s", i > 0 ? "; " : "", text);
   }
   if (images > SHOWN) add(out, "; and %zu more", images - SHOWN);
@@ -165,18 +178,19 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
 }
 
 static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q, luattn_error *err) {
-  luattn_pack_entry wanted = {.pass = q->pass,
-                              .deterministic = q->pass == LUATTN_BACKWARD && q->deterministic != 0,
-                              .family = q->family != 0 ? (uint32_t)q->family - 1 : 0,
-                              .dtype = q->dtype,
-                              .arch = (uint32_t)q->arch,
-                              .head_dim = (uint32_t)q->head_dim,
-                              .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim),
-                              .wants = q->wants != 0 ? q->wants : (uint32_t)TENSORS};
-  char text[224], instead[560] = "";
+  pack_record wanted = {.entry = {.pass = q->pass,
+                                  .deterministic = q->pass == LUATTN_BACKWARD && q->deterministic != 0,
+                                  .family = q->family != 0 ? (uint32_t)q->family - 1 : 0,
+                                  .dtype = q->dtype,
+                                  .arch = (uint32_t)q->arch,
+                                  .head_dim = (uint32_t)q->head_dim,
+                                  .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim),
+                                  .wants = q->wants != 0 ? q->wants : (uint32_t)TENSORS},
+                        .variant = {.packed = (uint32_t)q->packed, .pages = (uint32_t)q->pages, .decode = (uint32_t)q->decode}};
+  char text[288], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
   place nearest = {.match = 0};
-  snprintf(wanted.spec_name, sizeof wanted.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
+  snprintf(wanted.entry.spec_name, sizeof wanted.entry.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
   entry_text(&wanted, q, text, sizeof text);
   list_instead(p, q, &l);
   const bool only_gradients =
@@ -196,6 +210,11 @@ static luattn_status take_query(const luattn_pack_query *given, luattn_pack_quer
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_query: family is %d, expected 1 + luattn_family, 1 to %d, or 0 for any",
                        query->family, 1 + LUATTN_SM90);
+  if ((unsigned)query->packed > 1 || (unsigned)query->decode > 1)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1", (unsigned)query->packed > 1 ? "packed" : "decode",
+                       (unsigned)query->packed > 1 ? query->packed : query->decode);
+  if (query->pages != 0 && query->pages != 1 && query->pages != 8)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pages is %d, expected 0, 1 or 8, as in luattn_target", query->pages);
   return LUATTN_OK;
 }
 

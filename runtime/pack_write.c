@@ -23,6 +23,8 @@ typedef struct writer {
   const luattn_pack_item *item;
   size_t count;
   pack_record *record;
+  char *index; /* the records as the file has them */
+  size_t index_size;
   unsigned char **stored; /* compressed bytes; NULL: the item's own */
 } writer;
 
@@ -32,8 +34,8 @@ static const void *item_bytes(const luattn_pack_item *item, size_t *size) {
   return item->text;
 }
 
-static luattn_status describe_item(const luattn_pack_item *item, size_t index, luattn_pack_entry *e,
-                                   luattn_error *err) {
+static luattn_status describe_item(const luattn_pack_item *item, size_t index, pack_record *r, luattn_error *err) {
+  luattn_pack_entry *e = &r->entry;
   if ((unsigned)item->kind > LUATTN_PACK_SOURCE)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: kind is %d, expected 0 to %d",
                        index, (int)item->kind, (int)LUATTN_PACK_SOURCE);
@@ -48,17 +50,14 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
-  if (m != NULL && (m->packed || m->paged || m->offsets || m->large_scores || m->decode || m->weights))
+  if (m != NULL && (m->offsets || m->large_scores || m->weights))
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
         "leave it out, and let an engine compile it",
         index,
-        m->packed    ? "packed sequences"
-        : m->paged   ? "keys in pages"
-        : m->offsets ? "parts of a whole (luattn_target.offsets)"
+        m->offsets   ? "parts of a whole (luattn_target.offsets)"
         : m->weights ? "the weights of V (luattn_target.weights)"
-        : m->decode  ? "few queries (luattn_target.decode)"
                      : "large scores (luattn_target.large_scores)");
   if (item->lengths < 0 || item->lengths > 2)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",
@@ -68,7 +67,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
   memcpy(e->spec_hash, item->spec_hash, sizeof e->spec_hash);
   e->size = size;
   if (item->image != NULL)
-    pack_describe(image_get_manifest(item->image), e);
+    pack_describe(image_get_manifest(item->image), r);
   else
     snprintf(e->spec_name, sizeof e->spec_name, "%s", item->spec_name);
   return LUATTN_OK;
@@ -77,7 +76,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, l
 static luattn_status compress_item(void *user, size_t index, luattn_error *err) {
   writer *w = user;
   pack_record *r = &w->record[index];
-  TRY(describe_item(&w->item[index], index, &r->entry, err));
+  TRY(describe_item(&w->item[index], index, r, err));
   size_t size;
   const void *bytes = item_bytes(&w->item[index], &size);
   const size_t bound = ZSTD_compressBound(size);
@@ -102,16 +101,26 @@ static luattn_status compress_item(void *user, size_t index, luattn_error *err) 
   return LUATTN_OK;
 }
 
+/* The earliest version that has all of the entries' variants, so that an earlier luattn reads what it can. */
+static uint32_t version_of(const writer *w) {
+  static const pack_variant none;
+  for (size_t i = 0; i < w->count; ++i)
+    if (memcmp(&w->record[i].variant, &none, sizeof none) != 0) return PACK_FORMAT_VERSION;
+  return 1;
+}
+
 static void fill_header(writer *w, const char *nvrtc_version, pack_header *h) {
-  *h = (pack_header){.version = PACK_FORMAT_VERSION, .byte_order = PACK_BYTE_ORDER, .num_entries = w->count};
+  *h = (pack_header){.version = version_of(w), .byte_order = PACK_BYTE_ORDER, .num_entries = w->count};
   memcpy(h->magic, PACK_MAGIC, sizeof h->magic);
   snprintf(h->luattn_version, sizeof h->luattn_version, "%s", luattn_version());
   snprintf(h->nvrtc_version, sizeof h->nvrtc_version, "%s", nvrtc_version != NULL ? nvrtc_version : "");
-  h->total_size = sizeof *h + w->count * sizeof *w->record;
+  h->total_size = sizeof *h + w->count * pack_record_size(h->version);
   for (size_t i = 0; i < w->count; ++i) {
     w->record[i].offset = h->total_size;
     h->total_size += w->record[i].entry.stored_size;
   }
+  w->index_size = w->count * pack_record_size(h->version);
+  for (size_t i = 0; i < w->count; ++i) memcpy(w->index + i * pack_record_size(h->version), &w->record[i], pack_record_size(h->version));
 }
 
 static luattn_status sign_header(const writer *w, pack_header *h, luattn_error *err) {
@@ -119,7 +128,7 @@ static luattn_status sign_header(const writer *w, pack_header *h, luattn_error *
   if (state == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: out of memory");
   XXH3_128bits_reset(state);
   XXH3_128bits_update(state, (const char *)h + PACK_CHECKED_FROM, sizeof *h - PACK_CHECKED_FROM);
-  if (w->count > 0) XXH3_128bits_update(state, w->record, w->count * sizeof *w->record);
+  if (w->count > 0) XXH3_128bits_update(state, w->index, w->index_size);
   const XXH128_hash_t sum = XXH3_128bits_digest(state);
   XXH3_freeState(state);
   h->checksum_low = sum.low64;
@@ -138,7 +147,7 @@ static bool put(int fd, const void *bytes, size_t size) {
 }
 
 static bool put_all(const writer *w, const pack_header *h, int fd) {
-  bool ok = put(fd, h, sizeof *h) && put(fd, w->record, w->count * sizeof *w->record);
+  bool ok = put(fd, h, sizeof *h) && put(fd, w->index, w->index_size);
   for (size_t i = 0; i < w->count && ok; ++i) {
     size_t size;
     const void *bytes = item_bytes(&w->item[i], &size);
@@ -199,9 +208,10 @@ luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, con
   writer w = {.item = items, .count = num_items};
   pack_header h;
   w.record = calloc(num_items + 1, sizeof *w.record);
+  w.index = calloc(num_items + 1, sizeof *w.record);
   w.stored = calloc(num_items + 1, sizeof *w.stored);
   luattn_status status = LUATTN_OK;
-  if (w.record == NULL || w.stored == NULL)
+  if (w.record == NULL || w.index == NULL || w.stored == NULL)
     status = luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: no memory for %zu items", num_items);
   if (status == LUATTN_OK) status = parallel_run(num_items, 0, compress_item, NULL, &w, err);
   if (status == LUATTN_OK) {
@@ -212,5 +222,6 @@ luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, con
   for (size_t i = 0; i < num_items && w.stored != NULL; ++i) free(w.stored[i]);
   free(w.stored);
   free(w.record);
+  free(w.index);
   return status;
 }

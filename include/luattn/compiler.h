@@ -103,7 +103,7 @@ typedef struct luattn_target {
   int64_t driver_version;   /* version of the driver that will load the image, as luattn_driver_version returns it (12080 is
                              * 12.8). An NVRTC whose code this driver cannot load is not used. 0: any */
   int packed;               /* 1: sequences of different lengths, packed one after another: luattn_args.batch has cu_seqlens. The image
-                             * takes only packed tensors, and packs do not store it. Its kernels cannot skip
+                             * takes only packed tensors. Its kernels cannot skip
                              * tiles (luattn_args.skip). LUATTN_INVALID: neither 0 nor 1 */
   luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths the
                              * hooks see (luattn_args.batch). Packs do not store such an image. LUATTN_INVALID: not a
@@ -123,13 +123,13 @@ typedef struct luattn_target {
                              * blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
                              * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
                              * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
-                             * up to rounding. No pack holds such an image. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
+                             * up to rounding. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
                              * family other than sm80; a spec with dropout; an online function of which no merge of the parts of a
                              * row was found (luattn emit --stage merge says why). LUATTN_INVALID: not 0 to 2; a backward
                              * target */
   int64_t pages;            /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has seqused_k,
                              * with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are multiples of 8, or no entry has more than one page,
-                             * as the sm90 family needs (with 1, family 0 takes sm80 instead). Packs do not store such an image.
+                             * as the sm90 family needs (with 1, family 0 takes sm80 instead).
                              * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod, except on the CPU; family sm90 with 1.
                              * LUATTN_INVALID: not 0, 1 or 8 */
   int weights;              /* 1: forward's kernel that writes the weights of V instead of o, for luattn_launch_weights: of any

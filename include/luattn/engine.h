@@ -99,12 +99,27 @@ typedef void luattn_progress(void *user, size_t done, size_t count);
 LUATTN_API luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
                                         luattn_progress *progress, void *user, luattn_error *err);
 
+/* A launch to come. args: its shapes, types, batch, and what else luattn_forward or luattn_backward would be given; data and
+ * workspace are not read, and may be NULL. */
+typedef struct luattn_call {
+  size_t struct_size;
+  const luattn_spec *spec;
+  luattn_pass pass;
+  const luattn_args *args;
+} luattn_call;
+/* The same for the kernels that these launches will use, whatever they are: for few queries, keys in pages, packed sequences, parts of a
+ * whole, large scores, inputs of any type. Launches of the same arguments then compile nothing; neither do those of other
+ * lengths in the same classes: luattn_lengths, and for few queries up to LUATTN_DECODE_TILE rows of a kv head, up to
+ * LUATTN_DECODE_ROWS, and more. */
+LUATTN_API luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls, int threads,
+                                              luattn_progress *progress, void *user, luattn_error *err);
+
 /* luattn_forward and luattn_backward call luattn_engine_kernel, then luattn_launch. args->workspace needs the size that
  * luattn_engine_workspace_size returns for the lengths of this launch: if short and long lengths have different tiles, a
  * shorter launch may need a few hundred bytes more. The first launch of a class of lengths may compile or load a kernel,
  * which is not allowed during a graph capture: call luattn_prepare before the capture, or set
- * luattn_engine_options.lengths. luattn_prepare makes no decode kernels, which an engine may choose for few queries
- * (luattn_args.decode): luattn_engine_workspace_size with the call's arguments does, or set LUATTN_DECODE_NEVER. */
+ * luattn_engine_options.lengths. luattn_prepare sees no lengths, and makes no decode kernels, which an engine may choose for few queries
+ * (luattn_args.decode), and none for what luattn_args.batch has: luattn_prepare_calls does. */
 LUATTN_API luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                                       const luattn_args *args, size_t *size, luattn_error *err);
 LUATTN_API luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,

@@ -37,7 +37,8 @@ LUATTN_API void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *
 /* Specs and sources are included for people to read. */
 typedef enum luattn_pack_kind { LUATTN_PACK_IMAGE, LUATTN_PACK_SPEC, LUATTN_PACK_SOURCE } luattn_pack_kind;
 
-/* One entry of the index. A spec has only name and hash. */
+/* One entry of the index. A spec has only name and hash. What else an image is for, packed sequences, pages or few queries, its
+ * description says (luattn_pack_image, luattn_image_describe). */
 typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
   uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
@@ -77,6 +78,11 @@ typedef struct luattn_pack_query {
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: prefers tiles of this class; any image runs at every length */
   int deterministic; /* 1: in backward, only deterministic images; 0: prefers other images */
+  /* As in luattn_target; 0: no such images. */
+  int packed; /* 1: for packed sequences */
+  int pages;  /* 1: for pages of any size; 8: for page sizes that are multiples of 8, or for any */
+  int decode; /* 1: for few queries */
+  int unused; /* 0 */
 } luattn_pack_query;
 
 /* Finds the best image: one for exactly this architecture, else for an earlier one whose code runs there, else

@@ -212,6 +212,8 @@ static void launches(void **state) {
   REFUSES(luattn_forward, "engine", NULL, c.spec, &c.args, NULL, err);
   REFUSES(luattn_forward, "spec", engine, NULL, &c.args, NULL, err);
   REFUSES(luattn_forward, "args", engine, c.spec, NULL, NULL, err);
+  REFUSES(luattn_prepare_calls, "engine", NULL, NULL, 0, 1, NULL, NULL, err);
+  REFUSES(luattn_prepare_calls, "calls", engine, NULL, 1, 1, NULL, NULL, err);
   REFUSES(luattn_weights, "engine", NULL, c.spec, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "spec", engine, NULL, &c.args, c.args.o, NULL, err);
   REFUSES(luattn_weights, "args", engine, c.spec, NULL, c.args.o, NULL, err);

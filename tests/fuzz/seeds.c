@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
                                            "ptx",     "ordered",  "two_codes",    "random",
                                            "decode",  "pages"};
   static const char text[] = "return attention { name = 'demo' }";
-  luattn_pack_item item[SEEDS + 2]; /* packs hold images before DECODE alone */
+  luattn_pack_item item[SEEDS + 2];
   luattn_driver *driver;
   size_t size;
   if (argc != 2) return 2;
@@ -123,18 +123,18 @@ int main(int argc, char **argv) {
     item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
     if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
   }
-  for (int i = DECODE; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
-  item[DECODE] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
+  item[SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
                                    .spec_name = "demo",
                                    .spec_hash = {7, 8},
                                    .text = text,
                                    .text_size = sizeof text - 1};
-  item[DECODE + 1] = (luattn_pack_item){
+  item[SEEDS + 1] = (luattn_pack_item){
       .kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
   write_pack(argv[1], "empty", item, 0);
   write_pack(argv[1], "one", item, 1);
-  write_pack(argv[1], "all", item, DECODE + 2);
-  for (int i = 0; i < DECODE; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
+  write_pack(argv[1], "earlier", item, DECODE); /* version 1 of the format */
+  write_pack(argv[1], "all", item, SEEDS + 2);
+  for (int i = 0; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
   luattn_driver_close(driver);
   return 0;
 }

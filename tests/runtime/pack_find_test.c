@@ -105,6 +105,43 @@ static void finds_tiles_for_lengths(void **state) {
   sample_close(&s);
 }
 
+/* Images for packed sequences, pages and few queries are found by those who ask for them, and by none else. */
+static void finds_variants(void **state) {
+  (void)state;
+  static const int of[][3] = {{0, 0, 1}, {0, 1, 0}, {0, 8, 0}, {1, 0, 0}, {1, 1, 1}, {0, 0, 0}}; /* packed, pages, decode */
+  static const struct {
+    int packed, pages, decode;
+    size_t index; /* 9: none */
+  } asked[] = {{0, 0, 0, 5}, {0, 0, 1, 0}, {0, 1, 0, 1}, {0, 8, 0, 2}, {1, 0, 0, 3}, {1, 1, 1, 4}, {1, 8, 1, 4}, {0, 1, 1, 9}, {1, 1, 0, 9}};
+  sample s = {.count = 0};
+  luattn_error err;
+  for (size_t i = 0; i < sizeof of / sizeof *of; ++i) add_image(&s, make_variant(90, "a", of[i][0], of[i][1], of[i][2]));
+  if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  luattn_pack *pack = open_sample();
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; ++i) {
+    luattn_pack_query q = query_for(90);
+    size_t index = 99;
+    q.packed = asked[i].packed, q.pages = asked[i].pages, q.decode = asked[i].decode;
+    const luattn_status status = luattn_pack_find(pack, &q, &index, &err);
+    assert_int_equal(status, asked[i].index == 9 ? LUATTN_UNSUPPORTED : LUATTN_OK);
+    if (status == LUATTN_OK) assert_int_equal(index, asked[i].index);
+    if (asked[i].index != 9 || !asked[i].decode) continue;
+    assert_non_null(strstr(err.message, "has no forward of 'demo', bf16, head dim 64x32, sm_90, pages of any size, few queries; it has forward of "));
+    assert_non_null(strstr(err.message, "sm_90a, few queries; "));
+    assert_non_null(strstr(err.message, "sm_90a, pages of multiples of 8; "));
+  }
+  luattn_pack_query q = query_for(90);
+  size_t index;
+  q.pages = 4;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_pack_query: pages is 4, expected 0, 1 or 8, as in luattn_target");
+  q.pages = 0, q.decode = 2;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "luattn_pack_query: decode is 2, expected 0 or 1");
+  luattn_pack_close(pack);
+  sample_close(&s);
+}
+
 static luattn_image *make_deterministic(unsigned arch, const char *suffix, unsigned wants) {
   problem p;
   problem_open(&p, LUATTN_BACKWARD);
@@ -340,7 +377,8 @@ static void image_is_a_pack(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(finds_the_best),          cmocka_unit_test(finds_all_gradients_there_are),
-      cmocka_unit_test(finds_tiles_for_lengths), cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(finds_tiles_for_lengths),
+      cmocka_unit_test(finds_variants), cmocka_unit_test(finds_deterministic_kernels),
       cmocka_unit_test(says_which_gradients),    cmocka_unit_test(says_what_is_nearest),
       cmocka_unit_test(says_what_there_is),      cmocka_unit_test(launches_as_any_kernel),
       cmocka_unit_test(takes_what_fits),         cmocka_unit_test(image_is_a_pack),

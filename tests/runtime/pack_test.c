@@ -82,38 +82,49 @@ static void round_trip(void **state) {
   luattn_pack_close(pack);
 }
 
-/* Queries never request packed sequences, so no query would find such an image. */
-static void packed_sequences_are_refused(void **state) {
+/* Queries never request such images, so none would find them. */
+static void other_kinds_are_refused(void **state) {
   (void)state;
   luattn_error err;
   sample s;
   sample_open(&s);
-  problem p;
-  problem_open(&p, LUATTN_FORWARD);
-  p.info.packed = 1;
-  luattn_image *const packed = problem_image(&p), *const dense = (luattn_image *)(uintptr_t)s.item[2].image;
-  s.item[2].image = packed;
-  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
-  assert_string_equal(
-      err.message,
-      "luattn_pack_write: item 2: its image is for packed sequences, which packs do not hold yet; leave it "
-      "out, and let an engine compile it");
-  luattn_image_free(packed);
-  p.info.packed = 0, p.info.large_scores = 1;
-  luattn_image *const large = problem_image(&p);
-  s.item[2].image = large;
-  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "item 2: its image is for large scores (luattn_target.large_scores), which packs"));
-  luattn_image_free(large);
-  p.info.large_scores = 0, p.info.decode = 1;
-  luattn_image *const decode = problem_image(&p);
-  s.item[2].image = decode;
-  assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "item 2: its image is for few queries (luattn_target.decode), which packs"));
+  const luattn_image *const dense = s.item[2].image;
+  static const char *const kinds[] = {"parts of a whole (luattn_target.offsets)", "large scores (luattn_target.large_scores)",
+                                      "the weights of V (luattn_target.weights)"};
+  for (int i = 0; i < 3; ++i) {
+    char message[200];
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    p.info.offsets = i == 0, p.info.large_scores = i == 1, p.info.weights = i == 2;
+    luattn_image *const other = problem_image(&p);
+    s.item[2].image = other;
+    assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
+    snprintf(message, sizeof message, "luattn_pack_write: item 2: its image is for %s, which packs do not hold yet; leave it "
+             "out, and let an engine compile it", kinds[i]);
+    assert_string_equal(err.message, message);
+    luattn_image_free(other);
+    problem_close(&p);
+  }
   s.item[2].image = dense;
-  luattn_image_free(decode);
-  problem_close(&p);
   sample_close(&s);
+}
+
+/* A pack is of the earliest version that can hold it: an earlier luattn reads packs without variants. */
+static void versions(void **state) {
+  (void)state;
+  for (sample_version = 1; sample_version <= 2; ++sample_version) {
+    size_t size;
+    pack_header h;
+    write_sample();
+    unsigned char *bytes = read_file(&size);
+    memcpy(&h, bytes, sizeof h);
+    assert_int_equal(h.version, sample_version);
+    luattn_pack *pack = open_sample();
+    check_sample(pack);
+    luattn_pack_close(pack);
+    free(bytes);
+  }
+  sample_version = 1;
 }
 
 /* Opens bytes in a block of exactly `size`, so that a sanitizer detects any read past the end, and reads
@@ -139,14 +150,13 @@ static luattn_status open_and_read(const unsigned char *bytes, size_t size, bool
   return status;
 }
 
-static void every_truncation_and_bit_flip(void **state) {
-  (void)state;
+static void truncations_and_bit_flips(void) {
   write_sample();
   size_t size;
   luattn_error err;
   bool opened;
   unsigned char *bytes = read_file(&size);
-  const size_t index_end = sizeof(pack_header) + 5 * sizeof(pack_record);
+  const size_t index_end = sizeof(pack_header) + 5 * pack_record_size((uint32_t)sample_version);
   assert_int_equal(open_and_read(bytes, size, &opened, &err), LUATTN_OK);
   for (size_t cut = 0; cut < size; ++cut) {
     assert_int_equal(open_and_read(bytes, cut, &opened, &err), LUATTN_IMAGE);
@@ -162,20 +172,25 @@ static void every_truncation_and_bit_flip(void **state) {
   free(bytes);
 }
 
+static void every_truncation_and_bit_flip(void **state) {
+  (void)state;
+  for (sample_version = 1; sample_version <= 2; ++sample_version) truncations_and_bit_flips();
+  sample_version = 1;
+}
+
 /* Fixes the header's checksum, as deliberate damage would. */
 static void mend(unsigned char *bytes, size_t entries) {
   const XXH128_hash_t sum = XXH3_128bits(
-      bytes + PACK_CHECKED_FROM, sizeof(pack_header) + entries * sizeof(pack_record) - PACK_CHECKED_FROM);
+      bytes + PACK_CHECKED_FROM, sizeof(pack_header) + entries * pack_record_size((uint32_t)sample_version) - PACK_CHECKED_FROM);
   memcpy(bytes + 16, &sum.low64, 8);
   memcpy(bytes + 24, &sum.high64, 8);
 }
 
-static void lies_are_refused(void **state) {
-  (void)state;
+static void refuse_lies(void) {
   write_sample();
   size_t size;
   unsigned char *bytes = read_file(&size), *copy = malloc(size);
-#define IN_RECORD(i, member) sizeof(pack_header) + (i) * sizeof(pack_record) + offsetof(pack_record, member)
+#define IN_RECORD(i, member) sizeof(pack_header) + (i) * pack_record_size((uint32_t)sample_version) + offsetof(pack_record, member)
 #define IN_HEADER(member) offsetof(pack_header, member)
   const struct {
     size_t offset, width;
@@ -211,8 +226,17 @@ static void lies_are_refused(void **state) {
       {IN_RECORD(1, entry.arch), 4, 86, "entry 1: is not the image that the index says"},
       {IN_RECORD(4, entry.wants), 4, 1, "entry 4: is not the image that the index says"},
       {IN_RECORD(0, entry.kind), 4, LUATTN_PACK_IMAGE, "image: byte 0: magic is not LUATTNIM"},
+      /* Of version 2 alone: */
+      {IN_RECORD(3, variant.packed), 4, 2, "entry 3: has values"},
+      {IN_RECORD(3, variant.pages), 4, 4, "entry 3: has values"},
+      {IN_RECORD(3, variant.decode), 4, 2, "entry 3: has values"},
+      {IN_RECORD(3, variant.unused), 4, 1, "entry 3: has values"},
+      {IN_RECORD(1, variant.decode), 4, 0, "entry 1: is not the image that the index says"},
+      {IN_RECORD(3, variant.packed), 4, 1, "entry 3: is not the image that the index says"},
+      {IN_RECORD(3, variant.pages), 4, 8, "entry 3: is not the image that the index says"},
   };
-  for (size_t i = 0; i < sizeof lie / sizeof *lie; ++i) {
+  const size_t count = sizeof lie / sizeof *lie - (sample_version == 1 ? 7 : 0);
+  for (size_t i = 0; i < count; ++i) {
     luattn_error err;
     bool opened;
     unsigned char value[32];
@@ -229,6 +253,12 @@ static void lies_are_refused(void **state) {
   }
   free(copy);
   free(bytes);
+}
+
+static void lies_are_refused(void **state) {
+  (void)state;
+  for (sample_version = 1; sample_version <= 2; ++sample_version) refuse_lies();
+  sample_version = 1;
 }
 
 static void replaced_while_open(void **state) {
@@ -405,7 +435,8 @@ static void written_over_nothing_but_files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(packed_sequences_are_refused),
+      cmocka_unit_test(other_kinds_are_refused),
+      cmocka_unit_test(versions),
       cmocka_unit_test(round_trip),
       cmocka_unit_test(lies_are_refused),
       cmocka_unit_test(every_truncation_and_bit_flip),

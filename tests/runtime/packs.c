@@ -39,6 +39,21 @@ luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, in
   return image;
 }
 
+luattn_image *make_variant(unsigned arch, const char *suffix, int packed, int pages, int decode) {
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.info.arch = arch;
+  snprintf(p.info.arch_suffix, sizeof p.info.arch_suffix, "%s", suffix);
+  p.info.packed = (uint32_t)packed;
+  p.info.paged = pages != 0, p.info.paged_layout[0] = (uint32_t)pages;
+  p.info.decode = (uint32_t)decode, p.info.num_state[0] = 2;
+  luattn_image *image = problem_image(&p);
+  problem_close(&p);
+  return image;
+}
+
+int sample_version = 1;
+
 void add_image(sample *s, luattn_image *image) {
   s->item[s->count++] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
 }
@@ -50,7 +65,7 @@ void sample_open(sample *s) {
                                            .spec_hash = {7, 8},
                                            .text = SPEC_TEXT,
                                            .text_size = sizeof SPEC_TEXT - 1};
-  add_image(s, make_image(LUATTN_FORWARD, 80, "", 0, 0));
+  add_image(s, make_variant(80, "", 0, 0, sample_version == 2));
   add_image(s, make_image(LUATTN_FORWARD, 86, "", 1, 0));
   add_image(s, make_image(LUATTN_FORWARD, 90, "a", 0, 0));
   add_image(s, make_image(LUATTN_BACKWARD, 90, "a", 0, LUATTN_WANT_ALL));

@@ -14,12 +14,16 @@ luattn_image *make_image(luattn_pass pass, unsigned arch, const char *suffix, in
 
 #define SPEC_TEXT "return attention { name = 'demo' } -- return attention { name = 'demo' }"
 
+/* Creates the same of forward, for packed sequences, pages and few queries as the members of luattn_pack_query say. */
+luattn_image *make_variant(unsigned arch, const char *suffix, int packed, int pages, int decode);
+
 typedef struct sample {
   luattn_pack_item item[8];
   size_t count;
 } sample;
 
 void add_image(sample *s, luattn_image *image);
+extern int sample_version; /* of the pack's format. 1: as below; 2: the image for 8.0 is for few queries */
 /* A spec, and images for 8.0, 8.6 as PTX, 9.0a forward and 9.0a backward. */
 void sample_open(sample *s);
 void sample_close(sample *s);
