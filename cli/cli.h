@@ -24,14 +24,14 @@ typedef struct cli_options {
   const char *q, *k, *v, *dout, *dlse; /* .npy files */
   const char *shape, *layout, *dtype, *device, *out, *pack, *stage, *tile, *svg, *json, *arch, *pass, *cache_dir,
       *family;
-  const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets;
+  const char *head_dim, *lengths, *skip, *max_bytes, *wants, *offsets, *pages;
   const char *cu_seqlens, *cu_seqlens_q, *cu_seqlens_k;
   cli_pair input[CLI_MAX_PAIRS], set[CLI_MAX_PAIRS];
   int num_inputs, num_sets;
   double scale, dropout;
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores, decode;
+  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores, decode, packed;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 

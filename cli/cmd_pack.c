@@ -176,6 +176,14 @@ static const char *pass_name(const luattn_pack_entry *e) {
   return e->pass == LUATTN_FORWARD ? "forward" : "backward";
 }
 
+/* What the description of an image adds to its entry: ", packed, pages 8, few queries". */
+static void variant_text(const luattn_kernel_description *d, const char *between, char out[64]) {
+  char pages[16];
+  snprintf(pages, sizeof pages, "%spages%s%d", between, between[0] == '_' ? "" : " ", d->pages);
+  snprintf(out, 64, "%s%s%s%s%s", d->packed ? between : "", d->packed ? "packed" : "", d->pages != 0 ? pages : "", d->decode ? between : "",
+           d->decode ? "decode" : "");
+}
+
 static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_error *err) {
   static const char *const families[] = {"simt", "sm80", "sm90"};
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
@@ -189,31 +197,47 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
     if (d.functions[i].registers > registers) registers = d.functions[i].registers;
     if (d.functions[i].shared_bytes > shared) shared = d.functions[i].shared_bytes;
   }
+  char variant[64];
+  variant_text(&d, "  ", variant);
   luattn_image_free(image);
   TRY(status);
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
-  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s\n", name, pass_name(e),
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s%s\n", name, pass_name(e),
          dtype_name((luattn_dtype)e->dtype), dims, lengths_name(e), arch, families[e->family], registers,
          shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
          (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
-         e->deterministic ? "  deterministic" : "");
+         e->deterministic ? "  deterministic" : "", variant);
   return LUATTN_OK;
+}
+
+/* The variant of the image before a source, which it is of. */
+static luattn_status source_variant(const luattn_pack *pack, size_t index, char out[64], luattn_error *err) {
+  luattn_image *image;
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  out[0] = 0;
+  if (index == 0 || luattn_pack_get_entry(pack, index - 1)->kind != LUATTN_PACK_IMAGE) return LUATTN_OK;
+  TRY(luattn_pack_image(pack, index - 1, &image, err));
+  const luattn_status status = luattn_image_describe(image, &d, err);
+  variant_text(&d, "_", out);
+  luattn_image_free(image);
+  return status;
 }
 
 /* Prints a spec or a source as a line, and with --out writes it to a new file. */
 static luattn_status list_text(const luattn_pack *pack, size_t index, const char *folder, luattn_error *err) {
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
-  char name[LUATTN_NAME_SIZE], dims[24], arch[24], file[192], path[4096];
+  char name[LUATTN_NAME_SIZE], dims[24], arch[24], variant[64], file[256], path[4096];
   void *bytes;
   size_t size;
+  TRY(source_variant(pack, index, variant, err));
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
   if (e->kind == LUATTN_PACK_SPEC)
     snprintf(file, sizeof file, "%s.lua", name);
   else
-    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s.cuh", name, pass_name(e),
-             dtype_name((luattn_dtype)e->dtype), dims, arch, e->lengths == 2 ? "_short" : "");
+    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s%s.cuh", name, pass_name(e),
+             dtype_name((luattn_dtype)e->dtype), dims, arch, e->lengths == 2 ? "_short" : "", variant);
   TRY(luattn_pack_read(pack, index, &bytes, &size, err));
   luattn_status status = LUATTN_OK;
   if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {
@@ -266,6 +290,9 @@ static luattn_status check_list_options(const cli_options *o, luattn_error *err)
                 {"--with-specs", o->with_specs},
                 {"--with-sources", o->with_sources},
                 {"--deterministic", o->deterministic},
+                {"--decode", o->decode},
+                {"--packed", o->packed},
+                {"--pages", o->pages != NULL},
                 {"--cache-dir", o->cache_dir != NULL}};
   if (o->pack != NULL)
     return luattn_fail(

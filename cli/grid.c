@@ -194,6 +194,31 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
     out->target.wants = luattn_spec_wants(g->spec[out->spec]);
 }
 
+static bool is_variant(const luattn_target *t) { return t->packed != 0 || t->pages != 0 || t->decode != 0; }
+
+/* Adds the kernels of --packed, --pages and --decode that go with the last one: of each with each. Backward is of packed sequences
+ * alone. */
+static void add_variants(grid *g, int pages) {
+  const grid_kernel *plain = &g->kernel[g->num_kernels - 1];
+  const bool forward = plain->target.pass == LUATTN_FORWARD;
+  for (int i = 1; i < 8; i++) {
+    const bool packed = (i & 1) != 0, paged = (i & 2) != 0, decode = (i & 4) != 0;
+    if ((packed && !g->options->packed) || (paged && (pages == 0 || !forward)) || (decode && (!g->options->decode || !forward))) continue;
+    grid_kernel *k = &g->kernel[g->num_kernels++];
+    *k = *plain;
+    k->target.packed = packed, k->target.pages = paged ? pages : 0, k->target.decode = decode;
+  }
+}
+
+static luattn_status read_pages(const cli_options *o, int *pages, luattn_error *err) {
+  *pages = 0;
+  if (o->pages == NULL) return LUATTN_OK;
+  if (strcmp(o->pages, "1") != 0 && strcmp(o->pages, "8") != 0)
+    return luattn_fail(err, LUATTN_INVALID, "--pages: '%s' is not 1, for pages of any size, or 8, for sizes that are multiples of 8", o->pages);
+  *pages = o->pages[0] - '0';
+  return LUATTN_OK;
+}
+
 /* Refuses two specs of one name: a program that asks for it could not tell them apart. */
 static luattn_status check_names(const grid *g, luattn_error *err) {
   luattn_spec_info a, b;
@@ -224,8 +249,10 @@ static luattn_status check_passes(const grid *g, const choices *c, luattn_error 
 
 luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   choices c;
+  int pages;
   *g = (grid){.options = o, .is_warming = g->is_warming, .has_bar = isatty(STDERR_FILENO) != 0};
   TRY(read_choices(g, &c, err));
+  TRY(read_pages(o, &pages, err));
   g->spec = calloc((size_t)o->num_specs, sizeof *g->spec);
   if (g->spec == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   for (int i = 0; i < o->num_specs; i++) {
@@ -236,10 +263,12 @@ luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   TRY(check_passes(g, &c, err));
   const size_t count =
       g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
-  g->kernel = calloc(count, sizeof *g->kernel);
+  g->kernel = calloc(8 * count, sizeof *g->kernel);
   if (g->kernel == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
-  for (; g->num_kernels < count; g->num_kernels++)
-    place_kernel(g, &c, g->num_kernels, &g->kernel[g->num_kernels]);
+  for (size_t k = 0; k < count; k++) {
+    place_kernel(g, &c, k, &g->kernel[g->num_kernels++]);
+    add_variants(g, pages);
+  }
   return LUATTN_OK;
 }
 
@@ -263,18 +292,24 @@ static luattn_status compile_image(grid *g, grid_kernel *k, luattn_lengths lengt
 static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   grid *g = user;
   grid_kernel *k = &g->kernel[index];
-  luattn_error inner;
+  luattn_error inner, told;
   bool is_for_all = false;
-  const int only = g->lengths[k->target.pass];
+  const int only = k->target.decode != 0 ? 0 : g->lengths[k->target.pass]; /* decode has classes of rows, of which --shape says nothing */
   luattn_status status =
       compile_image(g, k, only != 0 ? (luattn_lengths)(only - 1) : LUATTN_LONG, &is_for_all, &inner);
   if (status == LUATTN_OK && !is_for_all && only == 0)
     status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
   if (status == LUATTN_OK) return status;
-  return luattn_fail(err, status, "%s, %s, head dim %dx%d, %s_%d, %s: %s", g->options->specs[k->spec],
-                     dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
-                     k->target.ptx ? "compute" : "sm", k->target.arch,
-                     k->target.pass == LUATTN_FORWARD ? "forward" : "backward", inner.message);
+  luattn_fail(&told, status, "%s, %s, head dim %dx%d, %s_%d, %s%s%s%s: %s", g->options->specs[k->spec],
+              dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
+              k->target.ptx ? "compute" : "sm", k->target.arch,
+              k->target.pass == LUATTN_FORWARD ? "forward" : "backward", k->target.packed ? ", packed" : "", k->target.pages ? ", pages" : "",
+              k->target.decode ? ", few queries" : "", inner.message);
+  if (status == LUATTN_UNSUPPORTED && is_variant(&k->target)) {
+    k->why_not = strdup(told.message);
+    return k->why_not != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
+  }
+  return luattn_fail(err, status, "%s", told.message);
 }
 
 static void draw_bar(void *user, size_t done, size_t count) {
@@ -294,12 +329,14 @@ luattn_status grid_compile(grid *g, luattn_error *err) {
   for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) {
     for (int l = 0; l < 2; l++) g->num_images += g->kernel[i].image[l] != NULL;
     g->from_cache += (size_t)g->kernel[i].from_cache;
+    if (g->kernel[i].why_not != NULL) fprintf(stderr, "luattn: left out: %s\n", g->kernel[i].why_not);
   }
   return status;
 }
 
 void grid_close(grid *g) {
   for (size_t i = 0; i < g->num_kernels; i++) {
+    free(g->kernel[i].why_not);
     for (int l = 0; l < 2; l++) {
       luattn_image_free(g->kernel[i].image[l]);
       luattn_text_free(g->kernel[i].source[l]);

@@ -11,6 +11,7 @@ typedef struct grid_kernel {
   luattn_image *image[2]; /* by luattn_lengths; the second is NULL if the first serves both */
   char *source[2];        /* the generated CUDA, if asked for */
   int from_cache;         /* how many of the images were in the cache */
+  char *why_not;          /* of --decode, --packed and --pages: there is no such kernel of this spec; or NULL */
 } grid_kernel;
 
 #define GRID_MAX_CHOICES 16
