@@ -216,17 +216,22 @@ typedef struct LuattnTileOrder {
 
 /* The tiles of packed sequences in the order in which blocks take them, the longest sequence first (luattn_tile_table writes
  * it, around/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of one head, of one of the
- * sizes of workspace_table_size. Its first element has the number of all tiles as `count`. */
+ * sizes of workspace_table_size. Its first element is a LuattnPackedHead. */
 typedef struct LuattnPackedTile {
   unsigned entry, tile, count; /* the sequence, the tile's number in it, and the number of its tiles */
   unsigned unused;
 } LuattnPackedTile;
+typedef struct LuattnPackedHead {
+  unsigned rows, columns, count; /* count: of all tiles */
+  unsigned last;                 /* of a set of keys: the last tiles, of whole sequences, come for one kv head after another; if all these
+                                  * sequences have `columns` tiles, in the order of `rows` sequences' first tiles, then their second ones,
+                                  * .. (else rows is 1). Heads of the sequences before them come one after another. 0 in a set of queries */
+} LuattnPackedHead;
 typedef struct LuattnTileTable {
   LuattnPackedTile *sets[2][LUATTN_TABLE_SIZES]; /* null: luattn_tile_table leaves it out. Where forward has none for its tiles,
                                                   * blocks are for all that sequences of the longest one's length would have */
-  unsigned together; /* query heads of forward whose tiles come together; backward: tiles at the end of the set that come for one kv
-                      * head after another, while heads of the sequences before them come one after another */
-  unsigned unused;
+  unsigned together; /* query heads of forward whose tiles come together */
+  unsigned at_end;   /* LuattnPackedHead.last is at least so many, or all tiles */
 } LuattnTileTable;
 
 /* Packed sequences whose last rows are not used: how many are, of each sequence; null: all. */

@@ -19,7 +19,7 @@
 enum { TILES_FOR_TABLE = 4 };
 
 /* Tiles at the end of backward that come for all heads, for each multiprocessor. */
-enum { TILES_AT_END = 4 };
+enum { TILES_AT_END = 2 };
 
 /* Blocks of luattn_prepare and luattn_finish have this many rows (templates/around/around.cuh). */
 enum { AUX_ROWS = 64 };
@@ -79,6 +79,7 @@ static size_t place(const args_call *c, const LuattnParams *p, uintptr_t base, b
   const bool forward = c->info->pass == LUATTN_FORWARD;
   const int main_slot = workspace_table_slot((int)main_size(c->info));
   size_t used = 0;
+  out->at_end = (unsigned)(1 + TILES_AT_END * (int64_t)c->multiprocessors / most_of(p->shape.heads_kv, 1));
   for (int side = 0; side < 2; ++side)
     for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
       const int size = workspace_table_size(slot);
@@ -109,15 +110,11 @@ size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t bas
   return place(c, p, base, false, out);
 }
 
-/* Heads of forward: as in a batch of equal lengths (runtime/order.h), whose heads all have the tiles of a table. Backward: without a
- * mask no tile is much longer than others of its sequence. */
+/* Heads of forward: as in a batch of equal lengths (runtime/order.h), whose heads all have the tiles of a table. */
 void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
   const image_manifest *m = c->info;
   const int64_t heads_kv = p->shape.heads_kv, group = p->shape.group;
-  if (m->pass == LUATTN_BACKWARD) {
-    out->together = (unsigned)(m->has_mask ? 1 + TILES_AT_END * (int64_t)c->multiprocessors / heads_kv : 0);
-    return;
-  }
+  if (m->pass == LUATTN_BACKWARD) return;
   const int64_t most = most_of(tile_table_most(c, p, 0, main_size(m)), 1);
   LuattnParams one = *p; /* a batch of one entry */
   one.shape.batch = 1;

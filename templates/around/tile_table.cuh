@@ -51,26 +51,45 @@ LUATTN_FN void write_tile_table(const LuattnParams &p) {
     return {site.q_len, site.kv_len};
   };
   const SequenceLengths mine = lengths_of(sequence);
-  u32 before[2 * LUATTN_TABLE_SIZES] = {};
+  constexpr int sizes = LUATTN_TABLE_SIZES;
+  const auto tiles_of = [](const SequenceLengths &x, int n) {
+    return u32(ceil_div(n >= sizes ? x.kv : x.q, workspace_table_size(n % sizes)));
+  };
+  // The tiles that come before mine, of queries and of keys, all tiles of keys, and sequences behind mine with other numbers of these.
+  u32 sums[4 * sizes] = {};
 #pragma unroll 1
   for (int i = thread; i < batch; i += tile_table_threads) {
     const SequenceLengths other = lengths_of(i);
 #pragma unroll
-    for (int n = 0; n < 2 * LUATTN_TABLE_SIZES; ++n) {
-      const bool keys = n >= LUATTN_TABLE_SIZES;
-      if (comes_before(keys, i, other, sequence, mine))
-        before[n] += u32(ceil_div(keys ? other.kv : other.q, workspace_table_size(n % LUATTN_TABLE_SIZES)));
+    for (int n = 0; n < 2 * sizes; ++n) {
+      const u32 tiles = tiles_of(other, n);
+      const bool before = comes_before(n >= sizes, i, other, sequence, mine);
+      if (before) sums[n] += tiles;
+      if (n < sizes) continue;
+      sums[sizes + n] += tiles;
+      if (!before && tiles != 0 && tiles != tiles_of(mine, n)) ++sums[2 * sizes + n];
     }
   }
-  add_up(before);
+  add_up(sums);
 #pragma unroll
-  for (int n = 0; n < 2 * LUATTN_TABLE_SIZES; ++n) {
-    const bool keys = n >= LUATTN_TABLE_SIZES;
-    LuattnPackedTile *set = TileTable::all(p).sets[keys][n % LUATTN_TABLE_SIZES];
+  for (int n = 0; n < 2 * sizes; ++n) {
+    const bool keys = n >= sizes;
+    LuattnPackedTile *set = TileTable::all(p).sets[keys][n % sizes];
     if (set == nullptr) continue;
-    const int count = sequence < batch ? ceil_div(keys ? mine.kv : mine.q, workspace_table_size(n % LUATTN_TABLE_SIZES)) : 0;
-    if (sequence == batch && thread == 0) set[0] = {0, 0, before[n], 0};
+    const int before = int(sums[n]), count = sequence < batch ? int(tiles_of(mine, n)) : 0;
+    LuattnPackedHead *head = reinterpret_cast<LuattnPackedHead *>(set);
+    if (sequence == batch && thread == 0) {
+      head->count = u32(before);
+      if (!keys || before == 0) head->rows = head->columns = 1, head->last = 0;
+    }
+    if (keys && count > 0 && thread == 0) {
+      const int at_end = int(TileTable::all(p).at_end), from_here = int(sums[sizes + n]) - before;
+      if (from_here - count < at_end && (from_here >= at_end || before == 0)) {  // the last sequences begin with this one
+        const bool equal = sums[2 * sizes + n] == 0;
+        head->rows = equal ? u32(from_here / count) : 1, head->columns = u32(count), head->last = u32(from_here);
+      }
+    }
     for (int i = thread; i < count; i += tile_table_threads)
-      set[1 + before[n] + i] = {u32(sequence), u32(keys ? i : count - 1 - i), u32(count), 0};
+      set[1 + before + i] = {u32(sequence), u32(keys ? i : count - 1 - i), u32(count), 0};
   }
 }

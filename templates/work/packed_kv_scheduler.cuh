@@ -1,7 +1,8 @@
 // work/packed_kv_scheduler.cuh: the order of kv tiles of packed sequences in the sm90 family's backward, which always has a tile
 // table. Sequences come one after another, the longest first, and in a sequence heads: blocks that run together share q, dO and dQ
-// in the L2 cache, and rows of all heads, which lie beside each other. Of the last sequences each tile comes for all heads: a long
-// tile that starts last would leave other multiprocessors idle.
+// in the L2 cache, and rows of all heads, which lie beside each other. Of the last sequences each tile comes for all heads, the first tiles
+// of all these sequences first if they are equally long: with a mask, a long tile that starts last would leave other
+// multiprocessors idle.
 #pragma once
 #include "work/kv_tile_scheduler.cuh"
 #include "work/tile_table.cuh"
@@ -21,13 +22,19 @@ struct PackedKvTileScheduler {
   // Returns the block of a ticket. Tile -1: no tiles are left.
   __device__ __forceinline__ KvBlock block_at(u32 ticket) const {
     const TileTable table = TileTable::of<true, Together * Config::tile_n>(p);
-    const u32 count = table.count(), heads = u32(p.shape.heads_kv), rank = ticket / heads;
+    const uint4 head = *reinterpret_cast<const uint4 *>(&table.head());  // LuattnPackedHead: rows, columns, count, last
+    const u32 heads = u32(p.shape.heads_kv), count = head.z, alone = count - (Spec::has_mask ? head.w : 0);
+    u32 rank = ticket / heads, h = ticket - rank * heads;
     if (rank >= count) return {-1, 0, 0, 0};
+    const bool is_last = Spec::has_mask && rank >= alone;
+    if (is_last) {  // rank counts down the columns
+      const u32 i = rank - alone, column = i / head.x;
+      if (column < head.y) rank = alone + (i - column * head.x) * head.y + column;
+    }
     const LuattnPackedTile at = table[rank];
-    const u32 first = rank - at.tile;  // of the sequence, whose tiles of all heads have tickets from first * heads on
-    u32 tile = at.tile, h = ticket - rank * heads;
-    if (first + at.count + TileTable::all(p).together <= count) {
-      const u32 rest = ticket - first * heads;
+    u32 tile = at.tile;
+    if (!is_last) {
+      const u32 rest = ticket - (rank - tile) * heads;  // the sequence's tiles of all heads have tickets one after another
       h = rest / at.count, tile = rest - h * at.count;
     }
     // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most work.

@@ -17,7 +17,8 @@ struct TileTable {
   LUATTN_FN const LuattnTileTable &all(const LuattnParams &p) { return static_cast<const LuattnPackedTileParams &>(p).table; }
   __device__ __forceinline__ bool known() const { return set != nullptr; }
   // All tiles of a head.
-  __device__ __forceinline__ u32 count() const { return set->count; }
+  __device__ __forceinline__ u32 count() const { return head().count; }
+  __device__ __forceinline__ const LuattnPackedHead &head() const { return *reinterpret_cast<const LuattnPackedHead *>(set); }
   __device__ __forceinline__ LuattnPackedTile operator[](u32 index) const {
     const uint4 x = reinterpret_cast<const uint4 *>(set)[1 + index];
     return {x.x, x.y, x.z, x.w};

@@ -1,7 +1,8 @@
 /* tile_table_test.c: packed sequences whose tiles kernels take from a list (luattn_tile_table), on the PTX machine. Forty
  * sequences, most of them short, some empty, one long. Forward and deterministic backward run with a list that each launch makes, and with
  * one that a batch holds for both: O is compared with plain loops, and gradients of both have the same bits. The batch's list must
- * have every tile of every sequence once, the longest sequence first. Then what luattn_batch_prepare_tiles refuses, and lists of other
+ * have every tile of every sequence once, the longest sequence first; of keys, it says which sequences come last. Again with equal sequences. Gradients
+ * are also compared with the sm80 family's. Then what luattn_batch_prepare_tiles refuses, and lists of other
  * calls and of lengths that have changed.
  *
  * tile_table_test sm90 bf16
@@ -26,11 +27,13 @@ typedef struct problem {
 
 static int length_of(const problem *x, int side, int b) { return x->cu[side][b + 1] - x->cu[side][b]; }
 
-static void draw_problem(problem *x, kind k) {
+/* equal: 9 sequences of 70 queries and 140 keys; the others are empty. */
+static void draw_problem(problem *x, kind k, bool equal) {
   for (int side = 0; side < 2; ++side) {
     x->cu[side][0] = x->longest[side] = 0;
     for (int b = 0; b < BATCH; ++b) {
-      const int n = b == 17 ? 300 - 50 * side : b % 7 == 3 + side ? 0 : 1 + (b * 37 + side * 11) % 23;
+      const int mixed = b == 17 ? 300 - 50 * side : b % 7 == 3 + side ? 0 : 1 + (b * 37 + side * 11) % 23,
+                n = !equal ? mixed : b % 4 == 0 && b < 36 ? 70 + 70 * side : 0;
       x->cu[side][b + 1] = x->cu[side][b] + n;
       if (n > x->longest[side]) x->longest[side] = n;
     }
@@ -130,6 +133,26 @@ static int check_set(const problem *x, const array *list, int side, int slot) {
   return wrong;
 }
 
+/* The head of a set of keys, from the lengths: which sequences come last, and in which order their tiles do. */
+static int check_head(const problem *x, const array *list, int slot) {
+  const LuattnPackedTile *set = set_of(x, list, 1, slot);
+  const LuattnPackedHead *head = (const LuattnPackedHead *)set;
+  luattn_device_info device;
+  need(luattn_device_get_info(driver, 0, &device, &err) == LUATTN_OK, "device");
+  const int at_end = 1 + 2 * device.multiprocessors / HEADS_KV;
+  int last = 0, at = (int)set[0].count;
+  bool equal = true;
+  while (at > 0 && last < at_end) { /* sequence by sequence, from the last one */
+    equal = equal && set[at].count == set[set[0].count].count;
+    last += (int)set[at].count, at -= (int)set[at].count;
+  }
+  const unsigned columns = set[at + 1].count, rows = equal ? (unsigned)last / columns : 1;
+  if (head->count == set[0].count && head->last == (unsigned)last && head->rows == rows && (rows == 1 || head->columns == columns)) return 0;
+  fprintf(stderr, "FAILED: the list of %d keys: last %u, rows %u, columns %u; expected %d, %u, %u\n", workspace_table_size(slot), head->last,
+          head->rows, head->columns, last, rows, columns);
+  return 1;
+}
+
 /* ---- calls ---- */
 
 static luattn_args args_of(const problem *x, const luattn_batch *batch) {
@@ -203,11 +226,30 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, problem *x, lua
   return failed;
 }
 
+/* Compares gradients with those of another family, which takes tiles in another order. */
+static int check_gradients(luattn_engine *other, luattn_spec *spec, problem *x, const luattn_batch *batch, void *const want[3]) {
+  int failed = 0;
+  for (int i = 0; i < 3; ++i) fill(&x->of[DQ + i], NAN);
+  run(other, spec, LUATTN_BACKWARD, args_of(x, batch));
+  for (int i = 0; i < 3; ++i) {
+    array *g = &x->of[DQ + i];
+    double most = 0, off = 0;
+    fetch(g);
+    for (size_t j = 0; j < g->count; ++j) {
+      const double a = get(g->k, want[i], j), b = get(g->k, g->host, j);
+      most = fmax(most, fabs(b)), off = isnan(a - b) ? INFINITY : fmax(off, fabs(a - b));
+    }
+    if (off <= 8 * kind_unit[g->k] * most) continue; /* P and dS are rounded to the type in both */
+    fprintf(stderr, "FAILED: gradient %d is off by %g of %g\n", i, off, most), ++failed;
+  }
+  return failed;
+}
+
 /* Both passes with the launch's own lists and with the batch's. */
-static int check(luattn_engine *engine, luattn_spec *spec, kind k) {
+static int check(luattn_engine *engine, luattn_engine *other, luattn_spec *spec, kind k, bool equal) {
   problem x;
   array list;
-  draw_problem(&x, k);
+  draw_problem(&x, k, equal);
   const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &x.cu_q.t, .cu_seqlens_k = &x.cu_k.t,
                                         .max_seqlen_q = x.longest[0], .max_seqlen_k = x.longest[1]};
   luattn_batch *batch;
@@ -218,9 +260,13 @@ static int check(luattn_engine *engine, luattn_spec *spec, kind k) {
   void *before[3];
   size_t bytes[3];
   for (int i = 0; i < 3; ++i) before[i] = copy_of(&x.of[DQ + i], &bytes[i]);
+  failed += check_gradients(other, spec, &x, batch, before);
   failed += prepare(engine, spec, &x, batch, &list);
   for (int side = 0; side < 2; ++side)
-    for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) failed += check_set(&x, &list, side, slot);
+    for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
+      failed += check_set(&x, &list, side, slot);
+      if (side == 1) failed += check_head(&x, &list, slot);
+    }
   fill(&x.of[O], NAN);
   if (run(engine, spec, LUATTN_FORWARD, args_of(&x, batch)) >= own && is_small_device()) {
     fprintf(stderr, "FAILED: forward needs as much workspace as without the batch's list\n");
@@ -246,15 +292,16 @@ int main(int argc, char **argv) {
   int k = 0;
   while (argc > 2 && k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (argc != 3 || strcmp(argv[1], "sm90") != 0 || k == 4) return 2;
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + LUATTN_SM90, .deterministic = 1};
-  luattn_engine *engine;
+  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + LUATTN_SM90, .deterministic = 1},
+                              of_other = {.struct_size = sizeof options, .family = 1 + LUATTN_SM80};
+  luattn_engine *engine, *other;
   luattn_spec *spec;
   const char *text = "return attention { block_mask = causal_bottom_right() }";
-  need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
+  need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK && luattn_engine_open(&of_other, &other, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
   need(luattn_spec_load_text("packed", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
-  const int failed = check(engine, spec, (kind)k);
-  luattn_engine_close(engine);
+  const int failed = check(engine, other, spec, (kind)k, false) + check(engine, other, spec, (kind)k, true);
+  luattn_engine_close(engine), luattn_engine_close(other);
   luattn_spec_free(spec);
   return failed != 0;
 }
