@@ -51,7 +51,7 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
 static luattn_status resolve_decode(compilation *c, luattn_error *err) {
   luattn_error why;
   if (c->target.decode != 2) return LUATTN_OK;
-  luattn_status status = plan_check_decode(&c->spec, &c->target, &why);
+  luattn_status status = plan_check_decode(&c->target, &why);
   if (status == LUATTN_OK && (c->target.head_dim % 8 != 0 || c->target.head_dim_v % 8 != 0))
     status = luattn_fail(&why, LUATTN_UNSUPPORTED, "head dims are no multiples of 8");
   if (status == LUATTN_OK) {

@@ -63,7 +63,7 @@ static luattn_status check_packed(const luattn_target *t, luattn_error *err) {
 }
 
 /* What decode lacks is said here, but for an online function whose parts cannot be merged (gen/lower). */
-luattn_status plan_check_decode(const struct luattn_spec *spec, const luattn_target *t, luattn_error *err) {
+luattn_status plan_check_decode(const luattn_target *t, luattn_error *err) {
   const bool half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
   if (t->decode < 0 || t->decode > 2)
     return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d, expected 0 to 2", t->decode);
@@ -77,9 +77,6 @@ luattn_status plan_check_decode(const struct luattn_spec *spec, const luattn_tar
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: decode: is %d for the family %s, and the decode kernel is of sm80; leave family 0",
                        t->decode, family_names[t->family - 1]);
-  if (spec->traced.online.keep != SPEC_KEEP_ALL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: decode: is %d for a spec with dropout, and the decode kernel drops nothing; leave it 0", t->decode);
   return LUATTN_OK;
 }
 
@@ -321,7 +318,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(check_paged(t, err));
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
-  TRY(plan_check_decode(spec, t, err));
+  TRY(plan_check_decode(t, err));
   TRY(check_weights(t, err));
   p->weights = t->weights != 0;
   p->decode = p->merges = t->decode != 0;

@@ -12,7 +12,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *ta
 
 /* What the decode kernel (luattn_target.decode) lacks for a target, except for an online function that does not merge. Errors:
  * LUATTN_INVALID, LUATTN_UNSUPPORTED. */
-luattn_status plan_check_decode(const struct luattn_spec *spec, const luattn_target *target, luattn_error *err);
+luattn_status plan_check_decode(const luattn_target *target, luattn_error *err);
 
 /* Chooses the best plan. Errors: LUATTN_INVALID (an impossible forced tile, by name and number),
  * LUATTN_UNSUPPORTED. */

@@ -124,7 +124,7 @@ typedef struct luattn_target {
                              * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
                              * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
                              * up to rounding. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
-                             * family other than sm80; a spec with dropout; an online function of which no merge of the parts of a
+                             * family other than sm80; an online function of which no merge of the parts of a
                              * row was found (luattn emit --stage merge says why). LUATTN_INVALID: not 0 to 2; a backward
                              * target */
   int64_t pages;            /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has seqused_k,

@@ -15,6 +15,7 @@
 // Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16 or 32 rows; tile_n = warps * keys, keys a
 // multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
+#include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
 #include "sink/partial_rows.cuh"
@@ -22,8 +23,16 @@
 #include "source/cp_async_tile.cuh"
 #include "work/decode_work.cuh"
 
+// What dropout draws from, of each row of a thread; a base, so that a kernel without it has no such member.
+template <class Config, int Rows, bool = Dropout<Config>::any>
+struct RowDraws {
+  Dropout<Config> drops[Rows];
+};
+template <class Config, int Rows>
+struct RowDraws<Config, Rows, false> {};
+
 template <class Spec, class Config>
-struct ForwardDecode {
+struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge);
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;
@@ -49,6 +58,7 @@ struct ForwardDecode {
   static constexpr int out_pitch = layout.out_pitch;  // floats of a row of the warps' sums
 
   using Online = OnlineRows<Spec, 1, cols, 4>;
+  using Drops = Dropout<Config>;
 
   const LuattnSplitsParams &p;
   const DecodeBlock<Sequence, tile_m> block;
@@ -86,6 +96,7 @@ struct ForwardDecode {
       head[r] = Spec::head(p, row_site[r]);
       row[r][0] = Spec::only_keep_reads_row ? Row{} : Spec::row(p, row_site[r], head[r], place.q);
       online[r].init(p, row_site[r], head[r], row[r]);
+      if constexpr (Drops::any) this->drops[r].enter_head(p, row_site[r]);
     }
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
@@ -251,6 +262,26 @@ struct ForwardDecode {
     }
   }
 
+  // Clears what dropout drops. Four columns of a thread, of each 16, lie in one patch (abi/philox.h), unless an offset parts them.
+  __device__ __forceinline__ void drop(int kv0, float (&x)[rows][1][cols]) const {
+    const int kv = kv0 + Drops::first_kv(p, site) + lane % 4 * 2;
+    const bool whole = Config::offsets == 0 || (Drops::first_kv(p, site) & 15) == 0;
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      const int q = query[r] + Drops::first_q(p, site);
+#pragma unroll
+      for (int j = 0; j < cols; j += 4) {
+        const u32 patch = whole ? this->drops[r].draw(dropout_q_patch(q), dropout_kv_patch(kv + j * 4)) : 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int at = kv + j * 4 + i / 2 * 8 + i % 2;
+          const bool kept = whole ? (patch >> dropout_bit(q, at) & 1u) != 0 : this->drops[r].keeps(q, at);
+          x[r][0][j + i] = kept ? x[r][0][j + i] : 0.f;
+        }
+      }
+    }
+  }
+
   // Multiplies O by the rows' factors, most of which are 1 after a few tiles.
   __device__ __forceinline__ void rescale(const float (&scale)[rows][1]) {
     if constexpr (Spec::has_rescale) {
@@ -293,6 +324,7 @@ struct ForwardDecode {
     dots(s, stage);
     score(s, tile.index() * keys, x);
     absorb(x, tile, scale);
+    if constexpr (Drops::any) drop(tile.index() * keys, x);
     rescale(scale);
     add_values(x, stage + k_bytes);
   }
@@ -393,7 +425,8 @@ struct ForwardDecode {
       for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) merged_4(r, d, factor).store(to + d);
     } else {
       if (mine == 0) write_row<Spec>(p, at, of_head, of_row, merged.state, place.q, merged.kept);
-      const float scale = merged.kept ? Spec::out_scale(p, at, of_head, of_row, merged.state) : 0.f;
+      float scale = merged.kept ? Spec::out_scale(p, at, of_head, of_row, merged.state) : 0.f;
+      if constexpr (Drops::any) scale *= float(Drops::factor);  // as luattn_merge does
       Elem *to = at.template q_row<Elem>(p.tensors.o, place.q);
 #pragma unroll 1
       for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) {

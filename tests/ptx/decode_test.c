@@ -41,6 +41,8 @@ static const case_row cases[] = {
      "return attention { inputs = { x = { axes = {'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv)\n"
      "  return s + x[kv] * (h + 1) end }",
      false, false, true},
+    {"dropped", "return attention { online_func = dropout(0.3), block_mask = causal_bottom_right() }", false, false, false},
+    {"dropped_sigmoid", "return attention { online_func = dropout(0.5, sigmoid_attention), " HEADS_DIFFER " }", true, false, false},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -269,8 +271,6 @@ static const refusal refusals[] = {
      "target: decode: is 1 for f32, and the decode kernel runs f16 and bf16; leave it 0"},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 1 + LUATTN_SM90, 1, 0, 0, LUATTN_UNSUPPORTED,
      "target: decode: is 1 for the family sm90, and the decode kernel is of sm80; leave family 0"},
-    {"return attention { online_func = dropout(0.5) }", LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_UNSUPPORTED,
-     "target: decode: is 1 for a spec with dropout, and the decode kernel drops nothing; leave it 0"},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 64, 64, LUATTN_INVALID,
      "plan: tile_m: 64 is not possible: decode takes 16 or 32; leave it 0 to let the plan choose"},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 16, 80, LUATTN_INVALID,
@@ -337,7 +337,7 @@ static bool chooses(luattn_engine *engine, kind k) {
       {"return attention {}", 4, 17, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_NEVER, "decode: ", false},
       {UNMERGED, 1, 1, 1024, LUATTN_DECODE_AUTO, "not the decode kernel: root: online_func 'root': parts of a row cannot be merged", true},
-      {"return attention { online_func = dropout(0.5) }", 1, 1, 1024, LUATTN_DECODE_AUTO, "not the decode kernel: target: decode: is 2 for a spec with dropout", true},
+      {"return attention { online_func = dropout(0.5) }", 1, 1, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
   };
   bool ok = true;
   for (size_t i = 0; i < sizeof choices / sizeof *choices; ++i) {

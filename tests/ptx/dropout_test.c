@@ -3,7 +3,7 @@
  * gives for it alone, as entry b of a dense batch, with the same numbers from the host. The same launch with another
  * offset in memory must give other results.
  *
- * dropout_test FAMILY DTYPE [random]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
+ * dropout_test FAMILY DTYPE [random]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), .., cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +20,8 @@ static const uint64_t seed = UINT64_C(0x9876543210), offset = UINT64_C(0xfffffff
 enum { Q, K, V, O, DOUT, DQ, DK, DV, NUM_TENSORS };
 static const char *const names[NUM_TENSORS] = {"q", "k", "v", "o", "dout", "dq", "dk", "dv"};
 static bool of_keys(int i) { return i == K || i == V || i == DK || i == DV; }
+
+static bool always_decode; /* forward by the kernel for few queries */
 
 typedef struct packed {
   int cu[2][BATCH + 1];
@@ -83,7 +85,8 @@ static void run_packed(luattn_engine *engine, const luattn_spec *spec, packed *p
                       .o = &p->t[O].t,
                       .lse = &p->lse.t,
                       .batch = batch,
-                      .random = &random};
+                      .random = &random,
+                      .decode = always_decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO};
   launch(engine, spec, LUATTN_FORWARD, &args);
   args.dout = &p->t[DOUT].t, args.dq = &p->t[DQ].t, args.dk = &p->t[DK].t, args.dv = &p->t[DV].t;
   launch(engine, spec, LUATTN_BACKWARD, &args);
@@ -191,16 +194,17 @@ int main(int argc, char **argv) {
       "  query_mod = function(x, b, h, pos, d) return x * (0.5 + random(b, h, pos, d)) end,\n"
       "  value_mod = function(x, b, h, pos, d) return x * where(random(b, h, pos, -1) < 0.3, 0, 1) end,\n"
       "  block_mask = function(b, h, q, kv) return kv <= q + kv_len - q_len and random(b, h, q // 16, kv // 16) < 0.8 end }";
-  static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
-  enum { CPU = 3 };
+  static const char *const families[] = {"simt", "sm80", "sm90", "cpu", "decode"};
+  enum { CPU = 3, DECODE = 4 };
   if (argc < 3) return 2;
   const char *text = argc > 3 && strcmp(argv[3], "random") == 0 ? drawn_by_hooks : dropped;
   int family = 0, k = 0;
-  while (family < 4 && strcmp(argv[1], families[family]) != 0) ++family;
+  while (family < 5 && strcmp(argv[1], families[family]) != 0) ++family;
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
-  if (family == 4 || k == 4) return 2;
+  if (family == 5 || k == 4) return 2;
+  always_decode = family == DECODE;
   const luattn_engine_options options = {
-      .struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family == CPU ? 0 : 1 + family};
+      .struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family >= CPU ? 0 : 1 + family};
   luattn_engine *engine;
   luattn_spec *spec;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");

@@ -5,7 +5,7 @@
  * dq, dk, dv and gradients of inputs in backward. Also tests device offsets that differ between batch entries
  * and change between two launches of one handle.
  *
- * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, .., cpu f64
+ * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), .., cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -125,6 +125,7 @@ static double *doubles(const array *a) {
   return x;
 }
 
+static bool always_decode; /* forward by the kernel for few queries */
 static const luattn_random numbers = {.struct_size = sizeof numbers, .seed = 77, .offset = 12};
 
 /* Computes the whole problem on the CPU in one call without offsets. */
@@ -311,7 +312,8 @@ static void run_part(const run *r, const whole *w, const part *p, merged *m) {
                       .inputs = &given,
                       .num_inputs = row->axes != NULL,
                       .batch = r->batch,
-                      .random = &numbers};
+                      .random = &numbers,
+                      .decode = always_decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO};
   launch(r, LUATTN_FORWARD, &args);
   fetch(&o), fetch(&lse);
   merge_rows(m, p, &o, &lse, row->no_lse);
@@ -427,7 +429,8 @@ static bool check_arrays(run *r, whole *w) {
     send(&offsets), send(&q);
     fill(&o, NAN);
     const luattn_args given = {.struct_size = sizeof given, .q = &q.t, .k = &w->t[K].t, .v = &w->t[V].t, .o = &o.t, .batch = batch,
-                               .random = &numbers};
+                               .random = &numbers,
+                               .decode = always_decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO};
     luattn_args args = given;
     launch(r, LUATTN_FORWARD, &args);
     fetch(&o);
@@ -445,14 +448,15 @@ static bool check_arrays(run *r, whole *w) {
 }
 
 int main(int argc, char **argv) {
-  static const char *const families[] = {"simt", "sm80", "sm90", "cpu"};
-  enum { CPU = 3 };
+  static const char *const families[] = {"simt", "sm80", "sm90", "cpu", "decode"};
+  enum { CPU = 3, DECODE = 4 };
   if (argc < 3) return 2;
   int family = 0, k = 0, failed = 0;
-  while (family < 4 && strcmp(argv[1], families[family]) != 0) ++family;
+  while (family < 5 && strcmp(argv[1], families[family]) != 0) ++family;
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
-  if (family == 4 || k == 4) return 2;
-  const luattn_engine_options options = {.struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family == CPU ? 0 : 1 + family};
+  if (family == 5 || k == 4) return 2;
+  always_decode = family == DECODE;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family >= CPU ? 0 : 1 + family};
   run r = {.k = (kind)k};
   need(luattn_engine_open(&options, &r.engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(r.engine);
