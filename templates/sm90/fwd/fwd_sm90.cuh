@@ -238,7 +238,7 @@ struct ConsumerSm90 {
 
   // ---- softmax step ----
 
-  using Mask = MaskSm90<Spec, Online, tile_n>;
+  using Mask = MaskSm90<Spec, Online, tile_n, SequenceOf<Config>::paged && Shared::groups == 2>;
   __device__ __forceinline__ Mask mask() const { return {p, site, head, row, first_row, lane}; }
   // Turns scores into P by a step of the online function, stores the factors for O in `scale`, and releases
   // K, V and Q. Returns whether P is good, that is, in range.

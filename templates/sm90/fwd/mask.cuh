@@ -13,7 +13,11 @@
 // a select. In all other cases the code first sets a bit for each element that counts, from intervals with
 // remainders or by loops over the predicate, which compile fast; an element then costs a bit test and a
 // select.
-template <class Spec, class Online, int TileN>
+//
+// OwnLength: an entry's length comes from memory. Without a mask it would be all that comparisons need, the same number in the whole
+// warp, and ptxas would keep it, the tile's message and parities in uniform registers, whose moves lengthen the loop of two
+// consumers. A row's number beside it prevents that.
+template <class Spec, class Online, int TileN, bool OwnLength>
 struct MaskSm90 {
   static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
   using Keep = KeepBits<cols>;
@@ -82,7 +86,7 @@ struct MaskSm90 {
     if constexpr (Spec::has_mask)
       return Spec::row_interval(p, site, query(r));
     else
-      return {0, site.kv_len};
+      return {0, OwnLength ? min_of(site.kv_len, site.kv_len + query(r)) : site.kv_len};
   }
   // Records which rows keep something of the tile. If one of a row's four threads does, all four may record
   // it.
