@@ -280,6 +280,8 @@ typedef struct LuattnPaging {
   /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v) rows behind
    * the one of the page before. */
   int box_rows, page_rows_k, page_rows_v;
+  /* Where LuattnPagedMaps has a page of a head: page * page_steps_k + head * head_steps_k. page_steps 0: it has none. */
+  int page_steps_k, head_steps_k, page_steps_v, head_steps_v;
   int unused;
 } LuattnPaging;
 
@@ -391,6 +393,14 @@ typedef struct LuattnTensorMaps {
   };
 } LuattnTensorMaps;
 
+/* Those of a forward kernel over keys in pages. `usual` has k and v as packed rows, for boxes that an entry's end may cut. A box that it
+ * does not takes a third of the time to issue from k_whole or v_whole, with the axes channel, row of a page, and steps, which
+ * lead to each page of each head. */
+typedef struct LuattnPagedMaps {
+  LuattnTensorMaps usual;
+  LuattnTensorMap k_whole, v_whole;
+} LuattnPagedMaps;
+
 /* An image records that it was built for LUATTN_PARAMS_VERSION; these assertions pin that layout, as far as
  * the host can. */
 #ifndef __CUDACC__
@@ -412,7 +422,7 @@ ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof
 ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnWeightParams) == sizeof(LuattnPagedParams) + sizeof(LuattnWeights), "a part has padding of its own");
-ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnTensorMaps) <= 4096,
+ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 
 #endif

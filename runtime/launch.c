@@ -203,7 +203,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   LuattnPackedTileParams *const whole = &everything->before.before.before;
   LuattnTileBitsParams *const all = &whole->before;
   LuattnParams *p = &all->before.dense;
-  LuattnTensorMaps maps;
+  LuattnPagedMaps maps; /* other kernels take the first part */
   TRY(args_fill(&c, &all->before));
   workspace_need need;
   TRY(workspace_layout(&c, (uintptr_t)used->workspace, all, &need));
@@ -226,11 +226,13 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything->paging, &maps);
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything->paging, &maps.usual);
+  if (status == LUATTN_OK && kernel->info.family == LUATTN_SM90 && kernel->info.paged)
+    status = descriptors_fill_pages(kernel->driver, kernel->descriptors, &c, p, &everything->paging, &maps);
   if (status == LUATTN_OK) status = place_counter(kernel, used->workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used->workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps, grid, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps.usual, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "runtime/paged.h"
+
 /* Enumerators of cuda.h. */
 enum { MAP_FLOAT16 = 6, MAP_BFLOAT16 = 9, MAP_SWIZZLE_128 = 3, MAP_PROMOTE_256 = 3 };
 
@@ -10,7 +12,7 @@ enum { BOX_CHANNELS = 64, Q_BOX_ROWS = 64, O_BOX_ROWS = 16, ELEM_BYTES = 2 };
 typedef struct tma_shape {
   const char *name;
   int dim, len, heads, batch, box_rows;
-  bool wraps; /* packed_axes */
+  enum { AXES_DENSE, AXES_PACKED, AXES_PAGES } axes; /* of the functions below */
 } tma_shape;
 
 /* An axis of one element is never stepped along: its stride need not suit TMA. */
@@ -24,7 +26,7 @@ static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCR
   key[1] = stride_bytes(t->head, s->heads);
   key[2] = stride_bytes(t->batch, s->batch);
   key[3] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
-  key[4] = (uint64_t)s->batch << 1 | s->wraps;
+  key[4] = (uint64_t)s->batch << 2 | (uint64_t)s->axes;
   key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
 }
 
@@ -102,17 +104,25 @@ static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
                     .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
 }
 
+/* The axes of pages that no entry's end cuts: rows of a page, and steps of t->batch to each page of each head. */
+static tma_axes page_axes(const LuattnTensor *t, const tma_shape *s) {
+  return (tma_axes){.rank = 3,
+                    .box_rows = (unsigned)s->box_rows,
+                    .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->batch},
+                    .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->batch, s->batch)}};
+}
+
 static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
                             const tma_shape *s, LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
-  const tma_axes axes = s->wraps ? packed_axes(t, s) : dense_axes(t, s);
+  const tma_axes axes = s->axes == AXES_PACKED ? packed_axes(t, s) : s->axes == AXES_PAGES ? page_axes(t, s) : dense_axes(t, s);
   const unsigned box[] = {BOX_CHANNELS, axes.box_rows, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
   const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0, MAP_SWIZZLE_128,
                                            MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
-  if (s->wraps)
+  if (s->axes == AXES_PACKED)
     return args_fail(
         c,
         "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39, "
@@ -166,7 +176,7 @@ static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, c
   if (c->info->packed) {
     s.len = total;
     s.batch = 1;
-    s.wraps = true;
+    s.axes = AXES_PACKED;
   }
   return fill(d, cache, c, t, &s, out);
 }
@@ -176,7 +186,7 @@ static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *ca
                                     const char *name, int dim, int heads_kv, int page_rows, int box_rows, LuattnTensorMap *out) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2];
   const int64_t len = num_pages > 0 ? (num_pages - 1) * page_rows + page_size : 0;
-  const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, true};
+  const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, AXES_PACKED};
   return fill(d, cache, c, t, &s, out);
 }
 
@@ -189,9 +199,9 @@ static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cac
     return describe_pages(d, cache, c, &p->tensors.v, "v", dim_v, heads_kv, paging->page_rows_v, paging->box_rows, &out->v);
   }
   TRY(describe(d, cache, c, &p->tensors.k,
-               (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, false}, total, &out->k));
+               (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total, &out->k));
   return describe(d, cache, c, &p->tensors.v,
-                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, false}, total, &out->v);
+                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total, &out->v);
 }
 
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
@@ -213,14 +223,31 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                        "update NVIDIA's driver, or compile with family 1 + LUATTN_SM80",
                        d->version / 1000, d->version % 1000 / 10);
   TRY(describe(d, cache, c, &p->tensors.q,
-               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, false}, total_q,
+               (tma_shape){"q", dim, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE}, total_q,
                &out->q));
   TRY(describe_keys(d, cache, c, all, paging, tile_n, out));
   if (!backward)
     return describe(d, cache, c, &p->tensors.o,
-                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, false},
+                    (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, AXES_DENSE},
                     total_q, &out->o);
   return describe(d, cache, c, &p->tensors.dout,
-                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, false}, total_q,
+                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE}, total_q,
                   &out->dout);
+}
+
+static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
+                                          const char *name, int dim, int page_steps, int head_steps, int box_rows, LuattnTensorMap *out) {
+  const int64_t pages = c->args->k->shape[0], heads = c->args->k->shape[1];
+  const LuattnTensor stepped = {.data = t->data, .batch = paged_unit(t), .seq = t->seq};
+  const tma_shape s = {name, dim, (int)c->args->k->shape[2], 1, (int)((pages - 1) * page_steps + (heads - 1) * head_steps + 1), box_rows, AXES_PAGES};
+  if (page_steps != 0) return fill(d, cache, c, &stepped, &s, out);
+  memset(out, 0, sizeof *out);
+  return LUATTN_OK;
+}
+
+luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnParams *p,
+                                     const LuattnPaging *paging, LuattnPagedMaps *out) {
+  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
+  TRY(describe_whole_pages(d, cache, c, &p->tensors.k, "k", dim, paging->page_steps_k, paging->head_steps_k, paging->box_rows, &out->k_whole));
+  return describe_whole_pages(d, cache, c, &p->tensors.v, "v", dim_v, paging->page_steps_v, paging->head_steps_v, paging->box_rows, &out->v_whole);
 }

@@ -37,4 +37,8 @@ typedef struct descriptor_cache {
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
                         const LuattnOffsetParams *all, const LuattnPaging *paging, LuattnTensorMaps *out);
 
+/* Adds those of whole pages, after descriptors_fill; zeros where `paging` has no steps. */
+luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnParams *p,
+                                     const LuattnPaging *paging, LuattnPagedMaps *out);
+
 #endif

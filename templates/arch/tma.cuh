@@ -88,6 +88,17 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
+// The same for a page of a head (LuattnPagedMaps), with the axes channel, row of the page and steps.
+struct PageBox {
+  int row, steps;
+};
+LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PageBox box) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(box.steps)
+      : "memory");
+}
+
 // Brings a box to the L2 cache, for a load that cannot begin yet. Called by one thread.
 LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, RowBox box, int head) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(channel), "r"(box.row),

@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(Config::tile_m)
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, 1)
-    luattn_fwd(const __grid_constant__ ParamsOf<Config> p, const __grid_constant__ LuattnTensorMaps maps) {
+    luattn_fwd(const __grid_constant__ ParamsOf<Config> p, const __grid_constant__ MapsOf<Config> maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   fwd_sm90<Spec, Config>(p, maps, shared);
 }

@@ -304,13 +304,21 @@ struct PagedSequence : Queries {
   LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }
   LUATTN_FN int page_rows_k(const LuattnParams &p) { return of(p).page_rows_k; }
   LUATTN_FN int page_rows_v(const LuattnParams &p) { return of(p).page_rows_v; }
+  // A box that ends inside the entry, of a page of a kv head, whose steps are those of keys or of values.
+  LUATTN_FN int page_steps_k(const LuattnParams &p) { return of(p).page_steps_k; }
+  LUATTN_FN int page_steps_v(const LuattnParams &p) { return of(p).page_steps_v; }
+  LUATTN_FN int head_steps_k(const LuattnParams &p) { return of(p).head_steps_k; }
+  LUATTN_FN int head_steps_v(const LuattnParams &p) { return of(p).head_steps_v; }
+  LUATTN_FN int row_in_page(const LuattnParams &p, int position) {
+    return position - int(quotient(u32(position), of(p).page_size)) * int(of(p).page_size.d);
+  }
   __device__ __forceinline__ int page_of(const LuattnParams &p, int position) const {
     if (position >= kv_len) return 0;
     const int *pages = table(p);
     return pages != nullptr ? __ldg(pages + quotient(u32(position), of(p).page_size)) : b;
   }
   __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, int page, int page_rows) const {
-    const int size = int(of(p).page_size.d), row = position - int(quotient(u32(position), of(p).page_size)) * size,
+    const int size = int(of(p).page_size.d), row = row_in_page(p, position),
               rows = max_of(min_of(kv_len - position, size - row), 0);
     return {(1 << LUATTN_WRAP_LOG2) - rows, rows > 0 ? page * page_rows + row + rows : 0};
   }
@@ -346,5 +354,10 @@ using ParamsOf = ConditionalOf<Config::paged, LuattnPagedParams,
     ConditionalOf<Config::packed, LuattnPackedTileParams,
     ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
     ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>;
+// The TMA descriptors of the sm90 forward.
+template <class Config>
+using MapsOf = ConditionalOf<Config::paged, LuattnPagedMaps, LuattnTensorMaps>;
+LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnTensorMaps &maps) { return maps; }
+LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnPagedMaps &maps) { return maps.usual; }
 template <class Config>
 using DecodeParamsOf = ConditionalOf<Config::paged, LuattnPagedParams, LuattnSplitsParams>;

@@ -288,6 +288,24 @@ static void check_map(const LuattnTensorMap *map, const tensor *t, int page_rows
         }
 }
 
+/* Likewise of whole boxes, by steps to each page of each head. */
+static void check_whole(const LuattnTensorMap *map, const tensor *t, int page_steps, int head_steps, int box_rows) {
+  fake_map m;
+  memcpy(&m, map->bytes, sizeof m);
+  assert_int_equal(m.rank, 3);
+  assert_int_equal(m.box[1], box_rows);
+  assert_ptr_equal(m.data, t->t.data);
+  assert_true(page_steps > 0 && m.size[1] == (unsigned long long)t->shape[2] && m.stride[1] % 16 == 0);
+  for (int page = 0; page < (int)t->shape[0]; ++page)
+    for (int h = 0; h < HEADS_KV; ++h)
+      for (int row = 0; row < (int)t->shape[2]; ++row) {
+        const unsigned long long steps = (unsigned)(page * page_steps + h * head_steps);
+        assert_true(steps < m.size[2]);
+        assert_ptr_equal((char *)m.data + (unsigned)row * m.stride[0] + steps * m.stride[1],
+                         (char *)t->t.data + 2 * (page * t->strides[0] + h * t->strides[1] + row * t->strides[2]));
+      }
+}
+
 /* Gives k and v another order of axes: positions before heads. */
 static void put_heads_last(tensor *t) {
   t->strides[2] = t->strides[3] * t->shape[1] * t->shape[3];
@@ -302,7 +320,7 @@ static void descriptors(void **state) {
       luattn_error err;
       filled f;
       static descriptor_cache memory;
-      LuattnTensorMaps maps;
+      LuattnPagedMaps maps;
       cu_context context;
       memset(&memory, 0, sizeof memory);
       paged_open(&c, LUATTN_SM90);
@@ -317,13 +335,33 @@ static void descriptors(void **state) {
       assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
       fake_push_context(context);
       const args_call call = {.info = &c.p.info, .args = &c.p.args, .multiprocessors = 132, .err = &err};
-      const luattn_status status = descriptors_fill(driver, &memory, &call, &f.all, &f.paging, &maps);
+      luattn_status status = descriptors_fill(driver, &memory, &call, &f.all, &f.paging, &maps.usual);
+      if (status == LUATTN_OK) status = descriptors_fill_pages(driver, &memory, &call, &f.all.dense, &f.paging, &maps);
       (void)fake_pop_context();
       if (status != LUATTN_OK) fail_msg("%s", err.message);
-      check_map(&maps.k, &c.p.k, rows, box);
-      check_map(&maps.v, &c.p.v, rows, box);
+      check_map(&maps.usual.k, &c.p.k, rows, box);
+      check_map(&maps.usual.v, &c.p.v, rows, box);
+      check_whole(&maps.k_whole, &c.p.k, f.paging.page_steps_k, f.paging.head_steps_k, box);
+      check_whole(&maps.v_whole, &c.p.v, f.paging.page_steps_v, f.paging.head_steps_v, box);
       problem_close(&c.p);
     }
+}
+
+/* More steps than an axis has: kernels take the other boxes. The tensors are described, not there. */
+static void many_steps(void **state) {
+  (void)state;
+  paged_problem c;
+  luattn_error err;
+  filled f;
+  paged_open(&c, LUATTN_SM90);
+  put_heads_last(&c.p.k);
+  put_heads_last(&c.p.v);
+  c.p.k.strides[0] = c.p.k.strides[2] * (INT64_C(1) << 28);
+  c.p.v.strides[0] = c.p.v.strides[2] * (INT64_C(1) << 28);
+  if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  assert_int_equal(f.paging.page_steps_k, 0);
+  assert_int_equal(f.paging.head_steps_k, 0);
+  problem_close(&c.p);
 }
 
 /* Pages that are not a whole number of rows apart. */
@@ -446,7 +484,7 @@ static int close_driver(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_bad_argument_is_named), cmocka_unit_test(images_refuse_the_other), cmocka_unit_test(kernels_get_pages),
-      cmocka_unit_test(one_page_of_any_size), cmocka_unit_test(descriptors), cmocka_unit_test(uneven_pages_are_refused),
+      cmocka_unit_test(one_page_of_any_size), cmocka_unit_test(descriptors), cmocka_unit_test(many_steps), cmocka_unit_test(uneven_pages_are_refused),
       cmocka_unit_test(every_bad_append_is_named),
   };
   return cmocka_run_group_tests_name("paged", tests, open_driver, close_driver);

@@ -336,7 +336,7 @@ FAKE(cuTensorMapEncodeTiled)
       return INVALID_VALUE;
     if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
   }
-  if (rank < 4 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */
+  if (rank < 3 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */
   fake_map made = {.type = type, .promotion = promotion, .rank = rank, .box = {box[0], box[1]}, .data = data};
   memcpy(made.size, size, rank * sizeof *size);
   memcpy(made.stride, stride, (rank - 1) * sizeof *stride);

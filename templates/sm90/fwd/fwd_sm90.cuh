@@ -131,7 +131,12 @@ struct ConsumerSm90 {
         v(0),
         q(0),
         late_v(false),
-        bias_rows(shared, group * 4 + warp) {}
+        bias_rows(shared, group * 4 + warp) {
+    if constexpr (SequenceOf<Config>::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
+  }
+  // 0, which ptxas does not know to be the same number in the whole warp: it would keep V's parity in uniform registers, whose moves
+  // lengthen the loop.
+  __device__ __forceinline__ u32 unknown_zero() const { return u32(lane & SequenceOf<Config>::box_rows(p) >> 31); }
 
   // The position of row r of this thread. `query` clamps it to the last query.
   __device__ __forceinline__ Position position(int r) const { return {first_row + lane / 4, r * 8}; }
@@ -707,7 +712,7 @@ struct ConsumerSm90 {
 };
 
 template <class Spec, class Config>
-LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, void *memory) {
+LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void *memory) {
   using Shared = SharedSm90<Spec, Config>;
   static_assert(ForwardSpec<Spec> && has_shared<Config, Shared::bytes>());
   const Shared shared{shared_address(memory)};
@@ -725,6 +730,6 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, voi
     }
   } else {
     registers_up<(two ? bias_rows ? 224 : 232 : 160)>();
-    ConsumerSm90<Spec, Config>(p, maps, shared, group).run();
+    ConsumerSm90<Spec, Config>(p, usual_maps(maps), shared, group).run();
   }
 }

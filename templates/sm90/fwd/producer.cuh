@@ -16,13 +16,13 @@ struct ProducerSm90 {
   using Sequence = SequenceOf<Config>;
 
   const LuattnParams &p;
-  const LuattnTensorMaps &maps;
+  const MapsOf<Config> &maps;
   const Shared shared;
   PipelineState<Config::stages> k, v;
   PipelineState<1> q;
 
   // Stages begin empty: the first wait for each returns at once.
-  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const MapsOf<Config> &m,
                                           const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
@@ -34,7 +34,7 @@ struct ProducerSm90 {
     for (int g = 0; g < Shared::groups; ++g)
 #pragma unroll
       for (int i = 0; i < Shared::boxes; ++i)
-        tensor_prefetch(maps.q, i * 64, site.q_box(p, block.q_tile * Config::tile_m + g * 64), block.h);
+        tensor_prefetch(usual_maps(maps).q, i * 64, site.q_box(p, block.q_tile * Config::tile_m + g * 64), block.h);
   }
   __device__ __forceinline__ void load_q(const Sequence &site, const QTileMessage &message) {
     const bool some = message.state == QTileMessage::SOME;
@@ -48,7 +48,7 @@ struct ProducerSm90 {
         if (some)
 #pragma unroll
           for (int i = 0; i < Shared::boxes; ++i)
-            tensor_load(shared.q(g) + i * 64 * 128, maps.q, shared.q_full(g), i * 64, box, message.h);
+            tensor_load(shared.q(g) + i * 64 * 128, usual_maps(maps).q, shared.q_full(g), i * 64, box, message.h);
       }
     }
     q.advance();
@@ -65,7 +65,7 @@ struct ProducerSm90 {
   }
   // Keys in pages: each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks
   // up its page when the tile is found, ahead of its loads. One lane copies them all: a copy takes uniform registers, and lanes
-  // that copy boxes of their own would take turns, at 90 cycles each.
+  // that copy boxes of their own would take turns.
   struct NoPage {};
   using Page = ConditionalOf<Sequence::paged, int, NoPage>;
   __device__ __forceinline__ Page page_of_lane(const Sequence &site, Tile tile) const {
@@ -76,20 +76,58 @@ struct ProducerSm90 {
       return {};
     }
   }
-  // Called after one lane has announced the bytes.
-  template <int Boxes>
-  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, const LuattnTensorMap &map, u32 barrier, Tile tile,
-                                             int page, int page_rows, int head) const {
-    const int rows = site.box_rows(p);
-    const PackedRowBox own = site.kv_box(p, tile.index * tile_n + int(threadIdx.x) % 32 * rows, page, page_rows);
-#pragma unroll 1
-    for (int first = 0, lane = 0; first < tile_n; first += rows, ++lane) {
-      const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
-      if (elected())
+  // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the entry's end cuts
+  // takes boxes that it clips, which have five coordinates; others have three, which take less time to issue.
+  template <class Kind>
+  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, u32 barrier, Tile tile, int page, int head) const {
+    const int position = tile.index * tile_n + int(threadIdx.x) % 32 * site.box_rows(p), steps = Kind::page_steps(p);
+    if (steps != 0 && (tile.index + 1) * tile_n <= site.kv_len) {
+      const int row = site.row_in_page(p, position), at = page * steps + head * Kind::head_steps(p);
+      each_box(site, [&](int lane, int first) {
+        const PageBox box{__shfl_sync(0xffffffffu, row, lane), __shfl_sync(0xffffffffu, at, lane)};
+        if (elected())
 #pragma unroll
-        for (int i = 0; i < Boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, map, barrier, i * 64, box, head);
+          for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, box);
+      });
+    } else {
+      const PackedRowBox own = site.kv_box(p, position, page, Kind::page_rows(p));
+#pragma unroll 1
+      for (int lane = 0, first = 0, rows = site.box_rows(p); first < tile_n; first += rows, ++lane) {
+        const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
+        if (elected())
+#pragma unroll
+          for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::cut(maps), barrier, i * 64, box, head);
+      }
     }
   }
+  // Calls f(lane, first row) for each box: four at a time, whose shuffles then do not wait for one another's copies.
+  template <class F>
+  __device__ __forceinline__ void each_box(const Sequence &site, F f) const {
+    const int rows = site.box_rows(p);
+    int lane = 0, first = 0;
+#pragma unroll 1
+    for (; first + 4 * rows <= tile_n; first += 4 * rows, lane += 4)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(lane + i, first + i * rows);
+#pragma unroll 1
+    for (; first < tile_n; first += rows, ++lane) f(lane, first);
+  }
+  struct Keys {
+    static constexpr int boxes = Shared::boxes;
+    LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.k_whole; }
+    LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.k; }
+    LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_k(p); }
+    LUATTN_FN int page_steps(const LuattnParams &p) { return Sequence::page_steps_k(p); }
+    LUATTN_FN int head_steps(const LuattnParams &p) { return Sequence::head_steps_k(p); }
+  };
+  struct Values {
+    static constexpr int boxes = Shared::boxes_v;
+    LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.v_whole; }
+    LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.v; }
+    LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_v(p); }
+    LUATTN_FN int page_steps(const LuattnParams &p) { return Sequence::page_steps_v(p); }
+    LUATTN_FN int head_steps(const LuattnParams &p) { return Sequence::head_steps_v(p); }
+  };
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, Page page, bool last, int head) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
@@ -99,12 +137,12 @@ struct ProducerSm90 {
         const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
         for (int i = 0; i < Shared::boxes; ++i)
-          tensor_load(shared.k(k.stage) + i * tile_n * 128, maps.k, shared.k_full(k.stage), i * 64, box,
+          tensor_load(shared.k(k.stage) + i * tile_n * 128, usual_maps(maps).k, shared.k_full(k.stage), i * 64, box,
                       head);
       }
     }
     if constexpr (Sequence::paged)
-      load_pages<Shared::boxes>(site, shared.k(k.stage), maps.k, shared.k_full(k.stage), tile, page, site.page_rows_k(p), head);
+      load_pages<Keys>(site, shared.k(k.stage), shared.k_full(k.stage), tile, page, head);
     k.advance();
   }
   __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, Page page, int head) {
@@ -115,12 +153,12 @@ struct ProducerSm90 {
         const auto box = site.kv_box(p, tile.index * tile_n);
 #pragma unroll
         for (int i = 0; i < Shared::boxes_v; ++i)
-          tensor_load(shared.v(v.stage) + i * tile_n * 128, maps.v, shared.v_full(v.stage), i * 64, box,
+          tensor_load(shared.v(v.stage) + i * tile_n * 128, usual_maps(maps).v, shared.v_full(v.stage), i * 64, box,
                       head);
       }
     }
     if constexpr (Sequence::paged)
-      load_pages<Shared::boxes_v>(site, shared.v(v.stage), maps.v, shared.v_full(v.stage), tile, page, site.page_rows_v(p), head);
+      load_pages<Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile, page, head);
     v.advance();
   }
 
