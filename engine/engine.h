@@ -23,12 +23,14 @@ typedef struct engine_place {
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 
-/* What merge_parts.c keeps with an engine, behind the lock; `close` frees it with the engine. */
+/* What merge_parts.c and page_tables.c keep with an engine, behind the lock; `close` frees it with the engine. */
 typedef struct engine_merges {
   struct merge_kernel *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
+  struct merge_kernel *page_table;
   void (*close)(struct engine_merges *merges);
 } engine_merges;
 engine_merges *engine_lock_merges(luattn_engine *engine);
 void engine_unlock_merges(luattn_engine *engine);
+void engine_close_merges(engine_merges *merges); /* of merge_parts.c */
 
 #endif

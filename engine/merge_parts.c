@@ -41,8 +41,9 @@ static luattn_status run_on_cpu(const merge_call *call, bool backward, luattn_er
 
 /* ---- on a GPU ---- */
 
-static void close_merges(engine_merges *m) {
+void engine_close_merges(engine_merges *m) {
   for (int i = 0; i < 96; ++i) merge_kernel_unload(m->kernel[i / 48][i / 16 % 3][i / 4 % 4][i % 4]);
+  merge_kernel_unload(m->page_table);
 }
 
 static luattn_status compile(const engine_place *at, luattn_pass pass, const merge_call *call, merge_kernel **kernel,
@@ -55,7 +56,7 @@ static luattn_status compile(const engine_place *at, luattn_pass pass, const mer
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_merge: its kernel is compiled by NVRTC, and the engine's never_compile is set; leave it 0");
   TRY(merge_code(&target, &cubin, &size, err));
-  const luattn_status status = merge_kernel_load(at->driver, at->device, cubin, kernel, err);
+  const luattn_status status = merge_kernel_load(at->driver, at->device, cubin, "luattn_merge_parts", kernel, err);
   free(cubin);
   return status;
 }
@@ -65,7 +66,7 @@ static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, 
                                  const merge_kernel **out, luattn_error *err) {
   luattn_status status = LUATTN_OK;
   engine_merges *m = engine_lock_merges(engine);
-  m->close = close_merges;
+  m->close = engine_close_merges;
   merge_kernel **slot = &m->kernel[pass == LUATTN_BACKWARD][call->size][call->part][call->elem];
   if (*slot == NULL) status = compile(at, pass, call, slot, err);
   *out = *slot;

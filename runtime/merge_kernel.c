@@ -13,29 +13,29 @@ struct merge_kernel {
   cu_function function;
 };
 
-static luattn_status load(merge_kernel *k, const void *cubin, luattn_error *err) {
+static luattn_status load(merge_kernel *k, const void *cubin, const char *function, luattn_error *err) {
   const luattn_driver *d = k->driver;
   cu_result result = d->module_load(&k->module, cubin);
   if (result != 0) {
     k->module = NULL;
     return driver_fail(d, err, result, "cuModuleLoadData",
-                       "loading luattn_merge's kernel; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major "
-                       "version",
-                       d->version / 1000, d->version % 1000 / 10);
+                       "loading %s; the driver supports CUDA %d.%d, and NVRTC must not be newer by a major version",
+                       function, d->version / 1000, d->version % 1000 / 10);
   }
-  result = d->module_function(&k->function, k->module, "luattn_merge_parts");
-  if (result != 0) return driver_fail(d, err, result, "cuModuleGetFunction", "looking for luattn_merge_parts");
+  result = d->module_function(&k->function, k->module, function);
+  if (result != 0) return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s", function);
   return LUATTN_OK;
 }
 
-luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, merge_kernel **kernel, luattn_error *err) {
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function, merge_kernel **kernel,
+                                luattn_error *err) {
   merge_kernel *k = calloc(1, sizeof *k);
-  if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
+  if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", function);
   k->driver = driver;
   luattn_status status = driver_context(driver, device, &k->context, err);
   if (status == LUATTN_OK) status = driver_push(driver, k->context, err);
   if (status == LUATTN_OK) {
-    status = load(k, cubin, err);
+    status = load(k, cubin, function, err);
     driver_pop(driver);
   }
   if (status != LUATTN_OK) {
@@ -55,14 +55,20 @@ void merge_kernel_unload(merge_kernel *kernel) {
   free(kernel);
 }
 
+const luattn_driver *merge_kernel_driver(const merge_kernel *kernel) { return kernel->driver; }
+
+luattn_status merge_kernel_enter(const merge_kernel *kernel, luattn_error *err) { return driver_push(kernel->driver, kernel->context, err); }
+
+int merge_kernel_start(const merge_kernel *kernel, unsigned blocks, unsigned threads, void **params, void *stream) {
+  return (int)kernel->driver->launch(kernel->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL);
+}
+
 luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *call, void *stream, luattn_error *err) {
-  const luattn_driver *d = kernel->driver;
   LuattnMergeParams p = call->params;
   void *params[] = {&p};
   const int each = THREADS / p.lanes;
-  TRY(driver_push(d, kernel->context, err));
-  const cu_result result = d->launch(kernel->function, (unsigned)((p.rows - 1) / each + 1), 1,
-                                     1, THREADS, 1, 1, 0, stream, params, NULL);
-  driver_pop(d);
-  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuLaunchKernel", "launching luattn_merge for %d rows", p.rows);
+  TRY(merge_kernel_enter(kernel, err));
+  const int result = merge_kernel_start(kernel, (unsigned)((p.rows - 1) / each + 1), THREADS, params, stream);
+  driver_pop(kernel->driver);
+  return result == 0 ? LUATTN_OK : driver_fail(kernel->driver, err, (cu_result)result, "cuLaunchKernel", "launching luattn_merge for %d rows", p.rows);
 }

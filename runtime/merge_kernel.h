@@ -1,4 +1,5 @@
-/* merge_kernel.h: kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching. */
+/* merge_kernel.h: kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching; and loading of
+ * other kernels without a spec. */
 #ifndef LUATTN_RUNTIME_MERGE_KERNEL_H
 #define LUATTN_RUNTIME_MERGE_KERNEL_H
 
@@ -19,8 +20,15 @@ typedef struct merge_call {
 luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, merge_call *out, luattn_error *err);
 
 typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
-luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, merge_kernel **kernel, luattn_error *err);
+/* `function`: the kernel's name. */
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function, merge_kernel **kernel,
+                                luattn_error *err);
 void merge_kernel_unload(merge_kernel *kernel); /* NULL is fine */
+const struct luattn_driver *merge_kernel_driver(const merge_kernel *kernel);
+/* Makes the device's context current; driver_pop ends that. */
+luattn_status merge_kernel_enter(const merge_kernel *kernel, luattn_error *err);
+/* Launches `blocks` blocks of `threads` in the current context. Returns the driver's result. */
+int merge_kernel_start(const merge_kernel *kernel, unsigned blocks, unsigned threads, void **params, void *stream);
 luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *call, void *stream, luattn_error *err);
 
 #endif

@@ -21,6 +21,7 @@ set(LUATTN_TEMPLATES
   around/input_mods.cuh
   around/merge.cuh
   around/merge_parts.cuh
+  around/page_table.cuh
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
@@ -49,6 +50,7 @@ set(LUATTN_TEMPLATES
   entry/fwd_sm80.cu
   entry/fwd_sm90.cu
   entry/merge.cu
+  entry/page_table.cu
   entry/weights.cu
   grads/flush.cuh
   grads/pair_bias_grad.cuh
@@ -130,6 +132,7 @@ set(LUATTN_TEMPLATES
 set(LUATTN_ABI_HEADERS
   abi/host_device.h
   abi/merge_params.h
+  abi/page_params.h
   abi/params.h
   abi/philox.h
   abi/shared_memory.h

@@ -10,52 +10,60 @@
 #include "gen/nvrtc/nvrtc.h"
 #include "luattn/merge.h"
 
-static const char entry_name[] = "entry/merge.cu";
+/* What is compiled. */
+typedef struct code_source {
+  const char *name; /* of the function, for messages */
+  const char *entry;
+  const merge_code_target *target; /* config.cuh has its types; page tables have its arch and NVRTC alone */
+} code_source;
+
+static const char *config_of(arena *a, const merge_code_target *t) {
+  static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
+  return arena_printf(a,
+                      "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
+                      "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
+                      "%s;\n};\n",
+                      elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
+                      t->pass == LUATTN_BACKWARD ? "true" : "false");
+}
 
 /* Orders the templates as headers after the entry, with config.cuh. */
-static luattn_status compile(arena *a, const merge_code_target *t, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {
-  static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
+static luattn_status compile(arena *a, const code_source *s, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {
   static const char *const options[] = {"-std=c++20", "-default-device", "--ptxas-options=-v"};
   const template_file *files, *entry = NULL;
   int count, n = 0;
   TRY(templates_get(a, &files, &count, err));
   template_file *headers = arena_array(a, (size_t)count + 1, sizeof *headers);
-  const char *arch = arena_printf(a, "sm_%d", t->arch);
-  const char *config = arena_printf(a,
-                                    "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
-                                    "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
-                                    "%s;\n};\n",
-                                    elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
-                                    t->pass == LUATTN_BACKWARD ? "true" : "false");
-  if (headers == NULL || arch == NULL || config == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
+  const char *arch = arena_printf(a, "sm_%d", s->target->arch), *config = config_of(a, s->target);
+  if (headers == NULL || arch == NULL || config == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->name);
   for (int i = 0; i < count; i++) {
     const size_t length = strlen(files[i].name);
-    if (strcmp(files[i].name, entry_name) == 0) entry = &files[i];
+    if (strcmp(files[i].name, s->entry) == 0) entry = &files[i];
     if (length < 3 || strcmp(files[i].name + length - 3, ".cu") != 0) headers[n++] = files[i];
   }
   headers[n++] = (template_file){"config.cuh", config, strlen(config)};
-  if (entry == NULL) return luattn_fail(err, LUATTN_INTERNAL, "luattn_merge: %s: is not among the templates", entry_name);
+  if (entry == NULL) return luattn_fail(err, LUATTN_INTERNAL, "%s: %s: is not among the templates", s->name, s->entry);
   return nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch,
                        (nvrtc_options){.list = options, .count = sizeof options / sizeof *options}, 0, out, err);
 }
 
-static luattn_status make(arena *a, const merge_code_target *t, void **cubin, size_t *size, luattn_error *err) {
+static luattn_status make(arena *a, const code_source *s, void **cubin, size_t *size, luattn_error *err) {
   nvrtc_search search;
   nvrtc_file file;
   nvrtc lib;
   nvrtc_result result;
-  nvrtc_search_start(&search, t->nvrtc, t->driver_version, false);
+  nvrtc_search_start(&search, s->target->nvrtc, s->target->driver_version, false);
   TRY(nvrtc_open_first(&search, &file, &lib, err));
-  TRY(compile(a, t, &lib, &result, err));
+  TRY(compile(a, s, &lib, &result, err));
   *cubin = result.cubin == NULL ? NULL : malloc(result.cubin_size);
-  if (*cubin == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
+  if (*cubin == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->name);
   memcpy(*cubin, result.cubin, result.cubin_size);
   *size = result.cubin_size;
   return LUATTN_OK;
 }
 
 typedef struct code_call {
-  const merge_code_target *target;
+  code_source source;
   void **cubin;
   size_t *size;
 } code_call;
@@ -63,15 +71,20 @@ typedef struct code_call {
 static luattn_status run(void *arguments, luattn_error *err) {
   const code_call *c = arguments;
   arena *a = arena_open(NULL);
-  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
-  const luattn_status status = make(a, c->target, c->cubin, c->size, err);
+  if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", c->source.name);
+  const luattn_status status = make(a, &c->source, c->cubin, c->size, err);
   arena_close(a);
   if (status == LUATTN_OK) fail_clear(err); /* other NVRTCs may have failed first */
   return status;
 }
 
 luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *size, luattn_error *err) {
-  return host_run(run, &(code_call){target, cubin, size}, err);
+  return host_run(run, &(code_call){{"luattn_merge", "entry/merge.cu", target}, cubin, size}, err);
+}
+
+luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size, luattn_error *err) {
+  const merge_code_target target = {.arch = arch, .driver_version = driver_version, .nvrtc = library};
+  return host_run(run, &(code_call){{"luattn_page_table", "entry/page_table.cu", &target}, cubin, size}, err);
 }
 
 /* ---- whether it holds for a spec ---- */

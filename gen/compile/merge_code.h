@@ -1,4 +1,4 @@
-/* merge_code.h: compiles a kernel that merges finished parts (luattn/merge.h), which knows no spec. */
+/* merge_code.h: compiles kernels that know no spec: merges of finished parts (luattn/merge.h), page tables (luattn/pages.h). */
 #ifndef LUATTN_GEN_MERGE_CODE_H
 #define LUATTN_GEN_MERGE_CODE_H
 
@@ -16,5 +16,7 @@ typedef struct merge_code_target {
 /* The cubin, of *size bytes, which the caller frees. Errors: LUATTN_COMPILE, LUATTN_UNSUPPORTED (no NVRTC knows the
  * architecture), LUATTN_NO_MEMORY. */
 luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *size, luattn_error *err);
+/* The same of luattn_page_table's kernel. */
+luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size, luattn_error *err);
 
 #endif

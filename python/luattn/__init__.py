@@ -17,6 +17,7 @@ from .batch import Batch
 from .errors import CompileError, CudaError, Error, InvalidError, SpecError, Unsupported
 from .mask import Mask
 from .merge import merge
+from .pages import page_table
 
 __all__ = [
     "Attention",
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "attention",
     "merge",
+    "page_table",
     "prepare",
 ]
 

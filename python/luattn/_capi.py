@@ -116,6 +116,14 @@ class MergeArgs(c.Structure):
     ]
 
 
+class PageLists(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_void_p) for name in ("kv_indptr", "kv_indices", "kv_last_page_len")),
+        ("page_size", c.c_int64),
+    ]
+
+
 class BatchOptions(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t),

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "luattn/merge.h"
+#include "luattn/pages.h"
 #include "tests/api/setup.h"
 
 static api_call c;
@@ -233,6 +234,12 @@ static void launches(void **state) {
   REFUSES(luattn_merge, "args", engine, NULL, NULL, err);
   REFUSES(luattn_merge_backward, "engine", NULL, &merge, NULL, err);
   REFUSES(luattn_merge_backward, "args", engine, NULL, NULL, err);
+  const luattn_page_lists pages = {.struct_size = sizeof pages};
+  const DLTensor table = {.data = NULL};
+  REFUSES(luattn_page_table, "engine", NULL, &pages, &table, &table, NULL, err);
+  REFUSES(luattn_page_table, "lists", engine, NULL, &table, &table, NULL, err);
+  REFUSES(luattn_page_table, "block_table", engine, &pages, NULL, &table, NULL, err);
+  REFUSES(luattn_page_table, "seqused_k", engine, &pages, &table, NULL, NULL, err);
   REFUSES(luattn_engine_forget, "engine", NULL, c.spec, err);
   REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
 }

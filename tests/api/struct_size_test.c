@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "luattn/merge.h"
+#include "luattn/pages.h"
 #include "tests/api/setup.h"
 
 static api_call c, on_cpu;
@@ -121,6 +122,31 @@ static void merge(void **state) {
   luattn_engine_close(cpu_engine);
 }
 
+static DLTensor page_table, page_used;
+static luattn_status use_pages(const void *a, luattn_error *err) {
+  return luattn_page_table(cpu_engine, a, &page_table, &page_used, NULL, err);
+}
+
+/* One entry of one page. */
+static void pages(void **state) {
+  (void)state;
+  int32_t indptr[] = {0, 1}, one[] = {1, 0, 0};
+  int64_t two[] = {2}, single[] = {1}, square[] = {1, 1};
+  const DLTensor array = {.data = one, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = single};
+  DLTensor of_indptr = array;
+  of_indptr.data = indptr, of_indptr.shape = two;
+  page_used = page_table = array;
+  page_used.data = &one[1], page_table.data = &one[2];
+  page_table.ndim = 2, page_table.shape = square;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+  luattn_error err;
+  api_ok(luattn_engine_open(&options, &cpu_engine, &err), &err);
+  const luattn_page_lists lists = {sizeof lists, &of_indptr, &array, &array, 16};
+  const size_t known = sizeof lists;
+  check("luattn_page_lists", &lists, known, known, known, use_pages);
+  luattn_engine_close(cpu_engine);
+}
+
 static void args(void **state) {
   (void)state;
   const size_t known = sizeof(luattn_args), least = offsetof(luattn_args, o),
@@ -185,7 +211,7 @@ static int close_all(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(args), cmocka_unit_test(target), cmocka_unit_test(merge),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(args), cmocka_unit_test(target), cmocka_unit_test(merge), cmocka_unit_test(pages),
                                      cmocka_unit_test(options), cmocka_unit_test(query)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

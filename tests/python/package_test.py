@@ -41,6 +41,7 @@ STRUCTS = {
     capi.AppendArgs: "luattn_append_args",
     capi.Part: "luattn_part",
     capi.MergeArgs: "luattn_merge_args",
+    capi.PageLists: "luattn_page_lists",
 }
 
 
@@ -58,7 +59,7 @@ def example(name):
 
 class Layout(unittest.TestCase):
     def test_structs_are_those_of_the_headers(self):
-        lines = ["#include <stddef.h>", "#include <luattn/merge.h>"]
+        lines = ["#include <stddef.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
         for struct, name in STRUCTS.items():
             lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(struct)}, "{name}");')
             for field, *_ in struct._fields_:
