@@ -31,10 +31,14 @@ def _tell(_: int | None, line: bytes) -> None:
     _log.info("%s", line.decode("utf-8", "replace"))
 
 
-@functools.cache
 def engine_of(device: int, deterministic: bool = False, family: int = 0) -> int:
     """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept. family: a
     luattn_family for all of its kernels; 0: plans choose."""
+    return _open(device, deterministic, family)
+
+
+@functools.cache  # tells f(0) from f(0, False), so that all arguments are given
+def _open(device: int, deterministic: bool, family: int) -> int:
     options = capi.EngineOptions(
         struct_size=ctypes.sizeof(capi.EngineOptions),
         device=device,

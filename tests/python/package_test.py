@@ -57,6 +57,16 @@ def example(name):
     return f"{ROOT}/examples/{name}.lua"
 
 
+class Engines(unittest.TestCase):
+    def test_one_for_all_that_ask(self):
+        """What prepare compiles, calls find, and what tune forgets, they ask for again."""
+        from luattn.engine import engine_of
+
+        self.assertEqual(engine_of(capi.CPU), engine_of(capi.CPU, False))
+        self.assertEqual(engine_of(capi.CPU), engine_of(device=capi.CPU, deterministic=False, family=0))
+        self.assertNotEqual(engine_of(capi.CPU), engine_of(capi.CPU, True))
+
+
 class Layout(unittest.TestCase):
     def test_structs_are_those_of_the_headers(self):
         lines = ["#include <stddef.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
