@@ -241,6 +241,22 @@ class Frame:
             self._args.batch, self._owns_batch = None, False
 
 
+class FewQueries:
+    """A luattn_call of so many queries of one head, beside as many keys as the kernel for few queries takes; without data."""
+
+    ROWS = (capi.DECODE_TILE, capi.DECODE_TILE + 1)  # of each of its tiles
+
+    def __init__(self, spec: Spec, dtype: str, head_dim: int, head_dim_v: int, rows: int) -> None:
+        sizes = ((rows, head_dim), (capi.DECODE_KEYS, head_dim), (capi.DECODE_KEYS, head_dim_v))
+        self._shapes = [(ctypes.c_int64 * 4)(1, 1, *size) for size in sizes]
+        code, bits = capi.DL_CODES[dtype]
+        self._tensors = [
+            capi.DLTensor(None, capi.DLDevice(2, 0), 4, capi.DLDataType(code, bits, 1), shape, None, 0) for shape in self._shapes
+        ]
+        self._args = capi.Args(ctypes.sizeof(capi.Args), *(ctypes.addressof(t) for t in self._tensors))
+        self.call = capi.Call(ctypes.sizeof(capi.Call), spec.pointer, capi.FORWARD, ctypes.addressof(self._args))
+
+
 # Numbers of luattn_batch_options, in the order in which the ops of torch take them.
 WHOLE = ("q_offset", "kv_offset", "q_len", "kv_len", "head_offset", "heads", "heads_kv")
 # Its arrays, by the names of the ops' arguments.

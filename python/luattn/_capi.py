@@ -262,6 +262,13 @@ class CompileReport(c.Structure):
     ]
 
 
+DECODE_TILE, DECODE_KEYS = 16, 1024  # LUATTN_DECODE_TILE, LUATTN_DECODE_KEYS
+
+
+class Call(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("spec", c.c_void_p), ("pass_", c.c_int), ("args", c.c_void_p)]
+
+
 class Request(c.Structure):
     _fields_ = [
         ("spec", c.c_void_p),

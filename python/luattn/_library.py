@@ -30,6 +30,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_merge_backward": [_P, _P, _P],
     "luattn_page_table": [_P, _P, _P, _P, _P],
     "luattn_prepare": [_P, _P, _SIZE, _INT, _P, _P],
+    "luattn_prepare_calls": [_P, _P, _SIZE, _INT, _P, _P],
     "luattn_batch_open": [_P, _P],
     "luattn_batch_size": [_P, _P],
     "luattn_batch_prepare": [_P, _P, _INT, _P, _SIZE, _P],

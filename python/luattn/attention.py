@@ -1,11 +1,12 @@
 """attention(spec): what a spec computes, as a callable."""
 
+import ctypes
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import LATER, WHOLE, fill_of, give_back, is_numpy, numbers_of, take_frame
+from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load
 from .batch import Batch
@@ -33,6 +34,7 @@ def prepare(
     *,
     device: int = 0,
     scalars: bool = False,
+    decode: bool = False,
     threads: int = 0,
 ) -> None:
     """Attention.prepare for several at once, which share the threads. On a terminal tqdm, if installed, shows a bar."""
@@ -40,7 +42,7 @@ def prepare(
     if name not in capi.DTYPES:
         raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
     index = capi.DTYPES.index(name)
-    made = []
+    attentions, made = list(attentions), []
     for attention in attentions:
         spec = attention._spec
         wants = spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
@@ -50,6 +52,11 @@ def prepare(
     requests = (capi.Request * len(made))(*made)
     with progress_bar(len(made)) as progress:
         call("luattn_prepare", engine_of(device), requests, len(made), threads, progress, None)
+    if decode:
+        few = [FewQueries(a._spec, name, head_dim, head_dim_v or head_dim, rows) for a in attentions for rows in FewQueries.ROWS]
+        calls = (ctypes.POINTER(capi.Call) * len(few))(*(ctypes.pointer(x.call) for x in few))
+        with progress_bar(len(few)) as progress:
+            call("luattn_prepare_calls", engine_of(device), calls, len(few), threads, progress, None)
 
 
 class Attention:
@@ -220,12 +227,13 @@ class Attention:
         *,
         device: int = 0,
         scalars: bool = False,
+        decode: bool = False,
         threads: int = 0,
     ) -> None:
         """Compiles the kernels for a GPU that training will need, for short and long lengths, on `threads` threads (0: one a
         processor): before a CUDA graph is captured, or the first step. Backward is that of q, k, v and the inputs with
-        gradients, and with scalars=True of the scalars. dtype: torch.bfloat16, or its name."""
-        prepare([self], dtype, head_dim, head_dim_v, device=device, scalars=scalars, threads=threads)
+        gradients, and with scalars=True of the scalars. decode=True: also forward's for few queries and many keys. dtype: torch.bfloat16, or its name."""
+        prepare([self], dtype, head_dim, head_dim_v, device=device, scalars=scalars, decode=decode, threads=threads)
 
     def tune(
         self,

@@ -34,6 +34,7 @@ STRUCTS = {
     capi.InputInfo: "luattn_input_info",
     capi.SpecInfo: "luattn_spec_info",
     capi.Request: "luattn_request",
+    capi.Call: "luattn_call",
     capi.DeviceInfo: "luattn_device_info",
     capi.Tiles: "luattn_tiles",
     capi.Target: "luattn_target",

@@ -337,6 +337,14 @@ class Machine(unittest.TestCase):
             self.assertRegex(line, r"gemma2: (forward|backward), f32, head dim 48, .*: (compiled|from the cache) in \d+ ms")
         with self.assertNoLogs("luattn", "INFO"):
             gemma2.prepare(torch.float32, 48)
+        causal = luattn.attention("return attention { block_mask = causal_bottom_right() }")
+        with self.assertLogs("luattn", "INFO") as logs:
+            causal.prepare(torch.bfloat16, 64, decode=True)
+        few = [line for line in logs.output if "few queries" in line]
+        self.assertEqual(len(few), 2)
+        q, k, v = (on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (1, 1024, 1024))
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results), self.assertNoLogs("luattn", "INFO"):
+            causal(q, k, v)
         with self.assertRaisesRegex(luattn.InvalidError, "prepare: dtype: is int32, expected one of float64"):
             gemma2.prepare("int32", 64)
         with self.assertRaisesRegex(luattn.Error, "head_dim"):
