@@ -13,7 +13,7 @@
 
 typedef struct shape {
   char text[96]; /* as --shape */
-  int q_len, kv_len;
+  luattn_lengths lengths[2]; /* of a pass */
   double flops[2]; /* of a pass */
   bool exact;
 } shape;
@@ -139,6 +139,7 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
     f->spec = t->spec;
     f->target = target;
     f->target.pass = (luattn_pass)pass;
+    if (pass == LUATTN_BACKWARD) f->target.decode = 0; /* which is of forward */
     TRY(tune_compile(t->gpu, f, t->start + (double)t->o->time_limit / 2 * (pass + 1) / t->passes, err));
   }
   return LUATTN_OK;
@@ -156,7 +157,7 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
     double all, kept = 0, error = 0;
     luattn_status status = bench_kept(&p, &all, &kept, &error, err);
     s->exact = error == 0;
-    s->q_len = p.q_len, s->kv_len = p.kv_len;
+    for (int pass = 0; pass < t->passes; pass++) s->lengths[pass] = tune_lengths(&t->field[pass], &p);
     for (int pass = 0; pass < 2; pass++) s->flops[pass] = bench_flops(&p, (luattn_pass)pass, kept);
     if (status == LUATTN_OK)
       status = tune_measure(t->gpu, &p, t->field, t->passes, i, (int)o.repeat,
@@ -170,7 +171,7 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
 /* ---- results ---- */
 
 static luattn_lengths lengths_of(const tuning *t, int pass, int i) {
-  return luattn_lengths_of((luattn_pass)pass, t->shape[i].q_len, t->shape[i].kv_len);
+  return t->shape[i].lengths[pass];
 }
 
 static void print_row(const tuning *t, const tune_candidate *c, int pass, int i, double own_ms) {

@@ -24,6 +24,10 @@ static bool is_same(const luattn_tiles *a, const luattn_tiles *b) {
          a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
+luattn_lengths tune_lengths(const tune_field *f, const cli_problem *p) {
+  return f->target.decode != 0 ? problem_decode_rows(p) : luattn_lengths_of(f->target.pass, p->q_len, p->kv_len);
+}
+
 const tune_candidate *tune_default(const tune_field *f, luattn_lengths lengths) {
   return &f->candidate[lengths == LUATTN_SHORT ? f->num_defaults - 1 : 0];
 }
@@ -337,7 +341,7 @@ static luattn_status measure_both(session *s, gpu_args *d, tune_field *f, int pa
   for (int pass = 0; pass < passes; pass++) {
     s->f = &f[pass];
     s->args = pass == LUATTN_FORWARD ? &forward : &d->args;
-    s->lengths = luattn_lengths_of((luattn_pass)pass, s->p->q_len, s->p->kv_len);
+    s->lengths = tune_lengths(s->f, s->p);
     if (pass == LUATTN_BACKWARD) {
       TRY(gpu_workspace(s->b, s->p, LUATTN_FORWARD, &forward, err));
       TRY(luattn_forward(s->g->engine, s->p->spec, &forward, NULL, err));

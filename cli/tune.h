@@ -28,6 +28,8 @@ typedef struct tune_field {
 
 double tune_now(void); /* seconds */
 const char *tune_name(const luattn_tiles *t, char out[64]);
+/* The class of a problem's lengths, or with luattn_target.decode of its rows of a kv head. */
+luattn_lengths tune_lengths(const tune_field *f, const cli_problem *p);
 /* The plan's choice for these lengths, and whether candidate i competes with it there. */
 const tune_candidate *tune_default(const tune_field *f, luattn_lengths lengths);
 bool tune_competes(const tune_field *f, int i, luattn_lengths lengths);
