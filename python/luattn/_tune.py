@@ -109,6 +109,10 @@ class _Pass:
             nvrtc=nvrtc_path(),
             driver_version=version.value,
         )
+        if not frame.backward and frame.plan(engine_of(self.device)).startswith("decode: "):  # the kernel that the call uses
+            rows = q.shape[2] * q.shape[1] // k.shape[1]
+            self.target.decode = 1
+            self.target.lengths = capi.SHORT if rows <= capi.DECODE_TILE else capi.LONG
         for i, (one, t) in enumerate(zip(self.spec.inputs, inputs)):
             if one.dtype == "any":
                 self.target.input_types |= 1 + capi.INPUT_DTYPES.index(str(t.dtype).removeprefix("torch.")) << 4 * i

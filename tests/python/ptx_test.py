@@ -193,6 +193,14 @@ class Machine(unittest.TestCase):
                 self.assertRegex(found, backward or "nothing")
                 self.assertEqual("tuned: " in plan(), slow == 3.0)
 
+            # Of few queries the kernel that such a call uses.
+            slow, few = 3.0, [on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (1, 1024, 1024)]
+            self.assertRegex(causal.tune(*few), "^forward: .* are 1.500 times as fast as the plan's 16 x ")
+            frame = take_frame(causal._spec, False)
+            frame.set(fill, (*few, None, None, None))
+            self.assertRegex(frame.plan(engine_of(0)), "(?s)^decode: .*tuned: ")
+            give_back(frame)
+
             def another(self, kernel):
                 ran_kernels.append(kernel)
                 return [torch.full((2, 2), float(len(ran_kernels)))]
