@@ -160,6 +160,15 @@ static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* The kernel that writes weights is of forward, of the simt family, and of keys that are not in pages. */
+static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "weights_layout", m->weights_layout[0], 0, 0));
+  TRY(check_range(err, "weights: pass", m->pass, LUATTN_FORWARD, LUATTN_FORWARD));
+  TRY(check_range(err, "weights: family", m->family, LUATTN_SIMT, LUATTN_SIMT));
+  TRY(check_range(err, "weights: decode", m->decode, 0, 0));
+  return check_range(err, "weights: paged", m->paged, 0, 0);
+}
+
 luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_name(err, "spec", m->spec_name, sizeof m->spec_name, true));
   TRY(check_range(err, "pass", m->pass, 0, LUATTN_BACKWARD));
@@ -207,7 +216,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
   if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
   if (m->paged && m->paged_layout[0] != 8) TRY(check_range(err, "paged_layout", m->paged_layout[0], 1, 1));
-  if (m->weights) TRY(check_range(err, "weights_layout", m->weights_layout[0], 0, 0));
+  if (m->weights) TRY(check_weights(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");

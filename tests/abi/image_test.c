@@ -75,6 +75,8 @@ static const bad_field bad_fields[] = {
     {FIELD(num_entries), 0, "num_entries: is 0, expected 1 to 12"},
     {FIELD(num_entries), 13, "num_entries"},
     {FIELD(tile_bits), 2, "tile_bits: is 2, expected 0 to 1"},
+    {FIELD(weights), 2, "weights: is 2, expected 0 to 1"},
+    {FIELD(weights), 1, "weights: pass: is 1, expected 0 to 0"},
     {FIELD(num_inputs), 13, "num_inputs"},
     {FIELD(num_scalars), 33, "num_scalars"},
     {FIELD(num_stats), 9, "num_stats"},
@@ -158,6 +160,21 @@ static void names_and_tiles_are_checked(void **state) {
   info.entry[0].role = LUATTN_ROLE_TILE_ORDER, info.entry[0].tile_m = 64;
   assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "entries: an order of tiles, and no bits"));
+  const struct {
+    size_t at;
+    uint32_t value;
+    const char *message;
+  } of_weights[] = {{offsetof(image_manifest, weights_layout), 1, "weights_layout: is 1"},
+                    {offsetof(image_manifest, family), LUATTN_SM80, "weights: family: is 1, expected 0 to 0"},
+                    {offsetof(image_manifest, decode), 1, "weights: decode: is 1"},
+                    {offsetof(image_manifest, paged), 1, "weights: paged: is 1"}};
+  for (size_t i = 0; i < sizeof of_weights / sizeof *of_weights; ++i) {
+    info = sample(LUATTN_FORWARD);
+    info.weights = 1, info.family = LUATTN_SIMT, info.paged_layout[0] = 1;
+    memcpy((char *)&info + of_weights[i].at, &of_weights[i].value, sizeof of_weights[i].value);
+    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+    if (strstr(err.message, of_weights[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
+  }
   info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
   assert_int_equal(image_create(&info, NULL, "PTX", 3, &image, &err), LUATTN_IMAGE);

@@ -105,6 +105,7 @@ static void look(const luattn_image *image) {
 
 static luattn_driver *driver;
 static problem passes[3]; /* forward, backward, and forward over keys in pages */
+static tensor weights;
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
   (void)argc, (void)argv;
@@ -116,6 +117,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   problem_open(&passes[1], LUATTN_BACKWARD);
   pages_open(&passes[2], &batch);
   for (int i = 0; i < 3; ++i) passes[i].args.random = &random;
+  tensor_set(&passes[0], &weights, kDLFloat, 32, 4, BATCH, HEADS, Q_LEN, KV_LEN);
   return 0;
 }
 
@@ -128,6 +130,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (status != LUATTN_OK) return 0;
   look(image);
   const image_manifest *m = image_get_manifest(image);
+  const bool writes_weights = m->weights != 0;
   const unsigned pass = m->paged && m->pass == LUATTN_FORWARD ? 2 : m->pass;
   status = luattn_kernel_load(driver, 0, image, &kernel, &err);
   if (status != LUATTN_CUDA)
@@ -140,7 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (luattn_workspace_size(kernel, &args, &args.workspace_size, &err) != LUATTN_OK ||
         args.workspace_size > passes[pass].args.workspace_size)
       continue;
-    status = luattn_launch(kernel, &args, NULL, &err);
+    status = writes_weights ? luattn_launch_weights(kernel, &args, &weights.t, NULL, &err) : luattn_launch(kernel, &args, NULL, &err);
     fuzz_expect(status, LUATTN_INVALID, LUATTN_CUDA);
   }
   luattn_kernel_unload(kernel);

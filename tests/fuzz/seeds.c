@@ -10,7 +10,7 @@
 #include "tests/fuzz/pages.h"
 #include "tests/support/problem.h"
 
-enum { SEEDS = 10, RANDOM = 7, DECODE = 8, IN_PAGES = 9 };
+enum { PACKED_SEEDS = 10, SEEDS = 11, RANDOM = 7, DECODE = 8, IN_PAGES = 9, WEIGHTS = 10 }; /* packs do not hold the last */
 
 static luattn_error err;
 static void check(luattn_status status, const char *what) {
@@ -74,6 +74,7 @@ static luattn_image *make_image(int seed) {
   static const image_plan plan = {"simt: 64 x 64\n", {64, 64, 128, 2, 0, 0}, true};
   if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = sizeof(LuattnRandomParams);
   if (seed == DECODE) make_decode(&p.info);
+  if (seed == WEIGHTS) p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = sizeof(LuattnWeightParams);
   if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);
   problem_close(&p);
@@ -93,7 +94,13 @@ static void launch(luattn_driver *driver, const luattn_image *image) {
     problem_open(&p, (luattn_pass)image_get_manifest(image)->pass);
   p.args.random = &random;
   check(luattn_kernel_load(driver, 0, image, &kernel, &err), "load");
-  check(luattn_launch(kernel, &p.args, NULL, &err), "launch");
+  if (image_get_manifest(image)->weights) {
+    tensor to;
+    tensor_set(&p, &to, kDLFloat, 32, 4, BATCH, HEADS, Q_LEN, KV_LEN);
+    check(luattn_launch_weights(kernel, &p.args, &to.t, NULL, &err), "launch of weights");
+  } else {
+    check(luattn_launch(kernel, &p.args, NULL, &err), "launch");
+  }
   luattn_kernel_unload(kernel);
   problem_close(&p);
   luattn_batch_close(batch);
@@ -108,7 +115,7 @@ static void write_pack(const char *folder, const char *name, const luattn_pack_i
 int main(int argc, char **argv) {
   static const char *const names[SEEDS] = {"forward", "backward", "sm90_forward", "sm90_backward",
                                            "ptx",     "ordered",  "two_codes",    "random",
-                                           "decode",  "pages"};
+                                           "decode",  "pages",    "weights"};
   static const char text[] = "return attention { name = 'demo' }";
   luattn_pack_item item[SEEDS + 2];
   luattn_driver *driver;
@@ -123,18 +130,19 @@ int main(int argc, char **argv) {
     item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
     if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
   }
-  item[SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
+  luattn_image_free((luattn_image *)(uintptr_t)item[WEIGHTS].image);
+  item[PACKED_SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
                                    .spec_name = "demo",
                                    .spec_hash = {7, 8},
                                    .text = text,
                                    .text_size = sizeof text - 1};
-  item[SEEDS + 1] = (luattn_pack_item){
+  item[PACKED_SEEDS + 1] = (luattn_pack_item){
       .kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
   write_pack(argv[1], "empty", item, 0);
   write_pack(argv[1], "one", item, 1);
   write_pack(argv[1], "earlier", item, DECODE); /* version 1 of the format */
-  write_pack(argv[1], "all", item, SEEDS + 2);
-  for (int i = 0; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
+  write_pack(argv[1], "all", item, PACKED_SEEDS + 2);
+  for (int i = 0; i < PACKED_SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
   luattn_driver_close(driver);
   return 0;
 }

@@ -96,6 +96,7 @@ static void other_kinds_are_refused(void **state) {
     problem p;
     problem_open(&p, LUATTN_FORWARD);
     p.info.offsets = i == 0, p.info.large_scores = i == 1, p.info.weights = i == 2;
+    if (i == 2) p.info.family = LUATTN_SIMT;
     luattn_image *const other = problem_image(&p);
     s.item[2].image = other;
     assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
