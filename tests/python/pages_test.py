@@ -82,6 +82,28 @@ class PageTable(unittest.TestCase):
             torch.testing.assert_close(nhd[b : b + 1], want, rtol=0, atol=1e-13)
             torch.testing.assert_close(same[b : b + 1], want, rtol=0, atol=1e-13)
 
+    def test_left_padding_in_entries_of_a_larger_cache(self):
+        spec = '''return attention { name = 'padded', %s score_mod = function(score, b, h, q_idx, kv_idx)
+          return 5 * tanh(score / 5) - 0.1 * (h + 1) * (q_idx + kv_len - q_len - kv_idx) end,
+          block_mask = function(b, h, q_idx, kv_idx) return %s kv_idx <= q_idx + kv_len - q_len end }'''
+        padded = luattn.attention(spec % ('inputs = { leftpad = { axes = {"b"}, dtype = "i32" } },', "kv_idx >= leftpad[b] and"))
+        plain = luattn.attention(spec % ("", ""))
+        heads, dim, longest = 2, 16, 150
+        k, v = (torch.randn(7, heads, longest, dim, dtype=torch.float64) for _ in range(2))
+        place, leftpad, used = (5, 0, 3), (0, 70, 13), ints(90, 150, 20)
+        entries, given = ints(*place)[:, None], {"leftpad": ints(*leftpad), "seqused_k": used}
+        q = torch.randn(3, 4, 5, dim, dtype=torch.float64)
+        o = padded(q, k, v, block_table=entries, **given)
+        rows = q.transpose(1, 2).reshape(15, 4, dim)
+        packed = padded(rows, k, v, block_table=entries, cu_seqlens_q=ints(0, 5, 10, 15), max_seqlen_q=5, **given)
+        pages = torch.arange(70, dtype=torch.int32).view(7, 10)[list(place)]  # of 15 rows, of the same caches
+        pool_k, pool_v = (x.unflatten(2, (10, 15)).transpose(1, 2).flatten(0, 1) for x in (k, v))
+        paged = padded(q, pool_k, pool_v, block_table=pages, **given)
+        for b, (entry, first, end) in enumerate(zip(place, leftpad, used.tolist())):
+            want = plain(q[b : b + 1], k[entry : entry + 1, :, first:end], v[entry : entry + 1, :, first:end])
+            for got in (o[b : b + 1], paged[b : b + 1], packed[b * 5 : b * 5 + 5].transpose(0, 1)[None]):
+                torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
+
     def test_refusals(self):
         right = (ints(0, 2, 3), ints(5, 6, 7), ints(1, 4))
         for place, wrong, size, message in (
