@@ -394,7 +394,7 @@ typedef struct LuattnTensorMaps {
 } LuattnTensorMaps;
 
 /* Those of a forward kernel over keys in pages. `usual` has k and v as packed rows, for boxes that an entry's end may cut. A box that it
- * does not takes a third of the time to issue from k_whole or v_whole, with the axes channel, row of a page, and steps, which
+ * does not takes less time to issue from k_whole or v_whole, with the axes channel, row of a page, and steps, which
  * lead to each page of each head. */
 typedef struct LuattnPagedMaps {
   LuattnTensorMaps usual;
