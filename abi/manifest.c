@@ -37,7 +37,7 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
       role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE ||
       role == LUATTN_ROLE_APPEND)
     return true;
-  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE) == (pass == LUATTN_FORWARD);
+  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) == (pass == LUATTN_FORWARD);
 }
 
 /* Offsets have no layout with bits. */
@@ -66,7 +66,7 @@ static bool has_parameters(const image_manifest *m) {
 
 static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false;
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false, lists = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
@@ -89,6 +89,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     reaches = reaches || e->role == LUATTN_ROLE_REACH;
     orders = orders || e->role == LUATTN_ROLE_TILE_ORDER;
     sorts = sorts || e->role == LUATTN_ROLE_TILE_TABLE;
+    lists = lists || e->role == LUATTN_ROLE_SPLIT_LIST;
   }
   if (orders && !m->tile_bits)
     return luattn_fail(err, LUATTN_IMAGE,
@@ -96,6 +97,9 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   if (sorts && !m->packed)
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: a table of packed sequences, and sequences are not packed; compile it again");
+  if (lists && !(m->decode && (m->packed || m->paged)))
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: entries: a list of splits, and no decode kernel of entries of different lengths; compile it again");
   if (norms != reaches)
     return luattn_fail(
         err, LUATTN_IMAGE,

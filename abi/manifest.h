@@ -33,6 +33,7 @@ typedef enum luattn_role {
   LUATTN_ROLE_TILE_TABLE, /* LuattnTileTable; grid (sequences + 1, 1, 1) */
   LUATTN_ROLE_MERGE,      /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
   LUATTN_ROLE_APPEND, /* LuattnAppend; grid (pieces of 16 bytes or elements of k or v / tile_m, 2, 1). A launch leaves it out */
+  LUATTN_ROLE_SPLIT_LIST, /* LuattnSplitList; grid (1, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 

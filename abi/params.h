@@ -14,7 +14,8 @@
 #define LUATTN_MAX_INPUTS 12  /* extra inputs of one spec */
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
-#define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward */
+#define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward, or a tile of rows of a decode kernel */
+#define LUATTN_SPLIT_KEYS 2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
 #define LUATTN_TABLE_SIZES 3  /* sizes of tiles that a tile table has: abi/workspace.h */
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
@@ -136,6 +137,7 @@ typedef struct LuattnInputs {
   template <bool, bool, bool> \
   friend struct TileScheduler; \
   friend struct TileTable; /* work/tile_table.cuh */ \
+  friend struct SplitList; /* work/split_list.cuh */ \
   template <class, bool> \
   friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */ \
   template <class, class, int> \
@@ -266,7 +268,8 @@ typedef struct LuattnRandom {
 typedef struct LuattnSplits {
   void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
   void *state; /* Real [num_state + 1][count][rows] */
-  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched */
+  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched. With a list (LuattnSplitList): of places,
+                * where `rows` are [heads_kv][its rows] */
   int unused;
 } LuattnSplits;
 
@@ -284,6 +287,30 @@ typedef struct LuattnPaging {
   int page_steps_k, head_steps_k, page_steps_v, head_steps_v;
   int unused;
 } LuattnPaging;
+
+/* The blocks of a decode kernel whose entries differ in length (luattn_split_list writes them, around/split_list.cuh;
+ * work/split_list.cuh reads them): the longest first, each with an equal part of what the rows of a tile may keep of their entry. */
+typedef struct LuattnSplitItem {
+  unsigned entry, tile; /* of rows: query * group + head of the group */
+  unsigned split;       /* its number in the tile, and from bit 16 on how many the tile has */
+  unsigned first;       /* the place of the tile's first split among partial results; of a tile that has one block, unused */
+} LuattnSplitItem;
+typedef struct LuattnTileSplits {
+  unsigned first, count; /* as in the tile's items; 0 and 0: the entry has no such tile */
+} LuattnTileSplits;
+typedef struct LuattnSplitList {
+  LuattnSplitItem *items;   /* [1 + most_items]; the first one's `entry` is the number of those behind it. null: there is no list, and
+                             * each tile has LuattnSplits.count blocks */
+  LuattnTileSplits *of_tile; /* [batch][tiles] */
+  unsigned most_items, most_parts; /* most_parts: blocks of a head that share tiles with others; with a list, LuattnSplits.count */
+  int tile_m, tiles, rows;  /* rows of a tile; tiles of an entry; rows of a tile in partial results, at most tile_m */
+  int heads_kv;
+  int chunk;                /* keys of a block, whatever other entries have; 0: chosen from all lengths */
+  /* What luattn_split_list weighs up, in keys of a head that memory delivers meanwhile: `resident` blocks run at once on so many
+   * multiprocessors, a round of them has to start and end, and a part has to be written and read. */
+  float resident, multiprocessors, start, part;
+  int unused;
+} LuattnSplitList;
 
 /* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b] + i. */
 typedef struct LuattnAppend {
@@ -303,7 +330,7 @@ typedef struct LuattnWeights {
 } LuattnWeights;
 
 /* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, of those for
- * decoding, of those that read pages, and of luattn_weights, which takes all.
+ * decoding, of those that read pages, of luattn_weights, and of those for decoding entries of different lengths, which take all.
  * Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
@@ -335,6 +362,10 @@ struct LuattnPagedParams : LuattnSplitsParams {
 struct LuattnWeightParams : LuattnPagedParams {
   ABI_FOR_ALL
   LuattnWeights weights;
+};
+struct LuattnSplitListParams : LuattnWeightParams {
+  ABI_FOR_WORK_ALONE
+  LuattnSplitList list;
 };
 #else
 typedef struct LuattnPackedParams {
@@ -372,6 +403,10 @@ typedef struct LuattnWeightParams {
   LuattnPagedParams before;
   LuattnWeights weights;
 } LuattnWeightParams;
+typedef struct LuattnSplitListParams {
+  LuattnWeightParams before;
+  LuattnSplitList list;
+} LuattnSplitListParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -422,7 +457,9 @@ ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof
 ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnWeightParams) == sizeof(LuattnPagedParams) + sizeof(LuattnWeights), "a part has padding of its own");
+ABI_ASSERT(sizeof(LuattnSplitListParams) == sizeof(LuattnWeightParams) + sizeof(LuattnSplitList), "a part has padding of its own");
 ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
+ABI_ASSERT(sizeof(LuattnSplitListParams) <= 4096, "decode kernels have no TMA descriptors");
 
 #endif

@@ -69,16 +69,21 @@ class Luattn:
         return {}
 
     def prepare_tiles(self, frame, q):
-        """Makes the table of packed tiles, outside of the launches that are timed, as for all layers of a model. Returns its
-        memory; None where there is none, as in an older library."""
+        """Makes the table of packed tiles, or the list of a decode kernel's blocks, outside of the launches that are timed, as for
+        all layers of a model. Returns its memory and what makes it again; None where there is none, as in an older library."""
         if not hasattr(self.package("_library").lib, "luattn_batch_prepare_tiles"):
-            return None
+            return None, None
         tensors = self.package("_tensors")
         kernel, size = frame.tiles_size(self.engine)
         table = tensors.memory(q, size)
-        if size > 0:
+        if size == 0:
+            return None, None
+
+        def prepare():
             frame.prepare_tiles(kernel, table.data_ptr(), size, tensors.place(q)[1])
-        return table
+
+        prepare()
+        return table, prepare
 
     def evaluate(self, frame, q):
         """Makes the tile bits of a mask from data. Returns what holds them; None where ranges decide the mask."""
@@ -93,11 +98,13 @@ class Luattn:
         frame.use_batch(handle)
         return bits
 
-    def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, options=None, **tensors):
+    def bind(self, spec, backward=False, inputs=None, every_tile=False, batch=None, options=None, holds_tiles=None, **tensors):
         """Returns a function without arguments that launches one pass on torch's current stream; its attribute `plan` returns
-        the kernel's plan as text, and `evaluate` makes the bits of its mask again (None without them). inputs: name -> (tensor,
-        where its gradient goes or None). batch: what Frame.set_batch takes, in place of `offsets`. options: other numbers
-        of luattn_args. tensors: by their names there."""
+        the kernel's plan as text, `evaluate` makes the bits of its mask again, and `prepare` the batch's table or list (None
+        without them). inputs: name -> (tensor, where its gradient goes or None). batch: what Frame.set_batch takes, in
+        place of `offsets`. options: other numbers
+        of luattn_args. holds_tiles: whether the batch holds a table of tiles or a list of blocks; None: of packed
+        sequences. tensors: by their names there."""
         frame, of_torch = self.package("_call").Frame(spec, backward), self.package("_tensors")
         names, fill, q = self.package("_capi").TENSORS, of_torch.fill, tensors["q"]
         given = [(inputs or {})[one.name] for one in spec.inputs]
@@ -108,7 +115,8 @@ class Luattn:
         frame.set_options(skip=SKIP_NEVER if every_tile else 0, large_scores=int(self.large_scores), **(options or {}))
         if batch:
             frame.set_batch(fill, batch)
-        table = self.prepare_tiles(frame, q) if "cu_seqlens_q" in batch else None
+        holds_tiles = "cu_seqlens_q" in batch if holds_tiles is None else holds_tiles
+        table, prepare = self.prepare_tiles(frame, q) if holds_tiles else (None, None)
         bits = self.evaluate(frame, q) if self.bits else None
         engine, run, place = self.engine, frame.run, of_torch.place
         size = frame.workspace_size(engine)
@@ -119,7 +127,7 @@ class Luattn:
             run(engine, place(q)[1])
 
         launch.plan = lambda: frame.plan(engine)
-        launch.evaluate = bits and bits.again
+        launch.evaluate, launch.prepare = bits and bits.again, prepare
         return launch
 
     def append(self, spec, q, k, v, batch, new_k, new_v):

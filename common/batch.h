@@ -58,6 +58,14 @@ typedef struct batch_mask {
 
 enum { BATCH_MAX_MASKS = 8 };
 
+/* The list of a decode kernel's blocks that luattn_batch_prepare_tiles made (runtime/split_list.h), and what it was made for. */
+typedef struct batch_splits {
+  const void *memory; /* on the device, or NULL */
+  int device;
+  int64_t entries, queries, group, tile_m, chunk;
+  uint32_t most_items, most_parts; /* LuattnSplitList */
+} batch_splits;
+
 struct luattn_batch {
   batch_array array[BATCH_ARRAYS];
   batch_offset offset[2];   /* of queries, of keys */
@@ -68,6 +76,7 @@ struct luattn_batch {
   const void *table; /* the table of packed sequences that luattn_batch_prepare_tiles made, in memory of device `table_device`, or NULL */
   int table_device;
   int64_t table_rows[2]; /* the rows of q and of k that it was made for */
+  batch_splits splits;
   batch_mask *mask; /* [BATCH_MAX_MASKS], or NULL if it has none */
   int num_masks;
 };

@@ -285,7 +285,7 @@ static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_a
   if (args->decode != LUATTN_DECODE_AUTO) return 1;
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const DLTensor *q = args->q, *k = args->k;
-  if (e->deterministic || q->dtype.bits != 16) return 0;
+  if (q->dtype.bits != 16) return 0;
   if (k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
   const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
                          : packed ? args->batch->lengths[1].longest

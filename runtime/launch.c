@@ -11,6 +11,7 @@
 #include "runtime/paged.h"
 #include "runtime/random.h"
 #include "runtime/sizes.h"
+#include "runtime/split_list.h"
 #include "runtime/tile_table.h"
 #include "runtime/weights_array.h"
 
@@ -111,7 +112,7 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnWeightParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnSplitListParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
@@ -127,6 +128,13 @@ luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c,
     return launch_one(kernel, i, params, NULL, grid, stream, c->err);
   }
   return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_tile_table", kernel->info.spec_name);
+}
+
+luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnSplitListParams *params, cu_stream stream) {
+  static const unsigned grid[] = {1, 1, 1};
+  for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
+    if (kernel->info.entry[i].role == LUATTN_ROLE_SPLIT_LIST) return launch_one(kernel, i, params, NULL, grid, stream, c->err);
+  return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_split_list", kernel->info.spec_name);
 }
 
 luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params,
@@ -198,8 +206,8 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
                             luattn_error *err) {
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, used, weights, stream, err);
   const args_call c = launch_call(kernel, used, false, err);
-  LuattnWeightParams top;
-  LuattnPagedParams *const everything = &top.before;
+  LuattnSplitListParams top;
+  LuattnPagedParams *const everything = &top.before.before;
   LuattnPackedTileParams *const whole = &everything->before.before.before;
   LuattnTileBitsParams *const all = &whole->before;
   LuattnParams *p = &all->before.dense;
@@ -210,9 +218,10 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   whole->table = need.table;
   TRY(packed_used(&c, &whole->used));
   everything->before.splits = need.splits;
+  top.list = need.has_list ? need.list : (LuattnSplitList){.items = NULL};
   TRY(random_fill(&c, &everything->before.before));
   TRY(paged_table(&c, p, &everything->paging));
-  if (weights != NULL) TRY(weights_fill(&c, weights, p, &top.weights));
+  if (weights != NULL) TRY(weights_fill(&c, weights, p, &top.before.weights));
   TRY(workspace_check(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
@@ -221,6 +230,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
   if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
   TRY(paged_check(kernel, &c, everything, stream));
+  TRY(split_list_check(kernel, &c, &top, need.makes_list, stream));
   choose_order(&kernel->info, p, &all->tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));

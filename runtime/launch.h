@@ -34,6 +34,10 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
  * LUATTN_CUDA. */
 luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnPackedTileParams *params, cu_stream stream);
 
+/* Lists the blocks of a decode kernel in params->list. The device's context is current. Errors: LUATTN_INTERNAL (the image has no such
+ * function), LUATTN_CUDA. */
+luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnSplitListParams *params, cu_stream stream);
+
 /* Writes a table of blocks. The device's context is current. Errors: LUATTN_INVALID (a limit of the device; the image has no such
  * function), LUATTN_CUDA. */
 luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *params, const int64_t size[3],

@@ -127,8 +127,13 @@ static void round_size(const image_manifest *m, const manifest_entry *entry, con
   size[2] = 1;
 }
 
-/* The splits of a tile lie side by side (templates/work/decode_work.cuh). */
+/* The splits of a tile lie side by side, or kv heads of the items of a list (templates/work/decode_work.cuh). */
 static void decode_size(const LuattnParams *p, const workspace_need *need, const manifest_entry *entry, int64_t size[3]) {
+  if (need->has_list) {
+    size[0] = (int64_t)need->list.most_items * p->shape.heads_kv;
+    size[1] = size[2] = 1;
+    return;
+  }
   size[0] = ceil_div((int64_t)p->shape.q_len * p->shape.group, entry->tile_m) * need->splits.count;
   size[1] = p->shape.heads_kv;
 }
@@ -162,6 +167,10 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       break;
     case LUATTN_ROLE_TILE_TABLE:
       if (need->makes_table) size[0] = (int64_t)p->shape.batch + 1;
+      size[1] = size[2] = 1;
+      break;
+    case LUATTN_ROLE_SPLIT_LIST:
+      size[0] = need->makes_list;
       size[1] = size[2] = 1;
       break;
     case LUATTN_ROLE_FORWARD:

@@ -92,7 +92,7 @@ static int nearness(const pack_record *r, const luattn_pack_query *q) {
   int has = HAS_SPEC;
   if (e->kind != LUATTN_PACK_IMAGE || !is_same_spec(e, q)) return 0;
   if (forward || has_wants(e->wants, q->wants)) has |= HAS_GRADIENTS;
-  if (forward || e->deterministic || !q->deterministic) has |= HAS_ORDER;
+  if ((forward && !q->decode) || e->deterministic || !q->deterministic) has |= HAS_ORDER;
   if (q->family == 0 || e->family + 1 == (uint32_t)q->family) has |= HAS_FAMILY;
   if (arch_match(pack_arch(e), q->arch) > 0) has |= HAS_ARCH;
   if (dim == 0 || (e->head_dim == dim && e->head_dim_v == dim_v)) has |= HAS_DIMS;
@@ -179,7 +179,7 @@ static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line 
 
 static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q, luattn_error *err) {
   pack_record wanted = {.entry = {.pass = q->pass,
-                                  .deterministic = q->pass == LUATTN_BACKWARD && q->deterministic != 0,
+                                  .deterministic = (q->pass == LUATTN_BACKWARD || q->decode) && q->deterministic != 0,
                                   .family = q->family != 0 ? (uint32_t)q->family - 1 : 0,
                                   .dtype = q->dtype,
                                   .arch = (uint32_t)q->arch,

@@ -14,6 +14,7 @@
 #include "runtime/order.h"
 #include "runtime/packed.h"
 #include "runtime/sizes.h"
+#include "runtime/split_list.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
 enum { TILES_FOR_TABLE = 4 };
@@ -149,6 +150,7 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
   *size = 0;
   TRY(choices_take(args, launch_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return LUATTN_OK;
+  if (split_list_of(&kernel->info)) return split_list_batch_size(kernel, &used, size, err);
   return read_call(kernel, &used, &c, &params, size, err);
 }
 
@@ -176,6 +178,7 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   TRY(choices_take(args, launch_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
+  if (split_list_of(&kernel->info)) return split_list_prepare(batch, kernel, &used, memory, size, stream, err);
   TRY(read_call(kernel, &used, &c, params, &need, err));
   if (need == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, need));

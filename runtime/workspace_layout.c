@@ -10,14 +10,9 @@
 #include "luattn/compiler.h"
 #include "runtime/batch_masks.h"
 #include "runtime/sizes.h"
+#include "runtime/split_list.h"
 #include "runtime/tile_bits.h"
 #include "runtime/tile_table.h"
-
-/* Decode, in bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
- * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
-#define DECODE_MERGE 18e6
-#define DECODE_START 7e6
-enum { DECODE_HALF = 113 * 1024 };
 
 /* A bump allocator over the workspace. */
 typedef struct cursor {
@@ -168,51 +163,40 @@ static void take_sums(cursor *w, const args_call *c, LuattnParams *p, workspace_
   out->sums_size = w->used - out->sums;
 }
 
-/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all; where some
- * multiprocessors have a block more than others at the end, a part is lost. */
-static double decode_rate(double blocks, double multiprocessors, double resident) {
-  const double filled = blocks / multiprocessors;
-  if (filled <= 1) return filled < 0.72 ? 0.98 / 0.72 * filled : 0.98 + 0.02 / 0.28 * (filled - 0.72);
-  return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
-}
-
-/* How many blocks share the keys of a tile of rows. Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of
- * keys, and no block of the longest one should take longer than all of them. */
-static int best_decode_splits(const args_call *c, const LuattnParams *p) {
-  const image_manifest *m = c->info;
-  const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  const bool totals = m->packed && !m->paged; /* of keys; lengths of entries are not known */
-  const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
-               row = (m->head_dim + m->head_dim_v) * 2.0, keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
-               bytes = tiles / p->shape.batch * keys * row, parts = 2.0 * main->tile_m * m->head_dim_v * 4,
-               resident = c->multiprocessors * (main->shared_bytes > DECODE_HALF ? 1.0 : 2.0);
-  const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
-  int best = 1;
-  double least = 0;
-  if (tiles == 0) return 1;
-  for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
-    if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
-    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident),
-                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident), longest) + ceil(blocks / resident) * DECODE_START +
-                        (n > 1 ? DECODE_MERGE + blocks * parts : 0);
-    if (n == 1 || time < least) best = n, least = time;
-  }
-  return best;
+/* The list of a decode kernel's blocks comes from the batch, or is made in the workspace, or there is none. */
+static luattn_status take_list(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *out) {
+  bool found;
+  memset(&out->list, 0, sizeof out->list);
+  out->has_list = split_list_pays(c, p);
+  out->makes_list = false;
+  if (!out->has_list) return LUATTN_OK;
+  TRY(split_list_sizes(c, p, &out->list));
+  TRY(split_list_take(c, p, &out->list, &found));
+  out->makes_list = !found;
+  if (found) return LUATTN_OK;
+  void *memory = take(w, split_list_place(p, 0, &out->list), 1, 1, 1, 1);
+  (void)split_list_place(p, (uintptr_t)memory, &out->list);
+  return LUATTN_OK;
 }
 
 /* Chooses the splits of a decode kernel, and takes room for what their blocks leave for luattn_merge. */
-static luattn_status take_splits(cursor *w, const args_call *c, const LuattnParams *p, LuattnSplits *out) {
+static luattn_status take_splits(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *need) {
   const image_manifest *m = c->info;
   const int asked = c->args->num_splits;
+  LuattnSplits *out = &need->splits;
   *out = (LuattnSplits){.count = 0};
+  need->has_list = need->makes_list = false;
   if (!m->decode) return LUATTN_OK;
   if (asked < 0 || asked > LUATTN_MAX_SPLITS)
     return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked, LUATTN_MAX_SPLITS);
-  out->count = asked > 0 ? asked : best_decode_splits(c, p);
+  TRY(take_list(w, c, p, need));
+  const LuattnSplitList *list = &need->list;
+  out->count = need->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1) : asked > 0 ? asked : split_count(c, p);
   if (out->count == 1) return LUATTN_OK;
-  const int64_t rows = m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len;
-  out->o = take(w, sizeof(float), out->count, p->shape.heads, rows, m->head_dim_v);
-  out->state = take(w, sizeof(float), (int64_t)m->num_state[0] + 1, out->count, p->shape.heads, rows);
+  const int64_t rows = need->has_list ? (int64_t)list->heads_kv * list->rows
+                       : (int64_t)p->shape.heads * (m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len);
+  out->o = take(w, sizeof(float), out->count, rows, m->head_dim_v, 1);
+  out->state = take(w, sizeof(float), (int64_t)m->num_state[0] + 1, out->count, rows, 1);
   return LUATTN_OK;
 }
 
@@ -354,7 +338,7 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBit
   if (m->num_bwd_rows > 0 && m->pass == LUATTN_BACKWARD)
     p->scratch.bwd_rows =
         take(&w, real, m->num_bwd_rows, p->shape.heads, all_q_rows(c, p, false), 1);
-  TRY(take_splits(&w, c, p, &out->splits));
+  TRY(take_splits(&w, c, p, out));
   take_sums(&w, c, p, out);
   if (sizes_entry(m, LUATTN_ROLE_FINISH) != NULL) {
     if (!m->accumulates_dq && is_needed(m, LUATTN_WANT_DQ, m->has_query_mod) && m->has_query_mod)

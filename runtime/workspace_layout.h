@@ -12,6 +12,8 @@ typedef struct workspace_need {
   bool has_table, makes_table; /* the launch has a list of packed tiles; makes it in the workspace */
   LuattnTileTable table;
   LuattnSplits splits; /* decode; else all 0 */
+  bool has_list, makes_list; /* decode: the launch has a list of its blocks; makes it in the workspace */
+  LuattnSplitList list;      /* read only with has_list */
 } workspace_need;
 
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *all. Every part starts at a

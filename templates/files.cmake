@@ -25,6 +25,7 @@ set(LUATTN_TEMPLATES
   around/prepare.cuh
   around/round.cuh
   around/row_mods.cuh
+  around/split_list.cuh
   around/tile_table.cuh
   around/tile_bits.cuh
   around/tile_order.cuh
@@ -122,6 +123,7 @@ set(LUATTN_TEMPLATES
   work/packed_kv_scheduler.cuh
   work/packed_scheduler.cuh
   work/sequence.cuh
+  work/split_list.cuh
   work/tile_table.cuh
   work/tile_bits.cuh
   work/tile_order.cuh

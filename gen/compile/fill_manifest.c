@@ -128,7 +128,9 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->params_version = LUATTN_PARAMS_VERSION;
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
   out->random = p->draws;
-  out->params_bytes = p->weights     ? sizeof(LuattnWeightParams)
+  const bool lists = p->decode && (p->packed || p->pages);
+  out->params_bytes = lists          ? sizeof(LuattnSplitListParams)
+                      : p->weights   ? sizeof(LuattnWeightParams)
                       : p->pages     ? sizeof(LuattnPagedParams)
                       : p->decode    ? sizeof(LuattnSplitsParams)
                       : out->random  ? sizeof(LuattnRandomParams)

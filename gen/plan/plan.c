@@ -11,7 +11,7 @@ static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
 static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh,
- * tile_order.cuh, tile_table.cuh, block_table.cuh, append.cuh). */
+ * tile_order.cuh, tile_table.cuh, split_list.cuh, block_table.cuh, append.cuh). */
 enum {
   AUX_THREADS = 128,
   AUX_TILE = 64,
@@ -20,6 +20,7 @@ enum {
   BITS_THREADS = 512,
   ORDER_THREADS = 512,
   TABLE_THREADS = 128,
+  LIST_THREADS = 256,
   APPEND_THREADS = 256
 };
 
@@ -337,7 +338,8 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->draws = spec_draws(&spec->traced);
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
-  p->deterministic = t->pass == LUATTN_BACKWARD && t->deterministic != 0; /* forward always is */
+  /* Forward gives the same bits in every run; decode, whatever else is in the batch. */
+  p->deterministic = (t->pass == LUATTN_BACKWARD || p->decode) && t->deterministic != 0;
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
   p->pages = t->pages == 8 && p->family != LUATTN_SM90 ? 1 : (int)t->pages; /* others read rows one by one */
@@ -456,11 +458,17 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
 
 /* In which order kernels take the tiles of packed sequences. The rules are those of runtime/tile_table.c. */
 static const char *explain_packed(const plan *p) {
-  if (!p->packed || p->pages) return "";
+  if (!p->packed || p->pages || p->decode) return "";
   if (p->family != LUATTN_SM90) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
   if (p->pass == LUATTN_BACKWARD) return "packed: luattn_tile_table lists the tiles, the longest sequence first\n";
   return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than 7/8 of the longest, "
          "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal lengths\n";
+}
+
+static const char *explain_list(const plan *p) {
+  if (!p->decode || (!p->packed && p->pages == 0)) return "";
+  if (p->deterministic) return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length alone\n";
+  return "splits: as many for each entry, or a batch's list of blocks of about as many keys (luattn_split_list)\n";
 }
 
 /* How kernels read keys in pages. */
@@ -485,6 +493,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   }
   if (p->packed && !p->pages && p->family == LUATTN_SM90)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
+  if (p->decode && (p->packed || p->pages)) add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
   if (p->pages) add_entry(p, "luattn_append", LUATTN_ROLE_APPEND, APPEND_THREADS, APPEND_THREADS, 0);
@@ -520,8 +529,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
         "a block; choose smaller tiles",
         e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
         p->shared_limit);
-  *line = arena_printf(a, "%s%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       explain_mask(a, p, rows), explain_packed(p), explain_pages(p), e->name, bytes, p->shared_limit, p->arch);
+  *line = arena_printf(a, "%s%s%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
+                       explain_mask(a, p, rows), explain_packed(p), explain_list(p), explain_pages(p), e->name, bytes, p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

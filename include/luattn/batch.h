@@ -35,6 +35,11 @@
  *     luattn_batch_tiles_size(kernel, &args, &size, &err);                           any packed kernel; 0: its family has no table
  *     luattn_batch_prepare_tiles(batch, kernel, &args, memory, size, stream, &err);  again whenever cu_seqlens change
  *
+ * The decode kernel (luattn_target.decode) of packed sequences or of keys in pages has another list, of its blocks: an entry has as many as
+ * its length needs, so that all have about as many keys. The same two calls make it once for a
+ * batch, in memory of its own, for all layers of any spec, type, head dim and number of kv heads whose groups and tiles are as large. Without
+ * it each entry has as many blocks; but a deterministic kernel's launch makes it in its workspace. A batch holds one of each kind. seqused_k may change after that: results stay right, and only the balance goes by the old lengths.
+ *
  * Keys in pages, and caches in part
  *     block_table    4 7 1 -      entry 0: rows 0 .. page_size - 1 are page 4, the next ones page 7, ..
  *                    0 - - -      entry 1: page 0 alone
@@ -136,7 +141,9 @@ LUATTN_API luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver
                                               void *stream, luattn_error *err);
 
 /* The number of bytes of device memory for the table of a packed call's tiles: about half a byte for each row of q and of k, and 100 for each
- * sequence. Reads what luattn_workspace_size reads. 0: the kernel has no table (equal lengths, families other than sm90, the CPU), and
+ * sequence. Of a decode kernel, for the list of its blocks: 24 for each entry's tile of rows (queries times query heads of a kv head), and
+ * some 34 KB, or 270 KB over the number of kv heads if that is more; of a deterministic one, 16 more for each LUATTN_SPLIT_KEYS (2048) of max_seqlen_k, 64 times at most. Reads
+ * what luattn_workspace_size reads. 0: the kernel has neither (equal lengths, other kernels of families other than sm90, the CPU), and
  * luattn_batch_prepare_tiles does nothing. Errors: LUATTN_INVALID, as a launch's. */
 LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
 
@@ -145,7 +152,14 @@ LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, co
  * args->batch counts as `batch`. Later launches on this device with this batch use the table if most sequences are shorter than the longest
  * one. They do not see that cu_seqlens have changed since, and then leave rows out or use wrong ones: call this again, or give
  * cu_seqlens a batch without a table. With LUATTN_CHECK=1 in the environment, launches that are not captured make the table again, wait, and
- * compare. A launch with other totals of rows is LUATTN_INVALID. The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current
+ * compare. A launch with other totals of rows is LUATTN_INVALID.
+ *
+ * Of a decode kernel, makes the list of its blocks. Launches of decode kernels with this batch, and num_splits 0, use it. One with other
+ * numbers of entries, of queries (max_seqlen_q) or of query heads for a kv head, with other tiles, or deterministic where the list was
+ * made for one that is not, is LUATTN_INVALID. After a change of cu_seqlens_q, or for a deterministic kernel of any length, call this again;
+ * LUATTN_CHECK=1 finds that.
+ *
+ * The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current
  * lengths. Errors: LUATTN_INVALID (as a launch's; too little memory), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                                     void *memory, size_t size, void *stream, luattn_error *err);

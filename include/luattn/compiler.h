@@ -96,7 +96,9 @@ typedef struct luattn_target {
                              * loaded. It also runs on later architectures, except that PTX for 90 (sm_90a) runs only on 9.0 */
   int deterministic;        /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
                              * and scalars. This holds for one image on one GPU model; other tiles (tuned ones, or those of the
-                             * other class of lengths) may give other bits. Forward is always deterministic */
+                             * other class of lengths) may give other bits. Forward is always deterministic. With `decode`, 1: an
+                             * entry's bits do not depend on the others of its batch either (num_splits 0): its keys are cut into
+                             * blocks of 2048, or 64 blocks, whatever keeps the GPU busy */
   int one_code;             /* 1: all kernels in one cubin (or PTX), for packs and for tools that read a single module. 0: the main
                              * kernel in one cubin and the other kernels in a second, compiled in parallel. The two settings give
                              * different images, with different cache keys */

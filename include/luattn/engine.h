@@ -48,7 +48,8 @@ typedef struct luattn_engine_options {
   size_t num_packs;
   int never_compile; /* 1: a kernel that no pack holds is an error, LUATTN_UNSUPPORTED; neither NVRTC nor the cache
                       * is used */
-  int deterministic; /* 1: every backward gives the same bits in every run, as luattn_target.deterministic */
+  int deterministic; /* 1: every backward gives the same bits in every run, and every entry in decode the same among any others, as
+                      * luattn_target.deterministic */
   const char *nvrtc; /* as in luattn_target */
   int cpu_relaxed;   /* 1, with LUATTN_CPU: accepts what luattn_cpu_forward and luattn_cpu_backward accept, in any mixture of
                       * types, with any strides and head dims, and with their messages; a GPU may refuse such a call. No packed

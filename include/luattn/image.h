@@ -76,7 +76,7 @@ typedef struct luattn_kernel_description {
   int is_ptx;           /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
   int head_dim, head_dim_v;
   unsigned wants;       /* backward: the gradients that it computes (luattn_wants) */
-  int deterministic;    /* backward gives the same bits in every run */
+  int deterministic;    /* backward gives the same bits in every run; decode, an entry the same among any others */
   int has_lse, has_mask;
   int num_saved;        /* rows of luattn_args.saved; 0: saved is not used */
   int draws_tiles;      /* forward has a tile scheduler with a work counter (luattn_workspace_size) */

@@ -77,7 +77,7 @@ typedef struct luattn_pack_query {
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: prefers tiles of this class; any image runs at every length */
-  int deterministic; /* 1: in backward, only deterministic images; 0: prefers other images */
+  int deterministic; /* 1: in backward and decode, only deterministic images; 0: prefers other images */
   /* As in luattn_target; 0: no such images. */
   int packed; /* 1: for packed sequences */
   int pages;  /* 1: for pages of any size; 8: for page sizes that are multiples of 8, or for any */

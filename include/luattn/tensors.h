@@ -65,8 +65,7 @@ typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 /* Which kernel an engine's forward takes for few queries and many keys. */
 typedef enum luattn_decode {
   LUATTN_DECODE_AUTO,   /* that of luattn_target.decode where the rows of a kv head, q_len * heads / heads_kv, are at most
-                         * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec; not in an engine with
-                         * `deterministic`, as its bits depend on num_splits, which is chosen for the whole batch. Where packs
+                         * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec. Where packs
                          * have the kernel for all lengths alone, that one */
   LUATTN_DECODE_ALWAYS, /* that one, or an error that says what it lacks */
   LUATTN_DECODE_NEVER   /* the one for all lengths */

@@ -1,7 +1,8 @@
 // around/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys (LuattnSplits)
 // to o, lse and saved.
 //
-// Grid (q_len, heads, batch); merge_threads<Config> threads. A block takes a row, each thread a few of its
+// Grid (q_len, heads, batch); merge_threads<Config> threads. With a list of splits (work/split_list.cuh), a row that one block
+// has is finished. A block takes a row, each thread a few of its
 // channels. Splits are merged in their order, so that no bit depends on which block was done first. Lane i of a
 // warp loads the state of split i of 32, and all lanes merge all of them: the loads of O wait for nothing but the
 // flags that say which splits count.
@@ -34,11 +35,12 @@ struct MergeSplits {
   Part part;
   Values o;
 
-  __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site,
-                                         const LuattnSplits &splits, int at)
+  // `parts`: what PartialRows is made of.
+  template <class... Parts>
+  __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site, int at, const Parts &...parts)
       : p(p),
         site(site),
-        from(p, site, splits, at),
+        from(parts...),
         head(Spec::head(p, site)),
         row(Spec::row(p, site, head, at)),
         channel(int(threadIdx.x) * width),
@@ -108,7 +110,20 @@ LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int at = int(blockIdx.x);
   if (at >= site.q_end(p)) return;  // of a packed sequence that is shorter than the longest one
-  MergeSplits<Spec, Config> merge(p, site, splits, at);
+  if constexpr (Config::packed || Config::paged) {
+    const SplitList list(p);
+    if (list.known()) {
+      const int group = site.group(p), h_kv = site.kv_head(p), row = at * group + site.h - h_kv * group;
+      const LuattnTileSplits tile = list.tile_of_row(site.b, row);
+      if (tile.count < 2) return;
+      MergeSplits<Spec, Config> merge(p, site, at, splits, list.part_row(tile.first, h_kv, row));
+#pragma unroll 1
+      for (int first = 0; first < int(tile.count); first += 32) merge.add_splits(first, min_of(32, int(tile.count) - first));
+      merge.store(at);
+      return;
+    }
+  }
+  MergeSplits<Spec, Config> merge(p, site, at, p, site, splits, at);
 #pragma unroll 1
   for (int first = 0; first < splits.count; first += 32) merge.add_splits(first, min_of(32, splits.count - first));
   merge.store(at);

@@ -4,7 +4,8 @@
 // The query heads of a kv head are rows of one tile, row q * group + g, so that a tile has an interval of queries. Grid
 // (q tiles * num_splits, heads_kv, batch). The blocks of a tile share its keys, a part each, and so do the warps of a block: a
 // warp takes every warps-th tile of `keys` keys, all rows of them, and has a ring of stages in shared memory to which it alone
-// copies. So nothing in the loop waits for another warp:
+// copies. Entries that differ in length may have a list instead, by which longer ones have more blocks (work/split_list.cuh):
+// the grid is then (its items * heads_kv). So nothing in the loop waits for another warp:
 //   load     K and V of a tile, stages - 1 tiles ahead, by cp.async with an address for each row
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   the warps' sums and states are merged in shared memory, in order; then O is stored, or with several
@@ -59,9 +60,10 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
 
   using Online = OnlineRows<Spec, 1, cols, 4>;
   using Drops = Dropout<Config>;
+  using Block = DecodeBlock<Sequence, tile_m>;
 
   const LuattnSplitsParams &p;
-  const DecodeBlock<Sequence, tile_m> block;
+  const Block block;
   const Sequence site;  // of the group's first head
   const int lane, warp;
   const u32 q_shared, ring;  // this warp's ring
@@ -76,7 +78,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
 
   __device__ __forceinline__ ForwardDecode(const LuattnSplitsParams &params, unsigned char *memory)
       : p(params),
-        block(params.splits.count),
+        block(params),
         site(params, block.b, block.h_kv * Sequence::group(params)),
         lane(int(threadIdx.x) % 32),
         warp(int(threadIdx.x) / 32),
@@ -84,7 +86,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
         ring(q_shared + layout.at_ring + u32(warp) * (stages * stage_bytes)),
         shared(memory) {}
 
-  __device__ __forceinline__ bool has_rows() const { return block.first_row < site.q_len * Sequence::group(p); }
+  __device__ __forceinline__ bool has_rows() const { return block.has_rows(p, site); }
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -392,7 +394,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   }
 
   // Merges the warps' parts of a row, in order: threads / tile_m threads a row, four channels of each at a time.
-  __device__ __forceinline__ void finish() {
+  // `block`: this block's. What it has from a list is read again, and takes no registers in the loop.
+  __device__ __forceinline__ void finish(const Block &block) {
     constexpr int per_row = threads / tile_m;
     __syncthreads();  // no warp reads its ring any more
     share();
@@ -418,9 +421,19 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
       factor[w] = f.theirs;
     }
     if (block.splits > 1) {
-      if (mine == 0) store_part<Spec>(p, at, p.splits, block.split, place.q, merged);
-      if (!merged.kept) return;
-      float *to = PartialRows<Spec>(p, at, p.splits, place.q).template o<Config::head_dim_v>(block.split);
+      float *to;
+      if constexpr (Block::may_be_listed) {
+        const SplitList list(p);
+        const PartialRows<Spec> parts = list.known() ? PartialRows<Spec>(p.splits, block.part_row(list, r))
+                                                     : PartialRows<Spec>(p, at, p.splits, place.q);
+        if (mine == 0) store_part<Spec>(parts, block.split, merged);
+        if (!merged.kept) return;
+        to = parts.template o<Config::head_dim_v>(block.split);
+      } else {
+        if (mine == 0) store_part<Spec>(p, at, p.splits, block.split, place.q, merged);
+        if (!merged.kept) return;
+        to = PartialRows<Spec>(p, at, p.splits, place.q).template o<Config::head_dim_v>(block.split);
+      }
 #pragma unroll 1
       for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) merged_4(r, d, factor).store(to + d);
     } else {
@@ -459,5 +472,6 @@ LUATTN_FN void fwd_decode(const LuattnSplitsParams &p, unsigned char *shared) {
   ForwardDecode<Spec, Config> kernel(p, shared);
   if (!kernel.has_rows()) return;  // all threads of the block
   kernel.run();
-  kernel.finish();
+  if constexpr (ForwardDecode<Spec, Config>::Block::may_be_listed) kernel.finish(typename ForwardDecode<Spec, Config>::Block(p));
+  else kernel.finish(kernel.block);
 }

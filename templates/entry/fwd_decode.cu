@@ -3,6 +3,14 @@
 #include "around/merge.cuh"
 #include "decode/fwd_decode.cuh"
 
+#if defined(LUATTN_SPLIT_LIST) && LUATTN_PART != 1
+#include "around/split_list.cuh"
+extern "C" __global__ void __launch_bounds__(split_list_threads)
+    luattn_split_list(const __grid_constant__ DecodeParamsOf<Config> p) {
+  write_split_list<Config>(p);
+}
+#endif
+
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads) luattn_fwd(const __grid_constant__ DecodeParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];

@@ -2,6 +2,7 @@
 #pragma once
 #include "contract/contract.cuh"
 #include "work/sequence.cuh"
+#include "work/split_list.cuh"
 
 // Where partial results lie. Rows are those of lse.
 template <class Spec>
@@ -15,6 +16,8 @@ struct PartialRows {
                                          int position)
       : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
 
+  __device__ __forceinline__ PartialRows(const LuattnSplits &splits, const PartRow &at) : splits(splits), rows(at.rows), row(at.row) {}
+
   // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
   // split keeps a score of the row, and 0 otherwise.
   template <int Width>
@@ -26,15 +29,18 @@ struct PartialRows {
   }
 };
 
-// Stores what a block of split `split` has of the row at position `at`, except for its O. Called by one thread per
+// Stores what a block of split `split` has of a row, except for its O. Called by one thread per
 // row, for every row of the split, also where it has no keys. Part: RowPart of score/merge_rows.cuh.
-template <class Spec, class Sequence, class Part>
-LUATTN_FN void store_part(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits, int split, int at,
-                          const Part &part) {
-  const PartialRows<Spec> to(p, site, splits, at);
+template <class Spec, class Part>
+LUATTN_FN void store_part(const PartialRows<Spec> &to, int split, const Part &part) {
   using Real = typename Spec::Real;
   *to.number(Spec::num_state, split) = Real(part.kept);
   if (!part.kept) return;
 #pragma unroll
   for (int i = 0; i < Spec::num_state; ++i) *to.number(i, split) = part.state.x[i];
+}
+template <class Spec, class Sequence, class Part>
+LUATTN_FN void store_part(const LuattnParams &p, const Sequence &site, const LuattnSplits &splits, int split, int at,
+                          const Part &part) {
+  store_part<Spec>(PartialRows<Spec>(p, site, splits, at), split, part);
 }

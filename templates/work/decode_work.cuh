@@ -1,6 +1,7 @@
 // work/decode_work.cuh: which rows and keys a block of the decode kernel has, and the tiles of keys that its warps take.
 #pragma once
 #include "work/sequence.cuh"
+#include "work/split_list.cuh"
 #include "work/tile_walk.cuh"
 
 // A row of a tile: its query, clamped to the last one, and its query head.
@@ -9,17 +10,33 @@ struct RowPlace {
   bool exists;
 };
 
-// Splits of a tile lie side by side in the grid, so that they run at the same time.
+// Entries have equal lengths, or may have a list of splits (work/split_list.cuh). Without a list, splits of a tile lie side by side
+// in the grid, so that they run at the same time.
 template <class Sequence, int TileM> struct DecodeBlock {
+  enum : bool { may_be_listed = Sequence::packed || Sequence::paged };
   int first_row, split, splits, h_kv, b;
+  u32 first_part;  // listed: the place of the tile's first split
 
-  // `count`: of splits.
-  __device__ __forceinline__ explicit DecodeBlock(int count)
-      : splits(count), h_kv(int(blockIdx.y)), b(int(blockIdx.z)) {
+  __device__ __forceinline__ explicit DecodeBlock(const LuattnSplitsParams &p)
+      : splits(p.splits.count), h_kv(int(blockIdx.y)), b(int(blockIdx.z)) {
+    if constexpr (may_be_listed) {
+      const SplitList list(p);
+      if (list.known()) {
+        const SplitList::Block mine = list.block();
+        first_row = int(mine.item.tile) * TileM, split = mine.split(), splits = mine.splits();
+        h_kv = mine.h_kv, b = int(mine.item.entry), first_part = mine.item.first;
+        return;
+      }
+    }
     const int tile = int(blockIdx.x) / splits;
     split = int(blockIdx.x) - tile * splits;
     first_row = tile * TileM;
   }
+  __device__ __forceinline__ bool has_rows(const LuattnParams &p, const Sequence &site) const {
+    return first_row < site.q_len * Sequence::group(p) && (!may_be_listed || splits > 0);
+  }
+  // Listed: where partial results of a row of the tile are.
+  __device__ __forceinline__ PartRow part_row(const SplitList &list, int r) const { return list.part_row(first_part, h_kv, first_row + r); }
   __device__ __forceinline__ RowPlace place(const LuattnParams &p, const Sequence &site, int r) const {
     const int group = Sequence::group(p), at = first_row + r, q = at / group;
     return {min_of(q, site.q_len - 1), h_kv * group + (at - q * group), q < site.q_len};

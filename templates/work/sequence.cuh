@@ -360,4 +360,4 @@ using MapsOf = ConditionalOf<Config::paged, LuattnPagedMaps, LuattnTensorMaps>;
 LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnTensorMaps &maps) { return maps; }
 LUATTN_FN const LuattnTensorMaps &usual_maps(const LuattnPagedMaps &maps) { return maps.usual; }
 template <class Config>
-using DecodeParamsOf = ConditionalOf<Config::paged, LuattnPagedParams, LuattnSplitsParams>;
+using DecodeParamsOf = ConditionalOf<Config::paged || Config::packed, LuattnSplitListParams, LuattnSplitsParams>;

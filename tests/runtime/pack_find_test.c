@@ -132,6 +132,12 @@ static void finds_variants(void **state) {
   }
   luattn_pack_query q = query_for(90);
   size_t index;
+  q.deterministic = 1; /* forward always is, but for decode among others in a batch */
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
+  q.decode = 1;
+  assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "has no deterministic forward of 'demo', bf16, head dim 64x32, sm_90, few queries; it has "));
+  q.deterministic = q.decode = 0;
   q.pages = 4;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "luattn_pack_query: pages is 4, expected 0, 1 or 8, as in luattn_target");

@@ -125,7 +125,7 @@ static void run_packed(int q_len, int splits) {
   const int total = 3 + q_len, most = q_len > 3 ? q_len : 3;
   starts[1] = starts[2] = 3, starts[3] = total;
   Case c(most, HEADS * total, splits, Dv);
-  LuattnPackedTileParams p{};
+  LuattnSplitListParams p{};
   p.shape = {3, HEADS, HEADS, 1, most, 7};
   p.scale = 1;
   p.packed = {starts, starts, total, total};
@@ -134,7 +134,7 @@ static void run_packed(int q_len, int splits) {
   // o is [total, heads, dim]; rows are [heads][total].
   const LuattnSplits parts{c.part_o.data(), c.part_state.data(), splits, 0};
   using C = MergeConfig<Dv, true>;
-  launch([&](const LuattnPackedTileParams &p) { merge_splits<MergingSpec, C>(p, parts); }, dim3(most, HEADS, 3),
+  launch([&](const LuattnSplitListParams &p) { merge_splits<MergingSpec, C>(p, parts); }, dim3(most, HEADS, 3),
          merge_threads<C>, 0, p);
   std::vector<double> by_rows(c.o.size());
   for (int t = 0; t < total; ++t)

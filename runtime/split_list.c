@@ -1,0 +1,274 @@
+#include "runtime/split_list.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/batch.h"
+#include "runtime/batch_masks.h"
+#include "runtime/offsets.h"
+#include "runtime/packed.h"
+#include "runtime/sizes.h"
+
+/* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
+ * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
+#define DECODE_MERGE 18e6
+#define DECODE_START 7e6
+enum { DECODE_HALF = 113 * 1024 };
+
+/* Blocks that share a tile with others, for each that runs at once. */
+enum { PARTS_RESIDENT = 8 };
+
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static double blocks_resident(const args_call *c, const manifest_entry *main) {
+  return c->multiprocessors * (main->shared_bytes > DECODE_HALF ? 1.0 : 2.0);
+}
+
+static double bytes_of_key(const image_manifest *m) { return (m->head_dim + m->head_dim_v) * 2.0; }
+
+/* Bytes of what a block leaves for luattn_merge, which are written and read. */
+static double bytes_of_part(const image_manifest *m, const manifest_entry *main) { return 2.0 * main->tile_m * m->head_dim_v * 4; }
+
+static int64_t splits_alone(int64_t keys) {
+  const int64_t splits = ceil_div(keys, LUATTN_SPLIT_KEYS);
+  return splits < 1 ? 1 : least_of(splits, LUATTN_MAX_SPLITS);
+}
+
+/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all; where some
+ * multiprocessors have a block more than others at the end, a part is lost. */
+static double decode_rate(double blocks, double multiprocessors, double resident) {
+  const double filled = blocks / multiprocessors;
+  if (filled <= 1) return filled < 0.72 ? 0.98 / 0.72 * filled : 0.98 + 0.02 / 0.28 * (filled - 0.72);
+  return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
+}
+
+/* Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of keys, and no block of the longest one should
+ * take longer than all of them. */
+static int best_decode_splits(const args_call *c, const LuattnParams *p) {
+  const image_manifest *m = c->info;
+  const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
+  const bool totals = m->packed && !m->paged; /* of keys; lengths of entries are not known */
+  const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
+               row = bytes_of_key(m), keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
+               bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main), resident = blocks_resident(c, main);
+  const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
+  int best = 1;
+  double least = 0;
+  if (tiles == 0) return 1;
+  for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
+    if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
+    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident),
+                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident), longest) + ceil(blocks / resident) * DECODE_START +
+                        (n > 1 ? DECODE_MERGE + blocks * parts : 0);
+    if (n == 1 || time < least) best = n, least = time;
+  }
+  return best;
+}
+
+int split_count(const args_call *c, const LuattnParams *p) {
+  return c->info->deterministic ? (int)splits_alone(p->shape.kv_len) : best_decode_splits(c, p);
+}
+
+/* ---- the list ---- */
+
+bool split_list_of(const image_manifest *m) { return sizes_entry(m, LUATTN_ROLE_SPLIT_LIST) != NULL; }
+
+static bool holds_list(const args_call *c) {
+  const luattn_batch *batch = c->args->batch;
+  return batch != NULL && batch->splits.memory != NULL && batch->splits.device == c->device;
+}
+
+bool split_list_pays(const args_call *c, const LuattnParams *p) {
+  const image_manifest *m = c->info;
+  if (!split_list_of(m) || c->args->num_splits != 0 || p->shape.batch == 0 || p->shape.q_len == 0) return false;
+  return m->deterministic || holds_list(c);
+}
+
+/* Tiles of rows of all entries, and how many of a head's blocks may share one. */
+static int64_t all_tiles(const args_call *c, const LuattnParams *p, int64_t tile_m, int64_t tiles) {
+  const int64_t longest = tiles * p->shape.batch;
+  return c->info->packed ? least_of(longest, c->args->q->shape[0] * p->shape.group / tile_m + p->shape.batch) : longest;
+}
+static int64_t most_parts(const args_call *c, const LuattnParams *p, const manifest_entry *main, int64_t tiles, int64_t all) {
+  if (!c->info->deterministic)
+    return least_of(all * LUATTN_MAX_SPLITS,
+                    max_of((int64_t)(PARTS_RESIDENT * blocks_resident(c, main)) / p->shape.heads_kv, LUATTN_MAX_SPLITS));
+  const int64_t splits = splits_alone(p->shape.kv_len), parts = splits > 1 ? all * splits : 0;
+  /* An entry that is split has more keys than one block, and at most twice as many blocks as they fill. */
+  const bool totals = c->info->packed && !c->info->paged;
+  return totals ? least_of(parts, tiles * (c->args->k->shape[0] * 2 / LUATTN_SPLIT_KEYS)) : parts;
+}
+
+luattn_status split_list_sizes(const args_call *c, const LuattnParams *p, LuattnSplitList *out) {
+  const image_manifest *m = c->info;
+  const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
+  const int64_t rows = (int64_t)p->shape.q_len * p->shape.group, tiles = ceil_div(rows, main->tile_m),
+                all = all_tiles(c, p, main->tile_m, tiles), parts = most_parts(c, p, main, tiles, all);
+  if (all + parts > INT32_MAX / p->shape.heads_kv)
+    return args_fail(c, "%s: may need %" PRId64 " x %d blocks, expected at most %d; split the call into smaller batches", main->name,
+                     all + parts, p->shape.heads_kv, INT32_MAX);
+  *out = (LuattnSplitList){.most_items = (unsigned)(all + parts),
+                           .most_parts = (unsigned)parts,
+                           .tile_m = (int)main->tile_m,
+                           .tiles = (int)tiles,
+                           .rows = (int)least_of(main->tile_m, rows),
+                           .heads_kv = p->shape.heads_kv,
+                           .chunk = m->deterministic ? LUATTN_SPLIT_KEYS : 0,
+                           .resident = (float)blocks_resident(c, main),
+                           .multiprocessors = (float)c->multiprocessors,
+                           .start = (float)(DECODE_START / bytes_of_key(m)),
+                           .part = (float)(bytes_of_part(m, main) / bytes_of_key(m))};
+  return LUATTN_OK;
+}
+
+size_t split_list_place(const LuattnParams *p, uintptr_t base, LuattnSplitList *list) {
+  const size_t items = ((size_t)list->most_items + 1) * sizeof *list->items,
+               tiles = (size_t)list->tiles * (size_t)p->shape.batch * sizeof *list->of_tile, at = (items + 255) / 256 * 256;
+  list->items = base != 0 ? (LuattnSplitItem *)base : NULL;
+  list->of_tile = base != 0 ? (LuattnTileSplits *)(base + at) : NULL;
+  return at + tiles;
+}
+
+/* ---- the batch's ---- */
+
+static batch_splits made_for(const args_call *c, const LuattnParams *p, const LuattnSplitList *list, const void *memory) {
+  return (batch_splits){.memory = memory,
+                        .device = c->device,
+                        .entries = p->shape.batch,
+                        .queries = p->shape.q_len,
+                        .group = p->shape.group,
+                        .tile_m = list->tile_m,
+                        .chunk = list->chunk,
+                        .most_items = list->most_items,
+                        .most_parts = list->most_parts};
+}
+
+static luattn_status refuse(const args_call *c, const char *what, int64_t was, int64_t is) {
+  return args_fail(c,
+                   "batch: its list of splits was made for another call: %s %" PRId64 ", here %" PRId64
+                   "; call luattn_batch_prepare_tiles with these arguments, or give a batch without a list",
+                   what, was, is);
+}
+
+luattn_status split_list_take(const args_call *c, const LuattnParams *p, LuattnSplitList *out, bool *found) {
+  *found = holds_list(c);
+  if (!*found) return LUATTN_OK;
+  const batch_splits *have = &c->args->batch->splits, need = made_for(c, p, out, NULL);
+  const struct {
+    const char *what;
+    int64_t was, is;
+  } row[] = {{"entries were", have->entries, need.entries},
+             {"the most queries of an entry were", have->queries, need.queries},
+             {"query heads of a kv head were", have->group, need.group},
+             {"rows of the kernel's tiles were", have->tile_m, need.tile_m},
+             {"keys of each block (0: not of a deterministic kernel) were", have->chunk, need.chunk}};
+  for (size_t i = 0; i < sizeof row / sizeof *row; ++i)
+    if (row[i].was != row[i].is) return refuse(c, row[i].what, row[i].was, row[i].is);
+  out->most_items = have->most_items, out->most_parts = have->most_parts;
+  (void)split_list_place(p, (uintptr_t)have->memory, out);
+  return LUATTN_OK;
+}
+
+/* A call's shapes, as luattn_workspace_size reads them, and the bytes of its list. */
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnSplitListParams *params,
+                               size_t *size, luattn_error *err) {
+  LuattnOffsetParams *const all = &params->before.before.before.before.before.before.before;
+  *c = launch_call(kernel, used, true, err);
+  memset(params, 0, sizeof *params);
+  *size = 0;
+  TRY(args_fill(c, all));
+  if (all->dense.shape.batch == 0 || all->dense.shape.q_len == 0) return LUATTN_OK;
+  TRY(split_list_sizes(c, &all->dense, &params->list));
+  *size = split_list_place(&all->dense, 0, &params->list);
+  return LUATTN_OK;
+}
+
+luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size, luattn_error *err) {
+  args_call c;
+  LuattnSplitListParams params;
+  return read_call(kernel, used, &c, &params, size, err);
+}
+
+luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *used, void *memory, size_t size,
+                                 void *stream, luattn_error *err) {
+  args_call c;
+  LuattnSplitListParams params;
+  LuattnPackedTileParams *const whole = &params.before.before.before.before.before;
+  LuattnOffsetParams *const all = &whole->before.before;
+  size_t need;
+  TRY(read_call(kernel, used, &c, &params, &need, err));
+  if (need == 0) return LUATTN_OK;
+  if (size < need || memory == NULL)
+    return args_fail(&c, "list of splits: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
+                     memory == NULL ? " at NULL" : "", need);
+  if (((uintptr_t)memory & 255) != 0)
+    return args_fail(&c, "list of splits: memory: address %p is not a multiple of 256 bytes; align it", memory);
+  c.shapes_only = false;
+  TRY(packed_fill(&c, all)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, all));
+  TRY(packed_used(&c, &whole->used));
+  (void)split_list_place(&all->dense, (uintptr_t)memory, &params.list);
+  TRY(driver_push(kernel->driver, kernel->context, err));
+  const luattn_status status = launch_split_list(kernel, &c, &params, stream);
+  driver_pop(kernel->driver);
+  if (status == LUATTN_OK) batch->splits = made_for(&c, &all->dense, &params.list, memory);
+  return status;
+}
+
+/* ---- LUATTN_CHECK ---- */
+
+static luattn_status compare(const args_call *c, const LuattnParams *p, const LuattnSplitList *list, const LuattnTileSplits *have,
+                             const LuattnTileSplits *want) {
+  for (int64_t i = 0; i < (int64_t)p->shape.batch * list->tiles; ++i) {
+    const bool same = list->chunk > 0 ? have[i].count == want[i].count : (have[i].count > 0) == (want[i].count > 0);
+    if (!same)
+      return args_fail(c,
+                       "batch: its list of splits is not of its lengths: tile %" PRId64 " of entry %" PRId64
+                       " had %u splits, expected %u; they have changed, call luattn_batch_prepare_tiles again",
+                       i % list->tiles, i / list->tiles, have[i].count, want[i].count);
+  }
+  return LUATTN_OK;
+}
+
+/* Makes a list in memory of its own, and compares. The device's context is current. */
+static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const LuattnSplitListParams *params, char *host,
+                                cu_stream stream) {
+  const luattn_driver *d = kernel->driver;
+  const LuattnParams *p = &params->before.before.before.before.before.before.before.dense;
+  LuattnSplitListParams again = *params;
+  const size_t size = split_list_place(p, 0, &again.list), tiles = (size_t)p->shape.batch * (size_t)again.list.tiles * sizeof(LuattnTileSplits);
+  cu_pointer memory = 0;
+  bool captured;
+  TRY(batch_check_captured(d, stream, &captured, c->err));
+  if (captured) return LUATTN_OK;
+  cu_result result = d->alloc(&memory, size);
+  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
+  (void)split_list_place(p, (uintptr_t)memory, &again.list);
+  luattn_status status = launch_split_list(kernel, c, &again, stream);
+  if (status == LUATTN_OK) {
+    result = d->stream_wait(stream);
+    if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->list.of_tile, tiles);
+    if (result == 0) result = d->copy_to_host(host + tiles, (cu_pointer)(uintptr_t)again.list.of_tile, tiles);
+    status = result != 0 ? driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading splits of '%s'", c->info->spec_name)
+                         : compare(c, p, &params->list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
+  }
+  (void)d->free(memory);
+  return status;
+}
+
+luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnSplitListParams *params, bool makes,
+                               cu_stream stream) {
+  const LuattnParams *p = &params->before.before.before.before.before.before.before.dense;
+  if (makes || params->list.items == NULL || !batch_check_asked()) return LUATTN_OK;
+  char *host = malloc((size_t)p->shape.batch * (size_t)params->list.tiles * sizeof(LuattnTileSplits) * 2);
+  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
+  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
+  if (status == LUATTN_OK) {
+    status = check_list(kernel, c, params, host, stream);
+    driver_pop(kernel->driver);
+  }
+  free(host);
+  return status;
+}

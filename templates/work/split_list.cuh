@@ -1,0 +1,42 @@
+// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList, which luattn_split_list
+// writes). A block knows from one read which rows and which part of their keys it has, and that there is none for a number past
+// the last one.
+#pragma once
+#include "abi/workspace.h"
+#include "ops/hook_types.cuh"
+
+// A row of partial results: its place in a plane of `rows` of them (sink/partial_rows.cuh).
+struct PartRow {
+  i64 rows, row;
+};
+
+struct SplitList {
+  const LuattnSplitList &list;
+
+  __device__ __forceinline__ explicit SplitList(const LuattnParams &p) : list(static_cast<const LuattnSplitListParams &>(p).list) {}
+  __device__ __forceinline__ bool known() const { return list.items != nullptr; }
+
+  // The item of a block, and its kv head. Kv heads of an item lie side by side. No splits: the block has nothing to do.
+  struct Block {
+    LuattnSplitItem item;
+    int h_kv;
+    __device__ __forceinline__ int splits() const { return int(item.split >> 16); }
+    __device__ __forceinline__ int split() const { return int(item.split & 0xffff); }
+  };
+  __device__ __forceinline__ Block block() const {
+    const u32 number = blockIdx.x / u32(list.heads_kv);
+    if (number >= list.items->entry) return {{0, 0, 0, 0}, 0};
+    const uint4 x = reinterpret_cast<const uint4 *>(list.items)[1 + number];
+    return {{x.x, x.y, x.z, x.w}, int(blockIdx.x - number * u32(list.heads_kv))};
+  }
+
+  // The splits of the tile that has a row of an entry.
+  __device__ __forceinline__ LuattnTileSplits tile_of_row(int entry, int row) const {
+    return list.of_tile[i64(entry) * list.tiles + row / list.tile_m];
+  }
+  // Row `row` of an entry, in a tile whose first split has place `first`.
+  __device__ __forceinline__ PartRow part_row(u32 first, int h_kv, int row) const {
+    const i64 rows = i64(list.heads_kv) * list.rows;
+    return {rows, first * rows + h_kv * list.rows + row % list.tile_m};
+  }
+};
