@@ -273,6 +273,10 @@ struct PagedRows {
     const int n = int(quotient(u32(position), page_size)), at = table != nullptr ? __ldg(table + n) : entry;
     return data + at * page + (position - n * int(page_size.d)) * seq;
   }
+  // The same for a position in page `at`.
+  __device__ __forceinline__ Elem *row_in(int at, int position) const {
+    return data + at * page + (position - int(quotient(u32(position), page_size)) * int(page_size.d)) * seq;
+  }
 };
 
 template <class Queries>
