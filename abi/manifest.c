@@ -40,6 +40,15 @@ static bool role_in_pass(uint32_t role, uint32_t pass) {
   return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) == (pass == LUATTN_FORWARD);
 }
 
+static luattn_status check_append_mods(const image_manifest *m, luattn_error *err) {
+  const manifest_append_mods *of = &m->append_mods[0];
+  TRY(check_range(err, "append_mods: key_mod", of->key_mod, 0, m->paged));
+  TRY(check_range(err, "append_mods: value_mod", of->value_mod, 0, m->paged));
+  TRY(check_range(err, "append_mods: inputs", of->inputs, 0, of->key_mod || of->value_mod ? (1u << MANIFEST_MAX_INPUTS) - 1 : 0));
+  if (of->inputs >> m->num_inputs == 0) return LUATTN_OK;
+  return bad(err, "append_mods: inputs", of->inputs, "bits of inputs that there are");
+}
+
 /* Offsets have no layout with bits. */
 static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err) {
   const manifest_tile_bits *t = &m->bits[0];
@@ -211,6 +220,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"decode", m->decode},
       {"paged", m->paged},
       {"weights", m->weights},
+      {"keys_modified", m->keys_modified},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
@@ -221,6 +231,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
   if (m->paged && m->paged_layout[0] != 8) TRY(check_range(err, "paged_layout", m->paged_layout[0], 1, 1));
   if (m->weights) TRY(check_weights(m, err));
+  if (m->keys_modified) TRY(check_append_mods(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");
@@ -286,7 +297,8 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .random = (int)m->random,
                                  .decode = (int)m->decode,
                                  .pages = m->paged ? (int)m->paged_layout[0] : 0,
-                                 .weights = (int)m->weights};
+                                 .weights = (int)m->weights,
+                                 .keys_modified = (int)m->keys_modified};
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

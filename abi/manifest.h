@@ -32,7 +32,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
   LUATTN_ROLE_TILE_TABLE, /* LuattnTileTable; grid (sequences + 1, 1, 1) */
   LUATTN_ROLE_MERGE,      /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
-  LUATTN_ROLE_APPEND, /* LuattnAppend; grid (pieces of 16 bytes or elements of k or v / tile_m, 2, 1). A launch leaves it out */
+  LUATTN_ROLE_APPEND, /* LuattnAppend; a thread has a vector of 16 bytes, or an element, of k or v for tile_n heads (tile_m: for one); grid
+                       * (threads / tile_m, 2, 1). A launch leaves it out */
   LUATTN_ROLE_SPLIT_LIST, /* LuattnSplitList; grid (1, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
@@ -66,6 +67,12 @@ typedef struct manifest_tile_bits {
   uint32_t has_reals;         /* it computes with real numbers, for which float64 kernels have another precision */
   uint32_t spec[4];           /* luattn_spec_info.hash, low words first */
 } manifest_tile_bits;
+
+/* What APPEND applies to new rows, and takes then: LuattnAppendParams instead of LuattnAppend. */
+typedef struct manifest_append_mods {
+  uint32_t key_mod, value_mod; /* whether there is one; always 0 where keys are not in pages */
+  uint32_t inputs;             /* which they read, a bit each */
+} manifest_append_mods;
 
 typedef struct image_manifest {
   /* Section "FACT", up to max_len. */
@@ -112,6 +119,8 @@ typedef struct image_manifest {
   uint32_t paged_layout[1];           /* page sizes are multiples of this, 1 or 8 */
   uint32_t weights;                   /* section "WGHT", which other images lack: FORWARD writes the weights of V, and takes */
   uint32_t weights_layout[1];         /* LuattnWeights: 0, the only layout */
+  uint32_t keys_modified;             /* section "KMOD", which other images lack: k and v have been through the spec's mods, */
+  manifest_append_mods append_mods[1]; /* and APPEND applies these to new rows */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

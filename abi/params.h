@@ -321,6 +321,7 @@ typedef struct LuattnAppend {
   const int *cu_seqlens;   /* [batch + 1], or null */
   LuattnDivisor heads_kv, rows; /* rows: of an entry, if they are not packed */
   int batch, total;        /* total: rows of all entries */
+  LuattnDivisor groups;    /* of heads_kv, of as many heads as a thread has: for around/append_modified.cuh */
 } LuattnAppend;
 
 /* The weights of V, for luattn_weights: Real [batch][heads][rows][columns], those of the longest entry. */
@@ -367,6 +368,10 @@ struct LuattnSplitListParams : LuattnWeightParams {
   ABI_FOR_WORK_ALONE
   LuattnSplitList list;
 };
+/* Of luattn_append, where it applies mods: what hooks read, which is of the keys' lengths and inputs alone. */
+struct LuattnAppendParams : LuattnPagedParams {
+  LuattnAppend append;
+};
 #else
 typedef struct LuattnPackedParams {
   LuattnParams dense;
@@ -407,6 +412,10 @@ typedef struct LuattnSplitListParams {
   LuattnWeightParams before;
   LuattnSplitList list;
 } LuattnSplitListParams;
+typedef struct LuattnAppendParams {
+  LuattnPagedParams before;
+  LuattnAppend append;
+} LuattnAppendParams;
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -458,6 +467,8 @@ ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(Lua
 ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnWeightParams) == sizeof(LuattnPagedParams) + sizeof(LuattnWeights), "a part has padding of its own");
 ABI_ASSERT(sizeof(LuattnSplitListParams) == sizeof(LuattnWeightParams) + sizeof(LuattnSplitList), "a part has padding of its own");
+ABI_ASSERT(sizeof(LuattnAppendParams) == sizeof(LuattnPagedParams) + sizeof(LuattnAppend) && sizeof(LuattnAppendParams) <= 4096,
+           "a part has padding of its own, or a driver before CUDA 12.1 gives a kernel less");
 ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096,
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 ABI_ASSERT(sizeof(LuattnSplitListParams) <= 4096, "decode kernels have no TMA descriptors");

@@ -31,7 +31,7 @@ typedef struct cli_options {
   double scale, dropout;
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores, decode, packed;
+  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores, decode, packed, keys_modified;
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 
@@ -119,6 +119,7 @@ typedef struct cli_problem {
   bool heads_last;
   bool large_scores; /* luattn_args.large_scores */
   bool decode;       /* luattn_args.decode is LUATTN_DECODE_ALWAYS */
+  bool keys_modified; /* luattn_args.keys_modified */
   uint64_t seed;     /* of dropout: --seed */
 } cli_problem;
 

@@ -80,6 +80,7 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
     t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
   t->large_scores = o->large_scores;
   t->decode = o->decode;
+  t->keys_modified = o->keys_modified;
   TRY(lengths_option(o, &lengths, err));
   if (lengths != 0)
     t->lengths = (luattn_lengths)(lengths - 1);

@@ -217,8 +217,8 @@ static luattn_status naive_open(naive *n, const cli_options *o, const cli_proble
   if (s != LUATTN_OK) return s;
   front_oracle_set_random(n->oracle, draw_number);
   n->query_mod = front_oracle_has(n->oracle, "query_mod");
-  n->key_mod = front_oracle_has(n->oracle, "key_mod");
-  n->value_mod = front_oracle_has(n->oracle, "value_mod");
+  n->key_mod = !p->keys_modified && front_oracle_has(n->oracle, "key_mod");
+  n->value_mod = !p->keys_modified && front_oracle_has(n->oracle, "value_mod");
   n->score_mod = front_oracle_has(n->oracle, "score_mod");
   n->block_mask = front_oracle_has(n->oracle, "block_mask");
   return set_globals(n, err);

@@ -148,6 +148,8 @@ static const option options[] = {
     {"--packed", SWITCH, AT(packed), GRID, NULL, "also the kernels for packed sequences (luattn_target.packed)"},
     {"--pages", TEXT, AT(pages), GRID, "1|8",
      "also forward's kernels for keys in pages of any size, or of multiples of 8 (luattn_target.pages)"},
+    {"--keys-modified", SWITCH, AT(keys_modified), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
+     "k and v have been through key_mod and value_mod, as rows of a cache (luattn_args.keys_modified); forward alone"},
     {"--cache-dir", TEXT, AT(cache_dir),
      CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
      "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},

@@ -523,7 +523,7 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores, .decode = o->decode,
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores, .decode = o->decode, .keys_modified = o->keys_modified,
                      .seed = seed};
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
@@ -532,6 +532,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
+  if (o->keys_modified) p->info.has_backward = 0;
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
     status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err)
@@ -631,6 +632,7 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .scale = p->scale,
       .skip = p->skip,
       .large_scores = p->large_scores,
+      .keys_modified = p->keys_modified,
       .decode = p->decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO,
       .random = &bind->random,
       .batch = p->sequences,

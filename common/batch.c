@@ -226,6 +226,16 @@ int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size) {
   return batch->has_longest[1] && batch->lengths[1].longest < room ? batch->lengths[1].longest : room;
 }
 
+int64_t batch_longest_appended(const luattn_batch *batch, int64_t page_size, const int64_t *new_k) {
+  const int64_t packed = batch->lengths[0].longest > 0 ? batch->lengths[0].longest : new_k[0],
+                rows = batch_is_packed(batch) ? packed : new_k[2], before = batch_longest_paged(batch, page_size);
+  if (!batch->has_longest[1]) return before;
+  luattn_batch room = *batch;
+  room.has_longest[1] = false;
+  const int64_t most = batch_longest_paged(&room, page_size);
+  return before < most - rows ? before + rows : most;
+}
+
 int64_t batch_page_of(const batch_pages *pages, const luattn_batch *batch, int64_t entry, int64_t i) {
   return pages->table == NULL ? entry : pages->table[entry * batch->pages + i / pages->page_size];
 }

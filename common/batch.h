@@ -99,6 +99,8 @@ size_t batch_array_room(const batch_array *array); /* bytes in a batch's device 
 bool batch_has_one_page(const luattn_batch *batch);
 /* The longest entry of a call whose k and v have pages of `page_size` rows, as far as is known. */
 int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size);
+/* The same of a cache to which new rows are appended, with these: of new_k's shape; packed rows are those of cu_seqlens_q. */
+int64_t batch_longest_appended(const luattn_batch *batch, int64_t page_size, const int64_t *new_k);
 
 /* k and v in pages. */
 typedef struct batch_pages {

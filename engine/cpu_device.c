@@ -4,6 +4,7 @@
 #include "common/fail.h"
 #include "common/threads.h"
 #include "gen/compile/cpu_facts.h"
+#include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"
 #include "runtime/cpu_kernel.h"
 
@@ -18,6 +19,10 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   if (batch_is_packed(args->batch) || batch_is_paged(args->batch))
     return (pass == LUATTN_FORWARD ? cpu_packed_forward : cpu_packed_backward)(spec, &used, err);
   return (pass == LUATTN_FORWARD ? luattn_cpu_forward : luattn_cpu_backward)(spec, &used, err);
+}
+
+static luattn_status append(void *user, const luattn_append_args *args, luattn_error *err) {
+  return cpu_append(user, args, err);
 }
 
 luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, luattn_kernel **kernel,
@@ -38,9 +43,10 @@ luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, lu
                                 .large_scores = key->large_scores,
                                 .pages = key->pages,
                                 .weights = key->weights,
+                                .keys_modified = key->keys_modified,
                                 .input_types = key->input_types};
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));
   report->every_length = 1;
-  return cpu_kernel_make(&facts, how->relaxed, run, (void *)(uintptr_t)key->spec, kernel, err);
+  return cpu_kernel_make(&facts, how->relaxed, run, append, (void *)(uintptr_t)key->spec, kernel, err);
 }

@@ -314,6 +314,11 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                        "%s: batch: has %s, and there is no backward over keys in pages or in a part of a cache; copy them to k and v of "
                        "equal lengths, or to packed sequences",
                        place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
+  if (args->keys_modified != 0 && pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: keys_modified: is %d, and there is no backward over keys that key_mod has changed already; leave it 0, and give k and v as "
+                       "they were before",
+                       place, args->keys_modified);
   const DLTensor *tensor[] = {args->q, args->v};
   const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
   for (int i = 0; i < 2; ++i)
@@ -329,6 +334,7 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                       .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
                       .offsets = batch_offsets(args->batch),
                       .large_scores = args->large_scores != 0,
+                      .keys_modified = args->keys_modified != 0 && luattn_spec_modifies_keys(spec),
                       .decode = wants_decode(e, pass, args)};
   if (!read_dtype(args->q->dtype, &key->dtype))
     return luattn_fail(err, LUATTN_INVALID,
@@ -361,7 +367,7 @@ static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
          a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
-         a->weights == b->weights && a->input_types == b->input_types;
+         a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
 }
 
 /* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
@@ -467,19 +473,21 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->offsets && !key->large_scores && !key->weights && key->input_types == 0;
+  const bool in_packs = !key->offsets && !key->large_scores && !key->weights && !key->keys_modified && key->input_types == 0;
   if (e->never_compile && !in_packs)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->offsets        ? "batch"
-                       : key->large_scores ? "large_scores"
-                       : key->weights      ? "weights"
-                                           : "inputs",
-                       key->offsets        ? "parts of a whole"
-                       : key->large_scores ? "large scores"
-                       : key->weights      ? "the weights of V"
-                                           : "inputs whose dtype is any");
+                       key->offsets         ? "batch"
+                       : key->large_scores  ? "large_scores"
+                       : key->weights       ? "weights"
+                       : key->keys_modified ? "keys_modified"
+                                            : "inputs",
+                       key->offsets         ? "parts of a whole"
+                       : key->large_scores  ? "large scores"
+                       : key->weights       ? "the weights of V"
+                       : key->keys_modified ? "keys that have been modified"
+                                            : "inputs whose dtype is any");
   if (e->num_packs > 0 && in_packs) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
@@ -508,6 +516,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .decode = key->decode,
                                 .pages = key->pages,
                                 .weights = key->weights,
+                                .keys_modified = key->keys_modified,
                                 .input_types = key->input_types,
                                 .driver_version = e->driver_version};
   luattn_image *image;

@@ -19,6 +19,7 @@ typedef struct kernel_key {
   bool large_scores;      /* luattn_args.large_scores */
   int decode;             /* luattn_target.decode */
   bool weights;           /* luattn_target.weights */
+  bool keys_modified;     /* luattn_args.keys_modified */
   uint64_t input_types; /* luattn_target.input_types */
 } kernel_key;
 

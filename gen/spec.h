@@ -65,6 +65,11 @@ typedef struct traced_spec {
   ir_ref read[SPEC_MAX_READS];
   int read_line[SPEC_MAX_READS];
   const row_tables *rows[3];
+  /* Of a compilation with luattn_target.keys_modified: what key_mod and value_mod were, which are then IR_NONE: with pages
+   * luattn_append applies these, which read append_inputs (a bit each). */
+  bool keys_modified;
+  ir_ref append_mod[2];
+  unsigned append_inputs;
   traced_online online;
   bool random; /* a hook calls random() */
 } traced_spec;

@@ -1,4 +1,4 @@
-/* append.c: luattn_append, which writes new rows of keys and values to a cache. */
+/* append.c: luattn_append, which writes new rows of keys and values to a cache, through the mods of a spec or as they are. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,6 +7,7 @@
 #include "common/struct_size.h"
 #include "runtime/batch_arrays.h"
 #include "runtime/launch.h"
+#include "runtime/offsets.h"
 #include "runtime/order.h"
 
 static DLDataType elem_of(const image_manifest *m) {
@@ -93,7 +94,6 @@ static luattn_status count_pieces(const args_call *c, const LuattnAppend *p, int
 }
 
 static luattn_status fill(const args_call *c, const luattn_append_args *a, LuattnAppend *out) {
-  memset(out, 0, sizeof *out);
   TRY(check_given(c, a));
   const int64_t heads_kv = a->k->shape[1], page_size = a->k->shape[2], rows = c->info->packed ? a->new_k->shape[0] : a->new_k->shape[2];
   if (heads_kv < 1 || page_size < 1)
@@ -107,6 +107,57 @@ static luattn_status fill(const args_call *c, const luattn_append_args *a, Luatt
   out->heads_kv = order_divisor(heads_kv);
   out->rows = order_divisor(rows > 0 ? rows : 1);
   return LUATTN_OK;
+}
+
+/* ---- mods ---- */
+
+static bool has_mods(const image_manifest *m) { return m->append_mods[0].key_mod || m->append_mods[0].value_mod; }
+
+/* New rows have heads of keys alone, so those of queries have to be in the batch. */
+static luattn_status fill_offsets(const args_call *c, LuattnOffsetParams *out) {
+  const luattn_batch *given = c->args->batch;
+  luattn_batch batch = *given;
+  args_call keys = *c;
+  luattn_args args = *c->args;
+  batch.head_offset = batch.heads = batch.heads_kv = 0;
+  args.batch = &batch, keys.args = &args;
+  if (c->info->offsets || given->heads == 0) TRY(offsets_fill(&keys, out));
+  if (given->heads == 0) return LUATTN_OK;
+  if (!c->info->offsets) return offsets_fill(c, out); /* which refuses it */
+  if (given->heads_kv == 0)
+    return args_fail(c, "luattn_append: batch: heads: is %" PRId64 ", and new rows have heads of keys alone; give heads_kv too", given->heads);
+  out->offsets.kv_head_offset = (int)(given->head_offset / (given->heads / given->heads_kv));
+  out->offsets.heads_kv = (int)given->heads_kv;
+  return LUATTN_OK;
+}
+
+/* Fills what hooks read: inputs, scalars and offsets. */
+static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, LuattnAppendParams *out) {
+  const luattn_args args = {.struct_size = sizeof args,
+                            .k = a->k, .v = a->v,
+                            .inputs = a->inputs, .num_inputs = a->num_inputs,
+                            .scalars = a->scalars, .num_scalars = a->num_scalars,
+                            .batch = a->batch};
+  args_call of_hooks = *c;
+  LuattnOffsetParams *const offsets = &out->before.before.before.before.before.before;
+  LuattnParams *const p = &offsets->dense;
+  const int64_t longest = batch_longest_appended(a->batch, a->k->shape[2], a->new_k->shape);
+  of_hooks.args = &args;
+  if (longest > c->info->max_len)
+    return args_fail(c,
+                     "luattn_append: batch: max_seqlen_k: an entry may have %" PRId64 " rows with its new ones, but this spec's index arithmetic is "
+                     "exact up to %" PRId64 " alone; give max_seqlen_k, an upper bound of seqused_k",
+                     longest, c->info->max_len);
+  if (a->num_inputs > MANIFEST_MAX_INPUTS || a->num_scalars > MANIFEST_MAX_SCALARS)
+    return args_fail(c, "luattn_append: %s is %zu, expected at most %d, as no spec has more", a->num_inputs > MANIFEST_MAX_INPUTS ? "num_inputs" : "num_scalars",
+                     a->num_inputs > MANIFEST_MAX_INPUTS ? a->num_inputs : a->num_scalars, a->num_inputs > MANIFEST_MAX_INPUTS ? MANIFEST_MAX_INPUTS : MANIFEST_MAX_SCALARS);
+  p->shape.batch = out->append.batch;
+  p->shape.heads = p->shape.heads_kv = (int)out->append.heads_kv.d; /* no hook reads heads */
+  p->shape.group = 1;
+  p->shape.kv_len = (int)longest;
+  TRY(fill_offsets(&of_hooks, offsets));
+  TRY(args_some_inputs(&of_hooks, c->info->append_mods[0].inputs, p));
+  return args_scalars(&of_hooks, p);
 }
 
 /* ---- numbers of pages ---- */
@@ -144,8 +195,9 @@ static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int sid
   }
 }
 
-static luattn_status append_on_host(const args_call *c, const LuattnAppend *p, const luattn_append_args *a) {
+static luattn_status append_on_host(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p, const luattn_append_args *a) {
   TRY(check_pages(c, p, a, p->seqused_k, p->paging.block_table, p->cu_seqlens));
+  if (has_mods(c->info)) return kernel->cpu_append(kernel->cpu_user, a, c->err);
   for (int b = 0; b < p->batch; ++b) {
     const int first = p->cu_seqlens != NULL ? p->cu_seqlens[b] : 0, rows = p->cu_seqlens != NULL ? p->cu_seqlens[b + 1] - first : (int)p->rows.d;
     for (int i = 0; i < rows; ++i)
@@ -156,19 +208,21 @@ static luattn_status append_on_host(const args_call *c, const LuattnAppend *p, c
 
 luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
-  static const struct_rule rule = STRUCT_RULE(luattn_append_args, batch);
+  static const struct_rule rule = STRUCT_RULE(luattn_append_args, inputs);
   luattn_append_args given;
-  LuattnAppend p;
+  LuattnAppendParams p;
   int64_t pieces;
   fail_clear(err);
   NEED(kernel);
   NEED(args);
   TRY(struct_take(&rule, "luattn_append", args, &given, err));
-  const args_call c = {.info = &kernel->info, .device = kernel->device, .err = err};
-  TRY(fill(&c, &given, &p));
-  TRY(count_pieces(&c, &p, &pieces));
+  const args_call c = {.info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
+  memset(&p, 0, sizeof p);
+  TRY(fill(&c, &given, &p.append));
+  TRY(count_pieces(&c, &p.append, &pieces));
+  if (has_mods(c.info)) TRY(fill_mods(&c, &given, &p));
   if (pieces == 0) return LUATTN_OK;
-  if (kernel->cpu_run != NULL) return append_on_host(&c, &p, &given);
+  if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, &given);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_append(kernel, &c, &p, stream);
   driver_pop(kernel->driver);

@@ -429,6 +429,16 @@ static luattn_status check_large_scores(const args_call *c) {
                    given, (unsigned)c->info->large_scores, given);
 }
 
+/* A kernel of a spec without mods of k and v computes the same either way. */
+static luattn_status check_keys_modified(const args_call *c) {
+  const int given = c->args->keys_modified, compiled = (int)c->info->keys_modified; /* choices_ok: 0 or 1 */
+  if (given == compiled || (compiled == 0 && !c->info->has_key_mod && !c->info->has_value_mod)) return LUATTN_OK;
+  return args_fail(c,
+                   "keys_modified: is %d, and the kernel is compiled for %d; give that if k and v have %s been through key_mod and value_mod, "
+                   "or compile it with luattn_target.keys_modified = %d",
+                   given, compiled, compiled ? "already" : "not yet", given);
+}
+
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
   if (c->info->num_saved == 0 || c->info->weights) return LUATTN_OK;
   tensor_rule rule = {.name = "saved",
@@ -462,6 +472,7 @@ luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
   TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
   TRY(check_large_scores(c));
+  TRY(check_keys_modified(c));
   const bool packed = c->info->packed;
   const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,
                          [DIM_HEADS] = params->shape.heads,

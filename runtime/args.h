@@ -53,6 +53,7 @@ size_t args_real_size(const image_manifest *info);
 
 /* inputs.c */
 luattn_status args_inputs(const args_call *c, LuattnParams *params);
+luattn_status args_some_inputs(const args_call *c, unsigned which, LuattnParams *params); /* bit i: input i; others may be missing */
 luattn_status args_scalars(const args_call *c, LuattnParams *params);
 
 #endif

@@ -9,12 +9,13 @@
 #include "runtime/random.h"
 #include "runtime/weights_array.h"
 
-luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, void *user,
+luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, cpu_append_pass *append, void *user,
                               luattn_kernel **kernel, luattn_error *err) {
   luattn_kernel *k = calloc(1, sizeof *k);
   if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
   k->info = *facts;
   k->cpu_run = run;
+  k->cpu_append = append;
   k->cpu_user = user;
   k->cpu_relaxed = relaxed;
   *kernel = k;

@@ -219,7 +219,9 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
   return fill_grad(c, info, given->grad, &rule, out);
 }
 
-luattn_status args_inputs(const args_call *c, LuattnParams *params) {
+luattn_status args_inputs(const args_call *c, LuattnParams *params) { return args_some_inputs(c, ~0u, params); }
+
+luattn_status args_some_inputs(const args_call *c, unsigned which, LuattnParams *params) {
   const image_manifest *m = c->info;
   if (c->args->num_inputs > 0 && c->args->inputs == NULL)
     return args_fail(c, "inputs: is NULL, but num_inputs is %zu", c->args->num_inputs);
@@ -237,7 +239,8 @@ luattn_status args_inputs(const args_call *c, LuattnParams *params) {
       if (strcmp(name, c->args->inputs[j].name) == 0)
         return args_fail(c, "input '%s': was given twice", name);
   }
-  for (uint32_t i = 0; i < m->num_inputs; ++i) TRY(fill_input(c, i, params));
+  for (uint32_t i = 0; i < m->num_inputs; ++i)
+    if (which >> i & 1) TRY(fill_input(c, i, params));
   return LUATTN_OK;
 }
 

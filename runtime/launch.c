@@ -150,18 +150,22 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
                       "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
 }
 
-luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppend *params, cu_stream stream) {
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppendParams *params, cu_stream stream) {
   const image_manifest *m = c->info;
-  const int64_t widest = m->head_dim > m->head_dim_v ? m->head_dim : m->head_dim_v, rows = (int64_t)params->total * params->heads_kv.d;
+  const int64_t widest = m->head_dim > m->head_dim_v ? m->head_dim : m->head_dim_v;
   /* Half precision is copied 16 bytes at a time; other tensors may have to be by elements. */
-  const int64_t pieces = rows * (sizes_elem(m) == 2 ? (widest + 7) / 8 : widest);
+  const bool has_mods = m->append_mods[0].key_mod || m->append_mods[0].value_mod;
+  LuattnAppend *const append = &params->append;
+  const int64_t vectors = sizes_elem(m) == 2 ? (widest + 7) / 8 : widest;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_APPEND) continue;
-    const int64_t size[] = {ceil_div(pieces, e->tile_m), 2, 1};
+    const int64_t groups = ceil_div(append->heads_kv.d, e->tile_n < e->tile_m ? e->tile_n : 1),
+                  size[] = {ceil_div(append->total * groups * vectors, e->tile_m), 2, 1};
     TRY(grid_check(c, e, size));
+    append->groups = order_divisor(groups);
     const unsigned grid[] = {(unsigned)size[0], 2, 1};
-    return launch_one(kernel, i, params, NULL, grid, stream, c->err);
+    return launch_one(kernel, i, has_mods ? (void *)params : append, NULL, grid, stream, c->err);
   }
   return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_append", m->spec_name);
 }

@@ -10,6 +10,7 @@
 
 /* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */
 struct luattn_kernel {
+  cpu_append_pass *cpu_append;
   cpu_pass *cpu_run; /* not NULL: the CPU path computes, and everything except `info` is 0 */
   void *cpu_user;
   bool cpu_relaxed;
@@ -45,7 +46,7 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
 
 /* Writes rows to a cache. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_INTERNAL (the image
  * has no such function), LUATTN_CUDA. */
-luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppend *params, cu_stream stream);
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppendParams *params, cu_stream stream);
 
 /* What the checks of a call to a kernel on a device share; `used` as choices_take returned it. */
 args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err);

@@ -50,7 +50,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, p
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
-  if (m != NULL && (m->offsets || m->large_scores || m->weights))
+  if (m != NULL && (m->offsets || m->large_scores || m->weights || m->keys_modified))
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
@@ -58,6 +58,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, p
         index,
         m->offsets   ? "parts of a whole (luattn_target.offsets)"
         : m->weights ? "the weights of V (luattn_target.weights)"
+        : m->keys_modified ? "keys that have been modified (luattn_target.keys_modified)"
                      : "large scores (luattn_target.large_scores)");
   if (item->lengths < 0 || item->lengths > 2)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",

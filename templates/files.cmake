@@ -13,6 +13,7 @@ set(LUATTN_TEMPLATES
   arch/wgmma.cuh
   arch/wgmma_transposed.cuh
   around/append.cuh
+  around/append_modified.cuh
   around/around.cuh
   around/block_bounds.cuh
   around/block_table.cuh

@@ -22,7 +22,7 @@ rule(include      "${public}"                                                  "
 rule(common       "${common}"                                                  "${no_lua}|${no_cuda}")
 rule(abi          "${common}|${abi}"                                           "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(runtime      "${common}|${abi}|runtime/[a-z_]+\\.h"  "${no_lua}|${no_cuda}")
-rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params)\\.h|runtime/(cpu_kernel|merge_kernel|page_table|tile_bits)\\.h|gen/compile/(cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|part_merge|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params)\\.h|runtime/(cpu_kernel|merge_kernel|page_table|tile_bits)\\.h|gen/compile/(cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|part_merge|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/ir       "${common}|abi/philox\\.h|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lua      "${spec}|gen/(base|ir|lua)/.*"                               "${no_cuda}|dlfcn\\.h")

@@ -153,7 +153,7 @@ static void limit_intervals(ir *g, mask_info *m, mask_intervals *kept, ir_var le
  * are unknown. */
 static void limit_lengths(const traced_spec *t, mask_info *m) {
   const ir_ref candidate[] = {m->keep,      t->score_mod,   t->query_mod, t->key_mod,
-                              t->value_mod, t->online.prob, t->online.out};
+                              t->value_mod, t->append_mod[0], t->append_mod[1], t->online.prob, t->online.out};
   ir_ref root[sizeof candidate / sizeof candidate[0]], *side[4] = {&m->kv_lo, &m->kv_hi, &m->q_lo, &m->q_hi};
   int n = 0;
   for (size_t i = 0; i < sizeof candidate / sizeof candidate[0]; i++) {

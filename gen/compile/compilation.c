@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/struct_size.h"
+#include "gen/analysis/append_mods.h"
 #include "gen/analysis/large_scores.h"
 #include "gen/analysis/merge.h"
 #include "gen/analysis/mod_rows.h"
@@ -96,6 +97,8 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
+  if (c->target.keys_modified == 1 && c->target.pass == LUATTN_FORWARD) /* else plan_start refuses it */
+    TRY(append_mods_take(c->a, &c->spec, c->target.pages != 0, err));
   if (c->target.large_scores) TRY(large_scores_apply(c->a, &c->spec, err));
   TRY(resolve_decode(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));

@@ -25,6 +25,7 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->head_dim_v = (uint32_t)t->head_dim_v;
   out->wants = t->pass == LUATTN_BACKWARD ? t->wants : 0;
   out->large_scores = t->large_scores != 0;
+  manifest_fill_keys_modified(&c->spec.traced, out);
   out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
   manifest_fill_declared(c, out);
 }

@@ -67,6 +67,13 @@ static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, man
   for (int i = 0; i < 4; i++) out->spec[i] = (uint32_t)(c->spec.hash[i / 2] >> 32 * (i % 2));
 }
 
+void manifest_fill_keys_modified(const traced_spec *t, image_manifest *out) {
+  out->keys_modified = t->keys_modified;
+  out->append_mods[0] = (manifest_append_mods){.key_mod = t->append_mod[0] != IR_NONE,
+                                               .value_mod = t->append_mod[1] != IR_NONE,
+                                               .inputs = t->append_inputs};
+}
+
 static const char *name_of(ir_op op) {
   switch (op) {
     case IR_ADD:
@@ -146,6 +153,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->large_scores = p->large_scores;
   out->decode = p->decode;
   out->weights = p->weights;
+  manifest_fill_keys_modified(&c->spec.traced, out);
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   out->tile_bits = bits != NULL;
   if (bits != NULL) fill_tile_bits(c, bits, &out->bits[0]);

@@ -182,6 +182,10 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
 
 int luattn_spec_draws(const luattn_spec *spec) { return spec != NULL && spec_draws(&spec->traced); }
 
+int luattn_spec_modifies_keys(const luattn_spec *spec) {
+  return spec != NULL && (spec->traced.key_mod != IR_NONE || spec->traced.value_mod != IR_NONE);
+}
+
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;
   if (spec == NULL) return 0;

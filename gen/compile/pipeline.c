@@ -116,13 +116,14 @@ static luattn_status without_tuned(compilation *c, tuned *t, luattn_status faile
   return plan_start(&c->spec, &c->target, &c->at.plan, err);
 }
 
-/* Kernels read keys where they lie, and have no room for what a mod makes of a whole cache. The CPU path makes it of one entry. */
+/* Kernels read keys where they lie, and have no room for what a mod makes of a whole cache. The CPU path makes it of one entry. With
+ * keys_modified no mod is left here. */
 static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
   if (c->target.pages == 0 || (t->key_mod == IR_NONE && t->value_mod == IR_NONE)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; apply it before a row is "
-                     "written to the cache, and leave it out of the spec",
+                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; set keys_modified = 1, with "
+                     "which luattn_append applies it to a row before it is written to the cache",
                      (int)c->target.pages, t->name, t->key_mod != IR_NONE ? "key_mod" : "value_mod");
 }
 
@@ -297,6 +298,7 @@ luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   r->report = report;
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* fills the target's defaults */
+  TRY(refuse_mods(c, err));
   const luattn_status ready = look_around(c, r, &said);
   if (ready != LUATTN_OK) {
     TRY(pipeline_source(c, err)); /* errors of the target come first */

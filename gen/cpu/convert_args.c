@@ -232,6 +232,7 @@ static luattn_status open_mask(cpu_problem *p, bool is_mask_alone, luattn_error 
   if (own == NULL || p->g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   *own = *p->spec;
   own->traced.g = p->g;
+  if (p->keys_modified) own->traced.key_mod = own->traced.value_mod = IR_NONE;
   if (is_mask_alone) own->traced.query_mod = own->traced.key_mod = own->traced.value_mod = IR_NONE;
   p->spec = own;
   TRY(mod_rows_resolve(p->a, own, p->dim, p->dim_v > 0 ? p->dim_v : p->dim, err));
@@ -268,6 +269,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   if (args->large_scores != 0 && args->large_scores != 1)
     return luattn_fail(err, LUATTN_INVALID, "cpu: large_scores: is %d, expected 0 or 1", args->large_scores);
   p->large_scores = args->large_scores != 0;
+  p->keys_modified = args->keys_modified != 0;
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
@@ -328,5 +330,28 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   for (int i = 0; i < t->num_inputs; i++) {
     if (loads[i]) TRY(read_input(t, i, args, p, err));
   }
+  return LUATTN_OK;
+}
+
+luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p, luattn_error *err) {
+  bool loads[12] = {false};
+  *p = (cpu_problem){.a = a, .spec = spec, .precision = LUATTN_F64};
+  p->takes_doubles = true; /* the runtime has checked scalars for the kernel's type */
+  TRY(open_qk(args, true, p, err));
+  p->dim_v = (int)args->v->shape[3];
+  TRY(check_names(&spec->traced, args, err));
+  TRY(read_scalars(&spec->traced, args, p, err));
+  TRY(open_mask(p, false, err));
+  const traced_spec *t = &p->spec->traced;
+  const ir_ref mod[] = {t->key_mod, t->value_mod};
+  cpu_program *const program[] = {&p->key_mod, &p->value_mod};
+  for (int i = 0; i < 2; i++) {
+    if (mod[i] == IR_NONE) continue;
+    TRY(find_loads(p, mod[i], loads, err));
+    TRY(program_open(p, &mod[i], 1, program[i], err));
+    program[i]->rows = t->rows[1 + i];
+  }
+  for (int i = 0; i < t->num_inputs; i++)
+    if (loads[i]) TRY(read_input(t, i, args, p, err));
   return LUATTN_OK;
 }

@@ -90,6 +90,7 @@ typedef struct cpu_problem {
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
   bool large_scores;      /* luattn_args.large_scores */
+  bool keys_modified;     /* luattn_args.keys_modified */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
   double scale;
   double scalar[32];
@@ -110,6 +111,8 @@ typedef struct cpu_problem {
 
 /* Checks the arguments (choices_take). */
 luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *out, luattn_error *err);
+/* Opens only what key_mod and value_mod depend on, which are then p->key_mod and p->value_mod; q, k and v have shapes alone. */
+luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p, luattn_error *err);
 /* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */
 luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
                             luattn_error *err);
@@ -216,6 +219,8 @@ void problem_run(const cpu_problem *p, crew_job *job, void *user, int64_t count)
 void problem_zero(const cpu_problem *p, double *x, int64_t count);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
+/* Applies an input mod to row i of head h of entry b, in place. of_keys: h is a head of keys. */
+void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b, int h, int i, double *row);
 /* Converts a tensor [batch][heads][len][dim] to doubles, through its input mod. */
 void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to);
 

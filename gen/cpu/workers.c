@@ -82,17 +82,16 @@ typedef struct conversion {
   double *to;
 } conversion;
 
-static void modify(const conversion *c, cpu_worker *w, int b, int h, int i, double *row) {
-  const int dim = (int)c->from->shape[3];
+void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b, int h, int i, double *row) {
   memcpy(w->given, row, (size_t)dim * sizeof *row);
   for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
     const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
     double channel[IR_LANES], y[IR_LANES];
     for (int d = 0; d < count; d++) channel[d] = d0 + d;
-    cpu_lanes lanes = {.p = c->p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = w->given + d0,
-                       .of_keys = c->of_keys, .row_of = {c->mod->rows, d0, w->given, NULL}};
-    program_run(c->mod, &lanes, count, (double *const[]){y});
-    round_all(c->p->precision, y, count); /* q', k' and v' are stored tensors as well */
+    cpu_lanes lanes = {.p = p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = w->given + d0,
+                       .of_keys = of_keys, .row_of = {mod->rows, d0, w->given, NULL}};
+    program_run(mod, &lanes, count, (double *const[]){y});
+    round_all(p->precision, y, count); /* q', k' and v' are stored tensors as well */
     memcpy(row + d0, y, (size_t)count * sizeof *y);
   }
 }
@@ -109,7 +108,8 @@ static void convert_chunk(void *of_conversion, int worker, int64_t chunk) {
     const int b = (int)(n / len / heads), h = (int)(n / len % heads), i = (int)(n % len);
     double *row = c->to + n * dim;
     for (int d = 0; d < dim; d++) row[d] = view_get(c->from, (int64_t[]){b, h, i, d});
-    if (c->mod != NULL && c->mod->program != NULL) modify(c, &c->p->worker[worker], b, h, i, row);
+    if (c->mod != NULL && c->mod->program != NULL)
+      problem_modify_row(c->p, &c->p->worker[worker], c->mod, (int)dim, c->of_keys, b, h, i, row);
   }
 }
 

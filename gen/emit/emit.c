@@ -40,6 +40,8 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_SPLIT_LIST      // an entry that lists the blocks of entries of different lengths\n");
   if (w->f->plan->pages)
     text_add(&w->out, "#define LUATTN_APPEND          // an entry that writes rows to a cache\n");
+  if (t->append_mod[0] != IR_NONE || t->append_mod[1] != IR_NONE)
+    text_add(&w->out, "#define LUATTN_APPEND_MODS     // which it applies AppendMods to\n");
   if (w->f->facts.bounds_small)
     text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
   if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))
@@ -63,6 +65,7 @@ static void write_spec(writer *w) {
   emit_hoisted(w);
   const char *const base[] = {emit_mask(w), emit_score(w), emit_online(w), emit_grad(w), emit_mods(w)};
   const char *const merge = w->f->plan->merges ? emit_merge(w) : NULL;
+  emit_append_mods(w);
   text_add(&w->out, "\nstruct Spec : %s, %s, %s, %s, %s%s%s {};\n", base[0], base[1], base[2], base[3], base[4],
            merge != NULL ? ", " : "", merge != NULL ? merge : "");
 }

@@ -51,6 +51,7 @@ const char *emit_score(writer *w);  /* spec_score.c */
 const char *emit_online(writer *w); /* spec_online.c */
 const char *emit_grad(writer *w);   /* spec_grad.c */
 const char *emit_mods(writer *w);   /* spec_grad.c */
+void emit_append_mods(writer *w);   /* spec_grad.c: struct AppendMods, of luattn_append; nothing if it has none */
 const char *emit_merge(writer *w);  /* spec_online.c; only where the plan merges */
 
 /* spec_rows.c: prints struct `type`: which channels x[..] of an input mod reads. */

@@ -385,30 +385,31 @@ static void mod_grad(writer *w, const char *name, const char *row, const derived
   close_function(w);
 }
 
-const char *emit_mods(writer *w) {
+/* An input mod, and the names that its struct gives it. */
+typedef struct emitted_mod {
+  const char *name, *grad_name, *constant, *absence, *row;
+  ir_ref value;
+  const derived_mod *grad;
+} emitted_mod;
+enum { MODS = 3 };
+
+/* Prints struct `name`; returns false, and prints nothing, if there is no mod. */
+static bool mods_struct(writer *w, const char *name, const emitted_mod mod[MODS]) {
   const traced_spec *t = writer_traced(w);
-  const derived_spec *d = &w->f->spec->derived;
-  const struct {
-    const char *name, *grad_name, *constant, *absence, *row;
-    ir_ref value;
-    const derived_mod *grad;
-  } mod[] = {{"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, &d->query_mod},
-             {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, &d->key_mod},
-             {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", "ValueRow", t->value_mod, &d->value_mod}};
-  absence lacks[COUNT(mod)];
-  constant flags[COUNT(mod)];
+  absence lacks[MODS];
+  constant flags[MODS];
   bool any = false;
-  for (int i = 0; i < COUNT(mod); i++) {
+  for (int i = 0; i < MODS; i++) {
     const bool absent = mod[i].value == IR_NONE;
     any |= !absent;
     lacks[i] = (absence){absent, mod[i].absence};
     flags[i] = (constant){mod[i].constant, true, absent};
   }
-  if (!any) return "NoMods";
+  if (!any) return false;
   text_add(&w->out, "\n");
-  open_struct(w, "Mods", "Hoisted", lacks, COUNT(lacks));
+  open_struct(w, name, "Hoisted", lacks, COUNT(lacks));
   print_constants(w, "bool", flags, COUNT(flags));
-  for (int i = 0; i < COUNT(mod); i++) {
+  for (int i = 0; i < MODS; i++) {
     if (mod[i].value == IR_NONE) continue;
     w->places = places_of(mod[i].name);
     const row_tables *rows = t->rows[i];
@@ -419,5 +420,23 @@ const char *emit_mods(writer *w) {
   }
   w->places = "q";
   close_struct(w);
-  return "Mods";
+  return true;
+}
+
+const char *emit_mods(writer *w) {
+  const traced_spec *t = writer_traced(w);
+  const derived_spec *d = &w->f->spec->derived;
+  const emitted_mod mod[MODS] = {
+      {"query_mod", "query_mod_grad", "has_query_mod", "NoQueryMod", "QueryRow", t->query_mod, &d->query_mod},
+      {"key_mod", "key_mod_grad", "has_key_mod", "NoKeyMod", "KeyRow", t->key_mod, &d->key_mod},
+      {"value_mod", "value_mod_grad", "has_value_mod", "NoValueMod", "ValueRow", t->value_mod, &d->value_mod}};
+  return mods_struct(w, "Mods", mod) ? "Mods" : "NoMods";
+}
+
+void emit_append_mods(writer *w) {
+  const traced_spec *t = writer_traced(w);
+  const emitted_mod mod[MODS] = {{.name = "query_mod", .absence = "NoQueryMod"},
+                                 {"key_mod", NULL, "has_key_mod", "NoKeyMod", "KeyRow", t->append_mod[0], NULL},
+                                 {"value_mod", NULL, "has_value_mod", "NoValueMod", "ValueRow", t->append_mod[1], NULL}};
+  (void)mods_struct(w, "AppendMods", mod);
 }

@@ -21,7 +21,8 @@ enum {
   ORDER_THREADS = 512,
   TABLE_THREADS = 128,
   LIST_THREADS = 256,
-  APPEND_THREADS = 256
+  APPEND_THREADS = 256,
+  APPEND_HEADS = 4
 };
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
@@ -307,6 +308,15 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
+static luattn_status check_keys_modified(const luattn_target *t, luattn_error *err) {
+  if (t->keys_modified != 0 && t->keys_modified != 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: keys_modified: is %d, expected 0 or 1", t->keys_modified);
+  if (t->keys_modified == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "target: keys_modified: is 1, and there is no backward over keys that key_mod has changed already; leave it 0, and give k "
+                     "and v as they were before");
+}
+
 static luattn_status check_large_scores(const luattn_target *t, luattn_error *err) {
   if (t->large_scores == 0 || t->large_scores == 1) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "target: large_scores: is %d, expected 0 or 1", t->large_scores);
@@ -319,6 +329,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   TRY(check_paged(t, err));
   TRY(check_offsets(t, err));
   TRY(check_large_scores(t, err));
+  TRY(check_keys_modified(t, err));
   TRY(plan_check_decode(t, err));
   TRY(check_weights(t, err));
   p->weights = t->weights != 0;
@@ -334,6 +345,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->packed = t->packed != 0;
   p->offsets = t->offsets;
   p->large_scores = t->large_scores != 0;
+  p->keys_modified = spec->traced.keys_modified;
   p->keep = spec->traced.online.keep;
   p->draws = spec_draws(&spec->traced);
   p->picked = t->tiles != NULL;
@@ -473,7 +485,7 @@ static const char *explain_list(const plan *p) {
 
 /* How kernels read keys in pages. */
 static const char *explain_pages(const plan *p) {
-  if (p->pages == 0) return "";
+  if (p->pages == 0) return p->keys_modified ? "keys_modified: k and v are read as they are, without key_mod and value_mod\n" : "";
   if (p->family == LUATTN_SM90)
     return "pages: of sizes that are multiples of 8, or one for each entry, by TMA, in boxes of as many rows as divide a page and a tile\n";
   return "pages: of any size, by copies that look up the page of each row\n";
@@ -496,7 +508,10 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   if (p->decode && (p->packed || p->pages)) add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
-  if (p->pages) add_entry(p, "luattn_append", LUATTN_ROLE_APPEND, APPEND_THREADS, APPEND_THREADS, 0);
+  if (p->pages) {
+    add_entry(p, "luattn_append", LUATTN_ROLE_APPEND, APPEND_THREADS, APPEND_THREADS, 0);
+    if (t->append_mod[0] != IR_NONE || t->append_mod[1] != IR_NONE) p->entry[p->num_entries - 1].tile_n = APPEND_HEADS;
+  }
   if (t->query_mod != IR_NONE || t->key_mod != IR_NONE || t->value_mod != IR_NONE)
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {

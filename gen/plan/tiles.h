@@ -25,6 +25,7 @@ typedef struct plan {
   bool accumulates_dq, fast_math, deterministic;
   bool packed; /* sequences of different lengths, packed one after another: luattn_target.packed */
   int pages;   /* keys are in pages, whose sizes are multiples of this, 1 or 8; 0: they are not. luattn_target.pages */
+  bool keys_modified; /* luattn_target.keys_modified, where the spec has a mod of k or v */
   bool small_pages; /* the family is sm80 because pages may have any size */
   luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
   bool large_scores; /* luattn_target.large_scores */

@@ -54,7 +54,8 @@
  *
  * Hooks see an entry's kv_len, seqused_k[b]. Rows behind it change nothing, not even if they are NaN, and the table is not
  * read behind an entry's last page, so anything may be there. An input's axis kv has max_seqlen_k places or more, and indices are
- * clamped to the entry's length; its axis q is q's. There is no backward, and on a GPU a spec must have neither key_mod nor value_mod.
+ * clamped to the entry's length; its axis q is q's. There is no backward. On a GPU a spec that has a key_mod or value_mod needs
+ * luattn_args.keys_modified = 1, on the CPU it may have it: rows of the cache have then been through these (luattn_append).
  *
  * Masks from data
  * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the attention kernel
@@ -194,11 +195,24 @@ typedef struct luattn_append_args {
   const DLTensor *new_k, *new_v; /* [batch, heads_kv, rows, head_dim], [.., head_dim_v]; packed [total rows, heads_kv, ..], where batch has
                                   * cu_seqlens_q, which then says which rows are of which entry */
   const luattn_batch *batch;     /* seqused_k: how many rows each entry has before. block_table: has the pages for the new ones, too */
+  /* With a kernel of keys_modified: what its spec's key_mod and value_mod read; as in luattn_args, others may be missing. An axis kv has a place
+   * for each row that an entry may have with its new ones: max_seqlen_k and the new rows, or all that the cache has room for. */
+  const luattn_input *inputs;
+  size_t num_inputs;
+  const luattn_scalar *scalars;
+  size_t num_scalars;
 } luattn_append_args;
 
 /* Writes new_k and new_v to the cache on `stream`: row i of entry b becomes its position seqused_k[b] + i. seqused_k does not change: add
  * the rows to it for the calls that are to see them. `kernel`: any forward kernel with luattn_target.pages, of these tensors' type and head
- * dims, packed if batch has cu_seqlens_q. Rows are copied as they are. On the CPU, room and numbers of pages are checked; on a GPU rows for which
+ * dims, packed if batch has cu_seqlens_q.
+ *
+ * Rows are copied as they are, unless the kernel has keys_modified and its spec a key_mod or value_mod: these are then applied, at the row's
+ * position (and kv_offset of the batch), as attention without keys_modified would apply them to raw rows, and rounded to the cache's type. Append and
+ * attend with kernels of the same spec and the same keys_modified; an engine finds both by luattn_args.keys_modified. Attention
+ * without it over rows that were appended with it, or the reverse, applies a rotary embedding twice, or never, and no error tells.
+ *
+ * On the CPU, room and numbers of pages are checked; on a GPU rows for which
  * the table or the cache has no place are left out, and a number that is no page makes the kernel write out of bounds. Entries may
  * share pages, but not places for new rows. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types, devices; another kernel),
  * LUATTN_CUDA. */

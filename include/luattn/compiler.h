@@ -46,6 +46,8 @@ LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *
 
 /* 1: calls of this spec draw random numbers, for dropout or where hooks call random(), and need luattn_args.random; 0: none, or spec is NULL. */
 LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
+/* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
+LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
 
 /* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
@@ -132,11 +134,17 @@ typedef struct luattn_target {
   int64_t pages;            /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has seqused_k,
                              * with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are multiples of 8, or no entry has more than one page,
                              * as the sm90 family needs (with 1, family 0 takes sm80 instead).
-                             * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod, except on the CPU; family sm90 with 1.
-                             * LUATTN_INVALID: not 0, 1 or 8 */
+                             * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod without keys_modified, except on the CPU; family
+                             * sm90 with 1. LUATTN_INVALID: not 0, 1 or 8 */
   int weights;              /* 1: forward's kernel that writes the weights of V instead of o, for luattn_launch_weights: of any
                              * dtype and arch, in the simt family, which computes in f32 (f64 for f64). Correct, not fast. No pack holds such an image. LUATTN_UNSUPPORTED: a family other
                              * than simt; pages; head dims of bf16 and f16 that are no multiples of 8. LUATTN_INVALID: neither 0 nor 1; a backward target; beside decode or large_scores */
+  int keys_modified;        /* 1: k and v are as key_mod and value_mod leave them: attention does not apply these again, and with `pages`
+                             * luattn_append applies them to new rows, before it writes them to the cache (luattn/batch.h). query_mod
+                             * is applied as ever. Changes nothing for a spec that has neither. Forward alone. Packs do not store
+                             * such an image. LUATTN_UNSUPPORTED: backward; with `pages` a key_mod or value_mod that reads q_len, kv_len, heads,
+                             * random() or an input with an axis q or h, which a new row has not. LUATTN_INVALID: neither 0
+                             * nor 1 */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

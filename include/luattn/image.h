@@ -100,6 +100,7 @@ typedef struct luattn_kernel_description {
   int decode;           /* luattn_target.decode */
   int pages;            /* luattn_target.pages: page sizes are multiples of it; 0: keys are not in pages */
   int weights;          /* luattn_target.weights */
+  int keys_modified;    /* luattn_target.keys_modified, and what luattn_args.keys_modified has to be; 0 for a spec without key_mod and value_mod */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;

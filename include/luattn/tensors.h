@@ -131,6 +131,9 @@ typedef struct luattn_args {
                                  * (luattn_spec_draws), else not read */
   int decode;                   /* An engine's forward: luattn_decode. luattn_launch does not read it: a kernel is what it is compiled
                                  * for. The CPU computes the same either way */
+  int keys_modified;            /* luattn_target.keys_modified, of forward: 1: k and v have been through the spec's key_mod and value_mod, as
+                                 * rows that luattn_append wrote with a kernel of keys_modified. 0 or 1; a kernel of a spec that has one of
+                                 * these takes the value that it is compiled for. Backward takes 0 alone */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -46,6 +46,7 @@ class Frame:
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
         self._owns_batch = False
+        self._missing: list[int] = []  # inputs
         self._random = capi.Random(struct_size=ctypes.sizeof(capi.Random))
         self._err = capi.Error()
         self._warned = (ctypes.c_byte * 1).from_buffer(self._err, capi.Error.message.offset)  # the first letter
@@ -67,9 +68,13 @@ class Frame:
                 fill(tensor, address)
 
     def set_inputs(self, fill: Fill, inputs: Sequence[Any], grads: Sequence[Any] = ()) -> None:
-        """The inputs in the spec's order, and where their gradients go (None, or no grads: not wanted)."""
+        """The inputs in the spec's order (None: is not given), and where their gradients go (None, or no grads: not wanted)."""
         n = len(inputs)
         for i, tensor in enumerate(inputs):
+            if tensor is None:
+                self._missing.append(i)
+                self._grads[3 * i + 1] = None
+                continue
             fill(tensor, self._at[_NUM + i])
             grad = grads[i] if grads else None
             if grad is None:
@@ -169,13 +174,15 @@ class Frame:
         self.check(lib.luattn_batch_prepare_mask(batch, kernel, self.args, memory, size, stream, self._err_at))
 
     def append(self, engine: int, fill: Fill, k: Any, v: Any, stream: int | None) -> None:
-        """Writes rows to this frame's k and v, where its batch says."""
+        """Writes rows to this frame's k and v, where its batch says, through the spec's mods with keys_modified."""
         rows = (capi.DLTensor * 2)()
         first = ctypes.addressof(rows)
         for i, t in enumerate((k, v)):
             fill(t, first + i * _SIZE)
         cache = self._slots[1], self._slots[2]
-        args = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs), *cache, first, first + _SIZE, self._args.batch)
+        own = self._args
+        read = own.inputs, own.num_inputs, own.scalars, own.num_scalars
+        args = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs), *cache, first, first + _SIZE, own.batch, *read)
         self.check(lib.luattn_append(self._kernel(engine), ctypes.byref(args), stream, self._err_at))
 
     def has_batch(self) -> bool:
@@ -234,7 +241,10 @@ class Frame:
 
     def clear(self) -> None:
         """Forgets what only some calls set."""
-        self._args.random, self._args.num_splits = None, 0
+        self._args.random, self._args.num_splits, self._args.keys_modified = None, 0, 0
+        while self._missing:
+            i = self._missing.pop()
+            self._grads[3 * i + 1] = self._at[_NUM + i]
         if self._args.batch:
             if self._owns_batch:
                 lib.luattn_batch_close(self._args.batch)
@@ -275,7 +285,7 @@ LATER = ("exact_rows",)
 
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "num_splits", "seed"))
+IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "keys_modified", "num_splits", "seed"))
 
 
 def is_paged(given: Mapping[str, Any]) -> bool:

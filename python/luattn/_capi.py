@@ -83,6 +83,7 @@ class Args(c.Structure):
         ("large_scores", c.c_int),
         ("random", c.c_void_p),
         ("decode", c.c_int),
+        ("keys_modified", c.c_int),
     ]
 
 
@@ -100,7 +101,14 @@ MERGE_MAX = 16  # LUATTN_MERGE_MAX
 
 
 class AppendArgs(c.Structure):
-    _fields_ = [("struct_size", c.c_size_t), *((name, c.c_void_p) for name in ("k", "v", "new_k", "new_v", "batch"))]
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_void_p) for name in ("k", "v", "new_k", "new_v", "batch")),
+        ("inputs", c.c_void_p),
+        ("num_inputs", c.c_size_t),
+        ("scalars", c.c_void_p),
+        ("num_scalars", c.c_size_t),
+    ]
 
 
 class Part(c.Structure):
@@ -245,6 +253,7 @@ class Target(c.Structure):
         ("decode", c.c_int),
         ("pages", c.c_int64),
         ("weights", c.c_int),
+        ("keys_modified", c.c_int),
     ]
 
 

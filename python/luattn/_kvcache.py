@@ -135,16 +135,12 @@ class CacheCall:
         if cos.shape[0] < self.most:
             raise _fail(f"rotary_cos: has {cos.shape[0]} positions, expected {self.most} or more, as the cache has")
 
-    def append(
-        self, q: Tensor, k: Tensor | None, v: Tensor | None, cos: Tensor | None, sin: Tensor | None, interleaved: bool, spread: bool
-    ) -> Tensor:
-        """Writes k and v into the caches; q, rotated. spread: by its rows' positions, else all by the first new one."""
+    def append(self, q: Tensor, k: Tensor | None, v: Tensor | None) -> None:
+        """Writes k and v into the caches, k rotated."""
         if (k is None) != (v is None):
             raise _fail(f"{'k' if k is None else 'v'}: is missing, and the other one is there; give both")
         if k is None or v is None:
-            if cos is not None:
-                raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
-            return q
+            return
         if self.lengths is None:
             raise _fail("cache_seqlens: is missing: it says where k and v go")
         for name, t, cache in (("k", k, self.caches[0]), ("v", v, self.caches[1])):
@@ -153,28 +149,20 @@ class CacheCall:
                 raise _fail(f"{name}: is {t.dtype} {tuple(t.shape)}, expected {cache.dtype} {want}, as the cache's rows are")
         new = k.shape[1]
         self._check_lengths(new)
-        first = self.lengths.long()[:, None]
-        at = first + torch.arange(new, device=self.device)
-        if cos is not None and sin is not None:
-            k = _rotated(k, cos, sin, at, interleaved)
-            q = self._rotated_q(q, cos, sin, first, interleaved, spread)
-        self.write(q, k, v, at)
+        self.write(q, k, v, new)
         self.lengths = self.lengths + new
-        return q
 
-    def _rotated_q(self, q: Tensor, cos: Tensor, sin: Tensor, first: Tensor, interleaved: bool, spread: bool) -> Tensor:
-        if self.packed is None:
-            return _rotated(q, cos, sin, first + torch.arange(q.shape[1], device=self.device) * int(spread), interleaved)
-        which, place = _places(self.packed[0], q)
-        return _rotated(q[None], cos, sin, (first[which, 0] + place * int(spread))[None], interleaved)[0]
-
-    def write(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> None:
-        """Writes k and v at positions `at`, which lie behind self.lengths: by luattn_append where kernels read the caches as they lie."""
+    def write(self, q: Tensor, k: Tensor, v: Tensor, new: int) -> None:
+        """Writes k and v behind self.lengths: by luattn_append, which rotates k, where kernels read the caches as they lie."""
+        assert self.lengths is not None
         k_cache, v_cache = (t.transpose(1, 2) for t in self._in_use())
         if self.packed is None and all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
             rows = k.transpose(1, 2), v.transpose(1, 2)
             if tensors.append(self.spec, q.transpose(1, 2), k_cache, v_cache, self.inputs, self._given(), *rows):
                 return
+        at = self.lengths.long()[:, None] + torch.arange(new, device=self.device)
+        if self.turns is not None:
+            k = _rotated(k, *self.turns, at, self.interleaved)
         for cache, t in zip(self.caches, (k, v)):
             cache.index_put_(self._places(at), t)
 
@@ -189,7 +177,8 @@ class CacheCall:
         """What luattn's ops are told of the caches."""
         used = torch.full((self.batch,), self.most, dtype=torch.int32, device=self.device) if self.lengths is None else self.lengths
         table = self._pages()
-        return {"seqused_k": used.contiguous()} | ({} if table is None else {"block_table": table.contiguous()})
+        given: dict[str, Any] = {"seqused_k": used.contiguous()} | ({} if table is None else {"block_table": table.contiguous()})
+        return given if self.turns is None else given | {"keys_modified": True}
 
     def _places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Indices of the first two axes of a cache, of positions [batch, rows]."""
@@ -199,8 +188,17 @@ class CacheCall:
         entries = torch.arange(self.batch, device=self.device) if self.entries is None else self.entries.long()
         return entries[:, None].expand_as(at), at
 
+    def set_turns(self, cos: Tensor | None, sin: Tensor | None, interleaved: bool, spread: bool, has_rows: bool) -> None:
+        """The rotary embedding of q and of new rows. spread: q's rows by their positions, else all by the first new one."""
+        self.turns, self.interleaved, self.spread = None, interleaved, spread
+        if cos is None or sin is None or cos.shape[1] == 0:
+            return
+        if not has_rows:
+            raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
+        self.turns = cos, sin
+
     def set_scores(self, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None) -> None:
-        """What scores and masks are: of attend, and of the kernel that writes rows too."""
+        """What q and new keys become, and what scores and masks are: of attend, and of the kernel that writes rows too."""
         from .flash_attn import _spec
 
         if scale is not None and scale == 0:
@@ -208,8 +206,11 @@ class CacheCall:
         if slopes is not None and slopes.dim() not in (1, 2):
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
         self.scale = scale
-        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None)
+        rotary = None if self.turns is None else (2 * self.turns[0].shape[1], self.interleaved, self.spread)
+        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary)
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
+        if self.turns is not None:
+            named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
         self.inputs = [t for one in self.spec.inputs if (t := named[one.name]) is not None]
 
     def attend(self, q: Tensor) -> tuple[Tensor, Any]:
@@ -227,10 +228,3 @@ class CacheCall:
         scale = dim**-0.5 if self.scale is None else float(self.scale)
         o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
         return (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
-
-
-def _places(cu: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row of packed sequences: which it belongs to, and where it is in it."""
-    cu, rows = cu.to(t.device).long(), torch.arange(len(t), device=t.device)
-    which = (torch.searchsorted(cu, rows, right=True) - 1).clamp(max=len(cu) - 2)
-    return which, rows - cu[which]

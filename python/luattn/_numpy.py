@@ -87,9 +87,35 @@ def attend(
         frame.set_numbers(scale, [float(x) for x in scalars])
         if not IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
+        if given.get("keys_modified"):
+            frame.set_options(keys_modified=1)
         if spec.draws:
             frame.set_seed(*given["seed"])
         frame.run(engine_of(capi.CPU), None)
     finally:
         give_back(frame)
     return o, lse
+
+
+def append(
+    spec: Spec,
+    k: np.ndarray,
+    v: np.ndarray,
+    inputs: Sequence[Any],
+    given: Mapping[str, Any],
+    new_k: np.ndarray,
+    new_v: np.ndarray,
+    scalars: Sequence[float],
+) -> None:
+    """Writes new rows to the caches k and v: behind the rows that given["seqused_k"] has. An input that is None is missing."""
+    frame = take_frame(spec)
+    try:
+        frame.set(fill, (new_k, k, v, None, None, None))
+        frame.set_inputs(fill, [x if x is None else np.asarray(x) for x in inputs])
+        frame.set_numbers(0.0, scalars)
+        frame.set_batch(fill, given)
+        if given.get("keys_modified"):
+            frame.set_options(keys_modified=1)
+        frame.append(engine_of(capi.CPU), fill, new_k, new_v, None)
+    finally:
+        give_back(frame)

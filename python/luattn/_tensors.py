@@ -228,6 +228,8 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
         frame.set_batch(fill, given)
     if not frame.backward and given.get("num_splits"):
         frame.set_options(num_splits=given["num_splits"])
+    if given.get("keys_modified"):
+        frame.set_options(keys_modified=1)
     seed = given.get("seed")
     if seed is None:
         return
@@ -336,8 +338,9 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
 
 
 def append(
-    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], given: Mapping[str, Any], new_k: Tensor, new_v: Tensor
-) -> bool:
+    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], given: Mapping[str, Any], new_k: Tensor, new_v: Tensor,
+    scalars: Sequence[float] | None = None,
+) -> bool:  # fmt: skip
     """Writes new rows [batch, heads, rows, head_dim] to the caches k and v, which a call of spec with q and `given` reads: behind the rows
     that given["seqused_k"] has. False: kernels cannot read the caches as they lie, and nothing was written."""
     if not _are_aligned(k, v):
@@ -347,9 +350,14 @@ def append(
     try:
         frame.set(fill, (q, k, v, None, None, None))
         frame.set_inputs(fill, inputs)
+        if scalars is not None:
+            frame.set_numbers(0.0, scalars)
         _set_given(frame, given)
         index, stream = place(q) if q.is_cuda else (capi.CPU, None)
-        frame.append(engine_of(index), fill, new_k, new_v, stream)
+        engine = engine_of(index)
+        arrays = None if stream is None else _prepare_batch(frame, engine, q, stream)
+        frame.append(engine, fill, new_k, new_v, stream)
+        del arrays
     finally:
         give_back(frame)
     return True

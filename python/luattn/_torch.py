@@ -35,7 +35,8 @@ _SPEC = (
     "SymInt[] whole=[], Tensor? q_offset=None, Tensor? kv_offset=None, " + _BATCH + ", {}bool deterministic=False"
 )
 _lib = torch.library.Library("luattn", "DEF")
-_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, int num_splits=0, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
+# keys_modified: k and v have been through the spec's key_mod and value_mod; forward alone.
+_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, int num_splits=0, bool keys_modified=False, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
@@ -150,6 +151,11 @@ class _Attention(torch.autograd.Function):
     def backward(ctx, dout, dlse=None, _=None):  # type: ignore[no-untyped-def]
         spec, scalars, scale, given = ctx.call
         q, k, v, learned, o, lse, saved, *inputs = ctx.saved_tensors
+        if given.get("keys_modified"):
+            raise Unsupported(
+                f"{spec.name}: keys_modified: is True, and there is no backward over keys that key_mod has changed already: leave it out, "
+                "and pass k and v as they were before"
+            )
         needs = ctx.needs_input_grad
         wants = needs[1] + 2 * needs[2] + 4 * needs[3] + 16 * needs[4]  # capi.WANT_DQ, .._DK, .._DV, .._SCALARS
         grads = [info.grad and need for info, need in zip(spec.inputs, needs[5:])] if inputs else ()

@@ -17,7 +17,7 @@ from .merge import merge
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", "seed", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", *LATER)
 _NOTHING: dict[str, Any] = {}
 
 
@@ -107,6 +107,7 @@ class Attention:
         block_table: Any = None,
         batch: Batch | None = None,
         seed: Any = None,
+        keys_modified: bool = False,
         **given: Any,
     ) -> Any:
         """Computes o, and with return_lse (o, lse). Torch tensors have gradients, NumPy arrays do not.
@@ -128,6 +129,10 @@ class Attention:
         an entry has those that its line of the table names, and seqused_k rows of them (luattn/batch.h). q is [batch, heads, length, head_dim], or
         packed with cu_seqlens_q alone. seqused_k without cu_seqlens_k and block_table: of k[b] and v[b], a cache, so many rows are there. max_seqlen_k is an
         upper bound of seqused_k, or None. There are no gradients.
+
+        keys_modified=True: k and v have been through the spec's key_mod and value_mod, as rows that append(.., keys_modified=True) wrote to a
+        cache; query_mod is applied as ever. On a GPU a spec that has one of these needs it beside block_table and seqused_k. There are no
+        gradients.
 
         batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
 
@@ -160,6 +165,8 @@ class Attention:
             if not isinstance(batch, Batch):
                 raise InvalidError(f"{self.name}: batch: is {type(batch).__name__}, expected luattn.Batch")
             options = {**options, "batch": batch.token}
+        if keys_modified:
+            options = {**options, "keys_modified": True}
         if seed is not None or spec.draws:
             options = {**options, "seed": _seed_of(seed, q)}
         if scale is None:
@@ -173,6 +180,61 @@ class Attention:
             o = _swap(o)
         return (o, lse) if return_lse else o
 
+    def append(
+        self,
+        k: Any,
+        v: Any,
+        new_k: Any,
+        new_v: Any,
+        *,
+        seqused_k: Any,
+        block_table: Any = None,
+        cu_seqlens_q: Any = None,
+        max_seqlen_k: int | None = None,
+        kv_offset: Any = None,
+        layout: str = "bhsd",
+        keys_modified: bool = False,
+        **given: Any,
+    ) -> None:
+        """Writes new rows to a cache, in place: row i of entry b becomes its position seqused_k[b] + i. seqused_k does not change: calls that
+        are to see the rows get a seqused_k that counts them.
+
+        k and v are the cache, and block_table and seqused_k (before the new rows) as of a call. new_k and new_v are [batch, heads, rows,
+        head_dim] (layout="bshd": [batch, rows, heads, head_dim], and the cache as of such a call), or packed [all rows, heads, head_dim],
+        where cu_seqlens_q says which rows are of which entry. Kernels need the cache as it lies: contiguous rows, in half precision at multiples
+        of 16 bytes.
+
+        keys_modified=True: rows go through the spec's key_mod and value_mod first, at their positions, for calls with keys_modified=True;
+        inputs and scalars that these read are keyword arguments. False: rows are copied as they are, for calls without it. Mixing the two
+        applies mods twice, or never."""
+        if layout == "bshd":
+            k, v = _swap(k), _swap(v)
+            if cu_seqlens_q is None:
+                new_k, new_v = _swap(new_k), _swap(new_v)
+        elif layout != "bhsd":
+            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        inputs, scalars, later = self._sort(given, new_k, some=True)
+        if later:
+            raise InvalidError(f"{self.name}: append: {', '.join(later)}: is of calls alone; leave it out")
+        options = {} if kv_offset is None else _whole(None, kv_offset)
+        arrays = {"seqused_k": seqused_k, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "max_seqlen_k": max_seqlen_k}
+        options |= {name: x for name, x in arrays.items() if x is not None}
+        if keys_modified:
+            options["keys_modified"] = True
+        numbers = [float(x) for x in scalars]
+        if is_numpy(new_k):
+            from ._numpy import append
+
+            append(self._spec, k, v, inputs, options, new_k, new_v, numbers)
+            return
+        from ._tensors import append as of_torch
+
+        if not of_torch(self._spec, new_k, k, v, inputs, options, new_k, new_v, numbers):
+            raise InvalidError(
+                f"{self.name}: append: kernels cannot write to k or v as they lie: rows are contiguous, and in half precision they begin at "
+                "multiples of 16 bytes"
+            )
+
     def merge(self, outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
         """luattn.merge of what this attention gave for parts of the keys, for a spec whose parts merge so. Errors: Unsupported, as for a
         spec with a sink, which each part would have; the message has a row that shows it."""
@@ -181,10 +243,14 @@ class Attention:
             self._merges = True
         return merge(outs, lses, layout=layout, dtype=dtype)
 
-    def _sort(self, given: dict[str, Any], q: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
-        """Inputs and scalars in the spec's order, and arguments that do not exist yet."""
-        inputs, scalars, later = [], [], {}
+    def _sort(self, given: dict[str, Any], q: Any, some: bool = False) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """Inputs and scalars in the spec's order, and arguments that do not exist yet. some: inputs that are missing are None."""
+        inputs: list[Any] = []
+        scalars, later = [], {}
         for name, info in self.inputs.items():
+            if some and name not in given:
+                inputs.append(None)
+                continue
             if name not in given:
                 raise InvalidError(f"{self.name}: input '{name}' is missing: pass {name}=")
             x = given[name]

@@ -26,16 +26,25 @@ __all__ = [
 ]
 
 _Window = tuple[int, int]
+_Rotary = tuple[int, bool, bool] | None
 
 
 @functools.cache
-def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False) -> str:
-    """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, a dropout, and whether
-    keys begin at an input `leftpad`."""
+def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None) -> str:
+    """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, a dropout, whether
+    keys begin at an input `leftpad`, and a rotary embedding: channels, whether pairs are neighbours, and whether each query has its own position."""
     distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
     axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
     inputs = [f'alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }}'] * (slopes > 0)
     inputs += ['leftpad = { axes = {"b"}, dtype = "i32" }'] * leftpad
+    if rotary is not None:
+        inputs += [f'rotary_{x} = {{ axes = {{"position", "pair"}}, dtype = "any" }}' for x in ("cos", "sin")]
+        inputs.append('first_new = { axes = {"b"}, dtype = "i32" }')
+        channels, interleaved, spread = rotary
+        turn = f'{"rotary_interleaved" if interleaved else "rotary"}("rotary_cos", "rotary_sin", {{ channels = {channels} }})'
+        lines.insert(0, f"local turn = {turn}")
+        at = "first_new[b] + pos" if spread else "first_new[b]"
+        lines += ["  key_mod = turn,", f"  query_mod = function(x, b, h, pos, d) return turn(x, b, h, {at}, d) end,"]
     if inputs:
         lines.append(f"  inputs = {{ {', '.join(inputs)} }},")
     if slopes or softcap:
@@ -58,8 +67,8 @@ def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, 
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False) -> Spec:
-    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad), "flash_attn")
+def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None) -> Spec:
+    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad, rotary), "flash_attn")
 
 
 def _window(window_size: Any, causal: bool, longest: int) -> _Window:
@@ -353,8 +362,9 @@ def flash_attn_with_kvcache(
     with torch.no_grad():
         window = _window(window_size, causal, call.longest)
         call.check_numbers(num_splits, rotary_cos, rotary_sin)
+        call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1), k is not None or v is not None)
         call.set_scores(softmax_scale, window, max(float(softcap), 0.0), alibi_slopes)
-        q = call.append(q, k, v, rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1))
+        call.append(q, k, v)
         o, lse = call.attend(q)
     return (o, lse) if return_softmax_lse else o
 

@@ -40,10 +40,17 @@ extern "C" __global__ void __launch_bounds__(tile_table_threads)
 }
 #endif
 #if defined(LUATTN_APPEND) && LUATTN_PART != 1
+#ifdef LUATTN_APPEND_MODS
+#include "around/append_modified.cuh"
+extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const __grid_constant__ LuattnAppendParams p) {
+  append_rows<AppendMods, Config>(p);
+}
+#else
 #include "around/append.cuh"
 extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const __grid_constant__ LuattnAppend p) {
   append_rows<Config>(p);
 }
+#endif
 #endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
 #include "around/input_mods.cuh"

@@ -14,6 +14,7 @@
 
 #include "common/fail.h"
 #include "gen/compile/cpu_facts.h"
+#include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
@@ -75,6 +76,10 @@ luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *ar
   return luattn_cpu_forward(spec, args, err);
 }
 
+luattn_status cpu_append(const luattn_spec *spec, const luattn_append_args *args, luattn_error *err) {
+  (void)spec, (void)args;
+  return luattn_fail(err, LUATTN_INTERNAL, "not of this test");
+}
 luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed,
                         image_manifest *out, char *why, size_t size, luattn_error *err) {
   (void)target, (void)relaxed, (void)out, (void)why, (void)size;
@@ -88,6 +93,10 @@ void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
       (luattn_spec_info){.name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {7, 8}};
 }
 
+int luattn_spec_modifies_keys(const luattn_spec *spec) {
+  (void)spec;
+  return 0;
+}
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   (void)spec;
   return LUATTN_WANT_ALL; /* gradients of the inputs and scalars above */

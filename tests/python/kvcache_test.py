@@ -220,6 +220,76 @@ class KvCache(unittest.TestCase):
         with torch.no_grad():
             self.assertTrue(torch.equal(compiled(call.q), o))
 
+    def test_keys_modified(self):
+        """luattn.attention over rows that its append wrote through key_mod and value_mod, beside attention over raw rows."""
+        attention = luattn.attention('''return attention {
+            inputs = { cosine = { axes = {"position", "pair"} }, sine = { axes = {"position", "pair"} }, bias = { axes = {"h"} } },
+            scalars = { gain = 1 },
+            query_mod = rotary("cosine", "sine"), key_mod = rotary("cosine", "sine"),
+            value_mod = function(x, b, h, pos, d) return gain * x * (1 + pos / 16) end,
+            score_mod = function(s, b, h, q, kv) return s + bias[h] * kv end,
+            block_mask = causal_bottom_right() }''')
+        angles, bias = torch.rand(S, D // 2) * 6, torch.randn(HEADS)
+        turns, given = {"cosine": angles.cos(), "sine": angles.sin()}, {"bias": bias, "gain": 0.5}
+        n = (9, 17, 4)
+        raw = rand(2, B, S, HEADS_K, D)
+        q = rand(B, 2, HEADS, D)
+        want = torch.stack([
+            attention(q[b : b + 1], *(t[b : b + 1, : n[b]] for t in raw), layout="bshd", **turns, **given)[0] for b in range(B)
+        ])  # fmt: skip
+        size, per = 4, S // 4
+        table = torch.arange(B * per, dtype=torch.int32).flip(0).view(B, per).contiguous()
+        used = torch.tensor(n, dtype=torch.int32)
+        for form in ("pages", "cache", "heads first", "packed", "numpy"):
+            layout = "bhsd" if form == "heads first" else "bshd"
+            k, v = torch.full((2, B, S, HEADS_K, D) if form == "cache" else (2, B * per, size, HEADS_K, D), math.nan, dtype=F64)
+            at = {} if form == "cache" else {"block_table": table}
+            if form == "heads first":
+                k, v = k.transpose(1, 2), v.transpose(1, 2)
+            convert = (lambda t: t.numpy()) if form == "numpy" else (lambda t: t)
+            k, v = convert(k), convert(v)
+            names = {name: convert(t) for name, t in {**turns, **at}.items()}
+            write = dict(layout=layout, keys_modified=True, gain=0.5, **names)
+            if form == "packed":
+                rows = [torch.cat([t[b, : n[b]] for b in range(B)]) for t in raw]
+                cu = torch.tensor([0, *itertools.accumulate(n)], dtype=torch.int32)
+                attention.append(k, v, *rows, seqused_k=torch.zeros_like(used), cu_seqlens_q=cu, **write)
+            else:  # row by row; the first ones of all entries together
+                rows = raw.transpose(2, 3) if layout == "bhsd" else raw
+                axis = 2 if layout == "bhsd" else 1
+                attention.append(k, v, *(convert(t.narrow(axis, 0, 4)) for t in rows), seqused_k=convert(torch.zeros_like(used)), **write)
+                for i in range(4, max(n)):
+                    seqused = torch.minimum(torch.tensor(i, dtype=torch.int32), used - 1)
+                    new = [torch.stack([t[b].narrow(axis - 1, int(seqused[b]), 1) for b in range(B)]) for t in rows]
+                    attention.append(k, v, *map(convert, new), seqused_k=convert(seqused), **write)
+            call = dict(layout=layout, seqused_k=convert(used), bias=convert(bias), gain=0.5, **names)
+            queries = convert(q.transpose(1, 2) if layout == "bhsd" else q)
+            o, twice = (torch.as_tensor(attention(queries, k, v, keys_modified=x, **call)) for x in (True, False))
+            if layout == "bhsd":
+                o, twice = o.transpose(1, 2), twice.transpose(1, 2)
+            torch.testing.assert_close(o, want, rtol=0, atol=1e-12)
+            self.assertGreater((twice - want).abs().max().item(), 0.01)
+        self.assertTrue(torch.equal(attention(q, *raw, layout="bshd", keys_modified=False, **turns, **given), attention(q, *raw, layout="bshd", **turns, **given)))
+        o = attention(q.requires_grad_(), *raw, layout="bshd", keys_modified=True, **turns, **given)
+        with self.assertRaisesRegex(luattn.Unsupported, "keys_modified: is True, and there is no backward"):
+            o.sum().backward()
+        compiled = torch.compile(
+            lambda q: attention(q, *raw, layout="bshd", keys_modified=True, **turns, **given), fullgraph=True, backend="aot_eager"
+        )
+        with torch.no_grad():
+            self.assertTrue(torch.equal(compiled(q), o))
+        new = rand(2, B, 1, HEADS_K, D)
+        k, v = torch.zeros(2, B, S, HEADS_K, D, dtype=F64)
+        for error, message, changes in (
+            (luattn.InvalidError, "input 'sine': is missing; give a float32 tensor of 2 axes", {"sine": None}),
+            (luattn.InvalidError, "layout: is 'sbhd'", {"layout": "sbhd"}),
+            (luattn.InvalidError, "there is no argument 'size'", {"size": 3}),
+            (luattn.InvalidError, "kernels cannot write to k or v as they lie", {"k": k.expand(B, S, HEADS_K, D)[..., ::2]}),
+        ):
+            given = {"k": k, "v": v, "new_k": new[0], "new_v": new[1], "seqused_k": used, "layout": "bshd", "keys_modified": True, **turns} | changes
+            with self.assertRaisesRegex(error, message):
+                attention.append(**{name: x for name, x in given.items() if x is not None})
+
     def test_lengths(self):
         """As a number, and left out; caches that are slices, and heads-first ones."""
         q, k, v = rand(2, 3, HEADS, D), rand(4, S + 5, HEADS_K, D), rand(4, HEADS_K, S, D)

@@ -45,7 +45,7 @@ static luattn_status launch_on_cpu(problem *p, bool relaxed, luattn_error *err) 
   luattn_error make_err;
   size_t size = 1;
   p->info.on_cpu = 1;
-  if (cpu_kernel_make(&p->info, relaxed, cpu_run, &cpu_runs, &kernel, &make_err) != LUATTN_OK)
+  if (cpu_kernel_make(&p->info, relaxed, cpu_run, NULL, &cpu_runs, &kernel, &make_err) != LUATTN_OK)
     fail_msg("%s", make_err.message);
   const luattn_status status = luattn_launch(kernel, &p->args, NULL, err);
   if (status == LUATTN_OK) assert_int_equal(luattn_workspace_size(kernel, &p->args, &size, NULL), LUATTN_OK);
@@ -113,6 +113,10 @@ BEND(no_saved, p->args.saved = NULL)
 BEND(large_scores, p->args.large_scores = 1)
 BEND(odd_large_scores, p->args.large_scores = 2)
 BEND(large_scores_not_given, p->info.large_scores = 1)
+BEND(keys_modified, (p->args.keys_modified = 1, p->info.has_key_mod = 1))
+BEND(odd_keys_modified, p->args.keys_modified = -1)
+BEND(keys_modified_not_given, p->info.keys_modified = 1)
+BEND(keys_modified_of_backward, p->args.keys_modified = 1)
 BEND(saved_strided, p->saved.strides[2] = 2 * Q_LEN)
 BEND(nan_scale, p->args.scale = (double)NAN)
 BEND(negative_scale, p->args.scale = -1)
@@ -305,6 +309,12 @@ static const bad_case cases[] = {
      "large_scores: is 1, and the kernel is compiled for 0; give that, or compile it with luattn_target.large_scores = 1"},
     {LUATTN_BACKWARD, odd_large_scores, "large_scores: is 2, expected 0 or 1"},
     {LUATTN_BACKWARD, large_scores_not_given, "large_scores: is 0, and the kernel is compiled for 1; give that"},
+    {LUATTN_FORWARD, keys_modified,
+     "keys_modified: is 1, and the kernel is compiled for 0; give that if k and v have not yet been through key_mod and value_mod, or compile it with "
+     "luattn_target.keys_modified = 1"},
+    {LUATTN_FORWARD, odd_keys_modified, "keys_modified: is -1, expected 0 or 1"},
+    {LUATTN_FORWARD, keys_modified_not_given, "keys_modified: is 0, and the kernel is compiled for 1; give that if k and v have already been"},
+    {LUATTN_BACKWARD, keys_modified_of_backward, "keys_modified: is 1, and there is no backward over keys that key_mod has changed already"},
     {LUATTN_FORWARD, saved_strided, "saved: axis 2 has stride 200, expected 100; it must be contiguous"},
     {LUATTN_FORWARD, nan_scale, "scale: is nan"},
     {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
@@ -495,7 +505,7 @@ static void what_a_cpu_kernel_says(void **state) {
   luattn_kernel *kernel = NULL;
   p.info.on_cpu = 1;
   p.k.t.device = (DLDevice){kDLCUDA, 3};
-  assert_int_equal(cpu_kernel_make(&p.info, false, cpu_run, &cpu_runs, &kernel, &err), LUATTN_OK);
+  assert_int_equal(cpu_kernel_make(&p.info, false, cpu_run, NULL, &cpu_runs, &kernel, &err), LUATTN_OK);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_INVALID);
   assert_string_equal(err.message,
                       "forward of 'demo': k: is on CUDA device 3, and the engine is on the CPU; "

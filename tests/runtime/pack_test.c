@@ -90,12 +90,12 @@ static void other_kinds_are_refused(void **state) {
   sample_open(&s);
   const luattn_image *const dense = s.item[2].image;
   static const char *const kinds[] = {"parts of a whole (luattn_target.offsets)", "large scores (luattn_target.large_scores)",
-                                      "the weights of V (luattn_target.weights)"};
-  for (int i = 0; i < 3; ++i) {
+                                      "the weights of V (luattn_target.weights)", "keys that have been modified (luattn_target.keys_modified)"};
+  for (int i = 0; i < 4; ++i) {
     char message[200];
     problem p;
     problem_open(&p, LUATTN_FORWARD);
-    p.info.offsets = i == 0, p.info.large_scores = i == 1, p.info.weights = i == 2;
+    p.info.offsets = i == 0, p.info.large_scores = i == 1, p.info.weights = i == 2, p.info.keys_modified = i == 3;
     if (i == 2) p.info.family = LUATTN_SIMT;
     luattn_image *const other = problem_image(&p);
     s.item[2].image = other;

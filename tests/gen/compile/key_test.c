@@ -79,6 +79,18 @@ static void test_packed(void **state) {
   luattn_spec_free(spec);
 }
 
+static void test_keys_modified(void **state) {
+  (void)state;
+  luattn_spec *plain = load("return attention { block_mask = causal() }"),
+              *mod = load("return attention { key_mod = function(x, b, h, pos, d) return x * (1 + pos) end }");
+  luattn_target raw = target_new(), modified = target_new();
+  raw.pass = modified.pass = LUATTN_FORWARD, modified.keys_modified = 1;
+  assert_false(same(key_of(mod, &raw), key_of(mod, &modified)));
+  assert_true(same(key_of(plain, &raw), key_of(plain, &modified))); /* there is nothing to leave out */
+  luattn_spec_free(plain);
+  luattn_spec_free(mod);
+}
+
 /* Returns SPEC with the first `from` replaced. */
 static const char *with(const char *from, const char *to, char out[1024]) {
   const char *at = strstr(SPEC, from);
@@ -264,7 +276,7 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_specs),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_keys_modified), cmocka_unit_test(test_specs),
                                      cmocka_unit_test(test_every_part), cmocka_unit_test(test_channels), cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

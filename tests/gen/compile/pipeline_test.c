@@ -36,6 +36,51 @@ static void test_nvrtc_fails(void **state) {
                  "': is version 11.8, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)");
 }
 
+/* Mods of a cache's rows: what luattn_append cannot apply, and what attention over pages cannot. */
+static void test_keys_modified(void **state) {
+  (void)state;
+  static const struct {
+    const char *mod;
+    int pages, keys_modified;
+    const char *part; /* of the message; NULL: it is compiled */
+  } cases[] = {
+      {"key_mod = function(x, b, h, pos) return x * (1 + pos) + col[{h, pos}] end", 1, 1, NULL},
+      {"key_mod = function(x, b, h, pos) return x * kv_len end", 0, 1, NULL},
+      {"key_mod = function(x, b, h, pos) return x * (1 + pos) end", 1, 0, "target: pages: is 1, and keys has key_mod: kernels read keys in pages as they are; set keys_modified = 1"},
+      {"value_mod = function(x, b, h, pos) return x * (1 + pos) end", 8, 0, "and keys has value_mod: "},
+      {"key_mod = function(x, b, h, pos) return x * kv_len end", 1, 1, "key_mod: reads kv_len, and keys_modified is 1: luattn_append applies it to a new row"},
+      {"key_mod = function(x, b, h, pos) return x * q_len end", 1, 1, "key_mod: reads q_len, "},
+      {"value_mod = function(x, b, h, pos) return x * heads end", 1, 1, "value_mod: reads heads, "},
+      {"key_mod = function(x, b, h, pos, d) return x * random(b, h, pos, d) end", 1, 1, "key_mod: reads random(), "},
+      {"key_mod = function(x, b, h, pos) return x * row[pos] end", 1, 1, "key_mod: reads input 'row', whose axis 0 is q, and"},
+      {"key_mod = function(x, b, h, pos) return x * head[h * (heads // heads_kv)] end", 1, 1, "key_mod: reads heads, "},
+      {"value_mod = function(x, b, h, pos) return x * head[0] end", 1, 1, "value_mod: reads input 'head', whose axis 0 is h, and"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char source[512];
+    luattn_image *image;
+    luattn_error err;
+    luattn_target target = target_new();
+    target.pass = LUATTN_FORWARD, target.pages = cases[i].pages, target.keys_modified = cases[i].keys_modified;
+    snprintf(source, sizeof source,
+             "return attention { name = 'keys', inputs = { row = { axes = {'q'} }, head = { axes = {'h'} }, col = { axes = {'hkv', 'kv'} } }, %s }", cases[i].mod);
+    luattn_spec *spec = load(source);
+    const luattn_status status = luattn_compile(spec, &target, &image, NULL, &err);
+    if (cases[i].part == NULL) {
+      assert_int_equal(status, LUATTN_OK);
+      luattn_image_free(image);
+    } else {
+      assert_int_equal(status, LUATTN_UNSUPPORTED);
+      if (strstr(err.message, cases[i].part) == NULL) fail_msg("case %zu: %s", i, err.message);
+    }
+    target.keys_modified = 2;
+    assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID);
+    assert_non_null(strstr(err.message, "target: keys_modified: is 2, expected 0 or 1"));
+    target.keys_modified = 1, target.pages = 0, target.pass = LUATTN_BACKWARD;
+    assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
+    luattn_spec_free(spec);
+  }
+}
+
 /* A source that NVRTC refused is kept for inspection, and removed with the cache. A later compilation that
  * works is not affected. */
 static void test_refused_source_is_kept(void **state) {
@@ -567,6 +612,7 @@ static void test_passes_left_out(void **state) {
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nvrtc_fails),
+      cmocka_unit_test(test_keys_modified),
       cmocka_unit_test(test_refused_source_is_kept),
       cmocka_unit_test(test_spills),
       cmocka_unit_test(test_two_compilations),
