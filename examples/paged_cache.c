@@ -1,5 +1,5 @@
 /* paged_cache.c: decodes with a KV cache in pages. Continues two sequences of different lengths, one position at a time: a step takes
- * pages for the new rows from a pool where a sequence's last page is full, writes the rows with luattn_append, and attends from one query of each
+ * pages for the new rows from a pool where a sequence's last page is full, writes the rows (luattn_args.append), and attends from one query of each
  * sequence. The arrays that say where rows are lie on the device (luattn/batch.h), so all steps make the same two calls. Runs on a GPU if there
  * is one, otherwise on the CPU.
  *
@@ -167,12 +167,9 @@ int main(void) {
   to_device(pages.data, table, sizeof table);
 
   luattn_batch *batch[] = {open_batch(&pages, &before), open_batch(&pages, &after)};
-  const luattn_append_args rows = {.struct_size = sizeof rows, .k = &k.tensor, .v = &v.tensor,
-                                   .new_k = &new_k.tensor, .new_v = &new_v.tensor, .batch = batch[0]};
+  const luattn_append_args rows = {.struct_size = sizeof rows, .new_k = &new_k.tensor, .new_v = &new_v.tensor, .batch = batch[0]};
   luattn_args step = {.struct_size = sizeof step,
-                      .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch[1]};
-  const luattn_kernel *kernel;
-  check(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &step, &kernel, &err));
+                      .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch[1], .append = &rows};
   static float steps[STEPS][BATCH * HEADS * HEAD_DIM];
   for (int i = 0; i < STEPS; ++i) {
     to_device(before.data, lengths, sizeof lengths);
@@ -183,7 +180,6 @@ int main(void) {
       ++lengths[b];
     }
     to_device(pages.data, table, sizeof table), to_device(after.data, lengths, sizeof lengths);
-    check(luattn_append(kernel, &rows, NULL, &err));
     forward(engine, spec, &step);
     to_host(steps[i], o.tensor.data, sizeof steps[i]);
   }

@@ -206,25 +206,42 @@ static luattn_status append_on_host(const luattn_kernel *kernel, const args_call
   return LUATTN_OK;
 }
 
-luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err) {
-  HOST_FLOATS_SCOPE;
-  static const struct_rule rule = STRUCT_RULE(luattn_append_args, inputs);
-  luattn_append_args given;
+/* Writes the rows of arguments of this version. */
+static luattn_status append_given(const luattn_kernel *kernel, const luattn_append_args *given, void *stream, luattn_error *err) {
   LuattnAppendParams p;
   int64_t pieces;
-  fail_clear(err);
-  NEED(kernel);
-  NEED(args);
-  TRY(struct_take(&rule, "luattn_append", args, &given, err));
   const args_call c = {.info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
   memset(&p, 0, sizeof p);
-  TRY(fill(&c, &given, &p.append));
+  TRY(fill(&c, given, &p.append));
   TRY(count_pieces(&c, &p.append, &pieces));
-  if (has_mods(c.info)) TRY(fill_mods(&c, &given, &p));
+  if (has_mods(c.info)) TRY(fill_mods(&c, given, &p));
   if (pieces == 0) return LUATTN_OK;
-  if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, &given);
+  if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, given);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_append(kernel, &c, &p, stream);
   driver_pop(kernel->driver);
   return status;
+}
+
+static const struct_rule append_rule = STRUCT_RULE(luattn_append_args, inputs);
+
+luattn_status append_first(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err) {
+  luattn_append_args given;
+  if (args->append == NULL) return LUATTN_OK;
+  TRY(struct_take(&append_rule, "append", args->append, &given, err));
+  if (given.k == NULL) given.k = args->k;
+  if (given.v == NULL) given.v = args->v;
+  if (given.inputs == NULL) given.inputs = args->inputs, given.num_inputs = args->num_inputs;
+  if (given.scalars == NULL) given.scalars = args->scalars, given.num_scalars = args->num_scalars;
+  return append_given(kernel, &given, stream, err);
+}
+
+luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err) {
+  HOST_FLOATS_SCOPE;
+  luattn_append_args given;
+  fail_clear(err);
+  NEED(kernel);
+  NEED(args);
+  TRY(struct_take(&append_rule, "luattn_append", args, &given, err));
+  return append_given(kernel, &given, stream, err);
 }

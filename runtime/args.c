@@ -473,6 +473,8 @@ luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
   TRY(check_choices(c, params));
   TRY(check_large_scores(c));
   TRY(check_keys_modified(c));
+  if (c->args->append != NULL && c->info->pass == LUATTN_FORWARD && !c->info->paged)
+    return args_fail(c, "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages, or leave it NULL");
   const bool packed = c->info->packed;
   const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,
                          [DIM_HEADS] = params->shape.heads,

@@ -39,7 +39,12 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
     if (weights != NULL) TRY(weights_fill(&c, weights, &unused.before.before.before.dense, &to));
     TRY(weights != NULL ? weights_apart(&c, weights, 0) : args_apart(&c, 0));
   }
-  return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, args, weights, err);
+  luattn_args rest = *args;
+  if (kernel->info.pass == LUATTN_FORWARD && !kernel->cpu_relaxed) {
+    TRY(append_first(kernel, args, NULL, err));
+    rest.append = NULL;
+  }
+  return kernel->cpu_run(kernel->cpu_user, (luattn_pass)kernel->info.pass, &rest, weights, err);
 }
 
 luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,

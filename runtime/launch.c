@@ -243,6 +243,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
     status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything->paging, &maps.usual);
   if (status == LUATTN_OK && kernel->info.family == LUATTN_SM90 && kernel->info.paged)
     status = descriptors_fill_pages(kernel->driver, kernel->descriptors, &c, p, &everything->paging, &maps);
+  if (status == LUATTN_OK) status = append_first(kernel, used, stream, err);
   if (status == LUATTN_OK) status = place_counter(kernel, used->workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used->workspace + need.sums, need.sums_size, stream, err);

@@ -48,6 +48,9 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
  * has no such function), LUATTN_CUDA. */
 luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppendParams *params, cu_stream stream);
 
+/* append.c: writes the new rows of a call's `append`, if it has any. Errors: LUATTN_INVALID, LUATTN_CUDA. */
+luattn_status append_first(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);
+
 /* What the checks of a call to a kernel on a device share; `used` as choices_take returned it. */
 args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err);
 

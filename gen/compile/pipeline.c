@@ -122,7 +122,7 @@ static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
   if (c->target.pages == 0 || (t->key_mod == IR_NONE && t->value_mod == IR_NONE)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; set keys_modified = 1, with "
+                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; set keys_modified = 1 (no pack holds such a kernel), with "
                      "which luattn_append applies it to a row before it is written to the cache",
                      (int)c->target.pages, t->name, t->key_mod != IR_NONE ? "key_mod" : "value_mod");
 }

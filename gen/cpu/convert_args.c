@@ -268,6 +268,8 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   TRY(check_args(args, is_forward, p, err));
   if (args->large_scores != 0 && args->large_scores != 1)
     return luattn_fail(err, LUATTN_INVALID, "cpu: large_scores: is %d, expected 0 or 1", args->large_scores);
+  if (is_forward && args->append != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: append: is given, and only an engine's forward over keys in pages or a cache writes new rows; leave it NULL");
   p->large_scores = args->large_scores != 0;
   p->keys_modified = args->keys_modified != 0;
   TRY(open_qk(args, false, p, err));

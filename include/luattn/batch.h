@@ -188,7 +188,7 @@ LUATTN_API luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, con
 LUATTN_API luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                                    void *memory, size_t size, void *stream, luattn_error *err);
 
-/* New rows of keys and values for a cache. */
+/* New rows of keys and values for a cache: of luattn_append, or of a forward that writes them first (luattn_args.append). */
 typedef struct luattn_append_args {
   size_t struct_size;
   const DLTensor *k, *v;         /* the cache, in pages or not, as in luattn_args; luattn_append writes there */

@@ -134,6 +134,10 @@ typedef struct luattn_args {
   int keys_modified;            /* luattn_target.keys_modified, of forward: 1: k and v have been through the spec's key_mod and value_mod, as
                                  * rows that luattn_append wrote with a kernel of keys_modified. 0 or 1; a kernel of a spec that has one of
                                  * these takes the value that it is compiled for. Backward takes 0 alone */
+  const struct luattn_append_args *append; /* luattn_forward and luattn_launch over a cache (luattn/batch.h): new rows that are written there before
+                                 * attention, as luattn_append(kernel, append, stream) would, in a launch of its own. `batch` here counts them, in
+                                 * append->batch they are not there yet; its k, v, inputs and scalars are these where they are NULL. Or NULL.
+                                 * Backward ignores it */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -84,6 +84,7 @@ class Args(c.Structure):
         ("random", c.c_void_p),
         ("decode", c.c_int),
         ("keys_modified", c.c_int),
+        ("append", c.c_void_p),
     ]
 
 

@@ -1,7 +1,7 @@
 /* append_test.c: luattn_append through key_mod and value_mod and as it is, and attention over such a cache with keys_modified, which the PTX
  * machine executes, or on the CPU. Rows are appended twice, as a prompt and new tokens are. What the cache then holds is compared with
  * mods written in C, in double precision; O with attention over the raw rows side by side, without keys_modified, on the CPU. Other
- * elements of the cache stay NaN. More heads of keys than a thread has, and no multiple of them.
+ * elements of the cache stay NaN. The second part is appended by luattn_append or, in half of the modes, by the forward that reads it. More heads of keys than a thread has, and no multiple of them.
  *
  * append_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, decode bf16, .. MODE: bits of modes. Without
  * them, pages of 1, 3, 16 and 64, each spec in one mode of each.
@@ -40,7 +40,7 @@ static const struct {
 
 typedef struct problem {
   int dim[2], page_size, mode, pages, num_pages, total_q, rows[2][BATCH], length[BATCH], cu_q[BATCH + 1];
-  array q, o, lse, cache[2], raw[2], table, used, cu, cu_new, in[NUM_INPUTS]; /* raw: [BATCH, HEADS_KV, MOST, dim] */
+  array q, o, lse, cache[2], raw[2], table, used[2], cu, cu_new, in[NUM_INPUTS]; /* raw: [BATCH, HEADS_KV, MOST, dim] */
   int64_t strides[2][4];
   kind k;
 } problem;
@@ -122,22 +122,22 @@ static void open_problem(problem *p, kind k, int dim, int dim_v, int page_size, 
   make(&p->lse, k == F64 ? F64 : F32, packed ? 2 : 3, packed ? (int64_t[]){HEADS, rows} : (int64_t[]){BATCH, HEADS, rows});
   draw(&p->q);
   fill(&p->o, NAN), fill(&p->lse, NAN);
-  int_array(&p->used, 1, (int64_t[]){BATCH}), int_array(&p->cu, 1, (int64_t[]){BATCH + 1}), int_array(&p->cu_new, 1, (int64_t[]){BATCH + 1});
+  int_array(&p->used[0], 1, (int64_t[]){BATCH}), int_array(&p->used[1], 1, (int64_t[]){BATCH}), int_array(&p->cu, 1, (int64_t[]){BATCH + 1}), int_array(&p->cu_new, 1, (int64_t[]){BATCH + 1});
   memcpy(p->cu.host, p->cu_q, sizeof p->cu_q);
   send(&p->cu);
 }
 
 static void close_problem(problem *p) {
-  array *all[] = {&p->q, &p->o, &p->lse, &p->cache[0], &p->cache[1], &p->raw[0], &p->raw[1], &p->table, &p->used, &p->cu, &p->cu_new};
+  array *all[] = {&p->q, &p->o, &p->lse, &p->cache[0], &p->cache[1], &p->raw[0], &p->raw[1], &p->table, &p->used[0], &p->used[1], &p->cu, &p->cu_new};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
   for (int i = 0; i < NUM_INPUTS; ++i) drop(&p->in[i]);
 }
 
-static luattn_batch *open_batch(const problem *p, const int32_t *lengths, const array *cu) {
-  luattn_batch_options options = {.struct_size = sizeof options, .seqused_k = &p->used.t, .max_seqlen_k = MOST};
+static luattn_batch *open_batch(const problem *p, const int32_t *lengths, const array *used, const array *cu) {
+  luattn_batch_options options = {.struct_size = sizeof options, .seqused_k = &used->t, .max_seqlen_k = MOST};
   luattn_batch *batch;
-  memcpy(p->used.host, lengths, BATCH * sizeof *lengths);
-  send((array *)(uintptr_t)&p->used);
+  memcpy(used->host, lengths, BATCH * sizeof *lengths);
+  send((array *)(uintptr_t)used);
   if ((p->mode & CACHE) == 0) options.block_table = &p->table.t;
   if (p->mode & PACKED) options.cu_seqlens_q = &cu->t, options.max_seqlen_q = 70;
   if (p->mode & SHIFTED) options.q_offset = options.kv_offset = SHIFT;
@@ -154,11 +154,17 @@ static size_t take_inputs(const problem *p, int spec, luattn_input *inputs) {
 
 static const luattn_scalar rate = {"rate", 0.375};
 
-/* Appends part 0 or 1 of each entry's rows. */
-static void append(problem *p, const luattn_kernel *kernel, int spec, int part) {
+/* Part 0 or 1 of each entry's rows, and the arguments that append them. */
+typedef struct new_rows {
+  array rows[2];
+  luattn_input inputs[NUM_INPUTS];
+  luattn_append_args args;
+} new_rows;
+
+static void open_rows(problem *p, int spec, int part, new_rows *out) {
   const bool packed = (p->mode & PACKED) != 0;
   int32_t before[BATCH], *cu = p->cu_new.host;
-  array rows[2];
+  array *rows = out->rows;
   for (int b = 0; b < BATCH; ++b) before[b] = part == 0 ? 0 : p->rows[0][b], cu[b + 1] = cu[b] + p->rows[part][b];
   send(&p->cu_new);
   for (int side = 0; side < 2; ++side) {
@@ -175,14 +181,14 @@ static void append(problem *p, const luattn_kernel *kernel, int spec, int part) 
           }
     send(&rows[side]);
   }
-  luattn_batch *batch = open_batch(p, before, &p->cu_new);
-  luattn_input inputs[NUM_INPUTS];
-  luattn_append_args args = {.struct_size = sizeof args, .k = &p->cache[0].t, .v = &p->cache[1].t, .new_k = &rows[0].t, .new_v = &rows[1].t, .batch = batch,
-                             .inputs = inputs, .num_inputs = take_inputs(p, spec, inputs), .scalars = &rate, .num_scalars = spec == SCALED};
-  need(luattn_append(kernel, &args, NULL, &err) == LUATTN_OK, "append");
-  if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
-  luattn_batch_close(batch);
-  for (int side = 0; side < 2; ++side) drop(&rows[side]);
+  out->args = (luattn_append_args){.struct_size = sizeof out->args, .k = &p->cache[0].t, .v = &p->cache[1].t, .new_k = &rows[0].t, .new_v = &rows[1].t,
+                                   .batch = open_batch(p, before, &p->used[0], &p->cu_new), .inputs = out->inputs,
+                                   .num_inputs = take_inputs(p, spec, out->inputs), .scalars = &rate, .num_scalars = spec == SCALED};
+}
+
+static void close_rows(new_rows *r) {
+  luattn_batch_close((luattn_batch *)(uintptr_t)r->args.batch);
+  for (int side = 0; side < 2; ++side) drop(&r->rows[side]);
 }
 
 /* ---- what the cache should hold ---- */
@@ -315,7 +321,7 @@ static void attend(problem *p, luattn_engine *engine, const luattn_spec *spec, i
   array workspace;
   size_t size;
   const int32_t lengths[] = {p->length[0], p->length[1], p->length[2], p->length[3]};
-  luattn_batch *batch = open_batch(p, lengths, &p->cu);
+  luattn_batch *batch = open_batch(p, lengths, &p->used[1], &p->cu);
   args->batch = batch;
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 2, (int64_t[]){(int64_t)(size / 4 + 64), 1});
@@ -334,7 +340,7 @@ static void attend(problem *p, luattn_engine *engine, const luattn_spec *spec, i
 static void refuses(problem *p, luattn_engine *engine, const luattn_spec *spec, const luattn_kernel *kernel, const luattn_args *args) {
   luattn_args other = *args;
   const int32_t lengths[] = {p->length[0], p->length[1], p->length[2], p->length[3]};
-  luattn_batch *batch = open_batch(p, lengths, &p->cu);
+  luattn_batch *batch = open_batch(p, lengths, &p->used[1], &p->cu);
   other.batch = batch;
   other.keys_modified = 0;
   if (luattn_launch(kernel, &other, NULL, &err) != LUATTN_INVALID || strstr(err.message, "keys_modified: is 0, and the kernel is compiled for 1") == NULL)
@@ -358,13 +364,27 @@ static void check(luattn_engine *engine, const luattn_spec *spec, int number, ki
                       .inputs = inputs, .num_inputs = take_inputs(&p, number, inputs), .scalars = &rate, .num_scalars = number == SCALED, .keys_modified = 1,
                       .decode = strcmp(family, "decode") == 0 ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
   const int32_t lengths[] = {p.length[0], p.length[1], p.length[2], p.length[3]};
-  luattn_batch *batch = open_batch(&p, lengths, &p.cu);
+  luattn_batch *batch = open_batch(&p, lengths, &p.used[1], &p.cu);
   const luattn_kernel *kernel;
   args.batch = batch;
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK, "kernel");
   luattn_batch_close(batch);
-  for (int part = 0; part < 2; ++part) append(&p, kernel, number, part);
-  attend(&p, engine, spec, number, &args);
+  const bool at_once = (mode & HEADS_FIRST) != 0;
+  for (int part = 0; part < 2; ++part) {
+    new_rows rows;
+    open_rows(&p, number, part, &rows);
+    if (part == 1 && at_once) {
+      rows.args.k = rows.args.v = NULL, rows.args.inputs = NULL, rows.args.num_inputs = 0, rows.args.scalars = NULL, rows.args.num_scalars = 0;
+      args.append = &rows.args;
+      attend(&p, engine, spec, number, &args);
+      args.append = NULL;
+    } else {
+      need(luattn_append(kernel, &rows.args, NULL, &err) == LUATTN_OK, "append");
+      if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+      if (part == 1) attend(&p, engine, spec, number, &args);
+    }
+    close_rows(&rows);
+  }
   if (number == ROTARY) refuses(&p, engine, spec, kernel, &args);
   if (number != PLAIN && driver == NULL) {
     args.keys_modified = 0;

@@ -117,6 +117,7 @@ BEND(keys_modified, (p->args.keys_modified = 1, p->info.has_key_mod = 1))
 BEND(odd_keys_modified, p->args.keys_modified = -1)
 BEND(keys_modified_not_given, p->info.keys_modified = 1)
 BEND(keys_modified_of_backward, p->args.keys_modified = 1)
+BEND(append_without_pages, p->args.append = (const luattn_append_args *)(const void *)&p->q)
 BEND(saved_strided, p->saved.strides[2] = 2 * Q_LEN)
 BEND(nan_scale, p->args.scale = (double)NAN)
 BEND(negative_scale, p->args.scale = -1)
@@ -262,13 +263,13 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
-     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 200 in luattn 0.1.0 "
+     "forward: luattn_args: struct_size is 24, expected sizeof(luattn_args), which is 208 in luattn 0.1.0 "
      "and at least 32 in any version; set it, and what is not used to 0"},
     {LUATTN_FORWARD, no_struct, "luattn_args: struct_size is 0, expected sizeof(luattn_args)"},
-    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 196, expected sizeof(luattn_args)"},
+    {LUATTN_FORWARD, torn_struct, "luattn_args: struct_size is 204, expected sizeof(luattn_args)"},
     {LUATTN_BACKWARD, later_struct,
-     "backward: luattn_args: struct_size is 216, and byte 208 is set, which luattn 0.1.0 does not know: it "
-     "has 200; use "
+     "backward: luattn_args: struct_size is 224, and byte 216 is set, which luattn 0.1.0 does not know: it "
+     "has 208; use "
      "the luattn whose headers the program was built with, or a later one, or set that member to 0"},
     {LUATTN_FORWARD, endless_struct, "luattn_args: struct_size is 18446744073709551615, expected"},
     {LUATTN_FORWARD, no_q, "forward of 'demo': q: is missing"},
@@ -315,6 +316,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, odd_keys_modified, "keys_modified: is -1, expected 0 or 1"},
     {LUATTN_FORWARD, keys_modified_not_given, "keys_modified: is 0, and the kernel is compiled for 1; give that if k and v have already been"},
     {LUATTN_BACKWARD, keys_modified_of_backward, "keys_modified: is 1, and there is no backward over keys that key_mod has changed already"},
+    {LUATTN_FORWARD, append_without_pages, "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages"},
     {LUATTN_FORWARD, saved_strided, "saved: axis 2 has stride 200, expected 100; it must be contiguous"},
     {LUATTN_FORWARD, nan_scale, "scale: is nan"},
     {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
