@@ -270,6 +270,20 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, kind k, int mod
 
 static const int long_keys[] = {40, 4500, 2049, 0, 2048}, long_seeds[] = {1, 3, 2, 1, 7};
 
+/* A deterministic engine takes the decode kernel by itself. */
+static int check_choice(luattn_engine *engine, luattn_spec *spec, kind k) {
+  problem x;
+  const char *plan;
+  draw_problem(&x, PAGED, k, 5, long_keys, long_seeds);
+  luattn_args args = args_of(&x);
+  args.decode = LUATTN_DECODE_AUTO;
+  need(luattn_engine_plan(engine, spec, LUATTN_FORWARD, &args, &plan, &err) == LUATTN_OK, "plan");
+  const bool ok = strstr(plan, "decode: ") != NULL && strstr(plan, "blocks of 2048 keys, or 64 blocks, by its own length alone") != NULL;
+  if (!ok) fprintf(stderr, "FAILED: a deterministic engine's plan: %s\n", plan);
+  drop_problem(&x);
+  return !ok;
+}
+
 /* An entry's O. */
 static void *entry_of(const problem *x, int b, size_t *bytes) {
   const size_t row = HEADS * DIM * 2;
@@ -321,6 +335,7 @@ int main(int argc, char **argv) {
     for (int mode = 0; mode < MODES; ++mode)
       if (!deterministic || argc < 3 || mode == PAGED_PACKED) failed += check_mode(engine, spec, k, mode, deterministic);
     for (int mode = 0; mode < 2 && !deterministic; ++mode) failed += check_stale(engine, spec, k, mode);
+    if (deterministic) failed += check_choice(engine, spec, k);
     for (int mode = 0; mode < MODES; ++mode)
       if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED) failed += check_invariance(engine, spec, k, mode, deterministic);
     luattn_engine_close(engine);
