@@ -333,11 +333,11 @@ int main(int argc, char **argv) {
     need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
     driver = luattn_engine_driver(engine);
     for (int mode = 0; mode < MODES; ++mode)
-      if (!deterministic || argc < 3 || mode == PAGED_PACKED) failed += check_mode(engine, spec, k, mode, deterministic);
+      if (argc < 3 || (mode == PAGED_PACKED) == deterministic) failed += check_mode(engine, spec, k, mode, deterministic);
     for (int mode = 0; mode < 2 && !deterministic; ++mode) failed += check_stale(engine, spec, k, mode);
     if (deterministic) failed += check_choice(engine, spec, k);
     for (int mode = 0; mode < MODES; ++mode)
-      if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED) failed += check_invariance(engine, spec, k, mode, deterministic);
+      if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED && argc < 3) failed += check_invariance(engine, spec, k, mode, deterministic);
     luattn_engine_close(engine);
   }
   luattn_spec_free(spec);
