@@ -160,7 +160,7 @@ luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, Lua
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_APPEND) continue;
-    const int64_t groups = ceil_div(append->heads_kv.d, e->tile_n < e->tile_m ? e->tile_n : 1),
+    const int64_t groups = ceil_div(append->heads_kv.d, e->tile_n > 0 && e->tile_n < e->tile_m ? e->tile_n : 1),
                   size[] = {ceil_div(append->total * groups * vectors, e->tile_m), 2, 1};
     TRY(grid_check(c, e, size));
     append->groups = order_divisor(groups);

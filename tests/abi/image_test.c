@@ -77,6 +77,7 @@ static const bad_field bad_fields[] = {
     {FIELD(tile_bits), 2, "tile_bits: is 2, expected 0 to 1"},
     {FIELD(weights), 2, "weights: is 2, expected 0 to 1"},
     {FIELD(weights), 1, "weights: pass: is 1, expected 0 to 0"},
+    {FIELD(keys_modified), 2, "keys_modified: is 2, expected 0 to 1"},
     {FIELD(num_inputs), 13, "num_inputs"},
     {FIELD(num_scalars), 33, "num_scalars"},
     {FIELD(num_stats), 9, "num_stats"},
@@ -174,6 +175,21 @@ static void names_and_tiles_are_checked(void **state) {
     memcpy((char *)&info + of_weights[i].at, &of_weights[i].value, sizeof of_weights[i].value);
     assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
     if (strstr(err.message, of_weights[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
+  }
+  static const struct {
+    bool paged;
+    manifest_append_mods mods;
+    const char *message;
+  } of_append[] = {{false, {.key_mod = 1}, "append_mods: key_mod: is 1, expected 0 to 0"},
+                   {true, {.key_mod = 2}, "append_mods: key_mod: is 2, expected 0 to 1"},
+                   {true, {.value_mod = 2}, "append_mods: value_mod: is 2, expected 0 to 1"},
+                   {true, {.inputs = 1}, "append_mods: inputs: is 1, expected 0 to 0"},
+                   {true, {.value_mod = 1, .inputs = 1u << 11}, "append_mods: inputs: is 2048, expected bits of inputs that there are"}};
+  for (size_t i = 0; i < sizeof of_append / sizeof *of_append; ++i) {
+    info = sample(LUATTN_FORWARD);
+    info.keys_modified = 1, info.paged = of_append[i].paged, info.paged_layout[0] = 1, info.append_mods[0] = of_append[i].mods;
+    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+    if (strstr(err.message, of_append[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_append[i].message);
   }
   info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;

@@ -132,6 +132,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const image_manifest *m = image_get_manifest(image);
   const bool writes_weights = m->weights != 0;
   const unsigned pass = m->paged && m->pass == LUATTN_FORWARD ? 2 : m->pass;
+  luattn_append_args rows;
+  if (pass == 2) pages_append(&passes[2], m, &rows);
   status = luattn_kernel_load(driver, 0, image, &kernel, &err);
   if (status != LUATTN_CUDA)
     fuzz_expect(status, LUATTN_IMAGE, LUATTN_UNSUPPORTED); /* UNSUPPORTED: the code lacks a function */

@@ -10,7 +10,7 @@
 #include "tests/fuzz/pages.h"
 #include "tests/support/problem.h"
 
-enum { PACKED_SEEDS = 10, SEEDS = 11, RANDOM = 7, DECODE = 8, IN_PAGES = 9, WEIGHTS = 10 }; /* packs do not hold the last */
+enum { PACKED_SEEDS = 10, SEEDS = 12, RANDOM = 7, DECODE = 8, IN_PAGES = 9, WEIGHTS = 10, APPENDS = 11 }; /* packs do not hold the last two */
 
 static luattn_error err;
 static void check(luattn_status status, const char *what) {
@@ -57,10 +57,17 @@ static void make_decode(image_manifest *m) {
   insert_entry(m, m->num_entries, "luattn_merge", LUATTN_ROLE_MERGE);
 }
 
+/* Keys that go through a mod as they are written to a cache. */
+static void make_appends(image_manifest *m) {
+  m->keys_modified = 1;
+  m->append_mods[0] = (manifest_append_mods){.key_mod = 1};
+  insert_entry(m, 0, "luattn_append", LUATTN_ROLE_APPEND)->tile_n = 4;
+}
+
 static luattn_image *make_image(int seed) {
   problem p;
   luattn_batch *batch = NULL;
-  if (seed == IN_PAGES)
+  if (seed == IN_PAGES || seed == APPENDS)
     pages_open(&p, &batch);
   else
     problem_open(&p, (seed % 2 == 0 && seed < 6) || seed >= RANDOM ? LUATTN_FORWARD : LUATTN_BACKWARD);
@@ -75,6 +82,7 @@ static luattn_image *make_image(int seed) {
   if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = sizeof(LuattnRandomParams);
   if (seed == DECODE) make_decode(&p.info);
   if (seed == WEIGHTS) p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = sizeof(LuattnWeightParams);
+  if (seed == APPENDS) make_appends(&p.info);
   if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);
   problem_close(&p);
@@ -88,8 +96,9 @@ static void launch(luattn_driver *driver, const luattn_image *image) {
   problem p;
   luattn_kernel *kernel;
   luattn_batch *batch = NULL;
+  luattn_append_args rows;
   if (image_get_manifest(image)->paged)
-    pages_open(&p, &batch);
+    pages_open(&p, &batch), pages_append(&p, image_get_manifest(image), &rows);
   else
     problem_open(&p, (luattn_pass)image_get_manifest(image)->pass);
   p.args.random = &random;
@@ -115,7 +124,7 @@ static void write_pack(const char *folder, const char *name, const luattn_pack_i
 int main(int argc, char **argv) {
   static const char *const names[SEEDS] = {"forward", "backward", "sm90_forward", "sm90_backward",
                                            "ptx",     "ordered",  "two_codes",    "random",
-                                           "decode",  "pages",    "weights"};
+                                           "decode",  "pages",    "weights",      "appends"};
   static const char text[] = "return attention { name = 'demo' }";
   luattn_pack_item item[SEEDS + 2];
   luattn_driver *driver;
@@ -130,7 +139,7 @@ int main(int argc, char **argv) {
     item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image, .spec_hash = {7, 8}};
     if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
   }
-  luattn_image_free((luattn_image *)(uintptr_t)item[WEIGHTS].image);
+  for (int i = PACKED_SEEDS; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
   item[PACKED_SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
                                    .spec_name = "demo",
                                    .spec_hash = {7, 8},

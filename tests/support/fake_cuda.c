@@ -296,7 +296,7 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
   memcpy(e->block, block, sizeof e->block);
   e->shared_bytes = how->shared_bytes;
   memcpy(&e->params, params[0], sizeof e->params);
-  if (atomic_load(&has_maps)) memcpy(&e->maps, params[1], sizeof e->maps);
+  if (atomic_load(&has_maps) && params[1] != NULL) memcpy(&e->maps, params[1], sizeof e->maps);
   return 0;
 }
 
