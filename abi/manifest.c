@@ -75,7 +75,8 @@ static bool has_parameters(const image_manifest *m) {
 
 static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false, lists = false;
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false, lists = false,
+       attends = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
@@ -99,6 +100,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     orders = orders || e->role == LUATTN_ROLE_TILE_ORDER;
     sorts = sorts || e->role == LUATTN_ROLE_TILE_TABLE;
     lists = lists || e->role == LUATTN_ROLE_SPLIT_LIST;
+    attends = attends || e->role == LUATTN_ROLE_FORWARD;
   }
   if (orders && !m->tile_bits)
     return luattn_fail(err, LUATTN_IMAGE,
@@ -109,6 +111,8 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   if (lists && !(m->decode && (m->packed || m->paged)))
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: a list of splits, and no decode kernel of entries of different lengths; compile it again");
+  if (m->decode && !attends)
+    return luattn_fail(err, LUATTN_IMAGE, "image: entries: no decode kernel whose tiles could be split; compile it again");
   if (norms != reaches)
     return luattn_fail(
         err, LUATTN_IMAGE,

@@ -161,6 +161,12 @@ static void names_and_tiles_are_checked(void **state) {
   info.entry[0].role = LUATTN_ROLE_TILE_ORDER, info.entry[0].tile_m = 64;
   assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "entries: an order of tiles, and no bits"));
+  info = sample(LUATTN_FORWARD);
+  info.decode = 1;
+  for (uint32_t i = 0; i < info.num_entries; ++i)
+    if (info.entry[i].role == LUATTN_ROLE_FORWARD) info.entry[i].role = LUATTN_ROLE_MERGE;
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "entries: no decode kernel"));
   const struct {
     size_t at;
     uint32_t value;
