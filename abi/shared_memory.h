@@ -69,7 +69,10 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
   return l;
 }
 
-/* Decode: Q; for each warp a ring of stages, each a tile of K and one of V. After the loop the rings' memory has the warps' sums,
+/* Decode: warps have tiles of keys of their own, or with 64 rows two warps the same, for 32 rows each. */
+ABI_FN int decode_row_groups(int tile_m) { return tile_m > 32 ? 2 : 1; }
+
+/* Decode: Q; for each such warp or two a ring of stages, each a tile of K and one of V. After the loop the rings' memory has the warps' sums,
  * rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers and whether a score was kept. */
 #define LUATTN_DECODE_STATES 9
 typedef struct DecodeLayout {
@@ -80,7 +83,7 @@ typedef struct DecodeLayout {
 } DecodeLayout;
 
 ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
-  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16), warps = s.threads / 32;
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16), warps = s.threads / 32 / decode_row_groups(s.tile_m);
   DecodeLayout l = {0};
   l.k = 2 * s.tile_n / warps * dim;
   l.v = 2 * s.tile_n / warps * dim_v;

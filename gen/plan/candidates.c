@@ -69,13 +69,15 @@ static void add(list *l, const plan *p, const luattn_tiles *t) {
   l->tiles[l->count++] = *t;
 }
 
-/* Warps by keys of a warp's tile by stages: all that fit. */
+/* Warps by keys of a warp's tile by stages: all that fit, as many as there is room for. */
 static int add_decode(list *l, const plan *p) {
   for (int tile_m = 16; tile_m <= 32; tile_m *= 2)
     for (int warps = 2; warps <= 8; warps *= 2)
       for (int keys = 16; keys <= 64; keys *= 2)
         for (int stages = 2; stages <= 4; stages++)
           add(l, p, &(luattn_tiles){tile_m, warps * keys, 32 * warps, stages, 0, 0});
+  for (int keys = 16; keys <= 32; keys *= 2) /* 64 rows: of four warps, two share keys */
+    for (int stages = 3; stages <= 6; stages++) add(l, p, &(luattn_tiles){64, 2 * keys, 128, stages, 0, 0});
   return l->count;
 }
 

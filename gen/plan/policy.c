@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "abi/shared_memory.h"
+
 static int max_of(int a, int b) { return a > b ? a : b; }
 
 /* ---- tiles ---- */
@@ -165,7 +167,10 @@ bool policy_fits_registers(const plan *p) {
     const int registers = p->tile_m > 128 ? 160 : 240;
     return p->tile_n / 2 + p->tile_n / 4 + dim_v / 2 + 32 <= registers;
   }
-  if (p->decode) return p->tile_m * (p->tile_n / (p->threads / 32) + dim_v) / 32 <= 176;
+  if (p->decode) {
+    const int groups = decode_row_groups(p->tile_m);
+    return p->tile_m / groups * (p->tile_n / (p->threads / 32 / groups) + dim_v) / 32 <= 176;
+  }
   return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
 }
 

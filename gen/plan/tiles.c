@@ -147,9 +147,10 @@ plan_copies tiles_copies(const plan *p) {
     c.row = 2;
     c.col = (p->tile_n + 31) / 32;         /* a warp loads the columns' numbers; a mask's are not counted */
     c.element = c.row * 2 * p->tile_n / 4; /* the first kv tile has a copy of its own */
-  } else if (p->decode) { /* a warp has all rows, and columns of its own */
-    c.row = p->tile_m / 8;
-    c.col = p->tile_n / (p->threads / 32) / 4;
+  } else if (p->decode) { /* a warp has all rows, or half of 64, and columns of its own or with the other half's warp */
+    const int groups = decode_row_groups(p->tile_m);
+    c.row = p->tile_m / groups / 8;
+    c.col = p->tile_n / (p->threads / 32 / groups) / 4;
     c.element = c.row * c.col;
   } else {
     c.row = 2 * p->tile_m / (p->threads / 32) / 16;
@@ -196,8 +197,10 @@ static luattn_status check_sm80(const plan *p, luattn_error *err) {
 }
 
 static luattn_status check_decode(const plan *p, luattn_error *err) {
-  if (p->tile_m != 16 && p->tile_m != 32) return refuse("tile_m", p->tile_m, "decode takes 16 or 32", err);
-  if (p->tile_n < 16 || p->tile_n % (p->threads / 2) != 0)
+  if (p->tile_m != 16 && p->tile_m != 32 && p->tile_m != 64) return refuse("tile_m", p->tile_m, "decode takes 16, 32 or 64", err);
+  if (p->tile_m == 64 && (p->threads < 64 || p->tile_n % (p->threads / 4) != 0))
+    return refuse("tile_n", p->tile_n, "decode takes multiples of 16 for two warps each where tile_m is 64", err);
+  if (p->tile_n < 16 || (p->tile_m < 64 && p->tile_n % (p->threads / 2) != 0))
     return refuse("tile_n", p->tile_n, "decode takes multiples of 16 for each warp, 64 for four", err);
   return LUATTN_OK;
 }

@@ -13,7 +13,10 @@
 //
 // A row has the hooks' numbers of its own head (Site, Head). A tile of keys is empty or whole if it is for every head.
 //
-// Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16 or 32 rows; tile_n = warps * keys, keys a
+// Of 64 rows a warp has 32, as more would take too many registers: two warps share a ring, copy half of each tile, and wait for one
+// another once a tile, so that K and V are read once.
+//
+// Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16, 32 or 64 rows; tile_n = rings * keys, keys a
 // multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
 #include "score/dropout.cuh"
@@ -33,7 +36,7 @@ template <class Config, int Rows>
 struct RowDraws<Config, Rows, false> {};
 
 template <class Spec, class Config>
-struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
+struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Config::tile_m) / 8> {
   static_assert(ForwardSpec<Spec> && ValidMerge<Spec> && Spec::has_merge);
   using Elem = typename Config::Elem;
   using Sequence = SequenceOf<Config>;
@@ -43,12 +46,13 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   using State = typename Spec::State;
   static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
-  static constexpr int tile_m = Config::tile_m, threads = Config::threads, warps = threads / 32, stages = Config::stages,
-                       keys = Config::tile_n / warps;
+  static constexpr int tile_m = Config::tile_m, threads = Config::threads, row_groups = decode_row_groups(tile_m),
+                       warps = threads / 32 / row_groups,  // that have keys of their own; each has row_groups - 1 mates
+                       stages = Config::stages, keys = Config::tile_n / warps;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
-  static constexpr int m_tiles = tile_m / 16, n_tiles = keys / 8, v_tiles = dim_v / 8;  // fragments of a warp
+  static constexpr int m_tiles = tile_m / row_groups / 16, n_tiles = keys / 8, v_tiles = dim_v / 8;  // fragments of a warp
   static constexpr int rows = 2 * m_tiles, cols = keys / 4;                             // scores of a thread
-  static_assert((tile_m == 16 || tile_m == 32) && keys * warps == Config::tile_n && keys % 16 == 0 && stages >= 2);
+  static_assert((tile_m == 16 || tile_m == 32 || tile_m == 64) && warps * row_groups * 32 == threads && keys * warps == Config::tile_n && keys % 16 == 0 && stages >= 2);
 
   // Q stays in registers if that leaves enough of them.
   static constexpr bool q_in_registers = m_tiles * (dim + 2 * dim_v) <= (m_tiles == 1 ? 768 : 640);
@@ -66,7 +70,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   const Block block;
   const Sequence site;  // of the group's first head
   const int lane, warp;
-  const u32 q_shared, ring;  // this warp's ring
+  const u32 q_shared, ring;  // this warp's ring, or its mate's as well
   unsigned char *const shared;
   Sequence row_site[rows];
   int query[rows];  // clamped to the last one
@@ -81,17 +85,25 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
         block(params),
         site(params, block.b, block.h_kv * Sequence::group(params)),
         lane(int(threadIdx.x) % 32),
-        warp(int(threadIdx.x) / 32),
+        warp(row_groups == 1 ? int(threadIdx.x) / 32 : int(threadIdx.x) / 32 % warps),
         q_shared(shared_address(memory)),
         ring(q_shared + layout.at_ring + u32(warp) * (stages * stage_bytes)),
         shared(memory) {}
+
+  // Of the mates that share a ring; the first of this warp's rows.
+  __device__ __forceinline__ int mate() const { return row_groups == 1 ? 0 : int(threadIdx.x) / 32 / warps; }
+  __device__ __forceinline__ int first_row() const { return mate() * (16 * m_tiles); }
+  __device__ __forceinline__ void sync_ring() const {
+    if constexpr (row_groups == 1) __syncwarp();
+    else named_barrier(1 + warp, 32 * row_groups);
+  }
 
   __device__ __forceinline__ bool has_rows() const { return block.has_rows(p, site); }
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const RowPlace place = block.place(p, site, lane / 4 + 8 * r);
+      const RowPlace place = block.place(p, site, first_row() + lane / 4 + 8 * r);
       row_site[r] = site;
       row_site[r].h = place.h;
       query[r] = place.q;
@@ -154,7 +166,9 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   __device__ __forceinline__ void copy_rows(u32 to, const LuattnTensor &t, int kv0, int page) const {
     using Tile = SharedTile<padded_dim(Dim)>;
     constexpr int width = power_above(Tile::chunks), pass = 32 / width;  // threads a row, rows a pass
-    const int first = lane / width, chunk = lane % width;
+    constexpr int each = keys / row_groups;                              // rows of this warp
+    static_assert(each % pass == 0);
+    const int first = mate() * each + lane / width, chunk = lane % width;
     if (width > Tile::chunks && chunk >= Tile::chunks) return;
     const bool in_row = Dim % 16 == 0 || chunk * 8 < Dim;
     if constexpr (Sequence::paged) {
@@ -162,7 +176,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
       if (int(pages.page_size.d) % keys == 0) {  // the tile lies in one page, which is looked up once
         const Elem *row = looks_ahead ? pages.row_in(page, kv0) : pages.row(kv0), *from = row + first * pages.seq + (in_row ? chunk * 8 : 0);
 #pragma unroll
-        for (int i = 0; i < keys; i += pass) {
+        for (int i = 0; i < each; i += pass) {
           cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)), from, in_row && kv0 + first + i < site.kv_len);
           from += pass * pages.seq;
         }
@@ -171,12 +185,12 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
     }
     if (kv0 + keys <= site.kv_len) {
 #pragma unroll
-      for (int i = 0; i < keys; i += pass)
+      for (int i = 0; i < each; i += pass)
         cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)),
                     site.template kv_row<const Elem>(p, t, block.h_kv, kv0 + first + i) + (in_row ? chunk * 8 : 0), in_row);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < keys; i += pass) {
+      for (int i = 0; i < each; i += pass) {
         const int at = min_of(kv0 + first + i, site.kv_len - 1);
         cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)),
                     site.template kv_row<const Elem>(p, t, block.h_kv, at) + (in_row ? chunk * 8 : 0),
@@ -196,7 +210,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared, m * 16, step * 16));
+    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared, first_row() + m * 16, step * 16));
   }
 
   // ---- compute ----
@@ -381,7 +395,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
     while (ahead[0].valid()) {
       const KeyTile tile = ahead[0];
       cp_async_wait<stages - 2>();
-      __syncwarp();
+      sync_ring();
 #pragma unroll
       for (int i = 0; i + 1 < stages - 1; ++i) ahead[i] = ahead[i + 1];
       const TileInPage now = advance(walk, upcoming);
@@ -407,7 +421,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / 8> {
   __device__ __forceinline__ void share() {
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
-      const int at = lane / 4 + 8 * r;
+      const int at = first_row() + lane / 4 + 8 * r;
       online[r].finish();
 #pragma unroll
       for (int n = 0; n < v_tiles; ++n)

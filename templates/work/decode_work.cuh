@@ -57,9 +57,10 @@ struct KeyTile {
 
 // The tiles of Keys keys that one of Warps warps of a block takes, upwards: of the tiles of the block's split, every Warps-th
 // from its own number on. A split has an equal part of the tiles between the first and the last key that some row of some
-// head may keep. Lanes ask for the heads of the tile's rows, one each. The warp stays converged.
+// head may keep. Lanes ask for the heads of the tile's rows, one each, or two of 64 rows. The warp stays converged.
 template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct DecodeWalk {
   Sequence site;  // of the head for which the lane asks
+  int second;     // the other head, of more than 32 rows
   int q0, q1, at, end;
 
   __device__ __forceinline__ DecodeWalk(const LuattnParams &p, const Sequence &group_site,
@@ -67,13 +68,19 @@ template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct Dec
       : site(group_site) {
     const int group = Sequence::group(p), last = block.last_row(p, group_site);
     const int heads = min_of(last - block.first_row + 1, group);  // at most TileM
-    static_assert(TileM <= 32);
+    static_assert(TileM <= 64);
     q0 = block.first_row / group;
     q1 = last / group;
     Range tiles;
     if constexpr (Spec::has_mask) {
       site.h = group_site.h + (block.first_row + lane % heads) % group;
-      const Range kept = kept_keys<Spec>(p, site, q0, q1);
+      Range kept = kept_keys<Spec>(p, site, q0, q1);
+      if constexpr (TileM > 32) {
+        second = group_site.h + (block.first_row + (lane + 32) % heads) % group;
+        const Range more = kept_keys<Spec>(p, of_second(), q0, q1);
+        if (kept.lo >= kept.hi) kept = more;
+        else if (more.lo < more.hi) kept = {min_of(kept.lo, more.lo), max_of(kept.hi, more.hi)};
+      }
       const bool some = kept.lo < kept.hi;
       tiles = tiles_of({int(__reduce_min_sync(0xffffffffu, some ? kept.lo : 0x7fffffff)),
                         int(__reduce_max_sync(0xffffffffu, some ? kept.hi : 0))},
@@ -86,12 +93,19 @@ template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct Dec
     end = tiles.lo + int(i64(count) * (block.split + 1) / block.splits);
   }
 
+  __device__ __forceinline__ Sequence of_second() const {
+    Sequence other = site;
+    other.h = second;
+    return other;
+  }
   __device__ __forceinline__ KeyTile next(const LuattnParams &p) {
     for (; at < end; at += Warps) {
       const int kv0 = at * Keys, kv1 = min_of(kv0 + Keys, site.kv_len) - 1;
       bool masked = kv0 + Keys > site.kv_len;
       if constexpr (Spec::has_mask) {
-        const TileClass c = class_of<Spec>(p, site, q0, q1, kv0, kv1);
+        TileClass c = class_of<Spec>(p, site, q0, q1, kv0, kv1);
+        if constexpr (TileM > 32)
+          if (class_of<Spec>(p, of_second(), q0, q1, kv0, kv1) != c) c = TILE_PARTIAL;
         if (!__any_sync(0xffffffffu, c != TILE_EMPTY)) continue;
         masked |= !__all_sync(0xffffffffu, c == TILE_FULL);
       }
