@@ -36,11 +36,11 @@ static int64_t splits_alone(int64_t keys) {
   return splits < 1 ? 1 : least_of(splits, LUATTN_MAX_SPLITS);
 }
 
-/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all; where some
- * multiprocessors have a block more than others at the end, a part is lost. */
-static double decode_rate(double blocks, double multiprocessors, double resident) {
-  const double filled = blocks / multiprocessors;
-  if (filled <= 1) return filled < 0.72 ? 0.98 / 0.72 * filled : 0.98 + 0.02 / 0.28 * (filled - 0.72);
+/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all, or four fifths of
+ * it with 64 rows, whose products take longer; where some multiprocessors have a block more than others at the end, a part is lost. */
+static double decode_rate(double blocks, double multiprocessors, double resident, bool many_rows) {
+  const double filled = blocks / multiprocessors, alone = many_rows ? 0.8 : 0.98;
+  if (filled <= 1) return filled < 0.72 ? alone / 0.72 * filled : alone + 0.02 / 0.28 * (filled - 0.72);
   return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
 }
 
@@ -49,7 +49,7 @@ static double decode_rate(double blocks, double multiprocessors, double resident
 static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  const bool totals = m->packed && !m->paged; /* of keys; lengths of entries are not known */
+  const bool totals = m->packed && !m->paged, many = main->tile_m > 32; /* totals: of keys; lengths of entries are not known */
   const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
                row = bytes_of_key(m), keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
                bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main), resident = blocks_resident(c, main);
@@ -59,8 +59,8 @@ static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   if (tiles == 0) return 1;
   for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
     if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
-    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident),
-                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident), longest) + ceil(blocks / resident) * DECODE_START +
+    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident, many),
+                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident, many), longest) + ceil(blocks / resident) * DECODE_START +
                         (n > 1 ? DECODE_MERGE + blocks * parts : 0);
     if (n == 1 || time < least) best = n, least = time;
   }

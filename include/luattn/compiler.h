@@ -123,7 +123,7 @@ typedef struct luattn_target {
                              * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
                              * neither 0 nor 1 */
   int decode;               /* 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
-                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32 (above head dim 128 of 16), and
+                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32 or 64 (above head dim 128 of 16), and
                              * blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
                              * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
                              * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
