@@ -157,6 +157,7 @@ typedef struct cli_binding {
 } cli_binding;
 /* The class of tiles of the kernel for few queries: by its rows of a kv head, as engines choose it. */
 luattn_lengths problem_decode_rows(const cli_problem *p);
+bool problem_has_many_rows(const cli_problem *p); /* luattn_target.many_rows */
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
 /* ---- int_range.c ---- */

@@ -84,8 +84,10 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   TRY(lengths_option(o, &lengths, err));
   if (lengths != 0)
     t->lengths = (luattn_lengths)(lengths - 1);
-  else if (o->shape != NULL)
+  else if (o->shape != NULL) {
+    t->many_rows = t->decode != 0 && problem_has_many_rows(&sizes);
     t->lengths = t->decode != 0 ? problem_decode_rows(&sizes) : luattn_lengths_of(t->pass, sizes.q_len, sizes.kv_len);
+  }
   return LUATTN_OK;
 }
 

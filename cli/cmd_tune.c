@@ -116,6 +116,20 @@ static luattn_status open_gpu(tuning *t, luattn_error *err) {
 
 /* ---- compiling and measuring ---- */
 
+/* Kernels for few queries are tuned for one class of rows: a shape of another one would measure tiles that calls of it do not use. */
+static luattn_status check_rows(const tuning *t, bool many, luattn_error *err) {
+  for (int i = 1; i < t->num_shapes; i++) {
+    cli_problem sizes;
+    cli_options o = *t->o;
+    o.shape = t->shape[i].text, o.head_dim = NULL;
+    TRY(shape_option(&o, &sizes, err));
+    if (problem_has_many_rows(&sizes) != many)
+      return luattn_fail(err, LUATTN_INVALID, "tune: shape: %s has more than %d rows of a kv head, and %s has not; with --decode tune them apart",
+                         t->shape[many ? 0 : i].text, LUATTN_DECODE_MANY, t->shape[many ? i : 0].text);
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status compile_all(tuning *t, luattn_error *err) {
   cli_problem sizes;
   cli_options o = *t->o;
@@ -134,6 +148,8 @@ static luattn_status compile_all(tuning *t, luattn_error *err) {
   target.driver_version = driver_version;
   target.head_dim = sizes.dim;
   target.head_dim_v = sizes.dim_v;
+  target.many_rows = o.decode && problem_has_many_rows(&sizes);
+  if (o.decode) TRY(check_rows(t, target.many_rows, err));
   for (int pass = 0; pass < t->passes; pass++) {
     tune_field *f = &t->field[pass];
     f->spec = t->spec;

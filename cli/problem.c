@@ -612,6 +612,8 @@ luattn_lengths problem_decode_rows(const cli_problem *p) {
   return (int64_t)p->q_len * p->heads > (int64_t)LUATTN_DECODE_TILE * p->heads_kv ? LUATTN_LONG : LUATTN_SHORT;
 }
 
+bool problem_has_many_rows(const cli_problem *p) { return (int64_t)p->q_len * p->heads > (int64_t)LUATTN_DECODE_MANY * p->heads_kv; }
+
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     bind->inputs[i] = (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]),

@@ -351,7 +351,10 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
   key->head_dim_v = (int)dim[1];
   key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
                                    packed ? args->batch->lengths[1].longest : args->v->shape[2]);
-  if (key->decode) key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
+  if (key->decode) {
+    key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
+    key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
+  }
   TRY(read_input_types(spec, place, args, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
@@ -367,7 +370,7 @@ static bool is_same_key(const kernel_key *a, const kernel_key *b) {
   return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
          a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
-         a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
+         a->many_rows == b->many_rows && a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
 }
 
 /* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
@@ -457,7 +460,7 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *giv
   key.decode = given->decode != 0;
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel != NULL || given->decode != 2) return LUATTN_OK;
-  key.decode = 0;
+  key.decode = 0, key.many_rows = false;
   key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel == NULL) return LUATTN_OK;
@@ -514,6 +517,7 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
                                 .offsets = key->offsets,
                                 .large_scores = key->large_scores,
                                 .decode = key->decode,
+                                .many_rows = key->many_rows,
                                 .pages = key->pages,
                                 .weights = key->weights,
                                 .keys_modified = key->keys_modified,

@@ -18,6 +18,7 @@ typedef struct kernel_key {
   luattn_offsets offsets; /* what luattn_args.batch has */
   bool large_scores;      /* luattn_args.large_scores */
   int decode;             /* luattn_target.decode */
+  bool many_rows;         /* luattn_target.many_rows */
   bool weights;           /* luattn_target.weights */
   bool keys_modified;     /* luattn_args.keys_modified */
   uint64_t input_types; /* luattn_target.input_types */

@@ -13,7 +13,7 @@ static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const 
                        args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
   key.weights = true;
   if (key.decode != 0) key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
-  key.decode = 0, key.large_scores = false;
+  key.decode = 0, key.many_rows = key.large_scores = false;
   return engine_kernel(engine, &key, kernel, err);
 }
 

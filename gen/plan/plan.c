@@ -69,6 +69,8 @@ luattn_status plan_check_decode(const luattn_target *t, luattn_error *err) {
   const bool half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
   if (t->decode < 0 || t->decode > 2)
     return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d, expected 0 to 2", t->decode);
+  if (t->many_rows != 0 && t->many_rows != 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: many_rows: is %d, expected 0 or 1", t->many_rows);
   if (t->decode == 0) return LUATTN_OK;
   if (t->pass != LUATTN_FORWARD)
     return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d for a backward kernel, and is of forward alone; leave it 0", t->decode);
@@ -283,6 +285,7 @@ static const char *explain(arena *a, const plan *p) {
            : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
                             : p->softcap_poly ? "first choice for these head dims and a soft cap"
                             : p->is_short && p->decode ? "first choice for these head dims and up to 16 rows of a kv head"
+                            : p->many_rows  ? "first choice for these head dims and more than 32 rows of a kv head"
                             : p->is_short   ? "first choice for these head dims, a mask and short lengths"
                                             : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
@@ -360,6 +363,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
   p->is_short = t->lengths == LUATTN_SHORT && (p->decode || spec->traced.block_mask != IR_NONE) && !p->picked && policy_knows_short(p);
+  p->many_rows = t->many_rows != 0 && p->decode && t->lengths == LUATTN_LONG && !p->picked && policy_knows_many_rows(p);
   return LUATTN_OK;
 }
 

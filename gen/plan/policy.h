@@ -68,6 +68,7 @@ enum {
 bool policy_tiles(const plan *p, int rank, luattn_tiles *out);
 /* Whether short lengths with a mask have choices of their own. */
 bool policy_knows_short(const plan *p);
+bool policy_knows_many_rows(const plan *p);
 /* Whether tuning should compile the plan: not if it cannot fit in registers; ptxas decides in the end. */
 bool policy_fits_registers(const plan *p);
 

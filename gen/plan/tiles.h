@@ -44,6 +44,7 @@ typedef struct plan {
   bool forced;       /* the target named a tile, or all of `tiles` */
   bool picked;       /* the target named all of `tiles` */
   bool is_short;     /* planned for short lengths, with a mask */
+  bool many_rows;    /* luattn_target.many_rows, where it changes the choice */
   bool by_cells, by_query_blocks, by_narrow_blocks; /* as luattn_spec, if kernels may read tile bits */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */

@@ -123,8 +123,8 @@ typedef struct luattn_target {
                              * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
                              * neither 0 nor 1 */
   int decode;               /* 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
-                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32 or 64 (above head dim 128 of 16), and
-                             * blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
+                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32, or of 64 with many_rows (above head dim 128 of
+                             * 16), and blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
                              * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
                              * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
                              * up to rounding. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
@@ -145,6 +145,9 @@ typedef struct luattn_target {
                              * such an image. LUATTN_UNSUPPORTED: backward; with `pages` a key_mod or value_mod that reads q_len, kv_len, heads,
                              * random() or an input with an axis q or h, which a new row has not. LUATTN_INVALID: neither 0
                              * nor 1 */
+  int many_rows;            /* 1: a decode kernel for more than LUATTN_DECODE_MANY rows of a kv head, which has tiles of 64 rows where they are
+                             * faster (LUATTN_LONG, head dims 65 to 128). It runs with fewer too. Changes nothing for other kernels, and
+                             * packs do not tell it. LUATTN_INVALID: neither 0 nor 1 */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */

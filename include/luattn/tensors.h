@@ -72,6 +72,7 @@ typedef enum luattn_decode {
 } luattn_decode;
 enum { LUATTN_DECODE_ROWS = 64, LUATTN_DECODE_KEYS = 1024 };
 #define LUATTN_DECODE_TILE 16 /* rows for which the decode kernel has tiles of short lengths */
+#define LUATTN_DECODE_MANY 32 /* with more rows it has the tiles of luattn_target.many_rows */
 
 /* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend on seed,
  * offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and

@@ -254,7 +254,7 @@ class Frame:
 class FewQueries:
     """A luattn_call of so many queries of one head, beside as many keys as the kernel for few queries takes; without data."""
 
-    ROWS = (capi.DECODE_TILE, capi.DECODE_TILE + 1)  # of each of its tiles
+    ROWS = (capi.DECODE_TILE, capi.DECODE_MANY, capi.DECODE_MANY + 1)  # of each of its tiles
 
     def __init__(self, spec: Spec, dtype: str, head_dim: int, head_dim_v: int, rows: int) -> None:
         sizes = ((rows, head_dim), (capi.DECODE_KEYS, head_dim), (capi.DECODE_KEYS, head_dim_v))

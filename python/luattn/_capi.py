@@ -255,6 +255,7 @@ class Target(c.Structure):
         ("pages", c.c_int64),
         ("weights", c.c_int),
         ("keys_modified", c.c_int),
+        ("many_rows", c.c_int),
     ]
 
 
@@ -272,7 +273,7 @@ class CompileReport(c.Structure):
     ]
 
 
-DECODE_TILE, DECODE_KEYS = 16, 1024  # LUATTN_DECODE_TILE, LUATTN_DECODE_KEYS
+DECODE_TILE, DECODE_MANY, DECODE_KEYS = 16, 32, 1024  # LUATTN_DECODE_TILE, LUATTN_DECODE_MANY, LUATTN_DECODE_KEYS
 
 
 class Call(c.Structure):

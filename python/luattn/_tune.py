@@ -113,6 +113,7 @@ class _Pass:
             rows = q.shape[2] * q.shape[1] // k.shape[1]
             self.target.decode = 1
             self.target.lengths = capi.SHORT if rows <= capi.DECODE_TILE else capi.LONG
+            self.target.many_rows = rows > capi.DECODE_MANY
         for i, (one, t) in enumerate(zip(self.spec.inputs, inputs)):
             if one.dtype == "any":
                 self.target.input_types |= 1 + capi.INPUT_DTYPES.index(str(t.dtype).removeprefix("torch.")) << 4 * i

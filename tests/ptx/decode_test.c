@@ -221,7 +221,7 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, const case_row
   return ok;
 }
 
-/* A kernel with tiles of 64 rows, which only luattn_target.tiles asks for. */
+/* A kernel with tiles of 64 rows, whatever the head dims. */
 static void run_64(const luattn_spec *spec, luattn_args *args, const problem *p) {
   const luattn_tiles tiles = {.tile_m = 64, .tile_n = 32, .threads = 128, .stages = p->s.dim > 128 ? 3 : 6};
   const luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_FORWARD, .dtype = p->q.k == F16 ? LUATTN_F16 : LUATTN_BF16,
@@ -301,6 +301,7 @@ typedef struct refusal {
   int family, decode, tile_m, tile_n;
   luattn_status status;
   const char *message;
+  int many_rows;
 } refusal;
 /* A root of a sum of squares, of which no merge is known. */
 #define UNMERGED \
@@ -308,18 +309,19 @@ typedef struct refusal {
   "  online_fwd = function(scores, r, b, h, q) return scores, { n = sqrt(r.n * r.n + reduce_sum(scores * scores)) }, 1 end,\n" \
   "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.n, {} end } }"
 static const refusal refusals[] = {
-    {"return attention {}", LUATTN_FORWARD, LUATTN_BF16, 0, 3, 0, 0, LUATTN_INVALID, "target: decode: is 3, expected 0 to 2"},
+    {"return attention {}", LUATTN_FORWARD, LUATTN_BF16, 0, 3, 0, 0, LUATTN_INVALID, "target: decode: is 3, expected 0 to 2", 0},
     {"return attention {}", LUATTN_BACKWARD, LUATTN_BF16, 0, 1, 0, 0, LUATTN_INVALID,
-     "target: decode: is 1 for a backward kernel, and is of forward alone; leave it 0"},
+     "target: decode: is 1 for a backward kernel, and is of forward alone; leave it 0", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F32, 0, 1, 0, 0, LUATTN_UNSUPPORTED,
-     "target: decode: is 1 for f32, and the decode kernel runs f16 and bf16; leave it 0"},
+     "target: decode: is 1 for f32, and the decode kernel runs f16 and bf16; leave it 0", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 1 + LUATTN_SM90, 1, 0, 0, LUATTN_UNSUPPORTED,
-     "target: decode: is 1 for the family sm90, and the decode kernel is of sm80; leave family 0"},
+     "target: decode: is 1 for the family sm90, and the decode kernel is of sm80; leave family 0", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 48, 64, LUATTN_INVALID,
-     "plan: tile_m: 48 is not possible: decode takes 16, 32 or 64; leave it 0 to let the plan choose"},
+     "plan: tile_m: 48 is not possible: decode takes 16, 32 or 64; leave it 0 to let the plan choose", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 16, 80, LUATTN_INVALID,
-     "plan: tile_n: 80 is not possible: decode takes multiples of 16 for each warp, 64 for four; leave it 0 to let the plan choose"},
-    {UNMERGED, LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_UNSUPPORTED, "parts of a row cannot be merged"},
+     "plan: tile_n: 80 is not possible: decode takes multiples of 16 for each warp, 64 for four; leave it 0 to let the plan choose", 0},
+    {UNMERGED, LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_UNSUPPORTED, "parts of a row cannot be merged", 0},
+    {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_INVALID, "target: many_rows: is 2, expected 0 or 1", 2},
 };
 
 static bool refuses(void) {
@@ -337,7 +339,8 @@ static bool refuses(void) {
                                   .family = r->family,
                                   .tile_m = r->tile_m,
                                   .tile_n = r->tile_n,
-                                  .decode = r->decode};
+                                  .decode = r->decode,
+                                  .many_rows = r->many_rows};
     const luattn_status status = luattn_emit(spec, &target, "spec", &text, &err);
     if (status != r->status || strstr(err.message, r->message) == NULL)
       ok = false, fprintf(stderr, "FAILED: refusal %zu: status %d: %s\n", i, (int)status, err.message);
@@ -376,6 +379,10 @@ static bool chooses(luattn_engine *engine, kind k) {
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_AUTO, "tiles 16 x", true},
       {"return attention {}", 1, 17, 1024, LUATTN_DECODE_AUTO, "tiles 32 x", true},
+      {"return attention {}", 4, 4, 1024, LUATTN_DECODE_AUTO, "tiles 16 x 64", true},
+      {"return attention {}", 4, 8, 1024, LUATTN_DECODE_AUTO, "tiles 32 x 64", true},
+      {"return attention {}", 3, 11, 1024, LUATTN_DECODE_AUTO, "tiles 64 x 64", true},
+      {"return attention {}", 4, 16, 1024, LUATTN_DECODE_AUTO, "tiles 32 x 128", true},
       {"return attention {}", 4, 16, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
       {"return attention {}", 4, 4, 1023, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 17, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
@@ -385,7 +392,8 @@ static bool chooses(luattn_engine *engine, kind k) {
   };
   bool ok = true;
   for (size_t i = 0; i < sizeof choices / sizeof *choices; ++i) {
-    const shape_row s = {1, 1, choices[i].group, choices[i].q_len, choices[i].kv_len, 64, 64, 0};
+    const int dim = strstr(choices[i].plan, " x 64") != NULL ? 128 : 64;
+    const shape_row s = {1, 1, choices[i].group, choices[i].q_len, choices[i].kv_len, dim, dim, 0};
     problem p;
     luattn_spec *spec;
     luattn_input input;
