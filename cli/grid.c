@@ -289,6 +289,19 @@ static luattn_status compile_image(grid *g, grid_kernel *k, luattn_lengths lengt
   return luattn_emit_source(g->spec[k->spec], &target, k->image[lengths], &k->source[lengths], err);
 }
 
+/* Keeps decode's kernel for many rows in the cache; packs do not tell it from the one for fewer. */
+static luattn_status warm_many_rows(grid *g, grid_kernel *k, luattn_error *err) {
+  luattn_compile_report report = {0};
+  luattn_target target = k->target;
+  luattn_image *image;
+  target.lengths = LUATTN_LONG, target.many_rows = 1;
+  TRY(luattn_compile(g->spec[k->spec], &target, &image, &report, err));
+  luattn_image_free(image);
+  k->many_rows = 1;
+  k->from_cache += report.cache_hit != 0;
+  return LUATTN_OK;
+}
+
 static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   grid *g = user;
   grid_kernel *k = &g->kernel[index];
@@ -299,6 +312,7 @@ static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
       compile_image(g, k, only != 0 ? (luattn_lengths)(only - 1) : LUATTN_LONG, &is_for_all, &inner);
   if (status == LUATTN_OK && !is_for_all && only == 0)
     status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
+  if (status == LUATTN_OK && g->is_warming && k->target.decode != 0) status = warm_many_rows(g, k, &inner);
   if (status == LUATTN_OK) return status;
   luattn_fail(&told, status, "%s, %s, head dim %dx%d, %s_%d, %s%s%s%s: %s", g->options->specs[k->spec],
               dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
@@ -328,6 +342,7 @@ luattn_status grid_compile(grid *g, luattn_error *err) {
   if (status != LUATTN_OK && g->has_bar) fprintf(stderr, "\n");
   for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) {
     for (int l = 0; l < 2; l++) g->num_images += g->kernel[i].image[l] != NULL;
+    g->num_images += (size_t)g->kernel[i].many_rows;
     g->from_cache += (size_t)g->kernel[i].from_cache;
     if (g->kernel[i].why_not != NULL) fprintf(stderr, "luattn: left out: %s\n", g->kernel[i].why_not);
   }

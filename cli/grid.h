@@ -10,6 +10,7 @@ typedef struct grid_kernel {
   luattn_target target;
   luattn_image *image[2]; /* by luattn_lengths; the second is NULL if the first serves both */
   char *source[2];        /* the generated CUDA, if asked for */
+  int many_rows;          /* images of luattn_target.many_rows, which only the cache keeps */
   int from_cache;         /* how many of the images were in the cache */
   char *why_not;          /* of --decode, --packed and --pages: there is no such kernel of this spec; or NULL */
 } grid_kernel;

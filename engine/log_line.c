@@ -20,6 +20,6 @@ void log_line(const kernel_key *key, const luattn_compile_report *report, double
               report->every_length             ? "every length"
               : key->lengths == LUATTN_SHORT ? "short lengths"
                                                : "long lengths",
-              key->decode ? ", few queries" : "", key->weights ? ", weights" : "", key->packed ? ", packed" : "", key->pages ? ", pages" : "", key->offsets != LUATTN_OFFSET_NONE ? ", part of a whole" : "", key->keys_modified ? ", keys modified" : "",
+              key->many_rows ? ", few queries of many rows" : key->decode ? ", few queries" : "", key->weights ? ", weights" : "", key->packed ? ", packed" : "", key->pages ? ", pages" : "", key->offsets != LUATTN_OFFSET_NONE ? ", part of a whole" : "", key->keys_modified ? ", keys modified" : "",
               origin(report), ms);
 }

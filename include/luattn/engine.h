@@ -111,7 +111,7 @@ typedef struct luattn_call {
 /* The same for the kernels that these launches will use, whatever they are: for few queries, keys in pages, packed sequences, parts of a
  * whole, large scores, inputs of any type. Launches of the same arguments then compile nothing; neither do those of other
  * lengths in the same classes: luattn_lengths, and for few queries up to LUATTN_DECODE_TILE rows of a kv head, up to
- * LUATTN_DECODE_ROWS, and more. */
+ * LUATTN_DECODE_MANY, up to LUATTN_DECODE_ROWS, and more. */
 LUATTN_API luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls, int threads,
                                               luattn_progress *progress, void *user, luattn_error *err);
 

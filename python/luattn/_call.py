@@ -105,8 +105,7 @@ class Frame:
         """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k; or the
         handle with tile bits that given["batch"] stands for."""
         token = given.get("batch")
-        if token is not None:
-            self._share_batch(token, given)
+        if token is not None and self._share_batch(token, given):
             return
         options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
         options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
@@ -131,15 +130,26 @@ class Frame:
         random.seed_at, random.offset_at = address, address and address + 8
         self._args.random = ctypes.addressof(random)
 
-    def _share_batch(self, token: Any, given: Mapping[str, Any]) -> None:
-        from .batch import handle_of
+    def keep_batch(self) -> int:
+        """The handle of this call's luattn_batch, which the caller closes from now on."""
+        handle: int = self._args.batch
+        self._owns_batch = False
+        return handle
 
+    def _share_batch(self, token: Any, given: Mapping[str, Any]) -> bool:
+        """Takes what a luattn.Batch has for this call. False: nothing, and the call opens a luattn_batch of its own."""
+        from .batch import handle_of, splits_of
+
+        if is_paged(given):
+            self._args.batch = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
+            return self._args.batch is not None
         for name in ("whole", *ARRAYS):
             if given.get(name) is not None and len(given[name]) > 0:
                 raise Unsupported(
                     f"{self.spec.name}: batch: goes with neither packed sequences nor parts of a whole yet; leave out batch"
                 )
         self._args.batch = handle_of(token, self.spec)
+        return True
 
     def _kernel(self, engine: int) -> int:
         """The kernel of these arguments."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _capi as capi
 from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
-from .batch import Bits
+from .batch import Bits, Splits
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 
@@ -317,6 +317,40 @@ def prepare_mask(
     except InvalidError:
         _check_devices(spec, q, (k, *inputs))
         raise
+    finally:
+        give_back(frame)
+
+
+def prepare_splits(
+    held: dict[int, Any],
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    given: Mapping[str, Any],
+) -> None:
+    """Makes the list of blocks of calls over these caches; it goes to held[spec.pointer], in the memory that it had if there is room."""
+    _check(spec, q, inputs, scalars, {**given, "seed": torch.zeros(2, dtype=torch.int64)} if spec.draws else given)
+    for name, x in given.items():
+        if isinstance(x, Tensor) and x.device != q.device:
+            raise InvalidError(f"{spec.name}: {name}: is on {x.device}, and q on {q.device}: move one of them")
+    index, stream = place(q)
+    frame = take_frame(spec, False)
+    try:
+        frame.set(fill, (q, k, v, None, None, None))
+        frame.set_inputs(fill, inputs)
+        frame.set_numbers(0.0, scalars)
+        _set_given(frame, given)
+        kernel, size = frame.tiles_size(engine_of(index))
+        before = held.pop(spec.pointer, None)
+        if size == 0:
+            return
+        fits = before is not None and before.memory.numel() >= size and before.memory.device == q.device
+        room = before.memory if fits else memory(q, size)
+        frame.prepare_tiles(kernel, room.data_ptr(), size, stream)
+        held[spec.pointer] = Splits(frame.keep_batch(), room, given)
     finally:
         give_back(frame)
 

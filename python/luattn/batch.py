@@ -1,8 +1,10 @@
-"""Batch: which tiles masks from data keep, found once for all layers and both passes of a step (luattn/batch.h)."""
+"""Batch: what is found once for all layers of a step: which tiles masks from data keep, and how blocks share the keys of caches whose
+entries differ in length (luattn/batch.h)."""
 
 import ctypes
 import itertools
 import weakref
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _capi as capi
@@ -30,49 +32,132 @@ class Bits:
         weakref.finalize(self, lib.luattn_batch_close, handle)
 
 
+class Splits:
+    """The list of blocks of one spec's decode kernel: a luattn_batch of calls with these arrays and lengths, and the memory in which it lies."""
+
+    def __init__(self, handle: int, memory: Any, given: Mapping[str, Any]) -> None:
+        self.memory: Any = memory
+        self.handle = handle
+        self.given = dict(given)  # keeps the arrays
+        weakref.finalize(self, lib.luattn_batch_close, handle)
+
+    def check(self, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> None:
+        """That a call has the arrays and lengths of this list."""
+        for name in names:
+            mine, other = self.given.get(name), given.get(name)
+            if not _is_same(mine, other):
+                raise InvalidError(
+                    f"{spec.name}: batch: was prepared with {_of(mine)} as {name}, and the call has {_of(other)}: give both the same, "
+                    "or leave out batch"
+                )
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if a is None or b is None or not hasattr(a, "data_ptr") or not hasattr(b, "data_ptr"):
+        return (a or 0) == (b or 0) if not hasattr(a, "data_ptr") and not hasattr(b, "data_ptr") else a is b
+    return bool(a.data_ptr() == b.data_ptr() and a.shape == b.shape)
+
+
+def _of(x: Any) -> str:
+    return "none" if x is None else f"{tuple(x.shape)} at {x.data_ptr():#x}" if hasattr(x, "data_ptr") else repr(x)
+
+
 class Batch:
     """Evaluates masks from data (flags, tables and lists of blocks, groups) once for all layers of a step.
 
     batch = luattn.Batch()
     batch.prepare(attention, q, k, table=table)  # each step, or when table changes
     o = attention(q, k, v, table=table, batch=batch)  # in every layer, and backward
+
+    Or, for few queries over caches whose entries differ much in length, shares their keys evenly among blocks:
+
+    batch.prepare(attention, q, k, seqused_k=used, block_table=table)  # each step
+    o = attention(q, k, v, seqused_k=used, block_table=table, batch=batch)  # in every layer
     """
 
     def __init__(self) -> None:
         import torch
 
         self._bits: dict[int, Bits] = {}  # by the address of the spec
+        self._splits: dict[int, Splits] = {}
         number = next(_number)
         _batches[number] = self
         # What travels through the ops of torch, and keeps this object.
         self.token = torch.tensor([number])
         self.token.__dict__["_luattn_batch"] = self
 
-    def prepare(self, attention: "Attention", q: Any, k: Any, *, layout: str = "bhsd", **given: Any) -> None:
+    def prepare(
+        self,
+        attention: "Attention",
+        q: Any,
+        k: Any,
+        v: Any = None,
+        *,
+        layout: str = "bhsd",
+        seqused_k: Any = None,
+        block_table: Any = None,
+        cu_seqlens_q: Any = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        keys_modified: bool = False,
+        **given: Any,
+    ) -> None:
         """Evaluates the mask of `attention` for tensors like q and k, on the current stream, which a CUDA graph may capture.
         given: its inputs and scalars. Does nothing where ranges decide the mask, and for tensors on the CPU.
 
         Calls of `attention` with this batch must then have the same lengths, scalars and inputs as far as the mask reads
         them, and say so if not. Contents of inputs are not compared: prepare again after changing them. A batch holds the
         bits of as many attentions as a model has, and of the last prepare of each.
+
+        With seqused_k, and block_table, cu_seqlens_q, max_seqlen_q and max_seqlen_k as the calls have them, makes a list of blocks by
+        length instead. Calls must have the same tensors and numbers, and say so if not. After a change of seqused_k results
+        stay right, and only the balance suffers (where luattn is deterministic: prepare again). v: if its head dim is not k's. Does nothing where
+        calls take another kernel than that for few queries.
         """
-        from ._tensors import prepare_mask
+        from ._tensors import prepare_mask, prepare_splits
 
         if layout == "bshd":
-            q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
+            q, k, v = q.swapaxes(1, 2), k.swapaxes(1, 2), None if v is None else v.swapaxes(1, 2)
         elif layout != "bhsd":
             raise InvalidError(f"{attention.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         inputs, scalars, options = attention._sort(given, q)
         if options:
             raise InvalidError(f"{attention.name}: {next(iter(options))}: prepare takes inputs and scalars alone")
-        if q.is_cuda:
-            prepare_mask(self._bits, attention._spec, q, k, inputs, [float(x) for x in scalars])
+        numbers = [float(x) for x in scalars]
+        lengths = {
+            "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "seqused_k": seqused_k,
+            "block_table": block_table,
+        }  # fmt: skip
+        lengths = {name: x for name, x in lengths.items() if x is not None}
+        if lengths and seqused_k is None:
+            raise InvalidError(f"{attention.name}: {next(iter(lengths))}: prepare takes it beside seqused_k alone")
+        if not q.is_cuda:
+            return
+        if lengths:
+            if keys_modified:
+                lengths["keys_modified"] = True
+            prepare_splits(self._splits, attention._spec, q, k, k if v is None else v, inputs, numbers, lengths)
+        else:
+            prepare_mask(self._bits, attention._spec, q, k, inputs, numbers, v)
+
+
+def _batch_of(token: Any, spec: Spec) -> Batch:
+    batch = _batches.get(int(token))
+    if batch is None:
+        raise InvalidError(f"{spec.name}: batch: is not there any more: keep it until backward has run")
+    return batch
 
 
 def handle_of(token: Any, spec: Spec) -> int | None:
     """The luattn_batch with this spec's bits; None if it needs none, or nobody has prepared them."""
-    batch = _batches.get(int(token))
-    if batch is None:
-        raise InvalidError(f"{spec.name}: batch: is not there any more: keep it until backward has run")
-    bits = batch._bits.get(spec.pointer)
+    bits = _batch_of(token, spec)._bits.get(spec.pointer)
     return None if bits is None else bits.handle
+
+
+def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """The luattn_batch with this spec's list of blocks; None if it needs none, or nobody has prepared it."""
+    splits = _batch_of(token, spec)._splits.get(spec.pointer)
+    if splits is None:
+        return None
+    splits.check(spec, given, names)
+    return splits.handle

@@ -211,6 +211,40 @@ class Machine(unittest.TestCase):
         with self.assertRaisesRegex(luattn.InvalidError, "tune: q: is on cpu, and tiles are measured on a GPU"):
             causal.tune(q, k, v)
 
+    def test_list_of_blocks(self):
+        causal, batch = luattn.attention(f"{ROOT}/examples/causal.lua"), luattn.Batch()
+        q, k, v = (torch.randn(n).bfloat16() for n in ((3, 4, 1, 64), (40, 2, 32, 64), (40, 2, 32, 64)))
+        given = {
+            "seqused_k": torch.tensor([1100, 0, 33], dtype=torch.int32), "max_seqlen_k": 1120,
+            "block_table": torch.randperm(40)[:35].int().expand(3, 35).contiguous(),
+        }  # fmt: skip
+        want = causal(q, k, v, **given)
+        q, k, v = on_device(q), on_device(k), on_device(v)
+        given = {name: on_device(x) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, memory=memory, place=lambda q: (0, 0)):
+            plain = causal(q, k, v, **given)
+            torch.testing.assert_close(causal(q, k, v, **given, batch=batch), plain, atol=0, rtol=0)  # nobody has prepared it
+            _tensors.prepare_splits(batch._splits, causal._spec, q, k, v, (), (), given)
+            first = batch._splits[causal._spec.pointer]
+            torch.testing.assert_close(causal(q, k, v, **given, batch=batch), want, atol=3e-2, rtol=2e-2)
+            _tensors.prepare_splits(batch._splits, causal._spec, q, k, v, (), (), given)
+            self.assertEqual(batch._splits[causal._spec.pointer].memory.data_ptr(), first.memory.data_ptr())
+            frame = take_frame(causal._spec, False)
+            frame.set(fill, (q, k, v, None, None, None))
+            frame.set_batch(fill, {**given, "batch": batch.token})
+            with_list = frame.workspace_size(engine_of(0))
+            frame.clear()
+            frame.set_batch(fill, given)
+            self.assertNotEqual(with_list, frame.workspace_size(engine_of(0)))
+            give_back(frame)
+            for name, x, message in (
+                ("seqused_k", on_device(given["seqused_k"]), r"batch: was prepared with \(3,\) at 0x[0-9a-f]+ as seqused_k, and the call has"),
+                ("max_seqlen_k", 1110, "batch: was prepared with 1120 as max_seqlen_k, and the call has 1110: give both the same"),
+                ("kv_len", 7, "batch: was prepared with none as whole"),
+            ):
+                with self.assertRaisesRegex(luattn.InvalidError, message):
+                    causal(q, k, v, **{**given, name: x}, batch=batch)
+
     def test_packed(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
         q, k, v = (torch.randn(n, h, 64).bfloat16() for n, h in ((50, 2), (70, 1), (70, 1)))
@@ -349,7 +383,7 @@ class Machine(unittest.TestCase):
         with self.assertLogs("luattn", "INFO") as logs:
             causal.prepare(torch.bfloat16, 64, decode=True)
         few = [line for line in logs.output if "few queries" in line]
-        self.assertEqual(len(few), 2)
+        self.assertEqual(len(few), 3)
         q, k, v = (on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (1, 1024, 1024))
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results), self.assertNoLogs("luattn", "INFO"):
             causal(q, k, v)
