@@ -22,6 +22,9 @@
  *   SEQU  required  packed_layout                              u32; only where sequences are packed
  *   OFFS  required  offsets_layout                             u32; only where kernels take offsets
  *   KVPG  required  page sizes are multiples of it             u32; only where keys are in pages
+ *   RAND  required  random_layout                              u32; only where kernels draw random numbers
+ *   DECO  required  numbers of row scalars of a decode kernel  u32; only of those
+ *   KMOD  required  manifest_append_mods                       only where keys are read as key_mod has left them
  *   WGHT  required  weights_layout                             u32; only where kernels write the weights of V
  *   PLAN            the plan's text, ending in 0
  *   TILE            luattn_tiles

@@ -61,7 +61,7 @@ luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_erro
   hasher_add(&h, "device", c->target.device, strlen(c->target.device));
   hasher_add(&h, "numbers", numbers, sizeof numbers);
   if (p->decode) hasher_add(&h, "decode", &c->target.decode, sizeof c->target.decode);
-  if (p->many_rows) hasher_add(&h, "many_rows", &c->target.many_rows, sizeof c->target.many_rows);
+  if (p->decode && c->target.many_rows) hasher_add(&h, "many_rows", &c->target.many_rows, sizeof c->target.many_rows);
   if (p->weights) hasher_add(&h, "weights", &c->target.weights, sizeof c->target.weights);
   if (p->keys_modified) hasher_add(&h, "keys_modified", &c->target.keys_modified, sizeof c->target.keys_modified);
   keys[LUATTN_LONG] = hasher_close(&h);

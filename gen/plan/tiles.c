@@ -202,6 +202,8 @@ static luattn_status check_decode(const plan *p, luattn_error *err) {
     return refuse("tile_n", p->tile_n, "decode takes multiples of 16 for two warps each where tile_m is 64", err);
   if (p->tile_n < 16 || (p->tile_m < 64 && p->tile_n % (p->threads / 2) != 0))
     return refuse("tile_n", p->tile_n, "decode takes multiples of 16 for each warp, 64 for four", err);
+  if (p->tile_m == 64 && (p->head_dim <= 16 || p->head_dim_v <= 16) && p->tile_n % (p->threads / 2) != 0)
+    return refuse("tile_n", p->tile_n, "decode takes multiples of 32 for two warps each where tile_m is 64 and a head dim at most 16", err);
   return LUATTN_OK;
 }
 

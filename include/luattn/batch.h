@@ -143,7 +143,7 @@ LUATTN_API luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver
 
 /* The number of bytes of device memory for the table of a packed call's tiles: about half a byte for each row of q and of k, and 100 for each
  * sequence. Of a decode kernel, for the list of its blocks: 24 for each entry's tile of rows (queries times query heads of a kv head), and
- * some 34 KB, or 270 KB over the number of kv heads if that is more; of a deterministic one, 16 more for each LUATTN_SPLIT_KEYS (2048) of max_seqlen_k, 64 times at most. Reads
+ * 128 bytes for each block that runs at once, over the number of kv heads (at least 1 KB); of a deterministic one, 16 more for each LUATTN_SPLIT_KEYS (2048) of max_seqlen_k, 64 times at most. Reads
  * what luattn_workspace_size reads. 0: the kernel has neither (equal lengths, other kernels of families other than sm90, the CPU), and
  * luattn_batch_prepare_tiles does nothing. Errors: LUATTN_INVALID, as a launch's. */
 LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
@@ -157,7 +157,8 @@ LUATTN_API luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, co
  *
  * Of a decode kernel, makes the list of its blocks. Launches of decode kernels with this batch, and num_splits 0, use it. One with other
  * numbers of entries, of queries (max_seqlen_q) or of query heads for a kv head, with other tiles, or deterministic where the list was
- * made for one that is not, is LUATTN_INVALID. After a change of cu_seqlens_q, or for a deterministic kernel of any length, call this again;
+ * made for one that is not, is LUATTN_INVALID. After a change of cu_seqlens_q or seqused_q, or for a deterministic kernel of any length, call this again: rows that
+ * the list does not know would not be written;
  * LUATTN_CHECK=1 finds that.
  *
  * The call reads nothing back and may be captured into a CUDA graph, whose replays make the table of the current

@@ -49,7 +49,7 @@ typedef struct luattn_engine_options {
   int never_compile; /* 1: a kernel that no pack holds is an error, LUATTN_UNSUPPORTED; neither NVRTC nor the cache
                       * is used */
   int deterministic; /* 1: every backward gives the same bits in every run, and every entry in decode the same among any others, as
-                      * luattn_target.deterministic */
+                      * luattn_target.deterministic, if the batch has the same kernel: max_seqlen_q and max_seqlen_k choose it */
   const char *nvrtc; /* as in luattn_target */
   int cpu_relaxed;   /* 1, with LUATTN_CPU: accepts what luattn_cpu_forward and luattn_cpu_backward accept, in any mixture of
                       * types, with any strides and head dims, and with their messages; a GPU may refuse such a call. No packed
@@ -64,9 +64,9 @@ LUATTN_API void luattn_engine_close(luattn_engine *engine); /* NULL is fine */
 LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine); /* NULL on the CPU */
 
 /* Returns the kernel for these arguments, which the engine owns, and compiles or loads it on first use. The engine reads
- * dtype and head dims from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants). If the plan has
- * different tiles for short and long lengths (luattn_lengths), it keeps two, and compiles the second when it is first
- * needed. Backward computes the outputs that args provides: dq, dk, dv and scalar_grads that are not NULL, and input grads
+ * dtype and head dims from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants, and what else of a
+ * luattn_target the arguments ask for). If the plan has different tiles for short and long lengths (luattn_lengths; for few queries by
+ * rows of a kv head), it keeps one for each class, and compiles it when it is first needed. Backward computes the outputs that args provides: dq, dk, dv and scalar_grads that are not NULL, and input grads
  * with a data pointer. The spec must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);

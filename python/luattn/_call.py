@@ -46,6 +46,7 @@ class Frame:
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
         self._owns_batch = False
+        self._splits: Any = None  # what a luattn.Batch has for this call, which another thread may prepare again
         self._missing: list[int] = []  # inputs
         self._random = capi.Random(struct_size=ctypes.sizeof(capi.Random))
         self._err = capi.Error()
@@ -141,8 +142,9 @@ class Frame:
         from .batch import handle_of, splits_of
 
         if is_paged(given):
-            self._args.batch = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
-            return self._args.batch is not None
+            self._splits = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
+            self._args.batch = self._splits and self._splits.handle
+            return self._splits is not None
         for name in ("whole", *ARRAYS):
             if given.get(name) is not None and len(given[name]) > 0:
                 raise Unsupported(
@@ -258,7 +260,7 @@ class Frame:
         if self._args.batch:
             if self._owns_batch:
                 lib.luattn_batch_close(self._args.batch)
-            self._args.batch, self._owns_batch = None, False
+            self._args.batch, self._owns_batch, self._splits = None, False, None
 
 
 class FewQueries:

@@ -339,7 +339,7 @@ def prepare_splits(
     index, stream = place(q)
     frame = take_frame(spec, False)
     try:
-        frame.set(fill, (q, k, v, None, None, None))
+        frame.set(fill, (_aligned(q), _aligned(k), _aligned(v), None, None, None))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         _set_given(frame, given)

@@ -111,11 +111,14 @@ class Batch:
 
         With seqused_k, and block_table, cu_seqlens_q, max_seqlen_q and max_seqlen_k as the calls have them, makes a list of blocks by
         length instead. Calls must have the same tensors and numbers, and say so if not. After a change of seqused_k results
-        stay right, and only the balance suffers (where luattn is deterministic: prepare again). v: if its head dim is not k's. Does nothing where
-        calls take another kernel than that for few queries.
+        stay right, and only the balance suffers; after one of cu_seqlens_q prepare again. v: if its head dim is not k's. Does nothing where
+        calls take another kernel than that for few queries. A CUDA graph needs a Batch of its own: a later prepare for larger ones, outside of
+        it, frees the memory that its replays use.
         """
         from ._tensors import prepare_mask, prepare_splits
 
+        if layout == "bshd" and cu_seqlens_q is not None:
+            raise InvalidError(f"{attention.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
         if layout == "bshd":
             q, k, v = q.swapaxes(1, 2), k.swapaxes(1, 2), None if v is None else v.swapaxes(1, 2)
         elif layout != "bhsd":
@@ -154,10 +157,9 @@ def handle_of(token: Any, spec: Spec) -> int | None:
     return None if bits is None else bits.handle
 
 
-def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    """The luattn_batch with this spec's list of blocks; None if it needs none, or nobody has prepared it."""
+def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> Splits | None:
+    """This spec's list of blocks; None if it needs none, or nobody has prepared it."""
     splits = _batch_of(token, spec)._splits.get(spec.pointer)
-    if splits is None:
-        return None
-    splits.check(spec, given, names)
-    return splits.handle
+    if splits is not None:
+        splits.check(spec, given, names)
+    return splits

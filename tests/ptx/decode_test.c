@@ -320,6 +320,8 @@ static const refusal refusals[] = {
      "plan: tile_m: 48 is not possible: decode takes 16, 32 or 64; leave it 0 to let the plan choose", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 16, 80, LUATTN_INVALID,
      "plan: tile_n: 80 is not possible: decode takes multiples of 16 for each warp, 64 for four; leave it 0 to let the plan choose", 0},
+    {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 64, 32, LUATTN_INVALID,
+     "target: tiles: 64 x 32, 128 threads, 3 stages (0, 0) is not one of the ", 0}, /* of 16 channels a warp copies 16 rows at once */
     {UNMERGED, LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_UNSUPPORTED, "parts of a row cannot be merged", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_INVALID, "target: many_rows: is 2, expected 0 or 1", 2},
 };
@@ -331,14 +333,17 @@ static bool refuses(void) {
     luattn_spec *spec;
     char *text = NULL;
     need(luattn_spec_load_text("refused", r->text, strlen(r->text), NULL, &spec, &err) == LUATTN_OK, "spec");
+    const bool all = r->tile_m == 64; /* with so many threads */
+    const luattn_tiles tiles = {.tile_m = r->tile_m, .tile_n = r->tile_n, .threads = 128, .stages = 3};
     const luattn_target target = {.struct_size = sizeof target,
                                   .pass = r->pass,
                                   .dtype = r->dtype,
-                                  .head_dim = 64,
+                                  .head_dim = all ? 16 : 64,
                                   .arch = 90,
                                   .family = r->family,
-                                  .tile_m = r->tile_m,
-                                  .tile_n = r->tile_n,
+                                  .tile_m = all ? 0 : r->tile_m,
+                                  .tile_n = all ? 0 : r->tile_n,
+                                  .tiles = all ? &tiles : NULL,
                                   .decode = r->decode,
                                   .many_rows = r->many_rows};
     const luattn_status status = luattn_emit(spec, &target, "spec", &text, &err);

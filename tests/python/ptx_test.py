@@ -237,6 +237,11 @@ class Machine(unittest.TestCase):
             frame.set_batch(fill, given)
             self.assertNotEqual(with_list, frame.workspace_size(engine_of(0)))
             give_back(frame)
+            _tensors.prepare_splits(batch._splits, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
+            with self.assertRaisesRegex(luattn.InvalidError, "layout: is 'bshd', and packed sequences have no batch axis"):
+                batch.prepare(causal, q, k, layout="bshd", seqused_k=given["seqused_k"], cu_seqlens_q=given["seqused_k"])
+            with self.assertRaisesRegex(luattn.InvalidError, "max_seqlen_k: prepare takes it beside seqused_k alone"):
+                batch.prepare(causal, q, k, max_seqlen_k=5)
             for name, x, message in (
                 ("seqused_k", on_device(given["seqused_k"]), r"batch: was prepared with \(3,\) at 0x[0-9a-f]+ as seqused_k, and the call has"),
                 ("max_seqlen_k", 1110, "batch: was prepared with 1120 as max_seqlen_k, and the call has 1110: give both the same"),
