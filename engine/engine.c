@@ -645,8 +645,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   return LUATTN_OK;
 }
 
-/* Reports the launch's failure; on success keeps the warning of the compilation. */
-static luattn_status tell(luattn_status status, const luattn_error *said, luattn_error *err) {
+luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err) {
   if (status != LUATTN_OK && err != NULL) *err = *said;
   return status;
 }
@@ -661,7 +660,7 @@ luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_s
   NEED(args);
   NEED(size);
   TRY(luattn_engine_kernel(engine, spec, pass, args, &kernel, err));
-  return tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
+  return engine_tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
 luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
@@ -673,7 +672,7 @@ luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, con
   NEED(spec);
   NEED(args);
   TRY(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, err));
-  return tell(luattn_launch(kernel, args, stream, &said), &said, err);
+  return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }
 
 luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
@@ -685,5 +684,5 @@ luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, co
   NEED(spec);
   NEED(args);
   TRY(luattn_engine_kernel(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
-  return tell(luattn_launch(kernel, args, stream, &said), &said, err);
+  return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }

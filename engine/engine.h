@@ -33,4 +33,7 @@ engine_merges *engine_lock_merges(luattn_engine *engine);
 void engine_unlock_merges(luattn_engine *engine);
 void engine_close_merges(engine_merges *merges); /* of merge_parts.c */
 
+/* Reports a launch's failure; on success keeps the warning of the compilation, which `err` has. */
+luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err);
+
 #endif

@@ -17,12 +17,6 @@ static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const 
   return engine_kernel(engine, &key, kernel, err);
 }
 
-/* Reports the launch's failure; on success keeps the warning of the compilation. */
-static luattn_status tell(luattn_status status, const luattn_error *said, luattn_error *err) {
-  if (status != LUATTN_OK && err != NULL) *err = *said;
-  return status;
-}
-
 luattn_status luattn_weights_workspace_size(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, size_t *size,
                                             luattn_error *err) {
   const luattn_kernel *kernel;
@@ -33,7 +27,7 @@ luattn_status luattn_weights_workspace_size(luattn_engine *engine, const luattn_
   NEED(args);
   NEED(size);
   TRY(find(engine, spec, args, &kernel, err));
-  return tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
+  return engine_tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
 luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, void *stream,
@@ -46,5 +40,5 @@ luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, con
   NEED(args);
   NEED(weights);
   TRY(find(engine, spec, args, &kernel, err));
-  return tell(luattn_launch_weights(kernel, args, weights, stream, &said), &said, err);
+  return engine_tell(luattn_launch_weights(kernel, args, weights, stream, &said), &said, err);
 }
