@@ -46,7 +46,7 @@ class Frame:
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
         self._owns_batch = False
-        self._splits: Any = None  # what a luattn.Batch has for this call, which another thread may prepare again
+        self._shared: Any = None  # a luattn.Batch, and what it has for this call, which another thread may prepare again
         self._missing: list[int] = []  # inputs
         self._random = capi.Random(struct_size=ctypes.sizeof(capi.Random))
         self._err = capi.Error()
@@ -139,19 +139,32 @@ class Frame:
 
     def _share_batch(self, token: Any, given: Mapping[str, Any]) -> bool:
         """Takes what a luattn.Batch has for this call. False: nothing, and the call opens a luattn_batch of its own."""
-        from .batch import handle_of, splits_of
+        from .batch import bits_of, splits_of
 
+        made: Any
         if is_paged(given):
-            self._splits = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
-            self._args.batch = self._splits and self._splits.handle
-            return self._splits is not None
-        for name in ("whole", *ARRAYS):
-            if given.get(name) is not None and len(given[name]) > 0:
-                raise Unsupported(
-                    f"{self.spec.name}: batch: goes with neither packed sequences nor parts of a whole yet; leave out batch"
-                )
-        self._args.batch = handle_of(token, self.spec)
+            batch, made = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
+            if made is None:
+                return False
+        else:
+            for name in ("whole", *ARRAYS):
+                if given.get(name) is not None and len(given[name]) > 0:
+                    raise Unsupported(
+                        f"{self.spec.name}: batch: goes with neither packed sequences nor parts of a whole yet; leave out batch"
+                    )
+            batch, made = bits_of(token, self.spec)
+        if made is not None:
+            self._shared, self._args.batch = (batch, made), made.handle
         return True
+
+    def note_capture(self) -> None:
+        """Says that a CUDA graph will use what a luattn.Batch has for this call."""
+        if self._shared is not None:
+            batch, made = self._shared
+            batch.capture(made)
+
+    def shares_batch(self) -> bool:
+        return self._shared is not None
 
     def _kernel(self, engine: int) -> int:
         """The kernel of these arguments."""
@@ -260,7 +273,7 @@ class Frame:
         if self._args.batch:
             if self._owns_batch:
                 lib.luattn_batch_close(self._args.batch)
-            self._args.batch, self._owns_batch, self._splits = None, False, None
+            self._args.batch, self._owns_batch, self._shared = None, False, None
 
 
 class FewQueries:

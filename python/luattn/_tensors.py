@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _capi as capi
 from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
-from .batch import Bits, Splits
+from .batch import Batch, Bits, Splits
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 
@@ -279,6 +279,11 @@ def place(q: Tensor) -> tuple[int, int]:
     return index, torch._C._cuda_getCurrentRawStream(index)
 
 
+def engine_for(index: int, given: Mapping[str, Any] | None) -> int:
+    """The engine of a GPU; that of deterministic kernels where torch or the call asks for them."""
+    return engine_of(index, torch.are_deterministic_algorithms_enabled() or bool(given and given.get("deterministic")))
+
+
 def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor | None:
     """Copies arrays of the batch from the host. The result has to live as long as the call."""
     size = frame.batch_size()
@@ -289,8 +294,13 @@ def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor 
     return arrays
 
 
+def _state(x: Any) -> Any:
+    """What a captured CUDA graph has of an argument: of a tensor, where it lies, but for one that stands for a number."""
+    return (x.data_ptr() if x.dim() else 0, tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x
+
+
 def prepare_mask(
-    held: dict[int, Any],
+    batch: Batch,
     spec: Spec,
     q: Tensor,
     k: Tensor,
@@ -298,22 +308,26 @@ def prepare_mask(
     scalars: Sequence[float],
     v: Tensor | None = None,
 ) -> None:
-    """Evaluates a spec's mask; its bits go to held[spec.pointer], in the memory that they had if there is room. v: of the calls
-    to come, so that their kernel is asked for the sizes; None: as wide as k."""
+    """Evaluates a spec's mask into memory of the batch. v: of the calls to come, so that their kernel is asked for the sizes; None:
+    as wide as k."""
     index, stream = place(q)
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (q, k, k if v is None else v, None, None, None))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
-        kernel, size = frame.mask_size(engine_of(index))
-        bits = held.get(spec.pointer)
+        kernel, size = frame.mask_size(engine_for(index, None))
+        before = batch._bits.pop(spec.pointer, None)
         if size == 0:
-            held.pop(spec.pointer, None)
             return
-        if bits is None or bits.memory.numel() < size or bits.memory.device != q.device:
-            bits = held[spec.pointer] = Bits(memory(q, size))
+        key = "mask", spec.pointer, index, tuple(q.shape[:3]), tuple(k.shape[1:3]), *map(_state, inputs), *scalars
+        room = batch.room(key, before, size, q.device)
+        if before is not None and room is before.memory:
+            bits, bits.key = before, key
+        else:
+            bits = Bits(memory(q, size) if room is None else room, key)
         frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, stream)
+        _keep(batch, batch._bits, spec, bits)
     except InvalidError:
         _check_devices(spec, q, (k, *inputs))
         raise
@@ -322,7 +336,7 @@ def prepare_mask(
 
 
 def prepare_splits(
-    held: dict[int, Any],
+    batch: Batch,
     spec: Spec,
     q: Tensor,
     k: Tensor,
@@ -331,7 +345,7 @@ def prepare_splits(
     scalars: Sequence[float],
     given: Mapping[str, Any],
 ) -> None:
-    """Makes the list of blocks of calls over these caches; it goes to held[spec.pointer], in the memory that it had if there is room."""
+    """Makes the list of blocks of calls over these caches in memory of the batch."""
     _check(spec, q, inputs, scalars, {**given, "seed": torch.zeros(2, dtype=torch.int64)} if spec.draws else given)
     for name, x in given.items():
         if isinstance(x, Tensor) and x.device != q.device:
@@ -343,16 +357,29 @@ def prepare_splits(
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         _set_given(frame, given)
-        kernel, size = frame.tiles_size(engine_of(index))
-        before = held.pop(spec.pointer, None)
+        kernel, size = frame.tiles_size(engine_for(index, given))
+        before = batch._splits.pop(spec.pointer, None)
         if size == 0:
             return
-        fits = before is not None and before.memory.numel() >= size and before.memory.device == q.device
-        room = before.memory if fits else memory(q, size)
+        key = "splits", spec.pointer, index, kernel, *(tuple(t.shape) for t in (q, k, v)), *((name, _state(x)) for name, x in given.items())
+        room = batch.room(key, before, size, q.device)
+        if room is None:
+            room = memory(q, size)
         frame.prepare_tiles(kernel, room.data_ptr(), size, stream)
-        held[spec.pointer] = Splits(frame.keep_batch(), room, given)
+        _keep(batch, batch._splits, spec, Splits(frame.keep_batch(), room, given, key))
     finally:
         give_back(frame)
+
+
+def is_capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()
+
+
+def _keep(batch: Batch, held: dict[int, Any], spec: Spec, made: Bits | Splits) -> None:
+    """Hands this to the calls of spec that follow."""
+    held[spec.pointer] = made
+    if is_capturing():
+        batch.capture(made)
 
 
 def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
@@ -360,14 +387,15 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
         frame.run(engine_of(capi.CPU), None)
         return
     index, stream = place(q)
-    is_deterministic = torch.are_deterministic_algorithms_enabled() or bool(given and given.get("deterministic"))
-    engine = engine_of(index, frame.backward and is_deterministic)
+    engine = engine_for(index, given)
     arrays = _prepare_batch(frame, engine, q, stream) if given and frame.has_batch() else None
     size = frame.workspace_size(engine)
     if size:
         workspace = memory(q, size)
         frame.set_workspace(workspace.data_ptr(), size)
     frame.run(engine, stream)
+    if frame.shares_batch() and is_capturing():
+        frame.note_capture()
     del arrays
 
 
@@ -388,7 +416,7 @@ def append(
             frame.set_numbers(0.0, scalars)
         _set_given(frame, given)
         index, stream = place(q) if q.is_cuda else (capi.CPU, None)
-        engine = engine_of(index)
+        engine = engine_of(index) if stream is None else engine_for(index, given)
         arrays = None if stream is None else _prepare_batch(frame, engine, q, stream)
         frame.append(engine, fill, new_k, new_v, stream)
         del arrays

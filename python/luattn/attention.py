@@ -10,7 +10,7 @@ from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbe
 from ._library import call
 from ._spec import InputInfo, Spec, load
 from .batch import Batch
-from .engine import engine_of
+from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 from .merge import merge
@@ -50,13 +50,14 @@ def prepare(
         if spec.has_backward:
             made.append(capi.Request(spec.pointer, capi.BACKWARD, index, head_dim, head_dim_v, wants))
     requests = (capi.Request * len(made))(*made)
+    engine = engine_of(device, wants_deterministic())
     with progress_bar(len(made)) as progress:
-        call("luattn_prepare", engine_of(device), requests, len(made), threads, progress, None)
+        call("luattn_prepare", engine, requests, len(made), threads, progress, None)
     if decode:
         few = [FewQueries(a._spec, name, head_dim, head_dim_v or head_dim, rows) for a in attentions for rows in FewQueries.ROWS]
         calls = (ctypes.POINTER(capi.Call) * len(few))(*(ctypes.pointer(x.call) for x in few))
         with progress_bar(len(few)) as progress:
-            call("luattn_prepare_calls", engine_of(device), calls, len(few), threads, progress, None)
+            call("luattn_prepare_calls", engine, calls, len(few), threads, progress, None)
 
 
 class Attention:
@@ -275,7 +276,7 @@ class Attention:
         fill = fill_of(q)
         grads = [x if backward and info.grad else None for x, info in zip(given, self._spec.inputs)]
         is_cuda = not is_numpy(q) and q.is_cuda
-        engine = engine_of(q.device.index if is_cuda else capi.CPU)
+        engine = engine_of(q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
         frame = take_frame(self._spec, backward)
         try:
             frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))

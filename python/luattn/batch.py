@@ -20,23 +20,26 @@ _batches: "weakref.WeakValueDictionary[int, Batch]" = weakref.WeakValueDictionar
 
 
 class Bits:
-    """The tile bits of one spec: a luattn_batch, and the memory on the device in which they lie."""
+    """The tile bits of one spec: a luattn_batch, and the memory on the device in which they lie. key: of which calls."""
 
-    def __init__(self, memory: Any) -> None:
+    def __init__(self, memory: Any, key: Any = None) -> None:
         options = capi.BatchOptions(struct_size=ctypes.sizeof(capi.BatchOptions))
         handle = ctypes.c_void_p()
         call("luattn_batch_open", ctypes.byref(options), ctypes.byref(handle))
         assert handle.value
         self.memory: Any = memory
+        self.key = key
         self.handle: int = handle.value
         weakref.finalize(self, lib.luattn_batch_close, handle)
 
 
 class Splits:
-    """The list of blocks of one spec's decode kernel: a luattn_batch of calls with these arrays and lengths, and the memory in which it lies."""
+    """The list of blocks of one spec's decode kernel: a luattn_batch of calls with these arrays and lengths, and the memory in which it lies.
+    key: of which calls."""
 
-    def __init__(self, handle: int, memory: Any, given: Mapping[str, Any]) -> None:
+    def __init__(self, handle: int, memory: Any, given: Mapping[str, Any], key: Any = None) -> None:
         self.memory: Any = memory
+        self.key = key
         self.handle = handle
         self.given = dict(given)  # keeps the arrays
         weakref.finalize(self, lib.luattn_batch_close, handle)
@@ -80,6 +83,7 @@ class Batch:
 
         self._bits: dict[int, Bits] = {}  # by the address of the spec
         self._splits: dict[int, Splits] = {}
+        self._captured: dict[Any, list[Any]] = {}  # memory that CUDA graphs use, by the calls that it is of; the last is in use
         number = next(_number)
         _batches[number] = self
         # What travels through the ops of torch, and keeps this object.
@@ -112,8 +116,11 @@ class Batch:
         With seqused_k, and block_table, cu_seqlens_q, max_seqlen_q and max_seqlen_k as the calls have them, makes a list of blocks by
         length instead. Calls must have the same tensors and numbers, and say so if not. After a change of seqused_k results
         stay right, and only the balance suffers; after one of cu_seqlens_q prepare again. v: if its head dim is not k's. Does nothing where
-        calls take another kernel than that for few queries. A CUDA graph needs a Batch of its own: a later prepare for larger ones, outside of
-        it, frees the memory that its replays use.
+        calls take another kernel than that for few queries.
+
+        A CUDA graph may capture prepare, calls, or both. What it uses stays as long as this object, and only prepare for the same
+        tensors and numbers writes to it: so a Batch serves graphs of several sizes, and a graph of calls alone is replayed after another
+        prepare.
         """
         from ._tensors import prepare_mask, prepare_splits
 
@@ -139,9 +146,24 @@ class Batch:
         if lengths:
             if keys_modified:
                 lengths["keys_modified"] = True
-            prepare_splits(self._splits, attention._spec, q, k, k if v is None else v, inputs, numbers, lengths)
+            prepare_splits(self, attention._spec, q, k, k if v is None else v, inputs, numbers, lengths)
         else:
-            prepare_mask(self._bits, attention._spec, q, k, inputs, numbers, v)
+            prepare_mask(self, attention._spec, q, k, inputs, numbers, v)
+
+    def room(self, key: Any, before: Bits | Splits | None, size: int, device: Any) -> Any:
+        """Memory of at least `size` bytes for what prepare finds for the calls of `key`, or None: what captured graphs of such calls use, or
+        what the prepare before wrote, if no graph uses that."""
+        kept = self._captured.get(key)
+        memory = kept[-1] if kept else None
+        if kept is None and before is not None and before.key not in self._captured:
+            memory = before.memory
+        return memory if memory is not None and memory.device == device and memory.numel() >= size else None
+
+    def capture(self, made: Bits | Splits) -> None:
+        """A CUDA graph uses this from now on."""
+        kept = self._captured.setdefault(made.key, [])
+        if not kept or kept[-1] is not made.memory:
+            kept.append(made.memory)
 
 
 def _batch_of(token: Any, spec: Spec) -> Batch:
@@ -151,15 +173,16 @@ def _batch_of(token: Any, spec: Spec) -> Batch:
     return batch
 
 
-def handle_of(token: Any, spec: Spec) -> int | None:
-    """The luattn_batch with this spec's bits; None if it needs none, or nobody has prepared them."""
-    bits = _batch_of(token, spec)._bits.get(spec.pointer)
-    return None if bits is None else bits.handle
+def bits_of(token: Any, spec: Spec) -> tuple[Batch, Bits | None]:
+    """This spec's tile bits; None if it needs none, or nobody has prepared them."""
+    batch = _batch_of(token, spec)
+    return batch, batch._bits.get(spec.pointer)
 
 
-def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> Splits | None:
+def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> tuple[Batch, Splits | None]:
     """This spec's list of blocks; None if it needs none, or nobody has prepared it."""
-    splits = _batch_of(token, spec)._splits.get(spec.pointer)
+    batch = _batch_of(token, spec)
+    splits = batch._splits.get(spec.pointer)
     if splits is not None:
         splits.check(spec, given, names)
-    return splits
+    return batch, splits

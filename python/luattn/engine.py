@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import os
+import sys
 
 from . import _capi as capi
 from ._library import call
@@ -35,6 +36,12 @@ def engine_of(device: int, deterministic: bool = False, family: int = 0) -> int:
     """The address of the luattn_engine of a GPU, or of the CPU (device = capi.CPU). Opened on first use, and kept. family: a
     luattn_family for all of its kernels; 0: plans choose."""
     return _open(device, deterministic, family)
+
+
+def wants_deterministic() -> bool:
+    """Whether torch, where it is loaded, is to be deterministic."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.are_deterministic_algorithms_enabled())
 
 
 @functools.cache  # tells f(0) from f(0, False), so that all arguments are given

@@ -28,6 +28,7 @@ from luattn.flex import _bits, _block_mask  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
 allocated = []
+_tensors.is_capturing = lambda: False  # torch would ask a CUDA that is not there
 
 
 def on_device(tensor):
@@ -59,7 +60,7 @@ def memory(q, size):
 
 
 def run(frame, q, given):
-    engine = engine_of(0, frame.backward and torch.are_deterministic_algorithms_enabled())
+    engine = _tensors.engine_for(0, given)
     if frame.has_batch() and frame.batch_size():
         arrays = memory(q, frame.batch_size())
         frame.prepare_batch(engine, 0, arrays.data_ptr(), len(arrays), None)
@@ -67,6 +68,8 @@ def run(frame, q, given):
     workspace = memory(q, size)
     frame.set_workspace(workspace.data_ptr(), size)
     frame.run(engine, None)
+    if _tensors.is_capturing():
+        frame.note_capture()
 
 
 def results(*args, make=_tensors.results):
@@ -224,10 +227,10 @@ class Machine(unittest.TestCase):
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, memory=memory, place=lambda q: (0, 0)):
             plain = causal(q, k, v, **given)
             torch.testing.assert_close(causal(q, k, v, **given, batch=batch), plain, atol=0, rtol=0)  # nobody has prepared it
-            _tensors.prepare_splits(batch._splits, causal._spec, q, k, v, (), (), given)
+            _tensors.prepare_splits(batch, causal._spec, q, k, v, (), (), given)
             first = batch._splits[causal._spec.pointer]
             torch.testing.assert_close(causal(q, k, v, **given, batch=batch), want, atol=3e-2, rtol=2e-2)
-            _tensors.prepare_splits(batch._splits, causal._spec, q, k, v, (), (), given)
+            _tensors.prepare_splits(batch, causal._spec, q, k, v, (), (), given)
             self.assertEqual(batch._splits[causal._spec.pointer].memory.data_ptr(), first.memory.data_ptr())
             frame = take_frame(causal._spec, False)
             frame.set(fill, (q, k, v, None, None, None))
@@ -237,7 +240,7 @@ class Machine(unittest.TestCase):
             frame.set_batch(fill, given)
             self.assertNotEqual(with_list, frame.workspace_size(engine_of(0)))
             give_back(frame)
-            _tensors.prepare_splits(batch._splits, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
+            _tensors.prepare_splits(batch, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
             with self.assertRaisesRegex(luattn.InvalidError, "layout: is 'bshd', and packed sequences have no batch axis"):
                 batch.prepare(causal, q, k, layout="bshd", seqused_k=given["seqused_k"], cu_seqlens_q=given["seqused_k"])
             with self.assertRaisesRegex(luattn.InvalidError, "max_seqlen_k: prepare takes it beside seqused_k alone"):
@@ -249,6 +252,45 @@ class Machine(unittest.TestCase):
             ):
                 with self.assertRaisesRegex(luattn.InvalidError, message):
                     causal(q, k, v, **{**given, name: x}, batch=batch)
+
+    def test_lists_of_graphs(self):
+        """What a captured graph uses stays, and only prepare for the same tensors writes to it; deterministic calls have a list of their own."""
+        causal, batch = luattn.attention(f"{ROOT}/examples/causal.lua"), luattn.Batch()
+        lists, used = batch._splits, [on_device(torch.full((n,), 1100, dtype=torch.int32)) for n in (2, 3, 2)]
+
+        def prepare(i):
+            q, k = (on_device(torch.randn(n).bfloat16()) for n in ((len(used[i]), 4, 1, 64), (len(used[i]), 2, 1120, 64)))
+            _tensors.prepare_splits(batch, causal._spec, q, k, k, (), (), {"seqused_k": used[i]})
+            return (q, k, k), lists[causal._spec.pointer]
+
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, memory=memory, place=lambda q: (0, 0)):
+            _, first = prepare(0)
+            self.assertIs(prepare(2)[1].memory, first.memory)  # no graph uses it
+            self.assertEqual(len(batch._captured), 0)
+            tensors, first = prepare(0)
+            with mock.patch.object(_tensors, "is_capturing", lambda: True):
+                causal(*tensors, seqused_k=used[0], batch=batch)
+            self.assertIs(prepare(0)[1].memory, first.memory)
+            second = prepare(2)[1]
+            self.assertNotEqual(second.memory.data_ptr(), first.memory.data_ptr())
+            with mock.patch.object(_tensors, "is_capturing", lambda: True):
+                third = prepare(1)[1]
+            self.assertIsNot(third.memory, first.memory)
+            self.assertIs(prepare(0)[1].memory, first.memory)
+            self.assertIs(prepare(1)[1].memory, third.memory)
+            before = prepare(2)[1]
+            torch.use_deterministic_algorithms(True)
+            try:
+                tensors, apart = prepare(2)
+                self.assertNotEqual(apart.key, before.key)
+                causal(*tensors, seqused_k=used[2], batch=batch)
+                frame = take_frame(causal._spec, False)
+                frame.set(fill, (*tensors, None, None, None))
+                frame.set_batch(fill, {"seqused_k": used[2]})
+                self.assertIn("by its own length alone", frame.plan(_tensors.engine_for(0, None)))
+                give_back(frame)
+            finally:
+                torch.use_deterministic_algorithms(False)
 
     def test_packed(self):
         gemma2 = luattn.attention(f"{ROOT}/examples/gemma2.lua")
@@ -311,9 +353,9 @@ class Machine(unittest.TestCase):
         mods = (None, lambda s, b, h, i, j: s + bias[j])
         evaluated = []
 
-        def prepare_mask(held, spec, *rest, real=_tensors.prepare_mask):
-            real(held, spec, *rest)
-            evaluated.append(bool(held))
+        def prepare_mask(batch, spec, *rest, real=_tensors.prepare_mask):
+            real(batch, spec, *rest)
+            evaluated.append(bool(batch._bits))
 
         def step(mask, mods=mods):
             found, state = [], (_tensors.fill, _tensors.run, _tensors.results, _tensors.gradients)
@@ -392,6 +434,11 @@ class Machine(unittest.TestCase):
         q, k, v = (on_device(torch.randn(1, 2, n, 64).bfloat16()) for n in (1, 1024, 1024))
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results), self.assertNoLogs("luattn", "INFO"):
             causal(q, k, v)
+        torch.use_deterministic_algorithms(True)
+        with mock.patch("luattn.attention.call") as call:
+            causal.prepare(torch.bfloat16, 64, decode=True)
+        torch.use_deterministic_algorithms(False)
+        self.assertEqual([one.args[1] for one in call.call_args_list], [engine_of(0, True)] * 2)
         with self.assertRaisesRegex(luattn.InvalidError, "prepare: dtype: is int32, expected one of float64"):
             gemma2.prepare("int32", 64)
         with self.assertRaisesRegex(luattn.Error, "head_dim"):

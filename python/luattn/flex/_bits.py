@@ -56,7 +56,7 @@ def bits_of(
         return known[2]
     # Into other memory than before, which a backward to come may read.
     batch = Batch()
-    tensors.prepare_mask(batch._bits, spec, q, k, inputs, scalars, v)
+    tensors.prepare_mask(batch, spec, q, k, inputs, scalars, v)
     found[spec.pointer] = (key, read, batch if batch._bits else None)
     return found[spec.pointer][2]
 
