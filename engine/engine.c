@@ -243,8 +243,8 @@ static bool read_input_type(DLDataType t, uint64_t *out) {
   return true;
 }
 
-/* Returns the tensor types of the inputs whose dtype is any. */
-static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args,
+/* Returns the tensor types of the inputs whose dtype is any. or_f32: f32 of one that is missing. */
+static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args, bool or_f32,
                                       uint64_t *out, luattn_error *err) {
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
@@ -252,15 +252,15 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
     if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
     const char *name = info.inputs[i].name;
     const DLTensor *t = NULL;
-    uint64_t type;
+    uint64_t type = 1 + LUATTN_INPUT_F32;
     for (size_t j = 0; j < args->num_inputs && args->inputs != NULL; ++j)
       if (args->inputs[j].name != NULL && strcmp(args->inputs[j].name, name) == 0) t = args->inputs[j].tensor;
-    if (t == NULL)
+    if (t == NULL && !or_f32)
       return luattn_fail(
           err, LUATTN_INVALID,
           "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name",
           place, name);
-    if (!read_input_type(t->dtype, &type))
+    if (t != NULL && !read_input_type(t->dtype, &type))
       return luattn_fail(
           err, LUATTN_INVALID,
           "%s: input '%s': has DLPack dtype (code %d, %d bits, %d lanes), and dtype any in a spec stands for "
@@ -294,7 +294,7 @@ static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_a
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
+luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
                          kernel_key *key, luattn_error *err) {
   const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
   if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
@@ -355,7 +355,7 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
     key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
     key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
   }
-  TRY(read_input_types(spec, place, args, &key->input_types, err));
+  TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
@@ -618,6 +618,14 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
   return LUATTN_OK;
 }
 
+/* Returns the kernel of a launch. */
+static luattn_status kernel_of(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                               const luattn_kernel **kernel, luattn_error *err) {
+  kernel_key key;
+  TRY(engine_key(engine, spec, pass, args, false, &key, err));
+  return engine_kernel(engine, &key, kernel, err);
+}
+
 luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                    const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
   kernel_key key;
@@ -626,7 +634,7 @@ luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spe
   NEED(spec);
   NEED(args);
   NEED(kernel);
-  TRY(engine_key(engine, spec, pass, args, &key, err));
+  TRY(engine_key(engine, spec, pass, args, true, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 
@@ -639,7 +647,7 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   NEED(spec);
   NEED(args);
   NEED(plan);
-  TRY(engine_key(engine, spec, pass, args, &key, err));
+  TRY(engine_key(engine, spec, pass, args, false, &key, err));
   TRY(ready_slot(engine, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;
@@ -659,7 +667,7 @@ luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_s
   NEED(spec);
   NEED(args);
   NEED(size);
-  TRY(luattn_engine_kernel(engine, spec, pass, args, &kernel, err));
+  TRY(kernel_of(engine, spec, pass, args, &kernel, err));
   return engine_tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
@@ -671,7 +679,7 @@ luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, con
   NEED(engine);
   NEED(spec);
   NEED(args);
-  TRY(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, err));
+  TRY(kernel_of(engine, spec, LUATTN_FORWARD, args, &kernel, err));
   return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }
 
@@ -683,6 +691,6 @@ luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, co
   NEED(engine);
   NEED(spec);
   NEED(args);
-  TRY(luattn_engine_kernel(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
+  TRY(kernel_of(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
   return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
 }

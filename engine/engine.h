@@ -10,9 +10,10 @@
 luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
                             luattn_error *err);
 
-/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. */
-luattn_status engine_key(const luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, kernel_key *key,
-                         luattn_error *err);
+/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. for_append: inputs may be missing where
+ * keys are in pages. */
+luattn_status engine_key(const luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, bool for_append,
+                         kernel_key *key, luattn_error *err);
 
 /* Where the engine computes. */
 typedef struct engine_place {

@@ -5,7 +5,7 @@
 static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const luattn_kernel **kernel,
                           luattn_error *err) {
   kernel_key key;
-  TRY(engine_key(engine, spec, LUATTN_FORWARD, args, &key, err));
+  TRY(engine_key(engine, spec, LUATTN_FORWARD, args, false, &key, err));
   if (key.pages != 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "weights: batch: has %s, and there are no weights of keys in pages or in a part of a cache; copy them to k of equal "

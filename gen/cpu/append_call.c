@@ -43,28 +43,25 @@ static const luattn_input_info *info_of(const traced_spec *t, const char *name) 
 }
 
 /* Cuts an input's axes kv to `most` positions, the most that an entry may have. */
-static luattn_status cut_input(const traced_spec *t, const luattn_input *given, int64_t most, int i, hook_args *out, luattn_error *err) {
+static void cut_input(const traced_spec *t, const luattn_input *given, int64_t most, int i, hook_args *out) {
   const luattn_input_info *in = info_of(t, given->name);
   const DLTensor *of = given->tensor;
   int64_t next = 1;
   out->inputs[i] = (luattn_input){.name = given->name, .tensor = of};
-  if (of == NULL || of->ndim != (int)in->num_axes || (of->ndim > 0 && of->shape == NULL)) return LUATTN_OK; /* no hook reads it */
+  if (of == NULL || of->ndim != (int)in->num_axes || (of->ndim > 0 && of->shape == NULL)) return; /* no mod reads it */
   for (int a = of->ndim - 1; a >= 0; a--) {
     out->input_strides[i][a] = of->strides != NULL ? of->strides[a] : next;
     next *= of->shape[a];
     out->input_shape[i][a] = in->axis[a] == LUATTN_AXIS_KV ? most : of->shape[a];
-    if (of->shape[a] < out->input_shape[i][a])
-      return luattn_fail(err, LUATTN_INVALID, "cpu: input '%s': axis %d has size %lld, and an entry may have %lld rows with its new ones; give as many, or more",
-                         given->name, a, (long long)of->shape[a], (long long)most);
+    if (of->shape[a] < out->input_shape[i][a]) return; /* no mod reads it: the runtime has checked those */
   }
   out->input[i] = *of;
   out->input[i].shape = out->input_shape[i], out->input[i].strides = out->input_strides[i];
   out->inputs[i].tensor = &out->input[i];
-  return LUATTN_OK;
 }
 
 /* The call whose k and v would be all rows of all entries; their data are not read. */
-static luattn_status make_args(const append_call *c, int64_t most, hook_args *out, luattn_error *err) {
+static void make_args(const append_call *c, int64_t most, hook_args *out) {
   const luattn_append_args *a = c->args;
   const int64_t batch = c->entries, heads = a->k->shape[1], dim = a->k->shape[3], dim_v = a->v->shape[3];
   const int64_t shapes[3][4] = {{batch, heads, 1, dim}, {batch, heads, most, dim}, {batch, heads, most, dim_v}};
@@ -73,13 +70,12 @@ static luattn_status make_args(const append_call *c, int64_t most, hook_args *ou
     out->tensor[i] = (DLTensor){.device = {kDLCPU, 0}, .ndim = 4, .dtype = a->k->dtype, .shape = out->shape[i]};
   out->batch = *a->batch;
   out->batch.head_offset = out->batch.heads = out->batch.heads_kv = 0; /* new rows have heads of keys alone */
-  for (size_t i = 0; i < a->num_inputs; i++) TRY(cut_input(&c->spec->traced, &a->inputs[i], most, (int)i, out, err));
+  for (size_t i = 0; i < a->num_inputs; i++) cut_input(&c->spec->traced, &a->inputs[i], most, (int)i, out);
   out->args = (luattn_args){.struct_size = sizeof out->args,
                             .q = &out->tensor[0], .k = &out->tensor[1], .v = &out->tensor[2],
                             .inputs = out->inputs, .num_inputs = a->num_inputs,
                             .scalars = a->scalars, .num_scalars = a->num_scalars,
                             .batch = &out->batch};
-  return LUATTN_OK;
 }
 
 /* ---- rows ---- */
@@ -112,7 +108,7 @@ static luattn_status append_within(arena *a, append_call *c, luattn_error *err) 
   hook_args *hooks = arena_new(a, sizeof *hooks);
   c->row = arena_array(a, 256, sizeof *c->row);
   if (hooks == NULL || c->row == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  TRY(make_args(c, batch_longest_appended(c->args->batch, c->args->k->shape[2], c->args->new_k->shape), hooks, err));
+  make_args(c, batch_longest_appended(c->args->batch, c->args->k->shape[2], c->args->new_k->shape), hooks);
   TRY(problem_open_rows(c->spec, &hooks->args, a, &c->p, err));
   const luattn_batch *batch = c->args->batch;
   if (batch->heads > 0 && batch->heads_kv > 0) /* the runtime has refused others */

@@ -67,7 +67,8 @@ LUATTN_API luattn_driver *luattn_engine_driver(luattn_engine *engine); /* NULL o
  * dtype and head dims from args, and keeps one kernel for each (spec, pass, dtype, head dims, wants, and what else of a
  * luattn_target the arguments ask for). If the plan has different tiles for short and long lengths (luattn_lengths; for few queries by
  * rows of a kv head), it keeps one for each class, and compiles it when it is first needed. Backward computes the outputs that args provides: dq, dk, dv and scalar_grads that are not NULL, and input grads
- * with a data pointer. The spec must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
+ * with a data pointer. Over keys in pages or a cache, an input of dtype any that args lack counts as float32: luattn_append takes the kernel if
+ * no mod of k and v reads it, and a launch refuses it. The spec must outlive the engine, or be forgotten before it is freed (luattn_engine_forget). */
 LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err);
 

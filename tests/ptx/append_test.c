@@ -1,7 +1,8 @@
 /* append_test.c: luattn_append through key_mod and value_mod and as it is, and attention over such a cache with keys_modified, which the PTX
  * machine executes, or on the CPU. Rows are appended twice, as a prompt and new tokens are. What the cache then holds is compared with
  * mods written in C, in double precision; O with attention over the raw rows side by side, without keys_modified, on the CPU. Other
- * elements of the cache stay NaN. The second part is appended by luattn_append or, in half of the modes, by the forward that reads it. More heads of keys than a thread has, and no multiple of them.
+ * elements of the cache stay NaN. The second part is appended by luattn_append or, in half of the modes, by the forward that reads it. An input that no mod reads is missing
+ * where rows are appended, or has no place for them. More heads of keys than a thread has, and no multiple of them.
  *
  * append_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, decode bf16, .. MODE: bits of modes. Without
  * them, pages of 1, 3, 16 and 64, each spec in one mode of each.
@@ -15,13 +16,13 @@
 
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 4, HEADS = 10, HEADS_KV = 5, MOST = 75, PROMPT = 21, NEW = 3, Q_LEN = 3, SHIFT = 7, POSITIONS = 128, PLACES = 130 };
+enum { BATCH = 4, HEADS = 10, HEADS_KV = 5, MOST = 75, LONGEST = 70, PROMPT = 21, NEW = 3, Q_LEN = 3, SHIFT = 7, POSITIONS = 128, PLACES = 130 };
 enum { PACKED = 1, HEADS_FIRST = 2, CACHE = 4, SHIFTED = 8, MODES = 16 };
 static const int packed_rows[2][BATCH] = {{21, 0, 66, 5}, {3, 4, 1, 0}};
 
 enum { PLAIN, ROTARY, SCALED, MIXED, NUM_SPECS };
-enum { COSINE, SINE, BY_POSITION, BY_BATCH, NUM_INPUTS };
-static const char *const input_name[] = {"cosine", "sine", "scale", "shift"};
+enum { COSINE, SINE, BY_POSITION, BY_BATCH, BY_KEY, NUM_INPUTS }; /* BY_KEY: no mod reads it */
+static const char *const input_name[] = {"cosine", "sine", "scale", "shift", "bias"};
 static const struct {
   const char *text;
   unsigned reads; /* bits of inputs */
@@ -31,11 +32,11 @@ static const struct {
                 "  query_mod = rotary('cosine', 'sine'), key_mod = rotary('cosine', 'sine'), block_mask = causal_bottom_right() }",
                 1 << COSINE | 1 << SINE},
     [SCALED] = {"return attention { scalars = { rate = 0.25 },\n"
-                "  inputs = { scale = { axes = {'hkv', 'kv'} }, shift = { axes = {'b'} } },\n"
+                "  inputs = { scale = { axes = {'hkv', 'kv'} }, shift = { axes = {'b'} }, bias = { axes = {'kv'}, dtype = 'any' } },\n"
                 "  key_mod = function(x, b, h, pos, d) return x * scale[{h, pos - 1}] + 0.125 * h + rate * (d % 2) end,\n"
                 "  value_mod = function(x, b, h, pos, d) return x + 0.01 * pos + shift[b] end,\n"
-                "  score_mod = function(s, b, h, q, kv) return s + 0.1 * scale[{h // 2, kv}] end }",
-                1 << BY_POSITION | 1 << BY_BATCH},
+                "  score_mod = function(s, b, h, q, kv) return s + 0.1 * scale[{h // 2, kv}] + bias[kv] end }",
+                1 << BY_POSITION | 1 << BY_BATCH | 1 << BY_KEY},
     [MIXED] = {"return attention { value_mod = function(x, b, h, pos, d) return 0.5 * x + 0.5 * x[(d * 5 + 1) % head_dim] end }", 0}};
 
 typedef struct problem {
@@ -92,6 +93,7 @@ static void draw_caches(problem *p) {
 static void draw_inputs(problem *p) {
   make(&p->in[COSINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2}), make(&p->in[SINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2});
   make(&p->in[BY_POSITION], F32, 2, (int64_t[]){HEADS_KV, PLACES}), make(&p->in[BY_BATCH], F32, 1, (int64_t[]){BATCH});
+  make(&p->in[BY_KEY], p->k, 1, (int64_t[]){LONGEST}); /* no place for new rows */
   for (int i = 0; i < NUM_INPUTS; ++i) draw(&p->in[i]);
   for (int i = 0; i < POSITIONS; ++i)
     for (int d = 0; d < p->dim[0] / 2; ++d) {
@@ -134,7 +136,7 @@ static void close_problem(problem *p) {
 }
 
 static luattn_batch *open_batch(const problem *p, const int32_t *lengths, const array *used, const array *cu) {
-  luattn_batch_options options = {.struct_size = sizeof options, .seqused_k = &used->t, .max_seqlen_k = MOST};
+  luattn_batch_options options = {.struct_size = sizeof options, .seqused_k = &used->t, .max_seqlen_k = LONGEST};
   luattn_batch *batch;
   memcpy(used->host, lengths, BATCH * sizeof *lengths);
   send((array *)(uintptr_t)used);
@@ -145,9 +147,9 @@ static luattn_batch *open_batch(const problem *p, const int32_t *lengths, const 
   return batch;
 }
 
-static size_t take_inputs(const problem *p, int spec, luattn_input *inputs) {
+static size_t take_inputs(const problem *p, int spec, bool of_mods, luattn_input *inputs) {
   size_t n = 0;
-  for (int i = 0; i < NUM_INPUTS; ++i)
+  for (int i = 0; i < (of_mods ? BY_KEY : NUM_INPUTS); ++i)
     if (specs[spec].reads >> i & 1) inputs[n++] = (luattn_input){input_name[i], &p->in[i].t, NULL};
   return n;
 }
@@ -183,7 +185,7 @@ static void open_rows(problem *p, int spec, int part, new_rows *out) {
   }
   out->args = (luattn_append_args){.struct_size = sizeof out->args, .k = &p->cache[0].t, .v = &p->cache[1].t, .new_k = &rows[0].t, .new_v = &rows[1].t,
                                    .batch = open_batch(p, before, &p->used[0], &p->cu_new), .inputs = out->inputs,
-                                   .num_inputs = take_inputs(p, spec, out->inputs), .scalars = &rate, .num_scalars = spec == SCALED};
+                                   .num_inputs = take_inputs(p, spec, true, out->inputs), .scalars = &rate, .num_scalars = spec == SCALED};
 }
 
 static void close_rows(new_rows *r) {
@@ -273,13 +275,15 @@ static void reference(const problem *p, const luattn_spec *spec, int number, int
     t[i] = (DLTensor){.data = data[i], .device = {kDLCPU, 0}, .ndim = i == 4 ? 3 : 4, .dtype = {kDLFloat, 64, 1}, .shape = shape[i]};
   DLTensor cut[NUM_INPUTS];
   luattn_input inputs[NUM_INPUTS];
-  size_t n = take_inputs(p, number, inputs);
+  size_t n = take_inputs(p, number, false, inputs);
   for (size_t i = 0; i < n; ++i) {
-    const int which = strcmp(inputs[i].name, "scale") == 0 ? BY_POSITION : strcmp(inputs[i].name, "shift") == 0 ? BY_BATCH : strcmp(inputs[i].name, "sine") == 0 ? SINE : COSINE;
+    int which = 0;
+    while (strcmp(inputs[i].name, input_name[which]) != 0) ++which;
     cut[i] = p->in[which].t;
     cut[i].data = p->in[which].host, cut[i].device = (DLDevice){kDLCPU, 0};
     if (which == BY_POSITION) cut[i].shape = in_shape, cut[i].strides = in_stride;
     if (which == BY_BATCH) cut[i].shape = b_shape;
+    if (which == BY_KEY) cut[i].shape = &in_shape[1];
     inputs[i].tensor = &cut[i];
   }
   const luattn_batch_options options = {.struct_size = sizeof options, .q_offset = p->mode & SHIFTED ? SHIFT : 0, .kv_offset = p->mode & SHIFTED ? SHIFT : 0};
@@ -361,7 +365,7 @@ static void check(luattn_engine *engine, const luattn_spec *spec, int number, ki
   open_problem(&p, k, dim, dim_v, page_size, mode);
   luattn_input inputs[NUM_INPUTS];
   luattn_args args = {.struct_size = sizeof args, .q = &p.q.t, .k = &p.cache[0].t, .v = &p.cache[1].t, .o = &p.o.t, .lse = &p.lse.t,
-                      .inputs = inputs, .num_inputs = take_inputs(&p, number, inputs), .scalars = &rate, .num_scalars = number == SCALED, .keys_modified = 1,
+                      .inputs = inputs, .num_inputs = take_inputs(&p, number, true, inputs), .scalars = &rate, .num_scalars = number == SCALED, .keys_modified = 1,
                       .decode = strcmp(family, "decode") == 0 ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
   const int32_t lengths[] = {p.length[0], p.length[1], p.length[2], p.length[3]};
   luattn_batch *batch = open_batch(&p, lengths, &p.used[1], &p.cu);
@@ -369,6 +373,7 @@ static void check(luattn_engine *engine, const luattn_spec *spec, int number, ki
   args.batch = batch;
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK, "kernel");
   luattn_batch_close(batch);
+  args.num_inputs = take_inputs(&p, number, false, inputs);
   const bool at_once = (mode & HEADS_FIRST) != 0;
   for (int part = 0; part < 2; ++part) {
     new_rows rows;
