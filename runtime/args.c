@@ -25,6 +25,7 @@ luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   va_start(list, fmt);
   vsnprintf(text, sizeof text, fmt, list);
   va_end(list);
+  if (c->place != NULL) return luattn_fail(c->err, LUATTN_INVALID, "%s: %s", c->place, text);
   return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s",
                      c->info->weights ? "weights" : c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
 }

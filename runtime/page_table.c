@@ -1,7 +1,6 @@
 #include "runtime/page_table.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,11 +68,10 @@ static luattn_status fill(const args_call *c, const luattn_page_lists *a, const 
 luattn_status page_table_fill(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, int device, LuattnPageLists *out,
                               luattn_error *err) {
   static const struct_rule rule = {"luattn_page_lists", sizeof(luattn_page_lists), sizeof(luattn_page_lists)};
-  image_manifest info = {.family = LUATTN_SIMT, .on_cpu = device == LUATTN_CPU}; /* of no image: what args_tensor reads */
-  const args_call c = {.info = &info, .device = device, .err = err};
+  const image_manifest info = {.family = LUATTN_SIMT, .on_cpu = device == LUATTN_CPU}; /* of no image: what args_tensor reads */
+  const args_call c = {.info = &info, .device = device, .place = "luattn_page_table", .err = err};
   luattn_page_lists given;
   TRY(struct_take(&rule, "luattn_page_table", lists, &given, err));
-  snprintf(info.spec_name, sizeof info.spec_name, "page_table");
   memset(out, 0, sizeof *out);
   return fill(&c, &given, table, used, out);
 }

@@ -129,8 +129,9 @@ static void check_cut(void) {
 }
 
 static void refused(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, const char *message) {
+  static const char place[] = "luattn_page_table: ";
   const luattn_status status = luattn_page_table(engine, lists, table, used, NULL, &err);
-  if (status == LUATTN_INVALID && strstr(err.message, message) != NULL) return;
+  if (status == LUATTN_INVALID && strncmp(err.message, place, sizeof place - 1) == 0 && strstr(err.message, message) != NULL) return;
   failures++;
   fprintf(stderr, "FAILED: status %d, '%s', expected '%s'\n", (int)status, err.message, message);
 }
@@ -166,7 +167,7 @@ static void refuse_values(void) {
   const luattn_page_lists l = lists_of(&p);
   int *const indptr = host_of(&p.indptr), *const last = host_of(&p.last), *const indices = host_of(&p.indices), kept = last[2], end = indptr[4];
   last[2] = 17, send(&p.last);
-  refused(&l, &p.table.t, &p.used.t, "luattn_page_table: kv_last_page_len: is 17 for entry 2, expected 1 to 16, the page_size");
+  refused(&l, &p.table.t, &p.used.t, "kv_last_page_len: is 17 for entry 2, expected 1 to 16, the page_size");
   last[2] = kept, indices[indptr[2]] = -1, send(&p.last), send(&p.indices);
   refused(&l, &p.table.t, &p.used.t, "which is no page's number");
   indices[indptr[2]] = 0, indptr[4] = end + 1, send(&p.indices), send(&p.indptr);
