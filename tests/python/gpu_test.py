@@ -209,6 +209,62 @@ class Gpu(unittest.TestCase):
             layers[0](q, k[:, :, :500], v[:, :, :500], x=x, batch=batch)
 
     @apart
+    def test_lists_of_blocks(self):
+        """One Batch for graphs of calls over caches of 3 and 9 entries and for a graph that prepares too; NaN behind each length."""
+        causal, batch = luattn.attention("return attention { block_mask = causal_bottom_right() }"), luattn.Batch()
+        lengths = ([2500, 0, 33, 1, 4000, 2048, 7, 16, 4096], [1, 4096, 2049, 17, 3, 0, 4095, 2100, 64])
+        stream, graphs = torch.cuda.Stream(), []
+
+        def write(tensors, used, turn):
+            used.copy_(torch.tensor(lengths[turn][: len(used)]))
+            for t in tensors[1:]:
+                t.normal_()
+                t.masked_fill_((torch.arange(4096, device="cuda") >= used[:, None])[:, None, :, None], torch.nan)
+
+        with torch.no_grad():
+            for entries, prepares in ((3, False), (9, False), (9, True)):
+                q, k, v = tensors = [rand(entries, h, n, 128).detach() for h, n in ((8, 2), (2, 4096), (2, 4096))]
+                used = torch.empty(entries, dtype=torch.int32, device="cuda")
+                prepare = functools.partial(batch.prepare, causal, q, k, seqused_k=used)
+                write(tensors, used, 0)
+                with torch.cuda.stream(stream):
+                    prepare(), causal(q, k, v, seqused_k=used, batch=batch)
+                torch.cuda.synchronize()
+                self.assertEqual(len(batch._splits), 1)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    if prepares:
+                        prepare()
+                    o = causal(q, k, v, seqused_k=used, batch=batch)
+                graphs.append((graph, o, tensors, used, None if prepares else prepare))
+            for turn in (1, 0):
+                for _, o, tensors, used, prepare in graphs:
+                    write(tensors, used, turn)
+                    o.fill_(torch.nan)
+                    if prepare is not None:
+                        prepare()
+                for graph, o, tensors, used, _ in graphs:
+                    graph.replay()
+                    want = causal(*(t.cpu() for t in tensors), seqused_k=used.cpu())
+                    for b in range(len(used)):
+                        torch.testing.assert_close(o[b].cpu(), want[b], atol=1e-3 if used[b] > 2000 else 2e-2, rtol=2e-2)
+
+    def test_neighbours(self):
+        """A deterministic entry of a cache has the same bits alone and among others, with a list and without."""
+        causal, found = luattn.attention("return attention { block_mask = causal_bottom_right() }"), {True: [], False: []}
+        q, k, v = (rand(20, h, n, 128).detach() for h, n in ((8, 1), (2, 6000), (2, 6000)))
+        used = torch.tensor([5000, *range(0, 6000, 316)], dtype=torch.int32, device="cuda")
+        for deterministic in (True, False):
+            torch.use_deterministic_algorithms(deterministic)
+            for n in (1, 3, 20):
+                batch, given = luattn.Batch(), {"seqused_k": used[:n]}
+                batch.prepare(causal, q[:n], k[:n], **given)
+                found[deterministic] += [causal(q[:n], k[:n], v[:n], **given, batch=one)[0] for one in (None, batch)]
+        for o in found[True][1:]:
+            self.assertTrue(torch.equal(o, found[True][0]))
+        self.assertFalse(all(torch.equal(o, found[False][0]) for o in found[False]))
+
+    @apart
     def test_compile(self):
         t5 = example("t5_relative_bias")
         bias = torch.randn(4, 32, device="cuda", requires_grad=True)
