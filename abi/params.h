@@ -276,6 +276,9 @@ typedef struct LuattnSplits {
 /* Keys in pages. k and v are [num_pages, heads_kv, page_size, head_dim], where LuattnTensor.batch is the stride of pages. Position i of
  * entry b is row i % page_size of page block_table[b * pages + i / page_size]; without a table, of page b. kv_len is the longest
  * entry's; an entry's own length is LuattnUsed.seqused_k[b]. Nothing reads the table past an entry's last page. */
+typedef struct LuattnPageSteps {
+  int page, head, row; /* row 0: there are no steps */
+} LuattnPageSteps;
 typedef struct LuattnPaging {
   const int *block_table;  /* [batch][pages], on the device; or null */
   int pages;
@@ -283,8 +286,7 @@ typedef struct LuattnPaging {
   /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v) rows behind
    * the one of the page before. */
   int box_rows, page_rows_k, page_rows_v;
-  /* Where LuattnPagedMaps has a page of a head: page * page_steps_k + head * head_steps_k. page_steps 0: it has none. */
-  int page_steps_k, head_steps_k, page_steps_v, head_steps_v;
+  LuattnPageSteps steps_k, steps_v; /* to a row of a page of a head, along the last axis of LuattnPagedMaps' k_whole and v_whole */
   int unused;
 } LuattnPaging;
 
@@ -438,8 +440,8 @@ typedef struct LuattnTensorMaps {
 } LuattnTensorMaps;
 
 /* Those of a forward kernel over keys in pages. `usual` has k and v as packed rows, for boxes that an entry's end may cut. A box that it
- * does not takes less time to issue from k_whole or v_whole, with the axes channel, row of a page, and steps, which
- * lead to each page of each head. */
+ * does not takes less time to issue from k_whole or v_whole, with the axes channel, row of a box, and steps, which
+ * lead to each row of each page of each head. */
 typedef struct LuattnPagedMaps {
   LuattnTensorMaps usual;
   LuattnTensorMap k_whole, v_whole;

@@ -94,18 +94,15 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
 }
 
 /* Steps along LuattnPagedMaps' last axis. Leaves them 0 where there are too many, or strides that a descriptor does not hold. */
-static void find_steps(const LuattnTensor *t, const DLTensor *of, int *page_steps, int *head_steps) {
-  const int64_t pages = of->shape[0], heads = of->shape[1], unit = paged_unit(t), most = INT32_MAX;
-  if (pages < 1 || t->batch < 0 || t->head < 0 || unit >= INT64_C(1) << 38) return;
-  const int64_t page = t->batch > 0 ? t->batch / unit : 1, head = t->head / unit;
-  if (page > most / pages || head > most / heads || (pages - 1) * page + (heads - 1) * head >= most) return;
-  *page_steps = (int)page, *head_steps = (int)head;
+static void find_steps(const LuattnTensor *t, const DLTensor *of, LuattnPageSteps *out) {
+  const int64_t pages = of->shape[0], heads = of->shape[1], rows = of->shape[2], unit = paged_unit(t), most = INT32_MAX;
+  if (pages < 1 || t->batch < 0 || t->head < 0 || t->seq <= 0) return;
+  const int64_t page = t->batch / unit, head = t->head / unit, row = t->seq / unit;
+  if (page > most / pages || head > most / heads || row > most / rows) return;
+  if ((pages - 1) * page + (heads - 1) * head + (rows - 1) * row < most) *out = (LuattnPageSteps){(int)page, (int)head, (int)row};
 }
 
-int64_t paged_unit(const LuattnTensor *t) {
-  const int64_t unit = greatest_divisor(t->batch, t->head);
-  return unit != 0 ? unit : 64;
-}
+int64_t paged_unit(const LuattnTensor *t) { return greatest_divisor(greatest_divisor(t->batch, t->head), t->seq); }
 
 luattn_status paged_table(const args_call *c, const LuattnParams *params, LuattnPaging *out) {
   const luattn_args *a = c->args;
@@ -120,8 +117,8 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
   const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
   if (main == NULL) return LUATTN_OK;
   out->box_rows = batch_has_one_page(a->batch) ? (int)main->tile_n : common_divisor(page_size, (int)main->tile_n);
-  find_steps(&params->tensors.k, a->k, &out->page_steps_k, &out->head_steps_k);
-  find_steps(&params->tensors.v, a->v, &out->page_steps_v, &out->head_steps_v);
+  find_steps(&params->tensors.k, a->k, &out->steps_k);
+  find_steps(&params->tensors.v, a->v, &out->steps_v);
   TRY(find_rows(c, &params->tensors.k, "k", a->k, &out->page_rows_k));
   return find_rows(c, &params->tensors.v, "v", a->v, &out->page_rows_v);
 }

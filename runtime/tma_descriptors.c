@@ -104,7 +104,7 @@ static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
                     .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
 }
 
-/* The axes of pages that no entry's end cuts: rows of a page, and steps of t->batch to each page of each head. */
+/* The axes of boxes that no entry's end cuts: their rows, and steps of t->batch to each row of each page of each head. */
 static tma_axes page_axes(const LuattnTensor *t, const tma_shape *s) {
   return (tma_axes){.rank = 3,
                     .box_rows = (unsigned)s->box_rows,
@@ -236,11 +236,11 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
 }
 
 static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
-                                          const char *name, int dim, int page_steps, int head_steps, int box_rows, LuattnTensorMap *out) {
-  const int64_t pages = c->args->k->shape[0], heads = c->args->k->shape[1];
+                                          const char *name, int dim, LuattnPageSteps steps, int box_rows, LuattnTensorMap *out) {
+  const int64_t *shape = c->args->k->shape, last = (shape[0] - 1) * steps.page + (shape[1] - 1) * steps.head + (shape[2] - 1) * steps.row;
   const LuattnTensor stepped = {.data = t->data, .batch = paged_unit(t), .seq = t->seq};
-  const tma_shape s = {name, dim, (int)c->args->k->shape[2], 1, (int)((pages - 1) * page_steps + (heads - 1) * head_steps + 1), box_rows, AXES_PAGES};
-  if (page_steps != 0) return fill(d, cache, c, &stepped, &s, out);
+  const tma_shape s = {name, dim, box_rows, 1, (int)last + 1, box_rows, AXES_PAGES};
+  if (steps.row != 0) return fill(d, cache, c, &stepped, &s, out);
   memset(out, 0, sizeof *out);
   return LUATTN_OK;
 }
@@ -248,6 +248,6 @@ static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cac
 luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnParams *p,
                                      const LuattnPaging *paging, LuattnPagedMaps *out) {
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
-  TRY(describe_whole_pages(d, cache, c, &p->tensors.k, "k", dim, paging->page_steps_k, paging->head_steps_k, paging->box_rows, &out->k_whole));
-  return describe_whole_pages(d, cache, c, &p->tensors.v, "v", dim_v, paging->page_steps_v, paging->head_steps_v, paging->box_rows, &out->v_whole);
+  TRY(describe_whole_pages(d, cache, c, &p->tensors.k, "k", dim, paging->steps_k, paging->box_rows, &out->k_whole));
+  return describe_whole_pages(d, cache, c, &p->tensors.v, "v", dim_v, paging->steps_v, paging->box_rows, &out->v_whole);
 }

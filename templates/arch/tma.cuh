@@ -88,14 +88,14 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// The same for a page of a head (LuattnPagedMaps), with the axes channel, row of the page and steps.
+// The same for rows of a page of a head (LuattnPagedMaps), with the axes channel, row of the box, which is 0, and steps.
 struct PageBox {
-  int row, steps;
+  int steps;
 };
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PageBox box) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
-      "l"(&map), "r"(barrier), "r"(channel), "r"(box.row), "r"(box.steps)
+      "l"(&map), "r"(barrier), "r"(channel), "r"(0), "r"(box.steps)
       : "memory");
 }
 

@@ -279,6 +279,10 @@ struct PagedRows {
   }
 };
 
+struct PageRow {
+  int page, row;
+};
+
 template <class Queries>
 struct PagedSequence : Queries {
   using Params = LuattnPagedParams;
@@ -308,23 +312,23 @@ struct PagedSequence : Queries {
   LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }
   LUATTN_FN int page_rows_k(const LuattnParams &p) { return of(p).page_rows_k; }
   LUATTN_FN int page_rows_v(const LuattnParams &p) { return of(p).page_rows_v; }
-  // A box that ends inside the entry, of a page of a kv head, whose steps are those of keys or of values.
-  LUATTN_FN int page_steps_k(const LuattnParams &p) { return of(p).page_steps_k; }
-  LUATTN_FN int page_steps_v(const LuattnParams &p) { return of(p).page_steps_v; }
-  LUATTN_FN int head_steps_k(const LuattnParams &p) { return of(p).head_steps_k; }
-  LUATTN_FN int head_steps_v(const LuattnParams &p) { return of(p).head_steps_v; }
-  LUATTN_FN int row_in_page(const LuattnParams &p, int position) {
-    return position - int(quotient(u32(position), of(p).page_size)) * int(of(p).page_size.d);
-  }
+  LUATTN_FN const LuattnPageSteps &steps_k(const LuattnParams &p) { return of(p).steps_k; }
+  LUATTN_FN const LuattnPageSteps &steps_v(const LuattnParams &p) { return of(p).steps_v; }
   __device__ __forceinline__ int page_of(const LuattnParams &p, int position) const {
     if (position >= kv_len) return 0;
     const int *pages = table(p);
     return pages != nullptr ? __ldg(pages + quotient(u32(position), of(p).page_size)) : b;
   }
-  __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, int page, int page_rows) const {
-    const int size = int(of(p).page_size.d), row = row_in_page(p, position),
-              rows = max_of(min_of(kv_len - position, size - row), 0);
-    return {(1 << LUATTN_WRAP_LOG2) - rows, rows > 0 ? page * page_rows + row + rows : 0};
+  // A position's page, which need not have been read before a use, and row there. Outside of the entry, page 0, which is not looked up.
+  __device__ __forceinline__ PageRow page_row(const LuattnParams &p, int position) const {
+    if (u32(position) >= u32(kv_len)) return {0, 0};
+    const int *pages = table(p);
+    const u32 n = quotient(u32(position), of(p).page_size);
+    return {pages != nullptr ? __ldg(pages + n) : b, position - int(n * of(p).page_size.d)};
+  }
+  __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, PageRow at, int page_rows) const {
+    const int rows = max_of(min_of(kv_len - position, int(of(p).page_size.d) - at.row), 0);
+    return {(1 << LUATTN_WRAP_LOG2) - rows, rows > 0 ? at.page * page_rows + at.row + rows : 0};
   }
 
  private:

@@ -288,20 +288,21 @@ static void check_map(const LuattnTensorMap *map, const tensor *t, int page_rows
         }
 }
 
-/* Likewise of whole boxes, by steps to each page of each head. */
-static void check_whole(const LuattnTensorMap *map, const tensor *t, int page_steps, int head_steps, int box_rows) {
+/* Likewise of whole boxes, by steps to each row of each page of each head. */
+static void check_whole(const LuattnTensorMap *map, const tensor *t, LuattnPageSteps by, int box_rows) {
   fake_map m;
   memcpy(&m, map->bytes, sizeof m);
   assert_int_equal(m.rank, 3);
   assert_int_equal(m.box[1], box_rows);
   assert_ptr_equal(m.data, t->t.data);
-  assert_true(page_steps > 0 && m.size[1] == (unsigned long long)t->shape[2] && m.stride[1] % 16 == 0);
+  assert_true(by.row > 0 && m.size[1] == (unsigned long long)box_rows && m.stride[1] % 16 == 0);
   for (int page = 0; page < (int)t->shape[0]; ++page)
     for (int h = 0; h < HEADS_KV; ++h)
       for (int row = 0; row < (int)t->shape[2]; ++row) {
-        const unsigned long long steps = (unsigned)(page * page_steps + h * head_steps);
+        const int first = row / box_rows * box_rows;
+        const unsigned long long steps = (unsigned)(page * by.page + h * by.head + first * by.row);
         assert_true(steps < m.size[2]);
-        assert_ptr_equal((char *)m.data + (unsigned)row * m.stride[0] + steps * m.stride[1],
+        assert_ptr_equal((char *)m.data + (unsigned)(row - first) * m.stride[0] + steps * m.stride[1],
                          (char *)t->t.data + 2 * (page * t->strides[0] + h * t->strides[1] + row * t->strides[2]));
       }
 }
@@ -341,8 +342,8 @@ static void descriptors(void **state) {
       if (status != LUATTN_OK) fail_msg("%s", err.message);
       check_map(&maps.usual.k, &c.p.k, rows, box);
       check_map(&maps.usual.v, &c.p.v, rows, box);
-      check_whole(&maps.k_whole, &c.p.k, f.paging.page_steps_k, f.paging.head_steps_k, box);
-      check_whole(&maps.v_whole, &c.p.v, f.paging.page_steps_v, f.paging.head_steps_v, box);
+      check_whole(&maps.k_whole, &c.p.k, f.paging.steps_k, box);
+      check_whole(&maps.v_whole, &c.p.v, f.paging.steps_v, box);
       problem_close(&c.p);
     }
 }
@@ -359,8 +360,8 @@ static void many_steps(void **state) {
   c.p.k.strides[0] = c.p.k.strides[2] * (INT64_C(1) << 28);
   c.p.v.strides[0] = c.p.v.strides[2] * (INT64_C(1) << 28);
   if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  assert_int_equal(f.paging.page_steps_k, 0);
-  assert_int_equal(f.paging.head_steps_k, 0);
+  assert_int_equal(f.paging.steps_k.page, 0);
+  assert_int_equal(f.paging.steps_k.row, 0);
   problem_close(&c.p);
 }
 

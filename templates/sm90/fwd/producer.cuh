@@ -67,32 +67,40 @@ struct ProducerSm90 {
   // up its page when the tile is found, ahead of its loads. One lane copies them all: a copy takes uniform registers, and lanes
   // that copy boxes of their own would take turns.
   struct NoPage {};
-  using Page = ConditionalOf<Sequence::paged, int, NoPage>;
+  using Page = ConditionalOf<Sequence::paged, PageRow, NoPage>;
+  __device__ __forceinline__ int box_of_lane(const Sequence &site) const { return int(threadIdx.x) % 32 * site.box_rows(p); }
   __device__ __forceinline__ Page page_of_lane(const Sequence &site, Tile tile) const {
-    if constexpr (Sequence::paged) {
-      const int first = int(threadIdx.x) % 32 * site.box_rows(p);
-      return tile.valid() && first < tile_n ? site.page_of(p, tile.index * tile_n + first) : 0;
-    } else {
+    if constexpr (Sequence::paged)
+      return site.page_row(p, tile.index * tile_n + box_of_lane(site));
+    else
       return {};
-    }
   }
   // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the entry's end cuts
-  // takes boxes that it clips, which have five coordinates; others have three, which take less time to issue.
+  // takes boxes that it clips, which have five coordinates; others have three, of which only one differs between boxes. The warp's
+  // instructions, too, cost the consumers time (bench/journal/pages.md).
   template <class Kind>
-  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, u32 barrier, Tile tile, int page, int head) const {
-    const int position = tile.index * tile_n + int(threadIdx.x) % 32 * site.box_rows(p), steps = Kind::page_steps(p);
-    if (steps != 0 && (tile.index + 1) * tile_n <= site.kv_len) {
-      const int row = site.row_in_page(p, position), at = page * steps + head * Kind::head_steps(p);
-      each_box(site, [&](int lane, int first) {
-        const PageBox box{__shfl_sync(0xffffffffu, row, lane), __shfl_sync(0xffffffffu, at, lane)};
-        if (elected())
+  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, u32 barrier, Tile tile, Page page, int head) const {
+    const LuattnPageSteps &steps = Kind::steps(p);
+    const int rows = site.box_rows(p);
+    if (steps.row != 0 && (tile.index + 1) * tile_n <= site.kv_len) {
+      const int at = page.page * steps.page + page.row * steps.row + head * steps.head;
+      const auto load = [&](int first, int from) {
 #pragma unroll
-          for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, box);
-      });
-    } else {
-      const PackedRowBox own = site.kv_box(p, position, page, Kind::page_rows(p));
+        for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, PageBox{from});
+      };
+      int lane = 0, first = 0;
 #pragma unroll 1
-      for (int lane = 0, first = 0, rows = site.box_rows(p); first < tile_n; first += rows, ++lane) {
+      for (; first + rows < tile_n; first += 2 * rows, lane += 2) {  // two at a time, whose shuffles do not wait for copies
+        const int from[2] = {__shfl_sync(0xffffffffu, at, lane), __shfl_sync(0xffffffffu, at, lane + 1)};
+        if (elected()) load(first, from[0]), load(first + rows, from[1]);
+      }
+      if (first >= tile_n) return;
+      const int from = __shfl_sync(0xffffffffu, at, lane);
+      if (elected()) load(first, from);
+    } else {
+      const PackedRowBox own = site.kv_box(p, tile.index * tile_n + box_of_lane(site), page, Kind::page_rows(p));
+#pragma unroll 1
+      for (int lane = 0, first = 0; first < tile_n; first += rows, ++lane) {
         const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
         if (elected())
 #pragma unroll
@@ -100,33 +108,19 @@ struct ProducerSm90 {
       }
     }
   }
-  // Calls f(lane, first row) for each box: four at a time, whose shuffles then do not wait for one another's copies.
-  template <class F>
-  __device__ __forceinline__ void each_box(const Sequence &site, F f) const {
-    const int rows = site.box_rows(p);
-    int lane = 0, first = 0;
-#pragma unroll 1
-    for (; first + 4 * rows <= tile_n; first += 4 * rows, lane += 4)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) f(lane + i, first + i * rows);
-#pragma unroll 1
-    for (; first < tile_n; first += rows, ++lane) f(lane, first);
-  }
   struct Keys {
     static constexpr int boxes = Shared::boxes;
     LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.k_whole; }
     LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.k; }
     LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_k(p); }
-    LUATTN_FN int page_steps(const LuattnParams &p) { return Sequence::page_steps_k(p); }
-    LUATTN_FN int head_steps(const LuattnParams &p) { return Sequence::head_steps_k(p); }
+    LUATTN_FN const LuattnPageSteps &steps(const LuattnParams &p) { return Sequence::steps_k(p); }
   };
   struct Values {
     static constexpr int boxes = Shared::boxes_v;
     LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.v_whole; }
     LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.v; }
     LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_v(p); }
-    LUATTN_FN int page_steps(const LuattnParams &p) { return Sequence::page_steps_v(p); }
-    LUATTN_FN int head_steps(const LuattnParams &p) { return Sequence::head_steps_v(p); }
+    LUATTN_FN const LuattnPageSteps &steps(const LuattnParams &p) { return Sequence::steps_v(p); }
   };
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, Page page, bool last, int head) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
