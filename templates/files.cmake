@@ -114,6 +114,7 @@ set(LUATTN_TEMPLATES
   sm90/fwd/fwd_sm90.cuh
   sm90/fwd/mask.cuh
   sm90/fwd/o_wgmma.cuh
+  sm90/fwd/page_loads.cuh
   sm90/fwd/producer.cuh
   sm90/fwd/rescore.cuh
   sm90/pipeline.cuh

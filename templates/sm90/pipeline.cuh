@@ -161,24 +161,24 @@ struct QTileMessage {
   }
 };
 
-// The message to the bias loaders (sm90/fwd/bias_loader.cuh): a kv tile, whether it is the first of its q
+// The message to the bias loaders and the value loader (sm90/fwd/bias_loader.cuh, page_loads.cuh): a kv tile, whether it is the first of its q
 // tile, and that q tile. END: there are no more kv tiles.
-struct BiasMessage {
+struct LoaderMessage {
   enum { END = -1 };
   int q_tile, h, b;
   u32 bits;
 
-  LUATTN_FN BiasMessage of(int q_tile, int h, int b, int kv_tile, bool first) {
+  LUATTN_FN LoaderMessage of(int q_tile, int h, int b, int kv_tile, bool first) {
     return {q_tile, h, b, u32(kv_tile) << 1 | u32(first)};
   }
-  LUATTN_FN BiasMessage end() { return {END, 0, 0, 0}; }
+  LUATTN_FN LoaderMessage end() { return {END, 0, 0, 0}; }
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
   __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
   __device__ __forceinline__ void store(u32 address) const {
     QTileMessage{q_tile, h, b, bits}.store(address);
   }
-  LUATTN_FN BiasMessage load(u32 address) {
+  LUATTN_FN LoaderMessage load(u32 address) {
     const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
   }
@@ -232,6 +232,7 @@ struct SharedSm90 {
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   static constexpr int staged_bytes = all_bias_rows + (has_cols ? stages * col_bytes : 0);
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
+  static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0, loaders = bias_loaders + value_loaders;
   // Staging of O for TMA: boxes of 16 rows for each warp, as many as fit.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
@@ -263,10 +264,10 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 q_empty(int group) const { return q_full(group) + 8; }
   __device__ __forceinline__ u32 q_message(int group) const { return q_full(groups) + group * 16; }
   __device__ __forceinline__ u32 k_message(int stage) const { return q_message(groups) + stage * 4; }
-  __device__ __forceinline__ u32 bias_message(int stage) const {
+  __device__ __forceinline__ u32 loader_message(int stage) const {
     return k_message((stages + 3) / 4 * 4) + stage * 16;
   }
-  __device__ __forceinline__ u32 messages_full(int stage) const { return bias_message(stages) + stage * 16; }
+  __device__ __forceinline__ u32 messages_full(int stage) const { return loader_message(stages) + stage * 16; }
   __device__ __forceinline__ u32 messages_empty(int stage) const { return messages_full(stage) + 8; }
   __device__ __forceinline__ u32 bias_full(int group) const { return messages_full(stages) + group * 16; }
   __device__ __forceinline__ u32 bias_empty(int group) const { return bias_full(group) + 8; }
@@ -290,10 +291,10 @@ struct SharedSm90 {
         barrier_init(bias_full(g), bias_loaders * 32);
         barrier_init(bias_empty(g), 128);
       }
-    if constexpr (bias_loaders > 0)
+    if constexpr (loaders > 0)
       for (int i = 0; i < stages; ++i) {
         barrier_init(messages_full(i), 1);
-        barrier_init(messages_empty(i), bias_loaders);
+        barrier_init(messages_empty(i), loaders);
       }
     barrier_init_done();
   }

@@ -319,12 +319,12 @@ struct PagedSequence : Queries {
     const int *pages = table(p);
     return pages != nullptr ? __ldg(pages + quotient(u32(position), of(p).page_size)) : b;
   }
-  // A position's page, which need not have been read before a use, and row there. Outside of the entry, page 0, which is not looked up.
+  // A position's page, and row there; behind the entry's end, which is not at 0, those of its last key. Has no branch that
+  // might diverge.
   __device__ __forceinline__ PageRow page_row(const LuattnParams &p, int position) const {
-    if (u32(position) >= u32(kv_len)) return {0, 0};
-    const int *pages = table(p);
-    const u32 n = quotient(u32(position), of(p).page_size);
-    return {pages != nullptr ? __ldg(pages + n) : b, position - int(n * of(p).page_size.d)};
+    const int inside = min_of(position, kv_len - 1);
+    const u32 n = quotient(u32(inside), of(p).page_size);
+    return {of(p).block_table != nullptr ? __ldg(of(p).block_table + i64(b) * of(p).pages + n) : b, inside - int(n * of(p).page_size.d)};
   }
   __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, PageRow at, int page_rows) const {
     const int rows = max_of(min_of(kv_len - position, int(of(p).page_size.d) - at.row), 0);

@@ -192,9 +192,9 @@ struct BiasLoaderSm90 {
         messages(0),
         parity(1) {}
 
-  __device__ __forceinline__ BiasMessage next_message() {
+  __device__ __forceinline__ LoaderMessage next_message() {
     barrier_wait(shared.messages_full(messages.stage), messages.parity);
-    const BiasMessage message = BiasMessage::load(shared.bias_message(messages.stage));
+    const LoaderMessage message = LoaderMessage::load(shared.loader_message(messages.stage));
     if (lane == 0) barrier_arrive(shared.messages_empty(messages.stage));
     messages.advance();
     return message;
@@ -215,7 +215,7 @@ struct BiasLoaderSm90 {
     SequenceOf<Config> site(p, 0, 0);
     typename Spec::Head head;
 #pragma unroll 1
-    for (BiasMessage message = next_message(); !message.is_end(); message = next_message()) {
+    for (LoaderMessage message = next_message(); !message.is_end(); message = next_message()) {
       const int q0 = message.q_tile * tile_m, kv0 = message.kv_tile() * tile_n;
       if (message.first()) {
         site = {p, message.b, message.h};

@@ -722,11 +722,14 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void 
   const int group = int(uniform(threadIdx.x / 128)) - 1;
   if (group < 0) {
     registers_down<(two ? bias_rows ? 56 : 40 : 32)>();
-    if (threadIdx.x < 32) {
+    if (Shared::value_loaders > 0 ? uniform(threadIdx.x / 32) == 0 : threadIdx.x < 32) {
       ProducerSm90<Spec, Config>(p, maps, shared).run();
-    } else if constexpr (Shared::bias_loaders > 0) {
-      const int bias_loader = int(uniform(threadIdx.x / 32)) - 1;
-      if (bias_loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, bias_loader).run();
+    } else if constexpr (Shared::loaders > 0) {
+      const int loader = int(uniform(threadIdx.x / 32)) - 1;
+      if constexpr (Shared::bias_loaders > 0)
+        if (loader < Shared::bias_loaders) BiasLoaderSm90<Spec, Config>(p, shared, loader).run();
+      if constexpr (Shared::value_loaders > 0)
+        if (loader == Shared::bias_loaders) ValueLoaderSm90<Spec, Config>(p, maps, shared).run();
     }
   } else {
     registers_up<(two ? bias_rows ? 224 : 232 : 160)>();

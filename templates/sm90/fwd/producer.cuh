@@ -1,7 +1,8 @@
 // sm90/fwd/producer.cuh: the producer of the sm90 forward, one warp. It draws q tiles from the tile
 // scheduler, walks the kv tiles that the mask leaves, and loads Q, K and V by TMA. README.md shows the
-// timing.
+// timing. Over keys in pages another warp loads V.
 #pragma once
+#include "sm90/fwd/page_loads.cuh"
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
 #include "work/tile_scheduler.cuh"
@@ -14,6 +15,8 @@ struct ProducerSm90 {
   using Shared = SharedSm90<Spec, Config>;
   static constexpr int tile_n = Config::tile_n;
   using Sequence = SequenceOf<Config>;
+  using Loads = PageLoads<Spec, Config>;
+  using Page = typename Loads::Page;
 
   const LuattnParams &p;
   const MapsOf<Config> &maps;
@@ -53,75 +56,16 @@ struct ProducerSm90 {
     }
     q.advance();
   }
-  // Sends the bias loaders a message about the tile whose K is loaded next.
-  __device__ __forceinline__ void tell_bias_loaders(const BiasMessage &message) {
-    if constexpr (Shared::bias_loaders > 0) {
+  // Sends the loaders a message about the tile whose K is loaded next.
+  __device__ __forceinline__ void tell_loaders(const LoaderMessage &message) {
+    if constexpr (Shared::loaders > 0) {
       barrier_wait(shared.messages_empty(k.stage), k.parity);
       if (elected()) {
-        message.store(shared.bias_message(k.stage));
+        message.store(shared.loader_message(k.stage));
         barrier_arrive(shared.messages_full(k.stage));
       }
     }
   }
-  // Keys in pages: each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks
-  // up its page when the tile is found, ahead of its loads. One lane copies them all: a copy takes uniform registers, and lanes
-  // that copy boxes of their own would take turns.
-  struct NoPage {};
-  using Page = ConditionalOf<Sequence::paged, PageRow, NoPage>;
-  __device__ __forceinline__ int box_of_lane(const Sequence &site) const { return int(threadIdx.x) % 32 * site.box_rows(p); }
-  __device__ __forceinline__ Page page_of_lane(const Sequence &site, Tile tile) const {
-    if constexpr (Sequence::paged)
-      return site.page_row(p, tile.index * tile_n + box_of_lane(site));
-    else
-      return {};
-  }
-  // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the entry's end cuts
-  // takes boxes that it clips, which have five coordinates; others have three, of which only one differs between boxes. The warp's
-  // instructions, too, cost the consumers time (bench/journal/pages.md).
-  template <class Kind>
-  __device__ __forceinline__ void load_pages(const Sequence &site, u32 dst, u32 barrier, Tile tile, Page page, int head) const {
-    const LuattnPageSteps &steps = Kind::steps(p);
-    const int rows = site.box_rows(p);
-    if (steps.row != 0 && (tile.index + 1) * tile_n <= site.kv_len) {
-      const int at = page.page * steps.page + page.row * steps.row + head * steps.head;
-      const auto load = [&](int first, int from) {
-#pragma unroll
-        for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, PageBox{from});
-      };
-      int lane = 0, first = 0;
-#pragma unroll 1
-      for (; first + rows < tile_n; first += 2 * rows, lane += 2) {  // two at a time, whose shuffles do not wait for copies
-        const int from[2] = {__shfl_sync(0xffffffffu, at, lane), __shfl_sync(0xffffffffu, at, lane + 1)};
-        if (elected()) load(first, from[0]), load(first + rows, from[1]);
-      }
-      if (first >= tile_n) return;
-      const int from = __shfl_sync(0xffffffffu, at, lane);
-      if (elected()) load(first, from);
-    } else {
-      const PackedRowBox own = site.kv_box(p, tile.index * tile_n + box_of_lane(site), page, Kind::page_rows(p));
-#pragma unroll 1
-      for (int lane = 0, first = 0; first < tile_n; first += rows, ++lane) {
-        const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
-        if (elected())
-#pragma unroll
-          for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::cut(maps), barrier, i * 64, box, head);
-      }
-    }
-  }
-  struct Keys {
-    static constexpr int boxes = Shared::boxes;
-    LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.k_whole; }
-    LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.k; }
-    LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_k(p); }
-    LUATTN_FN const LuattnPageSteps &steps(const LuattnParams &p) { return Sequence::steps_k(p); }
-  };
-  struct Values {
-    static constexpr int boxes = Shared::boxes_v;
-    LUATTN_FN const LuattnTensorMap &whole(const LuattnPagedMaps &maps) { return maps.v_whole; }
-    LUATTN_FN const LuattnTensorMap &cut(const LuattnPagedMaps &maps) { return maps.usual.v; }
-    LUATTN_FN int page_rows(const LuattnParams &p) { return Sequence::page_rows_v(p); }
-    LUATTN_FN const LuattnPageSteps &steps(const LuattnParams &p) { return Sequence::steps_v(p); }
-  };
   __device__ __forceinline__ void load_k(const Sequence &site, Tile tile, Page page, bool last, int head) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
     if (elected()) {
@@ -136,7 +80,7 @@ struct ProducerSm90 {
       }
     }
     if constexpr (Sequence::paged)
-      load_pages<Keys>(site, shared.k(k.stage), shared.k_full(k.stage), tile, page, head);
+      Loads{p, maps}.template load<typename Loads::Keys>(site, shared.k(k.stage), shared.k_full(k.stage), tile.index, page, head);
     k.advance();
   }
   __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, Page page, int head) {
@@ -152,7 +96,7 @@ struct ProducerSm90 {
       }
     }
     if constexpr (Sequence::paged)
-      load_pages<Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile, page, head);
+      Loads{p, maps}.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.index, page, head);
     v.advance();
   }
 
@@ -175,18 +119,18 @@ struct ProducerSm90 {
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
-        const Page next_page = page_of_lane(site, next);
+        const Page next_page = Loads{p, maps}.page_of_lane(site, next.index);
         // Draws the next q tile before it loads the last K, because the answer takes a while. A block that
         // drew earlier would hold a tile that an idle block could take.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
         if (of_k.valid()) {
-          tell_bias_loaders(BiasMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));
+          tell_loaders(LoaderMessage::of(block.q_tile, block.h, block.b, of_k.index, !some));
           load_k(site, of_k, k_page, !next.valid(), block.h_kv);
           if (!some) load_q(site, {block.q_tile, block.h, block.b, u32(QTileMessage::SOME)});
           some = true;
         }
         if (of_v.valid()) load_v(site, of_v, v_page, block.h_kv);
-        of_v = of_k, v_page = k_page;
+        if constexpr (Shared::value_loaders == 0) of_v = of_k, v_page = k_page;
         of_k = next, k_page = next_page;
         if (!of_v.valid() && !of_k.valid()) break;
       }
@@ -194,6 +138,6 @@ struct ProducerSm90 {
       tickets.advance();
     }
     load_q(Sequence(), {0, 0, 0, QTileMessage::END});
-    tell_bias_loaders(BiasMessage::end());
+    tell_loaders(LoaderMessage::end());
   }
 };
