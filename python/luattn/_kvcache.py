@@ -16,21 +16,20 @@ def _fail(what: str) -> InvalidError:
     return InvalidError(f"{_NAME}: {what}")
 
 
-# Arguments of flash-attn 3 alone: those that change no result, and those that do, by what they are when they do nothing.
+# Arguments of flash-attn 3 alone: those that change no result, and those that are refused unless they are None.
 _HINTS = ("pack_gqa", "sm_margin", "scheduler_metadata")
-_REFUSED = {
-    "qv": None, "cu_seqlens_k_new": None, "rotary_seqlens": None, "q_descale": None, "k_descale": None, "v_descale": None,
-    "attention_chunk": 0,
-}  # fmt: skip
+_REFUSED = ("qv", "rotary_seqlens", "q_descale", "k_descale", "v_descale")
 
 
-def check_flash_attn_3(given: dict[str, Any]) -> None:
+def check_flash_attn_3(given: dict[str, Any], lengths: Any) -> None:
     for name, x in given.items():
-        if name in _HINTS:
+        if name in _HINTS or (name == "rotary_seqlens" and x is lengths):  # which are where they rotate by default
             continue
         if name not in _REFUSED:
             raise TypeError(f"{_NAME}() got an unexpected keyword argument '{name}'")
-        if x is not None and (isinstance(x, Tensor) or x != _REFUSED[name]):
+        if x is not None:
+            if name == "rotary_seqlens":
+                raise Unsupported(f"{_NAME}: rotary_seqlens: is another tensor than cache_seqlens, by which new rows rotate here; leave it out")
             raise Unsupported(f"{_NAME}: {name}: flash-attn 3's argument does not exist here; leave it out")
 
 
@@ -61,6 +60,7 @@ class CacheCall:
         leftpad: Tensor | None,
         table: Tensor | None,
         packed: tuple[Tensor, int | None] | None,
+        packed_new: Tensor | None = None,
     ) -> None:
         for name, t in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
             if packed is not None and name == "q":
@@ -81,17 +81,18 @@ class CacheCall:
         if isinstance(lengths, int):
             lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
         self.lengths = lengths  # of what the cache has, before new rows; None: all of it
-        for name, array, axes in (
-            ("cache_seqlens", lengths, 1), ("cache_batch_idx", entries, 1), ("cache_leftpad", leftpad, 1), ("block_table", table, 2),
+        self.packed_new = packed_new
+        for name, array, axes, count in (
+            ("cache_seqlens", lengths, 1, self.batch), ("cache_batch_idx", entries, 1, self.batch),
+            ("cache_leftpad", leftpad, 1, self.batch), ("cu_seqlens_k_new", packed_new, 1, self.batch + 1),
+            ("block_table", table, 2, self.batch if entries is None else None),
         ):  # fmt: skip
             if array is not None:
-                self._check_array(name, array, axes)
+                self._check_array(name, array, axes, count)
         self.most = k_cache.shape[1] * (1 if table is None else table.shape[-1])
-        if table is not None:
-            for name, array in (("cache_batch_idx", entries), ("cache_leftpad", leftpad)):
-                if array is not None:
-                    raise _fail(f"{name}: does not go with block_table; leave one of them out")
-        elif entries is None and k_cache.shape[0] < self.batch:
+        if table is not None and entries is not None:
+            self.table, self.entries = table.index_select(0, entries.long()), None
+        elif table is None and entries is None and k_cache.shape[0] < self.batch:
             raise _fail(f"k_cache: has {k_cache.shape[0]} batch entries, and q {self.batch}; give cache_batch_idx")
         self._check_lengths(0)
 
@@ -99,28 +100,29 @@ class CacheCall:
     def longest(self) -> int:
         return self.most
 
-    def _check_array(self, name: str, array: Tensor, axes: int) -> None:
+    def _check_array(self, name: str, array: Tensor, axes: int, count: int | None) -> None:
         if not isinstance(array, Tensor):
             number = ", or a number" if name == "cache_seqlens" else ""
             raise _fail(f"{name}: is a {type(array).__name__}, expected a torch.int32 tensor{number}")
-        if array.dtype != torch.int32 or array.dim() != axes or array.shape[0] != self.batch:
-            shape = "(batch_size)" if axes == 1 else "(batch_size, blocks)"
+        if array.dtype != torch.int32 or array.dim() != axes or (count is not None and array.shape[0] != count):
+            shape = "(batch_size + 1)" if count == self.batch + 1 else "(batch_size)" if axes == 1 else "(batch_size, blocks)"
             raise _fail(f"{name}: is {array.dtype} {tuple(array.shape)}, expected torch.int32 {shape} for {self.batch} batch entries")
         if array.device != self.device:
             raise _fail(f"{name}: is on {array.device}, and q on {self.device}: move one of them")
 
-    def _check_lengths(self, new: int) -> None:
+    def _check_lengths(self, new: int | Tensor) -> None:
         """What the host can read. On a GPU, a row that does not fit stops PyTorch's indexing, as it does everywhere."""
         if self.lengths is None or self.device.type != "cpu" or self.batch == 0:
             return
-        least, most = int(self.lengths.min()), int(self.lengths.max()) + new
+        least, most = int(self.lengths.min()), int((self.lengths + new).max())
         if least < 0 or most > self.most:
-            value, added = (least, "") if least < 0 else (most, f" with {new} new rows" if new else "")
+            value, added = (least, "") if least < 0 else (most, f" with {new} new rows" if isinstance(new, int) and new else "")
             raise _fail(f"cache_seqlens: has {value}{added}, expected 0 to {self.most}, what the cache has room for")
 
-    def check_numbers(self, num_splits: int, cos: Tensor | None, sin: Tensor | None) -> None:
-        if not isinstance(num_splits, int) or num_splits < 0:
-            raise _fail(f"num_splits: is {num_splits!r}, expected a number of at least 0")
+    def check_numbers(self, num_splits: int, chunk: int, cos: Tensor | None, sin: Tensor | None) -> None:
+        for name, number in (("num_splits", num_splits), ("attention_chunk", chunk)):
+            if not isinstance(number, int) or number < 0:
+                raise _fail(f"{name}: is {number!r}, expected a number of at least 0")
         self.num_splits = num_splits
         if (cos is None) != (sin is None):
             raise _fail(f"rotary_{'cos' if cos is None else 'sin'}: is missing, and the other one is there; give both")
@@ -140,31 +142,50 @@ class CacheCall:
         if (k is None) != (v is None):
             raise _fail(f"{'k' if k is None else 'v'}: is missing, and the other one is there; give both")
         if k is None or v is None:
+            if self.packed_new is not None:
+                raise _fail("cu_seqlens_k_new: goes with k and v, and they are missing; leave it out")
             return
         if self.lengths is None:
             raise _fail("cache_seqlens: is missing: it says where k and v go")
+        packed = self.packed_new is not None
         for name, t, cache in (("k", k, self.caches[0]), ("v", v, self.caches[1])):
-            want = (self.batch, k.shape[1] if k.dim() == 4 else 0, *cache.shape[2:])
+            rows = (k.shape[0],) if packed else (self.batch, k.shape[1] if k.dim() == 4 else 0)
+            want = (*rows, *cache.shape[2:])
             if t.shape != want or t.dtype != cache.dtype:
                 raise _fail(f"{name}: is {t.dtype} {tuple(t.shape)}, expected {cache.dtype} {want}, as the cache's rows are")
-        new = k.shape[1]
+        new = k.shape[1] if self.packed_new is None else self.packed_new.diff()
         self._check_lengths(new)
-        self.write(q, k, v, new)
+        self.write(q, k, v)
         self.lengths = self.lengths + new
 
-    def write(self, q: Tensor, k: Tensor, v: Tensor, new: int) -> None:
+    def write(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Writes k and v behind self.lengths: by luattn_append, which rotates k, where kernels read the caches as they lie."""
         assert self.lengths is not None
         k_cache, v_cache = (t.transpose(1, 2) for t in self._in_use())
-        if self.packed is None and all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
-            rows = k.transpose(1, 2), v.transpose(1, 2)
-            if tensors.append(self.spec, q.transpose(1, 2), k_cache, v_cache, self.inputs, self._given(), *rows):
+        if all(t.shape[-1] % 8 == 0 or t.element_size() > 2 for t in self.caches):
+            rows, like, given = (k, v), q, self._given()
+            if self.packed_new is not None:
+                like, given = k, {**given, "cu_seqlens_q": self.packed_new}
+            else:
+                like = k.transpose(1, 2) if self.packed is not None else q.transpose(1, 2)
+                rows = k.transpose(1, 2), v.transpose(1, 2)
+            if tensors.append(self.spec, like, k_cache, v_cache, self.inputs, given, *rows):
                 return
-        at = self.lengths.long()[:, None] + torch.arange(new, device=self.device)
+        entry, at = self._positions(k)
         if self.turns is not None:
-            k = _rotated(k, *self.turns, at, self.interleaved)
+            k = _rotated(k[None], *self.turns, at[None], self.interleaved)[0] if k.dim() == 3 else _rotated(k, *self.turns, at, self.interleaved)
         for cache, t in zip(self.caches, (k, v)):
-            cache.index_put_(self._places(at), t)
+            cache.index_put_(self._places(entry, at), t)
+
+    def _positions(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch entry of each new row, and its position there: [batch, rows], or packed [rows]."""
+        assert self.lengths is not None
+        if self.packed_new is None:
+            i = torch.arange(k.shape[1], device=self.device)
+            return torch.arange(self.batch, device=self.device)[:, None].expand(-1, len(i)), self.lengths.long()[:, None] + i
+        i, first = torch.arange(k.shape[0], device=self.device), self.packed_new.long()
+        entry = torch.bucketize(i, first[1:], right=True).clamp(max=self.batch - 1)
+        return entry, self.lengths.long()[entry] + i - first[entry]
 
     def _in_use(self) -> tuple[Tensor, Tensor]:
         k, v = self.caches
@@ -180,13 +201,12 @@ class CacheCall:
         given: dict[str, Any] = {"seqused_k": used.contiguous()} | ({} if table is None else {"block_table": table.contiguous()})
         return given if self.turns is None else given | {"keys_modified": True}
 
-    def _places(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Indices of the first two axes of a cache, of positions [batch, rows]."""
+    def _places(self, entry: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Indices of the first two axes of a cache, of positions of batch entries."""
         if self.table is not None:
             size = self.caches[0].shape[1]
-            return self.table.long().gather(1, at // size), at % size
-        entries = torch.arange(self.batch, device=self.device) if self.entries is None else self.entries.long()
-        return entries[:, None].expand_as(at), at
+            return self.table.long()[entry, at // size], at % size
+        return entry if self.entries is None else self.entries.long()[entry], at
 
     def set_turns(self, cos: Tensor | None, sin: Tensor | None, interleaved: bool, spread: bool, has_rows: bool) -> None:
         """The rotary embedding of q and of new rows. spread: q's rows by their positions, else all by the first new one."""
@@ -197,7 +217,7 @@ class CacheCall:
             raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
         self.turns = cos, sin
 
-    def set_scores(self, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None) -> None:
+    def set_scores(self, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None, chunk: int = 0) -> None:
         """What q and new keys become, and what scores and masks are: of attend, and of the kernel that writes rows too."""
         from .flash_attn import _spec
 
@@ -207,7 +227,7 @@ class CacheCall:
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
         self.scale = scale
         rotary = None if self.turns is None else (2 * self.turns[0].shape[1], self.interleaved, self.spread)
-        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary)
+        self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary, chunk)
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
         if self.turns is not None:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}

@@ -30,9 +30,12 @@ _Rotary = tuple[int, bool, bool] | None
 
 
 @functools.cache
-def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None) -> str:
+def _text(
+    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
+) -> str:
     """The spec of a window (negative: without an end), a cap (0: none), the number of axes of alibi_slopes, a dropout, whether
-    keys begin at an input `leftpad`, and a rotary embedding: channels, whether pairs are neighbours, and whether each query has its own position."""
+    keys begin at an input `leftpad`, a rotary embedding: channels, whether pairs are neighbours, and whether each query has its own position;
+    and the length of the chunks in which queries see keys (0: all)."""
     distance, lines = "q_idx + kv_len - q_len - kv_idx", ["return attention {", '  name = "flash_attn",']
     axes, index = ('"h"', "h") if slopes == 1 else ('"b", "h"', "{b, h}")
     inputs = [f'alibi_slopes = {{ axes = {{{axes}}}, dtype = "any", grad = true }}'] * (slopes > 0)
@@ -56,19 +59,27 @@ def _text(left: int, right: int, softcap: float, slopes: int, dropout_p: float, 
         lines += ["    return score", "  end,"]
     kept = [f"d <= {left}"] * (left >= 0) + [f"d >= {-right}"] * (right >= 0)
     kept += ["kv_idx >= leftpad[b]"] * leftpad
-    if (left, right) == (-1, 0) and not leftpad:
+    if chunk:  # counted from the first key that is not left padding
+        kept += [f"kv_idx >= first and kv_idx < first + {chunk}"]
+    if (left, right) == (-1, 0) and not leftpad and not chunk:
         lines.append("  block_mask = causal_bottom_right(),")
     elif kept:
         lines.append("  block_mask = function(b, h, q_idx, kv_idx)")
-        lines += [f"    local d = {distance}", f"    return {' and '.join(kept)}", "  end,"]
+        lines.append(f"    local d = {distance}")
+        if chunk:
+            first_key = "leftpad[b]" if leftpad else "0"
+            lines.append(f"    local first = (d + kv_idx - {first_key}) // {chunk} * {chunk} + {first_key}")
+        lines += [f"    return {' and '.join(kept)}", "  end,"]
     if dropout_p:
         lines.append(f"  online_func = dropout({dropout_p!r}),")
     return "\n".join([*lines, "}", ""])
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _spec(left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None) -> Spec:
-    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad, rotary), "flash_attn")
+def _spec(
+    left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
+) -> Spec:
+    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk), "flash_attn")
 
 
 def _window(window_size: Any, causal: bool, longest: int) -> _Window:
@@ -337,6 +348,8 @@ def flash_attn_with_kvcache(
     page_table: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     max_seqlen_q: int | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    attention_chunk: int = 0,
     **of_flash_attn_3: Any,
 ) -> Any:
     """As flash_attn's, without gradients as theirs: q is [batch, length, heads, headdim], and attends over the first cache_seqlens rows
@@ -348,22 +361,24 @@ def flash_attn_with_kvcache(
     not read, nor is its table. num_splits is that of kernels for few queries and many keys; others do not split. 0: luattn's choice; with 1
     a sequence's result does not depend on its neighbours.
 
-    flash-attn 3's page_table is block_table; with cu_seqlens_q and max_seqlen_q, q is packed [total, heads, headdim], and lse [heads, total].
-    Its pack_gqa, sm_margin and scheduler_metadata change nothing here; its other arguments are refused.
+    flash-attn 3's page_table is block_table, whose rows cache_batch_idx chooses too; with cu_seqlens_q and max_seqlen_q, q is packed
+    [total, heads, headdim], and lse [heads, total]; with cu_seqlens_k_new, k and v are packed [total_new, heads_k, headdim]; with an
+    attention_chunk, a query sees the keys of its chunk of so many positions. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
+    cache_seqlens change nothing here; its other arguments are refused.
     """
     from ._kvcache import CacheCall, check_flash_attn_3
 
-    check_flash_attn_3(of_flash_attn_3)
+    check_flash_attn_3(of_flash_attn_3, cache_seqlens)
     if page_table is not None and block_table is not None:
         raise InvalidError("flash_attn_with_kvcache: page_table: is block_table's other name, and both are given")
     table = block_table if page_table is None else page_table
     packed = None if cu_seqlens_q is None else (cu_seqlens_q, max_seqlen_q)
-    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, table, packed)
+    call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, table, packed, cu_seqlens_k_new)
     with torch.no_grad():
         window = _window(window_size, causal, call.longest)
-        call.check_numbers(num_splits, rotary_cos, rotary_sin)
-        call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1), k is not None or v is not None)
-        call.set_scores(softmax_scale, window, max(float(softcap), 0.0), alibi_slopes)
+        call.check_numbers(num_splits, attention_chunk, rotary_cos, rotary_sin)
+        call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1) or attention_chunk > 0, k is not None or v is not None)
+        call.set_scores(softmax_scale, window, max(float(softcap), 0.0), alibi_slopes, attention_chunk)
         call.append(q, k, v)
         o, lse = call.attend(q)
     return (o, lse) if return_softmax_lse else o

@@ -39,7 +39,7 @@ def turn_rows(x, angles, first, step, interleaved):
     ])  # fmt: skip
 
 
-def attend(q, k, v, leftpad=0, causal=False, window_size=(-1, -1), softcap=0.0, slopes=None, scale=None):
+def attend(q, k, v, leftpad=0, causal=False, window_size=(-1, -1), softcap=0.0, slopes=None, scale=None, attention_chunk=0):
     """o and lse of one entry's q [rows, heads, d] and keys [length, heads_k, d], each query and head by itself."""
     (n, heads, d), m = q.shape, len(k)
     o, lse = torch.zeros(n, heads, v.shape[2], dtype=F64), torch.full((heads, n), -math.inf, dtype=F64)
@@ -49,6 +49,7 @@ def attend(q, k, v, leftpad=0, causal=False, window_size=(-1, -1), softcap=0.0, 
         kept = [
             j for j in range(leftpad, m)
             if not (causal and j > at) and not (left >= 0 and j < at - left) and not (right >= 0 and j > at + right)
+            and not (attention_chunk and (j - leftpad) // attention_chunk != (at - leftpad) // attention_chunk)
         ]  # fmt: skip
         if not kept:
             continue
@@ -90,7 +91,7 @@ class Call:
         """o, lse, and the caches' rows of each entry."""
         outs, lses, rows = [], [], []
         options = {name: x for name, x in self.options.items() if name not in ("alibi_slopes", "softmax_scale", "num_splits")}
-        local = options.get("causal") or any(0 <= x < S for x in options.get("window_size", (-1, -1)))
+        local = options.get("causal") or options.get("attention_chunk") or any(0 <= x < S for x in options.get("window_size", (-1, -1)))
         slopes = self.options.get("alibi_slopes")
         for b in range(B):
             q, length = self.q[b], int(self.lengths[b])
@@ -120,9 +121,12 @@ class Call:
             first, end = page * self.page, min((page + 1) * self.page, int(self.lengths[b]))
             for cache, to in zip(self.caches, pages):
                 if end > first:
-                    to[order[b, page], : end - first] = cache[b, first:end]
+                    to[order[b, page], : end - first] = cache[self.place[b], first:end]
             if first >= int(self.lengths[b]) + new:
                 self.table[b, page] = -1 if b % 2 else 2**31 - 1
+        if len(self.caches[0]) > B:  # entries of a larger table
+            whole = torch.full((len(self.caches[0]), per), -1, dtype=torch.int32)
+            whole[self.place], self.table = self.table, whole
         self.given["block_table"] = self.table
         return pages, order
 
@@ -152,6 +156,7 @@ class KvCache(unittest.TestCase):
     def test_masks_and_scores(self):
         for options in (
             {}, {"causal": True}, {"window_size": (3, 2)}, {"window_size": (4, -1), "causal": True}, {"window_size": (100, 100)},
+            {"attention_chunk": 4, "causal": True}, {"attention_chunk": 5, "window_size": (3, 9)},
             {"softcap": 1.5, "causal": True, "softmax_scale": 0.7}, {"alibi_slopes": torch.rand(HEADS, dtype=F64)},
             {"alibi_slopes": torch.rand(B, HEADS, dtype=F64), "causal": True, "softcap": 2.0, "num_splits": 3},
         ):  # fmt: skip
@@ -164,6 +169,7 @@ class KvCache(unittest.TestCase):
         for causal, interleaved, dim in itertools.product((False, True), (False, True), (8, 16)):
             Call(4, 4, dim, interleaved, causal=causal).run(self)
         Call(2, 4, 8, window_size=(3, 1), leftpad=True).run(self)
+        Call(2, 4, 8, attention_chunk=6).run(self)
         Call(4, 4, 8, window_size=(S, S)).run(self)  # no window, so that all rows of q are at one position
 
     def test_entries(self):
@@ -174,6 +180,9 @@ class KvCache(unittest.TestCase):
         for page, new in itertools.product((1, 3, 16), (0, 4)):
             Call(new, 4, 8 if new else 0, page=page, causal=True).run(self)
         Call(1, 1, page=5, window_size=(4, 0), alibi_slopes=torch.rand(HEADS, dtype=F64)).run(self)
+        for new in (0, 3):
+            Call(new, 3, page=4, leftpad=True, causal=True).run(self)
+            Call(new, 3, 8 if new else 0, page=4, entries=True, causal=True).run(self)
 
     def test_varlen_pages(self):
         """flash_attn_varlen_func and varlen_attn over pages."""
@@ -377,15 +386,57 @@ class KvCache(unittest.TestCase):
                 torch.testing.assert_close(o[cu[b] : cu[b + 1]], want[b], rtol=0, atol=1e-12)
                 torch.testing.assert_close(lse[:, cu[b] : cu[b + 1]], want_lse[b], rtol=0, atol=1e-12)
         q, k = rand(2, 1, HEADS, D), rand(2, S, HEADS_K, D)
-        for name, x in (("qv", q), ("k_descale", q), ("attention_chunk", 4), ("cu_seqlens_k_new", q), ("rotary_seqlens", q)):
+        for name, x in (("qv", q), ("k_descale", q), ("v_descale", q)):
             with self.assertRaisesRegex(luattn.Unsupported, f"^flash_attn_with_kvcache: {name}: flash-attn 3's argument does not exist"):
                 flash_attn_with_kvcache(q, k, k, **{name: x})
+        with self.assertRaisesRegex(luattn.Unsupported, "^flash_attn_with_kvcache: rotary_seqlens: is another tensor than cache_seqlens"):
+            flash_attn_with_kvcache(q, k, k, cache_seqlens=self.lengths(3, 4), rotary_seqlens=self.lengths(3, 4))
+        with self.assertRaisesRegex(luattn.InvalidError, "cu_seqlens_k_new: goes with k and v, and they are missing"):
+            flash_attn_with_kvcache(q, k, k, cu_seqlens_k_new=self.lengths(0, 1, 2))
+        with self.assertRaisesRegex(luattn.InvalidError, r"cu_seqlens_k_new: is torch.int32 \(2,\), expected torch.int32 \(batch_size \+ 1\) for 2"):
+            flash_attn_with_kvcache(q, k, k, k[0], k[0], cache_seqlens=3, cu_seqlens_k_new=self.lengths(0, 1))
         with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'window'"):
             flash_attn_with_kvcache(q, k, k, window=(1, 1))
         with self.assertRaisesRegex(luattn.InvalidError, "page_table: is block_table's other name, and both are given"):
             flash_attn_with_kvcache(q, k, k, page_table=q, block_table=q)
         with self.assertRaisesRegex(luattn.InvalidError, r"q: has 4 axes, expected 3 beside cu_seqlens_q"):
             flash_attn_with_kvcache(q, k, k, cu_seqlens_q=torch.tensor([0, 1, 2], dtype=torch.int32), max_seqlen_q=1)
+
+    def lengths(self, *numbers):
+        return torch.tensor(numbers, dtype=torch.int32)
+
+    def test_packed_new_rows(self):
+        """cu_seqlens_k_new, beside packed queries or not: each entry as by itself; rows of both dtypes, by luattn_append and without."""
+        rows, cu_q, cu_k, used = (3, 1, 2), self.lengths(0, 3, 4, 6), self.lengths(0, 2, 2, 6), self.lengths(5, 9, 0)
+        for dim, dtype, page, is_packed, rotary in (
+            (D, F64, 0, True, 8), (D, F64, 4, False, 8), (D, F64, 4, True, 0), (12, torch.bfloat16, 0, True, 8), (12, torch.bfloat16, 4, True, 8),
+        ):  # fmt: skip
+            q, new = rand(6 if is_packed else 18, HEADS, dim, dtype=dtype), rand(2, 6, HEADS_K, dim, dtype=dtype)
+            caches = rand(2, B, S, HEADS_K, dim, dtype=dtype)
+            angles = torch.rand(S, rotary // 2, dtype=F64)
+            given = {"causal": True, "rotary_seqlens": used, "cache_seqlens": used, "return_softmax_lse": True}
+            if rotary:
+                given |= {"rotary_cos": angles.cos(), "rotary_sin": angles.sin()}
+            table = torch.randperm(B * S // 4, dtype=torch.int32).view(B, -1)
+            got = torch.empty(2, B * S // 4, 4, HEADS_K, dim, dtype=dtype) if page else caches.clone()
+            if page:
+                got[:, table.flatten()] = caches.view(2, -1, 4, HEADS_K, dim)
+                given["page_table"] = table
+            both = {"cu_seqlens_q": cu_q, "max_seqlen_q": 3} if is_packed else {}
+            o, lse = flash_attn_with_kvcache(q if is_packed else q.view(B, 6, HEADS, dim), *got, *new, cu_seqlens_k_new=cu_k, **given, **both)
+            given.pop("page_table", None)
+            for b in range(B):
+                mine, end = caches[:, b : b + 1].clone(), cu_q[b + 1] if is_packed else 6 * b + 6
+                here = q[end - (rows[b] if is_packed else 6) : end][None]
+                given |= {"cache_seqlens": used[b : b + 1], "rotary_seqlens": None}
+                k, v = new[:, None, cu_k[b] : cu_k[b + 1]]
+                want, want_lse = flash_attn_with_kvcache(here, *mine, k, v, **given)
+                found_lse = lse[:, end - len(here[0]) : end] if is_packed else lse[b]
+                tolerance = 1e-12 if dtype == F64 else 1e-2
+                torch.testing.assert_close(o[end - len(here[0]) : end] if is_packed else o[b], want[0], rtol=tolerance, atol=tolerance)
+                torch.testing.assert_close(found_lse, want_lse[0], rtol=tolerance, atol=tolerance)
+                found = got[:, table[b].long()].flatten(1, 2) if page else got[:, b]
+                torch.testing.assert_close(found, mine[:, 0], rtol=tolerance, atol=tolerance)
 
     def test_refused(self):
         q, k, v = rand(2, 1, HEADS, D), rand(2, S, HEADS_K, D), rand(2, S, HEADS_K, D)
@@ -415,7 +466,7 @@ class KvCache(unittest.TestCase):
             ((q, k, v), {"rotary_cos": cos.repeat(1, 3), "rotary_sin": cos}, r"rotary_cos, rotary_sin: are \(24, 12\) and \(24, 4\)"),
             ((q, k, v), {"num_splits": -1}, "num_splits: is -1, expected a number of at least 0"),
             ((q, k, v), {"softmax_scale": 0}, "softmax_scale: is 0"),
-            ((q, k, v), {"block_table": i32(0, 1)[:, None], "cache_leftpad": i32(0, 0)}, "cache_leftpad: does not go with block_table"),
+            ((q, k, v), {"attention_chunk": -4}, "attention_chunk: is -4, expected a number of at least 0"),
         ):
             with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, f"^flash_attn_with_kvcache: {message}"):
                 flash_attn_with_kvcache(*args, **given)
