@@ -232,7 +232,7 @@ class KvCache(unittest.TestCase):
     def test_keys_modified(self):
         """luattn.attention over rows that its append wrote through key_mod and value_mod, beside attention over raw rows."""
         attention = luattn.attention('''return attention {
-            inputs = { cosine = { axes = {"position", "pair"} }, sine = { axes = {"position", "pair"} }, bias = { axes = {"h"} } },
+            inputs = { cosine = { axes = {"position", "pair"} }, sine = { axes = {"position", "pair"} }, bias = { axes = {"h"}, dtype = "any" } },
             scalars = { gain = 1 },
             query_mod = rotary("cosine", "sine"), key_mod = rotary("cosine", "sine"),
             value_mod = function(x, b, h, pos, d) return gain * x * (1 + pos / 16) end,
