@@ -244,7 +244,11 @@ bool batch_pages_ok(const batch_pages *pages, const luattn_batch *batch, char *t
   for (int64_t b = 0; b < pages->entries; ++b) {
     const int64_t used = pages->used[b];
     if (used < 0 || used > pages->longest) {
-      snprintf(text, size, "batch: seqused_k: is %" PRId64 " for entry %" PRId64 ", expected 0 to %" PRId64, used, b, pages->longest);
+      const bool is_asked = batch->has_longest[1] && batch->lengths[1].longest == pages->longest;
+      snprintf(text, size, "batch: seqused_k: is %" PRId64 " for entry %" PRId64 ", expected 0 to %" PRId64 ": %s", used, b, pages->longest,
+               is_asked               ? "max_seqlen_k; give a larger one"
+               : pages->table != NULL ? "all rows of its pages in block_table; give it more columns"
+                                      : "all rows that k and v have for it");
       return false;
     }
     for (int64_t i = 0; i < used; i += pages->page_size) {

@@ -203,6 +203,11 @@ class Gradients(unittest.TestCase):
         table[2, 4] = 12
         with self.assertRaisesRegex(luattn.InvalidError, "batch: block_table: is 12 for entry 2, page 4, whose 17 rows need it; k and v have 12 pages"):
             alibi(q.detach(), k, v, **given)
+        longer = torch.full_like(lens, 31)
+        with self.assertRaisesRegex(luattn.InvalidError, "seqused_k: is 31 for entry 0, expected 0 to 24: all rows of its pages in block_table; give it more"):
+            alibi(q.detach(), k, v, **{**given, "seqused_k": longer})
+        with self.assertRaisesRegex(luattn.InvalidError, "seqused_k: is 31 for entry 0, expected 0 to 17: all rows that k and v have for it"):
+            alibi(q.detach(), *cache, x=x, seqused_k=longer)
 
 
 PADDING = "return attention { inputs = { x = { axes = {'b', 'n'}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) return x[{b, kv}] end }"
