@@ -25,8 +25,7 @@ struct PageLoads {
     return {};
   }
   // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the entry's end cuts
-  // takes boxes that it clips, which have five coordinates; others have three, of which only one differs between boxes. The warp's
-  // instructions, too, cost the consumers time (bench/journal/pages.md).
+  // takes boxes that it clips, which have five coordinates; others have three, of which only one differs between boxes.
   template <class Kind>
   __device__ __forceinline__ void load(const Sequence &site, u32 dst, u32 barrier, int tile, Page page, int head) const {
     const LuattnPageSteps &steps = Kind::steps(p);
