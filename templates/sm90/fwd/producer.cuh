@@ -119,7 +119,8 @@ struct ProducerSm90 {
       bool some = false;
       for (;;) {
         const Tile next = walk.next(p, site);
-        const Page next_page = Loads{p, maps}.page_of_lane(site, next.index);
+        Page next_page{};
+        if constexpr (Sequence::paged) next_page = Loads{p, maps}.page_of_lane(site, next.index);
         // Draws the next q tile before it loads the last K, because the answer takes a while. A block that
         // drew earlier would hold a tile that an idle block could take.
         if (!next.valid() && (of_k.valid() || !some)) tickets.draw();
