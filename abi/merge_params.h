@@ -6,9 +6,16 @@
 
 #define LUATTN_MOST_PARTS 16
 
+/* Numbers of rows: number i of a row is i * plane numbers behind number 0. */
+typedef struct LuattnRowNumbers {
+  LuattnTensor first;
+  long long plane;
+} LuattnRowNumbers;
+
 typedef struct LuattnPart {
   LuattnTensor o, lse;
   LuattnTensor d_o, d_lse; /* backward: null: not wanted */
+  LuattnRowNumbers state;  /* of a merge by state */
 } LuattnPart;
 
 /* Rows are of (batch entry, head, query); packed ones have one batch entry. Rows of o have `dim` contiguous numbers. */
@@ -16,6 +23,7 @@ typedef struct LuattnMergeParams {
   LuattnPart part[LUATTN_MOST_PARTS];
   LuattnTensor o, lse;     /* forward: lse may be null */
   LuattnTensor dout, dlse; /* backward: null: 0 */
+  LuattnRowNumbers state, saved; /* of a merge by state: null: not wanted */
   int count;               /* of parts */
   int rows, dim;           /* rows: of all heads of all batch entries */
   LuattnDivisor heads, q_len;

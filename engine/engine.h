@@ -28,6 +28,7 @@ engine_place engine_get_place(const luattn_engine *engine);
 typedef struct engine_merges {
   struct merge_kernel *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
   struct merge_kernel *page_table;
+  struct state_kernel *by_state; /* a list: of specs of parts */
   void (*close)(struct engine_merges *merges);
 } engine_merges;
 engine_merges *engine_lock_merges(luattn_engine *engine);

@@ -127,6 +127,19 @@ typedef struct derived_spec {
                     * emit --stage grad` */
 } derived_spec;
 
+/* How finished parts of a row merge (luattn_spec_parts): expressions of VAR_STATE, the numbers that forward has saved of the one
+ * part, and VAR_OTHER, those of the other. The first num_state are the state of the online function; the rest is what these
+ * expressions read besides, the same in every part, such as a sink. */
+typedef struct part_rule {
+  int num_rows, num_state;
+  ir_ref state[SPEC_MAX_STATE]; /* of both parts */
+  ir_ref factor, other_factor;  /* of the parts' sums of prob * v */
+  ir_ref scale;                 /* what makes O of such a sum */
+  ir_ref lse;                   /* IR_NONE: the online function has none, and a part's lse is 0 where it keeps something */
+  int num_saved;
+  ir_ref saved[DERIVED_MAX_ROWS]; /* what backward reads of the whole row: derived_spec.saved */
+} part_rule;
+
 struct luattn_spec {
   arena *a;
   traced_spec traced;
@@ -136,6 +149,7 @@ struct luattn_spec {
   bool by_cells, by_query_blocks, by_narrow_blocks;
   double load_ms;
   uint64_t hash[2]; /* luattn_spec_info.hash */
+  const part_rule *parts; /* of a spec that luattn_spec_parts made; else NULL */
 };
 
 /* Makes `spec`, which drops no weights, the spec whose online function is dropout() of what it was: of 256 weights, `keep` are

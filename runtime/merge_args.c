@@ -11,7 +11,7 @@
 
 _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what kernels have room for");
 
-enum { NAME_SIZE = 24, MAX_TENSORS = 4 * LUATTN_MERGE_MAX + 4 };
+enum { NAME_SIZE = 24, MAX_TENSORS = 5 * LUATTN_MERGE_MAX + 6 };
 
 static const DLDataType types[] = {
     [LUATTN_F64] = {kDLFloat, 64, 1},
@@ -75,6 +75,47 @@ static luattn_status take(checks *k, const char *name, const DLTensor *t, bool i
   const long long bytes = types[type].bits / 8;
   const uintptr_t all = (uintptr_t)out->data | (uintptr_t)((out->batch | out->head | out->seq) * bytes);
   if (all % 16 != 0) k->out->params.wide = 0;
+  return LUATTN_OK;
+}
+
+/* Checks `number` numbers of each row. None: there may be no tensor. */
+static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t, int number, bool is_output, LuattnRowNumbers *out) {
+  static const char *const axes[2] = {"rows of state, batch, heads, q_len", "rows of state, heads, total_q"};
+  const luattn_dtype real = k->out->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
+  long long stride[4];
+  if (number == 0) return LUATTN_OK;
+  if (t == NULL) return args_fail(&k->c, "%s: is missing", name);
+  tensor_rule rule = {.name = name, .axes = axes[k->packed], .ndim = k->packed ? 3 : 4, .dtype = types[real], .is_output = is_output};
+  const int64_t dense[4] = {number, k->shape[0], k->shape[1], k->shape[2]}, packed[4] = {number, k->shape[1], k->shape[0]};
+  memcpy(rule.shape, k->packed ? packed : dense, sizeof rule.shape);
+  TRY(args_tensor(&k->c, &rule, t, stride, &out->first.data));
+  out->plane = stride[0];
+  out->first.batch = k->packed ? 0 : stride[1];
+  out->first.head = stride[k->packed ? 1 : 2];
+  out->first.seq = stride[k->packed ? 2 : 3];
+  char *own = k->name[k->count];
+  snprintf(own, NAME_SIZE, "%s", name);
+  k->item[k->count++] = (overlap_item){own, t, is_output};
+  return LUATTN_OK;
+}
+
+/* Takes what a merge by state has beside. */
+static luattn_status take_states(checks *k, const merge_rows *rows) {
+  const luattn_merge_args *a = k->args;
+  LuattnMergeParams *p = &k->out->params;
+  if (a->spec == NULL) {
+    const char *name = a->states != NULL ? "states" : a->state != NULL ? "state" : a->saved != NULL ? "saved" : NULL;
+    if (name == NULL) return LUATTN_OK;
+    return args_fail(&k->c, "%s: is given without a spec; give the one that luattn_spec_parts made, or leave it NULL to merge by lse", name);
+  }
+  if (rows->num_rows > 0 && a->states == NULL) return args_fail(&k->c, "states: is missing");
+  for (int i = 0; i < p->count && a->states != NULL; ++i) {
+    char name[NAME_SIZE];
+    snprintf(name, sizeof name, "states[%d]", i);
+    TRY(take_numbers(k, name, a->states[i], rows->num_rows, false, &p->part[i].state));
+  }
+  if (a->state != NULL) TRY(take_numbers(k, "state", a->state, rows->num_rows, true, &p->state));
+  if (a->saved != NULL) TRY(take_numbers(k, "saved", a->saved, rows->num_saved, true, &p->saved));
   return LUATTN_OK;
 }
 
@@ -157,28 +198,32 @@ static void choose_lanes(merge_call *m) {
   while (m->params.lanes < 32 && m->params.lanes * width < m->params.dim) m->params.lanes *= 2;
 }
 
-luattn_status merge_args_fill(const luattn_merge_args *given, luattn_pass pass, int device, merge_call *out, luattn_error *err) {
+luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_merge_args, dlse);
+  return struct_take(&rule, pass == LUATTN_BACKWARD ? "luattn_merge_backward" : "luattn_merge", given, out, err);
+}
+
+luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows, merge_call *out,
+                              luattn_error *err) {
   const bool backward = pass == LUATTN_BACKWARD;
-  luattn_merge_args args;
-  checks k = {.args = &args, .out = out};
+  checks k = {.args = args, .out = out};
   overlap_pair shared;
   char text[400];
-  TRY(struct_take(&rule, backward ? "luattn_merge_backward" : "luattn_merge", given, &args, err));
   k.info.pass = (uint32_t)pass, k.info.family = LUATTN_SIMT, k.info.on_cpu = device == LUATTN_CPU;
   snprintf(k.info.spec_name, sizeof k.info.spec_name, "merge");
   k.c = (args_call){.info = &k.info, .device = device, .err = err};
   memset(out, 0, sizeof *out);
-  if (args.num_parts < 1 || args.num_parts > LUATTN_MERGE_MAX || args.parts == NULL)
-    return args_fail(&k.c, "num_parts: is %zu, expected 1 to %d and an array; merge more parts in turn", args.num_parts,
+  if (args->num_parts < 1 || args->num_parts > LUATTN_MERGE_MAX || args->parts == NULL)
+    return args_fail(&k.c, "num_parts: is %zu, expected 1 to %d and an array; merge more parts in turn", args->num_parts,
                      LUATTN_MERGE_MAX);
-  out->params.count = (int)args.num_parts;
-  out->size = args.num_parts <= 2 ? 0 : args.num_parts <= 4 ? 1 : 2;
+  out->params.count = (int)args->num_parts;
+  out->size = args->num_parts <= 2 ? 0 : args->num_parts <= 4 ? 1 : 2;
   out->params.wide = 1;
   TRY(take_shape(&k));
   const luattn_dtype real = out->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   for (int i = 0; i < out->params.count; ++i) TRY(take_part(&k, i, backward, real));
   TRY(take_merged(&k, backward, real));
+  TRY(take_states(&k, rows));
   if (overlap_find_among(k.item, k.count, &shared)) {
     overlap_text(&shared, text, sizeof text);
     return args_fail(&k.c, "%s", text);

@@ -16,8 +16,14 @@ typedef struct merge_call {
   bool is_empty;           /* there are no rows */
 } merge_call;
 
-/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. */
-luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, merge_call *out, luattn_error *err);
+/* The caller's struct in this version. */
+luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out, luattn_error *err);
+/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. With args->spec, num_rows and num_saved are those of its parts. */
+typedef struct merge_rows {
+  int num_rows, num_saved;
+} merge_rows;
+luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows, merge_call *out,
+                              luattn_error *err);
 
 typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
 /* `function`: the kernel's name. */

@@ -277,6 +277,45 @@ luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *o
   return refuse(m, &first);
 }
 
+/* ---- finished ---- */
+
+/* The factor that makes O of a sum, of the part that was just taken. NULL: out of memory. */
+static sample_lanes *scale_of_part(merger *m) {
+  derivation *d = &m->d;
+  const ir_ref sum = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
+  const ir_ref scale = ir_substitute(d->g, d->o->out, &sum, &one, 1);
+  return derivation_eval(d, &scale, 1);
+}
+
+/* A lane of the part whose factor is 0 or infinite; -1: none. */
+static int lost_lane(const merger *m, const uint8_t *part, int which, const double *scale) {
+  const sample *s = m->d.s;
+  for (int lane = 0; lane < s->lanes; lane++) {
+    const int r = s->row_of[lane];
+    if (part[lane] != which || !s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
+    if (scale[lane] == 0 || !isfinite(scale[lane])) return lane;
+  }
+  return -1;
+}
+
+luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_error *err) {
+  merger *m;
+  TRY(open_merger(scratch, t, &m, err));
+  derivation *d = &m->d;
+  const uint8_t *part = cut_rows(m);
+  for (int which = 0; which < PARTS; which++) {
+    const sample_lanes *scale = part != NULL && take_part(m, part, which) ? scale_of_part(m) : NULL;
+    if (scale == NULL) return derivation_no_memory(d);
+    const int lane = lost_lane(m, part, which, *scale);
+    if (lane < 0) continue;
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue gives %.9g times the sum of a part whose first "
+                       "score is %.6g, which leaves nothing to merge; give a factor that is neither 0 nor infinite",
+                       t->file, t->online.name, (*scale)[lane], d->s->score[lane]);
+  }
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
+}
+
 /* ---- by lse ---- */
 
 /* What a part gives once it is finished: of each lane in it P, of each row its lse. */

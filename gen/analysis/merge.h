@@ -23,6 +23,10 @@ typedef struct online_merge {
  * right, but no merge was found; the message has a row that shows it. */
 luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *out, luattn_error *err);
 
+/* Tests on such rows that a finished part still has its sum: that the epilogue's factor of it is neither 0 nor infinite. Errors:
+ * LUATTN_UNSUPPORTED: it has not; the message has a row that shows it. */
+luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_error *err);
+
 /* Tests on such rows that finished parts merge by their lse (luattn/merge.h): that the whole row's prob is a part's times
  * exp(lse of the part - lse), and that lse is the logarithm of the sum of exp of the parts'. Errors: LUATTN_UNSUPPORTED: they
  * do not, or there is no lse; the message has a row that shows it. */

@@ -10,9 +10,11 @@
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/large_scores.h"
+#include "gen/analysis/part_rule.h"
 #include "gen/base/hash.h"
 #include "gen/lua/front.h"
 #include "gen/lua/prelude.h"
+#include "luattn/merge.h"
 
 #define MAX_SPEC_BYTES (4u << 20)
 /* Bounds expressions: passes recurse over them, derivatives are several times as deep as their originals, and
@@ -142,18 +144,62 @@ luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocat
   return host_run(load_file, &call, err);
 }
 
-luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err) {
-  traced_online *online = &spec->traced.online;
+/* Gives the spec the hash of what was made of it. */
+static bool hash_made(luattn_spec *spec, const char *what, int number) {
   hasher h;
-  if (keep == SPEC_KEEP_ALL) return LUATTN_OK;
-  const char *name = arena_printf(spec->a, "dropout(%d/%d, %s)", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL, online->name);
-  if (name == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.name);
+  if (!hasher_open(&h)) return false;
   hasher_add(&h, "spec", spec->hash, sizeof spec->hash);
-  hasher_add(&h, "dropout", &keep, sizeof keep);
+  hasher_add(&h, what, &number, sizeof number);
   const hash128 hash = hasher_close(&h);
   spec->hash[0] = hash.lo, spec->hash[1] = hash.hi;
+  return true;
+}
+
+luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err) {
+  traced_online *online = &spec->traced.online;
+  if (keep == SPEC_KEEP_ALL) return LUATTN_OK;
+  const char *name = arena_printf(spec->a, "dropout(%d/%d, %s)", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL, online->name);
+  if (name == NULL || !hash_made(spec, "dropout", keep)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.name);
   online->name = name, online->keep = keep;
   return LUATTN_OK;
+}
+
+typedef struct parts_call {
+  const luattn_spec *from;
+  luattn_spec **parts;
+} parts_call;
+
+/* Names and tables stay where they are, in the arena of the spec that this is made of. */
+static luattn_status make_parts(void *arguments, luattn_error *err) {
+  const parts_call *c = arguments;
+  const luattn_spec *from = c->from;
+  if (from->parts != NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_spec_parts: %s: is a spec of parts already; give the one that it was made of", from->traced.name);
+  arena *a = arena_open(arena_allocator(from->a)), *scratch = arena_open(arena_allocator(from->a));
+  luattn_spec *spec = a == NULL ? NULL : arena_new(a, sizeof *spec);
+  luattn_status status = LUATTN_NO_MEMORY;
+  if (spec != NULL && scratch != NULL) {
+    *spec = *from;
+    spec->a = a;
+    spec->traced.g = ir_clone(a, from->traced.g);
+    if (spec->traced.g != NULL && hash_made(spec, "parts", 1)) status = part_rule_take(scratch, spec, err);
+  }
+  if (status == LUATTN_NO_MEMORY) (void)luattn_fail(err, status, "luattn_spec_parts: %s: out of memory", from->traced.name);
+  arena_close(scratch);
+  if (status != LUATTN_OK) {
+    arena_close(a);
+    return status;
+  }
+  fail_clear(err); /* other ways of merging may have failed first */
+  *c->parts = spec;
+  return LUATTN_OK;
+}
+
+luattn_status luattn_spec_parts(const luattn_spec *spec, luattn_spec **parts, luattn_error *err) {
+  fail_clear(err);
+  NEED(spec);
+  NEED(parts);
+  return host_run(make_parts, &(parts_call){spec, parts}, err);
 }
 
 void luattn_spec_free(luattn_spec *spec) {

@@ -6,6 +6,7 @@
 
 #include "common/host.h"
 #include "gen/analysis/merge.h"
+#include "gen/emit/emit.h"
 #include "gen/ir/passes.h"
 #include "gen/nvrtc/nvrtc.h"
 #include "luattn/merge.h"
@@ -17,14 +18,18 @@ typedef struct code_source {
   const merge_code_target *target; /* config.cuh has its types; page tables have its arch and NVRTC alone */
 } code_source;
 
-static const char *config_of(arena *a, const merge_code_target *t) {
+/* config.cuh. */
+static luattn_status config_of(arena *a, const merge_code_target *t, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
-  return arena_printf(a,
+  const char *rule = "struct Rule { static constexpr bool by_lse = true; };\n";
+  if (t->spec != NULL) TRY(emit_part_rule(a, t->spec, &rule, err));
+  *out = arena_printf(a,
                       "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
                       "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
-                      "%s;\n};\n",
+                      "%s, fast_math = false;\n};\n%s",
                       elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
-                      t->pass == LUATTN_BACKWARD ? "true" : "false");
+                      t->pass == LUATTN_BACKWARD ? "true" : "false", rule);
+  return *out != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
 }
 
 /* Orders the templates as headers after the entry, with config.cuh. */
@@ -34,8 +39,9 @@ static luattn_status compile(arena *a, const code_source *s, const nvrtc *lib, n
   int count, n = 0;
   TRY(templates_get(a, &files, &count, err));
   template_file *headers = arena_array(a, (size_t)count + 1, sizeof *headers);
-  const char *arch = arena_printf(a, "sm_%d", s->target->arch), *config = config_of(a, s->target);
-  if (headers == NULL || arch == NULL || config == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->name);
+  const char *arch = arena_printf(a, "sm_%d", s->target->arch), *config;
+  TRY(config_of(a, s->target, &config, err));
+  if (headers == NULL || arch == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", s->name);
   for (int i = 0; i < count; i++) {
     const size_t length = strlen(files[i].name);
     if (strcmp(files[i].name, s->entry) == 0) entry = &files[i];
@@ -85,6 +91,15 @@ luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *
 luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size, luattn_error *err) {
   const merge_code_target target = {.arch = arch, .driver_version = driver_version, .nvrtc = library};
   return host_run(run, &(code_call){{"luattn_page_table", "entry/page_table.cu", &target}, cubin, size}, err);
+}
+
+luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out, luattn_error *err) {
+  const part_rule *rule = spec->parts;
+  if (rule == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call forward of that one for each part",
+                       spec->traced.name);
+  *out = (merge_code_rows){spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}};
+  return LUATTN_OK;
 }
 
 /* ---- whether it holds for a spec ---- */

@@ -459,9 +459,10 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
     return false;
   const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)*max), none = ir_real(g, 0),
                old = ir_variable(g, VAR_STATE, (uint32_t)(1 - *max)), to_none = ir_variable(g, VAR_RED, 1);
-  /* Any number serves as the maximum that is saved with log l, too. */
+  /* Any number serves as the maximum that is saved with log l, too, or with the sum, for a merge. */
   const derived_spec *derived = &f->spec->derived;
-  for (int i = 0; i < derived->num_saved - (derived->has_large_scores ? 2 : 0); i++)
+  const int num_saved = f->spec->parts != NULL ? 0 : derived->num_saved - (derived->has_large_scores ? 2 : 0);
+  for (int i = 0; i < num_saved; i++)
     if (reads(f, derived->saved[i], state)) return false;
   online_split kept;
   without_rescale(f, *max, &kept);

@@ -1,5 +1,5 @@
-// around/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse, or computes its gradient
-// (include/luattn/merge.h has the formulas).
+// around/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse or their state, or computes the
+// gradient of the former (include/luattn/merge.h has the formulas).
 //
 // Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a row.
 // Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it. A kernel is for
@@ -11,9 +11,26 @@
 
 static constexpr int merge_parts_threads = 128;
 
+struct NoState {};
+template <class Rule, bool ByLse = Rule::by_lse>
+struct StateOf {
+  using Type = NoState;
+};
+template <class Rule>
+struct StateOf<Rule, false> {
+  using Type = typename Rule::State;
+};
+template <class Rule>
+using RowState = typename StateOf<Rule>::Type;
+
 // Config: Part, the type of the parts' O; Elem, that of the merged O; Real, that of lse and of sums; most_parts, which
 // p.count does not exceed; backward.
-template <class Config>
+// Rule: by_lse; else also State { Real x[] }, of which num_rows numbers are in memory, and functions of states:
+//   merge               the state of both parts
+//   factor, other_factor  of mine's and theirs' sums of prob * v
+//   scale, lse          what makes O of a sum; the lse
+//   save                num_saved numbers that backward reads
+template <class Config, class Rule>
 struct MergeParts {
   static constexpr int most = Config::most_parts;
   static_assert(most <= LUATTN_MOST_PARTS);
@@ -26,6 +43,7 @@ struct MergeParts {
   bool exists;  // of this thread: its row
   int b, h, q;
   Real weight[most], lse;
+  RowState<Rule> all;  // of all parts
 
   __device__ __forceinline__ MergeParts(const LuattnMergeParams &p)
       : p(p), lane(int(threadIdx.x) % p.lanes) {
@@ -37,7 +55,10 @@ struct MergeParts {
     q = row - of_head * int(p.q_len.d);
     b = int(quotient(u32(of_head), p.heads));
     h = of_head - b * int(p.heads.d);
-    find_weights();
+    if constexpr (Rule::by_lse)
+      find_weights();
+    else
+      find_weights_by_state();
   }
   template <class T>
   __device__ __forceinline__ T *row_at(const LuattnTensor &t) const {
@@ -61,6 +82,51 @@ struct MergeParts {
     const Real inverse = sum == Real(0) ? Real(0) : Real(1) / sum;
 #pragma unroll
     for (int i = 0; i < most; ++i) weight[i] = weight[i] == Real(0) ? Real(0) : weight[i] * inverse;
+  }
+
+  __device__ __forceinline__ RowState<Rule> state_of(int i) const {
+    const Real *x = row_at<const Real>(p.part[i].state.first);
+    RowState<Rule> s = {};
+#pragma unroll
+    for (int k = 0; k < Rule::num_rows; ++k) s.x[k] = x[k * p.part[i].state.plane];
+    return s;
+  }
+  // A part that keeps nothing has no weight, and its state is not merged.
+  __device__ __forceinline__ void find_weights_by_state() {
+    bool any = false;
+    all = state_of(0);  // with which a row stays that keeps nothing
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      weight[i] = Real(0);
+      if (i >= p.count || *row_at<const Real>(p.part[i].lse) == -infinity<Real>()) continue;
+      const RowState<Rule> theirs = state_of(i);
+      const Real scale = Rule::scale(theirs), factor = any ? Rule::factor(all, theirs) : Real(1),
+                 other = any ? Rule::other_factor(all, theirs) : Real(1);
+#pragma unroll
+      for (int j = 0; j < i; ++j) weight[j] = weight[j] == Real(0) ? Real(0) : weight[j] * factor;
+      weight[i] = scale == Real(0) ? Real(0) : other / scale;
+      all = any ? Rule::merge(all, theirs) : theirs;
+      any = true;
+    }
+    const Real scale = any ? Rule::scale(all) : Real(0);
+#pragma unroll
+    for (int i = 0; i < most; ++i) weight[i] = weight[i] == Real(0) ? Real(0) : weight[i] * scale;
+    lse = any ? Rule::lse(all) : -infinity<Real>();
+  }
+  // Called by one thread of a row.
+  __device__ __forceinline__ void store_state() const {
+    if (p.state.first.data != nullptr) {
+      Real *to = row_at<Real>(p.state.first);
+#pragma unroll
+      for (int k = 0; k < Rule::num_rows; ++k) to[k * p.state.plane] = all.x[k];
+    }
+    if constexpr (Rule::num_saved > 0) {
+      if (p.saved.first.data == nullptr) return;
+      Real *to = row_at<Real>(p.saved.first), x[Rule::num_saved];
+      Rule::save(all, x);
+#pragma unroll
+      for (int k = 0; k < Rule::num_saved; ++k) to[k * p.saved.plane] = x[k];
+    }
   }
 
   // Calls body(channel) for this lane's share of a row, in units of N channels.
@@ -141,19 +207,22 @@ struct MergeParts {
 template <class Config>
 inline constexpr int merge_parts_width = 16 / int(sizeof(typename Config::Part));
 
-template <class Config>
+template <class Config, class Rule>
 LUATTN_FN void merge_parts(const LuattnMergeParams &p) {
-  const MergeParts<Config> m(p);
+  const MergeParts<Config, Rule> m(p);
   if (p.wide != 0)
     m.template merge<merge_parts_width<Config>>();
   else
     m.template merge<1>();
-  if (p.lse.data != nullptr && m.lane == 0 && m.exists) *m.template row_at<typename Config::Real>(p.lse) = m.lse;
+  if (m.lane != 0 || !m.exists) return;
+  if (p.lse.data != nullptr) *m.template row_at<typename Config::Real>(p.lse) = m.lse;
+  if constexpr (!Rule::by_lse) m.store_state();
 }
 
-template <class Config>
+template <class Config, class Rule>
 LUATTN_FN void merge_parts_backward(const LuattnMergeParams &p) {
-  const MergeParts<Config> m(p);
+  static_assert(Rule::by_lse);
+  const MergeParts<Config, Rule> m(p);
   typename Config::Real dot[Config::most_parts] = {};
   if (p.wide != 0)
     m.template store_d_o<merge_parts_width<Config>>(dot);

@@ -229,6 +229,9 @@ static void launches(void **state) {
   REFUSES(luattn_prepare, "engine", NULL, &request, 1, 1, NULL, NULL, err);
   REFUSES(luattn_prepare, "requests", engine, NULL, 1, 1, NULL, NULL, err);
   REFUSES(luattn_spec_merges, "spec", NULL, err);
+  luattn_spec *parts;
+  REFUSES(luattn_spec_parts, "spec", NULL, &parts, err);
+  REFUSES(luattn_spec_parts, "parts", c.spec, NULL, err);
   const luattn_merge_args merge = {.struct_size = sizeof merge};
   REFUSES(luattn_merge, "engine", NULL, &merge, NULL, err);
   REFUSES(luattn_merge, "args", engine, NULL, NULL, err);
