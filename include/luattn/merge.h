@@ -25,10 +25,10 @@
  * and both are 0 for a part without weight. Backward of each part then takes them as its dout and dlse, so a ring or a cascade has its
  * whole gradient from calls of luattn_backward on its parts. It computes w_i anew, and needs neither o nor lse of the merge.
  *
- * A merge by state needs no gradient of its own: backward recomputes P of any keys from what it knows of the whole row, and that is what such a
- * merge gives: o, lse and saved. Call luattn_backward of the spec itself for each part's q, k and v with these, and with dout and dlse of the merge: dk and dv
- * are the part's, and dq and what inputs and scalars get from scores are to be added up. What they get once a row, as a sink does, is whole in
- * each part's result: take one part's.
+ * A merge by state needs no gradient of its own: backward recomputes P of any keys from what it knows of the whole row, and that is what
+ * such a merge gives: o, lse and saved. Call luattn_backward of the spec itself for each part's q, k and v with these, and with dout and
+ * dlse of the merge. dk and dv are the part's. dq is to be added up, and so is what inputs and scalars get from scores. What they get
+ * once a row, as a sink does, is whole in the result of each part that has keys: take one of them.
  *
  * Parts are merged in their order: the result does not depend on which was computed first. Sums are in float32, for float64 in
  * float64, and on the CPU in double; o is rounded once.
@@ -48,11 +48,12 @@ extern "C" {
  * LUATTN_UNSUPPORTED: they do not, or it has no lse; the message has a row that shows it. */
 LUATTN_API luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_error *err);
 
-/* Makes of `spec` the spec of its parts, for luattn_merge_args.spec: it computes the same o, runs wherever the spec does, dense, packed,
- * over pages, in decoding, on the CPU, and forward alone. luattn_spec_info.num_saved is the number of rows of its state: [num_saved, batch, heads, q_len] or packed [num_saved,
- * heads, total_q], contiguous, float32 (float64 for float64), as luattn_args.saved. Its lse is the spec's, or 0 if that has none, and -inf in
- * rows that keep nothing. Takes milliseconds, for rows of random scores on which the merge is tested. `spec` must outlive it; free it by luattn_spec_free, and let engines forget it first.
- * Errors: LUATTN_UNSUPPORTED: no merge was found, or a finished part has lost its sum; the message has a row that shows it.
+/* Makes of `spec` the spec of its parts, for luattn_merge_args.spec: it computes the same o, and runs wherever the spec does, dense,
+ * packed, over pages, in decoding and on the CPU, forward alone. What it saves is the state, of luattn_spec_info.num_saved numbers a row:
+ * [num_saved, batch, heads, q_len], or packed [num_saved, heads, total_q], contiguous, float32 (float64 for float64), as luattn_args.saved.
+ * Its lse is the spec's, or 0 if that has none, and -inf in rows that keep nothing. Specs with the same online function have the same
+ * state, whatever their masks and score_mods are. Takes milliseconds, for rows of random scores on which the merge is tested. `spec`
+ * must outlive it; free it by luattn_spec_free, after engines have forgotten it. Errors: LUATTN_UNSUPPORTED: no merge was found, or a finished part has lost its sum; the message has a row that shows it.
  * LUATTN_INVALID: `spec` is such a spec already. */
 LUATTN_API luattn_status luattn_spec_parts(const luattn_spec *spec, luattn_spec **parts, luattn_error *err);
 
@@ -85,8 +86,8 @@ typedef struct luattn_merge_args {
 /* Merges on the engine's device. On a GPU it runs on `stream`, may be captured into a CUDA graph, and allocates nothing; the first call
  * of a pass for a pair of types of parts and o, and for up to 2, 4 or 16 parts, compiles its kernel by NVRTC, which takes some tenths
  * of a second, and which the engine keeps (one with never_compile: LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns when all is written. Outputs must
- * not overlap each other or an input. With args->spec its kernel is compiled for each spec, too. Errors: LUATTN_INVALID (names the tensor, its value and what is expected), LUATTN_COMPILE,
- * LUATTN_CUDA. */
+ * not overlap each other or an input. With args->spec, each spec has kernels of its own. Errors: LUATTN_INVALID (names the tensor, its
+ * value and what is expected), LUATTN_COMPILE, LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err);
 /* The gradients of parts that are not NULL. LUATTN_UNSUPPORTED with args->spec: a merge by state has none of its own (above). */
 LUATTN_API luattn_status luattn_merge_backward(luattn_engine *engine, const luattn_merge_args *args, void *stream,

@@ -121,7 +121,7 @@ class MergeArgs(c.Structure):
         ("struct_size", c.c_size_t),
         ("parts", c.c_void_p),
         ("num_parts", c.c_size_t),
-        *((name, c.c_void_p) for name in ("o", "lse", "dout", "dlse")),
+        *((name, c.c_void_p) for name in ("o", "lse", "dout", "dlse", "spec", "states", "state", "saved")),
     ]
 
 

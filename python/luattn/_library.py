@@ -26,6 +26,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_weights_workspace_size": [_P, _P, _P, _P],
     "luattn_weights": [_P, _P, _P, _P, _P],
     "luattn_spec_merges": [_P],
+    "luattn_spec_parts": [_P, _P],
     "luattn_merge": [_P, _P, _P],
     "luattn_merge_backward": [_P, _P, _P],
     "luattn_page_table": [_P, _P, _P, _P, _P],

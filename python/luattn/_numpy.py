@@ -60,6 +60,37 @@ def attend(
     return_lse: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch."""
+    return _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse)[:2]
+
+
+def attend_state(
+    spec: Spec,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    inputs: Sequence[Any],
+    scalars: Sequence[float],
+    scale: float,
+    given: Mapping[str, Any],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """o, lse and state of a spec of parts."""
+    o, lse, state = _attend(spec, q, k, v, inputs, scalars, scale, given, True)
+    assert lse is not None
+    return o, lse, np.empty((0, *lse.shape), lse.dtype) if state is None else state
+
+
+def _attend(
+    spec: Spec,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    inputs: Sequence[Any],
+    scalars: Sequence[float],
+    scale: float,
+    given: Mapping[str, Any],
+    return_lse: bool,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """o, lse and saved."""
     refuse_later(spec.name, given)
     check_seed(spec, given)
     packed = given.get("cu_seqlens_q") is not None
@@ -94,7 +125,7 @@ def attend(
         frame.run(engine_of(capi.CPU), None)
     finally:
         give_back(frame)
-    return o, lse
+    return o, lse, saved
 
 
 def append(

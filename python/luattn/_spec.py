@@ -20,6 +20,9 @@ class InputInfo:
     grad: bool
 
 
+PARTS = "-- parts of\n"  # before the text of a spec: that of its parts (luattn_spec_parts)
+
+
 class Spec:
     """A luattn_spec. It stays loaded as long as the process runs, because engines and graphs refer to it."""
 
@@ -30,7 +33,10 @@ class Spec:
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
         data = text.encode()
         pointer = ctypes.c_void_p()
-        call("luattn_spec_load_text", name.encode(), data, len(data), None, ctypes.byref(pointer))
+        if text.startswith(PARTS):
+            call("luattn_spec_parts", spec_of(text.removeprefix(PARTS), name).pointer, ctypes.byref(pointer))
+        else:
+            call("luattn_spec_load_text", name.encode(), data, len(data), None, ctypes.byref(pointer))
         assert pointer.value
         self.pointer: int = pointer.value
         info = capi.SpecInfo()
@@ -56,6 +62,10 @@ class Spec:
         self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
+
+    def parts(self) -> "Spec":
+        """The spec of its parts."""
+        return spec_of(PARTS + self.text, self.name)
 
 
 _loaded: dict[str, Spec] = {}

@@ -340,6 +340,54 @@ def attend(
     return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]
 
 
+def attend_state(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float | Tensor],
+    scale: float,
+    given: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """o, lse and state of a spec of parts, without gradients."""
+    learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
+    if _needs_grad(spec, q, k, v, learned, inputs):
+        raise Unsupported(
+            f"{spec.name}: return_state: is True, and there are no gradients through a state: call it under torch.no_grad(), and "
+            "gradients() for each part after the merge"
+        )
+    values = [] if learned is not None else list(scalars)
+    o, lse, state = _forward(spec.line, q, k, v, list(inputs), values, learned, scale, **given)
+    return o, lse, lse.new_empty((0, *lse.shape)) if state.dim() == 1 else state
+
+
+def gradients_of(
+    spec: Spec,
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    saved: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float],
+    scale: float,
+    given: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Of all that has one, by backward from o, lse and saved of whole rows."""
+    wants = [info.grad for info in spec.inputs]
+    with torch.no_grad():
+        dq, dk, dv, dscalars, dinputs = _backward(
+            spec.line, dout, dlse if spec.has_lse else None, q, k, v, o, *_filled(q, (lse if spec.has_lse else None, saved if spec.num_saved else None)),
+            list(inputs), scalars, None, scale, **given, wants=spec.wants, want_inputs=wants,
+        )  # fmt: skip
+    named = {info.name: d for info, d in zip(spec.inputs, dinputs) if info.grad}
+    return dq, dk, dv, named | {name: dscalars[i] for i, name in enumerate(spec.scalars)}
+
+
 def weights(
     spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: float, given: dict[str, Any]
 ) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _capi as capi
+from ._spec import Spec, spec_of
 from ._tensors import fill, place
 from ._torch import _lib
 from .errors import InvalidError, Unsupported
@@ -17,18 +18,33 @@ _lib.define("merge(Tensor[] outs, Tensor[] lses, ScalarType? dtype=None) -> (Ten
 _lib.define(
     "merge_backward(Tensor? dout, Tensor? dlse, Tensor[] outs, Tensor[] lses, bool[] want_outs, bool[] want_lses) -> Tensor[]"
 )
+# Of parts by their state; spec: of whose attention.
+_lib.define("merge_states(str spec, Tensor[] outs, Tensor[] lses, Tensor[] states, ScalarType? dtype=None) -> (Tensor o, Tensor lse, Tensor state, Tensor saved)")
 _merge = torch.ops.luattn.merge.default
+_merge_states = torch.ops.luattn.merge_states.default
 _merge_backward = torch.ops.luattn.merge_backward.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
-def merge(outs: Sequence[Tensor], lses: Sequence[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    for name, tensors in (("outs", outs), ("lses", lses)):
+def _check_devices(outs: Sequence[Tensor], **others: Sequence[Tensor]) -> None:
+    for name, tensors in {"outs": outs, **others}.items():
         for i, t in enumerate(tensors):
             if t.device != outs[0].device:
                 raise InvalidError(f"merge: {name}[{i}]: is on {t.device}, and outs[0] on {outs[0].device}: move one of them")
+
+
+def merge(outs: Sequence[Tensor], lses: Sequence[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    _check_devices(outs, lses=lses)
     o, lse = _merge(outs, lses, dtype)
     return o, lse
+
+
+def merge_states(
+    spec: Spec, outs: Sequence[Tensor], lses: Sequence[Tensor], states: Sequence[Tensor], dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _check_devices(outs, lses=lses, states=states)
+    o, lse, state, saved = _merge_states(spec.line, outs, lses, states, dtype)
+    return o, lse, state, saved
 
 
 def _rows(t: Tensor) -> Tensor:
@@ -68,14 +84,34 @@ def _backward_kernel(dout, dlse, outs, lses, want_outs, want_lses):  # type: ign
     return made
 
 
+def _state_results(text, outs, lses, dtype):  # type: ignore[no-untyped-def]
+    spec, lse = spec_of(text), lses[0]
+    return (*_results(outs, lses, dtype), *(lse.new_empty((n, *lse.shape)) for n in (spec.parts().num_saved, spec.num_saved)))
+
+
+def _states_kernel(text, outs, lses, states, dtype=None):  # type: ignore[no-untyped-def]
+    o, lse, state, saved = made = _state_results(text, outs, lses, dtype)
+    outs = [_rows(t) for t in outs]
+    call = MergeCall(fill, outs, lses)
+    call.set_states(spec_of(text).parts(), states, state, saved)
+    call.forward(o, lse, *_where(o))
+    return made
+
+
 for _device in ("CPU", "CUDA"):
     _lib.impl("merge", _forward_kernel, _device)
+    _lib.impl("merge_states", _states_kernel, _device)
     _lib.impl("merge_backward", _backward_kernel, _device)
 
 
 @torch.library.register_fake("luattn::merge", lib=_lib)
 def _(outs, lses, dtype=None):  # type: ignore[no-untyped-def]
     return _results(outs, lses, dtype)
+
+
+@torch.library.register_fake("luattn::merge_states", lib=_lib)
+def _(text, outs, lses, states, dtype=None):  # type: ignore[no-untyped-def]
+    return _state_results(text, outs, lses, dtype)
 
 
 @torch.library.register_fake("luattn::merge_backward", lib=_lib)
@@ -160,5 +196,18 @@ def _backward_autograd(dout, dlse, outs, lses, want_outs, want_lses):  # type: i
         return _merge_backward(dout, dlse, outs, lses, want_outs, want_lses)
 
 
+def _states_autograd(text, outs, lses, states, dtype=None):  # type: ignore[no-untyped-def]
+    tensors = (*outs, *lses, *states)
+    _refuse_transforms(tensors)
+    if _needs_grad(tensors):
+        raise Unsupported(
+            f"{spec_of(text).name}: merge: a merge by state has no gradient of its own: detach the parts, and call gradients() for each with o, lse and saved of "
+            "the merge"
+        )
+    with _below_autograd():
+        return _merge_states(text, outs, lses, states, dtype)
+
+
 _lib.impl("merge", _merge_autograd, "Autograd")
+_lib.impl("merge_states", _states_autograd, "Autograd")
 _lib.impl("merge_backward", _backward_autograd, "Autograd")

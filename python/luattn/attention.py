@@ -13,11 +13,11 @@ from .batch import Batch
 from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
-from .merge import merge
+from .merge import merge, merge_states
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", *LATER)
 _NOTHING: dict[str, Any] = {}
 
 
@@ -91,6 +91,7 @@ class Attention:
         *,
         scale: float | None = None,
         return_lse: bool = False,
+        return_state: bool = False,
         layout: str = "bhsd",
         q_offset: Any = None,
         kv_offset: Any = None,
@@ -111,7 +112,8 @@ class Attention:
         keys_modified: bool = False,
         **given: Any,
     ) -> Any:
-        """Computes o, and with return_lse (o, lse). Torch tensors have gradients, NumPy arrays do not.
+        """Computes o, with return_lse (o, lse), and with return_state (o, lse, state), as merge takes them where these are some of the keys. Torch
+        tensors have gradients, NumPy arrays do not.
 
         q is [batch, heads, length, head_dim], k and v have their own heads (a divisor of q's) and length; strides are
         free but for the last one. With layout="bshd" they are [batch, length, heads, head_dim], and so is o.
@@ -145,6 +147,8 @@ class Attention:
             q, k, v = _swap(q), _swap(k), _swap(v)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        if return_state:
+            spec, return_lse = spec.parts(), True
         if return_lse and not spec.has_lse:
             raise Unsupported(f"{self.name}: return_lse: its online function has no lse")
         inputs: Sequence[Any] = ()
@@ -176,6 +180,9 @@ class Attention:
             raise InvalidError(
                 f"{self.name}: scale: is 0, expected another number, or None for head_dim ** -0.5"
             )
+        if return_state:
+            o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, float(scale), options)
+            return (_swap(o) if layout == "bshd" else o), lse, state
         o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, float(scale), options, return_lse)
         if layout == "bshd":
             o = _swap(o)
@@ -236,13 +243,73 @@ class Attention:
                 "multiples of 16 bytes"
             )
 
-    def merge(self, outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
-        """luattn.merge of what this attention gave for parts of the keys, for a spec whose parts merge so. Errors: Unsupported, as for a
-        spec with a sink, which each part would have; the message has a row that shows it."""
+    def merge(
+        self,
+        outs: Sequence[Any],
+        lses: Sequence[Any],
+        states: Sequence[Any] | None = None,
+        *,
+        layout: str = "bhsd",
+        dtype: Any = None,
+        return_state: bool = False,
+        return_saved: bool = False,
+    ) -> Any:
+        """(o, lse) of all keys, of what this attention gave for up to 16 parts of them.
+
+        Without states: luattn.merge, with gradients, for a spec whose parts merge by their lse. Errors: Unsupported, as for a
+        spec with a sink, which each part would have; the message has a row that shows it.
+
+        With the states that return_state=True gave: for every spec whose parts merge. lse is then that of all keys, or 0 where the spec has none,
+        and -inf in rows that keep nothing. return_state adds the state of all parts, for another merge, and return_saved what gradients() takes. These
+        are tensors without gradients."""
+        if states is not None:
+            o, lse, state, saved = merge_states(self._spec, outs, lses, states, layout, dtype)
+            return (o, lse, *([state] if return_state else []), *([saved] if return_saved else []))
+        if return_state or return_saved:
+            raise InvalidError(f"{self.name}: merge: states: are missing: give those of calls with return_state=True")
         if not self._merges:
             call("luattn_spec_merges", self._spec.pointer)
             self._merges = True
         return merge(outs, lses, layout=layout, dtype=dtype)
+
+    def gradients(
+        self,
+        dout: Any,
+        q: Any,
+        k: Any,
+        v: Any,
+        o: Any,
+        lse: Any,
+        saved: Any,
+        *,
+        dlse: Any = None,
+        scale: float | None = None,
+        layout: str = "bhsd",
+        **given: Any,
+    ) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them, and
+        the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
+        inputs and scalars, unless they arise once a row, as a sink's does, and not from scores: these are whole in the result of each part that
+        has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true."""
+        from ._torch import gradients_of
+
+        if is_numpy(q):
+            raise Unsupported(f"{self.name}: gradients: NumPy arrays have none; pass tensors of torch")
+        if layout == "bshd":
+            dout, q, k, v, o = map(_swap, (dout, q, k, v, o))
+        elif layout != "bhsd":
+            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        seed, packed = given.pop("seed", None), {name: given.pop(name) for name in _PACKED if name in given}
+        whole = _whole(*(given.pop(name, None) for name in WHOLE))
+        inputs, scalars, later = self._sort(given, q)
+        options = {**whole, **packed, **later}
+        if seed is not None or self._spec.draws:
+            options["seed"] = _seed_of(seed, q)
+        numbers = [float(x) for x in scalars]
+        dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale or 0.0, options)
+        if layout == "bshd":
+            dq, dk, dv = map(_swap, (dq, dk, dv))
+        return dq, dk, dv, named
 
     def _sort(self, given: dict[str, Any], q: Any, some: bool = False) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Inputs and scalars in the spec's order, and arguments that do not exist yet. some: inputs that are missing are None."""
@@ -375,6 +442,16 @@ def _attend_of(numpy: bool) -> Any:
             from ._torch import attend
         _found[numpy] = attend
     return attend
+
+
+def _state_of(numpy: bool) -> Any:
+    if numpy:
+        from . import _numpy
+
+        return _numpy.attend_state
+    from . import _torch
+
+    return _torch.attend_state
 
 
 def _input_of(name: str, info: InputInfo, number: float, q: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from . import _capi as capi
 from ._call import Fill, is_numpy
 from ._library import call
+from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
 
@@ -15,13 +16,25 @@ _SIZE = ctypes.sizeof(capi.DLTensor)
 
 def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
     """(o, lse) of the same queries and all keys, where part i gave outs[i] and lses[i] for some of them, as return_lse=True returns
-    them. For softmax with any score_mod and mask; include/luattn/merge.h has the formulas, and what holds for sinks.
+    them. For softmax with any score_mod and mask; include/luattn/merge.h has the formulas. Attention.merge merges parts of other attentions.
 
     outs are [batch, heads, length, head_dim] (with layout="bshd" [batch, length, heads, head_dim]) with lses [batch, heads,
     length], or packed [all lengths, heads, head_dim] with lses [heads, all lengths]: up to 16 tensors of torch, whose gradients follow,
     or NumPy arrays. A part that keeps nothing of a row has lse = -inf there, and no weight. dtype: of o, if it is to be another than the
     parts'; they may be in float32, for o in bfloat16.
     """
+    outs, lses = check_parts(outs, lses, layout)
+    if is_numpy(outs[0]):
+        o, lse = _merge_numpy(outs, lses, dtype)
+    else:
+        from . import _torch_merge
+
+        o, lse = _torch_merge.merge(outs, lses, dtype)
+    return (o.swapaxes(1, 2) if layout == "bshd" else o), lse
+
+
+def check_parts(outs: Sequence[Any], lses: Sequence[Any], layout: str) -> tuple[list[Any], list[Any]]:
+    """Both as lists, outs heads-first."""
     outs, lses = list(outs), list(lses)
     if len(outs) != len(lses):
         raise InvalidError(f"merge: lses: are {len(lses)}, and outs {len(outs)}: each part has both")
@@ -34,24 +47,43 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
         outs = [o.swapaxes(1, 2) for o in outs]
     elif layout != "bhsd":
         raise InvalidError(f"merge: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+    return outs, lses
+
+
+def merge_states(spec: Spec, outs: Sequence[Any], lses: Sequence[Any], states: Sequence[Any], layout: str, dtype: Any) -> tuple[Any, Any, Any, Any]:
+    """o, lse, state and saved of parts by their state; `spec`: whose attention they are parts of."""
+    outs, lses = check_parts(outs, lses, layout)
+    states = list(states)
+    if len(states) != len(outs):
+        raise InvalidError(f"merge: states: are {len(states)}, and outs {len(outs)}: each part has one")
+    for i, (lse, state) in enumerate(zip(lses, states)):
+        if state.ndim != lse.ndim + 1:
+            raise InvalidError(f"merge: states[{i}]: has {state.ndim} axes, and lses[{i}] {lse.ndim}: it has one more, of the numbers of a row")
     if is_numpy(outs[0]):
-        o, lse = _merge_numpy(outs, lses, dtype)
+        o, *rest = _merge_numpy(outs, lses, dtype, spec, states)
     else:
         from . import _torch_merge
 
-        o, lse = _torch_merge.merge(outs, lses, dtype)
-    return (o.swapaxes(1, 2) if layout == "bshd" else o), lse
+        o, *rest = _torch_merge.merge_states(spec, outs, lses, states, dtype)
+    lse, state, saved = rest
+    return (o.swapaxes(1, 2) if layout == "bshd" else o), lse, state, saved
 
 
-def _merge_numpy(outs: list[Any], lses: list[Any], dtype: Any) -> tuple[Any, Any]:
+def _merge_numpy(outs: list[Any], lses: list[Any], dtype: Any, spec: Spec | None = None, states: Sequence[Any] = ()) -> tuple[Any, ...]:
     import numpy as np
 
     from ._numpy import fill
 
     o = np.empty_like(outs[0], dtype=dtype)
     lse = np.empty_like(lses[0])
-    MergeCall(fill, outs, lses).forward(o, lse, capi.CPU, None)
-    return o, lse
+    made = MergeCall(fill, outs, lses)
+    if spec is None:
+        made.forward(o, lse, capi.CPU, None)
+        return o, lse
+    state, saved = (np.empty((n, *lse.shape), lse.dtype) for n in (spec.parts().num_saved, spec.num_saved))
+    made.set_states(spec.parts(), states, state, saved)
+    made.forward(o, lse, capi.CPU, None)
+    return o, lse, state, saved
 
 
 class MergeCall:
@@ -60,7 +92,7 @@ class MergeCall:
     def __init__(self, fill: Fill, outs: Sequence[Any], lses: Sequence[Any]) -> None:
         n = len(outs)
         self._fill, self._used = fill, 0
-        self._tensors = (capi.DLTensor * (4 * n + 2))()
+        self._tensors = (capi.DLTensor * (5 * n + 4))()
         self._parts = (capi.Part * n)()
         self._args = capi.MergeArgs(ctypes.sizeof(capi.MergeArgs), ctypes.addressof(self._parts), n)
         for part, o, lse in zip(self._parts, outs, lses):
@@ -73,6 +105,12 @@ class MergeCall:
         self._used += 1
         self._fill(tensor, at)
         return at
+
+    def set_states(self, parts: Spec, states: Sequence[Any], state: Any, saved: Any) -> None:
+        """Merges by state, and gives that of all parts, and what backward reads of it."""
+        self._states = (ctypes.c_void_p * len(states))(*(self._put(t) for t in states))
+        self._args.spec, self._args.states = parts.pointer, ctypes.addressof(self._states)
+        self._args.state, self._args.saved = self._put(state), self._put(saved)
 
     def forward(self, o: Any, lse: Any, device: int, stream: int | None) -> None:
         self._args.o, self._args.lse = self._put(o), self._put(lse)

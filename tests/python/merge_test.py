@@ -1,5 +1,5 @@
-"""merge_test.py: luattn.merge: parts of the keys beside all of them, gradients beside finite differences and a plain formula, what
-torch's tools say of its ops, and what is refused. On the CPU. Exits with 77 without torch."""
+"""merge_test.py: luattn.merge, and merges by state: parts of the keys beside all of them, gradients beside finite differences and a plain formula, what
+torch's tools say of the ops, and what is refused. On the CPU. Exits with 77 without torch."""
 
 import sys
 import unittest
@@ -115,6 +115,14 @@ class Merge(unittest.TestCase):
         o, grads, _ = compare("cpu", torch.float64, 3, 4, 2, 40, 12, 5, 8)
         self.assertLess(max(o, grads), 1e-13)
 
+    def test_example_with_a_sink(self):
+        sys.path.insert(0, f"{ROOT}/examples/python")
+        from shared_prefix_sink import compare
+
+        o, grads, _ = compare("cpu", torch.float64, 3, 4, 2, 40, 12, 5, 8)
+        self.assertLess(o, 1e-13)
+        self.assertLess(grads, 1e-6)  # that of sinks is float32
+
     def test_tools(self):
         outs, lses = [rand(1, 2, 3, 4) for _ in range(2)], [rand(1, 2, 3) for _ in range(2)]
         torch.library.opcheck(torch.ops.luattn.merge.default, (outs, lses))
@@ -169,6 +177,119 @@ class Merge(unittest.TestCase):
         ):
             with self.assertRaisesRegex(luattn.InvalidError, message):
                 luattn.merge(outs, lses, **given)
+
+
+SINK = "return attention { name = 'sink', inputs = { sinks = { axes = {'h'}, dtype = 'f32', grad = true } }, scalars = { slope = 0.1 }, online_func = attention_sink('sinks'), score_mod = function(s, b, h, q, kv) return s - slope * (q - kv) end, block_mask = causal() }"
+RETENTION = "return attention { name = 'retention', online_func = online_retention, block_mask = causal() }"
+SIGMOID = "return attention { name = 'sigmoid', online_func = sigmoid_attention, block_mask = causal() }"
+
+
+class ByState(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(10)
+
+    def check(self, text, cuts, **inputs):
+        """Results and gradients of parts, merged at once and in turn, beside those of the whole."""
+        attention = luattn.attention(text)
+        q, k, v = rand(2, 4, 20, 8), rand(2, 2, 20, 8), rand(2, 2, 20, 6)
+        want = attention(q, k, v, **inputs)
+        dout = torch.randn_like(want)
+        wanted = torch.autograd.grad(want, (q, k, v, *(t for t in inputs.values())), dout)
+        pieces = [(k[:, :, i:j], v[:, :, i:j], dict(kv_offset=i, q_len=20, kv_len=20, **inputs)) for i, j in zip(cuts, cuts[1:])]
+        with torch.no_grad():
+            parts = [attention(q, k, v, return_state=True, **given) for k, v, given in pieces]
+            o, lse, saved = attention.merge(*zip(*parts), return_saved=True)
+            torch.testing.assert_close(o, want, rtol=0, atol=1e-12)
+            turn = parts[0]
+            for part in parts[1:]:
+                turn = attention.merge(*zip(turn, part), return_state=True)
+            torch.testing.assert_close(turn[0], want, rtol=0, atol=1e-12)
+            made = [attention.gradients(dout, q, k, v, o, lse, saved, **given) for k, v, given in pieces]
+            swapped = attention.merge([t.transpose(1, 2) for t, _, _ in parts], *list(zip(*parts))[1:], layout="bshd")[0]
+            self.assertTrue(torch.equal(swapped.transpose(1, 2), o))
+            arrays = [tuple(t.numpy() for t in part) for part in parts]
+            self.assertTrue((attention.merge(*zip(*arrays))[0] == o.numpy()).all())
+            k0, v0, given = pieces[0]
+            given = {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+            for x, y in zip(attention(q.numpy(), k0.numpy(), v0.numpy(), return_state=True, **given), arrays[0]):
+                np.testing.assert_array_equal(x, y)
+        got = [sum(g[0] for g in made), torch.cat([g[1] for g in made], 2), torch.cat([g[2] for g in made], 2)]
+        for x, y in zip(got, wanted):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-11)
+        return attention, made, wanted, parts
+
+    def test_parts_are_the_whole(self):
+        for cuts in ([0, 20], [0, 7, 20], [0, 3, 3, 11, 20]):
+            sinks = torch.randn(4, requires_grad=True)
+            attention, made, wanted, parts = self.check(SINK, cuts, sinks=sinks)
+            for first, end, (*_, named) in zip(cuts, cuts[1:], made):  # once a row: whole in each part that has keys
+                once = wanted[3] if end > first else torch.zeros(4)
+                torch.testing.assert_close(named["sinks"].float(), once, rtol=0, atol=1e-5)
+            self.assertEqual(parts[0][2].shape, (3, 2, 4, 20))  # m, l, the sink
+            self.check(RETENTION, cuts)
+            self.check(SIGMOID, cuts)
+
+    def test_what_arises_from_scores_adds_up(self):
+        attention = luattn.attention(SINK)
+        q, k, v, sinks = rand(1, 4, 12, 8), rand(1, 4, 12, 8), rand(1, 4, 12, 8), torch.randn(4)
+        slope = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        want = attention(q, k, v, sinks=sinks, slope=slope)
+        dout = torch.randn_like(want)
+        (wanted,) = torch.autograd.grad(want, slope, dout)
+        with torch.no_grad():
+            parts = [attention(q, k[:, :, i : i + 4], v[:, :, i : i + 4], kv_offset=i, sinks=sinks, slope=0.3, return_state=True) for i in (0, 4, 8)]
+            o, lse, saved = attention.merge(*zip(*parts), return_saved=True)
+            made = [
+                attention.gradients(dout, q, k[:, :, i : i + 4], v[:, :, i : i + 4], o, lse, saved, kv_offset=i, sinks=sinks, slope=0.3)[3]["slope"]
+                for i in (0, 4, 8)
+            ]
+        torch.testing.assert_close(sum(made), wanted, rtol=0, atol=1e-10)
+
+    def test_rows_that_keep_nothing(self):
+        attention = luattn.attention(RETENTION)
+        q, k, v = (torch.randn(1, 2, 8, 4, dtype=torch.float64) for _ in "qkv")
+        parts = [attention(q, k[:, :, i : i + 4], v[:, :, i : i + 4], kv_offset=i, return_state=True) for i in (0, 4)]
+        o, lse, state = parts[1]
+        self.assertTrue((lse[:, :, :4] == -torch.inf).all() and (lse[:, :, 4:] == 0).all())
+        o[:, :, :4] = state[..., :4] = torch.nan
+        torch.testing.assert_close(attention.merge(*zip(*parts))[0], attention(q, k, v), rtol=0, atol=1e-12)
+        empty = [(o[:, :, :4], lse[:, :, :4], state[..., :4])] * 3
+        o, lse = attention.merge(*zip(*empty))
+        self.assertTrue((o == 0).all() and (lse == -torch.inf).all())
+
+    def test_tools(self):
+        attention = luattn.attention(RETENTION)
+        q, k, v = (torch.randn(1, 2, 8, 4) for _ in "qkv")
+        parts = [attention(q, k[:, :, i : i + 4], v[:, :, i : i + 4], kv_offset=i, return_state=True) for i in (0, 4)]
+        outs, lses, states = (list(x) for x in zip(*parts))
+        torch.library.opcheck(torch.ops.luattn.merge_states.default, (RETENTION, outs, lses, states))
+        compiled = torch.compile(lambda *x: attention.merge(*x), fullgraph=True, backend="aot_eager")
+        for x, y in zip(compiled(outs, lses, states), attention.merge(outs, lses, states)):
+            torch.testing.assert_close(x, y)
+
+    def test_refused(self):
+        attention = luattn.attention(RETENTION)
+        q, k, v = (torch.randn(1, 2, 8, 4) for _ in "qkv")
+        o, lse, state = attention(q, k, v, return_state=True)
+        for outs, lses, states, message in (
+            ([o], [lse], [], "merge: states: are 0, and outs 1: each part has one"),
+            ([o], [lse], [lse], r"merge: states\[0\]: has 3 axes, and lses\[0\] 3: it has one more, of the numbers of a row"),
+            ([o], [lse], [state.repeat(2, 1, 1, 1)], r"states\[0\]: has shape \[2, 1, 2, 8\], expected \[1, 1, 2, 8\]"),
+        ):
+            with self.assertRaisesRegex(luattn.InvalidError, message):
+                attention.merge(outs, lses, states)
+        with self.assertRaisesRegex(luattn.InvalidError, "retention: merge: states: are missing"):
+            attention.merge([o], [lse], return_saved=True)
+        with self.assertRaisesRegex(luattn.Unsupported, "retention: return_state: is True, and there are no gradients through a state: call it under torch.no_grad"):
+            attention(q.requires_grad_(), k, v, return_state=True)
+        with self.assertRaisesRegex(luattn.Unsupported, "retention: merge: a merge by state has no gradient of its own: detach the parts"):
+            attention.merge([o.clone().requires_grad_()], [lse], [state])
+        root = luattn.attention(
+            "return attention { name = 'root', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return s, { n = sqrt(r.n * r.n + "
+            "reduce_sum(s * s)) } end, online_fwd_epilogue = function(o, r) return o / (1 + r.n) end } }"
+        )
+        with self.assertRaisesRegex(luattn.Unsupported, "parts of a row cannot be merged: in a row of"):
+            root(q.detach(), k, v, return_state=True)
 
 
 if __name__ == "__main__":
