@@ -245,6 +245,20 @@ class ByState(unittest.TestCase):
             ]
         torch.testing.assert_close(sum(made), wanted, rtol=0, atol=1e-10)
 
+    def test_pages(self):
+        """A prefix of whole pages, and the pages behind it, of entries of two lengths."""
+        attention = luattn.attention("return attention { name = 'one', online_func = softmax_one, block_mask = causal_bottom_right() }")
+        unmasked = luattn.attention("return attention { name = 'unmasked', online_func = softmax_one }")
+        k, v = (torch.randn(20, 2, 16, 8, dtype=torch.float64) for _ in "kv")
+        q, table = torch.randn(2, 4, 3, 8, dtype=torch.float64), torch.arange(20, dtype=torch.int32).view(2, 10)
+        first, used = torch.tensor([32, 32], dtype=torch.int32), torch.tensor([70, 33], dtype=torch.int32)
+        prefix = unmasked(q, k, v, seqused_k=first, block_table=table[:, :2].contiguous(), return_state=True)
+        own = attention(q, k, v, seqused_k=used - first, block_table=table[:, 2:].contiguous(), return_state=True)
+        want = attention(q, k, v, seqused_k=used, block_table=table)
+        o = attention.merge(*zip(prefix, own))[0]
+        torch.testing.assert_close(o[0], want[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(o[1, :, -1], want[1, :, -1], rtol=0, atol=1e-12)  # earlier ones do not see all of the prefix
+
     def test_rows_that_keep_nothing(self):
         attention = luattn.attention(RETENTION)
         q, k, v = (torch.randn(1, 2, 8, 4, dtype=torch.float64) for _ in "qkv")
