@@ -41,11 +41,12 @@ static void terms(writer *w) {
 }
 
 static void save(writer *w) {
-  const derived_spec *d = &w->f->spec->derived;
+  const ir_ref *saved = w->f->saved;
+  const int num_saved = w->f->spec->derived.num_saved;
   open_function(w, "void save(" PHR ", const State &state, Real *out)");
   body_begin(w, HAS, "state");
-  body_lines(w, d->saved, d->num_saved);
-  for (int i = 0; i < d->num_saved; i++) text_add(&w->out, "out[%d] = %s;\n", i, body_value(w, d->saved[i]));
+  body_lines(w, saved, num_saved);
+  for (int i = 0; i < num_saved; i++) text_add(&w->out, "out[%d] = %s;\n", i, body_value(w, saved[i]));
   close_function(w);
 }
 

@@ -29,7 +29,7 @@ int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
       {step, f->raise, f->lazy_rescale ? num_state : 0},
       {step, &f->out_scale, 1},
       {step, &f->lse, 1},
-      {step, f->spec->derived.saved, f->spec->derived.num_saved},
+      {step, f->saved, f->spec->derived.num_saved},
       {step, f->merged, f->has_merge ? num_state : 0},
       {step, &f->merge_factor, f->has_merge ? 1 : 0}};
   memcpy(out, part, sizeof part);

@@ -110,6 +110,7 @@ typedef struct lowered {
   bool prob_is_sigmoid;
   ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
   ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
+  ir_ref saved[DERIVED_MAX_ROWS]; /* what forward saves of a row: derived.saved */
 
   /* plan.merges: two parts of a row, of VAR_STATE and VAR_OTHER. */
   bool has_merge;                /* the parts can be merged */

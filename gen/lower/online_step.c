@@ -207,6 +207,7 @@ luattn_status online_step_build(lowered *f, luattn_error *err) {
   const traced_online *o = &lowered_traced(f)->online;
   TRY(split_online(g, o, lowered_traced(f)->file, &f->step, err));
   memcpy(f->init, o->init, sizeof f->init);
+  memcpy(f->saved, f->spec->derived.saved, sizeof f->saved);
   f->tail[0] = o->out;
   f->tail[1] = o->lse >= 0 ? o->final[o->lse] : IR_NONE;
   TRY(tile_skipping_choose(f, err));

@@ -399,8 +399,9 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   const iv score = bounds_of(f, lowered_traced(f)->score_mod, iv_all());
   if (iv_unbounded(score)) return LUATTN_OK;
   const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max);
-  for (int i = 0; i < f->spec->derived.num_saved; i++)
-    if (reads(f, f->spec->derived.saved[i], state)) return LUATTN_OK;
+  const int num_saved = f->spec->derived.num_saved;
+  for (int i = 0; i < num_saved; i++)
+    if (f->spec->parts == NULL && reads(f, f->saved[i], state)) return LUATTN_OK;
 
   const double depth = -log(2 * range_of(f->plan).least),
                middle = score.hi - score.lo <= depth ? score.hi : score.lo + depth;
@@ -429,6 +430,7 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   f->score_hi = score.hi;
   f->tail[0] = after[0];
   f->tail[1] = after[1];
+  for (int i = 0; i < num_saved; i++) f->saved[i] = ir_substitute(g, f->saved[i], &state, &constant, 1); /* of a part: any number serves in a merge */
   return LUATTN_OK;
 }
 

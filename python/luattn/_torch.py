@@ -357,8 +357,11 @@ def attend_state(
             f"{spec.name}: return_state: is True, and there are no gradients through a state: call it under torch.no_grad(), and "
             "gradients() for each part after the merge"
         )
-    values = [] if learned is not None else list(scalars)
-    o, lse, state = _forward(spec.line, q, k, v, list(inputs), values, learned, scale, **given)
+    if not torch.compiler.is_compiling() and is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
+        o, lse, state = _filled(q, tensors.forward(spec, q, k, v, inputs, _numbers(scalars, learned), scale, given))
+    else:
+        values = [] if learned is not None else list(scalars)
+        o, lse, state = _forward(spec.line, q, k, v, list(inputs), values, learned, scale, **given)
     return o, lse, lse.new_empty((0, *lse.shape)) if state.dim() == 1 else state
 
 
