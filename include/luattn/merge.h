@@ -51,9 +51,10 @@ LUATTN_API luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_erro
 /* Makes of `spec` the spec of its parts, for luattn_merge_args.spec: it computes the same o, and runs wherever the spec does, dense,
  * packed, over pages, in decoding and on the CPU, forward alone. What it saves is the state, of luattn_spec_info.num_saved numbers a row:
  * [num_saved, batch, heads, q_len], or packed [num_saved, heads, total_q], contiguous, float32 (float64 for float64), as luattn_args.saved.
- * Its lse is the spec's, or 0 if that has none, and -inf in rows that keep nothing. Specs with the same online function have the same
- * state, whatever their masks and score_mods are. Takes milliseconds, for rows of random scores on which the merge is tested. `spec`
- * must outlive it; free it by luattn_spec_free, after engines have forgotten it. Errors: LUATTN_UNSUPPORTED: no merge was found, or a finished part has lost its sum; the message has a row that shows it.
+ * Its lse is the spec's, or 0 if that has none, and -inf in rows that keep nothing. Specs that differ in masks and score_mods alone have
+ * the same state, if at most one number of it is no row scalar of the online function, as a sink is not. Takes milliseconds, for rows of
+ * random scores on which the merge is tested. `spec` must outlive it; free it by luattn_spec_free, after engines have forgotten it.
+ * Errors: LUATTN_UNSUPPORTED: no merge was found, or a finished part has lost its sum; the message has a row that shows it.
  * LUATTN_INVALID: `spec` is such a spec already. */
 LUATTN_API luattn_status luattn_spec_parts(const luattn_spec *spec, luattn_spec **parts, luattn_error *err);
 

@@ -179,7 +179,10 @@ class Merge(unittest.TestCase):
                 luattn.merge(outs, lses, **given)
 
 
-SINK = "return attention { name = 'sink', inputs = { sinks = { axes = {'h'}, dtype = 'f32', grad = true } }, scalars = { slope = 0.1 }, online_func = attention_sink('sinks'), score_mod = function(s, b, h, q, kv) return s - slope * (q - kv) end, block_mask = causal() }"
+SINK = (
+    "return attention { name = 'sink', inputs = { sinks = { axes = {'h'}, dtype = 'f32', grad = true } }, scalars = { slope = 0.1 }, "
+    "online_func = attention_sink('sinks'), score_mod = function(s, b, h, q, kv) return s - slope * (q - kv) end, block_mask = causal() }"
+)
 RETENTION = "return attention { name = 'retention', online_func = online_retention, block_mask = causal() }"
 SIGMOID = "return attention { name = 'sigmoid', online_func = sigmoid_attention, block_mask = causal() }"
 
