@@ -44,7 +44,7 @@ extern "C" {
 
 #define LUATTN_MERGE_MAX 16 /* parts of one call; merge more in turn */
 
-/* Whether parts of this spec merge so: tests rows of random scores, each whole and in three parts, which takes milliseconds. Errors:
+/* Whether parts of this spec merge by lse: tests rows of random scores, each whole and in three parts, which takes milliseconds. Errors:
  * LUATTN_UNSUPPORTED: they do not, or it has no lse; the message has a row that shows it. */
 LUATTN_API luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_error *err);
 
