@@ -273,12 +273,14 @@ typedef struct LuattnSplits {
   int unused;
 } LuattnSplits;
 
+/* Distances from a page, a head and a row to the next, along the last axis of LuattnPagedMaps' k_whole or v_whole. row 0: there are none. */
+typedef struct LuattnPageSteps {
+  int page, head, row;
+} LuattnPageSteps;
+
 /* Keys in pages. k and v are [num_pages, heads_kv, page_size, head_dim], where LuattnTensor.batch is the stride of pages. Position i of
  * entry b is row i % page_size of page block_table[b * pages + i / page_size]; without a table, of page b. kv_len is the longest
  * entry's; an entry's own length is LuattnUsed.seqused_k[b]. Nothing reads the table past an entry's last page. */
-typedef struct LuattnPageSteps {
-  int page, head, row; /* row 0: there are no steps */
-} LuattnPageSteps;
 typedef struct LuattnPaging {
   const int *block_table;  /* [batch][pages], on the device; or null */
   int pages;
@@ -286,7 +288,7 @@ typedef struct LuattnPaging {
   /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v) rows behind
    * the one of the page before. */
   int box_rows, page_rows_k, page_rows_v;
-  LuattnPageSteps steps_k, steps_v; /* to a row of a page of a head, along the last axis of LuattnPagedMaps' k_whole and v_whole */
+  LuattnPageSteps steps_k, steps_v;
   int unused;
 } LuattnPaging;
 

@@ -279,6 +279,7 @@ struct PagedRows {
   }
 };
 
+// A page, and a row there.
 struct PageRow {
   int page, row;
 };
@@ -307,8 +308,8 @@ struct PagedSequence : Queries {
   }
 
   // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
-  // box begins as far before the end of the row axis as rows remain, here of the entry in the box's page. Behind
-  // the entry's end a box is outside, and its page is not looked up.
+  // box begins as far before the end of the row axis as rows remain, here of the entry in the box's page. A box
+  // behind the entry's end is outside.
   LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }
   LUATTN_FN int page_rows_k(const LuattnParams &p) { return of(p).page_rows_k; }
   LUATTN_FN int page_rows_v(const LuattnParams &p) { return of(p).page_rows_v; }

@@ -13,8 +13,8 @@ struct PageLoads {
   const LuattnParams &p;
   const MapsOf<Config> &maps;
 
-  // Keys in pages: each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks
-  // up its page when the tile is found, ahead of its loads. One lane copies them all: a copy takes uniform registers, and lanes
+  // Each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks up its page,
+  // ahead of the loads. One lane copies them all: a copy takes uniform registers, and lanes
   // that copy boxes of their own would take turns.
   struct NoPage {};
   using Page = ConditionalOf<Sequence::paged, PageRow, NoPage>;
