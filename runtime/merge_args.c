@@ -83,6 +83,8 @@ static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t
   static const char *const axes[2] = {"rows of state, batch, heads, q_len", "rows of state, heads, total_q"};
   const luattn_dtype real = k->out->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   long long stride[4];
+  if (number == 0 && t != NULL && (t->ndim < 1 || t->shape == NULL || t->shape[0] != 0))
+    return args_fail(&k->c, "%s: has numbers of rows, and rows of this spec have none; leave it out, or give the part that it belongs to", name);
   if (number == 0) return LUATTN_OK;
   if (t == NULL) return args_fail(&k->c, "%s: is missing", name);
   tensor_rule rule = {.name = name, .axes = axes[k->packed], .ndim = k->packed ? 3 : 4, .dtype = types[real], .is_output = is_output};

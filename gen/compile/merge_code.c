@@ -96,7 +96,9 @@ luattn_status page_table_code(int arch, int driver_version, const char *library,
 luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out, luattn_error *err) {
   const part_rule *rule = spec->parts;
   if (rule == NULL)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call forward of that one for each part",
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call forward of that one for "
+                       "each part",
                        spec->traced.name);
   *out = (merge_code_rows){spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}};
   return LUATTN_OK;

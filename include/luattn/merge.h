@@ -53,7 +53,8 @@ LUATTN_API luattn_status luattn_spec_merges(const luattn_spec *spec, luattn_erro
  * [num_saved, batch, heads, q_len], or packed [num_saved, heads, total_q], contiguous, float32 (float64 for float64), as luattn_args.saved.
  * Its lse is the spec's, or 0 if that has none, and -inf in rows that keep nothing. Specs that differ in masks and score_mods alone have
  * the same state, if at most one number of it is no row scalar of the online function, as a sink is not. Takes milliseconds, for rows of
- * random scores on which the merge is tested. `spec` must outlive it; free it by luattn_spec_free, after engines have forgotten it.
+ * random scores on which the merge is tested. Calls with luattn_args.large_scores save other numbers, and do not merge. Free the spec of
+ * parts by luattn_spec_free, after engines have forgotten it and before `spec`.
  * Errors: LUATTN_UNSUPPORTED: no merge was found, or a finished part has lost its sum; the message has a row that shows it.
  * LUATTN_INVALID: `spec` is such a spec already. */
 LUATTN_API luattn_status luattn_spec_parts(const luattn_spec *spec, luattn_spec **parts, luattn_error *err);
@@ -80,15 +81,15 @@ typedef struct luattn_merge_args {
   const luattn_spec *spec;
   const DLTensor *const *states;
   const DLTensor *state; /* the result's, for another merge with the same spec; NULL: not wanted */
-  const DLTensor *saved; /* luattn_args.saved of the whole rows, for backward of the spec that `spec` was made of: [num_saved, batch, heads, q_len] or
-                          * [num_saved, heads, total_q] of that; NULL: not wanted */
+  const DLTensor *saved; /* luattn_args.saved of the whole rows, for backward of the spec that `spec` was made of: [num_saved, batch, heads,
+                          * q_len] or [num_saved, heads, total_q] of that; NULL: not wanted */
 } luattn_merge_args;
 
 /* Merges on the engine's device. On a GPU it runs on `stream`, may be captured into a CUDA graph, and allocates nothing; the first call
  * of a pass for a pair of types of parts and o, and for up to 2, 4 or 16 parts, compiles its kernel by NVRTC, which takes some tenths
- * of a second, and which the engine keeps (one with never_compile: LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns when all is written. Outputs must
- * not overlap each other or an input. With args->spec, each spec has kernels of its own. Errors: LUATTN_INVALID (names the tensor, its
- * value and what is expected), LUATTN_COMPILE, LUATTN_CUDA. */
+ * of a second, and which the engine keeps (one with never_compile: LUATTN_UNSUPPORTED). On the CPU, `stream` is NULL and the call returns
+ * when all is written. Outputs must not overlap each other or an input. With args->spec, each spec has kernels of its own. Errors:
+ * LUATTN_INVALID (names the tensor, its value and what is expected), LUATTN_COMPILE, LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err);
 /* The gradients of parts that are not NULL. LUATTN_UNSUPPORTED with args->spec: a merge by state has none of its own (above). */
 LUATTN_API luattn_status luattn_merge_backward(luattn_engine *engine, const luattn_merge_args *args, void *stream,

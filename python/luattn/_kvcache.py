@@ -171,21 +171,28 @@ class CacheCall:
                 rows = k.transpose(1, 2), v.transpose(1, 2)
             if tensors.append(self.spec, like, k_cache, v_cache, self.inputs, given, *rows):
                 return
-        entry, at = self._positions(k)
+        if k.numel() == 0:
+            return
+        row, entry, at = self._positions(k)
+        k, v = (k, v) if row is None else (k[row], v[row])
         if self.turns is not None:
             k = _rotated(k[None], *self.turns, at[None], self.interleaved)[0] if k.dim() == 3 else _rotated(k, *self.turns, at, self.interleaved)
         for cache, t in zip(self.caches, (k, v)):
-            cache.index_put_(self._places(entry, at), t)
+            places = self._places(entry, at)
+            cache.index_put_(places, t if self.packed_new is None else torch.where(self.packed_new[-1] > 0, t, cache[places]))
 
-    def _positions(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch entry of each new row, and its position there: [batch, rows], or packed [rows]."""
+    def _positions(self, k: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """The rows of k to write (None: all), and of each one its batch entry and its position there: [batch, rows], or packed [rows]. Packed
+        rows behind the last entry's are in none: instead of them that entry's last row is written again, or, where there is none,
+        a row of the cache."""
         assert self.lengths is not None
         if self.packed_new is None:
             i = torch.arange(k.shape[1], device=self.device)
-            return torch.arange(self.batch, device=self.device)[:, None].expand(-1, len(i)), self.lengths.long()[:, None] + i
-        i, first = torch.arange(k.shape[0], device=self.device), self.packed_new.long()
+            return None, torch.arange(self.batch, device=self.device)[:, None].expand(-1, len(i)), self.lengths.long()[:, None] + i
+        first = self.packed_new.long()
+        i = torch.arange(k.shape[0], device=self.device).minimum((first[-1] - 1).clamp(min=0))
         entry = torch.bucketize(i, first[1:], right=True).clamp(max=self.batch - 1)
-        return entry, self.lengths.long()[entry] + i - first[entry]
+        return i, entry, torch.where(first[-1] > 0, self.lengths.long()[entry] + i - first[entry], 0)
 
     def _in_use(self) -> tuple[Tensor, Tensor]:
         k, v = self.caches

@@ -228,6 +228,12 @@ static void launches(void **state) {
   REFUSES(luattn_backward, "args", engine, c.spec, NULL, NULL, err);
   REFUSES(luattn_prepare, "engine", NULL, &request, 1, 1, NULL, NULL, err);
   REFUSES(luattn_prepare, "requests", engine, NULL, 1, 1, NULL, NULL, err);
+  REFUSES(luattn_engine_forget, "engine", NULL, c.spec, err);
+  REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
+}
+
+static void merges_and_pages(void **state) {
+  (void)state;
   REFUSES(luattn_spec_merges, "spec", NULL, err);
   luattn_spec *parts;
   REFUSES(luattn_spec_parts, "spec", NULL, &parts, err);
@@ -243,8 +249,6 @@ static void launches(void **state) {
   REFUSES(luattn_page_table, "lists", engine, NULL, &table, &table, NULL, err);
   REFUSES(luattn_page_table, "block_table", engine, &pages, NULL, &table, NULL, err);
   REFUSES(luattn_page_table, "seqused_k", engine, &pages, &table, NULL, NULL, err);
-  REFUSES(luattn_engine_forget, "engine", NULL, c.spec, err);
-  REFUSES(luattn_engine_forget, "spec", engine, NULL, err);
 }
 
 /* Functions without a status return an empty result for NULL, and those that free or close ignore NULL. */
@@ -325,6 +329,7 @@ int main(void) {
       cmocka_unit_test(compiler),       cmocka_unit_test(cpu),
       cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs),
       cmocka_unit_test(devices),        cmocka_unit_test(launches),
+      cmocka_unit_test(merges_and_pages),
       cmocka_unit_test(without_status), cmocka_unit_test(what_may_be_null),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);

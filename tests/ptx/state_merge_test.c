@@ -333,8 +333,13 @@ static void close_packed(packed *p) {
 
 static void attend_packed(const luattn_spec *parts, packed *p, int i) {
   luattn_batch *batch;
-  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &p->cu[2].t, .cu_seqlens_k = &p->cu[i].t, .max_seqlen_q = 11, .max_seqlen_k = 20};
-  luattn_args a = {.struct_size = sizeof a, .q = &p->q.t, .k = &p->k[i].t, .v = &p->v[i].t, .o = &p->o[i].t, .lse = &p->lse[i].t, .saved = &p->state[i].t};
+  const luattn_batch_options options = {.struct_size = sizeof options,
+                                        .cu_seqlens_q = &p->cu[2].t,
+                                        .cu_seqlens_k = &p->cu[i].t,
+                                        .max_seqlen_q = 11,
+                                        .max_seqlen_k = 20};
+  luattn_args a = {.struct_size = sizeof a, .q = &p->q.t, .k = &p->k[i].t, .v = &p->v[i].t, .o = &p->o[i].t, .lse = &p->lse[i].t,
+                   .saved = &p->state[i].t};
   array workspace;
   size_t size;
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
@@ -405,8 +410,8 @@ static void refuse_specs(void) {
       {"return attention { name = 'root', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return s, { n = sqrt(r.n * r.n + "
        "reduce_sum(s * s)) } end, online_fwd_epilogue = function(o, r) return o / (1 + r.n), {} end } }",
        "online_func 'online_func': parts of a row cannot be merged: in a row of"},
-      {"return attention { name = 'gate', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return exp(s), { n = r.n + reduce_sum(exp(s)) } end, "
-       "online_fwd_epilogue = function(o, r) return where(r.n > 2, o / r.n, 0), {} end } }",
+      {"return attention { name = 'gate', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return exp(s), { n = r.n + "
+       "reduce_sum(exp(s)) } end, online_fwd_epilogue = function(o, r) return where(r.n > 2, o / r.n, 0), {} end } }",
        "finished parts of a row cannot be merged: online_fwd_epilogue gives 0 times the sum of a part"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

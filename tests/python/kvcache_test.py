@@ -411,7 +411,8 @@ class KvCache(unittest.TestCase):
         for dim, dtype, page, is_packed, rotary in (
             (D, F64, 0, True, 8), (D, F64, 4, False, 8), (D, F64, 4, True, 0), (12, torch.bfloat16, 0, True, 8), (12, torch.bfloat16, 4, True, 8),
         ):  # fmt: skip
-            q, new = rand(6 if is_packed else 18, HEADS, dim, dtype=dtype), rand(2, 6, HEADS_K, dim, dtype=dtype)
+            q, new = rand(6 if is_packed else 18, HEADS, dim, dtype=dtype), rand(2, 6 + 20, HEADS_K, dim, dtype=dtype)
+            new[:, 6:] = torch.nan  # behind the last entry's rows
             caches = rand(2, B, S, HEADS_K, dim, dtype=dtype)
             angles = torch.rand(S, rotary // 2, dtype=F64)
             given = {"causal": True, "rotary_seqlens": used, "cache_seqlens": used, "return_softmax_lse": True}

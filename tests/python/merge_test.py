@@ -295,6 +295,9 @@ class ByState(unittest.TestCase):
         ):
             with self.assertRaisesRegex(luattn.InvalidError, message):
                 attention.merge(outs, lses, states)
+        total = luattn.attention("return attention { online_func = sigmoid() }")
+        with self.assertRaisesRegex(luattn.InvalidError, r"states\[0\]: has numbers of rows, and rows of this spec have none"):
+            total.merge([o], [lse], [state])
         with self.assertRaisesRegex(luattn.InvalidError, "retention: merge: states: are missing"):
             attention.merge([o], [lse], return_saved=True)
         with self.assertRaisesRegex(luattn.Unsupported, "retention: return_state: is True, and there are no gradients through a state: call it under torch.no_grad"):
