@@ -295,7 +295,7 @@ class ByState(unittest.TestCase):
         ):
             with self.assertRaisesRegex(luattn.InvalidError, message):
                 attention.merge(outs, lses, states)
-        total = luattn.attention("return attention { online_func = sigmoid() }")
+        total = luattn.attention(SIGMOID)
         with self.assertRaisesRegex(luattn.InvalidError, r"states\[0\]: has numbers of rows, and rows of this spec have none"):
             total.merge([o], [lse], [state])
         with self.assertRaisesRegex(luattn.InvalidError, "retention: merge: states: are missing"):
