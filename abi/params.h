@@ -15,7 +15,6 @@
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward, or a tile of rows of a decode kernel */
-#define LUATTN_MAX_CLUSTER 8  /* blocks of a decode kernel that may be a cluster; more are not portable, and slower where they are */
 #define LUATTN_SPLIT_KEYS 2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
 #define LUATTN_TABLE_SIZES 3  /* sizes of tiles that a tile table has: abi/workspace.h */
 #define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
@@ -263,14 +262,13 @@ typedef struct LuattnRandom {
   int heads, first_head; /* query heads of the whole; the call's first one there */
 } LuattnRandom;
 
-/* Partial results of blocks that share the keys of a row, for luattn_merge (around/merge.cuh). Blocks that are a cluster leave none:
- * they merge in shared memory (decode/cluster_merge.cuh). Rows are those of lse:
+/* Partial results of blocks that share the keys of a row, for luattn_merge (around/merge.cuh). Rows are those of lse:
  * [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split keeps a score of
  * the row, else 0; neither O nor the other numbers are read there. */
 typedef struct LuattnSplits {
   void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
   void *state; /* Real [num_state + 1][count][rows] */
-  int count;   /* of splits; 1, or those of a cluster: blocks store O themselves, and luattn_merge is not launched. With a list (LuattnSplitList): of places,
+  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched. With a list (LuattnSplitList): of places,
                 * where `rows` are [heads_kv][its rows] */
   int unused;
 } LuattnSplits;

@@ -14,7 +14,6 @@ typedef struct args_call {
   const luattn_args *args; /* converted to this version by choices_take */
   int device;
   int multiprocessors; /* number of the device's multiprocessors */
-  int most_in_cluster; /* blocks of a decode kernel that may be a cluster; at most 1: it has none */
   const void *zero;    /* 8 bytes of zeros on the device: an input without elements points there */
   bool shapes_only; /* a size query: data pointers, devices and alignments are not checked */
   const char *place; /* how messages begin; NULL: with the pass and the spec */

@@ -18,16 +18,11 @@ typedef struct cu_function_object *cu_function;
 typedef struct cu_stream_object *cu_stream;
 typedef struct cu_event_object *cu_event;
 
-/* CUlaunchAttribute. Value: of a cluster, its blocks along x, y and z; of an early launch, 1. */
-typedef struct cu_attribute {
-  unsigned id, unused, value[16];
-} cu_attribute;
-
 /* CUlaunchConfig. */
 typedef struct cu_launch {
   unsigned grid[3], block[3], shared_bytes;
   cu_stream stream;
-  const cu_attribute *attributes;
+  void *attributes;
   unsigned num_attributes;
 } cu_launch;
 
@@ -36,8 +31,6 @@ enum {
   CU_INVALID_VALUE = 1,
   CU_OUT_OF_MEMORY = 2,
   CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
-  CU_LAUNCH_CLUSTER = 4, /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
-  CU_LAUNCH_EARLY = 6,   /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
   CU_DEVICE_MULTIPROCESSORS = 16,
   CU_DEVICE_MAJOR = 75,
   CU_DEVICE_MINOR = 76,
@@ -83,7 +76,6 @@ enum {
 /* Functions that older drivers lack: NULL there. */
 #define DRIVER_OPTIONAL(X)                                                                                \
   X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra)) \
-  X(cluster_size, "cuOccupancyMaxPotentialClusterSize", (int *blocks, cu_function f, const cu_launch *config)) \
   X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
     (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,          \
      const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside)) \

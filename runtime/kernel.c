@@ -6,7 +6,6 @@
 #include "common/host.h"
 #include "runtime/arch.h"
 #include "runtime/launch.h"
-#include "runtime/sizes.h"
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
 #define KERNEL_VALUES(m)                                                                                \
@@ -79,21 +78,6 @@ static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_e
   return LUATTN_OK;
 }
 
-/* How many blocks of a decode kernel may be a cluster on this device; 0: none. Too many, they lack a
- * partition of the GPU. */
-static int most_in_cluster(const luattn_kernel *k) {
-  const luattn_driver *d = k->driver;
-  const manifest_entry *main = sizes_entry(&k->info, LUATTN_ROLE_FORWARD),
-                       *merge = sizes_entry(&k->info, LUATTN_ROLE_MERGE);
-  int blocks = 0;
-  if (!k->info.decode || merge == NULL || merge->tile_n <= 1 || d->launch_ex == NULL ||
-      d->cluster_size == NULL)
-    return 0;
-  const cu_launch how = {{merge->tile_n, 1, 1}, {main->threads, 1, 1}, main->shared_bytes, NULL, NULL, 0};
-  if (d->cluster_size(&blocks, k->function[main - k->info.entry], &how) != 0) return 0;
-  return blocks < (int)merge->tile_n ? blocks : (int)merge->tile_n;
-}
-
 /* Waits for the memset, so that a launch on any stream may follow at once. */
 static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer *out, luattn_error *err) {
   cu_result result = d->alloc(out, size);
@@ -145,7 +129,6 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
     size_t size;
     status = load_functions(k, luattn_image_cubin(image, &size), err);
     if (status == LUATTN_OK) status = make_memory(k, err);
-    if (status == LUATTN_OK) k->most_in_cluster = most_in_cluster(k);
     driver_pop(driver);
   }
   if (status != LUATTN_OK) {

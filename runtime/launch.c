@@ -73,32 +73,24 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, vo
   return zero(k, p->inputs.scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
-/* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less, and there are attributes. A merge that waits for the forward
- * kernel itself is launched while that runs. cluster: blocks along x, 1: none. */
-static cu_result launch_entry(const luattn_driver *d, cu_function f, const manifest_entry *e, const unsigned grid[3], unsigned cluster,
-                              cu_stream stream, void **pointers) {
-  const bool early = e->role == LUATTN_ROLE_MERGE && e->tile_n > 1;
-  const cu_attribute how_else = early ? (cu_attribute){CU_LAUNCH_EARLY, 0, {1}} : (cu_attribute){CU_LAUNCH_CLUSTER, 0, {cluster, 1, 1}};
-  const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, &how_else, early || cluster > 1};
+/* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less. */
+static cu_result launch_entry(const luattn_driver *d, cu_function f, const manifest_entry *e,
+                              const unsigned grid[3], cu_stream stream, void **pointers) {
+  const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, NULL, 0};
   if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-static luattn_status launch_clusters(const luattn_kernel *k, uint32_t i, void *p, LuattnTensorMaps *maps, const unsigned g[3],
-                                     unsigned cluster, cu_stream stream, luattn_error *err) {
+static luattn_status launch_one(const luattn_kernel *k, uint32_t i, void *p, LuattnTensorMaps *maps, const unsigned g[3],
+                                cu_stream stream, luattn_error *err) {
   void *pointers[] = {p, maps}; /* an entry takes a prefix of the first, and may lack the second */
   const manifest_entry *e = &k->info.entry[i];
   if (g[0] == 0 || g[1] == 0 || g[2] == 0) return LUATTN_OK;
-  const cu_result result = launch_entry(k->driver, k->function[i], e, g, cluster, stream, pointers);
+  const cu_result result = launch_entry(k->driver, k->function[i], e, g, stream, pointers);
   if (result == 0) return LUATTN_OK;
   return driver_fail(k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
                      "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name,
                      k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
-}
-
-static luattn_status launch_one(const luattn_kernel *k, uint32_t i, void *p, LuattnTensorMaps *maps, const unsigned g[3],
-                                cu_stream stream, luattn_error *err) {
-  return launch_clusters(k, i, p, maps, g, 1, stream, err);
 }
 
 luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params,
@@ -120,11 +112,9 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-/* cluster: blocks of the forward kernel's. */
 static luattn_status launch_entries(const luattn_kernel *k, LuattnSplitListParams *p, LuattnTensorMaps *maps,
-                                    unsigned (*grid)[3], unsigned cluster, cu_stream stream, luattn_error *err) {
-  for (uint32_t i = 0; i < k->info.num_entries; ++i)
-    TRY(launch_clusters(k, i, p, maps, grid[i], k->info.entry[i].role == LUATTN_ROLE_FORWARD ? cluster : 1, stream, err));
+                                    unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
+  for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
 }
 
@@ -189,7 +179,6 @@ args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool
                      .args = used,
                      .device = kernel->device,
                      .multiprocessors = kernel->multiprocessors,
-                     .most_in_cluster = kernel->most_in_cluster,
                      .zero = (const void *)(uintptr_t)kernel->zero,
                      .shapes_only = shapes_only,
                      .err = err};
@@ -258,7 +247,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   if (status == LUATTN_OK) status = place_counter(kernel, used->workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used->workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps.usual, grid, need.cluster, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps.usual, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

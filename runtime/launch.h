@@ -17,7 +17,6 @@ struct luattn_kernel {
   luattn_driver *driver;
   int device;
   int multiprocessors;
-  int most_in_cluster;   /* decode: see args_call */
   cu_context context;
   cu_pointer zero;       /* 8 bytes of zeros, if there are inputs; see args_call */
   counter_table *counters; /* if the image draws tiles from a work counter */

@@ -197,7 +197,7 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
       round_size(c->info, entry, p, size);
       break;
     case LUATTN_ROLE_MERGE:
-      if (need->splits.count > 1 && need->cluster == 1) size[0] = p->shape.q_len;
+      if (need->splits.count > 1) size[0] = p->shape.q_len;
       break;
     case LUATTN_ROLE_BLOCK_TABLE: /* for luattn_block_table */
     case LUATTN_ROLE_APPEND: /* for luattn_append */

@@ -11,10 +11,9 @@
 #include "runtime/packed.h"
 #include "runtime/sizes.h"
 
-/* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, or the merge of a cluster, and what blocks take before their
- * first tile and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
-#define DECODE_MERGE 16e6
-#define DECODE_CLUSTER 8e6
+/* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
+ * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
+#define DECODE_MERGE 18e6
 #define DECODE_START 7e6
 enum { DECODE_HALF = 113 * 1024 };
 
@@ -45,62 +44,24 @@ static double decode_rate(double blocks, double multiprocessors, double resident
   return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
 }
 
-/* The blocks of a cluster lie close together: of the last third of multiprocessors they use half. */
-static double cluster_rate(double rate) { return fmin(rate, (rate + 2 / 3.0) / 2); }
-
-/* A call without a list. Packed sequences have their total of keys, and no block of the longest one should take longer than all of them. */
-typedef struct decode_work {
-  double tiles, bytes, longest; /* of rows; of all keys, read once for each tile of rows; of the longest entry's */
-  double part, resident, multiprocessors;
-  bool many_rows;
-} decode_work;
-
-/* Whether only the total of keys is known, and no lengths of entries. */
-static bool knows_total_alone(const image_manifest *m) { return m->packed && !m->paged; }
-
-static decode_work work_of(const args_call *c, const LuattnParams *p) {
+/* Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of keys, and no block of the longest one should
+ * take longer than all of them. */
+static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
+  const bool totals = m->packed && !m->paged, many = main->tile_m > 32; /* totals: of keys; lengths of entries are not known */
   const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
-               row = bytes_of_key(m),
-               keys = knows_total_alone(m) ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len;
-  return (decode_work){.tiles = tiles,
-                       .bytes = p->shape.batch > 0 ? tiles / p->shape.batch * keys * row : 0,
-                       .longest = p->shape.kv_len * row,
-                       .part = bytes_of_part(m, main),
-                       .resident = blocks_resident(c, main),
-                       .multiprocessors = c->multiprocessors,
-                       .many_rows = main->tile_m > 32};
-}
-
-/* Measured: 8, 32 and 256 tiles by 1 to 64 splits (bench/journal/decode.md). */
-static double time_of_splits(const decode_work *w, int n, bool cluster) {
-  const double blocks = w->tiles * n, rate = decode_rate(blocks, w->multiprocessors, w->resident, w->many_rows),
-               longest = w->longest / n / decode_rate(1, w->multiprocessors, w->resident, w->many_rows),
-               merge = n == 1 ? 0 : cluster ? DECODE_CLUSTER : DECODE_MERGE + blocks * w->part;
-  return fmax(w->bytes / (cluster ? cluster_rate(rate) : rate), longest) + ceil(blocks / w->resident) * DECODE_START + merge;
-}
-
-/* Not where a multiprocessor would have two blocks, nor 64 rows (both measured slower), nor in a deterministic kernel, for which
- * neighbours decide nothing. */
-static bool has_cluster(const args_call *c, const decode_work *w, int n) {
-  return n > 1 && n <= c->most_in_cluster && !c->info->deterministic && !w->many_rows && w->tiles * n <= w->multiprocessors &&
-         time_of_splits(w, n, true) < time_of_splits(w, n, false);
-}
-bool splits_are_cluster(const args_call *c, const LuattnParams *p, int n) {
-  const decode_work w = work_of(c, p);
-  return has_cluster(c, &w, n);
-}
-
-static int best_decode_splits(const args_call *c, const LuattnParams *p) {
-  const decode_work w = work_of(c, p);
-  const int64_t most = ceil_div(p->shape.kv_len, sizes_entry(c->info, LUATTN_ROLE_FORWARD)->tile_n);
+               row = bytes_of_key(m), keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
+               bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main), resident = blocks_resident(c, main);
+  const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
   int best = 1;
   double least = 0;
-  if (w.tiles == 0) return 1;
+  if (tiles == 0) return 1;
   for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
-    if (n > 1 && w.tiles * n > 4 * w.resident && !knows_total_alone(c->info)) break; /* no more to gain */
-    const double time = time_of_splits(&w, n, has_cluster(c, &w, n));
+    if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
+    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident, many),
+                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident, many), longest) + ceil(blocks / resident) * DECODE_START +
+                        (n > 1 ? DECODE_MERGE + blocks * parts : 0);
     if (n == 1 || time < least) best = n, least = time;
   }
   return best;
@@ -136,7 +97,8 @@ static int64_t most_parts(const args_call *c, const LuattnParams *p, const manif
                     max_of((int64_t)(PARTS_RESIDENT * blocks_resident(c, main)) / p->shape.heads_kv, LUATTN_MAX_SPLITS));
   const int64_t splits = splits_alone(p->shape.kv_len), parts = splits > 1 ? all * splits : 0;
   /* An entry that is split has more keys than one block, and at most twice as many blocks as they fill. */
-  return knows_total_alone(c->info) ? least_of(parts, tiles * (c->args->k->shape[0] * 2 / LUATTN_SPLIT_KEYS)) : parts;
+  const bool totals = c->info->packed && !c->info->paged;
+  return totals ? least_of(parts, tiles * (c->args->k->shape[0] * 2 / LUATTN_SPLIT_KEYS)) : parts;
 }
 
 luattn_status split_list_sizes(const args_call *c, const LuattnParams *p, LuattnSplitList *out) {

@@ -9,10 +9,6 @@
 /* The number for each entry, where there is no list. A deterministic kernel's depends on kv_len alone. */
 int split_count(const args_call *c, const LuattnParams *p);
 
-/* Whether so many blocks of the launch's choice are a cluster, which merges what they have, so that luattn_merge is not launched. It depends
- * on all entries, and may give other last bits. */
-bool splits_are_cluster(const args_call *c, const LuattnParams *p, int n);
-
 /* Whether a launch takes its blocks from a list: a decode kernel of packed sequences or of keys in pages, unless num_splits is given.
  * A deterministic one always does, another one if the batch holds a list: making one takes longer than a layer gains. */
 bool split_list_pays(const args_call *c, const LuattnParams *p);

@@ -179,14 +179,13 @@ static luattn_status take_list(cursor *w, const args_call *c, const LuattnParams
   return LUATTN_OK;
 }
 
-/* Chooses the splits of a decode kernel, and takes room for what their blocks leave for luattn_merge, unless they are a cluster. */
+/* Chooses the splits of a decode kernel, and takes room for what their blocks leave for luattn_merge. */
 static luattn_status take_splits(cursor *w, const args_call *c, const LuattnParams *p, workspace_need *need) {
   const image_manifest *m = c->info;
   const int asked = c->args->num_splits;
   LuattnSplits *out = &need->splits;
   *out = (LuattnSplits){.count = 0};
   need->has_list = need->makes_list = false;
-  need->cluster = 1;
   if (!m->decode) return LUATTN_OK;
   if (asked < 0 || asked > LUATTN_MAX_SPLITS)
     return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked, LUATTN_MAX_SPLITS);
@@ -194,10 +193,6 @@ static luattn_status take_splits(cursor *w, const args_call *c, const LuattnPara
   const LuattnSplitList *list = &need->list;
   out->count = need->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1) : asked > 0 ? asked : split_count(c, p);
   if (out->count == 1) return LUATTN_OK;
-  if (!need->has_list && asked == 0 && splits_are_cluster(c, p, out->count)) {
-    need->cluster = (unsigned)out->count;
-    return LUATTN_OK;
-  }
   const int64_t rows = need->has_list ? (int64_t)list->heads_kv * list->rows
                        : (int64_t)p->shape.heads * (m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len);
   out->o = take(w, sizeof(float), out->count, rows, m->head_dim_v, 1);

@@ -12,7 +12,6 @@ typedef struct workspace_need {
   bool has_table, makes_table; /* the launch has a list of packed tiles; makes it in the workspace */
   LuattnTileTable table;
   LuattnSplits splits; /* decode; else all 0 */
-  unsigned cluster;    /* blocks of a cluster of the forward kernel, which merges their splits; 1: no clusters */
   bool has_list, makes_list; /* decode: the launch has a list of its blocks; makes it in the workspace */
   LuattnSplitList list;      /* read only with has_list */
 } workspace_need;

@@ -2,10 +2,8 @@
 # at run time.
 set(LUATTN_TEMPLATES
   arch/cluster.cuh
-  arch/cluster_reads.cuh
   arch/cp_async.cuh
   arch/divisor.cuh
-  arch/early_launch.cuh
   arch/mma.cuh
   arch/mma_registers.cuh
   arch/o_registers.cuh
@@ -42,7 +40,6 @@ set(LUATTN_TEMPLATES
   contract/needs.cuh
   contract/online.cuh
   contract/score.cuh
-  decode/cluster_merge.cuh
   decode/fwd_decode.cuh
   entry/bwd_d256.cu
   entry/bwd_simt.cu

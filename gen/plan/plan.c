@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "abi/params.h"
 #include "abi/workspace.h"
 #include "common/fail.h"
 #include "gen/base/text.h"
@@ -264,11 +263,10 @@ static const char *explain(arena *a, const plan *p) {
       [LUATTN_SIMT] = "multiply-adds in the storage type, any head dims",
       [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
       [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
-  if (p->decode) {
-    text_add(&t, "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); ");
-    if (p->arch >= 90) text_add(&t, "up to %d blocks are a cluster, which merges in shared memory; ", LUATTN_MAX_CLUSTER);
-    text_add(&t, "luattn_merge merges what %sblocks leave\n", p->arch >= 90 ? "more " : "");
-  }
+  if (p->decode)
+    text_add(&t,
+             "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
+             "luattn_merge merges what blocks leave\n");
   if (p->weights) text_add(&t, "weights: luattn_weights writes those of V instead of O, for tests and pictures\n");
   text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype],
            p->weights ? "multiply-adds in f32 or f64" : what[p->family]);
@@ -527,10 +525,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   }
   if (p->pass == LUATTN_FORWARD)
     add_main(p, p->weights ? "luattn_weights" : "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
-  if (p->decode) { /* threads: merge_threads of around/merge.cuh */
+  if (p->decode) /* threads: merge_threads of around/merge.cuh */
     add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
-    if (p->arch >= 90) p->entry[p->num_entries - 1].tile_n = LUATTN_MAX_CLUSTER;
-  }
   if (p->pass == LUATTN_BACKWARD)
     add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)

@@ -115,8 +115,7 @@ typedef struct luattn_args {
   int num_splits;               /* Backward of the sm90 family: how many blocks split the queries of a tile of 128 keys, at most
                                  * 64; forward ignores it, but for decode kernels, whose blocks split the keys. 0: enough to fill the device if keys, kv heads and batch are few; 1:
                                  * no split. Affects luattn_workspace_size: each split has its own dk and dv there, which are
-                                 * then added in order; of a decode kernel, its own O and online state, unless the launch
-                                 * chooses them (0) and makes them a cluster */
+                                 * then added in order; of a decode kernel, its own O and online state */
   int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits). Affects
                                  * luattn_workspace_size */
   const luattn_batch *batch;    /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the tensors are

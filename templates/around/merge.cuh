@@ -5,9 +5,8 @@
 // has is finished. A block takes a row, each thread a few of its
 // channels. Splits are merged in their order, so that no bit depends on which block was done first. Lane i of a
 // warp loads the state of split i of 32, and all lanes merge all of them: the loads of O wait for nothing but the
-// flags that say which splits count. From sm_90 on it is launched while the forward kernel runs.
+// flags that say which splits count.
 #pragma once
-#include "arch/early_launch.cuh"
 #include "arch/tensor.cuh"
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
@@ -108,7 +107,6 @@ struct MergeSplits {
 
 template <class Spec, class Config>
 LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
-  wait_for_previous();  // for the blocks that leave the parts
   const SequenceOf<Config> site(p, int(blockIdx.z), int(blockIdx.y));
   const int at = int(blockIdx.x);
   if (at >= site.q_end(p)) return;  // of a packed sequence that is shorter than the longest one

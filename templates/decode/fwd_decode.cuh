@@ -8,9 +8,8 @@
 // the grid is then (its items * heads_kv). So nothing in the loop waits for another warp:
 //   load     K and V of a tile, stages - 1 tiles ahead, by cp.async with an address for each row
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
-//   finish   the warps' sums and states are merged in shared memory, in order; then O is stored. Several blocks are a cluster,
-//            which merges theirs from shared memory (decode/cluster_merge.cuh), or more than a cluster may have: they store
-//            the part's sum and state, for luattn_merge (around/merge.cuh)
+//   finish   the warps' sums and states are merged in shared memory, in order; then O is stored, or with several
+//            blocks the part's sum and state, for luattn_merge (around/merge.cuh)
 //
 // A row has the hooks' numbers of its own head (Site, Head). A tile of keys is empty or whole if it is for every head.
 //
@@ -20,8 +19,6 @@
 // Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16, 32 or 64 rows; tile_n = rings * keys, keys a
 // multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
-#include "arch/early_launch.cuh"
-#include "decode/cluster_merge.cuh"
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
@@ -438,10 +435,22 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     }
   }
 
-  // The state of all warps for a row, and the factor of each one's O.
-  __device__ __forceinline__ RowPart<Spec> merge_warps(const Sequence &at, const Head &of_head, const Row &of_row, int r,
-                                                       float (&factor)[warps]) const {
+  // Merges the warps' parts of a row, in order: threads / tile_m threads a row, four channels of each at a time.
+  // `block`: this block's. What it has from a list is read again, and takes no registers in the loop.
+  __device__ __forceinline__ void finish(const Block &block) {
+    constexpr int per_row = threads / tile_m;
+    __syncthreads();  // no warp reads its ring any more
+    share();
+    __syncthreads();
+    const int r = int(threadIdx.x) / per_row, mine = int(threadIdx.x) % per_row;
+    const RowPlace place = block.place(p, site, r);
+    if (!place.exists) return;
+    Sequence at = site;
+    at.h = place.h;
+    const Head of_head = Spec::head(p, at);
+    const Row of_row = Spec::row(p, at, of_head, place.q);
     RowPart<Spec> merged{Spec::init(p, at, of_head, of_row), false};
+    float factor[warps];
 #pragma unroll
     for (int w = 0; w < warps; ++w) {
       RowPart<Spec> part;
@@ -453,30 +462,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       for (int before = 0; before < w; ++before) factor[before] *= f.mine;
       factor[w] = f.theirs;
     }
-    return merged;
-  }
-
-  // Merges the warps' parts of a row, in order: threads / tile_m threads a row, four channels of each at a time.
-  // `block`: this block's. What it has from a list is read again, and takes no registers in the loop.
-  __device__ __forceinline__ void finish(const Block &block) {
-    constexpr int per_row = threads / tile_m;
-    __syncthreads();  // no warp reads its ring any more
-    share();
-    __syncthreads();
-    const int r = int(threadIdx.x) / per_row, mine = int(threadIdx.x) % per_row;
-    const RowPlace place = block.place(p, site, r);
-    const bool in_cluster = row_groups == 1 && cluster_size() > 1;
-    if (!place.exists && !in_cluster) return;
-    Sequence at = site;
-    at.h = place.h;
-    const Head of_head = Spec::head(p, at);
-    const Row of_row = Spec::row(p, at, of_head, place.q);
-    float factor[warps];
-    const RowPart<Spec> merged = merge_warps(at, of_head, of_row, r, factor);
-    if (in_cluster) {
-      share_merged(r, mine, merged, factor);
-      ClusterMerge<Spec, Config>{p, site, block, q_shared + layout.at_out, q_shared + layout.at_state, 4 * out_pitch, 4 * layout.state_pitch}.run();
-    } else if (block.splits > 1) {
+    if (block.splits > 1) {
       float *to;
       if constexpr (Block::may_be_listed) {
         const SplitList list(p);
@@ -498,21 +484,14 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
       if constexpr (Drops::any) scale *= float(Drops::factor);  // as luattn_merge does
       Elem *to = at.template q_row<Elem>(p.tensors.o, place.q);
 #pragma unroll 1
-      for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) store_scaled(to + d, merged_4(r, d, factor), scale);
-    }
-  }
-  // Leaves what the block has of a row, in place of its first warp's part. All threads of a row are of one warp, and each has read
-  // the numbers that it replaces, but for states.
-  __device__ __forceinline__ void share_merged(int r, int mine, const RowPart<Spec> &merged, const float (&factor)[warps]) const {
-    constexpr int per_row = threads / tile_m;
-    static_assert(per_row <= 32);
-#pragma unroll 1
-    for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) merged_4(r, d, factor).store(sums(0, r) + d);
-    __syncwarp();
-    if (mine != 0) return;
+      for (int d = mine * 4; d < Config::head_dim_v; d += 4 * per_row) {
+        Pack<float, 4> x = merged_4(r, d, factor);
+        Pack<Elem, 4> rounded;
 #pragma unroll
-    for (int i = 0; i < Spec::num_state; ++i) state_of(0, r)[i] = merged.state.x[i];
-    state_of(0, r)[Spec::num_state] = merged.kept ? 1.f : 0.f;
+        for (int i = 0; i < 4; ++i) rounded[i] = from_real<Elem>(scale == 0.f ? 0.f : scale * x[i]);
+        rounded.store(to + d);
+      }
+    }
   }
   // Four channels of a row's sum. A factor of 0 drops its number.
   __device__ __forceinline__ Pack<float, 4> merged_4(int r, int d, const float (&factor)[warps]) const {
@@ -534,7 +513,6 @@ template <class Spec, class Config>
 LUATTN_FN void fwd_decode(const LuattnSplitsParams &p, unsigned char *shared) {
   ForwardDecode<Spec, Config> kernel(p, shared);
   if (!kernel.has_rows()) return;  // all threads of the block
-  if (kernel.block.splits > 1) let_next_start();  // luattn_merge, unless the blocks are a cluster
   kernel.run();
   if constexpr (ForwardDecode<Spec, Config>::Block::may_be_listed) kernel.finish(typename ForwardDecode<Spec, Config>::Block(p));
   else kernel.finish(kernel.block);

@@ -4,8 +4,7 @@
  * rows; rows and splits with nothing kept; NaN in the rows behind q and k. A batch entry alone must give the same bits as among
  * others. And errors: what the kernel lacks.
  *
- * decode_test DTYPE [few | chosen | CASE]: bf16, f16; a case by its number alone. chosen: the launch chooses the splits of a part; with
- * LUATTN_PTX_BLOCKS=132 they are clusters
+ * decode_test DTYPE [few | CASE]: bf16, f16; a case by its number alone
  */
 #include <math.h>
 #include <stdio.h>
@@ -222,17 +221,11 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, const case_row
   return ok;
 }
 
-/* The machine's: before 90 it has no clusters, so that luattn_merge merges any number of splits. */
-static int arch(void) {
-  const char *set = getenv("LUATTN_PTX_ARCH");
-  return set != NULL ? atoi(set) : 90;
-}
-
 /* A kernel with tiles of 64 rows, whatever the head dims. */
 static void run_64(const luattn_spec *spec, luattn_args *args, const problem *p) {
   const luattn_tiles tiles = {.tile_m = 64, .tile_n = 32, .threads = 128, .stages = p->s.dim > 128 ? 3 : 6};
   const luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_FORWARD, .dtype = p->q.k == F16 ? LUATTN_F16 : LUATTN_BF16,
-                                .head_dim = p->s.dim, .head_dim_v = p->s.dim_v, .arch = arch(), .tiles = &tiles, .decode = 1};
+                                .head_dim = p->s.dim, .head_dim_v = p->s.dim_v, .arch = 90, .tiles = &tiles, .decode = 1};
   luattn_image *image;
   luattn_kernel *kernel;
   array workspace;
@@ -439,22 +432,21 @@ static size_t workspace_of(luattn_engine *engine, const luattn_spec *spec, kind 
   return size;
 }
 
-/* Few blocks with long keys are split, many or short ones are not; each split has O and two row scalars and a flag of a row, unless they
- * are a cluster, as the launch may choose, which leaves nothing. */
+/* Few blocks with long keys are split, many or short ones are not; each split has O and two row scalars and a flag of a row. */
 static bool splits_by_lengths(luattn_engine *engine, const luattn_spec *spec, kind k) {
-  const size_t three = workspace_of(engine, spec, k, 1, 4096, 3), part = 4 * 4 * 128 * 3, some = workspace_of(engine, spec, k, 1, 8192, 0);
-  const bool ok = workspace_of(engine, spec, k, 1, 262144, 0) > 4 * (part / 3) && workspace_of(engine, spec, k, 1, 64, 0) == 0 &&
+  const size_t three = workspace_of(engine, spec, k, 1, 4096, 3), part = 4 * 4 * 128 * 3;
+  const bool ok = workspace_of(engine, spec, k, 1, 65536, 0) > 4 * (part / 3) && workspace_of(engine, spec, k, 1, 64, 0) == 0 &&
                   workspace_of(engine, spec, k, 4096, 1024, 0) == 0 && workspace_of(engine, spec, k, 1, 65536, 1) == 0 && three >= part + 3 * 3 * 4 * 4 &&
-                  three <= part + 1024 && (some == 0) == (arch() >= 90);
-  if (!ok) fprintf(stderr, "FAILED: splits: workspaces of %zu, %zu, %zu, %zu and %zu bytes\n", workspace_of(engine, spec, k, 1, 262144, 0),
-                   workspace_of(engine, spec, k, 1, 64, 0), workspace_of(engine, spec, k, 4096, 1024, 0), three, some);
+                  three <= part + 1024;
+  if (!ok) fprintf(stderr, "FAILED: splits: workspaces of %zu, %zu, %zu and %zu bytes\n", workspace_of(engine, spec, k, 1, 65536, 0),
+                   workspace_of(engine, spec, k, 1, 64, 0), workspace_of(engine, spec, k, 4096, 1024, 0), three);
   return ok;
 }
 
 int main(int argc, char **argv) {
   luattn_engine *engine;
   const kind k = argc > 1 && strcmp(argv[1], "f16") == 0 ? F16 : BF16;
-  const bool chosen = argc > 2 && strcmp(argv[2], "chosen") == 0, few = chosen || (argc > 2 && strcmp(argv[2], "few") == 0);
+  const bool few = argc > 2 && strcmp(argv[2], "few") == 0;
   const int only = argc > 2 && !few ? atoi(argv[2]) : -1;
   bool ok = refuses();
   need(luattn_engine_open(NULL, &engine, &err) == LUATTN_OK, "engine");
@@ -463,15 +455,11 @@ int main(int argc, char **argv) {
     if (only >= 0 && i != only) continue;
     luattn_spec *spec;
     need(luattn_spec_load_text(cases[i].name, cases[i].text, strlen(cases[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
-    for (int j = 0; j < NUM_SHAPES; ++j) {
-      shape_row s = shapes[j];
-      if (chosen) s.splits = 0;
-      if (chosen ? j % 4 == i % 4 : !few || (j == i % 3 && (i == 0 || i == 2 || i == 4 || i == 6))) ok = check(engine, spec, &cases[i], &s, k) && ok;
-    }
+    for (int j = 0; j < NUM_SHAPES; ++j)
+      if (!few || (j == i % 3 && (i == 0 || i == 2 || i == 4 || i == 6))) ok = check(engine, spec, &cases[i], &shapes[j], k) && ok;
     const bool spills = strstr(cases[i].text, "dropout") != NULL; /* with these tiles */
     if (!spills && (!few || i == 4 || i == 5)) ok = tiles_of_64(spec, &cases[i], k, few) && ok;
-    if (i == 0 && !chosen) ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && splits_by_lengths(engine, spec, k) && ok;
-    if (i == 0 && !chosen && arch() >= 90) ok = chooses(engine, k) && ok; /* with that GPU's tiles */
+    if (i == 0) ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && splits_by_lengths(engine, spec, k) && chooses(engine, k) && ok;
     need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
     luattn_spec_free(spec);
   }

@@ -33,7 +33,7 @@ inline void run_with(const std::string &text, Params params, u32 threads, Async 
   memcpy(bytes, &params.data, sizeof params.data);
   memcpy(bytes + 64, &params.map, sizeof params.map);
   Machine m;
-  m.launch = {module.get(), &module->functions.back(), {blocks, 1, 1}, {threads, 1, 1}, 64 << 10, bytes, module->functions.back().cluster};
+  m.launch = {module.get(), &module->functions.back(), {blocks, 1, 1}, {threads, 1, 1}, 64 << 10, bytes};
   m.async = async;
   m.parts = parts;
   m.run();

@@ -21,7 +21,6 @@ using namespace ptx;
 
 namespace {
 
-enum { MOST_TOGETHER = 8 };  // blocks of a cluster
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200, NOT_FOUND = 500 };
 
 struct Kernel {
@@ -51,38 +50,12 @@ bool is_device(const void *p, size_t bytes) { return bytes == 0 || allocated(p, 
 std::mutex one_at_a_time;
 unsigned launches;  // number of launches so far
 
-// CUlaunchConfig, and CUlaunchAttribute, whose value has up to 64 bytes.
-struct Attribute {
-  unsigned id, unused, value[16];
-};
-struct Config {
-  unsigned grid[3], block[3], shared_bytes;
-  void *stream;
-  const Attribute *attributes;
-  unsigned num_attributes;
-};
-enum { ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_EARLY = 6 };
-
-// The blocks of a cluster that a launch asks for; 0: it asks for what there is not.
-int together(const Kernel &k, const Config &config) {
-  int size = k.function->cluster;
-  for (unsigned i = 0; i < config.num_attributes; ++i) {
-    const Attribute &a = config.attributes[i];
-    if (a.id == ATTRIBUTE_EARLY) continue;  // launches take turns here
-    if (a.id != ATTRIBUTE_CLUSTER || arch() < 90 || size > 1 || a.value[1] != 1 || a.value[2] != 1) return 0;
-    size = int(a.value[0]);
-  }
-  return size <= MOST_TOGETHER ? size : 0;
-}
-
-int launch(Kernel *k, const Config &config, void **params) {
+int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned shared, void **params) {
   const Function &f = *k->function;
-  const unsigned *grid = config.grid, *block = config.block, shared = config.shared_bytes;
   const unsigned threads = block[0] * block[1] * block[2];
-  const int size = together(*k, config);
   if (shared > k->max_shared || threads == 0 || threads > 1024 || threads % LANES != 0) return INVALID_VALUE;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 ||
-      size < 1 || grid[0] % unsigned(size) != 0)
+      grid[0] % unsigned(f.cluster) != 0)
     return INVALID_VALUE;
   const std::lock_guard guard(one_at_a_time);
   const size_t bytes = size_t(f.param_bytes + 255) / 256 * 256 + 256;
@@ -92,7 +65,7 @@ int launch(Kernel *k, const Config &config, void **params) {
     memcpy(copy.get() + f.params[i].at, params[i], size_t(f.params[i].bytes));
   Machine m;
   m.launch = {k->module, k->function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]},
-              shared,    copy.get(), size};
+              shared,    copy.get()};
   m.async = async();
   m.parts = unsigned(setting("LUATTN_PTX_PARTS", 0));
   m.random.seed(unsigned(setting("LUATTN_PTX_SEED", 1)) + 1000 * launches++);
@@ -173,13 +146,8 @@ API cuFuncSetAttribute(void *function, int attribute, int value) {
 }
 API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *, void **params, void **) {
-  return launch(static_cast<Kernel *>(f), {{gx, gy, gz}, {bx, by, bz}, shared, nullptr, nullptr, 0}, params);
-}
-API cuLaunchKernelEx(const Config *config, void *f, void **params, void **) {
-  return launch(static_cast<Kernel *>(f), *config, params);
-}
-API cuOccupancyMaxPotentialClusterSize(int *size, void *, const Config *) {
-  return *size = arch() < 90 ? 1 : MOST_TOGETHER, 0;
+  const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+  return launch(static_cast<Kernel *>(f), grid, block, shared, params);
 }
 
 API cuMemAlloc_v2(unsigned long long *out, size_t size) {

@@ -176,7 +176,6 @@ struct Launch {
   u32 grid[3], block[3];
   u32 shared_bytes;
   const u8 *params;
-  int cluster;  // blocks of each
 };
 
 // Work that no thread has waited for yet.

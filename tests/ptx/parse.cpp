@@ -148,8 +148,7 @@ struct Parser {
         {"%ctaid.x", CTAID_X},   {"%ctaid.y", CTAID_Y},
         {"%ctaid.z", CTAID_Z},   {"%nctaid.x", NCTAID_X},
         {"%nctaid.y", NCTAID_Y}, {"%nctaid.z", NCTAID_Z},
-        {"%laneid", LANE},       {"%cluster_ctarank", CLUSTER_RANK},
-        {"%cluster_nctarank", CLUSTER_SIZE}};
+        {"%laneid", LANE},       {"%cluster_ctarank", CLUSTER_RANK}};
     for (const auto &[n, i] : known)
       if (n == name) return {narrow_slot(i)};
     return {};

@@ -44,7 +44,6 @@ enum Fixed {
   NCTAID_Z,
   LANE,
   CLUSTER_RANK,
-  CLUSTER_SIZE,
   NUM_FIXED_NARROW,
   FRAME_BASE = 0,  // a thread's parameters of calls, and local variables
   PARAM_BASE,      // the kernel's parameters

@@ -73,7 +73,7 @@ void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, con
 
 void begin_races(Block &b) {
   if (!wanted()) return;
-  const int blocks = b.machine->launch.cluster, warps = int(b.warps.size()) * blocks;
+  const int blocks = int(b.machine->launch.function->cluster), warps = int(b.warps.size()) * blocks;
   b.shadow = std::make_unique<Shadow>();
   b.shadow->warps = warps;
   b.shadow->entities = warps + blocks;

@@ -151,7 +151,6 @@ void begin_warp(Warp &w, const Launch &how) {
                           how.grid[2]};
   for (int k = NTID_X; k <= NCTAID_Z; ++k) fill(w.memory + narrow_slot(k), constant[k], false);
   fill(w.memory + narrow_slot(CLUSTER_RANK), u64(w.block->rank), false);
-  fill(w.memory + narrow_slot(CLUSTER_SIZE), u64(how.cluster), false);
   fill(w.memory + wide_slot(PARAM_BASE), u64(how.params), true);
   const i32 dynamic = SHARED_FIRST + (m.shared_bytes + 1023) / 1024 * 1024;
   fill(w.memory + wide_slot(DYNAMIC_BASE), u64(dynamic), true);
@@ -197,7 +196,7 @@ std::unique_ptr<Block> begin_block(Machine &m, const u32 id[3]) {
 }
 void begin_cluster(Machine &m, u64 number) {
   const Launch &how = m.launch;
-  const int size = how.cluster;
+  const int size = how.function->cluster;
   auto cluster = std::make_shared<Cluster>();
   for (int rank = 0; rank < size; ++rank) {
     const u64 k = number * u64(size) + u64(rank);
@@ -265,7 +264,7 @@ void Machine::later(Pending work) {
 }
 
 void Machine::run() {
-  const int size = launch.cluster;
+  const int size = launch.function->cluster;
   const u64 clusters = u64(launch.grid[0]) * launch.grid[1] * launch.grid[2] / u64(size);
   u64 next = 0;
   int idle = 0;

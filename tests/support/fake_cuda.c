@@ -279,40 +279,12 @@ FAKE(cuFuncSetAttribute)(cu_function f, int attribute, int value) {
   return 0;
 }
 
-static atomic_int most_together = 8;
-void fake_clusters(int blocks) { atomic_store(&most_together, blocks); }
-FAKE(cuOccupancyMaxPotentialClusterSize)(int *blocks, cu_function f, const cu_launch *how);
-FAKE(cuOccupancyMaxPotentialClusterSize)(int *blocks, cu_function f, const cu_launch *how) {
-  PLANNED("cuOccupancyMaxPotentialClusterSize");
-  if (fake_current_context() != f->module->context || how->shared_bytes > (unsigned)f->max_shared)
-    return INVALID_VALUE;
-  *blocks = atomic_load(&most_together);
-  return 0;
-}
-
-/* What a launch's attributes ask for; false: it is not possible. */
-static bool read_attributes(const cu_launch *how, unsigned *cluster, bool *early) {
-  *cluster = 1, *early = false;
-  for (unsigned i = 0; i < how->num_attributes; ++i) {
-    const cu_attribute *a = &how->attributes[i];
-    if (a->id == CU_LAUNCH_CLUSTER && a->value[1] == 1 && a->value[2] == 1)
-      *cluster = a->value[0];
-    else if (a->id == CU_LAUNCH_EARLY && a->value[0] == 1)
-      *early = true;
-    else
-      return false;
-  }
-  return *cluster >= 1 && *cluster <= (unsigned)atomic_load(&most_together) && how->grid[0] % *cluster == 0;
-}
-
 static cu_result launch(const cu_launch *how, cu_function f, void **params, void **extra) {
   const unsigned *grid = how->grid, *block = how->block;
-  unsigned cluster;
-  bool early;
   if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 || block[0] == 0 ||
       block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL ||
-      !read_attributes(how, &cluster, &early))
+      how->num_attributes != 0)
     return INVALID_VALUE;
   if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(how->shared_bytes / 1024));
   if (atomic_load(&wrong_at) == (int)how->shared_bytes)
@@ -323,8 +295,6 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
   memcpy(e->grid, grid, sizeof e->grid);
   memcpy(e->block, block, sizeof e->block);
   e->shared_bytes = how->shared_bytes;
-  e->cluster = cluster;
-  e->early = early;
   memcpy(&e->params, params[0], sizeof e->params);
   if (atomic_load(&has_maps) && params[1] != NULL) memcpy(&e->maps, params[1], sizeof e->maps);
   return 0;

@@ -10,7 +10,6 @@
 #ifndef LUATTN_TESTS_FAKE_CUDA_H
 #define LUATTN_TESTS_FAKE_CUDA_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "abi/params.h"
@@ -33,8 +32,6 @@ typedef struct fake_event {
   fake_kind kind;
   char name[64]; /* the launched function */
   unsigned grid[3], block[3], shared_bytes;
-  unsigned cluster; /* blocks of each */
-  bool early;       /* while the kernel before it runs */
   LuattnParams params;
   LuattnTensorMaps maps; /* the second parameter, once a descriptor was encoded in this process */
   void *ptr;             /* address of a fill */
@@ -58,7 +55,6 @@ FAKE_API void *fake_current_context(void); /* of this thread */
 FAKE_API void fake_push_context(void *context);
 FAKE_API void *fake_pop_context(void);
 FAKE_API void *fake_primary_context(int device);
-FAKE_API void fake_clusters(int blocks); /* of which the device has clusters; 8 at first */
 FAKE_API void fake_capture(void *stream); /* marks the stream as in capture; NULL: no stream is */
 
 #endif
