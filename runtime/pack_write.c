@@ -15,6 +15,7 @@
 
 #include "common/host.h"
 #include "common/parallel.h"
+#include "common/write_signal.h"
 #include "runtime/pack.h"
 
 #define LEVEL 19 /* a cubin of 100 KB takes 20 ms, compiling it took 500; reading does not depend on it */
@@ -170,6 +171,7 @@ static luattn_status check_path(const char *path, luattn_error *err) {
 
 /* Writes to a temporary name until the file is complete. */
 static luattn_status publish(const writer *w, const pack_header *h, const char *path, luattn_error *err) {
+  WRITE_SIGNAL_SCOPE;
   char temporary[4096];
   const int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
   if (n < 0 || (size_t)n >= sizeof temporary)

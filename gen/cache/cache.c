@@ -10,6 +10,7 @@
 
 #include "abi/image.h"
 #include "common/fail.h"
+#include "common/write_signal.h"
 #include "gen/cache/entry.h"
 
 #define MAX_ENTRY_BYTES ((off_t)1 << 31)
@@ -86,7 +87,7 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   struct stat st;
   luattn_status status = LUATTN_OK;
   if (fstat(fd, &st) == 0) { /* if it fails, the file is neither used nor removed */
-    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES)
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > MAX_ENTRY_BYTES || distrust_of(&st) != NULL)
       *state = ENTRY_DAMAGED;
     else
       status = read_image(fd, (size_t)st.st_size, image, state, err);
@@ -97,6 +98,13 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   }
   close(fd);
   return status;
+}
+
+/* Checks the cache's directory and, if it is there, the entry's folder below it. *level, which may be NULL: the one that is not trusted. */
+static const char *levels_distrust(const char *dir, const char *folder, const char **level) {
+  const char *distrust = cache_distrust(dir);
+  if (level != NULL) *level = distrust != NULL ? dir : folder;
+  return distrust != NULL ? distrust : folder_distrust(folder);
 }
 
 /* Writes <dir>/<2 digits> to `folder`, and the entry's path to `path`. */
@@ -116,10 +124,11 @@ static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_
 
 luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, luattn_error *err) {
   *image = NULL;
-  if (dir[0] == '\0' || cache_distrust(dir) != NULL) return LUATTN_OK;
+  if (dir[0] == '\0') return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   if (entry_path(dir, key, folder, path, NULL) != LUATTN_OK)
     return LUATTN_OK; /* a path that is too long names no entry */
+  if (levels_distrust(dir, folder, NULL) != NULL) return LUATTN_OK;
   entry_state state;
   TRY(entry_read(path, true, image, &state, err));
   bool damaged = state == ENTRY_DAMAGED;
@@ -166,6 +175,7 @@ static int write_all(int fd, const unsigned char *bytes, size_t size) {
 /* Readers see the whole entry or none: it gets its name only once it is complete and on disk. Returns what
  * failed, with errno set, or NULL. */
 static const char *publish(char *folder, const char *path, const void *bytes, size_t size) {
+  WRITE_SIGNAL_SCOPE;
   char temporary[ENTRY_PATH_SIZE + 16];
   snprintf(temporary, sizeof temporary, "%s/" ENTRY_TEMPORARY "XXXXXX", folder);
   if (make_dirs(folder) != 0) return "create its directory";
@@ -198,10 +208,10 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
   if (dir[0] == '\0') return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   TRY(entry_path(dir, key, folder, path, err));
-  const char *distrust = cache_distrust(dir);
+  const char *level, *distrust = levels_distrust(dir, folder, &level);
   if (distrust != NULL) {
     if (warning_size > 0)
-      snprintf(warning, warning_size, "cache: %s: %s; it is not used, and the kernel is not kept", dir,
+      snprintf(warning, warning_size, "cache: %s: %s; it is not used, and the kernel is not kept", level,
                distrust);
     return LUATTN_OK;
   }
@@ -218,14 +228,17 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
 
 bool cache_has(const char *dir, hash128 key) {
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
-  return dir[0] != '\0' && entry_path(dir, key, folder, path, NULL) == LUATTN_OK && access(path, R_OK) == 0;
+  struct stat st;
+  return dir[0] != '\0' && entry_path(dir, key, folder, path, NULL) == LUATTN_OK && levels_distrust(dir, folder, NULL) == NULL &&
+         lstat(path, &st) == 0 && S_ISREG(st.st_mode) && distrust_of(&st) == NULL;
 }
 
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size) {
+  WRITE_SIGNAL_SCOPE;
   char folder[ENTRY_PATH_SIZE], entry[ENTRY_PATH_SIZE];
   path[0] = '\0';
-  if (dir[0] == '\0' || cache_distrust(dir) != NULL ||
-      entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || make_dirs(folder) != 0)
+  if (dir[0] == '\0' || entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || levels_distrust(dir, folder, NULL) != NULL ||
+      make_dirs(folder) != 0)
     return;
   const int stem = (int)(strlen(entry) - strlen(ENTRY_SUFFIX));
   const int length = snprintf(path, size, "%.*s.cu", stem, entry);
@@ -239,13 +252,14 @@ void cache_keep_source(const char *dir, hash128 key, const char *text, char *pat
 
 bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, char *path, size_t path_size) {
   char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE];
-  if (dir[0] == '\0' || cache_distrust(dir) != NULL) return false;
-  if (file_path(dir, key, RECORD_SUFFIX, folder, name, NULL) != LUATTN_OK) return false;
+  if (dir[0] == '\0' || file_path(dir, key, RECORD_SUFFIX, folder, name, NULL) != LUATTN_OK) return false;
+  if (levels_distrust(dir, folder, NULL) != NULL) return false;
   snprintf(path, path_size, "%s", name);
   const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
   text[0] = '\0';
   if (fd < 0) return errno == ELOOP; /* luattn creates no links: the file exists, but is not sound */
-  const ssize_t got = read_all(fd, (unsigned char *)text, size - 1);
+  struct stat st; /* what others own or may write is as if it were not sound */
+  const ssize_t got = fstat(fd, &st) == 0 && distrust_of(&st) == NULL ? read_all(fd, (unsigned char *)text, size - 1) : 0;
   text[got > 0 ? got : 0] = '\0';
   close(fd);
   return true;
@@ -255,10 +269,10 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
                                  luattn_error *err) {
   char folder[ENTRY_PATH_SIZE], name[ENTRY_PATH_SIZE], reason[128];
   TRY(file_path(dir, key, RECORD_SUFFIX, folder, name, err));
-  const char *failed = NULL, *distrust = cache_distrust(dir);
+  const char *failed = NULL, *level, *distrust = levels_distrust(dir, folder, &level);
   if (distrust != NULL)
     return luattn_fail(err, LUATTN_IO,
-                       "cache: %s: %s, so it is not used; name another directory with LUATTN_CACHE_DIR", dir,
+                       "cache: %s: %s, so it is not used; name another directory with LUATTN_CACHE_DIR", level,
                        distrust);
   if (text != NULL)
     failed = publish(folder, name, text, strlen(text));

@@ -5,6 +5,7 @@
 #define LUATTN_GEN_CACHE_ENTRY_H
 
 #include <stdbool.h>
+#include <sys/stat.h>
 
 #include "common/fail.h"
 #include "luattn/image.h"
@@ -25,5 +26,9 @@ typedef enum entry_state {
  * Fails only on out of memory. */
 luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
                          luattn_error *err);
+
+/* trust.c: NULL, or why what lies there is not used: of a file or folder; of a folder below the cache's directory, which may be missing. */
+const char *distrust_of(const struct stat *st);
+const char *folder_distrust(const char *folder);
 
 #endif

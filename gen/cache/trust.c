@@ -10,18 +10,28 @@
 
 #include "common/fail.h"
 #include "gen/cache/cache.h"
+#include "gen/cache/entry.h"
 
 #define DEFAULT_LIMIT ((size_t)1 << 30)
 
-/* Images are code: whoever may write to the directory chooses what runs, so it must belong to this user or to
+/* Images are code: whoever may write to a directory or a file chooses what runs, so it must belong to this user or to
  * root. A missing directory will be created for this user only. */
+const char *distrust_of(const struct stat *st) {
+  if (st->st_uid != geteuid() && st->st_uid != 0) return "it belongs to another user";
+  if ((st->st_mode & (S_IWGRP | S_IWOTH)) == 0) return NULL;
+  return S_ISDIR(st->st_mode) ? "others may write to it (chmod 700 helps)" : "others may write to it (chmod 600 helps)";
+}
+
 const char *cache_distrust(const char *dir) {
   struct stat st;
-  if (dir[0] == '\0' || stat(dir, &st) != 0) return NULL;
-  if (st.st_uid != geteuid() && st.st_uid != 0) return "it belongs to another user";
-  if (S_ISDIR(st.st_mode) && (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    return "others may write to it (chmod 700 helps)";
-  return NULL;
+  return dir[0] == '\0' || stat(dir, &st) != 0 ? NULL : distrust_of(&st);
+}
+
+const char *folder_distrust(const char *folder) {
+  struct stat st;
+  if (lstat(folder, &st) != 0) return NULL;
+  if (S_ISLNK(st.st_mode)) return "it is a symbolic link, which luattn does not create";
+  return distrust_of(&st);
 }
 
 bool cache_parse_size(const char *text, size_t *bytes) {

@@ -183,13 +183,12 @@ static void full_disk(void **state) {
   (void)state;
   luattn_image *big = make_image(200000, 'a');
   /* Runs in a child process, because the limit is permanent: a file may grow to 64 KB, and writing more fails
-   * as on a full disk. */
+   * as on a full disk. SIGXFSZ keeps its default action, which would end the process. */
   const pid_t child = fork();
   if (child == 0) {
-    char warning[512];
+    char warning[512], path[512];
     luattn_image *found = NULL;
     const struct rlimit limit = {65536, 65536};
-    signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
     if (cache_store(dir, key, big, warning, sizeof warning, NULL) != LUATTN_OK) _exit(3);
     if (strstr(warning, "cannot write it: File too large; the kernel works but is not kept") == NULL)
@@ -197,6 +196,13 @@ static void full_disk(void **state) {
     if (strstr(warning, KEY_PATH) == NULL) _exit(5);
     if (cache_find(dir, key, &found, NULL) != LUATTN_OK || found != NULL) _exit(6);
     if (cache_store(dir, key, big, NULL, 0, NULL) != LUATTN_OK) _exit(7);
+    char *text = calloc(100001, 1); /* a source that is too long, too */
+    memset(text, 'x', 100000);
+    cache_keep_source(dir, key, text, path, sizeof path);
+    if (path[0] != 0) _exit(8);
+    sigset_t pending;
+    if (sigpending(&pending) != 0 || sigismember(&pending, SIGXFSZ)) _exit(9);
+    free(text);
     _exit(0);
   }
   int status;
