@@ -49,6 +49,75 @@ static void others_may_write(void **state) {
   luattn_image_free(a);
 }
 
+static void is_not_used(const char *warns) {
+  char path[512], text[16], warning[512];
+  luattn_image *a = make_image(10, 'a'), *found = NULL;
+  luattn_error err;
+  assert_int_equal(cache_find(dir, key, &found, NULL), LUATTN_OK);
+  assert_null(found);
+  assert_false(cache_has(dir, key));
+  if (warns != NULL) {
+    assert_int_equal(cache_store(dir, key, a, warning, sizeof warning, NULL), LUATTN_OK);
+    if (strstr(warning, warns) == NULL || strstr(warning, "/fe: ") == NULL) fail_msg("'%s' lacks '%s'", warning, warns);
+    cache_keep_source(dir, key, "text", path, sizeof path);
+    assert_string_equal(path, "");
+    assert_false(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+    assert_int_equal(cache_store_record(dir, key, "1", path, sizeof path, &err), LUATTN_IO);
+    assert_non_null(strstr(err.message, warns));
+  }
+  luattn_image_free(a);
+}
+
+/* Whoever may write to the folder of an entry, or to the entry, chooses what runs. */
+static void each_level_is_checked(void **state) {
+  (void)state;
+  char folder[512], path[512], elsewhere[512];
+  luattn_image *a = make_image(10, 'a');
+  store(key, a);
+  path_of("fe", folder);
+  path_of(KEY_PATH, path);
+  assert_int_equal(chmod(folder, 0770), 0);
+  is_not_used("others may write to it (chmod 700 helps)");
+  assert_int_equal(chmod(folder, 0755), 0);
+  assert_true(cache_has(dir, key));
+  path_of("moved", elsewhere);
+  assert_int_equal(rename(folder, elsewhere), 0);
+  assert_int_equal(symlink("moved", folder), 0);
+  is_not_used("it is a symbolic link");
+  assert_int_equal(unlink(folder), 0);
+  assert_int_equal(rename(elsewhere, folder), 0);
+  if (geteuid() == 0) { /* only root can give it to another user */
+    assert_int_equal(chown(folder, 12345, 12345), 0);
+    is_not_used("it belongs to another user");
+    assert_int_equal(chown(folder, 0, 0), 0);
+    assert_int_equal(chown(path, 12345, 12345), 0);
+    is_not_used(NULL);
+    assert_false(exists(KEY_PATH));
+    store(key, a);
+  }
+  assert_int_equal(chmod(path, 0622), 0);
+  is_not_used(NULL);
+  assert_false(exists(KEY_PATH)); /* as a damaged one: it is compiled again */
+  store(key, a);
+  luattn_image *found = find(key);
+  assert_non_null(found);
+  luattn_image_free(found);
+  luattn_image_free(a);
+}
+
+/* A record that others may write says nothing. */
+static void records_are_checked(void **state) {
+  (void)state;
+  char path[512], text[16];
+  luattn_error err;
+  assert_int_equal(cache_store_record(dir, key, "128", path, sizeof path, &err), LUATTN_OK);
+  assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_string_equal(text, "128");
+  assert_int_equal(chmod(path, 0602), 0);
+  assert_true(cache_find_record(dir, key, text, sizeof text, path, sizeof path));
+  assert_string_equal(text, "");
+}
+
 static void links_are_not_followed(void **state) {
   (void)state;
   char target[512], link[512], path[512];
@@ -156,7 +225,7 @@ static void resolving(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_dir, remove_dir)
   const struct CMUnitTest tests[] = {
-      TEST(others_may_write), TEST(links_are_not_followed), TEST(versions_side_by_side), TEST(limits),
+      TEST(others_may_write), TEST(each_level_is_checked), TEST(records_are_checked), TEST(links_are_not_followed), TEST(versions_side_by_side), TEST(limits),
       TEST(resolving),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
