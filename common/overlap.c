@@ -89,9 +89,12 @@ static bool is_dense(const region *r) {
   return r->high - r->low == bytes && nests(r->t, true);
 }
 
+/* Whether `dense` has no gaps, and has the other's first element. */
+static bool holds(const region *dense, const region *r) { return r->first >= dense->low && r->first < dense->high && is_dense(dense); }
+
 static bool meet(const region *a, const region *b) {
   if (a->low >= b->high || b->low >= a->high) return false; /* the common case */
-  return a->first == b->first || (is_dense(a) && is_dense(b));
+  return a->first == b->first || holds(a, b) || holds(b, a) || (is_dense(a) && is_dense(b));
 }
 
 enum { UNUSED, READ, WRITTEN };

@@ -6,7 +6,8 @@
  * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
  * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
  * Outputs must not overlap: not an output's own elements, and not an output with another tensor of the pass or the workspace.
- * Launches check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a shared first element.
+ * Launches check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a first element that
+ * the other has, too, or that lies in a tensor without gaps.
  * luattn/batch.h has the axes of packed sequences.
  * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
  * that reach beyond 64-bit addresses are an error.
