@@ -2,6 +2,7 @@
  * threads that ask for the same key wait for it. */
 #include "engine/engine.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -9,8 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/batch.h"
-#include "common/choices.h"
 #include "common/struct_size.h"
 #include "engine/cpu_device.h"
 #include "engine/log_line.h"
@@ -24,6 +23,7 @@ typedef struct slot {
   unsigned attempt; /* lets waiting threads tell how their attempt ended */
   luattn_kernel *kernel;
   bool every_length; /* this kernel also serves the other key.lengths */
+  bool is_fallback;  /* it is not the decode kernel, though key.decode asks for that where the spec has it; and so serves all rows */
   char plan[sizeof((luattn_compile_report *)NULL)->plan];
   luattn_error error;
 } slot;
@@ -49,6 +49,25 @@ struct luattn_engine {
   pthread_mutex_t merges_lock; /* guards `merges` */
   engine_merges merges;
 };
+
+/* Checks what stands for a choice. */
+static luattn_status check_options(const luattn_engine_options *o, luattn_error *err) {
+  const struct {
+    const char *name;
+    int value, least, most;
+    const char *means;
+  } all[] = {{"device", o->device, LUATTN_CPU, INT_MAX, "the number of a GPU, or LUATTN_CPU"},
+             {"family", o->family, 0, 1 + (int)LUATTN_SM90, "0, or 1 + a luattn_family"},
+             {"no_tuned", o->no_tuned, 0, 1, "0 or 1"},
+             {"lengths", o->lengths, 0, 1 + (int)LUATTN_SHORT, "0, or 1 + a luattn_lengths"},
+             {"never_compile", o->never_compile, 0, 1, "0 or 1"},
+             {"deterministic", o->deterministic, 0, 1, "0 or 1"},
+             {"cpu_relaxed", o->cpu_relaxed, 0, 1, "0 or 1"}};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+    if (all[i].value < all[i].least || all[i].value > all[i].most)
+      return luattn_fail(err, LUATTN_INVALID, "luattn_engine_options: %s: is %d, expected %s", all[i].name, all[i].value, all[i].means);
+  return LUATTN_OK;
+}
 
 static luattn_status copy_packs(luattn_engine *e, const luattn_engine_options *options, luattn_error *err) {
   e->never_compile = options->never_compile != 0;
@@ -81,14 +100,12 @@ static luattn_status fill_engine(luattn_engine *e, const luattn_engine_options *
     luattn_engine_options taken;
     const luattn_engine_options *options = &taken;
     TRY(struct_take(&rule, "luattn_engine_open", given, &taken, err));
+    TRY(check_options(options, err));
     e->device = options->device;
     e->cpu_relaxed = options->cpu_relaxed != 0;
     e->family = options->family;
     e->no_tuned = options->no_tuned != 0;
     e->lengths = options->lengths;
-    if (e->lengths < 0 || e->lengths > 1 + (int)LUATTN_SHORT)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_engine_options: lengths: %d is not 0 or 1 + a luattn_lengths", e->lengths);
     e->log = options->log;
     e->log_user = options->log_user;
     TRY(copy_text(options->cache_dir, &e->cache_dir, err));
@@ -193,7 +210,7 @@ luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spe
 }
 
 engine_place engine_get_place(const luattn_engine *e) {
-  return (engine_place){e->driver, e->device, e->arch, e->driver_version, e->nvrtc, e->never_compile};
+  return (engine_place){e->driver, e->device, e->arch, e->driver_version, e->nvrtc, e->never_compile, e->cpu_relaxed};
 }
 
 engine_merges *engine_lock_merges(luattn_engine *engine) {
@@ -205,183 +222,30 @@ void engine_unlock_merges(luattn_engine *engine) { pthread_mutex_unlock(&engine-
 
 luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine != NULL ? engine->driver : NULL; }
 
-static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
-  static const struct {
-    int code, bits;
-    luattn_dtype dtype;
-  } table[] = {{kDLFloat, 64, LUATTN_F64},
-               {kDLFloat, 32, LUATTN_F32},
-               {kDLFloat, 16, LUATTN_F16},
-               {kDLBfloat, 16, LUATTN_BF16}};
-  for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
-    if (from.code != table[i].code || from.bits != table[i].bits || from.lanes != 1) continue;
-    *dtype = table[i].dtype;
-    return true;
-  }
-  return false;
-}
-
-static unsigned wants_of(const luattn_args *a) {
-  unsigned wants = 0;
-  if (a->dq != NULL) wants |= LUATTN_WANT_DQ;
-  if (a->dk != NULL) wants |= LUATTN_WANT_DK;
-  if (a->dv != NULL) wants |= LUATTN_WANT_DV;
-  if (a->scalar_grads != NULL) wants |= LUATTN_WANT_SCALARS;
-  for (size_t i = 0; i < a->num_inputs && a->inputs != NULL; ++i)
-    if (a->inputs[i].grad != NULL && a->inputs[i].grad->data != NULL) wants |= LUATTN_WANT_INPUTS;
-  return wants;
-}
-
-static bool read_input_type(DLDataType t, uint64_t *out) {
-  luattn_dtype dtype;
-  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
-                                                [LUATTN_F32] = LUATTN_INPUT_F32,
-                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
-                                                [LUATTN_F16] = LUATTN_INPUT_F16};
-  if (!read_dtype(t, &dtype)) return false;
-  *out = 1 + (uint64_t)as_input[dtype];
-  return true;
-}
-
-/* Returns the tensor types of the inputs whose dtype is any. or_f32: f32 of one that is missing. */
-static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args, bool or_f32,
-                                      uint64_t *out, luattn_error *err) {
-  luattn_spec_info info;
-  luattn_spec_get_info(spec, &info);
-  for (size_t i = 0; i < info.num_inputs; ++i) {
-    if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
-    const char *name = info.inputs[i].name;
-    const DLTensor *t = NULL;
-    uint64_t type = 1 + LUATTN_INPUT_F32;
-    for (size_t j = 0; j < args->num_inputs && args->inputs != NULL; ++j)
-      if (args->inputs[j].name != NULL && strcmp(args->inputs[j].name, name) == 0) t = args->inputs[j].tensor;
-    if (t == NULL && !or_f32)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name",
-          place, name);
-    if (t != NULL && !read_input_type(t->dtype, &type))
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: input '%s': has DLPack dtype (code %d, %d bits, %d lanes), and dtype any in a spec stands for "
-          "float64, float32, bfloat16 or float16; declare an integer's type there, as i32",
-          place, name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
-    *out |= type << 4 * i;
-  }
-  return LUATTN_OK;
-}
-
-/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch refuses. */
-static bool has_more_rows(const luattn_args *args, int64_t most) {
-  const DLTensor *q = args->q, *k = args->k;
-  if (k == NULL || k->ndim < 2 || k->shape == NULL || k->shape[1] < 1) return true;
-  const int64_t q_len = batch_is_packed(args->batch) ? args->batch->lengths[0].longest : q->shape[2], of_all = most * k->shape[1];
-  return q_len > of_all || q->shape[1] > of_all || q_len * q->shape[1] > of_all;
-}
-
-/* luattn_target.decode for these arguments. */
-static int wants_decode(const luattn_engine *e, luattn_pass pass, const luattn_args *args) {
-  if (pass != LUATTN_FORWARD || e->device == LUATTN_CPU || args->decode == LUATTN_DECODE_NEVER) return 0;
-  if (args->decode != LUATTN_DECODE_AUTO) return 1;
-  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
-  const DLTensor *q = args->q, *k = args->k;
-  if (q->dtype.bits != 16) return 0;
-  if (k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
-  const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
-                         : packed ? args->batch->lengths[1].longest
-                                  : k->shape[2];
-  return kv_len >= LUATTN_DECODE_KEYS && !has_more_rows(args, LUATTN_DECODE_ROWS) ? 2 : 0;
-}
-
-/* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
-                         kernel_key *key, luattn_error *err) {
-  const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
-  if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
-  luattn_args taken;
-  const luattn_args *args = &taken;
-  TRY(choices_take(given, place, &taken, err));
-  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
-  if ((packed || paged) && e->cpu_relaxed)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
-        packed ? "cu_seqlens_q" : "seqused_k", packed ? "packed sequences" : "keys in pages or caches in part");
-  if (paged && pass == LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: batch: has %s, and there is no backward over keys in pages or in a part of a cache; copy them to k and v of "
-                       "equal lengths, or to packed sequences",
-                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
-  if (args->keys_modified != 0 && pass == LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: keys_modified: is %d, and there is no backward over keys that key_mod has changed already; leave it 0, and give k and v as "
-                       "they were before",
-                       place, args->keys_modified);
-  const DLTensor *tensor[] = {args->q, args->v};
-  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
-  for (int i = 0; i < 2; ++i)
-    if (tensor[i] == NULL || tensor[i]->ndim != ndims[i] || tensor[i]->shape == NULL)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
-          i == 0 ? "q" : "v", ndims[i], ndims[i] == 3 ? " beside cu_seqlens" : i == 1 && paged ? " of pages" : "",
-          i == 1 && paged ? "batch" : "tensors");
-  *key = (kernel_key){.spec = spec,
-                      .pass = pass,
-                      .packed = packed,
-                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
-                      .offsets = batch_offsets(args->batch),
-                      .large_scores = args->large_scores != 0,
-                      .keys_modified = args->keys_modified != 0 && luattn_spec_modifies_keys(spec),
-                      .decode = wants_decode(e, pass, args)};
-  if (!read_dtype(args->q->dtype, &key->dtype))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
-                       "bfloat16 or float16; convert it",
-                       place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndims[1] - 1]};
-  const int most = e->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
-  for (int i = 0; i < 2; ++i)
-    if (dim[i] < 1 || dim[i] > most)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", place,
-                         i == 0 ? "q" : "v", (long long)dim[i], most);
-  key->head_dim = (int)dim[0];
-  key->head_dim_v = (int)dim[1];
-  key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
-                                   packed ? args->batch->lengths[1].longest : args->v->shape[2]);
-  if (key->decode) {
-    key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
-    key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
-  }
-  TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
-  if (pass == LUATTN_FORWARD) return LUATTN_OK;
-  key->wants = wants_of(args);
-  if (key->wants == 0)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one");
-  return LUATTN_OK;
-}
-
-/* Compares everything except the lengths. */
+/* Compares everything except the lengths, and the rows for which a decode kernel is. */
 static bool is_same_key(const kernel_key *a, const kernel_key *b) {
-  return a->spec == b->spec && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
+  return a->spec == b->spec && a->spec_hash[0] == b->spec_hash[0] && a->spec_hash[1] == b->spec_hash[1] && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
          a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
          a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
-         a->many_rows == b->many_rows && a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
+         a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
 }
 
-/* Returns the slot of this key, or the slot of the other lengths if its kernel serves both. This is unknown
+static bool is_same_class(const kernel_key *a, const kernel_key *b) { return a->lengths == b->lengths && a->many_rows == b->many_rows; }
+
+/* Whether the slot's kernel is for this key, which is another class of it. */
+static bool serves_others(const slot *s, const kernel_key *key) {
+  return s->state == SLOT_READY && ((s->every_length && s->key.many_rows == key->many_rows) || s->is_fallback);
+}
+
+/* Returns the slot of this key, or the slot of another class of it whose kernel serves both. This is unknown
  * while the other kernel is being compiled, so callers wait for it. */
 static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
   slot *other = NULL;
   for (size_t i = 0; i < e->count; ++i) {
     slot *s = e->slots[i];
     if (!is_same_key(&s->key, key)) continue;
-    if (s->key.lengths == key->lengths) return s;
-    if (s->state == SLOT_COMPILING || (s->state == SLOT_READY && s->every_length)) other = s;
+    if (is_same_class(&s->key, key)) return s;
+    if (s->state == SLOT_COMPILING || serves_others(s, key)) other = s;
   }
   return other;
 }
@@ -550,6 +414,12 @@ static luattn_status build_aloud(const luattn_engine *e, const kernel_key *key, 
   return LUATTN_OK;
 }
 
+static bool is_decode(const luattn_kernel *kernel) {
+  luattn_kernel_description d = {.struct_size = sizeof d};
+  luattn_error ignored;
+  return luattn_kernel_describe(kernel, &d, &ignored) == LUATTN_OK && d.decode != 0;
+}
+
 /* Called and returns with the lock held; releases it while compiling. */
 static void attempt(luattn_engine *e, slot *s) {
   luattn_error error = {.status = LUATTN_OK};
@@ -562,6 +432,7 @@ static void attempt(luattn_engine *e, slot *s) {
   pthread_mutex_lock(&e->lock);
   s->kernel = kernel;
   s->every_length = report.every_length != 0;
+  s->is_fallback = kernel != NULL && s->key.decode == 2 && !is_decode(kernel);
   memcpy(s->plan, report.plan, sizeof s->plan);
   s->state = status == LUATTN_OK ? SLOT_READY : SLOT_FAILED;
   s->error = error;
@@ -588,7 +459,7 @@ static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot
     else if (s->state == SLOT_FAILED)
       attempt(e, s);
     *out = s;
-    if (s->key.lengths == key->lengths || (s->state == SLOT_READY && s->every_length)) return LUATTN_OK;
+    if (is_same_class(&s->key, key) || serves_others(s, key)) return LUATTN_OK;
   }
 }
 

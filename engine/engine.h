@@ -20,7 +20,7 @@ typedef struct engine_place {
   luattn_driver *driver; /* NULL: on the CPU */
   int device, arch, driver_version;
   const char *nvrtc; /* as in luattn_target */
-  bool never_compile;
+  bool never_compile, cpu_relaxed;
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 

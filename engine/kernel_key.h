@@ -8,6 +8,7 @@
 
 typedef struct kernel_key {
   const luattn_spec *spec;
+  uint64_t spec_hash[2]; /* another spec may come to lie where a freed one has been */
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v;

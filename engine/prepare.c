@@ -21,7 +21,10 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_prepare: request %zu: head_dim is %d, head_dim_v %d; give those of q and v",
                        index, r->head_dim, r->head_dim_v);
+  luattn_spec_info info;
+  luattn_spec_get_info(r->spec, &info);
   const kernel_key key = {.spec = r->spec,
+                          .spec_hash = {info.hash[0], info.hash[1]},
                           .pass = r->pass,
                           .dtype = r->dtype,
                           .head_dim = r->head_dim,

@@ -45,6 +45,8 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
                        (int)t->lengths);
   if (t->family < 0 || t->family > 1 + (int)LUATTN_SM90)
     return luattn_fail(err, LUATTN_INVALID, "target: family: %d is not 0 or 1 + a luattn_family", t->family);
+  if (t->deterministic != 0 && t->deterministic != 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: deterministic: is %d, expected 0 or 1", t->deterministic);
   if (tiles_shared_limit(t->arch) == 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

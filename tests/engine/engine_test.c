@@ -325,10 +325,105 @@ static void bad_arguments(void **state) {
   assert_int_equal(luattn_engine_open(&far, &none, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "device 9"));
   assert_int_equal(luattn_engine_open(&odd, &none, &err), LUATTN_INVALID);
-  assert_string_equal(err.message, "luattn_engine_options: lengths: 3 is not 0 or 1 + a luattn_lengths");
+  assert_string_equal(err.message, "luattn_engine_options: lengths: is 3, expected 0, or 1 + a luattn_lengths");
   assert_null(none);
   luattn_engine_close(engine);
   problem_close(&p);
+}
+
+static void options_out_of_range(void **state) {
+  (void)state;
+  static const struct {
+    luattn_engine_options options;
+    const char *message;
+  } bad[] = {{{.family = 9}, "family: is 9, expected 0, or 1 + a luattn_family"},
+             {{.family = -1}, "family: is -1, expected 0, or 1 + a luattn_family"},
+             {{.deterministic = 2}, "deterministic: is 2, expected 0 or 1"},
+             {{.never_compile = -1}, "never_compile: is -1, expected 0 or 1"},
+             {{.no_tuned = 3}, "no_tuned: is 3, expected 0 or 1"},
+             {{.lengths = -1}, "lengths: is -1, expected 0, or 1 + a luattn_lengths"},
+             {{.device = -2}, "device: is -2, expected the number of a GPU, or LUATTN_CPU"},
+             {{.device = LUATTN_CPU, .cpu_relaxed = 2}, "cpu_relaxed: is 2, expected 0 or 1"}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    luattn_engine_options options = bad[i].options;
+    luattn_engine *none = NULL;
+    luattn_error err;
+    options.struct_size = sizeof options;
+    assert_int_equal(luattn_engine_open(&options, &none, &err), LUATTN_INVALID);
+    if (strncmp(err.message, "luattn_engine_options: ", 23) != 0 || strcmp(err.message + 23, bad[i].message) != 0)
+      fail_msg("'%s' is not '%s'", err.message, bad[i].message);
+  }
+}
+
+/* What decides about a kernel is checked before one is compiled, and sizes before they are multiplied. */
+static void choices_come_first(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.compilations = 0};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  p.args.decode = 7;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "forward of 'demo': decode: is 7, expected a luattn_decode, 0 to 2");
+  p.args.decode = LUATTN_DECODE_AUTO, p.args.keys_modified = 2;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "forward of 'demo': keys_modified: is 2, expected 0 or 1");
+  assert_int_equal(spec.compilations, 0);
+  p.args.keys_modified = 0;
+  p.q.shape[1] = p.q.shape[2] = p.k.shape[1] = INT64_C(1) << 62;
+  p.v.shape[2] = p.k.shape[2] = LUATTN_DECODE_KEYS;
+  assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "q: axis 1 has size 4611686018427387904"));
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+/* A spec at the place of one that was freed is not taken for it. */
+static void another_spec_at_its_place(void **state) {
+  (void)state;
+  luattn_engine *engine = open_engine();
+  luattn_spec spec = {.hash = 1};
+  luattn_error err;
+  problem p;
+  problem_open(&p, LUATTN_FORWARD);
+  const luattn_kernel *first, *second, *again;
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &first, &err), LUATTN_OK);
+  spec.hash = 2;
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &second, &err), LUATTN_OK);
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &again, &err), LUATTN_OK);
+  assert_ptr_not_equal(first, second);
+  assert_ptr_equal(second, again);
+  assert_int_equal(spec.compilations, 2);
+  const luattn_request request = {.spec = &spec, .dtype = LUATTN_BF16, .head_dim = HEAD_DIM, .head_dim_v = HEAD_DIM_V};
+  assert_int_equal(luattn_prepare(engine, &request, 1, 1, NULL, NULL, &err), LUATTN_OK);
+  assert_int_equal(spec.compilations, 2);
+  luattn_engine_close(engine);
+  problem_close(&p);
+}
+
+/* A spec without the decode kernel has one kernel for all rows; one that has it, one for each class of them. */
+static void classes_of_rows(void **state) {
+  (void)state;
+  for (int has = 0; has <= 1; ++has) {
+    luattn_engine *engine = open_engine();
+    luattn_spec spec = {.by_length = 1, .has_decode = has};
+    luattn_error err;
+    problem p;
+    problem_open(&p, LUATTN_FORWARD);
+    p.k.shape[2] = p.v.shape[2] = LUATTN_DECODE_KEYS;
+    const luattn_kernel *kernel[3];
+    for (int round = 0; round < 2; ++round)
+      for (int i = 0; i < 3; ++i) {
+        p.q.shape[2] = (int64_t[]){1, LUATTN_DECODE_MANY, LUATTN_DECODE_ROWS}[i] * HEADS_KV / HEADS;
+        if (p.q.shape[2] == 0) p.q.shape[2] = 1;
+        assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err), LUATTN_OK);
+      }
+    assert_int_equal(spec.compilations, has ? 3 : 1);
+    assert_int_equal(kernel[0] == kernel[1] && kernel[1] == kernel[2], !has);
+    luattn_engine_close(engine);
+    problem_close(&p);
+  }
 }
 
 enum { THREADS = 8 };
@@ -504,6 +599,10 @@ int main(void) {
       TEST(one_log_line_for_each_kernel),
       TEST(deterministic_if_asked_for),
       TEST(bad_arguments),
+      TEST(options_out_of_range),
+      TEST(choices_come_first),
+      TEST(another_spec_at_its_place),
+      TEST(classes_of_rows),
       TEST(one_compilation_whoever_asks),
       TEST(one_compilation_for_each_class),
       TEST(eight_threads_on_eight_streams),

@@ -42,6 +42,7 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   p.info.dtype = target->dtype;
   p.info.head_dim = (uint32_t)target->head_dim;
   p.info.wants = target->wants;
+  if (target->decode == 1 || (target->decode == 2 && s->has_decode)) p.info.decode = 1, p.info.num_state[0] = 2;
   if (target->packed) { /* not supported for packed sequences */
     p.info.packed = 1;
     p.info.num_inputs = p.info.num_stats = p.info.has_key_mod = 0;
@@ -88,9 +89,8 @@ luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bo
 
 void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   static const luattn_input_info inputs[1] = {{.grad = 1}};
-  (void)spec;
-  *info =
-      (luattn_spec_info){.name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {7, 8}};
+  *info = (luattn_spec_info){
+      .name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {spec->hash != 0 ? spec->hash : 7, 8}};
 }
 
 int luattn_spec_modifies_keys(const luattn_spec *spec) {

@@ -10,6 +10,8 @@
 struct luattn_spec {
   atomic_int compilations, failures_left;
   int by_length; /* different tiles for short lengths */
+  int has_decode; /* else target.decode 2 gives the kernel for all lengths */
+  uint64_t hash;  /* 0: 7 */
 };
 
 extern luattn_target last_target; /* read after threads are joined */

@@ -158,6 +158,8 @@ static void test_refusals(void **state) {
   fake_mode(NULL);
   t.lengths = (luattn_lengths)2;
   refused(&t, LUATTN_INVALID, "target: lengths: 2 is neither LUATTN_LONG nor LUATTN_SHORT");
+  t.lengths = LUATTN_LONG, t.deterministic = 2;
+  refused(&t, LUATTN_INVALID, "target: deterministic: is 2, expected 0 or 1");
 }
 
 /* Backward images of other families are compiled by NVRTC's own threads, which drop ptxas's remarks. */

@@ -1,0 +1,176 @@
+/* engine_key.c: reads from the arguments of a call which kernel it needs. */
+#include <string.h>
+
+#include "common/batch.h"
+#include "common/choices.h"
+#include "engine/cpu_device.h"
+#include "engine/engine.h"
+
+static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
+  static const struct {
+    int code, bits;
+    luattn_dtype dtype;
+  } table[] = {{kDLFloat, 64, LUATTN_F64},
+               {kDLFloat, 32, LUATTN_F32},
+               {kDLFloat, 16, LUATTN_F16},
+               {kDLBfloat, 16, LUATTN_BF16}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
+    if (from.code != table[i].code || from.bits != table[i].bits || from.lanes != 1) continue;
+    *dtype = table[i].dtype;
+    return true;
+  }
+  return false;
+}
+
+static unsigned wants_of(const luattn_args *a) {
+  unsigned wants = 0;
+  if (a->dq != NULL) wants |= LUATTN_WANT_DQ;
+  if (a->dk != NULL) wants |= LUATTN_WANT_DK;
+  if (a->dv != NULL) wants |= LUATTN_WANT_DV;
+  if (a->scalar_grads != NULL) wants |= LUATTN_WANT_SCALARS;
+  for (size_t i = 0; i < a->num_inputs && a->inputs != NULL; ++i)
+    if (a->inputs[i].grad != NULL && a->inputs[i].grad->data != NULL) wants |= LUATTN_WANT_INPUTS;
+  return wants;
+}
+
+static bool read_input_type(DLDataType t, uint64_t *out) {
+  luattn_dtype dtype;
+  static const luattn_input_dtype as_input[] = {[LUATTN_F64] = LUATTN_INPUT_F64,
+                                                [LUATTN_F32] = LUATTN_INPUT_F32,
+                                                [LUATTN_BF16] = LUATTN_INPUT_BF16,
+                                                [LUATTN_F16] = LUATTN_INPUT_F16};
+  if (!read_dtype(t, &dtype)) return false;
+  *out = 1 + (uint64_t)as_input[dtype];
+  return true;
+}
+
+/* Returns the tensor types of the inputs whose dtype is any. or_f32: f32 of one that is missing. */
+static luattn_status read_input_types(const luattn_spec *spec, const char *place, const luattn_args *args, bool or_f32,
+                                      uint64_t *out, luattn_error *err) {
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  for (size_t i = 0; i < info.num_inputs; ++i) {
+    if (info.inputs[i].dtype != LUATTN_INPUT_ANY) continue;
+    const char *name = info.inputs[i].name;
+    const DLTensor *t = NULL;
+    uint64_t type = 1 + LUATTN_INPUT_F32;
+    for (size_t j = 0; j < args->num_inputs && args->inputs != NULL; ++j)
+      if (args->inputs[j].name != NULL && strcmp(args->inputs[j].name, name) == 0) t = args->inputs[j].tensor;
+    if (t == NULL && !or_f32)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name",
+          place, name);
+    if (t != NULL && !read_input_type(t->dtype, &type))
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: input '%s': has DLPack dtype (code %d, %d bits, %d lanes), and dtype any in a spec stands for "
+          "float64, float32, bfloat16 or float16; declare an integer's type there, as i32",
+          place, name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    *out |= type << 4 * i;
+  }
+  return LUATTN_OK;
+}
+
+/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch refuses. */
+static bool has_more_rows(const luattn_args *args, int64_t most) {
+  const DLTensor *q = args->q, *k = args->k;
+  if (k == NULL || k->ndim < 2 || k->shape == NULL || k->shape[1] < 1) return true;
+  const int64_t q_len = batch_is_packed(args->batch) ? args->batch->lengths[0].longest : q->shape[2];
+  int64_t rows, of_all;
+  if (__builtin_mul_overflow(most, k->shape[1], &of_all) || __builtin_mul_overflow(q_len, q->shape[1], &rows)) return true;
+  return rows > of_all;
+}
+
+/* luattn_target.decode for these arguments. */
+static int wants_decode(const engine_place *at, luattn_pass pass, const luattn_args *args) {
+  if (pass != LUATTN_FORWARD || at->driver == NULL || args->decode == LUATTN_DECODE_NEVER) return 0;
+  if (args->decode != LUATTN_DECODE_AUTO) return 1;
+  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
+  const DLTensor *q = args->q, *k = args->k;
+  if (q->dtype.bits != 16) return 0;
+  if (k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
+  const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
+                         : packed ? args->batch->lengths[1].longest
+                                  : k->shape[2];
+  return kv_len >= LUATTN_DECODE_KEYS && !has_more_rows(args, LUATTN_DECODE_ROWS) ? 2 : 0;
+}
+
+/* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
+luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
+                         kernel_key *key, luattn_error *err) {
+  const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
+  if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
+  const engine_place at = engine_get_place(e);
+  luattn_args taken;
+  const luattn_args *args = &taken;
+  TRY(choices_take(given, place, &taken, err));
+  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
+  if ((packed || paged) && at.cpu_relaxed)
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
+        packed ? "cu_seqlens_q" : "seqused_k", packed ? "packed sequences" : "keys in pages or caches in part");
+  if (paged && pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: batch: has %s, and there is no backward over keys in pages or in a part of a cache; copy them to k and v of "
+                       "equal lengths, or to packed sequences",
+                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
+  if (args->keys_modified != 0 && pass == LUATTN_BACKWARD)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: keys_modified: is %d, and there is no backward over keys that key_mod has changed already; leave it 0, and give k and v as "
+                       "they were before",
+                       place, args->keys_modified);
+  const DLTensor *tensor[] = {args->q, args->v};
+  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
+  for (int i = 0; i < 2; ++i)
+    if (tensor[i] == NULL || tensor[i]->ndim != ndims[i] || tensor[i]->shape == NULL)
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
+          i == 0 ? "q" : "v", ndims[i], ndims[i] == 3 ? " beside cu_seqlens" : i == 1 && paged ? " of pages" : "",
+          i == 1 && paged ? "batch" : "tensors");
+  *key = (kernel_key){.spec = spec,
+                      .pass = pass,
+                      .packed = packed,
+                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
+                      .offsets = batch_offsets(args->batch),
+                      .large_scores = args->large_scores != 0,
+                      .keys_modified = args->keys_modified != 0 && luattn_spec_modifies_keys(spec)};
+  luattn_spec_info info;
+  luattn_spec_get_info(spec, &info);
+  memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);
+  if (!read_dtype(args->q->dtype, &key->dtype))
+    return luattn_fail(err, LUATTN_INVALID,
+                       "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
+                       "bfloat16 or float16; convert it",
+                       place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
+  char wrong[300]; /* a launch says the same; the CPU path of a relaxed engine has messages of its own */
+  if (!at.cpu_relaxed && !choices_ok(args, pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", place, info.name, wrong);
+  key->decode = wants_decode(&at, pass, args);
+  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndims[1] - 1]};
+  const int most = at.cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
+  for (int i = 0; i < 2; ++i)
+    if (dim[i] < 1 || dim[i] > most)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", place,
+                         i == 0 ? "q" : "v", (long long)dim[i], most);
+  key->head_dim = (int)dim[0];
+  key->head_dim_v = (int)dim[1];
+  key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
+                                   packed ? args->batch->lengths[1].longest : args->v->shape[2]);
+  if (key->decode) {
+    key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
+    key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
+  }
+  TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
+  if (pass == LUATTN_FORWARD) return LUATTN_OK;
+  key->wants = wants_of(args);
+  if (key->wants == 0)
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one");
+  return LUATTN_OK;
+}
