@@ -289,7 +289,7 @@ typedef struct LuattnPaging {
    * the one of the page before. */
   int box_rows, page_rows_k, page_rows_v;
   LuattnPageSteps steps_k, steps_v;
-  int unused;
+  int num_pages;           /* of k and v: other numbers in block_table count as the last page; 0 (from an earlier luattn): nothing is known */
 } LuattnPaging;
 
 /* The blocks of a decode kernel whose entries differ in length (luattn_split_list writes them, around/split_list.cuh;

@@ -4,6 +4,7 @@
 
 #include "common/batch.h"
 #include "common/host.h"
+#include "common/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/batch_arrays.h"
 #include "runtime/launch.h"
@@ -15,6 +16,8 @@ static DLDataType elem_of(const image_manifest *m) {
                                      [LUATTN_BF16] = {kDLBfloat, 16, 1}, [LUATTN_F16] = {kDLFloat, 16, 1}};
   return table[m->dtype];
 }
+
+static bool has_mods(const image_manifest *m) { return m->append_mods[0].key_mod || m->append_mods[0].value_mod; }
 
 static luattn_status check_given(const args_call *c, const luattn_append_args *a) {
   const struct {
@@ -71,6 +74,7 @@ static luattn_status take_arrays(const args_call *c, const luattn_append_args *a
   const batch_array *array = a->batch->array, *used = &array[BATCH_SEQUSED_K], *table = &array[BATCH_BLOCK_TABLE],
                     *cu = &array[BATCH_CU_SEQLENS_Q];
   const int64_t entries = used->count;
+  if (entries > INT32_MAX) return args_fail(c, "luattn_append: seqused_k: has %" PRId64 " elements, expected at most %d", entries, INT32_MAX);
   out->batch = (int)entries;
   TRY(batch_array_take(c, used, "batch", entries, &out->seqused_k));
   if (table->is_given) TRY(batch_array_take(c, table, "batch * max_pages", table->count, &out->paging.block_table));
@@ -82,15 +86,39 @@ static luattn_status take_arrays(const args_call *c, const luattn_append_args *a
     return args_fail(c, "luattn_append: new_k: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry",
                      a->new_k->shape[0], entries);
   out->paging.pages = table->is_given ? (int)a->batch->pages : 1;
+  out->paging.num_pages = (int)a->k->shape[0];
   return LUATTN_OK;
 }
 
 /* The most pieces of a tensor, which a grid has threads for, and 31 bits count. */
 static luattn_status count_pieces(const args_call *c, const LuattnAppend *p, int64_t *out) {
   const int64_t widest = c->info->head_dim > c->info->head_dim_v ? c->info->head_dim : c->info->head_dim_v;
-  *out = (int64_t)p->total * p->heads_kv.d * widest;
-  if (*out <= INT32_MAX) return LUATTN_OK;
+  if (!__builtin_mul_overflow((int64_t)p->total * widest, (int64_t)p->heads_kv.d, out) && *out <= INT32_MAX) return LUATTN_OK;
   return args_fail(c, "luattn_append: new_k: has %d rows of %u heads, which are more than 2^31 elements; split the call", p->total, p->heads_kv.d);
+}
+
+/* Checks that what is written overlaps nothing that is read. */
+static luattn_status check_apart(const args_call *c, const luattn_append_args *a, const LuattnAppend *p) {
+  enum { GIVEN = 4, ARRAYS = 3 };
+  const int *const data[ARRAYS] = {p->seqused_k, p->paging.block_table, p->cu_seqlens};
+  const batch_array_name name[ARRAYS] = {BATCH_SEQUSED_K, BATCH_BLOCK_TABLE, BATCH_CU_SEQLENS_Q};
+  overlap_item items[GIVEN + ARRAYS + MANIFEST_MAX_INPUTS] = {
+      {"k", a->k, true}, {"v", a->v, true}, {"new_k", a->new_k, false}, {"new_v", a->new_v, false}};
+  DLTensor array[ARRAYS];
+  int64_t count[ARRAYS];
+  int n = GIVEN;
+  for (int i = 0; i < ARRAYS; ++i) {
+    count[i] = a->batch->array[name[i]].count;
+    array[i] = (DLTensor){.data = (void *)(uintptr_t)data[i], .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &count[i]};
+    if (data[i] != NULL) items[n++] = (overlap_item){a->batch->array[name[i]].name, &array[i], false};
+  }
+  for (size_t i = 0; has_mods(c->info) && i < a->num_inputs; ++i) /* fill_mods has checked them */
+    items[n++] = (overlap_item){a->inputs[i].name, a->inputs[i].tensor, false};
+  overlap_pair pair;
+  char text[400];
+  if (!overlap_find_among(items, n, &pair)) return LUATTN_OK;
+  overlap_text(&pair, text, sizeof text);
+  return args_fail(c, "luattn_append: %s", text);
 }
 
 static luattn_status fill(const args_call *c, const luattn_append_args *a, LuattnAppend *out) {
@@ -110,8 +138,6 @@ static luattn_status fill(const args_call *c, const luattn_append_args *a, Luatt
 }
 
 /* ---- mods ---- */
-
-static bool has_mods(const image_manifest *m) { return m->append_mods[0].key_mod || m->append_mods[0].value_mod; }
 
 /* New rows have heads of keys alone, so those of queries have to be in the batch. */
 static luattn_status fill_offsets(const args_call *c, LuattnOffsetParams *out) {
@@ -162,16 +188,24 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
 
 /* ---- numbers of pages ---- */
 
-/* Checks the pages that new rows need, by copies of the arrays in host memory. */
-static luattn_status check_pages(const args_call *c, const LuattnAppend *p, const luattn_append_args *a, const int32_t *used,
-                                 const int32_t *table, const int32_t *cu) {
-  const int64_t size = a->k->shape[2], num_pages = a->k->shape[0];
+/* Checks, by copies of the arrays in host memory, that new_k has the rows that `cu` says, and the cache the pages that they need. */
+static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, const luattn_append_args *a, const int32_t *used,
+                                   const int32_t *table, const int32_t *cu) {
+  const int64_t size = a->k->shape[2], num_pages = a->k->shape[0], room = p->paging.pages * size;
+  if (cu != NULL && cu[0] != 0) return args_fail(c, "luattn_append: batch: cu_seqlens_q: begins with %d, expected 0", cu[0]);
   for (int b = 0; b < p->batch; ++b) {
     const int64_t rows = cu != NULL ? (int64_t)cu[b + 1] - cu[b] : (int64_t)p->rows.d, end = used[b] + rows;
-    if (used[b] < 0 || (rows > 0 && end > p->paging.pages * size))
+    if (rows < 0)
+      return args_fail(c, "luattn_append: batch: cu_seqlens_q: falls from %d to %d at sequence %d, expected values that never fall", cu[b],
+                       cu[b + 1], b);
+    if (cu != NULL && cu[b + 1] > p->total)
+      return args_fail(c, "luattn_append: batch: cu_seqlens_q: ends sequence %d at %d, and new_k has %d rows; give the rows of all sequences, or offsets "
+                          "that end with them",
+                       b, cu[b + 1], p->total);
+    if (used[b] < 0 || (rows > 0 && end > room))
       return args_fail(c, "luattn_append: batch: seqused_k: is %d for entry %d, and with %" PRId64 " rows more the cache's %" PRId64 " do not suffice",
-                       used[b], b, rows, p->paging.pages * size);
-    for (int64_t i = used[b] / size; table != NULL && i * size < end; ++i) {
+                       used[b], b, rows, room);
+    for (int64_t i = used[b] / size; table != NULL && rows > 0 && i * size < end; ++i) {
       const int32_t page = table[(int64_t)b * p->paging.pages + i];
       if (page < 0 || page >= num_pages)
         return args_fail(c, "luattn_append: batch: block_table: is %d for entry %d, page %" PRId64 ", which its rows need; k and v have %" PRId64 " pages",
@@ -196,7 +230,7 @@ static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int sid
 }
 
 static luattn_status append_on_host(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p, const luattn_append_args *a) {
-  TRY(check_pages(c, p, a, p->seqused_k, p->paging.block_table, p->cu_seqlens));
+  TRY(check_numbers(c, p, a, p->seqused_k, p->paging.block_table, p->cu_seqlens));
   if (has_mods(c->info)) return kernel->cpu_append(kernel->cpu_user, a, c->err);
   for (int b = 0; b < p->batch; ++b) {
     const int first = p->cu_seqlens != NULL ? p->cu_seqlens[b] : 0, rows = p->cu_seqlens != NULL ? p->cu_seqlens[b + 1] - first : (int)p->rows.d;
@@ -215,6 +249,7 @@ static luattn_status append_given(const luattn_kernel *kernel, const luattn_appe
   TRY(fill(&c, given, &p.append));
   TRY(count_pieces(&c, &p.append, &pieces));
   if (has_mods(c.info)) TRY(fill_mods(&c, given, &p));
+  TRY(check_apart(&c, given, &p.append));
   if (pieces == 0) return LUATTN_OK;
   if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, given);
   TRY(driver_push(kernel->driver, kernel->context, err));

@@ -415,7 +415,7 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
   out->head = stride[1];
-  out->seq = stride[2];
+  out->seq = in_pages && rule.shape[2] == 1 ? stride[0] : stride[2]; /* pages of one row are rows, for descriptors (runtime/paged.c) */
   return LUATTN_OK;
 }
 

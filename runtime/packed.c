@@ -17,10 +17,10 @@ static luattn_status take_lengths(const args_call *c, int side, int64_t total, c
   const batch_array *cu = &batch->array[BATCH_CU_SEQLENS_Q + side];
   const batch_lengths *lengths = &batch->lengths[side];
   TRY(batch_array_take(c, cu, "batch + 1", cu->count, cu_seqlens));
-  if (lengths->total >= 0 && lengths->total != total)
-    return args_fail(c, "batch: %s: ends with %" PRId64 ", and there are %" PRId64 " rows; give the end of the last sequence",
+  if (lengths->total > total)
+    return args_fail(c, "batch: %s: ends with %" PRId64 ", and there are %" PRId64 " rows; give the rows of all sequences, or offsets that end with them",
                      cu->name, lengths->total, total);
-  if (lengths->longest == 0 && total > 0)
+  if (lengths->longest == 0 && lengths->total < 0 && total > 0)
     return args_fail(c, "batch: %s: is 0, and there are %" PRId64 " rows; give the longest sequence's length", lengths->name,
                      total);
   if (lengths->longest > c->info->max_len)

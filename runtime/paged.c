@@ -112,6 +112,7 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
   const int page_size = (int)a->k->shape[2];
   if (table->is_given) TRY(batch_array_take(c, table, "batch * max_pages", table->count, &out->block_table));
   out->pages = table->is_given ? (int)a->batch->pages : 1;
+  out->num_pages = (int)a->k->shape[0];
   out->page_size = order_divisor((unsigned)page_size);
   if (c->info->family != LUATTN_SM90 || c->info->on_cpu) return LUATTN_OK;
   const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);

@@ -51,9 +51,9 @@ static void cut_input(const traced_spec *t, const luattn_input *given, int64_t m
   if (of == NULL || of->ndim != (int)in->num_axes || (of->ndim > 0 && of->shape == NULL)) return; /* no mod reads it */
   for (int a = of->ndim - 1; a >= 0; a--) {
     out->input_strides[i][a] = of->strides != NULL ? of->strides[a] : next;
-    next *= of->shape[a];
+    if (of->shape[a] < 0 || __builtin_mul_overflow(next, of->shape[a], &next)) return; /* no mod reads it */
     out->input_shape[i][a] = in->axis[a] == LUATTN_AXIS_KV ? most : of->shape[a];
-    if (of->shape[a] < out->input_shape[i][a]) return; /* no mod reads it: the runtime has checked those */
+    if (of->shape[a] < out->input_shape[i][a]) return; /* likewise: the runtime has checked those that one reads */
   }
   out->input[i] = *of;
   out->input[i].shape = out->input_shape[i], out->input[i].strides = out->input_strides[i];

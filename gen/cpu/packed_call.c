@@ -1,5 +1,6 @@
 #include "gen/cpu/packed_call.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/batch.h"
@@ -88,9 +89,9 @@ static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args,
   const int64_t total[] = {args->q->shape[0], args->k->shape[0]};
   TRY(batch_read_lengths(batch, "cpu", err));
   for (int i = 0; i < 2; i++)
-    if (packed && !(i == 1 && paged) && batch->lengths[i].total != total[i])
+    if (packed && !(i == 1 && paged) && batch->lengths[i].total > total[i])
       return luattn_fail(err, LUATTN_INVALID,
-                         "cpu: %s: ends with %lld, and there are %lld rows; give the end of the last sequence",
+                         "cpu: %s: ends with %lld, and there are %lld rows; give the rows of all sequences, or offsets that end with them",
                          batch->array[BATCH_CU_SEQLENS_Q + i].name, (long long)batch->lengths[i].total, (long long)total[i]);
   return LUATTN_OK;
 }
@@ -102,6 +103,7 @@ typedef struct packed_call {
   const luattn_args *args;
   luattn_batch batch; /* as its arrays are now: they may have changed since it was opened */
   int entries;
+  bool is_forward;
   bool packed, paged;   /* q is; k and v are */
   batch_pages pages;    /* if paged */
   char *gathered[2];    /* room for an entry's keys and values, side by side: [heads_kv, length, width] */
@@ -132,9 +134,11 @@ static luattn_status open_pages(arena *a, packed_call *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_args *args, packed_call *out, luattn_error *err) {
+static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_args *args, bool is_forward, packed_call *out,
+                               luattn_error *err) {
   *out = (packed_call){.spec = spec,
                        .args = args,
+                       .is_forward = is_forward,
                        .batch = *args->batch,
                        .packed = batch_is_packed(args->batch),
                        .paged = batch_is_paged(args->batch)};
@@ -212,13 +216,16 @@ static void take_inputs(const traced_spec *t, const luattn_args *whole, entry_ar
   one->args.inputs = one->inputs;
 }
 
+static bool saves_rows(const packed_call *c) {
+  return c->spec->derived.num_saved > 0 || (c->args->large_scores != 0 && large_scores_count(c->spec) > 0);
+}
+
 static void take_args(const packed_call *c, int entry, entry_args *out) {
   const luattn_args *a = c->args;
   const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q];
   const int q = c->packed ? batch_at(&cu[0], entry) : 0, k = c->paged ? 0 : batch_at(&cu[1], entry);
   const int q_len = c->packed ? batch_used(&c->batch, 0, entry, batch_at(&cu[0], entry + 1) - q) : (int)a->q->shape[2],
             kv_len = batch_used(&c->batch, 1, entry, c->paged ? 0 : batch_at(&cu[1], entry + 1) - k);
-  const bool saves = c->spec->derived.num_saved > 0 || (a->large_scores != 0 && large_scores_count(c->spec) > 0);
   part *p = out->parts;
   luattn_args *one = &out->args;
   out->args = *a, out->batch = c->batch;
@@ -232,9 +239,10 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   one->v = c->paged ? gather(c, 1, entry, kv_len, &p[2]) : take_rows(a->v, k, kv_len, &p[2]);
   one->o = c->packed ? take_rows(a->o, q, q_len, &p[3]) : take_dense(a->o, 0, entry, &p[3]);
   one->lse = c->packed ? take_numbers(a->lse, q, q_len, &p[4]) : take_dense(a->lse, 0, entry, &p[4]);
-  if (saves) one->saved = c->packed ? take_numbers(a->saved, q, q_len, &p[5]) : take_dense(a->saved, 1, entry, &p[5]);
+  if (saves_rows(c)) one->saved = c->packed ? take_numbers(a->saved, q, q_len, &p[5]) : take_dense(a->saved, 1, entry, &p[5]);
   else one->saved = NULL;
-  if (c->paged) return; /* forward alone */
+  one->dout = one->dlse = one->dq = one->dk = one->dv = NULL;
+  if (c->is_forward) return; /* which does not read them, so that nothing has checked them */
   one->dout = take_rows(a->dout, q, q_len, &p[6]);
   one->dlse = take_numbers(a->dlse, q, q_len, &p[7]);
   one->dq = take_rows(a->dq, q, q_len, &p[8]);
@@ -242,15 +250,62 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   one->dv = take_rows(a->dv, k, kv_len, &p[10]);
 }
 
+/* ---- rows of no sequence ---- */
+
+/* Writes `value` to rows [first, end) of axis `axis`. */
+static void set_rows(const cpu_view *to, int axis, int64_t first, int64_t end, double value) {
+  int64_t count = end - first;
+  for (int i = 0; i < to->ndim; i++) count *= i == axis ? 1 : to->shape[i];
+  for (int64_t at = 0; at < count; at++) {
+    int64_t index[4], rest = at;
+    for (int i = to->ndim - 1; i >= 0; i--) {
+      const int64_t size = i == axis ? end - first : to->shape[i];
+      index[i] = rest % size + (i == axis ? first : 0), rest /= size;
+    }
+    view_set(to, index, value);
+  }
+}
+
+/* Writes `value` to the rows of a packed output that no sequence has: behind the used ones, and behind the last sequence. `axis` is that of
+ * the rows of queries (side 0) or keys (1). */
+static luattn_status set_padding(const packed_call *c, const char *name, const DLTensor *t, int side, int axis, double value, luattn_error *err) {
+  const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q + side];
+  cpu_view to;
+  if (t == NULL || t->data == NULL) return LUATTN_OK;
+  view_rule rule = {.name = name, .axes = "packed rows", .ndim = t->ndim, .shape = {-1, -1, -1, -1}, .is_output = true};
+  TRY(view_open(&rule, t, &to, err));
+  for (int b = 0; b < c->entries; b++) {
+    const int first = batch_at(cu, b), end = batch_at(cu, b + 1);
+    set_rows(&to, axis, first + batch_used(&c->batch, side, b, end - first), end, value);
+  }
+  set_rows(&to, axis, batch_at(cu, c->entries), to.shape[axis], value);
+  return LUATTN_OK;
+}
+
+static luattn_status forward_padding(const packed_call *c, luattn_error *err) {
+  const luattn_args *a = c->args;
+  if (!c->packed) return LUATTN_OK;
+  TRY(set_padding(c, "o", a->o, 0, 0, 0, err));
+  TRY(set_padding(c, "lse", a->lse, 0, 1, -INFINITY, err));
+  return saves_rows(c) ? set_padding(c, "saved", a->saved, 0, 2, 0, err) : LUATTN_OK;
+}
+
+static luattn_status backward_padding(const packed_call *c, luattn_error *err) {
+  const luattn_args *a = c->args;
+  TRY(set_padding(c, "dq", a->dq, 0, 0, 0, err));
+  TRY(set_padding(c, "dk", a->dk, 1, 0, 0, err));
+  return set_padding(c, "dv", a->dv, 1, 0, 0, err);
+}
+
 static luattn_status forward_within(arena *a, const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   packed_call c;
   entry_args one;
-  TRY(open_call(a, spec, args, &c, err));
+  TRY(open_call(a, spec, args, true, &c, err));
   for (int i = 0; i < c.entries; i++) {
     take_args(&c, i, &one);
     if (one.q_len > 0) TRY(cpu_forward_entry(spec, &one.args, i, c.entries, err));
   }
-  return LUATTN_OK;
+  return forward_padding(&c, err);
 }
 
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
@@ -278,7 +333,7 @@ static luattn_status weights_within(arena *a, const luattn_spec *spec, const lua
   packed_call c;
   entry_args one;
   part to;
-  TRY(open_call(a, spec, args, &c, err));
+  TRY(open_call(a, spec, args, true, &c, err));
   TRY(clear_weights(weights, err));
   for (int i = 0; i < c.entries; i++) {
     take_args(&c, i, &one);
@@ -385,6 +440,7 @@ static luattn_status sequences_backward(const packed_call *c, sums *s, luattn_er
       sum_add(&s->input[j], info_of(&c->spec->traced, args->inputs[j].name), &one);
     sum_add(&s->scalars, NULL, &one);
   }
+  TRY(backward_padding(c, err));
   for (size_t j = 0; j < args->num_inputs; j++) TRY(sum_write(&s->input[j], err));
   return sum_write(&s->scalars, err);
 }
@@ -394,7 +450,7 @@ luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *ar
   arena *a = arena_open(arena_allocator(spec->a));
   sums *s = a != NULL ? arena_new(a, sizeof *s) : NULL;
   luattn_status status = s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
-  if (status == LUATTN_OK) status = open_call(a, spec, args, &c, err);
+  if (status == LUATTN_OK) status = open_call(a, spec, args, false, &c, err);
   if (status == LUATTN_OK) status = sequences_backward(&c, s, err);
   arena_close(a);
   return status;

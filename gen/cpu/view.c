@@ -216,7 +216,7 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
                     .bits = t->dtype.bits,
                     .kind = rule->kind,
                     .ndim = rule->ndim};
-  if (out->data != NULL) out->data += t->byte_offset;
+  if (out->data != NULL) out->data = (char *)((uintptr_t)t->data + (uintptr_t)t->byte_offset); /* if nothing is read, it may be anything */
   int64_t stride = 1;
   for (int i = rule->ndim - 1; i >= 0; i--) {
     out->shape[i] = t->shape[i];

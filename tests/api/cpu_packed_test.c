@@ -233,7 +233,7 @@ static void has_an_lse(void **state) {
 
 static void first_offset(packed *p) { p->cu_q[0] = 1; }
 static void falling(packed *p) { p->cu_k[2] = 4; }
-static void last_offset(packed *p) { p->cu_k[SEQUENCES] = TOTAL_K - 1; }
+static void last_offset(packed *p) { p->cu_k[SEQUENCES] = TOTAL_K + 1; }
 static void too_long(packed *p) {
   p->options.max_seqlen_q = 70;
   open_batch(p);
@@ -255,7 +255,7 @@ static void wrong_offsets(void **state) {
       {first_offset, "cpu: cu_seqlens_q: begins with 1, expected 0"},
       {falling, "cpu: cu_seqlens_k: falls from 5 to 4 at sequence 1, expected values that never fall"},
       {last_offset,
-       "cpu: cu_seqlens_k: ends with 149, and there are 150 rows; give the end of the last sequence"},
+       "cpu: cu_seqlens_k: ends with 151, and there are 150 rows; give the rows of all sequences, or offsets that end with them"},
       {too_long, "cpu: max_seqlen_q: is 70, and the longest sequence has 71 rows; give its length, or 0"},
       {on_gpu, "forward of 'packed': cu_seqlens_k: is on CUDA device 0, and the engine is on the CPU"},
       {other_heads,
@@ -275,6 +275,132 @@ static void wrong_offsets(void **state) {
   luattn_engine_close(engine);
 }
 
+/* Forward does not read what backward alone uses, so that it may be anything. */
+static void forward_reads_no_gradients(void **state) {
+  (void)state;
+  enum { MOST_Q = 70, MOST_K = 71 };
+  static float weights[SEQUENCES][HEADS][MOST_Q][MOST_K];
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  packed *p = open_packed(SPEC("0", "score"));
+  int64_t six[] = {1, 1, 1, 5, 1, 4}, shape[] = {SEQUENCES, HEADS, MOST_Q, MOST_K};
+  const DLTensor deep = {.data = p->q, .device = {kDLCPU, 0}, .ndim = 6, .dtype = {kDLFloat, 32, 1}, .shape = six},
+                 none = {.data = p->q, .device = {kDLCPU, 0}, .ndim = 3, .dtype = {kDLFloat, 32, 1}},
+                 to = {.data = weights, .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = shape};
+  for (int i = 0; i < 2; i++) {
+    const DLTensor *bad = i == 0 ? &deep : &none;
+    p->args.dout = p->args.dlse = p->args.dq = p->args.dk = p->args.dv = p->args.scalar_grads = bad;
+    p->inputs[0].grad = bad;
+    api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
+    for (int b = 0; b < SEQUENCES; b++) compare_sequence(p, b);
+    luattn_args args = p->args; /* weights are neither o nor lse nor saved */
+    args.o = args.lse = args.saved = bad;
+    api_ok(luattn_weights(engine, p->spec, &args, &to, NULL, &err), &err);
+  }
+  luattn_engine_close(engine);
+  close_packed(p);
+}
+
+/* ---- rows of no sequence ---- */
+
+#define ROWS_SPEC                                                                                                    \
+  "return attention { name = 'rows', inputs = { bias = { axes = {'q'}, dtype = 'f64', grad = true } },\n"                           \
+  "  score_mod = function(score, b, h, q_idx, kv_idx) return score * (1 + bias[q_idx]) end,\n"                       \
+  "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end }"
+
+enum { R_SEQUENCES = 3, R_TOTAL = 20, R_HEADS = 2, R_DIM = 4, R_ALL = R_TOTAL * R_HEADS * R_DIM };
+typedef struct rows_call {
+  double q[R_ALL], k[R_ALL], v[R_ALL], o[R_ALL], dout[R_ALL], dq[R_ALL], dk[R_ALL], dv[R_ALL], lse[R_HEADS * R_TOTAL], bias[R_TOTAL], dbias[R_TOTAL];
+} rows_call;
+
+/* Both passes, over `total` rows. */
+static void run_rows(luattn_engine *engine, const luattn_spec *spec, rows_call *c, int64_t total, const int32_t *cu, const int32_t *used) {
+  int64_t shape[] = {total, R_HEADS, R_DIM}, lse_shape[] = {R_HEADS, total}, bias_shape[] = {total}, cu_shape[] = {R_SEQUENCES + 1},
+          used_shape[] = {R_SEQUENCES}, lse_strides[] = {R_TOTAL, 1};
+  const DLDataType f64 = {kDLFloat, 64, 1}, i32 = {kDLInt, 32, 1};
+  const DLDevice cpu = {kDLCPU, 0};
+  double *const data[] = {c->q, c->k, c->v, c->o, c->dout, c->dq, c->dk, c->dv};
+  DLTensor t[8];
+  for (int i = 0; i < 8; i++) t[i] = (DLTensor){.data = data[i], .device = cpu, .ndim = 3, .dtype = f64, .shape = shape};
+  const DLTensor lse = {.data = c->lse, .device = cpu, .ndim = 2, .dtype = f64, .shape = lse_shape, .strides = lse_strides},
+                 bias = {.data = c->bias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
+                 dbias = {.data = c->dbias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
+                 offsets = {.data = (void *)(uintptr_t)cu, .device = cpu, .ndim = 1, .dtype = i32, .shape = cu_shape},
+                 lengths = {.data = (void *)(uintptr_t)used, .device = cpu, .ndim = 1, .dtype = i32, .shape = used_shape};
+  const luattn_batch_options o = {.struct_size = sizeof o, .cu_seqlens_q = &offsets, .cu_seqlens_k = &offsets,
+                                  .seqused_q = used != NULL ? &lengths : NULL, .seqused_k = used != NULL ? &lengths : NULL};
+  const luattn_input in = {"bias", &bias, &dbias};
+  luattn_batch *batch;
+  luattn_error err;
+  api_ok(luattn_batch_open(&o, &batch, &err), &err);
+  luattn_args a = {.struct_size = sizeof a, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3], .lse = &lse, .dout = &t[4],
+                   .dq = &t[5], .dk = &t[6], .dv = &t[7], .inputs = &in, .num_inputs = 1, .batch = batch};
+  api_ok(luattn_forward(engine, spec, &a, NULL, &err), &err);
+  api_ok(luattn_backward(engine, spec, &a, NULL, &err), &err);
+  luattn_batch_close(batch);
+}
+
+static void draw_rows(rows_call *c) {
+  double *const all = c->q;
+  for (size_t i = 0; i < sizeof *c / sizeof *all; i++) all[i] = sin(0.37 * (double)i);
+}
+
+/* Rows behind the last sequence and behind the used rows get o 0, lse -inf and gradients 0, and what is there reaches nothing. */
+static void rows_of_no_sequence(void **state) {
+  (void)state;
+  static const int32_t cu[] = {0, 4, 4, 13}, used[] = {3, 0, 7};
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_spec *spec;
+  luattn_error err;
+  static rows_call with, plain;
+  api_ok(luattn_spec_load_text("rows.lua", ROWS_SPEC, strlen(ROWS_SPEC), NULL, &spec, &err), &err);
+  for (int part = 0; part < 2; part++) {
+    draw_rows(&with), draw_rows(&plain);
+    double *const inputs[] = {with.q, with.k, with.v, with.dout, with.o, with.dq, with.dk, with.dv};
+    bool none[R_TOTAL];
+    for (int i = 0; i < R_TOTAL; i++) none[i] = i >= 13 || (part == 1 && (i == 3 || i >= 11));
+    for (int i = 0; i < R_ALL; i++)
+      for (int n = 0; n < 8; n++)
+        if (none[i / (R_HEADS * R_DIM)]) inputs[n][i] = NAN;
+    for (int i = 0; i < R_TOTAL; i++)
+      if (none[i]) with.bias[i] = with.dbias[i] = with.lse[i] = with.lse[R_TOTAL + i] = NAN;
+    run_rows(engine, spec, &with, R_TOTAL, cu, part ? used : NULL);
+    run_rows(engine, spec, &plain, 13, cu, part ? used : NULL);
+    double *const got[] = {with.o, with.dq, with.dk, with.dv}, *const want[] = {plain.o, plain.dq, plain.dk, plain.dv};
+    for (int i = 0; i < R_ALL; i++)
+      for (int n = 0; n < 4; n++) assert_true(none[i / (R_HEADS * R_DIM)] ? got[n][i] == 0 : got[n][i] == want[n][i]);
+    for (int i = 0; i < R_TOTAL; i++) {
+      for (int h = 0; h < R_HEADS; h++)
+        assert_true(none[i] ? with.lse[h * R_TOTAL + i] == -INFINITY : with.lse[h * R_TOTAL + i] == plain.lse[h * R_TOTAL + i]);
+      assert_true(none[i] ? with.dbias[i] == 0 : with.dbias[i] == plain.dbias[i]);
+    }
+  }
+  luattn_engine_close(engine);
+  luattn_spec_free(spec);
+}
+
+/* Saved numbers of such rows are 0; there may be no rows of sequences at all. */
+static void saved_numbers_of_no_sequence(void **state) {
+  (void)state;
+  luattn_engine *engine = engine_on_cpu(0);
+  luattn_error err;
+  packed *p = open_packed(SPEC("0", "score"));
+  for (int some = 1; some >= 0; some--) {
+    const int end = some ? TOTAL_Q - 3 : 0;
+    for (int b = 0; b <= SEQUENCES; b++) p->cu_q[b] = p->cu_q[b] < end ? p->cu_q[b] : end, p->cu_k[b] = some ? p->cu_k[b] : 0;
+    memset(p->o, 0xff, sizeof p->o), memset(p->saved, 0xff, sizeof p->saved);
+    open_batch(p);
+    api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
+    for (int i = end; i < TOTAL_Q; i++)
+      for (int h = 0; h < HEADS; h++) {
+        for (int d = 0; d < DIM_V; d++) assert_true(p->o[i][h][d] == 0);
+        for (int n = 0; n < p->shape[6][0]; n++) assert_true((&p->saved[0][0][0])[(n * HEADS + h) * TOTAL_Q + i] == 0);
+      }
+  }
+  luattn_engine_close(engine);
+  close_packed(p);
+}
+
 static void what_has_none(void **state) {
   (void)state;
   luattn_engine *relaxed = engine_on_cpu(1);
@@ -290,6 +416,7 @@ static void what_has_none(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own), cmocka_unit_test(offsets_of_each),
                                      cmocka_unit_test(b_is_its_number), cmocka_unit_test(has_an_lse),
-                                     cmocka_unit_test(wrong_offsets), cmocka_unit_test(what_has_none)};
+                                     cmocka_unit_test(wrong_offsets), cmocka_unit_test(forward_reads_no_gradients),
+                                     cmocka_unit_test(rows_of_no_sequence), cmocka_unit_test(saved_numbers_of_no_sequence), cmocka_unit_test(what_has_none)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

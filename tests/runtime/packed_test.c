@@ -310,14 +310,14 @@ static void host_values_are_checked(void **state) {
   }
 }
 
-/* On the host the end of the last sequence is known, so that it is compared with the rows. */
+/* On the host the end of the last sequence is known, so that it is compared with the rows: there may be more. */
 static void host_total_is_compared(void **state) {
   (void)state;
   packed_problem c;
   luattn_error err;
   luattn_batch *batch;
   size_t size;
-  int32_t values[] = {0, 90, TOTAL_Q - 1};
+  int32_t values[] = {0, 90, TOTAL_Q + 1};
   void *memory;
   packed_open(&c, LUATTN_SM80);
   to_host(&c);
@@ -328,7 +328,10 @@ static void host_total_is_compared(void **state) {
   void *const aligned = (void *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
   assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 149, and there are 150 rows; give the end of the last"));
+  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 151, and there are 150 rows; give the rows of all sequences"));
+  values[2] = TOTAL_Q - 1;
+  assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
+  if (try_launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
   values[2] = TOTAL_Q, values[1] = -1;
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "luattn_batch_prepare: cu_seqlens_q: falls from 0 to -1 at sequence 0"));

@@ -316,7 +316,8 @@ static void put_heads_last(tensor *t) {
 static void descriptors(void **state) {
   (void)state;
   for (int heads_last = 0; heads_last < 2; ++heads_last)
-    for (int size = 8; size <= 256; size += 88) { /* 8, 96, 184 */
+    for (int i = 0; i < 4; ++i) {
+      const int size = (int[]){1, 8, 96, 184}[i], pages = size == 1 ? BATCH : PAGES; /* pages of one row: a cache of one row an entry */
       paged_problem c;
       luattn_error err;
       filled f;
@@ -325,12 +326,13 @@ static void descriptors(void **state) {
       cu_context context;
       memset(&memory, 0, sizeof memory);
       paged_open(&c, LUATTN_SM90);
-      tensor_set(&c.p, &c.p.k, kDLBfloat, 16, 4, PAGES, HEADS_KV, size, HEAD_DIM);
-      tensor_set(&c.p, &c.p.v, kDLBfloat, 16, 4, PAGES, HEADS_KV, size, HEAD_DIM_V);
+      tensor_set(&c.p, &c.p.k, kDLBfloat, 16, 4, pages, HEADS_KV, size, HEAD_DIM);
+      tensor_set(&c.p, &c.p.v, kDLBfloat, 16, 4, pages, HEADS_KV, size, HEAD_DIM_V);
+      if (size == 1) c.batch.block_table = NULL;
       if (heads_last) put_heads_last(&c.p.k), put_heads_last(&c.p.v);
       if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
-      const int tile_n = (int)c.p.info.entry[0].tile_n, box = f.paging.box_rows, rows = heads_last ? size : HEADS_KV * size;
-      assert_true(tile_n % box == 0 && size % box == 0 && box % 8 == 0);
+      const int tile_n = (int)c.p.info.entry[0].tile_n, box = f.paging.box_rows, rows = size == 1 ? 1 : heads_last ? size : HEADS_KV * size;
+      assert_true(tile_n % box == 0 && (size == 1 ? box == tile_n : size % box == 0 && box % 8 == 0));
       assert_int_equal(f.paging.page_rows_k, rows);
       assert_int_equal(f.paging.page_rows_v, rows);
       assert_int_equal(driver_context(driver, 0, &context, NULL), LUATTN_OK);
@@ -436,6 +438,13 @@ BEND_APPEND(new_batch, (a->rows[0].shape[0] = BATCH + 1, a->rows[1].shape[0] = B
 BEND_APPEND(append_entries, a->c.batch.block_table = NULL)
 BEND_APPEND(k_broadcast, a->c.p.k.strides[0] = 0)
 BEND_APPEND(v_of_others, a->c.p.v.shape[0] = PAGES - 1)
+BEND_APPEND(heads_share, a->c.p.v.strides[1] = 0)
+BEND_APPEND(rows_share, a->c.p.k.strides[2] = 0)
+BEND_APPEND(one_memory, a->args.v = a->args.k; a->c.p.info.head_dim_v = HEAD_DIM; a->rows[1].shape[3] = HEAD_DIM; a->rows[1].t.strides = NULL)
+BEND_APPEND(rows_in_cache, a->rows[1].t.data = (char *)a->c.p.v.t.data + 2 * HEAD_DIM_V)
+BEND_APPEND(part_of_cache, (a->rows[0].t.data = (char *)a->c.p.k.t.data + 6 * HEAD_DIM, a->rows[0].strides[1] = PAGE_SIZE * HEAD_DIM))
+BEND_APPEND(table_in_cache, a->c.table.t.data = (char *)a->c.p.k.t.data + 64)
+BEND_APPEND(used_in_cache, a->c.used.t.data = a->c.p.v.t.data)
 BEND_APPEND(too_many_rows, a->rows[0].shape[2] = a->rows[1].shape[2] = INT32_MAX / 2)
 
 static const bad_append bad_appends[] = {
@@ -454,6 +463,13 @@ static const bad_append bad_appends[] = {
     {append_entries, "luattn_append: k: has 5 entries, and seqused_k 2; give as many, or a block_table"},
     {k_broadcast, "k: axis 0 has stride 0 over 5 elements"},
     {v_of_others, "v: has shape [4, 2, 16, 32], expected [5, 2, 16, 32] = [num_pages, heads_kv, page_size, head_dim]"},
+    {heads_share, "v: axis 1 has stride 0 over 2 elements"},
+    {rows_share, "k: axis 2 has stride 0 over 16 elements"},
+    {one_memory, "luattn_append: v: its memory, 0x"},
+    {rows_in_cache, "is shared with new_v, 0x"},
+    {part_of_cache, "is shared with new_k, 0x"},
+    {table_in_cache, "luattn_append: k: its memory, 0x"},
+    {used_in_cache, "is shared with seqused_k, 0x"},
     {too_many_rows, "luattn_append: new_k: has 2147483646 rows of 2 heads, which are more than 2^31 elements"},
 };
 
