@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._library import lib, message_of
+from ._library import lib, raise_error, thrown
 from ._spec import Spec
 from .errors import InvalidError, Unsupported
 
@@ -16,18 +16,34 @@ _NUM = len(capi.TENSORS)
 # Writes the DLTensor of a tensor to an address. It may point into the tensor, which the caller keeps until the call returns.
 Fill = Callable[[Any, int], Any]
 
+# Shape and strides of the DLTensor at an address, where the library of the tensor has no place for them.
+KEPT: dict[int, Any] = {}
+
+
+class Tensors:
+    """Places for DLTensors, and what is kept for them."""
+
+    def __init__(self, count: int) -> None:
+        self.array = (capi.DLTensor * count)()
+        first = ctypes.addressof(self.array)
+        self.at = [first + i * _SIZE for i in range(count)]
+
+    def __del__(self, kept: dict[int, Any] = KEPT) -> None:
+        for at in self.at:
+            kept.pop(at, None)
+
 
 class Frame:
-    """luattn_args of a pass, and all that it points to. Made once and filled again, which takes a quarter of the time. Who
-    fills it keeps the tensors until the call returns."""
+    """luattn_args of a pass, and all that it points to. Made once and filled again, which takes a quarter of the time. It keeps
+    the tensors that it is filled with until it is cleared."""
 
     def __init__(self, spec: Spec, backward: bool) -> None:
         n, num_scalars = len(spec.inputs), len(spec.scalars)
-        self.spec, self.backward = spec, backward
+        self.spec: Spec = spec  # while a call has it: see give_back
+        self.backward = backward
         # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch.
-        self._tensors = (capi.DLTensor * (_NUM + 2 * n + 1 + len(ARRAYS)))()
-        first = ctypes.addressof(self._tensors)
-        self._at = [first + i * _SIZE for i in range(len(self._tensors))]
+        self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS))
+        self._at = self._tensors.at
         inputs, scalars = (capi.Input * n)(), (capi.Scalar * num_scalars)()
         for i, one in enumerate(spec.inputs):
             inputs[i] = capi.Input(one.name.encode(), self._at[_NUM + i], None)
@@ -45,6 +61,9 @@ class Frame:
         self._grads = (ctypes.c_void_p * (3 * n)).from_buffer(inputs)
         self._values = (ctypes.c_double * (2 * num_scalars)).from_buffer(scalars)
         self._kept = (inputs, scalars)
+        self._held: Any = None  # the tensors of the call
+        self._held_inputs: Any = None
+        self._held_others: Any = None
         self._owns_batch = False
         self._shared: Any = None  # a luattn.Batch, and what it has for this call, which another thread may prepare again
         self._missing: list[int] = []  # inputs
@@ -61,6 +80,7 @@ class Frame:
     def set(self, fill: Fill, tensors: Sequence[Any]) -> None:
         """Gives these, in the order of capi.TENSORS; a call has as many as the last. None: is not given."""
         slots, at = self._slots, self._at
+        self._held = tensors
         for i, tensor in enumerate(tensors):
             if tensor is None:
                 slots[i] = None
@@ -71,6 +91,7 @@ class Frame:
     def set_inputs(self, fill: Fill, inputs: Sequence[Any], grads: Sequence[Any] = ()) -> None:
         """The inputs in the spec's order (None: is not given), and where their gradients go (None, or no grads: not wanted)."""
         n = len(inputs)
+        self._held_inputs = inputs, grads
         for i, tensor in enumerate(inputs):
             if tensor is None:
                 self._missing.append(i)
@@ -99,12 +120,14 @@ class Frame:
         """Where the scalars' gradients go; None: not wanted."""
         at = self._at[-1 - len(ARRAYS)]
         if grads is not None:
+            self._held_others = grads
             fill(grads, at)
         self._args.scalar_grads = None if grads is None else at
 
     def set_batch(self, fill: Fill, given: Mapping[str, Any]) -> None:
         """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k; or the
         handle with tile bits that given["batch"] stands for."""
+        self._held_others = self._held_others, given
         token = given.get("batch")
         if token is not None and self._share_batch(token, given):
             return
@@ -158,13 +181,11 @@ class Frame:
         return True
 
     def note_capture(self) -> None:
-        """Says that a CUDA graph will use what a luattn.Batch has for this call."""
+        """Says that a CUDA graph will use the kernel of this call, and what a luattn.Batch has for it."""
+        self.spec.pin()
         if self._shared is not None:
             batch, made = self._shared
             batch.capture(made)
-
-    def shares_batch(self) -> bool:
-        return self._shared is not None
 
     def _kernel(self, engine: int) -> int:
         """The kernel of these arguments."""
@@ -200,14 +221,13 @@ class Frame:
 
     def append(self, engine: int, fill: Fill, k: Any, v: Any, stream: int | None) -> None:
         """Writes rows to this frame's k and v, where its batch says, through the spec's mods with keys_modified."""
-        rows = (capi.DLTensor * 2)()
-        first = ctypes.addressof(rows)
-        for i, t in enumerate((k, v)):
-            fill(t, first + i * _SIZE)
+        rows = Tensors(2)
+        for t, at in zip((k, v), rows.at):
+            fill(t, at)
         cache = self._slots[1], self._slots[2]
         own = self._args
         read = own.inputs, own.num_inputs, own.scalars, own.num_scalars
-        args = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs), *cache, first, first + _SIZE, own.batch, *read)
+        args = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs), *cache, *rows.at, own.batch, *read)
         self.check(lib.luattn_append(self._kernel(engine), ctypes.byref(args), stream, self._err_at))
 
     def has_batch(self) -> bool:
@@ -228,7 +248,7 @@ class Frame:
         status = lib.luattn_engine_workspace_size(
             engine, self.spec.pointer, self._pass, self.args, self._size_at, self._err_at
         )
-        if status or self._warned[0]:
+        if status or self._warned[0] or thrown:
             self.check(status)
         return self._size.value
 
@@ -238,9 +258,9 @@ class Frame:
 
     def run_weights(self, engine: int, fill: Fill, weights: Any, stream: int | None) -> None:
         """Writes the weights of v."""
-        to = capi.DLTensor()
-        fill(weights, ctypes.addressof(to))
-        self.check(lib.luattn_weights(engine, self.spec.pointer, self.args, ctypes.byref(to), stream, self._err_at))
+        to = Tensors(1)
+        fill(weights, to.at[0])
+        self.check(lib.luattn_weights(engine, self.spec.pointer, self.args, to.at[0], stream, self._err_at))
 
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size
@@ -248,13 +268,13 @@ class Frame:
     def run(self, engine: int, stream: int | None) -> None:
         """Launches the pass on a stream; on the CPU computes it."""
         status = self._run(engine, self.spec.pointer, self.args, stream, self._err_at)
-        if status or self._warned[0]:
+        if status or self._warned[0] or thrown:
             self.check(status)
 
     def check(self, status: int) -> None:
-        """Raises the error of the last call, or passes its warning on."""
-        if status:
-            raise message_of(status, self._err)
+        """Raises the error of the last call, or what a callback raised in it, or passes its warning on."""
+        if status or thrown:
+            raise_error(status, self._err)
         if self._warned[0]:
             warnings.warn(self._err.message.decode("utf-8", "replace"), RuntimeWarning, stacklevel=2)
 
@@ -266,14 +286,18 @@ class Frame:
 
     def clear(self) -> None:
         """Forgets what only some calls set."""
-        self._args.random, self._args.num_splits, self._args.keys_modified = None, 0, 0
+        args = self._args
+        args.random, args.num_splits, args.keys_modified = None, 0, 0
+        if args.workspace:
+            args.workspace, args.workspace_size = None, 0
         while self._missing:
             i = self._missing.pop()
             self._grads[3 * i + 1] = self._at[_NUM + i]
-        if self._args.batch:
+        if args.batch:
             if self._owns_batch:
-                lib.luattn_batch_close(self._args.batch)
-            self._args.batch, self._owns_batch, self._shared = None, False, None
+                lib.luattn_batch_close(args.batch)
+            args.batch, self._owns_batch, self._shared = None, False, None
+        self._held = self._held_inputs = self._held_others = None
 
 
 class FewQueries:
@@ -345,13 +369,16 @@ def take_frame(spec: Spec, backward: bool = False) -> Frame:
     try:
         frame: Frame = spec.frames[backward].pop()
     except IndexError:
-        frame = Frame(spec, backward)
+        return Frame(spec, backward)
+    frame.spec = spec
     return frame
 
 
 def give_back(frame: Frame) -> None:
     frame.clear()
-    frame.spec.frames[frame.backward].append(frame)
+    frames = frame.spec.frames[frame.backward]
+    del frame.spec  # which has it, and would otherwise stay for the garbage collector
+    frames.append(frame)
 
 
 def is_numpy(tensor: Any) -> bool:

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from . import _capi as capi
@@ -91,7 +93,7 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]
     lib.luattn_engine_driver.restype = _P
-    for name in ("luattn_batch_close", "luattn_image_free", "luattn_kernel_unload", "luattn_timer_close"):
+    for name in ("luattn_batch_close", "luattn_image_free", "luattn_kernel_unload", "luattn_spec_free", "luattn_timer_close"):
         getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], None
     return lib
 
@@ -103,8 +105,37 @@ def call(name: str, *args: Any) -> None:
     """Calls a function that takes a luattn_error * last. Raises what it reports."""
     err = capi.Error()
     status = getattr(lib, name)(*args, ctypes.byref(err))
-    if status:
-        raise message_of(status, err)
+    if status or thrown:
+        raise_error(status, err)
+
+
+# What callbacks raised while the library called them, by thread; None: of a thread that Python has not started.
+thrown: dict[int | None, list[BaseException]] = {}
+
+
+def guarded(callback: Callable[..., Any]) -> Callable[..., None]:
+    """The callback for the library. ctypes would print what it raises, and drop it: here the call that it interrupts raises it."""
+
+    def run(*args: Any) -> None:
+        try:
+            callback(*args)
+        except BaseException as e:
+            is_own = not isinstance(threading.current_thread(), threading._DummyThread)
+            thrown.setdefault(threading.get_ident() if is_own else None, []).append(e)
+
+    return run
+
+
+def raise_error(status: int, err: capi.Error) -> None:
+    """Raises what callbacks of this thread's call raised, and the library's error: the one in the context of the other."""
+    errors: list[BaseException] = [message_of(status, err)] if status else []
+    for e in (*thrown.pop(None, ()), *thrown.pop(threading.get_ident(), ())):
+        if all(e is not other for other in errors):
+            errors.append(e)
+    for first, second in zip(errors, errors[1:]):
+        second.__context__ = first
+    if errors:
+        raise errors[-1]
 
 
 def message_of(status: int, err: capi.Error) -> Error:

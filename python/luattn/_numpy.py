@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import IN_NO_BATCH, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._call import IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
 
-_KEPT: dict[
-    int, Any
-] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
 
 
 def fill(array: np.ndarray, at: int) -> None:
@@ -27,7 +24,7 @@ def fill(array: np.ndarray, at: int) -> None:
             f"NumPy array with strides of {array.strides} bytes, no multiples of its {size}: copy it"
         )
     sizes = (ctypes.c_int64 * (2 * n))(*array.shape, *(stride // size for stride in array.strides))
-    _KEPT[at] = sizes
+    KEPT[at] = sizes
     code, bits = capi.DL_CODES[name]
     tensor = capi.DLTensor.from_address(at)
     tensor.data = array.ctypes.data

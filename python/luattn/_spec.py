@@ -1,13 +1,17 @@
-"""A loaded spec: what it declares, and the frames of calls that use it. Found again by its text."""
+"""A loaded spec: what it declares, and the frames of calls that use it. Found again by its text, and freed after its last user."""
 
 import ctypes
 import json
 import os
+import sys
+import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from . import _capi as capi
 from ._library import call, lib
+from .engine import opened
 
 
 @dataclass(frozen=True)
@@ -22,22 +26,74 @@ class InputInfo:
 
 PARTS = "-- parts of\n"  # before the text of a spec: that of its parts (luattn_spec_parts)
 
+_unused: list[int] = []  # pointers of specs
+_freeing = threading.Lock()
+
+
+class _Handle:
+    """A luattn_spec. When nobody has it any more it goes on a list, and is freed when the next spec is loaded: not here, where Python
+    collects garbage, which may be while the library calls back. of: the handle that has to outlive this one."""
+
+    def __init__(self, pointer: int, of: "_Handle | None") -> None:
+        self.pointer, self.of = pointer, of
+
+    def __del__(self, unused: list[int] = _unused) -> None:
+        unused.append(self.pointer)
+
+
+def free_unused() -> None:
+    """Frees what nobody has any more, and its kernels. With a GPU many at once, because launches that use them have to be over."""
+    devices = [device for device in opened.values() if device != capi.CPU]
+    if len(_unused) < (16 if devices else 1) or not _freeing.acquire(blocking=False):
+        return
+    try:
+        if not all(map(_has_finished, devices)):
+            return
+        for pointer in _unused[:]:  # parts come before what they are parts of
+            for engine in [*opened]:
+                call("luattn_engine_forget", engine, pointer)
+            lib.luattn_spec_free(pointer)
+            _unused.remove(pointer)
+    finally:
+        _freeing.release()
+
+
+def _has_finished(device: int) -> bool:
+    """Waits for what runs on a GPU. False: a CUDA graph is being captured, which forbids it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        torch.cuda.synchronize(device)
+    else:
+        for engine, of in [*opened.items()]:
+            if of == device:
+                call("luattn_synchronize", lib.luattn_engine_driver(engine), device, None)
+    return True
+
 
 class Spec:
-    """A luattn_spec. It stays loaded as long as the process runs, because engines and graphs refer to it."""
+    """A luattn_spec, which is freed when its last user is gone: attentions, batches, calls that wait for backward, graphs. It is
+    copied, and goes to other processes, by its text."""
 
     def __init__(self, name: str, text: str) -> None:
-        self.text = text
+        self.text, self.place = text, name
         # What stands for it in the ops of torch. Inductor writes arguments of ops into comments, which a new line would end.
         self.line = json.dumps(text, ensure_ascii=False)
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
+        self._parts: Spec | None = None
+        free_unused()
         data = text.encode()
         pointer = ctypes.c_void_p()
+        whole: _Handle | None = None
         if text.startswith(PARTS):
-            call("luattn_spec_parts", spec_of(text.removeprefix(PARTS), name).pointer, ctypes.byref(pointer))
+            of = spec_of(text.removeprefix(PARTS), name)
+            whole = of._handle
+            call("luattn_spec_parts", of.pointer, ctypes.byref(pointer))
         else:
             call("luattn_spec_load_text", name.encode(), data, len(data), None, ctypes.byref(pointer))
         assert pointer.value
+        self._handle: _Handle = _Handle(pointer.value, whole)
         self.pointer: int = pointer.value
         info = capi.SpecInfo()
         lib.luattn_spec_get_info(self.pointer, ctypes.byref(info))
@@ -63,19 +119,51 @@ class Spec:
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
 
+        self.saves = self.has_lse, self.num_saved  # what decides the results of a call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return spec_of, (self.text, self.place)
+
     def parts(self) -> "Spec":
         """The spec of its parts."""
-        return spec_of(PARTS + self.text, self.name)
+        if self._parts is None:
+            self._parts = spec_of(PARTS + self.text, self.place)
+        return self._parts
+
+    def pin(self) -> None:
+        """Keeps it as long as the process runs: a CUDA graph that was captured has its kernels."""
+        _pinned.add(self)
 
 
-_loaded: dict[str, Spec] = {}
+_pinned: set[Spec] = set()
+_loading = threading.RLock()
+_loaded: "weakref.WeakValueDictionary[str, Spec]" = weakref.WeakValueDictionary()  # by the text, and by Spec.line
+# Those that ops were called with and nobody else had, as in graphs of torch.export; the last one is the last that was asked for.
+_in_graphs: dict[str, Spec] = {}
+_MOST_IN_GRAPHS = 128
 
 
 def spec_of(text: str, name: str = "spec") -> Spec:
-    """The spec of this text, or of its Spec.line, loaded once in a process. `name` stands in messages in the place of a file."""
+    """The spec of this text, or of its Spec.line, which all that ask for it share. `name` stands in messages in the place of a file."""
     spec = _loaded.get(text)
-    if spec is None:
-        spec = _loaded.setdefault(text, _of_line(text, name) or Spec(name, text))
+    if spec is not None:
+        return spec
+    with _loading:
+        spec = _loaded.get(text) or _of_line(text, name)
+        if spec is None:
+            spec = Spec(name, text)
+            _loaded[text] = _loaded[spec.line] = spec
+        return spec
+
+
+def spec_in_graph(text: str) -> Spec:
+    """The spec that an op is called with. The last of them stay loaded, whoever else has them."""
+    spec = _loaded.get(text)
+    if spec is None or text in _in_graphs:
+        spec = _in_graphs.pop(text, None) or spec_of(text)
+        _in_graphs[text] = spec
+        while len(_in_graphs) > _MOST_IN_GRAPHS:
+            _in_graphs.pop(next(iter(_in_graphs)), None)
     return spec
 
 

@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from . import _capi as capi
-from ._call import ARRAYS, IN_NO_BATCH, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._spec import Spec
 from .batch import Batch, Bits, Splits
 from .engine import engine_of
 from .errors import InvalidError, Unsupported
 
 _DTYPES = {getattr(torch, name): capi.DLDataType(*code, 1) for name, code in capi.DL_CODES.items()}
-_KEPT: dict[
-    int, Any
-] = {}  # shape and strides of the DLTensor at an address, which live as long as it is filled
 
 
 def _fill_slowly(t: Tensor, at: int) -> None:
@@ -25,7 +22,7 @@ def _fill_slowly(t: Tensor, at: int) -> None:
     n, tensor = t.dim(), capi.DLTensor.from_address(at)
     if t.dtype not in _DTYPES:
         raise InvalidError(f"tensor of type {t.dtype}: luattn takes {', '.join(capi.DL_CODES)}")
-    sizes = _KEPT[at] = (ctypes.c_int64 * (2 * n))(*t.shape, *t.stride())
+    sizes = KEPT[at] = (ctypes.c_int64 * (2 * n))(*t.shape, *t.stride())
     tensor.data = t.data_ptr() or None
     tensor.device = capi.DLDevice(2, t.device.index) if t.is_cuda else capi.DLDevice(1, 0)
     tensor.ndim, tensor.dtype, tensor.byte_offset = n, _DTYPES[t.dtype], 0
@@ -142,7 +139,7 @@ def _remember(key: Any, layout: Any) -> None:
 
 def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """o, lse and saved; None for what the spec does not have, or nobody wants."""
-    key = spec, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
+    key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
     known = _LAYOUTS.get(key)
     if known is None:
         made = fake_results(spec, q, v, want_lse)
@@ -317,7 +314,7 @@ def prepare_mask(
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         kernel, size = frame.mask_size(engine_for(index, None))
-        before = batch._bits.pop(spec.pointer, None)
+        before = batch._bits.pop(spec, None)
         if size == 0:
             return
         key = "mask", spec.pointer, index, tuple(q.shape[:3]), tuple(k.shape[1:3]), *map(_state, inputs), *scalars
@@ -346,7 +343,7 @@ def prepare_splits(
     given: Mapping[str, Any],
 ) -> None:
     """Makes the list of blocks of calls over these caches in memory of the batch."""
-    _check(spec, q, inputs, scalars, {**given, "seed": torch.zeros(2, dtype=torch.int64)} if spec.draws else given)
+    _check(spec, q, inputs, scalars, {**given, "seed": torch.zeros(2, dtype=torch.int64, device="cpu")} if spec.draws else given)
     for name, x in given.items():
         if isinstance(x, Tensor) and x.device != q.device:
             raise InvalidError(f"{spec.name}: {name}: is on {x.device}, and q on {q.device}: move one of them")
@@ -358,7 +355,7 @@ def prepare_splits(
         frame.set_numbers(0.0, scalars)
         _set_given(frame, given)
         kernel, size = frame.tiles_size(engine_for(index, given))
-        before = batch._splits.pop(spec.pointer, None)
+        before = batch._splits.pop(spec, None)
         if size == 0:
             return
         key = "splits", spec.pointer, index, kernel, *(tuple(t.shape) for t in (q, k, v)), *((name, _state(x)) for name, x in given.items())
@@ -375,11 +372,12 @@ def is_capturing() -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def _keep(batch: Batch, held: dict[int, Any], spec: Spec, made: Bits | Splits) -> None:
+def _keep(batch: Batch, held: dict[Spec, Any], spec: Spec, made: Bits | Splits) -> None:
     """Hands this to the calls of spec that follow."""
-    held[spec.pointer] = made
+    held[spec] = made
     if is_capturing():
         batch.capture(made)
+        spec.pin()
 
 
 def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
@@ -394,7 +392,7 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
         workspace = memory(q, size)
         frame.set_workspace(workspace.data_ptr(), size)
     frame.run(engine, stream)
-    if frame.shares_batch() and is_capturing():
+    if is_capturing():
         frame.note_capture()
     del arrays
 
@@ -419,6 +417,8 @@ def append(
         engine = engine_of(index) if stream is None else engine_for(index, given)
         arrays = None if stream is None else _prepare_batch(frame, engine, q, stream)
         frame.append(engine, fill, new_k, new_v, stream)
+        if stream is not None and is_capturing():
+            frame.note_capture()
         del arrays
     finally:
         give_back(frame)

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
 from ._call import numbers_of
-from ._spec import Spec, spec_of
+from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
 
 _BATCH = (
@@ -65,7 +66,7 @@ def _numbers(scalars: Sequence[Any], learned: Tensor | None) -> Sequence[float]:
 
 
 def _forward_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    made = tensors.forward(spec_of(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
+    made = tensors.forward(spec_in_graph(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
     return tuple(_filled(q, made))
 
 
@@ -73,14 +74,14 @@ def _backward_kernel(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wa
     scalars, learned, scale = rest
     want_inputs = want_inputs or [False] * len(inputs)
     *made, dinputs = tensors.backward(
-        spec_of(text), dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, _numbers(scalars, learned),
+        spec_in_graph(text), dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, _numbers(scalars, learned),
         scale, given, wants, want_inputs,
     )  # fmt: skip
     return (*_filled(q, made), _filled(q, dinputs))
 
 
 def _weights_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    return tensors.weights(spec_of(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
+    return tensors.weights(spec_in_graph(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
 
 
 for _device in ("CPU", "CUDA"):
@@ -89,20 +90,31 @@ for _device in ("CPU", "CUDA"):
     _lib.impl("backward", _backward_kernel, _device)
 
 
+def _check_fake(text: str, q: Tensor, *others: Tensor | None) -> None:
+    """A tensor on meta brings a real q here, too, which would get results that nobody computes."""
+    if not q.is_meta and not is_fake(q):
+        for t in others:
+            if t is not None and t.is_meta:
+                raise InvalidError(f"{spec_in_graph(text).name}: a tensor is on {t.device}, and q on {q.device}: move one of them")
+
+
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    return tuple(_filled(q, tensors.fake_results(spec_of(text), q, v)))
+    _check_fake(text, q, k, v, learned, *inputs, *_tensors_in(given))
+    return tuple(_filled(q, tensors.fake_results(spec_in_graph(text), q, v)))
 
 
 @torch.library.register_fake("luattn::weights", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+    _check_fake(text, q, k, v, learned, *inputs, *_tensors_in(given))
     return tensors.fake_weights(q, k, given)
 
 
 @torch.library.register_fake("luattn::backward", lib=_lib)
 def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
+    _check_fake(text, q, dout, dlse, k, v, o, lse, saved, rest[1], *inputs, *_tensors_in(given))
     want_inputs = want_inputs or [False] * len(inputs)
-    *made, dinputs = tensors.fake_gradients(spec_of(text), q, k, v, inputs, wants, want_inputs)
+    *made, dinputs = tensors.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs)
     return (*_filled(q, made), _filled(q, dinputs))
 
 
@@ -140,8 +152,11 @@ class _Attention(torch.autograd.Function):
         run, count, spec, scalars, scale, given = call
         values = scalars if count == 3 else _numbers(scalars, learned)  # the op reads them itself
         o, lse, saved = results = run(spec, q, k, v, inputs, values, scale, given)
-        ctx.call = spec, scalars, scale, given
-        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs)
+        # Tensors go through autograd alone, which objects where one is written to before backward reads it. A Batch is no
+        # tensor: the library compares what it was prepared with.
+        names = [name for name, x in given.items() if isinstance(x, Tensor) and name != "batch"] if given else ()
+        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in names} if names else given, names
+        ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names))
         ctx.set_materialize_grads(False)
         if count == 3:
             ctx.mark_non_differentiable(*([saved] if spec.has_lse else [lse, saved]))
@@ -149,8 +164,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _=None):  # type: ignore[no-untyped-def]
-        spec, scalars, scale, given = ctx.call
+        spec, scalars, scale, given, names = ctx.call
         q, k, v, learned, o, lse, saved, *inputs = ctx.saved_tensors
+        if names:
+            given = given | dict(zip(names, inputs[-len(names) :]))
+            del inputs[-len(names) :]
         if given.get("keys_modified"):
             raise Unsupported(
                 f"{spec.name}: keys_modified: is True, and there is no backward over keys that key_mod has changed already: leave it out, "
@@ -212,20 +230,20 @@ def _refuse_transforms(text: str, tensors: Sequence[Tensor | None]) -> None:
     """Forward mode would drop tangents without a word, and torch.func needs rules of its own."""
     if torch._C._functorch.maybe_current_level() is not None:
         raise Unsupported(
-            f"{spec_of(text).name}: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd"
+            f"{spec_in_graph(text).name}: transforms of torch.func (grad, vjp, ..) do not exist for it yet: use torch.autograd"
         )
     if forward_ad._current_level >= 0:
         for t in tensors:
             if t is not None and forward_ad.unpack_dual(t).tangent is not None:
                 raise Unsupported(
-                    f"{spec_of(text).name}: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not "
+                    f"{spec_in_graph(text).name}: forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad) do not "
                     "exist yet: use backward"
                 )
 
 
 def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _refuse_transforms(text, (q, k, v, learned, *inputs))
-    spec = spec_of(text)
+    spec = spec_in_graph(text)
     if _needs_grad(spec, q, k, v, learned, inputs):
         run = functools.partial(_forward_below, learned)
         return _Attention.apply((run, 3, spec, scalars, scale, given), q, k, v, learned, *inputs)
@@ -261,7 +279,7 @@ def _backward_autograd(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars
     _refuse_transforms(text, tensors)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         args = (text, dout, dlse, q, k, v, o, lse, saved, scalars, learned, scale, *inputs)
-        *first, dinputs = _split(_Backward.apply(spec_of(text).name, given, *args))
+        *first, dinputs = _split(_Backward.apply(spec_in_graph(text).name, given, *args))
         return (*first, dinputs)
     with _below_autograd():
         return _backward(text, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale, **given)
@@ -291,7 +309,7 @@ _autocast("AutocastCUDA", "cuda")
 
 def _refuse_vmap(text, *args, **given):  # type: ignore[no-untyped-def]
     raise Unsupported(
-        f"{spec_of(text).name}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
+        f"{spec_in_graph(text).name}: torch.vmap does not exist for it yet: put the mapped dimension into the batch"
     )
 
 
@@ -408,14 +426,14 @@ def seed_of(seed: Any, q: Tensor) -> Tensor:
         return seed
     if seed is None:
         return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
-    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers_of(seed)], dtype=torch.int64)
+    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers_of(seed)], dtype=torch.int64, device="cpu")
 
 
 def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
     numbers = []
     for name, x in zip(spec.scalars, scalars):
         if not isinstance(x, Tensor):
-            x = torch.tensor(x, dtype=torch.float64)
+            x = torch.tensor(x, dtype=torch.float64, device="cpu")
         elif x.is_cuda:
             raise InvalidError(
                 f"{spec.name}: scalar '{name}' is a tensor on {x.device}, for which every call would wait: "

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _capi as capi
-from ._spec import Spec, spec_of
+from ._spec import Spec, spec_in_graph
 from ._tensors import fill, place
 from ._torch import _lib
 from .errors import InvalidError, Unsupported
@@ -85,7 +85,7 @@ def _backward_kernel(dout, dlse, outs, lses, want_outs, want_lses):  # type: ign
 
 
 def _state_results(text, outs, lses, dtype):  # type: ignore[no-untyped-def]
-    spec, lse = spec_of(text), lses[0]
+    spec, lse = spec_in_graph(text), lses[0]
     return (*_results(outs, lses, dtype), *(lse.new_empty((n, *lse.shape)) for n in (spec.parts().num_saved, spec.num_saved)))
 
 
@@ -93,7 +93,7 @@ def _states_kernel(text, outs, lses, states, dtype=None):  # type: ignore[no-unt
     o, lse, state, saved = made = _state_results(text, outs, lses, dtype)
     outs = [_rows(t) for t in outs]
     call = MergeCall(fill, outs, lses)
-    call.set_states(spec_of(text).parts(), states, state, saved)
+    call.set_states(spec_in_graph(text).parts(), states, state, saved)
     call.forward(o, lse, *_where(o))
     return made
 
@@ -201,7 +201,7 @@ def _states_autograd(text, outs, lses, states, dtype=None):  # type: ignore[no-u
     _refuse_transforms(tensors)
     if _needs_grad(tensors):
         raise Unsupported(
-            f"{spec_of(text).name}: merge: a merge by state has no gradient of its own: detach the parts, and call gradients() for each with o, lse and saved of "
+            f"{spec_in_graph(text).name}: merge: a merge by state has no gradient of its own: detach the parts, and call gradients() for each with o, lse and saved of "
             "the merge"
         )
     with _below_autograd():

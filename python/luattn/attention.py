@@ -8,7 +8,7 @@ from typing import Any
 from . import _capi as capi
 from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, take_frame
 from ._library import call
-from ._spec import InputInfo, Spec, load
+from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
 from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
@@ -24,6 +24,10 @@ _NOTHING: dict[str, Any] = {}
 def attention(spec: str | os.PathLike[str]) -> "Attention":
     """Loads a spec: the path of a Lua file, or its text. Errors: SpecError, with the file and the line."""
     return Attention(load(spec))
+
+
+def _again(text: str, place: str) -> "Attention":
+    return Attention(spec_of(text, place))
 
 
 def prepare(
@@ -82,6 +86,9 @@ class Attention:
             ["q", "k", "v", *self.inputs, *(f"{name}={x:g}" for name, x in self.scalars.items())]
         )
         return f"<luattn.Attention {self.name}({names})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.text, self._spec.place)
 
     def __call__(
         self,

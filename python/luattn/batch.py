@@ -81,14 +81,18 @@ class Batch:
     def __init__(self) -> None:
         import torch
 
-        self._bits: dict[int, Bits] = {}  # by the address of the spec
-        self._splits: dict[int, Splits] = {}
+        self._bits: dict[Spec, Bits] = {}
+        self._splits: dict[Spec, Splits] = {}
         self._captured: dict[Any, list[Any]] = {}  # memory that CUDA graphs use, by the calls that it is of; the last is in use
         number = next(_number)
         _batches[number] = self
         # What travels through the ops of torch, and keeps this object.
-        self.token = torch.tensor([number])
+        self.token = torch.tensor([number], device="cpu")  # wherever a model is made
         self.token.__dict__["_luattn_batch"] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is one that nothing was prepared in: calls take it, and find anew what it does not have."""
+        return type(self), ()
 
     def prepare(
         self,
@@ -176,13 +180,13 @@ def _batch_of(token: Any, spec: Spec) -> Batch:
 def bits_of(token: Any, spec: Spec) -> tuple[Batch, Bits | None]:
     """This spec's tile bits; None if it needs none, or nobody has prepared them."""
     batch = _batch_of(token, spec)
-    return batch, batch._bits.get(spec.pointer)
+    return batch, batch._bits.get(spec)
 
 
 def splits_of(token: Any, spec: Spec, given: Mapping[str, Any], names: Iterable[str]) -> tuple[Batch, Splits | None]:
     """This spec's list of blocks; None if it needs none, or nobody has prepared it."""
     batch = _batch_of(token, spec)
-    splits = batch._splits.get(spec.pointer)
+    splits = batch._splits.get(spec)
     if splits is not None:
         splits.check(spec, given, names)
     return batch, splits

@@ -7,7 +7,7 @@ import os
 import sys
 
 from . import _capi as capi
-from ._library import call
+from ._library import call, guarded
 
 
 def nvrtc_path() -> bytes | None:
@@ -27,6 +27,7 @@ _log = logging.getLogger("luattn")
 
 
 @capi.LOG  # type: ignore[untyped-decorator]
+@guarded
 def _tell(_: int | None, line: bytes) -> None:
     """Called by the library for each kernel that it compiled or loaded."""
     _log.info("%s", line.decode("utf-8", "replace"))
@@ -44,6 +45,9 @@ def wants_deterministic() -> bool:
     return torch is not None and bool(torch.are_deterministic_algorithms_enabled())
 
 
+opened: dict[int, int] = {}  # the device of each engine
+
+
 @functools.cache  # tells f(0) from f(0, False), so that all arguments are given
 def _open(device: int, deterministic: bool, family: int) -> int:
     options = capi.EngineOptions(
@@ -57,4 +61,5 @@ def _open(device: int, deterministic: bool, family: int) -> int:
     engine = ctypes.c_void_p()
     call("luattn_engine_open", ctypes.byref(options), ctypes.byref(engine))
     assert engine.value
+    opened[engine.value] = device
     return engine.value

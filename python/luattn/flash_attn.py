@@ -29,7 +29,6 @@ _Window = tuple[int, int]
 _Rotary = tuple[int, bool, bool] | None
 
 
-@functools.cache
 def _text(
     left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
 ) -> str:
@@ -79,7 +78,12 @@ def _text(
 def _spec(
     left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
 ) -> Spec:
-    return spec_of(_text(left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk), "flash_attn")
+    return _loaded(left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk)
+
+
+@functools.lru_cache(256)
+def _loaded(*options: Any) -> Spec:
+    return spec_of(_text(*options), "flash_attn")
 
 
 def _window(window_size: Any, causal: bool, longest: int) -> _Window:

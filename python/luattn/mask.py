@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import Fill, fill_of, give_back, take_frame
+from ._call import KEPT, Fill, fill_of, give_back, take_frame
 from ._library import call
 from ._spec import Spec
 from .errors import InvalidError
@@ -72,10 +72,7 @@ def _shape_only(sizes: tuple[int, ...], at: int) -> Any:
     tensor.dtype, tensor.byte_offset = capi.DLDataType(*capi.DL_CODES["float32"], 1), 0
     tensor.shape = ctypes.cast(kept, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = None
-    _KEPT[at] = kept
-
-
-_KEPT: dict[int, Any] = {}
+    KEPT[at] = kept
 
 
 def _sizes(spec: Spec, batch: int, head: int, inputs: Sequence[Any]) -> tuple[int, int, int]:

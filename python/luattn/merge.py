@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import Fill, is_numpy
+from ._call import Fill, Tensors, is_numpy
 from ._library import call
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
-
-_SIZE = ctypes.sizeof(capi.DLTensor)
 
 
 def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dtype: Any = None) -> Any:
@@ -92,7 +90,7 @@ class MergeCall:
     def __init__(self, fill: Fill, outs: Sequence[Any], lses: Sequence[Any]) -> None:
         n = len(outs)
         self._fill, self._used = fill, 0
-        self._tensors = (capi.DLTensor * (5 * n + 4))()
+        self._tensors = Tensors(5 * n + 4)
         self._parts = (capi.Part * n)()
         self._args = capi.MergeArgs(ctypes.sizeof(capi.MergeArgs), ctypes.addressof(self._parts), n)
         for part, o, lse in zip(self._parts, outs, lses):
@@ -101,7 +99,7 @@ class MergeCall:
     def _put(self, tensor: Any) -> int | None:
         if tensor is None:
             return None
-        at = ctypes.addressof(self._tensors) + self._used * _SIZE
+        at = self._tensors.at[self._used]
         self._used += 1
         self._fill(tensor, at)
         return at
@@ -109,6 +107,7 @@ class MergeCall:
     def set_states(self, parts: Spec, states: Sequence[Any], state: Any, saved: Any) -> None:
         """Merges by state, and gives that of all parts, and what backward reads of it."""
         self._states = (ctypes.c_void_p * len(states))(*(self._put(t) for t in states))
+        self._spec = parts  # which stays as long as the call
         self._args.spec, self._args.states = parts.pointer, ctypes.addressof(self._states)
         self._args.state, self._args.saved = self._put(state), self._put(saved)
 

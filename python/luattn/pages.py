@@ -4,12 +4,10 @@ import ctypes
 from typing import Any
 
 from . import _capi as capi
-from ._call import is_numpy
+from ._call import Tensors, is_numpy
 from ._library import call
 from .engine import engine_of
 from .errors import InvalidError
-
-_SIZE = ctypes.sizeof(capi.DLTensor)
 
 
 def page_table(
@@ -37,8 +35,8 @@ def page_table(
 
 
 def _call(fill: Any, lists: dict[str, Any], page_size: int, table: Any, used: Any, device: int, stream: int | None) -> None:
-    tensors = (capi.DLTensor * 5)()
-    at = [ctypes.addressof(tensors) + i * _SIZE for i in range(5)]
+    tensors = Tensors(5)
+    at = tensors.at
     for address, x in zip(at, (*lists.values(), table, used)):
         fill(x, address)
     args = capi.PageLists(ctypes.sizeof(capi.PageLists), at[0], at[1], at[2], page_size)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _capi as capi
+from ._library import guarded
 
 
 @contextlib.contextmanager
@@ -16,4 +17,4 @@ def progress_bar(count: int) -> Iterator[Any]:
         yield None
         return
     with tqdm(total=count, desc="luattn: kernels", unit="", leave=False, disable=None) as bar:
-        yield capi.PROGRESS(lambda _, done, __: bar.update(done - bar.n))
+        yield capi.PROGRESS(guarded(lambda _, done, __: bar.update(done - bar.n)))

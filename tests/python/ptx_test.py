@@ -228,10 +228,10 @@ class Machine(unittest.TestCase):
             plain = causal(q, k, v, **given)
             torch.testing.assert_close(causal(q, k, v, **given, batch=batch), plain, atol=0, rtol=0)  # nobody has prepared it
             _tensors.prepare_splits(batch, causal._spec, q, k, v, (), (), given)
-            first = batch._splits[causal._spec.pointer]
+            first = batch._splits[causal._spec]
             torch.testing.assert_close(causal(q, k, v, **given, batch=batch), want, atol=3e-2, rtol=2e-2)
             _tensors.prepare_splits(batch, causal._spec, q, k, v, (), (), given)
-            self.assertEqual(batch._splits[causal._spec.pointer].memory.data_ptr(), first.memory.data_ptr())
+            self.assertEqual(batch._splits[causal._spec].memory.data_ptr(), first.memory.data_ptr())
             frame = take_frame(causal._spec, False)
             frame.set(fill, (q, k, v, None, None, None))
             frame.set_batch(fill, {**given, "batch": batch.token})
@@ -261,7 +261,7 @@ class Machine(unittest.TestCase):
         def prepare(i):
             q, k = (on_device(torch.randn(n).bfloat16()) for n in ((len(used[i]), 4, 1, 64), (len(used[i]), 2, 1120, 64)))
             _tensors.prepare_splits(batch, causal._spec, q, k, k, (), (), {"seqused_k": used[i]})
-            return (q, k, k), lists[causal._spec.pointer]
+            return (q, k, k), lists[causal._spec]
 
         with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, memory=memory, place=lambda q: (0, 0)):
             _, first = prepare(0)
@@ -334,7 +334,7 @@ class Machine(unittest.TestCase):
             frame.set_inputs(fill, (x,))
             kernel, size = frame.mask_size(engine_of(0))
             self.assertGreater(size, 0)
-            bits = batch._bits[spec.pointer] = Bits(on_device(torch.zeros(size, dtype=torch.uint8)))
+            bits = batch._bits[spec] = Bits(on_device(torch.zeros(size, dtype=torch.uint8)))
             frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, 0)
             give_back(frame)
             found = self.compute(attention, (q, k, v), dout, {"x": x, "batch": batch}, {})

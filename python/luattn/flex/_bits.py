@@ -1,6 +1,5 @@
 """Tile bits of masks from data, found once for each mask object: all layers of a step share it, and so does backward."""
 
-import functools
 import re
 import weakref
 from typing import Any
@@ -16,15 +15,19 @@ from ..batch import Batch
 # By the id of a mask object, then by the spec: what its bits were found for, the tensors that the mask reads, which are kept so
 # that no other has their place, and the bits (None: the mask needs none). Not in the object, whose copies are others.
 _Found = tuple[Any, list[Tensor], Batch | None]
-_held: dict[int, dict[int, _Found]] = {}
+_held: dict[int, dict[Spec, _Found]] = {}
+_reads: "weakref.WeakKeyDictionary[Spec, tuple[tuple[int, ...], tuple[int, ...]]]" = weakref.WeakKeyDictionary()
 
 
-@functools.lru_cache(maxsize=4096)
 def _read(spec: Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The inputs and the scalars that the mask reads, of a spec that translate() wrote."""
+    known = _reads.get(spec)
+    if known is not None:
+        return known
     words = set(re.findall(r"\w+", spec.text.partition("\n  block_mask = ")[2]))
     inputs = tuple(i for i, info in enumerate(spec.inputs) if info.name in words)
-    return inputs, tuple(i for i, name in enumerate(spec.scalars) if name in words)
+    found = _reads[spec] = inputs, tuple(i for i, name in enumerate(spec.scalars) if name in words)
+    return found
 
 
 def _state(t: Tensor) -> tuple[int, int]:
@@ -51,14 +54,14 @@ def bits_of(
     if found is None:
         found = _held[id(mask)] = {}
         weakref.finalize(mask, _held.pop, id(mask), None).atexit = False
-    known = found.get(spec.pointer)
+    known = found.get(spec)
     if known is not None and known[0] == key and all(a is b for a, b in zip(known[1], read)):
         return known[2]
     # Into other memory than before, which a backward to come may read.
     batch = Batch()
     tensors.prepare_mask(batch, spec, q, k, inputs, scalars, v)
-    found[spec.pointer] = (key, read, batch if batch._bits else None)
-    return found[spec.pointer][2]
+    found[spec] = (key, read, batch if batch._bits else None)
+    return found[spec][2]
 
 
 def _may_keep(q: Tensor) -> bool:
