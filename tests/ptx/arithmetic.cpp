@@ -104,14 +104,42 @@ template <class T>
 T max_nan(T a, T b) {
   return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : max_of(a, b);
 }
-// f(a) in another rounding mode. volatile keeps the compiler from moving f out of the mode.
-template <int Mode, class F>
-float rounded(F f, float a) {
+// f(a, b, c) in another rounding mode. volatile keeps the compiler from moving f out of the mode.
+template <class T, int Mode, class F>
+T rounded(F f, T a, T b, T c) {
   std::fesetround(Mode);
-  const volatile float in = a;
-  const volatile float out = f(in);
+  const volatile T x = a, y = b, z = c;
+  const volatile T out = f(x, y, z);
   std::fesetround(FE_TONEAREST);
   return out;
+}
+template <class T, int Mode, class F>
+Next directed(Warp &w, const Instr &i, u32 lanes) {
+  T *d = w.at<T>(i.slot[0]);
+  const T *a = w.at<T>(i.slot[1]), *b = w.at<T>(i.slot[2]), *c = w.at<T>(i.slot[i.slot.size() - 1]);
+  each(lanes, [&](int l) { d[l] = rounded<T, Mode>(F(), a[l], b[l], c[l]); });
+  return Next::GO;
+}
+template <class T, int Mode>
+Handler directed_named(std::string_view op) {
+#define DIRECTED(...) \
+  &directed<T, Mode, decltype([]([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T c) { return __VA_ARGS__; })>
+  if (op == "add") return DIRECTED(a + b);
+  if (op == "sub") return DIRECTED(a - b);
+  if (op == "mul") return DIRECTED(a * b);
+  if (op == "div") return DIRECTED(a / b);
+  if (op == "fma") return DIRECTED(std::fma(a, b, c));
+  return nullptr;
+}
+// add, sub, mul, div and fma towards zero, downwards or upwards; NULL: in another mode.
+Handler float_directed(const Decoder &d, Type t) {
+  return by_float(t, [&](auto x) -> Handler {
+    using T = decltype(x);
+    return d.has("rz")   ? directed_named<T, FE_TOWARDZERO>(d.op())
+           : d.has("rm") ? directed_named<T, FE_DOWNWARD>(d.op())
+           : d.has("rp") ? directed_named<T, FE_UPWARD>(d.op())
+                         : nullptr;
+  });
 }
 
 Handler float_unary(const Decoder &d, Type t) {
@@ -133,10 +161,6 @@ Handler float_unary(const Decoder &d, Type t) {
 }
 Handler float_binary(const Decoder &d, Type t) {
   const std::string_view op = d.op();
-  if (d.has("rz"))  // known_modifiers allows rz only for add.f32
-    return &binary<float, float, decltype([](float a, float b) {
-                     return rounded<FE_TOWARDZERO>([b](float x) { return x + b; }, a);
-                   })>;
   return by_float(t, [&](auto x) -> Handler {
     using T = decltype(x);
     const bool nan = d.has("NaN");
@@ -151,10 +175,6 @@ Handler float_binary(const Decoder &d, Type t) {
   });
 }
 Handler float_fma(const Decoder &d, Type t) {
-  if (d.has("rm"))
-    return &ternary<float, float, decltype([](float a, float b, float c) {
-                      return rounded<FE_DOWNWARD>([b, c](float x) { return std::fma(x, b, c); }, a);
-                    })>;
   if (d.has("ftz"))
     return &ternary<float, float, decltype([](float a, float b, float c) {
                       return flushed(std::fma(flushed(a), flushed(b), flushed(c)));
@@ -549,8 +569,7 @@ bool known_modifiers(const Decoder &d, Type t) {
   static const std::string_view known[] = {"rn",   "approx",   "full",  "ftz",  "NaN", "lo", "hi",
                                            "wide", "shiftamt", "clamp", "wrap", "l",   "r"};
   return std::all_of(d.m.begin() + 1, d.m.end(), [&](std::string_view part) {
-    if (part == "rz") return d.op() == "add" && t == F32;
-    if (part == "rm") return d.op() == "fma" && t == F32;
+    if (part == "rz" || part == "rm" || part == "rp") return !d.has("ftz") && float_directed(d, t) != nullptr;
     return type_named(part) != NO_TYPE ||
            std::find(std::begin(known), std::end(known), part) != std::end(known);
   });
@@ -576,6 +595,8 @@ bool decode_arithmetic(Decoder &d) {
   if (decode_odd(d, t)) return true;
   if (op == "shl" || op == "shr") return values(d, int_shift(d, t), {wide, wide, false});
   const bool is_float = t == F32 || t == F64;
+  if (const Handler h = float_directed(d, t); h != nullptr)
+    return op == "fma" ? values(d, h, {wide, wide, wide, wide}) : values(d, h, {wide, wide, wide});
   if (op == "mul" && d.has("wide")) return values(d, wide_product(t), {size_of(t) == 4, false, false});
   if (op == "mad" && d.has("wide")) return values(d, int_mad(d, t), {true, false, false, true});
   if (op == "fma" || (op == "mad" && is_float)) return values(d, float_fma(d, t), {wide, wide, wide, wide});

@@ -22,6 +22,7 @@ struct Decoder {
   [[noreturn]] void unknown() const;
 };
 bool decode_arithmetic(Decoder &);
+bool decode_carry(Decoder &);
 bool decode_convert(Decoder &);
 bool decode_memory(Decoder &);
 bool decode_sync(Decoder &);

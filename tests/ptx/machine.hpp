@@ -98,6 +98,7 @@ struct Warp {
   u8 *memory;             // slots
   std::vector<u8> frame;  // one part per lane
   u32 alive = ~0u;
+  u32 carry = 0;  // CC.CF of each lane
   std::vector<Fragment> fragments;
   size_t current = 0;
   Groups<Product> products;

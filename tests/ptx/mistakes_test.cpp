@@ -74,8 +74,8 @@ void mistakes(void **) {
   must_fail("a variable without type", "{ .param .align 0 x; }");
   for (const char *text :
        {"bra;", "setp %p1, %r1;", "mbarrier;", "shfl.sync.idx.b32 %r4, %r0, 1;", "ld.global.u32 %r1;",
-        "elect.sync %r1, -1;", "frobnicate.b32 %r1, %r2;", "add.cc.u32 %r1, %r2, %r3;",
-        "fma.rz.f32 %f1, %f2, %f3, %f4;", "add.sat.f32 %f1, %f2, %f3;",
+        "elect.sync %r1, -1;", "frobnicate.b32 %r1, %r2;", "mad.cc.u32 %r1, %r2, %r3, %r4;",
+        "add.lo.cc.u32 %r1, %r2, %r3;", "fma.rz.ftz.f32 %f1, %f2, %f3, %f4;", "add.sat.f32 %f1, %f2, %f3;",
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%rd1, {%r1, %r2}], [%r63];",
         "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;",
         "cvt.rna.tf32.f32 %r1, %f1;"})
