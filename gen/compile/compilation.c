@@ -5,6 +5,7 @@
 
 #include "common/struct_size.h"
 #include "gen/analysis/append_mods.h"
+#include "gen/analysis/decisions.h"
 #include "gen/analysis/large_scores.h"
 #include "gen/analysis/merge.h"
 #include "gen/analysis/mod_rows.h"
@@ -103,6 +104,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(resolve_decode(c, err));
   TRY(templates_get(c->a, &c->templates, &c->num_templates, err));
   TRY(mask_analyse(c->a, &c->spec.traced, &c->mask, err));
+  TRY(decisions_apply(c->a, &c->spec, &c->mask, c->target.dtype == LUATTN_F64, err));
   c->spec.by_cells = c->mask.evaluated.is;
   c->spec.by_query_blocks = c->mask.evaluated.is && c->mask.evaluated.by_query && c->mask.evaluated.rows > 1;
   c->spec.by_narrow_blocks = c->mask.evaluated.is && c->mask.evaluated.has_narrow_blocks;

@@ -47,6 +47,7 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
   p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2],
   p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
+  p->decides_in_double = is_float64(args, p->precision);
   if (p->q_len > CPU_MAX_LEN || p->kv_len > CPU_MAX_LEN)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %d",
                        p->q_len > CPU_MAX_LEN ? "q" : "k", p->q_len > CPU_MAX_LEN ? p->q_len : p->kv_len,
@@ -151,6 +152,7 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   }
   TRY(view_open(&rule, given->tensor, &p->input[i], err));
   if (rule.ndim == 0) p->input[i].shape[0] = 1; /* it is read at index 0 */
+  if (p->input[i].code == kDLFloat && p->input[i].bits == 64) p->double_inputs |= UINT32_C(1) << i;
   for (int j = 0; j < rule.ndim; j++) {
     if (info->axis[j] == LUATTN_AXIS_FREE && p->input[i].shape[j] == 0) {
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d is empty; a gather needs at least 1 element",

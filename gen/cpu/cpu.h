@@ -92,6 +92,8 @@ typedef struct cpu_problem {
   bool large_scores;      /* luattn_args.large_scores */
   bool keys_modified;     /* luattn_args.keys_modified */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
+  bool decides_in_double; /* comparisons are those of f64 kernels (gen/ir/decide.c) */
+  uint32_t double_inputs; /* bit i: input i holds float64 */
   double scale;
   double scalar[32];
   int keep;               /* dropout: traced_online.keep */

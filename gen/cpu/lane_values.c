@@ -1,5 +1,6 @@
 /* lane_values.c: supplies variables and gathers to a program that runs over the lanes of a tile row. */
 #include <math.h>
+#include <string.h>
 
 #include "gen/cpu/cpu.h"
 
@@ -152,9 +153,15 @@ static void lane_random(void *user, const double *const at[4], int lanes, double
 }
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
+  const ir_decisions rule = {.doubles = p->decides_in_double, .double_inputs = p->double_inputs};
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
-  out->program = ir_program_new(p->a, p->g, roots, n);
+  ir_ref *decided = arena_array(p->a, (size_t)n, sizeof *decided);
+  if (decided != NULL) {
+    memcpy(decided, roots, (size_t)n * sizeof *roots);
+    ir_decide(p->g, decided, n, &rule);
+    out->program = ir_program_new(p->a, p->g, decided, n);
+  }
   if (out->program == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   const size_t need = ir_program_scratch(out->program);
   if (need > p->scratch_bytes) p->scratch_bytes = need;

@@ -138,12 +138,13 @@ static ir_bounds range_variable(void *user, ir_var v, uint32_t index, ir_type ty
   return (ir_bounds){.integer = {x, x}};
 }
 
-static long long range_end(survey *s, ir_ref end, int q0, int q1) {
+/* A real number in it is known but for its rounding. */
+static long long range_end(survey *s, ir_ref end, bool is_upper, int q0, int q1) {
   tile_box box = {&s->p, s->b, s->h, q0, q1, 0, 0};
   const ir_bounds_env env = {.user = &box, .variable = range_variable, .load = tile_box_load};
   ir_bounds x;
   ir_interval(s->p.g, &end, 1, &env, s->p.worker[0].bounds, &x);
-  return x.integer.lo - problem_offset(&s->p, LUATTN_AXIS_KV, s->b);
+  return (is_upper ? x.integer.hi : x.integer.lo) - problem_offset(&s->p, LUATTN_AXIS_KV, s->b);
 }
 
 static void find_ranges(survey *s) {
@@ -152,8 +153,8 @@ static void find_ranges(survey *s) {
   for (int64_t r = 0; r < s->rows; r++) {
     const int q0 = (int)(r * tile_m), q1 = (int)inside(r * tile_m + tile_m - 1, s->p.q_len);
     long long lo = 0, hi = kv_len;
-    if (m->kv_lo != IR_NONE) lo = range_end(s, m->kv_lo, q0, q1);
-    if (m->kv_hi != IR_NONE) hi = range_end(s, m->kv_hi, q0, q1);
+    if (m->kv_lo != IR_NONE) lo = range_end(s, m->kv_lo, false, q0, q1);
+    if (m->kv_hi != IR_NONE) hi = range_end(s, m->kv_hi, true, q0, q1);
     lo = lo < 0 ? 0 : lo;
     hi = hi > kv_len ? kv_len : hi;
     s->first[r] = lo < hi ? (int)(lo / tile_n) : 0;

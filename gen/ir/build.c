@@ -115,10 +115,11 @@ static bool grow(ir *g) {
 }
 
 static ir_content content_of(const ir *g, const ir_node *n) {
-  ir_content c = {.vars = n->op == IR_VAR ? UINT64_C(1) << ir_var_of(n) : 0, .ops = UINT64_C(1) << n->op};
+  ir_content c = {.vars = n->op == IR_VAR ? UINT64_C(1) << ir_var_of(n) : 0};
+  c.ops[n->op / 64] = UINT64_C(1) << n->op % 64;
   for (int i = 0; i < n->nargs; ++i) {
     c.vars |= g->content[n->arg[i]].vars;
-    c.ops |= g->content[n->arg[i]].ops;
+    for (int k = 0; k < IR_OP_WORDS; ++k) c.ops[k] |= g->content[n->arg[i]].ops[k];
   }
   return c;
 }
@@ -209,7 +210,7 @@ static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
 }
 
 static bool is_commutative(ir_op op) {
-  return op == IR_ADD || op == IR_MUL || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
+  return op == IR_ADD || op == IR_SUM || op == IR_MUL || op == IR_PRODUCT || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
          op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
 }
 
@@ -307,5 +308,5 @@ uint32_t ir_index_of(const ir_node *n) { return (uint32_t)n->imm.integer; }
 bool ir_uses(const ir *g, ir_ref r, ir_var v) { return r != IR_NONE && (g->content[r].vars >> v & 1) != 0; }
 
 bool ir_uses_op(const ir *g, ir_ref r, ir_op op) {
-  return r != IR_NONE && (g->content[r].ops >> op & 1) != 0;
+  return r != IR_NONE && (g->content[r].ops[op / 64] >> op % 64 & 1) != 0;
 }

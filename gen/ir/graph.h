@@ -20,8 +20,9 @@ typedef enum ir_rule {
 } ir_rule;
 
 /* Which variables and ops occur under a node: bit v for variable v, bit op for op. */
+enum { IR_OP_WORDS = 2 };
 typedef struct ir_content {
-  uint64_t vars, ops;
+  uint64_t vars, ops[IR_OP_WORDS];
 } ir_content;
 
 enum { IR_SCRATCH_DEPTH = 6 };
@@ -59,6 +60,8 @@ bool ir_const_value(const ir *g, ir_ref r, double *value); /* like ir_is_const, 
 ir_ref ir_const_of(ir *g, ir_type type, double value);
 ir_ref ir_zero(ir *g, ir_type type);
 bool ir_is_op(const ir *g, ir_ref r, ir_op op);
+/* Whether the last bits of the node's REAL arguments may decide: a comparison, or a step of whole numbers (simplify.c). */
+bool ir_is_sharp(const ir *g, const ir_node *n);
 
 /* Zeroed memory until the matching pop; NULL: out of memory (and g has failed; do not pop). */
 void *ir_push(ir *g, size_t count, size_t size);

@@ -19,6 +19,16 @@ luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass
  * <= c`, `c <= a`. NOT moves to leaves and REAL comparisons. */
 void ir_simplify(ir *g, ir_ref *roots, int n);
 
+/* Of which type comparisons are (decide.c): float32, unless what one compares is double. */
+typedef struct ir_decisions {
+  bool doubles;           /* the call is of float64: scores and positions are doubles */
+  uint32_t double_inputs; /* bit i: input i holds float64 */
+  bool of_kernel;         /* Real is the call's own type; otherwise double */
+} ir_decisions;
+
+/* Rewrites roots in place, so that what comparisons, floor and the like read is rounded to that type after each operation. */
+void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule);
+
 /* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE
  * where it is identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological
  * order: a shared subexpression is counted once. An out is the node's whole adjoint: if one wrt depends on

@@ -31,6 +31,11 @@ static inline double scalar_clamp(double x, double lo, double hi) {
   return y < hi || hi != hi ? y : hi;
 }
 
+/* From halfway between the largest float32 and 2^128 on, infinity is the nearest: the conversion is undefined there. */
+static inline double scalar_round_float(double x) {
+  return x >= 0x1.ffffffp127 ? (double)INFINITY : x <= -0x1.ffffffp127 ? -(double)INFINITY : (double)(float)x;
+}
+
 static inline double scalar_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static inline double scalar_softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(x > 0 ? -x : x)); }

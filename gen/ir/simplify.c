@@ -17,8 +17,7 @@ typedef struct simplifier {
   uint8_t *wanted; /* [top + 1], a bit for each form */
 } simplifier;
 
-/* Whether the last bits of this node's REAL arguments may decide. */
-static bool is_sharp(const ir *g, const ir_node *n) {
+bool ir_is_sharp(const ir *g, const ir_node *n) {
   if (n->nargs == 0 || ir_operand_type(g, n) != IR_REAL) return false;
   const ir_rule rule = ir_op_rule((ir_op)n->op);
   return rule == COMPARES || rule == REAL_TO_INT || n->op == IR_FLOOR || n->op == IR_FLOORDIV ||
@@ -27,7 +26,7 @@ static bool is_sharp(const ir *g, const ir_node *n) {
 
 static int face_of_arg(const ir *g, const ir_node *n, int face, ir_ref arg) {
   if (ir_typeof(g, arg) != IR_REAL) return SMOOTH;
-  return is_sharp(g, n) ? EXACT : face;
+  return ir_is_sharp(g, n) ? EXACT : face;
 }
 
 static void want(simplifier *s, const ir_ref *roots, int n) {

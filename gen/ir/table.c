@@ -3,7 +3,7 @@
 
 #include "gen/ir/graph.h"
 
-_Static_assert(IR_OP_COUNT <= 64 && VAR_COUNT <= 64, "ir_content keeps one bit for each");
+_Static_assert(IR_OP_COUNT <= 64 * IR_OP_WORDS && VAR_COUNT <= 64, "ir_content keeps one bit for each");
 
 const char *ir_op_name(ir_op op) {
   static const char *const name[] = {

@@ -48,7 +48,11 @@ LUATTN_FN float op_div(float x, float y) {
 }
 LUATTN_FN double op_div(double x, double y) { return x / y; }
 
-// Differences and products that are never merged into a multiply-add.
+// Sums, differences and products that are never merged into a multiply-add, and quotients that are never approximate.
+LUATTN_FN float op_sum(float x, float y) { return __fadd_rn(x, y); }
+LUATTN_FN double op_sum(double x, double y) { return __dadd_rn(x, y); }
+LUATTN_FN float op_quotient(float x, float y) { return __fdiv_rn(x, y); }
+LUATTN_FN double op_quotient(double x, double y) { return __ddiv_rn(x, y); }
 LUATTN_FN float op_difference(float x, float y) { return __fsub_rn(x, y); }
 LUATTN_FN double op_difference(double x, double y) { return __dsub_rn(x, y); }
 LUATTN_FN float op_product(float x, float y) { return __fmul_rn(x, y); }

@@ -8,7 +8,7 @@
 enum { HEADS = 2 };
 
 /* Computes the gradient of w in a spec whose score is `score`; all elements of w equal `at`. */
-static void gradient_at(const char *score, double at, double *dw) {
+static void gradient_of(const char *score, DLDataType type, double at, double *dw) {
   char source[512];
   luattn_error err;
   snprintf(source, sizeof source,
@@ -18,8 +18,8 @@ static void gradient_at(const char *score, double at, double *dw) {
   luattn_spec *spec = load_text(source);
   call c;
   tensor w, grad;
-  call_new(&c, spec, (int[]){1, HEADS, HEADS, 5, 6, 4, 4}, DENSE, F64, F64);
-  tensor_new(&w, F64, 1, (int64_t[]){HEADS}, DENSE), tensor_new(&grad, F64, 1, (int64_t[]){HEADS}, DENSE);
+  call_new(&c, spec, (int[]){1, HEADS, HEADS, 5, 6, 4, 4}, DENSE, type, F64);
+  tensor_new(&w, type, 1, (int64_t[]){HEADS}, DENSE), tensor_new(&grad, F64, 1, (int64_t[]){HEADS}, DENSE);
   w.t.shape = w.shape, grad.t.shape = grad.shape;
   for (int h = 0; h < HEADS; h++) tensor_set(&w, h, at);
   const luattn_input input = {"w", &w.t, &grad.t};
@@ -31,6 +31,8 @@ static void gradient_at(const char *score, double at, double *dw) {
   call_free(&c), tensor_free(&w), tensor_free(&grad);
   luattn_spec_free(spec);
 }
+
+static void gradient_at(const char *score, double at, double *dw) { gradient_of(score, F64, at, dw); }
 
 /* Expects the gradient of w to be `share` times the gradient without the kink. */
 static void expect_share(const char *score, double at, double share) {
@@ -66,7 +68,26 @@ static void test_corners(void **state) {
   }
 }
 
+/* A parameter in float32 that starts at its bound is at it: the bound is a float32 there, too. log(100), which rounds up, and
+ * -0.7, which rounds up as well, are Swin V2's largest logit scale and a lower bound. */
+static void test_bounds_in_float(void **state) {
+  (void)state;
+  static const struct {
+    const char *score;
+    double at;
+  } cases[] = {{"min(w[h], math.log(100))", 4.60517018598809}, {"clamp(w[h], -9, math.log(100))", 4.60517018598809},
+               {"max(w[h], 0.7)", 0.7},                        {"clamp(w[h], 0.7, 9)", 0.7}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    double got[HEADS], whole[HEADS];
+    gradient_of(cases[i].score, F32, cases[i].at, got);
+    gradient_of("w[h]", F32, cases[i].at, whole);
+    for (int h = 0; h < HEADS; h++)
+      if (whole[h] == 0 || !(fabs(got[h] - whole[h]) <= 1e-6 * fabs(whole[h])))
+        fail_msg("%s: the gradient is %.9g, expected %.9g", cases[i].score, got[h], whole[h]);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ties), cmocka_unit_test(test_corners)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ties), cmocka_unit_test(test_bounds_in_float), cmocka_unit_test(test_corners)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,7 +174,7 @@ static ir_ref random_op(ir *g, rng *r, pool *p, ir_op op) {
                   : ir_op3(g, op, arg[0], arg[1], arg[2]);
 }
 
-random_expr random_build(ir *g, rng *r, int size, uint64_t avoid) {
+random_expr random_build(ir *g, rng *r, int size, op_set avoid) {
   pool p = {.count = {0, 0, 0}};
   for (int t = 0; t < 3; ++t)
     for (int i = 0; i < 3; ++i) put(&p, (ir_type)t, random_leaf(g, r, (ir_type)t));

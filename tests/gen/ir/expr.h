@@ -38,13 +38,16 @@ double largest_value(const ir *g, const ir_ref *roots, int n, const double *valu
 /* Evaluates one root with ir_program. */
 double program_eval(arena *a, const ir *g, ir_ref root, const point *p);
 
+__extension__ typedef unsigned __int128 op_set; /* a bit for each op */
+_Static_assert(IR_OP_COUNT <= 128, "op_set has too few bits");
+
 /* A random graph of `size` ops, drawn from all ops except those in `avoid` (one bit per op), and its last
  * node of each type. */
 typedef struct random_expr {
   ir_ref real, integer, boolean;
 } random_expr;
-random_expr random_build(ir *g, rng *r, int size, uint64_t avoid);
-#define OP_BIT(id) (UINT64_C(1) << IR_##id)
+random_expr random_build(ir *g, rng *r, int size, op_set avoid);
+#define OP_BIT(id) ((op_set)1 << IR_##id)
 
 /* Returns whether the op takes arguments of this type. */
 int op_accepts(ir_op op, ir_type type);

@@ -209,7 +209,7 @@ static void test_random_graphs_keep_values(void **state) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
     /* Every second graph uses only ops that the rules mention, so that more rules apply. */
-    const uint64_t algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
+    const op_set algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
                              OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) |
                              OP_BIT(NOT) | OP_BIT(SELECT);
     const random_expr e = random_build(g, &r, 3 + rng_below(&r, 30), i % 2 == 0 ? 0 : ~algebra);

@@ -1,0 +1,174 @@
+/* decide.c: evaluates what a comparison reads in the type that kernels compare it in, one rounding an operation.
+ *
+ * A node that is sharp (ir_is_sharp) reads a cone of REAL operations. A last bit of it decides, so every evaluator has to
+ * round it alike: the CPU path, which computes in double, kernels of each type, and torch, whose rule this is. Values that
+ * no such node reads are left as they are: a node of both is built twice. Conditions in gradients are sharp nodes, too. */
+#include "gen/ir/graph.h"
+#include "gen/ir/passes.h"
+
+/* What the REAL operations under a node read. */
+enum { READS_DOUBLE = 1, READS_FLOAT = 2, READS_INEXACT = 4 };
+
+typedef enum style { AS_IS, ROUNDED, EXACT } style;
+
+typedef struct decider {
+  ir *g;
+  const ir_decisions *rule;
+  ir_ref top;
+  uint8_t *reads;  /* [top + 1] */
+  uint8_t *wanted; /* [top + 1], a bit for each style */
+  ir_ref *memo[3]; /* [top + 1], by style */
+} decider;
+
+/* Whether the op gives one result for given arguments everywhere: what IEEE 754 rounds, and what rounds nothing. */
+static bool is_exact(ir_op op) {
+  switch (op) {
+    case IR_CONST_REAL:
+    case IR_LOAD:
+    case IR_ADD:
+    case IR_SUB:
+    case IR_DIFFERENCE:
+    case IR_SUM:
+    case IR_PRODUCT:
+    case IR_QUOTIENT:
+    case IR_MUL:
+    case IR_DIV:
+    case IR_NEG:
+    case IR_FLOORDIV:
+    case IR_MOD:
+    case IR_MIN:
+    case IR_MAX:
+    case IR_CLAMP:
+    case IR_ABS:
+    case IR_SIGN:
+    case IR_FLOOR:
+    case IR_RELU:
+    case IR_TO_REAL:
+    case IR_ROUND_FLOAT:
+    case IR_SELECT:
+    case IR_STOP_GRADIENT:
+    case IR_RANDOM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/* Whether it returns one of its REAL arguments, or a whole number below them: nothing to round. */
+static bool keeps_type(ir_op op) {
+  return op == IR_NEG || op == IR_MIN || op == IR_MAX || op == IR_CLAMP || op == IR_ABS || op == IR_SIGN || op == IR_FLOOR ||
+         op == IR_RELU || op == IR_SELECT || op == IR_STOP_GRADIENT || op == IR_RANDOM || op == IR_ROUND_FLOAT;
+}
+
+static uint8_t reads_of(const decider *d, const ir_node *n) {
+  uint8_t all = is_exact((ir_op)n->op) || n->op == IR_VAR ? 0 : READS_INEXACT;
+  if (n->op == IR_LOAD) return d->rule->double_inputs >> n->imm.integer & 1 ? READS_DOUBLE : READS_FLOAT;
+  if (n->op == IR_VAR && ir_var_of(n) != VAR_SCALAR) all |= READS_INEXACT | (d->rule->doubles ? READS_DOUBLE : 0);
+  for (int k = 0; k < n->nargs; ++k)
+    if (ir_typeof(d->g, n->arg[k]) == IR_REAL) all |= d->reads[n->arg[k]];
+  return all;
+}
+
+/* The style of the cone that a sharp node reads. Constants, scalars and positions take the type of what they are compared
+ * with, and where there is nothing else, the call's. */
+static style style_of(const decider *d, const ir_node *n) {
+  const ir_decisions *rule = d->rule;
+  uint8_t all = 0;
+  for (int k = 0; k < n->nargs; ++k)
+    if (ir_typeof(d->g, n->arg[k]) == IR_REAL) all |= d->reads[n->arg[k]];
+  const bool in_double = (all & READS_DOUBLE) != 0 || (rule->doubles && (all & READS_FLOAT) == 0);
+  if (!in_double && (rule->doubles || !rule->of_kernel)) return ROUNDED;
+  return rule->of_kernel && (all & READS_INEXACT) == 0 ? EXACT : AS_IS;
+}
+
+static style style_of_arg(const decider *d, const ir_node *n, style face, ir_ref arg) {
+  if (ir_typeof(d->g, arg) != IR_REAL) return AS_IS;
+  if (!ir_is_sharp(d->g, n) || face != AS_IS) return face;
+  return style_of(d, n);
+}
+
+static void want(decider *d, const ir_ref *roots, int n) {
+  for (int i = 0; i < n; ++i)
+    if (roots[i] != IR_NONE) d->wanted[roots[i]] = 1 << AS_IS;
+  for (ir_ref r = 1; r <= d->top; ++r)
+    if (ir_typeof(d->g, r) == IR_REAL) d->reads[r] = reads_of(d, ir_get(d->g, r));
+  for (ir_ref r = d->top; r > 0; --r)
+    for (int face = AS_IS; face <= EXACT; ++face) {
+      if ((d->wanted[r] >> face & 1) == 0) continue;
+      const ir_node *node = ir_get(d->g, r);
+      for (int k = 0; k < node->nargs; ++k) {
+        d->wanted[node->arg[k]] |= (uint8_t)(1 << style_of_arg(d, node, (style)face, node->arg[k]));
+        if (node->op == IR_MOD) d->wanted[node->arg[k]] |= 1 << AS_IS; /* see whole_period */
+      }
+    }
+}
+
+static ir_ref rounded(ir *g, ir_op op, ir_ref r) { return keeps_type(op) ? r : ir_op1(g, IR_ROUND_FLOAT, r); }
+
+/* op_floordiv of float rounds the quotient before it takes the whole number below it. */
+static ir_ref rounded_floordiv(ir *g, ir_ref x, ir_ref y) {
+  return ir_op1(g, IR_FLOOR, ir_op1(g, IR_ROUND_FLOAT, ir_op2(g, IR_DIV, x, y)));
+}
+
+/* x % y as a value: the remainder in double whose number of whole periods is that of the rounded arguments. */
+static ir_ref whole_period(ir *g, ir_ref value, ir_ref y, ir_ref in_float) {
+  const ir_ref part = ir_op2(g, IR_DIV, ir_op2(g, IR_SUB, in_float, value), y);
+  const ir_ref periods = ir_op1(g, IR_FLOOR, ir_op2(g, IR_ADD, part, ir_real(g, 0.5)));
+  const ir_ref moved = ir_op2(g, IR_ADD, value, ir_op2(g, IR_MUL, y, periods));
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_EQ, periods, ir_real(g, 0)), value, moved);
+}
+
+static ir_op exact_op(ir_op op) {
+  return op == IR_ADD ? IR_SUM : op == IR_SUB ? IR_DIFFERENCE : op == IR_MUL ? IR_PRODUCT : op == IR_DIV ? IR_QUOTIENT : op;
+}
+
+static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
+  ir *g = d->g;
+  ir_ref args[4] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
+  style of_args = face;
+  for (int k = 0; k < n->nargs; ++k) {
+    const style s = style_of_arg(d, n, face, n->arg[k]);
+    if (ir_typeof(g, n->arg[k]) == IR_REAL) of_args = s;
+    args[k] = d->memo[s][n->arg[k]];
+  }
+  const bool real = n->type == IR_REAL;
+  if (real && n->op == IR_FLOORDIV && of_args == ROUNDED) return rounded_floordiv(g, args[0], args[1]);
+  if (real && n->op == IR_MOD && of_args == ROUNDED && face == AS_IS)
+    return whole_period(g, ir_op2(g, IR_MOD, d->memo[AS_IS][n->arg[0]], d->memo[AS_IS][n->arg[1]]), d->memo[AS_IS][n->arg[1]],
+                        ir_op2(g, IR_MOD, args[0], args[1]));
+  if (real && face == EXACT && exact_op((ir_op)n->op) != (ir_op)n->op) return ir_op2(g, exact_op((ir_op)n->op), args[0], args[1]);
+  const ir_ref made = ir_rebuild(g, r, args);
+  return real && face == ROUNDED ? rounded(g, (ir_op)n->op, made) : made;
+}
+
+static void run(decider *d, ir_ref *roots, int n) {
+  want(d, roots, n);
+  for (ir_ref r = 1; r <= d->top && !d->g->failed; ++r)
+    for (int face = AS_IS; face <= EXACT; ++face) {
+      if ((d->wanted[r] >> face & 1) == 0) continue;
+      const ir_node node = *ir_get(d->g, r);
+      ir_set_line(d->g, node.line);
+      d->memo[face][r] = made_of(d, r, &node, (style)face);
+    }
+  for (int i = 0; i < n && !d->g->failed; ++i)
+    if (roots[i] != IR_NONE) roots[i] = d->memo[AS_IS][roots[i]];
+}
+
+void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule) {
+  decider d = {.g = g, .rule = rule};
+  const uint32_t line = g->line;
+  for (int i = 0; i < n; ++i)
+    if (roots[i] > d.top) d.top = roots[i];
+  const size_t count = (size_t)d.top + 1;
+  d.memo[0] = ir_push(g, 3 * count, sizeof(ir_ref));
+  if (d.memo[0] == NULL) return;
+  d.memo[1] = d.memo[0] + count, d.memo[2] = d.memo[1] + count;
+  d.reads = ir_push(g, 2 * count, 1);
+  if (d.reads != NULL) {
+    d.wanted = d.reads + count;
+    run(&d, roots, n);
+    ir_pop(g);
+  }
+  ir_pop(g);
+  ir_set_line(g, line);
+}

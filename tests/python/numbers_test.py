@@ -1,0 +1,65 @@
+"""numbers_test.py: what a last bit decides, by luattn.flex beside PyTorch's own evaluation of the same mods. Exits with 77 without torch."""
+
+import os
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, f"{ROOT}/python")
+try:
+    import torch
+except ImportError as e:
+    print(f"{e}: skipped")
+    sys.exit(77)
+from luattn import flex  # noqa: E402
+
+N = 48
+
+
+def eager(q, k, v, mask=None, bias=None):
+    """Attention in float64; a row that keeps no key gives 0."""
+    q, k, v = (t.double() for t in (q, k, v))
+    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    s = s if bias is None else s + bias
+    s = s if mask is None else s.masked_fill(~mask, -torch.inf)
+    return s.softmax(-1).nan_to_num(0) @ v
+
+
+def tensors(dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(1, 2, N, 16, dtype=dtype) for _ in "qkv"]
+
+
+I, J = torch.arange(N)[:, None], torch.arange(N)[None]
+IMPORTANCE = (torch.arange(N) % 10).float() / 10
+
+THRESHOLDS = {
+    "data": lambda b, h, i, j: IMPORTANCE[j] >= 0.7,
+    "sum of data": lambda b, h, i, j: IMPORTANCE[j] + 0.1 >= IMPORTANCE[i] * 1.1,
+    "positions": lambda b, h, i, j: j <= i * 0.7,
+    "shifted": lambda b, h, i, j: i * 0.1 - 0.3 >= j * 0.1,
+    "quotient": lambda b, h, i, j: j / 7 <= i / 3,
+    "floor": lambda b, h, i, j: torch.floor(i * 0.7) >= j,
+}
+
+
+class Thresholds(unittest.TestCase):
+    def test_masks(self):
+        q, k, v = tensors()
+        for name, mod in THRESHOLDS.items():
+            with self.subTest(name):
+                mask = mod(0, 0, I, J).expand(N, N)
+                ours = flex.flex_attention(q, k, v, block_mask=flex.create_block_mask(mod, None, None, N, N))
+                self.assertLess((ours.double() - eager(q, k, v, mask)).abs().max(), 1e-5)
+
+    def test_branches_of_scores(self):
+        q, k, v = tensors()
+        for name, mod in THRESHOLDS.items():
+            with self.subTest(name):
+                bias = mod(0, 0, I, J).expand(N, N).double()
+                ours = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s + torch.where(mod(b, h, i, j), 1.0, 0.0))
+                self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()
