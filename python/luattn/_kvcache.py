@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import _tensors as tensors
 from . import _torch
+from ._scale import check_scale
 from .errors import InvalidError, Unsupported
 
 _NAME = "flash_attn_with_kvcache"
@@ -224,15 +225,13 @@ class CacheCall:
             raise _fail("rotary_cos: goes with k and v alone, as in flash-attn; rotate q before the call")
         self.turns = cos, sin
 
-    def set_scores(self, scale: float | None, window: tuple[int, int], softcap: float, slopes: Tensor | None, chunk: int = 0) -> None:
+    def set_scores(self, scale: Any, window: tuple[int, int], softcap: float, slopes: Tensor | None, chunk: int = 0) -> None:
         """What q and new keys become, and what scores and masks are: of attend, and of the kernel that writes rows too."""
         from .flash_attn import _spec
 
-        if scale is not None and scale == 0:
-            raise _fail("softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
         if slopes is not None and slopes.dim() not in (1, 2):
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
-        self.scale = scale
+        self.scale = scale if scale is None or isinstance(scale, Tensor) else check_scale(_NAME, scale, "softmax_scale")
         rotary = None if self.turns is None else (2 * self.turns[0].shape[1], self.interleaved, self.spread)
         self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary, chunk)
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
@@ -252,6 +251,6 @@ class CacheCall:
             given |= {"cu_seqlens_q": self.packed[0], "max_seqlen_q": self.packed[1]}
         if q.element_size() == 2:  # as flash-attn does: kernels read 16 bytes at once
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
-        scale = dim**-0.5 if self.scale is None else float(self.scale)
+        scale = dim**-0.5 if self.scale is None else self.scale
         o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
         return (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse

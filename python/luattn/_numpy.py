@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _capi as capi
 from ._call import IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._scale import with_scale
 from ._spec import Spec
 from .engine import engine_of
 from .errors import InvalidError
@@ -52,7 +53,7 @@ def attend(
     v: np.ndarray,
     inputs: Sequence[Any],
     scalars: Sequence[float],
-    scale: float,
+    scale: float | None,
     given: Mapping[str, Any],
     return_lse: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -67,7 +68,7 @@ def attend_state(
     v: np.ndarray,
     inputs: Sequence[Any],
     scalars: Sequence[float],
-    scale: float,
+    scale: float | None,
     given: Mapping[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """o, lse and state of a spec of parts."""
@@ -83,11 +84,12 @@ def _attend(
     v: np.ndarray,
     inputs: Sequence[Any],
     scalars: Sequence[float],
-    scale: float,
+    scale: float | None,
     given: Mapping[str, Any],
     return_lse: bool,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """o, lse and saved."""
+    spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, None if scale is None else float(scale))
     refuse_later(spec.name, given)
     check_seed(spec, given)
     packed = given.get("cu_seqlens_q") is not None

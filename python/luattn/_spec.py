@@ -82,6 +82,7 @@ class Spec:
         self.line = json.dumps(text, ensure_ascii=False)
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
         self._parts: Spec | None = None
+        self.scaled: dict[str, Spec] = {}  # of _scale.py
         free_unused()
         data = text.encode()
         pointer = ctypes.c_void_p()

@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
+from . import _scale
 from ._call import numbers_of
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
@@ -335,11 +336,13 @@ def attend(
     v: Tensor,
     inputs: Sequence[Tensor],
     scalars: Sequence[float | Tensor],
-    scale: float,
+    scale: float | Tensor | None,
     given: dict[str, Any] = _NOTHING,
     return_lse: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """The result and lse (None unless return_lse) of torch tensors, with gradients. given: keyword arguments of the op."""
+    """The result and lse (None unless return_lse) of torch tensors, with gradients. scale: None: head_dim ** -0.5. given: keyword
+    arguments of the op."""
+    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     compiling = torch.compiler.is_compiling()
     learned = None
     # Under torch.compile a float in a list would be a constant of the graph, and each value another graph.
@@ -365,10 +368,11 @@ def attend_state(
     v: Tensor,
     inputs: Sequence[Tensor],
     scalars: Sequence[float | Tensor],
-    scale: float,
+    scale: float | Tensor | None,
     given: dict[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and state of a spec of parts, without gradients."""
+    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
     if _needs_grad(spec, q, k, v, learned, inputs):
         raise Unsupported(
@@ -395,10 +399,13 @@ def gradients_of(
     saved: Tensor,
     inputs: Sequence[Tensor],
     scalars: Sequence[float],
-    scale: float,
+    scale: float | Tensor | None,
     given: dict[str, Any],
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Of all that has one, by backward from o, lse and saved of whole rows."""
+    """Of all that has one, by backward from o, lse and saved of whole rows; of a scale that is a tensor too."""
+    is_learned = isinstance(scale, Tensor)
+    spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale, is_learned)
+    scalars = [float(x) for x in scalars]
     wants = [info.grad for info in spec.inputs]
     with torch.no_grad():
         dq, dk, dv, dscalars, dinputs = _backward(
@@ -406,17 +413,51 @@ def gradients_of(
             list(inputs), scalars, None, scale, **given, wants=spec.wants, want_inputs=wants,
         )  # fmt: skip
     named = {info.name: d for info, d in zip(spec.inputs, dinputs) if info.grad}
-    return dq, dk, dv, named | {name: dscalars[i] for i, name in enumerate(spec.scalars)}
+    named |= {name: dscalars[i] for i, name in enumerate(spec.scalars)}
+    of_scale = named.pop(_scale.NAME, None)
+    return dq, dk, dv, named | ({"scale": of_scale} if is_learned and of_scale is not None else {})
 
 
 def weights(
-    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: float, given: dict[str, Any]
+    spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], scale: float | Tensor | None, given: dict[str, Any]
 ) -> Tensor:
     """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients, of a spec without
     scalars."""
+    spec, inputs, scalars, scale = with_scale(spec, q, inputs, (), scale)
     with torch.no_grad():
-        made: Tensor = _weights(spec.line, q, k, v, list(inputs), [], None, scale, **given)
+        learned = _stack(spec, scalars) if scalars else None
+        made: Tensor = _weights(spec.line, q, k, v, list(inputs), [], learned, scale, **given)
     return made
+
+
+_find_scaled = torch.compiler.assume_constant_result(_scale.scaled)
+
+
+def with_scale(
+    spec: Spec, q: Tensor, inputs: Sequence[Any], scalars: Sequence[Any], scale: Any, is_learned: bool = False
+) -> tuple[Spec, Sequence[Any], Sequence[Any], float]:
+    """The spec, inputs, scalars and scale of an op, where 0.0 is the default. is_learned: whether a tensor has a gradient whatever it says."""
+    if scale is None:
+        return spec, inputs, scalars, 0.0
+    if _scale.is_plain(scale):
+        return spec, inputs, scalars, scale
+    kind = "scalars"
+    if isinstance(scale, Tensor):
+        if scale.numel() != 1:
+            raise InvalidError(
+                f"{spec.name}: scale: has shape {tuple(scale.shape)}, expected one element, or a number: for one of each head declare an input, "
+                'inputs = { temperature = { axes = {"h"}, grad = true } }, and multiply by it in score_mod'
+            )
+        scale = scale.reshape(()).to(torch.float64 if q.dtype is torch.float64 else torch.float32)
+        if not (is_learned or scale.is_cuda or scale.requires_grad or torch.compiler.is_compiling()):
+            return _scale.with_scale(spec, inputs, scalars, float(scale))
+        if scale.is_cuda:
+            kind = "inputs"
+    else:
+        scale = _scale.check_scale(spec.name, scale)
+        if scale > 0:
+            return spec, inputs, scalars, scale
+    return _scale.multiplied(_find_scaled(spec.text, spec.place, kind), kind, inputs, scalars, scale)
 
 
 def seed_of(seed: Any, q: Tensor) -> Tensor:

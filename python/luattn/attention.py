@@ -14,6 +14,7 @@ from .engine import engine_of, wants_deterministic
 from .errors import InvalidError, Unsupported
 from .mask import Mask, mask_of
 from .merge import merge, merge_states
+from ._scale import is_plain
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
@@ -96,7 +97,7 @@ class Attention:
         k: Any,
         v: Any,
         *,
-        scale: float | None = None,
+        scale: Any = None,
         return_lse: bool = False,
         return_state: bool = False,
         layout: str = "bhsd",
@@ -124,7 +125,8 @@ class Attention:
 
         q is [batch, heads, length, head_dim], k and v have their own heads (a divisor of q's) and length; strides are
         free but for the last one. With layout="bshd" they are [batch, length, heads, head_dim], and so is o.
-        lse is float32 (float64 for float64), [batch, heads, length], in natural log. scale: head_dim ** -0.5 if None.
+        lse is float32 (float64 for float64), [batch, heads, length], in natural log. scale: head_dim ** -0.5 if None;
+        any number, or a tensor of one element, which has a gradient.
 
         An input is a tensor where q is, or a number if it has no axes; a scalar is a number, or a tensor of one element
         on the CPU.
@@ -181,16 +183,10 @@ class Attention:
             options = {**options, "keys_modified": True}
         if seed is not None or spec.draws:
             options = {**options, "seed": _seed_of(seed, q)}
-        if scale is None:
-            scale = 0.0
-        elif scale == 0:
-            raise InvalidError(
-                f"{self.name}: scale: is 0, expected another number, or None for head_dim ** -0.5"
-            )
         if return_state:
-            o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, float(scale), options)
+            o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
             return (_swap(o) if layout == "bshd" else o), lse, state
-        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, float(scale), options, return_lse)
+        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse)
         if layout == "bshd":
             o = _swap(o)
         return (o, lse) if return_lse else o
@@ -290,14 +286,15 @@ class Attention:
         saved: Any,
         *,
         dlse: Any = None,
-        scale: float | None = None,
+        scale: Any = None,
         layout: str = "bhsd",
         **given: Any,
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
         """(dq, dk, dv, {name: gradient}) of a part of the keys, given o, lse and saved of all of them, as merge(.., return_saved=True) gives them, and
         the gradients dout and dlse of that o and lse. dk and dv are those of these keys. dq is to be added up over the parts, and so are the gradients of
         inputs and scalars, unless they arise once a row, as a sink's does, and not from scores: these are whole in the result of each part that
-        has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true."""
+        has keys. given: inputs, scalars, and what else the call of the part had. Torch tensors; of inputs those that say grad = true; "scale": of a scale
+        that is a tensor."""
         from ._torch import gradients_of
 
         if is_numpy(q):
@@ -313,7 +310,7 @@ class Attention:
         if seed is not None or self._spec.draws:
             options["seed"] = _seed_of(seed, q)
         numbers = [float(x) for x in scalars]
-        dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale or 0.0, options)
+        dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
         if layout == "bshd":
             dq, dk, dv = map(_swap, (dq, dk, dv))
         return dq, dk, dv, named
@@ -398,8 +395,10 @@ class Attention:
             raise InvalidError(f"{self.name}: tune: {', '.join(later)}: kernels of such calls are not tuned; leave it out")
         if layout == "bshd":
             q, k, v = _swap(q), _swap(k), _swap(v)
+        if scale is not None and not is_plain(float(scale)):
+            raise InvalidError(f"{self.name}: tune: scale: is {float(scale):g}, expected a positive number: tiles do not depend on it")
         numbers = [float(x) for x in scalars]
-        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
+        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else float(scale), backward, time_limit)
 
     def mask(
         self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any

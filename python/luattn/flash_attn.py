@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _torch
+from ._scale import check_scale
 from ._spec import Spec, spec_of
 from .errors import InvalidError, Unsupported
 
@@ -110,15 +111,15 @@ def _attend(
     """The functions of flash-attn, of tensors as luattn takes them."""
     if not 0 <= dropout_p < 1:
         raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
-    if softmax_scale is not None and softmax_scale == 0:
-        raise InvalidError(f"{name}: softmax_scale: is 0, expected another number, or None for headdim ** -0.5")
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
     if alibi_slopes is not None and slopes not in (1, 2):
         raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
     spec = _spec(*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
     d = q.shape[-1]
-    scale = d**-0.5 if softmax_scale is None else float(softmax_scale)
+    scale = d**-0.5 if softmax_scale is None else softmax_scale
+    if not isinstance(scale, Tensor):
+        scale = check_scale(name, scale, "scale" if name == "varlen_attn" else "softmax_scale")
     rest = -d % 8 if q.element_size() == 2 else 0
     if rest:  # as flash-attn does: kernels read 16 bytes at once
         q, k, v = (torch.nn.functional.pad(t, (0, rest)) for t in (q, k, v))

@@ -117,9 +117,8 @@ def attention(
         mask_mod, q_offset = causal_mask_function, key.shape[2] - query.shape[2]
     score_mod = None if not score_mods else score_mods[0] if len(score_mods) == 1 else _chained(score_mods)
     extras = Extras(sinks=s_aux, dropout=float(dropout))
-    scale = 0.0 if scaling is None else float(scaling)
     shared = attention_mask if isinstance(attention_mask, Mask) else None
-    o, _ = attend(query, key, value, score_mod, mask_mod, extras, scale, q_offset, kv_offset, shared)
+    o, _ = attend(query, key, value, score_mod, mask_mod, extras, scaling, q_offset, kv_offset, shared)
     return o.transpose(1, 2).contiguous(), None
 
 

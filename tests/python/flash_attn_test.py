@@ -306,7 +306,7 @@ class Functions(unittest.TestCase):
             (lambda: flash_attn_varlen_func(p, p, p, cu, cu, 8, 8, block_table=cu[None]), r"k: has 3 axes, expected \(blocks, size,"),
             (lambda: flash_attn_func(p, q, q), r"flash_attn_func: q: has 3 axes, expected \(batch_size, seqlen, nheads, headdim\)"),
             (lambda: flash_attn_varlen_func(p, q, q, cu, cu, 8, 8), r"flash_attn_varlen_func: k: has 4 axes, expected \(total,"),
-            (lambda: flash_attn_func(q, q, q, softmax_scale=0), "softmax_scale: is 0"),
+            (lambda: flash_attn_func(q, q, q, softmax_scale=torch.nan), "softmax_scale: is nan"),
             (lambda: flash_attn_func(q, q, q, alibi_slopes=q), r"alibi_slopes: has 4 axes, expected \(nheads\) or"),
             (lambda: flash_attn_func(q, q, q, alibi_slopes=torch.rand(3)), "input .alibi_slopes.: axis 0 .h. has size 3, expected 2"),
             (lambda: flash_attn_qkvpacked_func(q), r"flash_attn_qkvpacked_func: qkv: is \(1, 8, 2, 8\), expected 3"),

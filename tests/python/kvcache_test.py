@@ -466,7 +466,7 @@ class KvCache(unittest.TestCase):
             ((q, k, v), {"rotary_cos": cos[:9], "rotary_sin": cos[:9]}, "rotary_cos: has 9 positions, expected 24 or more"),
             ((q, k, v), {"rotary_cos": cos.repeat(1, 3), "rotary_sin": cos}, r"rotary_cos, rotary_sin: are \(24, 12\) and \(24, 4\)"),
             ((q, k, v), {"num_splits": -1}, "num_splits: is -1, expected a number of at least 0"),
-            ((q, k, v), {"softmax_scale": 0}, "softmax_scale: is 0"),
+            ((q, k, v), {"softmax_scale": torch.inf}, "softmax_scale: is inf"),
             ((q, k, v), {"attention_chunk": -4}, "attention_chunk: is -4, expected a number of at least 0"),
         ):
             with self.subTest(message=message), self.assertRaisesRegex(luattn.InvalidError, f"^flash_attn_with_kvcache: {message}"):

@@ -155,7 +155,7 @@ def flex_attention(
     value: Tensor,
     score_mod: Mod | None = None,
     block_mask: theirs.BlockMask | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
     kernel_options: Any = None,
@@ -177,7 +177,6 @@ def flex_attention(
         key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
     if kernel_options and not torch.compiler.is_dynamo_compiling():
         _once("luattn.flex: kernel_options change nothing: luattn chooses its tiles")
-    scale = 0.0 if scale is None else scale
     o, lse = attend(query, key, value, score_mod, mask_mod, extras, scale, mask=block_mask)
     if return_aux is not None:
         return o, theirs.AuxOutput(lse=lse if return_aux.lse else None, max_scores=None)
@@ -195,7 +194,7 @@ def attend(
     score_mod: Mod | None,
     mask_mod: Mod | None,
     extras: Extras,
-    scale: float,
+    scale: float | Tensor | None,
     q_offset: Any = 0,
     kv_offset: int = 0,
     mask: Any = None,
@@ -219,7 +218,7 @@ def attend_eagerly(
     score_mod: Mod | None,
     mask_mod: Mod | None,
     extras: Extras,
-    scale: float,
+    scale: float | Tensor | None,
     q_offset: Any,
     kv_offset: int,
     mask: Any = None,
@@ -238,7 +237,7 @@ def call_from(
     value: Tensor,
     inputs: list[Tensor],
     scalars: list[float],
-    scale: float,
+    scale: float | Tensor | None,
     q_offset: Any,
     kv_offset: int,
     batch: Batch | None = None,

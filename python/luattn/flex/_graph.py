@@ -35,7 +35,7 @@ class _Flex(HigherOrderOperator):
         value: Tensor,
         score_mod: Any,
         block_mask: tuple[Any, ...],
-        scale: float,
+        scale: float | Tensor | None,
         options: dict[str, Any],
         of_score: tuple[Any, ...] = (),
         of_mask: tuple[Any, ...] = (),
