@@ -8,7 +8,7 @@ static bool sums_gradients(const traced_spec *t) {
 }
 
 static bool has_bits(const writer *w) {
-  static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND};
+  static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND, IR_WRAP};
   bool any = false;
   for (ir_ref r = 1; r < w->f->num_nodes; r++)
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) any |= ir_get(w->f->g, r)->op == ops[i];

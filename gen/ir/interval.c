@@ -178,6 +178,14 @@ static ir_ref overflow(const limit_nodes *all, int64_t length) {
   return IR_NONE;
 }
 
+ir_bounds *ir_int_bounds(const ir *g, const ir_ref *roots, int n, int64_t length) {
+  limit_nodes all;
+  const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
+  if (!find_nodes(g, roots, n, &all)) return NULL;
+  for (uint32_t i = 0; i < all.count; ++i) bounds_of_node(g, all.node[i], &env, all.bounds);
+  return all.bounds;
+}
+
 ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach) {
   limit_nodes all;
   const ir_ref r = find_nodes(g, roots, n, &all) ? overflow(&all, length) : IR_NONE;

@@ -38,5 +38,8 @@ bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length);
 /* The first node that leaves 32 bits at this length, and its largest value; IR_NONE: none, or out of
  * memory. */
 ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach);
+/* Bounds of the INT nodes under the roots at this length, with the same assumptions: [ir_count(g)], those of other nodes undefined.
+ * NULL: out of memory. */
+ir_bounds *ir_int_bounds(const ir *g, const ir_ref *roots, int n, int64_t length);
 
 #endif

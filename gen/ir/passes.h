@@ -29,6 +29,10 @@ typedef struct ir_decisions {
 /* Rewrites roots in place, so that what comparisons, floor and the like read is rounded to that type after each operation. */
 void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule);
 
+/* Rewrites the roots in place: integer arithmetic that may leave 32 bits is taken modulo 2^32 where a mask of bits says that only the
+ * low bits of it count (low_bits.c). The rest stays. false: out of memory. */
+bool ir_keep_low_bits(ir *g, ir_ref *const *roots, int n);
+
 /* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE
  * where it is identically zero). wrt are variables, LOADs, or any nodes. Visits nodes in reverse topological
  * order: a shared subexpression is counted once. An out is the node's whole adjoint: if one wrt depends on

@@ -66,5 +66,10 @@ static inline double scalar_bxor(double x, double y) { return (double)(scalar_bi
 static inline double scalar_shr_band(double x, double n, double mask) {
   return scalar_of_bits(scalar_shr(x, n) & (uint64_t)scalar_bits(mask));
 }
+/* Modulo 2^32, as a number of 32 bits with a sign. */
+static inline double scalar_wrap(double x, double y, double z) {
+  const uint32_t low = (uint32_t)scalar_bits(x) * (uint32_t)scalar_bits(y) + (uint32_t)scalar_bits(z);
+  return low >> 31 != 0 ? -(double)(~low) - 1 : (double)low;
+}
 
 #endif

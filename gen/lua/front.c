@@ -5,6 +5,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/trace_online.h"
+#include "gen/lua/value.h"
 
 static int trace_main(lua_State *L) {
   front_state *s = front_of(L);
@@ -49,22 +50,60 @@ static bool calls_random(const traced_spec *t) {
   return false;
 }
 
-/* Verifies what tracing built: a failure is a bug of luattn, not of the spec. */
-static luattn_status check_trace(const traced_spec *t, luattn_error *err) {
-  ir_ref roots[10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL];
+enum { ROOTS_MAX = 10 + 2 * SPEC_MAX_STATE + SPEC_MAX_FINAL };
+
+/* The expressions of a trace. */
+static int find_roots(traced_spec *t, ir_ref *root[ROOTS_MAX]) {
   int n = 0;
-  const traced_online *o = &t->online;
-  const ir_ref single[] = {t->score_mod, t->block_mask, t->query_mod, t->key_mod, t->value_mod,
-                           o->prob,      o->rescale,    o->out,       o->forward, o->backward};
+  traced_online *o = &t->online;
+  ir_ref *const single[] = {&t->score_mod, &t->block_mask, &t->query_mod, &t->key_mod, &t->value_mod,
+                            &o->prob,      &o->rescale,    &o->out,       &o->forward, &o->backward};
   for (size_t i = 0; i < sizeof single / sizeof *single; i++) {
-    if (single[i] != IR_NONE) roots[n++] = single[i];
+    if (*single[i] != IR_NONE) root[n++] = single[i];
   }
   for (int i = 0; i < o->num_state; i++) {
-    roots[n++] = o->init[i];
-    roots[n++] = o->next[i];
+    root[n++] = &o->init[i];
+    root[n++] = &o->next[i];
   }
-  for (int i = 0; i < o->num_final; i++) roots[n++] = o->final[i];
-  return ir_check(t->g, roots, n, "trace", err);
+  for (int i = 0; i < o->num_final; i++) root[n++] = &o->final[i];
+  return n;
+}
+
+/* Raises if an integer constant under the roots has more than 32 bits. */
+static luattn_status check_constants(const traced_spec *t, const ir_ref *root, int n, luattn_error *err) {
+  static const struct { ir_op op; const char *sign; } signs[] = {
+      {IR_ADD, "+"},  {IR_SUB, "-"}, {IR_MUL, "*"},  {IR_FLOORDIV, "//"}, {IR_MOD, "%"},  {IR_BAND, "&"},
+      {IR_BOR, "|"},  {IR_BXOR, "~"}, {IR_SHL, "<<"}, {IR_SHR, ">>"},      {IR_SHR_BAND, "&"},
+      {IR_LT, "comparison"}, {IR_LE, "comparison"}, {IR_EQ, "comparison"}, {IR_NE, "comparison"},
+  };
+  const uint32_t count = ir_count(t->g);
+  bool *reached = arena_array(t->a, count, sizeof *reached);
+  if (reached == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
+  for (int i = 0; i < n; i++) reached[root[i]] = true;
+  for (ir_ref r = count - 1; r > 0; r--) {
+    const ir_node *node = ir_get(t->g, r);
+    const char *sign = ir_op_name((ir_op)node->op);
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+      if (signs[i].op == (ir_op)node->op) sign = signs[i].sign;
+    for (int i = 0; reached[r] && i < node->nargs; i++) {
+      const ir_node *x = ir_get(t->g, node->arg[i]);
+      reached[node->arg[i]] = true;
+      if (x->op == IR_CONST_INT && (x->imm.integer < INT32_MIN || x->imm.integer > INT32_MAX))
+        return luattn_fail(err, LUATTN_SPEC, "%s:%d: " VALUE_TOO_LARGE, t->file, (int)node->line, sign, (long long)x->imm.integer);
+    }
+  }
+  return LUATTN_OK;
+}
+
+/* Brings integers into the 32 bits of kernels, and verifies what tracing built: a failure of ir_check is a bug of luattn, not of
+ * the spec. */
+static luattn_status finish_trace(traced_spec *t, luattn_error *err) {
+  ir_ref *at[ROOTS_MAX], root[ROOTS_MAX];
+  const int n = find_roots(t, at);
+  if (!ir_keep_low_bits(t->g, at, n)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
+  for (int i = 0; i < n; i++) root[i] = *at[i];
+  TRY(check_constants(t, root, n, err));
+  return ir_check(t->g, root, n, "trace", err);
 }
 
 luattn_status front_trace(arena *a, const char *name, const char *source, size_t size, traced_spec *out,
@@ -105,7 +144,7 @@ luattn_status front_trace_with(arena *a, const char *name, const char *source, s
   }
   if (status != LUATTN_OK) return status;
   if (ir_failed(spec.g)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
-  TRY(check_trace(&spec, err));
+  TRY(finish_trace(&spec, err));
   TRY(check_reads(&s, err));
   spec.random = calls_random(&spec);
   *out = spec;

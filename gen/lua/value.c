@@ -10,6 +10,7 @@
 #define METATABLE "traced number"
 #define DEPTH_MAX 4096u
 #define NODES_MAX 262144u
+#define EXACT_INT (INT64_C(1) << 53) /* of doubles, in which constants are folded */
 
 typedef struct traced_value {
   operand x;
@@ -40,11 +41,8 @@ static operand constant(lua_State *L, int index, const char *what) {
   ir *g = front_of(L)->g;
   if (lua_isinteger(L, index)) {
     const lua_Integer x = lua_tointeger(L, index);
-    if (x < INT32_MIN || x > INT32_MAX) {
-      front_raise(
-          L, "%s: integer %lld does not fit the 32 bits of index arithmetic; use a float such as math.huge",
-          what, x);
-    }
+    /* Beyond 32 bits it may yet be that only its low bits count: front.c. */
+    if (x < -EXACT_INT || x > EXACT_INT) front_raise(L, VALUE_TOO_LARGE, what, (long long)x);
     return (operand){.ref = ir_int(g, x), .depth = 1};
   }
   const double x = lua_tonumber(L, index);
@@ -275,8 +273,8 @@ static operand get_bits(lua_State *L, int index, const char *sign) {
   if (ir_typeof(g, x.ref) == IR_INT) return x;
   if (!ir_is_const(g, x.ref, &c))
     front_raise(L, "%s takes integers, and this is a float; write floor(x), which is an integer", sign);
-  if (c != floor(c) || fabs(c) > INT32_MAX)
-    front_raise(L, "%s takes integers, and %.14g is none of 32 bits", sign, c);
+  if (c != floor(c) || fabs(c) > (double)EXACT_INT)
+    front_raise(L, "%s takes integers, and %.14g is none, or is too large for one", sign, c);
   x.ref = ir_int(g, (int64_t)c);
   return x;
 }

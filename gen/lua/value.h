@@ -29,4 +29,6 @@ operand value_floor(lua_State *L, operand a);           /* INT */
 /* The answer of a comparison in this replay. op is LT, LE or EQ. */
 bool value_compare(lua_State *L, ir_op op, operand a, operand b);
 
+#define VALUE_TOO_LARGE "%s: integer %lld does not fit the 32 bits of index arithmetic; use a float such as math.huge"
+
 #endif

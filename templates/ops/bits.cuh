@@ -134,6 +134,23 @@ IV_FN ivi ivi_shr_band(ivi a, ivi n, ivi m) {
   return ivi_band(ivi_shr(a, n), m);
 }
 
+// x * y + z modulo 2^32, as a number with a sign. Where no number of the box crosses a multiple of 2^32 from the next,
+// bounds move with it.
+IV_FN bool ivi_is_word(ivi a) { return a.lo >= -2147483647 - 1 && a.hi <= 2147483647; }
+IV_FN ivi ivi_wrap(ivi x, ivi y, ivi z) {
+  const long long half = 1ll << 31;
+  if (!ivi_is_word(x) || !ivi_is_word(y) || !ivi_is_word(z)) return ivi_make((ivi_end)-half, (ivi_end)(half - 1));
+  const long long p[4] = {(long long)x.lo * y.lo, (long long)x.lo * y.hi, (long long)x.hi * y.lo, (long long)x.hi * y.hi};
+  long long lo = p[0], hi = p[0];
+  for (int i = 1; i < 4; i++) {
+    lo = p[i] < lo ? p[i] : lo;
+    hi = p[i] > hi ? p[i] : hi;
+  }
+  lo += z.lo + half, hi += z.hi + half;
+  if ((lo >> 32) != (hi >> 32)) return ivi_make((ivi_end)-half, (ivi_end)(half - 1));
+  return ivi_make((ivi_end)((lo & 0xffffffffll) - half), (ivi_end)((hi & 0xffffffffll) - half));
+}
+
 // ---- values
 
 #ifndef LUATTN_INTERVAL_HOST
@@ -143,6 +160,7 @@ LUATTN_FN int op_bits_down(int x, u32 n) {
   if (n < 32) return x >> n;
   return n < 64 ? int(u32(x >> 31) >> (n - 32)) : 0;
 }
+LUATTN_FN int op_wrap(int x, int y, int z) { return int(u32(x) * u32(y) + u32(z)); }
 LUATTN_FN int op_shl(int x, int n) { return n >= 0 ? op_bits_up(x, n) : op_bits_down(x, 0u - u32(n)); }
 LUATTN_FN int op_shr(int x, int n) { return n >= 0 ? op_bits_down(x, n) : op_bits_up(x, 0u - u32(n)); }
 #endif

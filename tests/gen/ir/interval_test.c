@@ -205,14 +205,14 @@ static void test_bits_of_wide_boxes(void **state) {
     const ivi a = ivi_make(end[0][0], end[0][1]), n = ivi_make(end[1][0], end[1][1]),
               m = ivi_make(end[2][0], end[2][1]);
     const ivi out[] = {ivi_band(a, m), ivi_bor(a, m), ivi_bxor(a, m),
-                       ivi_shl(a, n),  ivi_shr(a, n), ivi_shr_band(a, n, m)};
-    static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND};
+                       ivi_shl(a, n),  ivi_shr(a, n), ivi_shr_band(a, n, m), ivi_wrap(a, n, m)};
+    static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND, IR_WRAP};
     for (int s = 0; s < 8; ++s) {
       long long v[3];
       for (int j = 0; j < 3; ++j)
         v[j] =
             s < 2 ? end[j][s] : end[j][0] + (long long)(rng_next(&r) % (uint64_t)(end[j][1] - end[j][0] + 1));
-      for (size_t k = 0; k < 6; ++k) {
+      for (size_t k = 0; k < 7; ++k) {
         const double x = (double)v[0], y = (double)v[k < 3 ? 2 : 1], z = (double)v[2],
                      got = ir_value(ops[k], IR_INT, x, y, z);
         if ((out[k].lo > -IVI_INF && got < (double)out[k].lo) ||
@@ -237,6 +237,8 @@ static void test_bits_are_decided(void **state) {
   assert_true(ivi_shr_band(ivi_make(-5, 5), ivi_make(-9, 200), ivi_point(1)).hi == 1);
   assert_true(ivi_shr_band(tile, ivi_point(6), ivi_point(1)).lo == 1);
   assert_true(ivi_shl(ivi_make(0, 7), ivi_make(0, 4)).hi == 112);
+  const ivi hash = ivi_wrap(ivi_point(3), ivi_point(-1640531535), ivi_point(7));
+  assert_true(hash.lo == -626627302 && hash.hi == hash.lo); /* 3 * 2654435761 + 7 modulo 2^32 */
 }
 
 static void test_random_graphs(void **state) {
