@@ -385,8 +385,8 @@ bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64
   }
   if (offset->whole > most) {
     snprintf(text, size,
-             "batch: %s: is %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
-             " alone; shorten it, or use smaller factors in the spec",
+             "batch: %s: is %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
+             "; shorten it, or use smaller factors or a larger grid in the spec",
              side == 0 ? "q_len" : "kv_len", offset->whole, most);
     return false;
   }
@@ -395,7 +395,7 @@ bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64
   snprintf(text, size,
            "batch: %s: is %" PRId64 ", and with %s's length of %" PRId64 " exceeds %s of %" PRId64 "; give a smaller offset%s",
            offset->name, offset->number, side == 0 ? "q" : "k", length,
-           offset->whole != 0 ? "the whole's length" : "the length up to which this spec's index arithmetic is exact", limit,
+           offset->whole != 0 ? "the whole's length" : "the length at which this spec's index arithmetic or grid ends", limit,
            offset->whole != 0 ? ", or a longer whole" : "");
   return false;
 }

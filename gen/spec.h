@@ -72,6 +72,7 @@ typedef struct traced_spec {
   unsigned append_inputs;
   traced_online online;
   bool random; /* a hook calls random() */
+  int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0: no limit */
 } traced_spec;
 
 /* Whether calls draw random numbers, for dropout or for hooks. */

@@ -171,8 +171,8 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
   of_hooks.args = &args;
   if (longest > c->info->max_len)
     return args_fail(c,
-                     "luattn_append: batch: max_seqlen_k: an entry may have %" PRId64 " rows with its new ones, but this spec's index arithmetic is "
-                     "exact up to %" PRId64 " alone; give max_seqlen_k, an upper bound of seqused_k",
+                     "luattn_append: batch: max_seqlen_k: an entry may have %" PRId64 " rows with its new ones, but this spec's index arithmetic or "
+                     "grid ends at %" PRId64 "; give max_seqlen_k, an upper bound of seqused_k",
                      longest, c->info->max_len);
   if (a->num_inputs > MANIFEST_MAX_INPUTS || a->num_scalars > MANIFEST_MAX_SCALARS)
     return args_fail(c, "luattn_append: %s is %zu, expected at most %d, as no spec has more", a->num_inputs > MANIFEST_MAX_INPUTS ? "num_inputs" : "num_scalars",

@@ -278,8 +278,8 @@ static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
   for (int i = 0; i < 2; ++i)
     if (length[i] > c->info->max_len)
       return args_fail(c,
-                       "%s: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
-                       " alone; shorten it, or use smaller factors in the spec",
+                       "%s: has length %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
+                       "; shorten it, or use smaller factors or a larger grid in the spec",
                        i == 0 ? "q" : "k", length[i], c->info->max_len);
   p->shape.batch = (int)q[0];
   p->shape.q_len = (int)q[2];

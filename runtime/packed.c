@@ -25,8 +25,8 @@ static luattn_status take_lengths(const args_call *c, int side, int64_t total, c
                      total);
   if (lengths->longest > c->info->max_len)
     return args_fail(c,
-                     "batch: %s: is %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
-                     " alone; shorten the sequences, or use smaller factors in the spec",
+                     "batch: %s: is %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
+                     "; shorten the sequences, or use smaller factors or a larger grid in the spec",
                      lengths->name, lengths->longest, c->info->max_len);
   *longest = (int)(lengths->longest < total ? lengths->longest : total);
   return LUATTN_OK;

@@ -41,8 +41,8 @@ luattn_status paged_fill(const args_call *c, LuattnParams *params) {
   TRY(check_pages(c, entries));
   if (longest > c->info->max_len)
     return args_fail(c,
-                     "batch: max_seqlen_k: an entry may have %" PRId64 " rows, but this spec's index arithmetic is exact up to %" PRId64
-                     " alone; give max_seqlen_k, an upper bound of seqused_k, or use smaller factors in the spec",
+                     "batch: max_seqlen_k: an entry may have %" PRId64 " rows, but this spec's index arithmetic or grid ends at %" PRId64
+                     "; give max_seqlen_k, an upper bound of seqused_k, or use smaller factors or a larger grid in the spec",
                      longest, c->info->max_len);
   params->shape.kv_len = (int)longest;
   if (c->info->packed) return LUATTN_OK;
@@ -50,8 +50,8 @@ luattn_status paged_fill(const args_call *c, LuattnParams *params) {
   if (a->q->shape[0] != entries)
     return args_fail(c, "q: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry", a->q->shape[0], entries);
   if (a->q->shape[2] > c->info->max_len)
-    return args_fail(c, "q: has length %" PRId64 ", but this spec's index arithmetic is exact up to %" PRId64
-                        " alone; shorten it, or use smaller factors in the spec",
+    return args_fail(c, "q: has length %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
+                        "; shorten it, or use smaller factors or a larger grid in the spec",
                      a->q->shape[2], c->info->max_len);
   params->shape.batch = (int)entries;
   params->shape.q_len = (int)a->q->shape[2];

@@ -160,6 +160,7 @@ static void limit_lengths(const traced_spec *t, mask_info *m) {
     if (candidate[i] != IR_NONE) root[n++] = candidate[i];
   }
   m->max_len = ir_int_limit(t->g, root, n);
+  if (t->most_len > 0 && t->most_len < m->max_len) m->max_len = t->most_len;
   if (m->max_len == 0) m->too_large = ir_int_overflow(t->g, root, n, 1, &m->largest);
   for (int i = 0; i < 4; i++)
     if (!fits(t->g, m, *side[i])) *side[i] = IR_NONE;

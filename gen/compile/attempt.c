@@ -6,8 +6,10 @@
 /* Warns if launches at common lengths will be refused. */
 static const char *length_fact(const compilation *c) {
   if (c->at.lowered->max_len >= 1 << 24) return "";
-  return arena_printf(c->a, "lengths up to %lld: beyond, the spec's index arithmetic leaves 32 bits\n",
-                      (long long)c->at.lowered->max_len);
+  const int64_t longest = c->at.lowered->max_len;
+  return arena_printf(c->a, "lengths up to %lld: beyond, %s\n", (long long)longest,
+                      longest == c->spec.traced.most_len ? "positions lie outside of the spec's grid"
+                                                         : "the spec's index arithmetic leaves 32 bits");
 }
 
 /* A gather clamps its index: an input along q that is read at kv_idx, such as document ids, needs kv_len =

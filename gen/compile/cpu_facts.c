@@ -27,6 +27,7 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->large_scores = t->large_scores != 0;
   manifest_fill_keys_modified(&c->spec.traced, out);
   out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
+  if (c->spec.traced.most_len > 0 && c->spec.traced.most_len < out->max_len) out->max_len = c->spec.traced.most_len;
   manifest_fill_declared(c, out);
 }
 

@@ -19,7 +19,7 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
   p->head_offset = heads.offset, p->kv_head_offset = heads.offset_kv;
   p->whole_heads = heads.heads, p->whole_heads_kv = heads.heads_kv;
   for (int i = 0; i < 2 && p->part != NULL; i++) {
-    if (!batch_offset_ok(p->part, i, p->batch, i == 0 ? p->q_len : p->kv_len, CPU_MAX_LEN, wrong, sizeof wrong))
+    if (!batch_offset_ok(p->part, i, p->batch, i == 0 ? p->q_len : p->kv_len, problem_most_len(p), wrong, sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
     TRY(check_array(&p->part->array[BATCH_Q_OFFSETS + i], err));
   }
@@ -27,11 +27,12 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
 }
 
 /* Clamped as in kernels (templates/ops/offsets.cuh). */
-static int64_t side_offset(const luattn_batch *batch, int side, int b, int64_t length) {
+static int64_t side_offset(const cpu_problem *p, int side, int b, int64_t length) {
+  const luattn_batch *batch = p->part;
   const batch_offset *offset = &batch->offset[side];
   const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];
   if (!array->is_given) return offset->number;
-  const int64_t most = (offset->whole != 0 ? offset->whole : CPU_MAX_LEN) - length, given = batch_at(array, b);
+  const int64_t most = (offset->whole != 0 ? offset->whole : problem_most_len(p)) - length, given = batch_at(array, b);
   return given < 0 ? 0 : given > most ? most : given;
 }
 
@@ -39,9 +40,9 @@ int64_t problem_offset(const cpu_problem *p, int32_t axis, int b) {
   if (p->part == NULL) return 0;
   switch (axis) {
     case LUATTN_AXIS_Q:
-      return side_offset(p->part, 0, b, p->q_len);
+      return side_offset(p, 0, b, p->q_len);
     case LUATTN_AXIS_KV:
-      return side_offset(p->part, 1, b, p->kv_len);
+      return side_offset(p, 1, b, p->kv_len);
     case LUATTN_AXIS_H:
       return p->head_offset;
     case LUATTN_AXIS_HKV:

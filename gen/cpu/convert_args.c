@@ -48,10 +48,11 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
   p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
   p->decides_in_double = is_float64(args, p->precision);
-  if (p->q_len > CPU_MAX_LEN || p->kv_len > CPU_MAX_LEN)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %d",
-                       p->q_len > CPU_MAX_LEN ? "q" : "k", p->q_len > CPU_MAX_LEN ? p->q_len : p->kv_len,
-                       CPU_MAX_LEN);
+  const int64_t most = problem_most_len(p);
+  if (p->q_len > most || p->kv_len > most)
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %lld%s", p->q_len > most ? "q" : "k",
+                       p->q_len > most ? p->q_len : p->kv_len, (long long)most,
+                       most < CPU_MAX_LEN ? ", where this spec's grid ends; shorten it, or give a larger grid in the spec" : "");
   if (p->heads < 1 || p->heads_kv < 1) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
                        p->heads < 1 ? "q" : "k");

@@ -111,6 +111,12 @@ typedef struct cpu_problem {
   crew *crew; /* whose threads are the workers; NULL: the caller's is the only one */
 } cpu_problem;
 
+/* The longest length of a call. */
+static inline int64_t problem_most_len(const cpu_problem *p) {
+  const int64_t most = p->spec->traced.most_len;
+  return most > 0 && most < CPU_MAX_LEN ? most : CPU_MAX_LEN;
+}
+
 /* Checks the arguments (choices_take). */
 luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *out, luattn_error *err);
 /* Opens only what key_mod and value_mod depend on, which are then p->key_mod and p->value_mod; q, k and v have shapes alone. */

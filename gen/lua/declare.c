@@ -5,38 +5,12 @@
 #include <string.h>
 
 #include "common/input_dtype.h"
+#include "gen/lua/fields.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
 #include "gen/lua/trace_online.h"
 
 #define DECLARED "luattn.declared" /* the argument of attention {..} */
-
-void declare_check_keys(lua_State *L, int table, const char *owner, const char *const *names) {
-  table = lua_absindex(L, table);
-  lua_pushnil(L);
-  while (lua_next(L, table) != 0) {
-    lua_pop(L, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) {
-      front_raise(L, "%s: field [%s] has no name; write name = value", owner, luaL_tolstring(L, -1, NULL));
-    }
-    const char *key = lua_tostring(L, -1);
-    const bool whole = strlen(key) == lua_rawlen(L, -1); /* a zero byte would hide the rest of the key */
-    front_suggestion s;
-    front_suggest_start(&s, key);
-    bool known = false, told = true;
-    for (int i = 0; names[i] != NULL; i++) {
-      told = told && names[i][0] != 0;
-      known = known || (whole && key[0] != 0 && strcmp(names[i], key) == 0);
-      if (told) front_suggest_try(&s, names[i]);
-    }
-    if (known) continue;
-    const char *shown = front_shown(L, -1);
-    if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, shown, front_suggest_end(L, &s));
-    const char *list = names[0];
-    for (int i = 1; names[i] != NULL && names[i][0] != 0; i++) list = front_format(L, "%s, %s", list, names[i]);
-    front_raise(L, "%s: unknown field '%s'; its fields are %s", owner, shown, list);
-  }
-}
 
 static bool is_identifier(const char *name, size_t size) {
   if (strlen(name) != size) return false;
@@ -89,8 +63,6 @@ static void declare_scalars(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  if (!lua_istable(L, -1))
-    front_raise(L, "attention: scalars is %s; it must be a table such as { cap = 50.0 }", front_kind(L, -1));
   spec->num_scalars = declare_names(L, -1, "scalars", spec->scalar_name, 32);
   for (int i = 0; i < spec->num_scalars; i++) {
     const char *name = spec->scalar_name[i];
@@ -153,19 +125,6 @@ static const char *axis_text(lua_State *L) {
   return text;
 }
 
-/* A table without list entries may still have other keys, such as { q = 1 }; it must not count as having no
- * axes. */
-static void check_listed(lua_State *L, const char *owner, lua_Unsigned n) {
-  lua_pushnil(L);
-  while (lua_next(L, -2) != 0) {
-    lua_pop(L, 1);
-    if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 1 && (lua_Unsigned)lua_tointeger(L, -1) <= n)
-      continue;
-    front_raise(L, "%s: axes has the entry [%s]; list the axes in order, as in axes = {\"h\", \"q\"}", owner,
-                luaL_tolstring(L, -1, NULL));
-  }
-}
-
 static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info, const char *names[4]) {
   lua_pushliteral(L, "axes");
   if (lua_rawget(L, -2) != LUA_TTABLE) {
@@ -174,9 +133,9 @@ static void declare_axes(lua_State *L, const char *owner, luattn_input_info *inf
         "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension, or {} for one number",
         owner, front_kind(L, -1));
   }
-  const lua_Unsigned n = lua_rawlen(L, -1);
-  if (n > 4) front_raise(L, "%s: has %llu axes; inputs have 0 to 4", owner, (unsigned long long)n);
-  check_listed(L, owner, n);
+  const uint32_t n = (uint32_t)fields_check_list(L, -1, front_format(L, "%s: axes", owner),
+                                                 "list the axes in order, as in axes = {\"h\", \"q\"}");
+  if (n > 4) front_raise(L, "%s: has %u axes; inputs have 0 to 4", owner, n);
   for (info->num_axes = 0; info->num_axes < n; info->num_axes++) {
     lua_rawgeti(L, -1, (lua_Integer)info->num_axes + 1);
     info->axis[info->num_axes] = axis_of(L, owner);
@@ -259,7 +218,8 @@ static const char *listed_axes(lua_State *L) {
 
 static void declare_input(lua_State *L, const char *name, luattn_input_info *info,
                           const char *axis_names[4]) {
-  static const char *const fields[] = {"axes", "dtype", "grad", NULL};
+  static const field_row fields[] = {
+      {"axes", FIELD_ANY, NULL}, {"dtype", FIELD_ANY, NULL}, {"grad", FIELD_BOOLEAN, "true or false"}};
   const char *owner = front_format(L, "input '%s'", name);
   check_new_name(L, "inputs", name);
   for (int i = 0; i < front_of(L)->spec->num_scalars; i++) {
@@ -274,14 +234,12 @@ static void declare_input(lua_State *L, const char *name, luattn_input_info *inf
     front_raise(L, "%s: its axes stand in a field of that name; write %s = { axes = {%s} }", owner, name,
                 listed_axes(L));
   }
-  declare_check_keys(L, -1, owner, fields);
+  fields_check(L, -1, owner, fields, sizeof fields / sizeof *fields);
   memcpy(info->name, name, strlen(name) + 1);
   declare_axes(L, owner, info, axis_names);
   info->dtype = dtype_of(L, owner);
   lua_pushliteral(L, "grad");
-  if (lua_rawget(L, -2) != LUA_TNIL && !lua_isboolean(L, -1)) {
-    front_raise(L, "%s: grad is %s; it must be true or false", owner, front_kind(L, -1));
-  }
+  lua_rawget(L, -2);
   info->grad = (uint32_t)lua_toboolean(L, -1);
   lua_pop(L, 1);
   if (info->grad != 0 && (input_is_integer(info->dtype) || info->dtype == LUATTN_INPUT_BOOL)) {
@@ -297,10 +255,6 @@ static void declare_inputs(lua_State *L, int table) {
   if (lua_rawget(L, table) == LUA_TNIL) {
     lua_pop(L, 1);
     return;
-  }
-  if (!lua_istable(L, -1)) {
-    front_raise(L, "attention: inputs is %s; it must be a table such as { slopes = { axes = {\"h\"} } }",
-                front_kind(L, -1));
   }
   const int n = declare_names(L, -1, "inputs", names, 12);
   for (int i = 0; i < n; i++) {
@@ -333,7 +287,6 @@ static void declare_name(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  if (type != LUA_TSTRING) front_raise(L, "attention: name is %s; it must be a string", front_kind(L, -1));
   size_t n;
   const char *name = lua_tolstring(L, -1, &n), *shown = front_shown(L, -1);
   if (n == 0 || n >= LUATTN_NAME_SIZE) {
@@ -372,9 +325,18 @@ static void check_hooks(lua_State *L, int table) {
 }
 
 static int attention(lua_State *L) {
-  static const char *const fields[] = {"name",       "scalars",     "inputs",    "score_mod",
-                                       "block_mask", "mask_mod",    "query_mod", "key_mod",
-                                       "value_mod",  "online_func", NULL};
+  static const field_row fields[] = {
+      {"name", FIELD_STRING, "a string"},
+      {"scalars", FIELD_TABLE, "a table such as { cap = 50.0 }"},
+      {"inputs", FIELD_TABLE, "a table such as { slopes = { axes = {\"h\"} } }"},
+      {"score_mod", FIELD_ANY, NULL},
+      {"block_mask", FIELD_ANY, NULL},
+      {"mask_mod", FIELD_ANY, NULL},
+      {"query_mod", FIELD_ANY, NULL},
+      {"key_mod", FIELD_ANY, NULL},
+      {"value_mod", FIELD_ANY, NULL},
+      {"online_func", FIELD_ANY, NULL},
+  };
   front_state *s = front_of(L);
   if (s->mode != FRONT_LOADING)
     front_raise(L, "attention is called inside a hook; call it once, in the file's return statement");
@@ -385,7 +347,7 @@ static int attention(lua_State *L) {
   if (lua_getfield(L, LUA_REGISTRYINDEX, DECLARED) != LUA_TNIL)
     front_raise(L, "attention is called twice; one file is one spec");
   lua_pop(L, 1);
-  declare_check_keys(L, 1, "attention", fields);
+  fields_check(L, 1, "attention", fields, sizeof fields / sizeof *fields);
   declare_name(L, 1);
   declare_scalars(L, 1);
   declare_inputs(L, 1);

@@ -8,9 +8,6 @@ void declare_open(lua_State *L); /* defines `attention` in the table at the top 
 /* Pushes the table that the file returned, which must be the result of attention {..}; raises otherwise. */
 void declare_push(lua_State *L, int returned);
 
-/* Raises on a key of the table at `table` that is not among `names` (NULL ends them; those behind an empty one are known, but not told of). `owner`
- * names the table. */
-void declare_check_keys(lua_State *L, int table, const char *owner, const char *const *names);
 /* The sorted string keys of the table at `table`, in the arena; raises on other keys and past `most`. */
 int declare_names(lua_State *L, int table, const char *owner, const char **names, int most);
 

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "gen/lua/library.h"
 #include "gen/lua/numbers.h"
 
 #define SITE VAR_B, VAR_H, VAR_Q
@@ -79,15 +80,13 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
   if (!lua_isfunction(L, -1)) {
     front_raise(L, "%s is %s; it must be a function(%s)", name, front_kind(L, -1), row->params);
   }
+  const char *call = library_maker(L, -1);
+  if (call != NULL)
+    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = %s", name, name, call);
   lua_Debug info;
   lua_pushvalue(L, -1);
   lua_getinfo(L, ">Su", &info);
   if (info.isvararg || info.nparams == row->count) return;
-  if (strcmp(info.source, CHUNK_PRELUDE) == 0) {
-    const bool is_mod = id >= HOOK_QUERY_MOD && id <= HOOK_VALUE_MOD;
-    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = %s", name,
-                name, is_mod ? "rotary(\"cosine\", \"sine\")" : "causal()");
-  }
   if (info.nparams < row->count) {
     check_places(L, row, name, info.nparams);
     return;

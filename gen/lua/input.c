@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/input_dtype.h"
+#include "gen/lua/fields.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
@@ -196,7 +197,8 @@ static int meta_index(lua_State *L) {
   }
   if (s->mode == FRONT_TRACING) ir_set_line(s->g, (uint32_t)front_line(L));
   if (lua_istable(L, 2)) {
-    const int size = (int)lua_rawlen(L, 2);
+    const int size = fields_check_list(L, 2, front_format(L, "input '%s': its index", info_of(L, &t)->name),
+                                       "list one index for each axis, as in {i, j}");
     if (t.count + size != (int)info_of(L, &t)->num_axes) refuse_count(L, &t, t.count + size);
     for (int i = 1; i <= size; i++) {
       lua_rawgeti(L, 2, i);

@@ -4,6 +4,7 @@
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
 #include "gen/lua/input.h"
+#include "gen/lua/library.h"
 #include "gen/lua/prelude.h"
 #include "gen/lua/scan.h"
 #include "gen/lua/value.h"
@@ -39,22 +40,14 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
   front_of(L)->hook_line = 0;
 }
 
-/* Loads a chunk and runs it in the environment of specs. Leaves its first result. The helpers are its only
- * arguments and have no global names, so that a spec cannot call them. */
-static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, lua_CFunction helper,
-                      lua_CFunction other) {
+/* Loads a chunk and runs it in the environment of specs, with the `count` values at the top as its arguments, which have no
+ * global names. Leaves its first result. */
+static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, int count) {
   load_chunk(L, source, size, name);
   globals_push(L);
   lua_setupvalue(L, -2, 1); /* _ENV */
-  lua_pushcfunction(L, helper);
-  if (other != NULL) lua_pushcfunction(L, other);
-  lua_call(L, other != NULL ? 2 : 1, 1);
-}
-
-/* For the prelude. */
-static int num_axes(lua_State *L) {
-  lua_pushinteger(L, input_num_axes(L, 1));
-  return 1;
+  lua_insert(L, -1 - count);
+  lua_call(L, count, 1);
 }
 
 /* Runs the file with a guard on each of its tables, and leaves what it returns. The file becomes the body of
@@ -78,7 +71,9 @@ static void run_guarded(lua_State *L, const char *source, size_t size) {
   }
   text_add(&guarded, "\nend"); /* the last line may be a comment */
   if (text_failed(&guarded)) front_no_memory(L);
-  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, globals_guard_table, functions_condition);
+  lua_pushcfunction(L, globals_guard_table);
+  lua_pushcfunction(L, functions_condition);
+  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, 2);
   lua_call(L, 0, 1);
 }
 
@@ -87,7 +82,7 @@ void front_load_file(lua_State *L) {
   globals_open(L);
   value_open(L);
   input_open(L);
-  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, num_axes, NULL);
+  run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, library_push(L));
   lua_pop(L, 1);
   globals_lock(L);
 

@@ -2,40 +2,72 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes = ... -- of an input
+local num_axes, shown, check_fields, check_entries, check_function, check_result, makes, covers = ... -- gen/lua/library.c
 
--- A parameter may be a number, the name of a scalar or input, or a function(b, h).
+local function whole(what, x, least)
+  local integer = math.type(x) and math.tointeger(x)
+  if not integer or integer < least or integer > 2147483647 then
+    error(what .. " is " .. shown(x) .. "; give an integer, at least " .. least)
+  end
+  return integer
+end
+
+local function finite(what, x)
+  if not (x > -math.huge and x < math.huge) then error(what .. " is " .. shown(x) .. "; give a finite number") end
+  return x
+end
+
+-- f, whose result is checked: "boolean" or "number". Lua would take any number and any function for true.
+local function checked(what, f, result)
+  return function(...) return check_result(what, f, result, f(...)) end
+end
+
+-- A parameter may be a number, which `number` checks, the name of a scalar or input, or a function(b, h).
 -- An input named this way is read at [h] or [{b, h}].
-local function parameter(what, x)
-  if type(x) == "number" then return function() return x end end
-  if type(x) == "function" then return x end
-  if type(x) ~= "string" then
-    error(what .. " is a " .. type(x) .. "; give a number, a name of a scalar or input, or a function(b, h)")
+local function parameter(what, x, number)
+  if type(x) == "number" then
+    x = (number or finite)(what, x)
+    return function() return x end
+  end
+  if type(x) == "function" then
+    check_function(what, x, "head")
+    return checked(what, x, "number")
+  end
+  if type(x) ~= "string" or tonumber(x) then
+    error(what .. " is " .. shown(x) .. "; give a number, a name of a scalar or input, or a function(b, h)")
   end
   return function(b, h)
     local value = _ENV[x]
-    if type(value) ~= "userdata" then return value end
+    if type(value) == "number" then return value end
+    if type(value) ~= "userdata" then error(what .. ": '" .. x .. "' is " .. shown(value) .. "; name a scalar or an input") end
     if num_axes(value) == 2 then return value[{b, h}] end
     return value[h]
   end
 end
 
+local function input_name(what, name)
+  if type(name) ~= "string" then error(what .. " is " .. shown(name) .. "; give the name of an input") end
+  return name
+end
+
+-- The input of that name: a spec declares it after it has named it here.
+local function named(what, name)
+  local input = _ENV[name]
+  if type(input) ~= "userdata" then
+    local is = type(input) == "number" and "one number" or shown(input)
+    error(what .. ": '" .. name .. "' is " .. is .. "; name an input with an axis for the position")
+  end
+  return input
+end
+
 -- Returns a function that reads the input `name`, whose axes are {position} or {b, position}.
 local function at_position(what, name)
-  if type(name) ~= "string" then error(what .. " is a " .. type(name) .. "; give the name of an input") end
+  input_name(what, name)
   return function(b, position)
-    local input = _ENV[name]
-    if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is one number; name an input with an axis for the position") end
+    local input = named(what, name)
     if num_axes(input) == 2 then return input[{b, position}] end
     return input[position]
   end
-end
-
-local function whole(what, x, least)
-  if math.type(x) ~= "integer" or x < least then
-    error(what .. " is " .. tostring(x) .. "; give an integer, at least " .. tostring(least))
-  end
-  return x
 end
 
 ---- Online functions
@@ -137,11 +169,11 @@ identity = elementwise("identity", function(s) return s end)
 -- dropout(0.1), dropout(0.1, attention_sink("sinks"))
 function dropout(p, online)
   if type(p) ~= "number" or not (p >= 0 and p < 1) then
-    error("dropout: p is " .. tostring(p) .. "; give a number, at least 0 and below 1")
+    error("dropout: p is " .. shown(p) .. "; give a number, at least 0 and below 1")
   end
   if type(online) == "nil" then online = online_softmax end
   if type(online) ~= "table" then
-    error("dropout: the online function is a " .. type(online) .. "; give a table with online_fwd, or leave it out")
+    error("dropout: the online function is " .. shown(online) .. "; give a table with online_fwd, or leave it out")
   end
   if online.keep then error("dropout: weights of this online function are already dropped; give one p for both") end
   if not (p > 0) then return online end
@@ -170,8 +202,12 @@ end
 
 local function window(what, left, right, offset)
   local function side(name, x)
-    if type(x) == "nil" or (type(x) == "number" and x < 0) then return nil end
-    return parameter(what .. ": " .. name, x)
+    if type(x) == "nil" or (type(x) == "number" and (x == -1 or x == math.huge)) then return nil end
+    return parameter(what .. ": " .. name, x, function(of, n)
+      local width = math.tointeger(n)
+      if not width or width < 0 then error(of .. " is " .. shown(n) .. "; give an integer, at least 0, or nil or -1 for no bound") end
+      return width
+    end)
   end
   left, right = side("left", left), side("right", right)
   return function(b, h, q_idx, kv_idx)
@@ -193,33 +229,34 @@ end
 
 -- kv < n or kv <= q: the first n keys are seen by all.   T5 (Raffel et al. 2020), UniLM
 function prefix_lm(n)
-  local prefix = parameter("prefix_lm: n", n)
+  local prefix = parameter("prefix_lm: n", n, function(what, x) return whole(what, x, 0) end)
   return function(b, h, q_idx, kv_idx) return kv_idx < prefix(b, h) or kv_idx <= q_idx end
 end
 
 -- ids_q[q] = ids_kv[kv]: packed sequences do not see each other. Names of i32 inputs with axes {"q"} or
 -- {"b", "q"}, and {"kv"} or {"b", "kv"}; one name with a free axis serves both sides.
 function document(ids_q, ids_kv)
+  if type(ids_kv) == "nil" then ids_kv = ids_q end
   local of_q = at_position("document: ids_q", ids_q)
-  local of_kv = at_position("document: ids_kv", ids_kv or ids_q)
+  local of_kv = at_position("document: ids_kv", ids_kv)
   return function(b, h, q_idx, kv_idx) return eq(of_q(b, q_idx), of_kv(b, kv_idx)) end
 end
 
 -- |q - kv| <= w and (q - kv) mod d = 0.   Longformer (Beltagy et al. 2020)
 function dilated_window(w, d)
-  whole("dilated_window: w", w, 0)
-  whole("dilated_window: d", d, 1)
+  w, d = whole("dilated_window: w", w, 0), whole("dilated_window: d", d, 1)
   return function(b, h, q_idx, kv_idx) return abs(q_idx - kv_idx) <= w and eq((q_idx - kv_idx) % d, 0) end
 end
 
 -- |q - kv| <= w, or one of the two is global: below n, or true in the bool input of that name.   Longformer
 function global_sliding(w, n)
-  whole("global_sliding: w", w, 0)
+  w = whole("global_sliding: w", w, 0)
   local is_global
   if type(n) == "string" then
-    is_global = at_position("global_sliding: n", n)
+    local flag = at_position("global_sliding: n", n)
+    is_global = checked("global_sliding: input '" .. n .. "' with dtype = \"bool\"", flag, "boolean")
   else
-    whole("global_sliding: n", n, 0)
+    n = whole("global_sliding: n", n, 0)
     is_global = function(b, position) return position < n end
   end
   return function(b, h, q_idx, kv_idx)
@@ -231,7 +268,8 @@ end
 -- before it, a clean block the clean blocks up to itself. n is half of q_len if left out.   Arriola et al.
 -- 2025
 function block_diffusion(block, n)
-  whole("block_diffusion: block", block, 1)
+  block = whole("block_diffusion: block", block, 1)
+  if type(n) ~= "nil" then n = whole("block_diffusion: n", n, 1) end
   return function(b, h, q_idx, kv_idx)
     local length = n or q_len // 2
     local q_noised, kv_noised = q_idx < length, kv_idx < length
@@ -261,35 +299,62 @@ local function near(i, j, L, kernel, stride, dilation, causal)
   return same and first <= j and j < first + kernel
 end
 
+-- The entries of a field of neighborhood {..}, `read` one by one, or n times `default` if it is left out.
+local function each_axis(what, list, n, default, read)
+  local result = {}
+  local count = type(list) == "nil" and n or check_entries(what, list, "list one entry for each axis, as in {7, 7}")
+  if count ~= n then error(what .. " has " .. count .. " entries, and kernel " .. n .. "; give one for each axis") end
+  for d = 1, n do
+    if type(list) == "nil" then result[d] = default else result[d] = read(what, list[d]) end
+  end
+  return result
+end
+
+local function at_least(least) return function(what, x) return whole(what, x, least) end end
+
+local function boolean(what, x)
+  if type(x) ~= "boolean" then error(what .. " has the entry " .. shown(x) .. "; give true or false") end
+  return x
+end
+
 -- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions, its tokens in row-major order:
 -- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, true} }
--- All but size and kernel may be left out, and size too in one dimension.
+-- All but size and kernel may be left out, and size too in one dimension. Calls with more tokens than the grid has are refused.
 -- NATTEN (Hassani et al. 2023); strides: generalised neighbourhood attention (2025)
 function neighborhood(t)
-  if type(t) ~= "table" or type(t.kernel) ~= "table" then
+  if type(t) ~= "table" or type(t.kernel) == "nil" then
     error("neighborhood: takes { size = {..}, kernel = {..} }")
   end
+  check_fields("neighborhood", t, {
+    {"size", "table", "a table such as {64, 64}"},
+    {"kernel", "table", "a table such as {7, 7}"},
+    {"stride", "table", "a table such as {2, 2}"},
+    {"dilation", "table", "a table such as {2, 2}"},
+    {"causal", "table", "a table such as {true, false}"},
+  })
   local n = #t.kernel
   if n < 1 or n > 3 then error("neighborhood: kernel has " .. n .. " dimensions; 1 to 3 are possible") end
-  local size, strides, dilations, is_causal = t.size or {}, t.stride or {}, t.dilation or {}, t.causal or {}
-  local kernel, stride, dilation = {}, {}, {}
-  if #size ~= n and not (n == 1 and #size == 0) then
-    error("neighborhood: size has " .. #size .. " dimensions, kernel " .. n .. "; give as many")
-  end
+  if n > 1 and type(t.size) == "nil" then error("neighborhood: size is nil; give the extent of each of the " .. n .. " axes") end
+  local kernel = each_axis("neighborhood: kernel", t.kernel, n, nil, at_least(2))
+  local size = each_axis("neighborhood: size", t.size, n, nil, at_least(1))
+  local stride = each_axis("neighborhood: stride", t.stride, n, 1, at_least(1))
+  local dilation = each_axis("neighborhood: dilation", t.dilation, n, 1, at_least(1))
+  local is_causal = each_axis("neighborhood: causal", t.causal, n, false, boolean)
+  local tokens = 1
   for d = 1, n do
-    kernel[d] = whole("neighborhood: kernel", t.kernel[d], 2)
-    stride[d] = whole("neighborhood: stride", strides[d] or 1, 1)
-    dilation[d] = whole("neighborhood: dilation", dilations[d] or 1, 1)
     if stride[d] > kernel[d] then
       error("neighborhood: stride " .. stride[d] .. " is larger than kernel " .. kernel[d])
     end
-    if size[d] and whole("neighborhood: size", size[d], 1) < kernel[d] * dilation[d] then
+    if size[d] and size[d] < kernel[d] * dilation[d] then
       error("neighborhood: kernel " .. kernel[d] .. " times dilation " .. dilation[d] ..
             " is larger than size " .. size[d])
     end
+    if size[d] then tokens = tokens * size[d] end
   end
+  local what = "neighborhood of size {" .. table.concat(size, ", ") .. "}"
   return function(b, h, q_idx, kv_idx)
     local keep, i, j = true, q_idx, kv_idx
+    if size[1] then covers(what, q_idx, kv_idx, tokens) end
     for d = n, 1, -1 do -- the last axis varies fastest
       local L = size[d] or q_len
       local qi, kj = i, j
@@ -309,7 +374,7 @@ end
 -- Press et al. 2022, in FlashAttention's form: lse includes the whole bias
 function alibi(slopes)
   local slope = function(b, h) return exp2(-8 * (h + 1) / heads) end
-  if slopes then slope = parameter("alibi: slopes", slopes) end
+  if type(slopes) ~= "nil" then slope = parameter("alibi: slopes", slopes) end
   return function(score, b, h, q_idx, kv_idx)
     return score - slope(b, h) * abs(q_idx + kv_len - q_len - kv_idx)
   end
@@ -317,19 +382,20 @@ end
 
 -- c * tanh(s / c).   Gemma 2 (2024), Grok-1
 function softcap(c)
-  local cap = parameter("softcap: c", c)
+  local cap = parameter("softcap: c", c, function(what, x)
+    if not (x > 0 and x < math.huge) then error(what .. " is " .. shown(x) .. "; give a finite number above 0") end
+    return x
+  end)
   return function(score, b, h, q_idx, kv_idx) return cap(b, h) * tanh(score / cap(b, h)) end
 end
 
 -- s + table[h, clamp(kv - q, -n, n) + n]; the table is an input with axes {"h", 2 * n + 1}.
 -- Shaw et al. 2018, with one number for each distance
 function relative_position(table_name, n)
-  whole("relative_position: n", n, 0)
-  if type(table_name) ~= "string" then
-    error("relative_position: table is a " .. type(table_name) .. "; give the name of an input")
-  end
+  n = whole("relative_position: n", n, 0)
+  input_name("relative_position: table", table_name)
   return function(score, b, h, q_idx, kv_idx)
-    return score + _ENV[table_name][{h, clamp(kv_idx - q_idx, -n, n) + n}]
+    return score + named("relative_position: table", table_name)[{h, clamp(kv_idx - q_idx, -n, n) + n}]
   end
 end
 
@@ -338,27 +404,23 @@ end
 -- What both layouts of a rotary embedding have: `partner` gives the channel that d is rotated with, its pair and
 -- whether it is the first of it, of n channels.
 local function rotation(what, cos, sin, options, partner)
-  options = options or {}
+  if type(options) == "nil" then options = {} end
   if type(options) ~= "table" then
-    error(what .. ": the third argument is a " .. type(options) .. "; give { channels = n, positions = \"ids\" }")
+    error(what .. ": the third argument is " .. shown(options) .. "; give { channels = n, positions = \"ids\" }")
   end
-  for key in pairs(options) do
-    if key ~= "channels" and key ~= "positions" then
-      error(what .. ": there is no option '" .. tostring(key) .. "'; there are channels and positions")
-    end
-  end
+  check_fields(what, options, {
+    {"channels", "integer", "an even integer"},
+    {"positions", "string", "the name of an input"},
+  })
   local channels, position = options.channels, function(b, pos) return pos end
   if channels and whole(what .. ": channels", channels, 2) % 2 == 1 then
     error(what .. ": channels is " .. channels .. ", which is odd; channels are rotated in pairs")
   end
   if options.positions then position = at_position(what .. ": positions", options.positions) end
   local function table_of(name)
-    if type(name) ~= "string" then
-      error(what .. ": a table of angles is a " .. type(name) .. "; give the name of an input")
-    end
+    input_name(what .. ": a table of angles", name)
     return function(b, at, pair)
-      local input = _ENV[name]
-      if type(input) ~= "userdata" then error(what .. ": '" .. name .. "' is a scalar; name an input") end
+      local input = named(what, name)
       if num_axes(input) == 3 then return input[{b, at, pair}] end
       return input[{at, pair}]
     end
@@ -396,18 +458,20 @@ end
 
 ---- Combining
 
-local function check_functions(what, list)
-  for i = 1, #list do
-    if type(list[i]) ~= "function" then
-      error(what .. ": argument " .. i .. " is a " .. type(list[i]) .. "; give functions")
-    end
+-- The functions of a list, each checked, and its results.
+local function functions(what, name, hook, result, list, count)
+  if count == 0 then error(what .. ": has no arguments; give at least one function") end
+  local all = {}
+  for i = 1, count do
+    check_function(what .. ": argument " .. i, list[i], hook)
+    all[i] = checked(what .. ": " .. name .. " " .. i, list[i], result)
   end
-  return list
+  return all
 end
 
 -- Kept where all of the masks keep; where one of them does; where the mask does not.
 function mask_and(...)
-  local masks = check_functions("mask_and", {...})
+  local masks = functions("mask_and", "mask", "mask", "boolean", {...}, select("#", ...))
   return function(...)
     for i = 1, #masks do
       if not masks[i](...) then return false end
@@ -417,7 +481,7 @@ function mask_and(...)
 end
 
 function mask_or(...)
-  local masks = check_functions("mask_or", {...})
+  local masks = functions("mask_or", "mask", "mask", "boolean", {...}, select("#", ...))
   return function(...)
     for i = 1, #masks do
       if masks[i](...) then return true end
@@ -427,15 +491,44 @@ function mask_or(...)
 end
 
 function mask_not(mask)
-  check_functions("mask_not", {mask})
-  return function(...) return not mask(...) end
+  local keeps = functions("mask_not", "mask", "mask", "boolean", {mask}, 1)[1]
+  return function(...) return not keeps(...) end
 end
 
 -- Score mods, or input mods, one after the other: chain(f, g)(s, ..) = g(f(s, ..), ..)
 function chain(...)
-  local mods = check_functions("chain", {...})
+  local mods = functions("chain", "function", "mod", "number", {...}, select("#", ...))
   return function(x, ...)
     for i = 1, #mods do x = mods[i](x, ...) end
     return x
   end
+end
+
+---- Calls
+
+-- Of each function above: how a call of it is written, for messages, and how many arguments it takes.
+local calls = {
+  attention_sink = {"attention_sink(\"logits\")", 1}, dropout = {"dropout(0.1)", 2},
+  causal = {"causal()", 0}, causal_bottom_right = {"causal_bottom_right()", 0},
+  sliding_window = {"sliding_window(255, 0)", 2}, sliding_window_bottom_right = {"sliding_window_bottom_right(255, 0)", 2},
+  prefix_lm = {"prefix_lm(64)", 1}, document = {"document(\"ids\")", 2}, dilated_window = {"dilated_window(64, 2)", 2},
+  global_sliding = {"global_sliding(64, 1)", 2}, block_diffusion = {"block_diffusion(32)", 2},
+  neighborhood = {"neighborhood { size = {64, 64}, kernel = {7, 7} }", 1},
+  alibi = {"alibi()", 1}, softcap = {"softcap(50)", 1}, relative_position = {"relative_position(\"table\", 16)", 2},
+  rotary = {"rotary(\"cosine\", \"sine\")", 3}, rotary_interleaved = {"rotary_interleaved(\"cosine\", \"sine\")", 3},
+  mask_and = {"mask_and(causal(), document(\"ids\"))"}, mask_or = {"mask_or(causal(), prefix_lm(64))"},
+  mask_not = {"mask_not(causal())", 1}, chain = {"chain(softcap(50), alibi())"},
+}
+for name, call in pairs(calls) do
+  local f, most = _ENV[name], call[2]
+  local function counted(...)
+    local n = select("#", ...)
+    if most and n > most then
+      error(name .. ": got " .. n .. (n == 1 and " argument" or " arguments") .. ", and takes " .. (most == 0 and "none" or most > 1 and "up to " .. most or "one") ..
+            "; write " .. call[1])
+    end
+    return f(...)
+  end
+  _ENV[name] = counted
+  makes(counted, call[1])
 end

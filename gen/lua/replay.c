@@ -165,6 +165,13 @@ bool replay_compare(lua_State *L, ir_op op, ir_ref a, ir_ref b) {
   return ask(L, b, a, yes, condition);
 }
 
+bool replay_implies_less(lua_State *L, ir_ref a, ir_ref b) {
+  const front_state *s = front_of(L);
+  const unsigned yes = a < b ? LESS : GREATER;
+  if (s->replay == NULL) return false;
+  return (open_orders(s->g, s->replay->now, a < b ? a : b, a < b ? b : a) & ~yes) == 0;
+}
+
 static bool same_reduction(const placeholder *p, const placeholder *q) {
   if (p->op != q->op || p->ordinal != q->ordinal || p->num_row != q->num_row) return false;
   for (int i = 0; i < p->num_row; i++) {

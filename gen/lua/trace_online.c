@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/lua/declare.h"
+#include "gen/lua/fields.h"
 #include "gen/lua/numbers.h"
 
 /* Pushes online_func, by default online_softmax. */
@@ -25,11 +26,6 @@ static int push_raw(lua_State *L, const char *name) {
 
 static void declare_states(lua_State *L, traced_online *o) {
   if (push_raw(L, "online_rowscales") != LUA_TNIL) {
-    if (!lua_istable(L, -1)) {
-      front_raise(L,
-                  "online_func: online_rowscales is %s; it must be a table such as { m = -math.huge, l = 0 }",
-                  front_kind(L, -1));
-    }
     o->num_state = declare_names(L, -1, "online_rowscales", o->state_name, SPEC_MAX_STATE);
     for (int i = 0; i < o->num_state; i++) {
       const int type = push_raw(L, o->state_name[i]);
@@ -56,11 +52,10 @@ static void declare_finals(lua_State *L, traced_online *o) {
     lua_pop(L, 1);
     return;
   }
-  if (!lua_istable(L, -1)) {
-    front_raise(L, "online_func: final_rowscales is %s; it must be a table such as { \"lse\" }",
-                front_kind(L, -1));
-  }
-  const int listed = (int)lua_rawlen(L, -1);
+  const bool is_list = lua_rawlen(L, -1) > 0;
+  const int listed = !is_list ? 0
+                              : fields_check_list(L, -1, "online_func: final_rowscales",
+                                                  "list the names, as in { \"lse\", \"r\" }, or write name = value for each");
   lua_newtable(L);
   for (int i = 1; i <= listed; i++) {
     if (lua_rawgeti(L, -2, i) != LUA_TSTRING) {
@@ -93,16 +88,16 @@ static void declare_keep(lua_State *L, traced_online *o) {
 }
 
 void online_declare(lua_State *L, int table) {
-  static const char *const fields[] = {"name",
-                                       "online_rowscales",
-                                       "final_rowscales",
-                                       "online_fwd",
-                                       "online_fwd_epilogue",
-                                       "forward",
-                                       "backward",
-                                       "", /* of the standard library: */
-                                       "keep",
-                                       NULL};
+  static const field_row fields[] = {
+      {"name", FIELD_STRING, "a string"},
+      {"online_rowscales", FIELD_TABLE, "a table such as { m = -math.huge, l = 0 }"},
+      {"final_rowscales", FIELD_TABLE, "a table such as { \"lse\" }"},
+      {"online_fwd", FIELD_ANY, NULL},
+      {"online_fwd_epilogue", FIELD_ANY, NULL},
+      {"forward", FIELD_ANY, NULL},
+      {"backward", FIELD_ANY, NULL},
+      {"keep", FIELD_ANY | FIELD_HIDDEN, NULL}, /* of the standard library */
+  };
   traced_online *o = &front_of(L)->spec->online;
   push_online(L, table);
   if (lua_isfunction(L, -1)) {
@@ -117,10 +112,8 @@ void online_declare(lua_State *L, int table) {
                 "such as online_softmax",
                 front_kind(L, -1));
   }
-  declare_check_keys(L, -1, "online_func", fields);
+  fields_check(L, -1, "online_func", fields, sizeof fields / sizeof *fields);
   const int type = push_raw(L, "name");
-  if (type != LUA_TNIL && type != LUA_TSTRING)
-    front_raise(L, "online_func: name is %s; it must be a string", front_kind(L, -1));
   o->name = type == LUA_TSTRING ? front_shown(L, -1) : "online_func";
   lua_pop(L, 1);
   declare_keep(L, o);
@@ -142,20 +135,24 @@ void online_declare(lua_State *L, int table) {
 static void check_returned(lua_State *L, int index, bool final) {
   const traced_online *o = &front_of(L)->spec->online;
   const char *hook = front_of(L)->hook;
-  const char *names[SPEC_MAX_STATE + SPEC_MAX_FINAL + 1] = {NULL};
+  field_row rows[SPEC_MAX_STATE + SPEC_MAX_FINAL];
+  const int n = final ? o->num_final : o->num_state;
+  if (n == 0 && lua_isnil(L, index)) return;
+  if (n == 0 && !lua_istable(L, index))
+    front_raise(L, "%s: the second result is %s; return no second one, as %s declares no names", hook, front_kind(L, index),
+                final ? "final_rowscales" : "online_rowscales");
   if (!lua_istable(L, index)) {
     front_raise(L, "%s: the second result is %s; return a table of %s such as { %s = .. }", hook,
                 front_kind(L, index), final ? "final row scalars" : "new row scalars",
                 final ? o->final_name[0] : o->state_name[0]);
   }
-  for (int i = 0; i < (final ? o->num_final : o->num_state); i++)
-    names[i] = final ? o->final_name[i] : o->state_name[i];
-  declare_check_keys(L, index, front_format(L, "%s: the second result", hook), names);
+  for (int i = 0; i < n; i++) rows[i] = (field_row){final ? o->final_name[i] : o->state_name[i], FIELD_ANY, NULL};
+  fields_check(L, index, front_format(L, "%s: the second result", hook), rows, n);
 }
 
 static void take_states(lua_State *L, int results, replay_result *out) {
   const traced_online *o = &front_of(L)->spec->online;
-  if (o->num_state > 0) check_returned(L, results + 1, false);
+  check_returned(L, results + 1, false);
   for (int i = 0; i < o->num_state; i++) {
     lua_pushstring(L, o->state_name[i]);
     if (lua_rawget(L, results + 1) == LUA_TNIL)
@@ -188,7 +185,7 @@ static void run_epilogue(lua_State *L, int function, void *user, replay_result *
   if (n > 2) front_raise(L, "online_fwd_epilogue: returned %d values; return o, final_rowscales", n);
   lua_settop(L, results + 1);
   hook_take_number(L, results, "online_fwd_epilogue: o", out);
-  if (o->num_final > 0) check_returned(L, results + 1, true);
+  check_returned(L, results + 1, true);
   for (int i = 0; i < o->num_final; i++) {
     lua_pushstring(L, o->final_name[i]);
     if (lua_rawget(L, results + 1) == LUA_TNIL) {

@@ -335,7 +335,7 @@ static void specs_of_no_kernel(void **state) {
     c.q.shape[2] = c.o.shape[2] = c.lse.shape[2] = 1 << 20;
     luattn_image_free(image);
     api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-                "but this spec's index arithmetic is exact up to");
+                "but this spec's index arithmetic or grid ends at");
   } else {
     api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), status, &err, of_gpu.message);
   }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILES_MAX = 256 };
+enum { FILES_MAX = 400 };
 
 static void expect_parts(const char *file, const char *message, char *parts) {
   const char *at = message;

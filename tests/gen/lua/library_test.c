@@ -43,8 +43,8 @@ static void test_against_oracle(void **state) {
       "block_mask = block_diffusion(4, 100)",
       "block_mask = neighborhood { kernel = {7} }",
       "block_mask = neighborhood { kernel = {4}, stride = {3}, dilation = {2}, causal = {true} }",
-      "block_mask = neighborhood { size = {9, 12}, kernel = {3, 4}, stride = {2, 1}, dilation = {1, 3} }",
-      "block_mask = neighborhood { size = {4, 6, 8}, kernel = {2, 3, 4}, causal = {true, false, false} }",
+      "block_mask = neighborhood { size = {128, 128}, kernel = {3, 4}, stride = {2, 1}, dilation = {1, 3} }",
+      "block_mask = neighborhood { size = {32, 32, 32}, kernel = {2, 3, 4}, causal = {true, false, false} }",
       "score_mod = alibi()",
       "inputs = { slopes = { axes = {'h'} } }, score_mod = alibi('slopes')",
       "score_mod = softcap(30)",
@@ -125,6 +125,30 @@ static void expect_mask(const char *mask, const char *expected) {
   trace_close(&t);
 }
 
+/* A grid limits lengths where its neighbourhood is asked for any position. */
+static void test_grid_ends(void **state) {
+  (void)state;
+  static const struct { const char *mask; long long most; } cases[] = {
+      {"neighborhood { size = {4, 8}, kernel = {3, 3} }", 32},
+      {"mask_and(causal(), neighborhood { size = {64}, kernel = {7} })", 64},
+      {"mask_or(neighborhood { size = {64}, kernel = {7} }, neighborhood { size = {5, 5}, kernel = {2, 2} })", 25},
+      {"neighborhood { kernel = {7} }", 0},
+      {"function(b, h, q_idx, kv_idx) if q_idx >= 64 or kv_idx >= 64 then return true end return grid(b, h, q_idx, kv_idx) end", 0},
+      {"function(b, h, q_idx, kv_idx) if not (q_idx <= 63 and kv_idx < 60) then return true end return grid(b, h, q_idx, kv_idx) end", 0},
+      {"function(b, h, q_idx, kv_idx) if q_idx >= 70 or kv_idx >= 70 then return true end return grid(b, h, q_idx, kv_idx) end", 64},
+      {"function(b, h, q_idx, kv_idx) if q_idx < 5 or kv_idx < 5 then return true end return grid(b, h, q_idx - 5, kv_idx - 5) end", 69},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char source[512];
+    traced_file t;
+    snprintf(source, sizeof source, "local grid = neighborhood { size = {64}, kernel = {7} }\nreturn attention { block_mask = %s }",
+             cases[i].mask);
+    trace_text(&t, source);
+    if (t.spec.most_len != cases[i].most) fail_msg("%s: ends at %lld", cases[i].mask, (long long)t.spec.most_len);
+    trace_close(&t);
+  }
+}
+
 /* Masks of the library give the same expressions as hand-written ones. */
 static void test_masks_are_plain(void **state) {
   (void)state;
@@ -145,6 +169,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_against_oracle),
       cmocka_unit_test(test_neighborhood),
+      cmocka_unit_test(test_grid_ends),
       cmocka_unit_test(test_masks_are_plain),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
--- expect: rotary_option.lua:4: rotary_interleaved: there is no option 'channel'; there are channels and positions
+-- expect: rotary_option.lua:4: rotary_interleaved: unknown field 'channel'; did you mean 'channels'?
 return attention {
   inputs = { cosine = { axes = {"position", "pair"} }, sine = { axes = {"position", "pair"} } },
   query_mod = rotary_interleaved("cosine", "sine", { channel = 8 }),

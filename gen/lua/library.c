@@ -1,0 +1,155 @@
+#include "gen/lua/library.h"
+
+#include <string.h>
+
+#include "gen/lua/fields.h"
+#include "gen/lua/hooks.h"
+#include "gen/lua/input.h"
+#include "gen/lua/replay.h"
+
+#define MAKERS "luattn.makers" /* function -> how a call of it is written */
+
+enum { MOST_FIELDS = 8 };
+
+const char *library_maker(lua_State *L, int index) {
+  index = lua_absindex(L, index);
+  const int top = lua_gettop(L);
+  const char *call = NULL;
+  if (lua_getfield(L, LUA_REGISTRYINDEX, MAKERS) == LUA_TTABLE) {
+    lua_pushvalue(L, index);
+    if (lua_rawget(L, -2) == LUA_TSTRING) call = front_format(L, "%s", lua_tostring(L, -1));
+  }
+  lua_settop(L, top);
+  return call;
+}
+
+/* makes(f, "causal()") */
+static int makes(lua_State *L) {
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, MAKERS);
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, 2);
+  lua_rawset(L, -3);
+  return 0;
+}
+
+static int num_axes(lua_State *L) {
+  lua_pushinteger(L, input_num_axes(L, 1));
+  return 1;
+}
+
+/* shown(x): for a message */
+static int shown(lua_State *L) {
+  lua_pushstring(L, fields_shown(L, 1));
+  return 1;
+}
+
+static unsigned types_named(const char *name) {
+  return strcmp(name, "table") == 0     ? FIELD_TABLE
+         : strcmp(name, "integer") == 0 ? FIELD_INTEGER
+         : strcmp(name, "string") == 0  ? FIELD_STRING
+                                        : FIELD_BOOLEAN;
+}
+
+/* check_fields(owner, t, { {name, type, what it must be}, .. }) */
+static int check_fields(lua_State *L) {
+  field_row rows[MOST_FIELDS];
+  const int n = (int)lua_rawlen(L, 3);
+  for (int i = 0; i < n && i < MOST_FIELDS; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    for (int k = 1; k <= 3; k++) lua_rawgeti(L, 4, k);
+    rows[i] = (field_row){front_format(L, "%s", lua_tostring(L, 5)), types_named(lua_tostring(L, 6)),
+                          front_format(L, "%s", lua_tostring(L, 7))};
+    lua_settop(L, 3);
+  }
+  fields_check(L, 2, lua_tostring(L, 1), rows, n);
+  return 0;
+}
+
+/* check_entries(owner, list, how to write it) returns how many it has */
+static int check_entries(lua_State *L) {
+  lua_pushinteger(L, fields_check_list(L, 2, lua_tostring(L, 1), lua_tostring(L, 3)));
+  return 1;
+}
+
+/* check_function(what, f, hook): f is called as a mask, as a mod or with (b, h). */
+static int check_function(lua_State *L) {
+  const char *what = lua_tostring(L, 1), *hook = lua_tostring(L, 3), *call = library_maker(L, 2);
+  if (call != NULL) front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s", what, call);
+  if (!lua_isfunction(L, 2)) front_raise(L, "%s is %s; give a function", what, fields_shown(L, 2));
+  lua_settop(L, 2);
+  if (strcmp(hook, "mask") == 0) hook_check(L, HOOK_BLOCK_MASK, what);
+  if (strcmp(hook, "head") == 0) hook_check(L, HOOK_INIT, what);
+  return 0;
+}
+
+/* Raises at the function's own line, if it is one of the spec: it has returned by now. */
+static void raise_of(lua_State *L, int function, const char *text) __attribute__((noreturn));
+static void raise_of(lua_State *L, int function, const char *text) {
+  lua_Debug info;
+  lua_pushvalue(L, function);
+  lua_getinfo(L, ">S", &info);
+  if (strcmp(info.source, CHUNK_SPEC) == 0) front_raise_at(L, info.linedefined, "%s", text);
+  front_raise(L, "%s", text);
+}
+
+/* check_result(what, f, "boolean" or "number", results of f ..) returns the only one */
+static int check_result(lua_State *L) {
+  const char *what = lua_tostring(L, 1);
+  const bool wants_boolean = strcmp(lua_tostring(L, 3), "boolean") == 0;
+  const int n = lua_gettop(L) - 3;
+  if (n > 1) raise_of(L, 2, front_format(L, "%s returned %d values; return one", what, n));
+  lua_settop(L, 4);
+  if (wants_boolean ? lua_isboolean(L, 4) : lua_type(L, 4) == LUA_TNUMBER || value_is_traced(L, 4)) return 1;
+  input_refuse_unindexed(L, 4, what);
+  const char *call = library_maker(L, 4);
+  const char *remedy = lua_isfunction(L, 4) ? front_format(L, "; a function that makes one is called, as in %s",
+                                                            call != NULL      ? call
+                                                            : wants_boolean ? "causal()"
+                                                                            : "softcap(50)")
+                       : !wants_boolean && lua_isboolean(L, 4) ? " such as where(condition, a, b)"
+                                                               : "";
+  raise_of(L, 2, front_format(L, "%s returned %s; return %s%s", what, front_kind(L, 4),
+                              !wants_boolean ? "a number" : *remedy != '\0' ? "a boolean" : "a boolean such as kv_idx <= q_idx",
+                              remedy));
+}
+
+/* The length up to which this position stays below n; -1: another expression, of which that is not known. */
+static int64_t longest_below(lua_State *L, int index, int64_t n) {
+  const front_state *s = front_of(L);
+  const ir_ref x = value_get(L, index, "a position").ref;
+  double c;
+  if (replay_implies_less(L, x, ir_int(s->g, n))) return INT64_MAX;
+  const ir_node *node = ir_get(s->g, x);
+  if (node->op == IR_VAR) return n;
+  const bool adds = node->op == IR_ADD, shifts = adds || node->op == IR_SUB;
+  if (!shifts || ir_get(s->g, node->arg[0])->op != IR_VAR || !ir_is_const(s->g, node->arg[1], &c)) return -1;
+  return n - (adds ? (int64_t)c : -(int64_t)c);
+}
+
+/* covers(what, q_idx, kv_idx, n): limits lengths, if the positions are not known to be below n. */
+static int covers(lua_State *L) {
+  front_state *s = front_of(L);
+  const int64_t n = lua_tointeger(L, 4);
+  int64_t longest = 0;
+  for (int i = 2; i <= 3; i++) {
+    if (!value_is_traced(L, i)) {
+      if (lua_tointeger(L, i) >= n)
+        front_raise(L, "%s: position %lld is outside of its %lld tokens", lua_tostring(L, 1), (long long)lua_tointeger(L, i),
+                    (long long)n);
+      continue;
+    }
+    const int64_t side = longest_below(L, i, n);
+    if (side < 0 || side == INT64_MAX) return 0;
+    if (side > longest) longest = side;
+  }
+  if (longest > 0 && (s->spec->most_len == 0 || longest < s->spec->most_len)) s->spec->most_len = longest;
+  return 0;
+}
+
+int library_push(lua_State *L) {
+  static const lua_CFunction functions[] = {num_axes, shown, check_fields, check_entries, check_function, check_result, makes, covers};
+  const int n = sizeof functions / sizeof *functions;
+  luaL_checkstack(L, n, NULL);
+  for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);
+  return n;
+}

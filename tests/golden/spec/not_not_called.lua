@@ -1,0 +1,2 @@
+-- expect: not_not_called.lua:2: mask_not: argument 1 is a function of the standard library that makes one; call it, as in causal()
+return attention { block_mask = mask_not(causal) }
