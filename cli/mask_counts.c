@@ -52,7 +52,7 @@ const char *mask_means_text(const luattn_mask_counts *c) {
       [LUATTN_MASK_CELLS] = "cells of 64x64 scores, for which the device evaluates the mask",
   };
   static const char *const not_evaluated[] = {
-      [LUATTN_MASK_RANGES] = "ranges of positions alone, whatever the data: evaluating the mask does not pay here (--skip always)",
+      [LUATTN_MASK_RANGES] = "ranges of positions alone: evaluating the mask does not pay here (--skip always)",
       [LUATTN_MASK_MINIMA] = "ranges of positions, and minima and maxima of numbers in blocks: evaluating the mask does not pay "
                              "here (--skip always)",
   };

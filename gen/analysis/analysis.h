@@ -36,7 +36,7 @@ typedef struct mask_intervals {
   ir_ref lo[2], hi[2], rest_lo, rest_hi;
 } mask_intervals;
 
-/* A mask from data (evaluated.c): where ranges and block minima do not decide the classes of tiles, a kernel
+/* A mask from data, or of arithmetic that has no bounds (evaluated.c): where ranges and block minima do not decide the classes of tiles, a kernel
  * evaluates the mask for each cell of MASK_CELL x MASK_CELL scores (templates/around/tile_bits.cuh). */
 #define MASK_CELL 64
 typedef struct mask_evaluated {
@@ -45,7 +45,7 @@ typedef struct mask_evaluated {
   int rows, columns; /* its part that reads data (mask_info.rest, or all of keep) is constant on aligned blocks of so
                       * many queries by so many keys: powers of two up to MASK_CELL */
   bool by_query;     /* that part differs between queries */
-  ir_ref why;        /* the load that ranges and minima do not decide */
+  ir_ref why;        /* the load that ranges and minima do not decide; IR_NONE: arithmetic on positions, as a hash of them */
   uint32_t inputs, scalars; /* which it reads, a bit each */
   bool reads_heads;         /* the numbers of heads */
   bool has_reals;           /* it computes with real numbers, for which float64 kernels have another precision */
@@ -74,7 +74,10 @@ typedef struct mask_info {
 mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 /* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */
-bool mask_find_evaluated(arena *a, ir *g, mask_info *m);
+bool mask_find_evaluated(arena *a, const traced_spec *t, mask_info *m);
+/* Whether ranges and bounds leave many empty tiles of a mask that is constant on aligned blocks of rows x columns (mask_trial.c). false: out
+ * of memory. */
+bool mask_trial(arena *a, const traced_spec *t, const mask_info *m, int rows, int columns, bool *wasteful);
 /* Whether the mask reads an input of bytes with four axes, as a table of blocks may be (luattn_block_table). */
 bool mask_reads_table(const traced_spec *t, const mask_evaluated *e);
 luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luattn_error *err);

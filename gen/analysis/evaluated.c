@@ -1,5 +1,5 @@
-/* evaluated.c: finds masks from data, whose tiles ranges and block minima do not decide: on which batch entries and
- * heads they depend, and on which blocks of positions they are constant. */
+/* evaluated.c: finds masks whose tiles ranges and block minima do not decide, as those from data and by hashes of positions: on
+ * which batch entries and heads they depend, and on which blocks of positions they are constant. */
 #include "gen/analysis/analysis.h"
 #include "gen/base/arena.h"
 
@@ -73,11 +73,12 @@ static bool loses_bounds(const ir *g, const ir_node *n) {
     case IR_BXOR:
     case IR_SHL:
     case IR_SHR_BAND:
+    case IR_WRAP:
       return true;
     case IR_SHR:
       return !ir_is_const(g, n->arg[1], &by);
     default: /* a rounded real number has no bounds */
-      return n->op != IR_LOAD && n->type == IR_INT && ir_typeof(g, n->arg[n->nargs - 1]) == IR_REAL;
+      return n->nargs > 0 && n->op != IR_LOAD && n->type == IR_INT && ir_typeof(g, n->arg[n->nargs - 1]) == IR_REAL;
   }
 }
 
@@ -189,7 +190,20 @@ static ir_ref rebuild(ir *g, ir_ref r, const ir_ref *of) {
   return ir_rebuild(g, r, arg);
 }
 
-/* Marks nodes that are constant on cells, and what these read; false: none of them loads anything. */
+/* Whether the tiles of a position's arithmetic have no bounds: bits of it, remainders, and periods of real functions. */
+static bool has_no_bounds(const ir *g, ir_ref r) {
+  const ir_node *n = ir_get(g, r);
+  const bool periodic = n->op == IR_SIN || n->op == IR_COS || n->op == IR_FLOOR;
+  return n->type != IR_BOOL && uses_position(g, r) && (periodic || loses_bounds(g, n));
+}
+
+static bool some_without_bounds(const ir *g, const bool *reached, uint32_t count) {
+  for (ir_ref r = 1; r < count; r++)
+    if (reached[r] && has_no_bounds(g, r)) return true;
+  return false;
+}
+
+/* Marks nodes that are constant on cells, and what these read; false: none of them loads anything, or lacks bounds. */
 static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns, bool *constant,
                           bool *below) {
   bool loads = false;
@@ -197,7 +211,7 @@ static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const i
     const ir_node *n = ir_get(g, r);
     if (!reached[r]) continue;
     constant[r] = rows[r] == MASK_CELL && columns[r] == MASK_CELL;
-    loads |= constant[r] && n->op == IR_LOAD && uses_position(g, r);
+    loads |= constant[r] && (n->op == IR_LOAD ? uses_position(g, r) : has_no_bounds(g, r));
     below[r] |= constant[r];
     for (int i = 0; below[r] && i < n->nargs; i++) below[n->arg[i]] = true;
   }
@@ -222,7 +236,16 @@ static bool find_cell(arena *a, ir *g, ir_ref keep, const bool *reached, const i
   return true;
 }
 
-bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
+/* Whether a mask that loads decide, or that loads nothing, is to be evaluated for its arithmetic. rows and columns are overwritten. */
+static bool find_wasteful(arena *a, const traced_spec *t, mask_info *m, const bool *reached, int *rows, int *columns) {
+  const ir *g = t->g;
+  if (!some_without_bounds(g, reached, m->keep + 1)) return true;
+  const int down = block_of(g, m->keep, reached, rows, VAR_Q, MASK_CELL), across = block_of(g, m->keep, reached, columns, VAR_KV, MASK_CELL);
+  return mask_trial(a, t, m, down, across, &m->evaluated.is);
+}
+
+bool mask_find_evaluated(arena *a, const traced_spec *t, mask_info *m) {
+  ir *g = t->g;
   mask_evaluated *e = &m->evaluated;
   const uint32_t count = ir_count(g);
   const ir_ref data = m->rest != IR_NONE ? m->rest : m->keep;
@@ -233,6 +256,7 @@ bool mask_find_evaluated(arena *a, ir *g, mask_info *m) {
   if (ir_uses_op(g, m->keep, IR_RANDOM)) return true; /* of each call's seed: nothing to find once for all layers */
   e->why = find_undecided(g, m, reached, use, count);
   e->is = e->why != IR_NONE;
+  if (!e->is && !find_wasteful(a, t, m, reached, rows, columns)) return false;
   if (!e->is) return true;
   e->by_batch = ir_uses(g, m->keep, VAR_B);
   e->by_head = ir_uses(g, m->keep, VAR_H);

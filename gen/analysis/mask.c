@@ -91,8 +91,10 @@ static void describe_intervals(text *how, const char *name, const mask_intervals
 static void describe_evaluated(text *how, const traced_spec *t, const mask_info *m) {
   const mask_evaluated *e = &m->evaluated;
   if (!e->is) return;
-  text_add(how, "; '%s' does not decide tiles: evaluated %s for cells of %d x %d%s%s",
-           t->input[ir_index_of(ir_get(t->g, e->why))].name, e->rows * e->columns > 1 ? "in blocks" : "element by element",
+  const char *what = "arithmetic on positions";
+  if (e->why != IR_NONE) text_add(how, "; '%s'", t->input[ir_index_of(ir_get(t->g, e->why))].name), what = "";
+  else text_add(how, "; ");
+  text_add(how, "%s does not decide tiles: evaluated %s for cells of %d x %d%s%s", what, e->rows * e->columns > 1 ? "in blocks" : "element by element",
            MASK_CELL, MASK_CELL, e->by_batch ? ", for each batch entry" : "", e->by_head ? ", for each head" : "");
   if (e->rows * e->columns > 1) text_add(how, ", constant on %d x %d", e->rows, e->columns);
   if (e->cell != IR_NONE) text_add(how, ", unless what it reads once a cell decides that");
@@ -196,7 +198,7 @@ luattn_status mask_analyse(arena *a, const traced_spec *t, mask_info *out, luatt
     tidy(g, &m.columns, VAR_Q_LEN);
   }
   limit_lengths(t, &m);
-  if (m.keep != IR_NONE && !mask_find_evaluated(a, g, &m))
+  if (m.keep != IR_NONE && !mask_find_evaluated(a, t, &m))
     return luattn_fail(err, LUATTN_NO_MEMORY, "%s: block_mask: out of memory", t->file);
   m.how = describe(a, t, &m);
   if (ir_failed(g) || m.max_len < 0 || m.how == NULL) {

@@ -81,6 +81,16 @@ static bool lists(const numbers *n, place p) {
   return x == 2 || (x == 1 && p.kv <= p.q);
 }
 
+/* Of positions alone: x is not read. */
+static bool hash(const numbers *n, place p) {
+  (void)n;
+  return p.q / 64 == p.kv / 64 || (p.q / 64 * 37 + p.kv / 64 * 101 + p.h * 7) % 13 == 0;
+}
+static bool wrapped_hash(const numbers *n, place p) {
+  (void)n;
+  return p.kv <= p.q && ((uint32_t)(p.q / 64) * 2654435761u ^ (uint32_t)(p.kv / 64) * 2246822519u) >> 28 < 1;
+}
+
 typedef struct mask_row {
   const char *name, *axes, *dtype, *mask; /* of b, h, q, kv, and input x */
   bool (*keeps)(const numbers *n, place p);
@@ -121,6 +131,9 @@ static const mask_row masks[] = {
     {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
     {"lists", "'h', 'n', 'm'", "i32", "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
      lists, {H, BLOCKS_OF_64, BLOCKS_OF_128}, false, true},
+    {"hash", "'n'", "i32", "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101 + h * 7) % 13, 0)", hash, {4}, false, true},
+    {"wrapped_hash", "'n'", "i32", "kv <= q and ((q // 64 * 2654435761 ~ kv // 64 * 2246822519) & 0xFFFFFFFF) >> 28 < 1", wrapped_hash,
+     {4}, false, false},
 };
 enum { NUM_MASKS = sizeof masks / sizeof *masks };
 
