@@ -19,7 +19,7 @@ except ImportError as e:
     sys.exit(77)
 import luattn  # noqa: E402
 from luattn import flex  # noqa: E402
-from luattn.flex import _attention  # noqa: E402
+from luattn.flex import _attention, _programs  # noqa: E402
 from torch.nn.attention import flex_attention as theirs  # noqa: E402
 
 warnings.filterwarnings("ignore", module="torch")
@@ -235,9 +235,9 @@ class Mods(unittest.TestCase):
         torch.testing.assert_close(flex.flex_attention(self.q, self.k, self.v, block_mask=mask), want)
         self.assertIn("max(min(", flex.to_lua(mask.mask_mod))
 
-    def test_numbers_are_scalars(self):
-        """Another number is another argument, and no other spec, unless the mod's Python looks at it."""
-        _attention._translated.clear()
+    def test_numbers_that_change_are_scalars(self):
+        """From its second value on a number is an argument, and another one no other spec."""
+        _programs.clear()
 
         def scaled(factor, cap):
             return lambda s, b, h, i, j: torch.tanh(s * factor / cap) * cap + torch.where(i < j, s, factor)
@@ -246,21 +246,26 @@ class Mods(unittest.TestCase):
             return lambda s, b, h, i, j: mod(s, b, h, i, j) + shift * (i - j)
 
         def decides(x):
-            return lambda s, b, h, i, j: s * x if x > 0 else s + math.floor(x)
+            return lambda s, b, h, i, j: s * math.sqrt(x) if x > 0 else s + math.floor(x)
 
         for count, mod in (
             (1, scaled(0.5, 3.0)),
-            (1, scaled(1.5, 0.0 + 2.0)),
-            (2, outer(scaled(1.5, 2.0), -0.25)),
-            (2, outer(scaled(2.5, 1.0), 0.5)),
-            (3, decides(2.0)),
-            (4, decides(-1.5)),
-            (4, decides(2.0)),
-            (5, scaled(1e-50, 2.0)),  # less than kernels have
+            (2, scaled(1.5, 0.0 + 2.0)),
+            (2, scaled(2.5, 1.0)),
+            (3, scaled(1.25, 1.25)),  # one scalar for what is equal
+            (3, scaled(2.25, 2.25)),
+            (4, outer(scaled(1.5, 2.0), -0.25)),
+            (5, outer(scaled(2.5, 2.0), 0.5)),
+            (6, decides(2.0)),
+            (7, decides(3.0)),
+            (7, decides(5.0)),
+            (8, decides(-1.5)),
+            (9, scaled(1e-50, 2.0)),  # less than kernels have
         ):
             self.same(mod)
-            self.assertEqual(len(_attention._translated), count)
-        self.assertIn("scalars = { c0 = 2.0, c1 = 3.0 }", flex.to_lua(scaled(3.0, 2.0), torch.float16))
+            self.assertEqual(len(_programs.specs()), count)
+        text = [spec.text for spec in _programs.specs()][1]
+        self.assertIn("scalars = { c0 = 1.5, c1 = 2.0 }", text)
 
     def test_tensors_of_no_dimensions(self):
         """They are inputs, with gradients; a number on the CPU goes along with any device."""
@@ -294,12 +299,13 @@ class Mods(unittest.TestCase):
         def make(tensor, factor, f=torch.tanh):
             return lambda s, b, h, i, j: f(s) + tensor[h] * factor
 
-        _attention._translated.clear()
+        _programs.clear()
         table = torch.randn(2, dtype=torch.float64)
         for count, args in (
             (1, (table, 1)),
             (1, (table.clone() + 1, 1)),
             (2, (table, 2)),
+            (2, (table, 3)),
             (3, (table, 2.0)),
             (4, (table.float(), 1)),
             (5, (torch.randn(3, dtype=torch.float64), 1)),
@@ -307,7 +313,7 @@ class Mods(unittest.TestCase):
             (7, (table.clone().requires_grad_(), 1)),
         ):
             self.same(make(*args))
-            self.assertEqual(len(_attention._translated), count, args)
+            self.assertEqual(len(_programs.specs()), count, args)
         both = flex.and_masks(
             masks.causal_mask, flex.or_masks(masks.generate_prefix_lm_mask(3), flex.noop_mask)
         )
@@ -315,7 +321,7 @@ class Mods(unittest.TestCase):
             flex.flex_attention(
                 self.q, self.k, self.v, None, flex.create_block_mask(both, None, None, 12, 12)
             )
-        self.assertEqual(len(_attention._translated), 8)
+        self.assertEqual(len(_programs.specs()), 8)
 
     def test_globals_and_attributes(self):
         global changing
@@ -350,10 +356,9 @@ class Mods(unittest.TestCase):
             def mod(self, s, b, h, i, j):
                 return s * self.factor
 
-        with self.assertRaisesRegex(
-            luattn.Unsupported, "Slots.mod .*flex_test.py:.*: holds an object whose changes"
-        ):
-            flex.flex_attention(self.q, self.k, self.v, Slots().mod)
+        slots = Slots()
+        for slots.factor in (1.5, 2.5):
+            self.same(slots.mod)
 
     def test_what_luattn_refuses_names_the_mod(self):
         line = sys._getframe().f_lineno + 1
@@ -380,7 +385,7 @@ class Mods(unittest.TestCase):
                 lambda s, b, h, i, j: s + table[h].cumsum(0)[i],
                 r"flex_test.py:\d+: aten.cumsum.* has no counterpart",
             ),
-            (lambda s, b, h, i, j: s + table[table > 0].sum(), r"flex_test.py:\d+: "),
+            (lambda s, b, h, i, j: s + table[h][table[h] > 0].sum(), r"flex_test.py:\d+: "),
             (lambda s, b, h, i, j: s + large[h].sum(), r"flex_test.py:\d+: a reduction of 1000 elements"),
         ):
             with self.assertRaisesRegex(flex.NotTranslatable, message):

@@ -16,7 +16,7 @@ except ImportError as e:
     sys.exit(77)
 import luattn  # noqa: E402
 from luattn import flex  # noqa: E402
-from luattn.flex import _attention  # noqa: E402
+from luattn.flex import _programs  # noqa: E402
 
 warnings.filterwarnings("ignore")
 hf.logging.set_verbosity_error()
@@ -142,11 +142,11 @@ class Models(unittest.TestCase):
     def test_no_spec_for_each_token(self):
         """Lengths and offsets of a cache are arguments."""
         model = make("Gemma2")[1]
-        _attention._translated.clear()
+        _programs.clear()
         counts = []
         for n in (3, 9):
             model.generate(tokens(2, 9), max_new_tokens=n, min_new_tokens=n, do_sample=False)
-            counts.append(len(_attention._translated))
+            counts.append(len(_programs.specs()))
         self.assertEqual(counts, [2, 2])  # a window, and all before
 
     def test_packed_sequences(self):

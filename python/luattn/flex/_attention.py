@@ -12,71 +12,25 @@ from .._spec import Spec, spec_of
 from .._torch import attend as compute
 from .._torch import seed_of
 from ..batch import Batch
-from ..errors import Error, InvalidError, Unsupported
-from . import _graph
+from ..errors import InvalidError, Unsupported
+from . import _graph, _programs
 from ._bits import bits_of
 from ._block_mask import BlockMask, create_block_mask, table_of
-from ._hook import Captured
-from ._key import Unknown, Walk
 from ._trace import Mod, NotTranslatable
-from ._translate import Extras, translate
+from ._translate import Extras
 
-__all__ = ["BlockMask", "create_block_mask", "and_masks", "flex_attention", "noop_mask", "or_masks", "to_lua"]
+__all__ = ["BlockMask", "create_block_mask", "flex_attention", "to_lua"]
 
 noop_mask = theirs.noop_mask
-and_masks = theirs.and_masks
-or_masks = theirs.or_masks
 
-# Of a key: the spec, its inputs (captured tensors by index, others by name), and which captured numbers its scalars are.
-_translated: dict[Any, tuple[Spec, list[int | str], list[int]]] = {}
-_decided: set[Any] = set()  # keys of mods whose Python needs the values of numbers
 _warned: set[str] = set()
-
-
-def _find(
-    score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device
-) -> tuple[Spec, list[Tensor], list[float]]:
-    """The spec of mods, its inputs and its scalars."""
-    try:
-        walk = Walk(score_mod, mask_mod, numbers=True)
-        key = (walk.key, extras.key, dtype, device.type)
-        if key in _decided:
-            walk = Walk(score_mod, mask_mod, numbers=False)
-            key = (walk.key, extras.key, dtype, device.type)
-    except Unknown:
-        raise Unsupported(
-            f"{_title(score_mod or mask_mod)}: holds an object whose changes would go unnoticed, one with properties or without "
-            "attributes: capture what the mod needs of it in local variables"
-        ) from None
-    found = _translated.get(key)
-    if found is None:
-        captured = Captured(walk.tensors, walk.cells, {}, {})
-        try:
-            text = translate(score_mod, mask_mod, extras, dtype, device, captured)
-            spec = spec_of(text, _title(score_mod or mask_mod))
-        except Error:
-            if not walk.cells:
-                raise
-            _decided.add(key)
-            return _find(score_mod, mask_mod, extras, dtype, device)
-        found = _translated[key] = (spec, *captured.order(spec))
-    spec, used, numbers = found
-    inputs = extras.placed([walk.tensors[i] if isinstance(i, int) else i for i in used], device)
-    return spec, inputs, [walk.cells[i].cell_contents for i in numbers]
-
-
-def _title(mod: Mod | None) -> str:
-    """Stands for the file of a spec in messages: the mod, and where it is."""
-    code = getattr(mod, "__code__", None)
-    name = getattr(mod, "__qualname__", "flex_attention" if mod is None else type(mod).__name__)
-    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
 
 def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> str:
     """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
     count = len(inspect.signature(mod).parameters)
     score_mod, mask_mod = (mod, None) if count == 5 else (None, mod)
-    return _find(score_mod, mask_mod, Extras(), dtype, torch.device(device))[0].text
+    return _programs.find(score_mod, mask_mod, Extras(), dtype, torch.device(device))[0].text
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -223,7 +177,7 @@ def attend_eagerly(
     kv_offset: int,
     mask: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    spec, inputs, scalars = _find(score_mod, mask_mod, extras, query.dtype, query.device)
+    spec, inputs, scalars = _programs.find(score_mod, mask_mod, extras, query.dtype, query.device)
     batch = None
     if mask is not None and not (isinstance(q_offset, Tensor) or q_offset or kv_offset):  # parts of a whole have no bits
         batch = bits_of(mask, spec, query, key, value, inputs, scalars)

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .._spec import Spec, spec_of
 from ._hook import Captured
-from ._trace import Lines, Mod
+from ._programs import _lock
+from ._trace import Lines, Mod, stop_gradient
 from ._translate import Extras, translate
 
 
@@ -77,12 +78,12 @@ def _spec_of_graphs(
     if known is None or known[0]() is not graphs[1]:
         known = _found[graphs[0]] = (weakref.ref(graphs[1]), {})
     held = [
-        (x.dtype, tuple(map(int, x.shape)), x.requires_grad) if isinstance(x, Tensor) else _plain(x)
+        (x.dtype, tuple(map(int, x.shape)), x.requires_grad) if isinstance(x, Tensor) else (type(x), _plain(x))
         for x in (*captured[0], *captured[1])
     ]
     key = (tuple(held), wanted, extras.key, query.dtype, query.device)
     if key not in known[1]:
-        with tracing(None), _disable_current_modes(), torch.enable_grad():
+        with _lock, tracing(None), _disable_current_modes(), torch.no_grad():
             known[1][key] = _translated(graphs, wanted, captured, extras, query.dtype, query.device)
     spec, used = known[1][key]
     tensors = [x for want, xs in zip(wanted, captured) if want for x in xs if isinstance(x, Tensor)]
@@ -97,20 +98,18 @@ def _translated(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Spec, list[int | str]]:
-    tensors: list[Tensor] = []
+    held = Captured()
 
     def stand_in(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return _plain(x)
-        one = torch.zeros((), dtype=x.dtype, device=x.device)  # of no size, whatever its shape
-        tensors.append(one.expand(tuple(map(int, x.shape))).detach().requires_grad_(x.requires_grad))
-        return tensors[-1]
+        held.hold(x)
+        return held.tensors[-1]
 
     score_mod, mask_mod = (
         _replay(graph, tuple(map(stand_in, xs))) if want else None
         for graph, xs, want in zip(graphs, captured, wanted)
     )
-    held = Captured(tensors, [], {}, {})
     try:
         text = translate(score_mod, mask_mod, extras, dtype, device, held)
     finally:
@@ -131,6 +130,12 @@ def _replay(graph: fx.GraphModule, captured: tuple[Any, ...]) -> Mod:
         def run_node(self, n: fx.Node) -> Any:
             place = re.findall(r'File "(.+)", line (\d+)', n.stack_trace or "")
             Lines.given = ":".join(place[-1]) if place else None
-            return super().run_node(n)
+            found = super().run_node(n)
+            stops = n.target == "detach" or not torch.is_grad_enabled() or "_get_data_attr" in str(n.target)
+            return stop_gradient(found) if stops and isinstance(found, Tensor) and found.is_floating_point() else found
 
-    return lambda *args: Replay(graph).run(*args, *captured)
+    def run(*args: Tensor) -> Any:
+        with torch.enable_grad():  # as Dynamo found it: what the graph turns off is a constant to backward
+            return Replay(graph).run(*args, *captured)
+
+    return run

@@ -1,9 +1,8 @@
 """Writes a traced mod as the body of a hook: each node of its graph becomes a line of Lua."""
 
 import math
-import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, fx
 
 from .. import _capi as capi
 from .._spec import Spec
-from ._trace import Mod, NotTranslatable, place_of, trace, with_tensors
+from ._trace import Mod, NotTranslatable, place_of, trace
 
 INPUT_TYPES = {getattr(torch, name): name for name in capi.INPUT_DTYPES if name != "any"}
 INDICES = ("b", "h", "q_idx", "kv_idx")
@@ -26,9 +25,12 @@ _SIGNS = {
 _LOGIC = {"bitwise_and": ("and", "&"), "bitwise_or": ("or", "|"), "logical_and": ("and", ""), "logical_or": ("or", ""),
           "__and__": ("and", "&"), "__or__": ("or", "|")}  # fmt: skip
 # Themselves.
-_SAME = ("detach", "clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
+_SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
+_STOPS = ("stop_gradient", "detach")
 # Elements of one tensor in another order.
 _VIEWS = "view _unsafe_view reshape squeeze unsqueeze expand permute transpose t select slice".split()
+# Several tensors of one.
+_PARTS = ("unbind", "split", "split_with_sizes")
 # From many elements to one: the start, and a step of Lua.
 _SUMS = {
     "sum": ("0", "{0} + {1}"), "mean": ("0", "{0} + {1}"), "prod": ("1", "{0} * {1}"), "any": ("false", "{0} or {1}"),
@@ -37,6 +39,7 @@ _SUMS = {
 }  # fmt: skip
 _PRODUCTS = ("dot", "vdot", "mv", "mm", "matmul")
 _MOST = 512  # elements that a mod may go through for one score
+_MOST_COUNTED = 128  # sorted numbers; of more of them halves are left out. Tiles are known by ranges where numbers are counted
 # Kernels compute in 32 bits, and take integers of inputs as less than 2^24 from 0: a page times its size would not fit.
 _FACTOR = 1 << 20
 
@@ -59,18 +62,25 @@ class _Array:
 
 @dataclass
 class Captured:
-    """What mods hold: tensors, and cells of Python's numbers, which a spec has as scalars."""
+    """What mods hold, as stand-ins without data: tensors, and numbers that a spec has as scalars."""
 
-    tensors: list[Tensor]
-    cells: list[types.CellType]
+    tensors: list[Tensor] = field(default_factory=list)
+    grads: list[bool] = field(default_factory=list)  # whether they require one
+    numbers: list[Tensor] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)  # of the numbers
     # What the text in the making has used of them: names by index.
-    used: dict[int, str]
-    numbers: dict[int, str]
+    used: dict[int, str] = field(default_factory=dict)
+    used_numbers: dict[int, str] = field(default_factory=dict)
+
+    def hold(self, t: Tensor) -> None:
+        one = torch.zeros((), dtype=t.dtype, device=t.device)  # of no size, whatever its shape
+        self.tensors.append(one.expand(tuple(map(int, t.shape))))
+        self.grads.append(t.requires_grad)
 
     def order(self, spec: Spec) -> tuple[list[int | str], list[int]]:
         """Which tensors and numbers a spec's inputs and scalars are. A name: one of Extras."""
         tensors = {name: i for i, name in self.used.items()}
-        numbers = {name: i for i, name in self.numbers.items()}
+        numbers = {name: i for i, name in self.used_numbers.items()}
         names = (info.name for info in spec.inputs)
         return [tensors.get(name, name) for name in names], [numbers[name] for name in spec.scalars]
 
@@ -79,13 +89,7 @@ class Writer:
     """The body of one hook."""
 
     def __init__(self, mod: Mod, dtype: torch.dtype | None, captured: Captured, device: torch.device) -> None:
-        self.numbers = [
-            torch.tensor(cell.cell_contents, dtype=torch.float64, device=device) for cell in captured.cells
-        ]
-        self.graph, self.place = (
-            trace(with_tensors(mod, captured.cells, self.numbers), dtype, device),
-            place_of(mod),
-        )
+        self.graph, self.place = trace(mod, dtype, device, getattr(mod, "writes", False)), place_of(mod)
         self.captured = captured
         self.parameters = iter(INDICES if dtype is None else ("score", *INDICES))
         self.lines: list[str] = []
@@ -155,18 +159,22 @@ class Writer:
             if _kind(node) == "int":
                 self.at_least_0.add(node)
         elif node.op == "get_attr":
-            self.capture(node, getattr(self.graph, str(node.target)))
+            tensor = getattr(self.graph, str(node.target))
+            node.meta.setdefault("val", tensor)  # which torch 2.6 does not set
+            self.capture(node, tensor)
         elif node.op == "call_function":
             self.compute(node)
-            if _name(node) == "index" or _name(node) in (*_SAME, "_to_copy") and node.args[0] in self.loaded:
+            if _name(node) == "index" or _name(node) in (*_SAME, *_STOPS, "_to_copy") and node.args[0] in self.loaded:
                 self.loaded.add(node)
             if self.is_at_least_0(node):
                 self.at_least_0.add(node)
 
     def compute(self, node: fx.Node) -> None:
         name = _name(node)
-        if name == "getitem" and node.args[1] == 0:  # the values of max(dim), which has indices too
-            self.found(node, self.array_of(node.args[0]))
+        if name in _PARTS:
+            pass  # each of them is a node
+        elif name == "getitem":
+            self.found(node, self.one_of(node))
         elif name == "index" or "mod_index" in str(node.target):
             self.found(node, self.indexed(node))
         elif name in _VIEWS:
@@ -177,6 +185,10 @@ class Writer:
             self.found(node, self.norm(node))
         elif name == "arange":
             self.arrays[node] = self.arange(node)
+        elif name in ("stack", "cat"):
+            self.found(node, self.joined(node, name))
+        elif name in ("searchsorted", "bucketize"):
+            self.found(node, self.place_among(node, name))
         elif self.is_array(node):
             self.arrays[node] = _Array(_shape(node), lambda where: self.element(node, where))
         else:
@@ -232,9 +244,9 @@ class Writer:
         return name
 
     def capture(self, node: fx.Node, tensor: Tensor) -> None:
-        for k, number in enumerate(self.numbers):
+        for k, number in enumerate(self.captured.numbers):
             if number is tensor:
-                self.text[node] = self.captured.numbers.setdefault(k, f"c{k}")
+                self.text[node] = self.captured.used_numbers.setdefault(k, f"c{k}")
                 return
         i = next((i for i, known in enumerate(self.captured.tensors) if known is tensor), None)
         if i is None and tensor.numel() == 1:  # a constant that the mod itself makes
@@ -329,6 +341,44 @@ class Writer:
                 lambda w: source.at(tuple("0" if m == 1 else i for m, i in zip(old, w[len(shape) - n :]))),
             )
         return self.reshaped(source, shape)
+
+    def one_of(self, node: fx.Node) -> _Array:
+        """Of several results."""
+        several, k = node.args
+        assert isinstance(several, fx.Node) and isinstance(k, int)
+        name, args = _name(several), several.args
+        if name not in _PARTS:
+            if k != 0:  # the values of max(dim), which has indices too
+                raise ValueError(f"the indices of {several.target}: a spec has its values alone")
+            return self.array_of(several)
+        source, given = self.array_of(args[0]), args[1:]
+        axis: Any = several.kwargs.get("dim", given[-1] if len(given) == (1 if name == "unbind" else 2) else 0)
+        axis %= len(source.shape)
+        if name == "unbind":
+            return _Array(_shape(node), lambda w: source.at((*w[:axis], str(k), *w[axis:])))
+        sizes: Any = given[0]
+        start = k * sizes if isinstance(sizes, int) else sum(sizes[:k])
+        return _Array(_shape(node), lambda w: source.at((*w[:axis], _linear(w[axis], 1, start), *w[axis + 1 :])))
+
+    def joined(self, node: fx.Node, name: str) -> _Array:
+        """stack() and cat()."""
+        parts: Any = node.args[0]
+        shape = _shape(node)
+        axis: Any = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)  # type: ignore[operator]
+        sizes = [1 if name == "stack" else _shape(x)[axis] for x in parts]
+
+        def at(where: tuple[str, ...]) -> str:
+            text, start = "", shape[axis]
+            for x, size in zip(reversed(parts), reversed(sizes)):
+                start -= size
+                inner = () if name == "stack" else (_bare(f"({where[axis]} - {start})") if start else where[axis],)
+                before, self.where = self.where, (*where[:axis], *inner, *where[axis + 1 :])
+                one = self.number(x) if _kind(node) != "bool" else self.test(x)
+                self.where = before
+                text = one if not text else f"where({where[axis]} < {start + size}, {one}, {text})"
+            return text
+
+        return _Array(shape, at)
 
     def reshaped(self, source: _Array, shape: tuple[int, ...]) -> _Array:
         def at(where: tuple[str, ...]) -> str:
@@ -449,6 +499,31 @@ class Writer:
             raise ValueError("a product of more than two axes: index the first of them before")
         return _Array(_shape(node), at)
 
+    def place_among(self, node: fx.Node, name: str) -> _Array:
+        """How many sorted numbers come before another one."""
+        a: Any = node.args
+        ends, x = (a[0], a[1]) if name == "searchsorted" else (a[1], a[0])
+        after = bool(node.kwargs.get("right", False)) or node.kwargs.get("side") == "right"
+        if node.kwargs.get("sorter") is not None or len(_shape(ends)) != 1:
+            raise ValueError(f"{name} in more than one row, or with a sorter: index the row before")
+        source, (size,), sign = self.array_of(ends), _shape(ends), "<=" if after else "<"
+
+        def at(where: tuple[str, ...]) -> str:
+            before, self.where = self.where, where
+            text = self.named(x)
+            self.where = before
+            if size <= _MOST_COUNTED:
+                if size == 0:
+                    return "0"
+                return self.loop((size,), lambda k: f"where({source.at(k)} {sign} {text}, 1, 0)", "0", "{0} + {1}")
+            found = "0"
+            for bit in reversed(range(size.bit_length())):  # the largest number of them that still come before
+                more = self.local(f"min({found} + {1 << bit}, {size})")
+                found = self.local(f"where({source.at((_bare(more + ' - 1'),))} {sign} {text}, {more}, {found})")
+            return found
+
+        return _Array(_shape(x), at)
+
     def is_at_least_0(self, node: fx.Node) -> bool:
         """Whether an integer is known not to be negative: an index is then written as it is."""
 
@@ -458,13 +533,13 @@ class Writer:
         name, args = _name(node), node.args
         if not isinstance(node.meta.get("val"), Tensor) or _kind(node) != "int":
             return False
-        if name in (*_SAME, *_VIEWS, "_to_copy"):
+        if name in (*_SAME, *_VIEWS, *_STOPS, "_to_copy"):
             return known(args[0])
         if name in ("add", "mul", "floor_divide", "div", "minimum", "bitwise_and", "bitwise_or", "where"):
-            return all(known(x) for x in args[name == "where" :])
+            return known(node.kwargs.get("alpha", 1)) and all(known(x) for x in args[name == "where" :])
         if name == "remainder":
             return isinstance(args[1], int) and args[1] > 0
-        return name == "abs" or (
+        return name in ("abs", "searchsorted", "bucketize") or (
             name in ("clamp", "clamp_min", "maximum") and len(args) > 1 and known(args[1])
         )
 
@@ -499,6 +574,9 @@ class Writer:
         if name == "where":
             as_text = self.value if _kind(node) == "bool" else self.number
             return f"where({self.test(a[0])}, {as_text(a[1])}, {as_text(a[2])})"
+        if name == "masked_fill":
+            as_text = self.value if _kind(node) == "bool" else self.number
+            return f"where({self.test(a[1])}, {as_text(a[2])}, {as_text(a[0])})"
         if name in ("div", "floor_divide"):
             return self.quotient(
                 a[0], a[1], "floor" if name == "floor_divide" else options.get("rounding_mode")
@@ -542,6 +620,8 @@ class Writer:
             return f"(1.0 / {self.number(a[0])})"
         if name in _SAME:
             return self.value(a[0])
+        if name in _STOPS:
+            return f"stop_gradient({self.number(a[0])})" if _kind(node) == "real" else self.value(a[0])
         if name == "_to_copy":
             kind = _kind(node)
             if kind == "bool":

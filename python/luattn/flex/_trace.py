@@ -1,8 +1,7 @@
 """Traces FlexAttention's mods by torch.fx, each node with the line of the user's Python that made it."""
 
-import contextlib
-import inspect
 import os
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,28 @@ _TORCH = os.path.dirname(torch.__file__)
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith((_TORCH, _HERE, "<"))
+    return not file.startswith((_TORCH, _HERE, "<frozen", "<eval_with_key>", "<__array_function__"))
+
+
+def user_line() -> str | None:
+    """file:line of the user's Python that runs."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None
+
+
+def in_function() -> bool:
+    """Whether the forward of a torch.autograd.Function runs, where PyTorch turns gradients off."""
+    forwards, kinds = set[Any](), [torch.autograd.Function]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        forwards.add(getattr(kind.forward, "__code__", None))
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in forwards:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Lines(TorchDispatchMode):
@@ -37,11 +57,8 @@ class Lines(TorchDispatchMode):
     given: str | None = None  # of what a graph replays
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        frame = inspect.currentframe()
-        while frame is not None and not _is_users(frame.f_code.co_filename):
-            frame = frame.f_back
         with fx.traceback.preserve_node_meta():
-            place = Lines.given or (f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "")
+            place = Lines.given or user_line()
             fx.traceback.set_stack_trace([place] if place else [])
             return func(*args, **(kwargs or {}))
 
@@ -51,11 +68,7 @@ class _Indices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__getitem__:
-            index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(_is_number(x) for x in index) and all(
-                x is None or x is Ellipsis or isinstance(x, (int, slice)) or _is_number(x) for x in index
-            ):
-                return _step_by_step(args[0], index)
+            return indexed(*args)
         return func(*args, **(kwargs or {}))
 
 
@@ -63,11 +76,17 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() == 0 and x.dtype != torch.bool
 
 
-def _step_by_step(t: Tensor, index: tuple[Any, ...]) -> Tensor:
+def indexed(t: Tensor, index: Any) -> Tensor:
+    """t[index], one step for each index that is a tensor of no dimensions."""
+    steps = index if isinstance(index, tuple) else (index,)
+    if not any(_is_number(x) for x in steps) or not all(
+        x is None or x is Ellipsis or isinstance(x, (int, slice)) or _is_number(x) for x in steps
+    ):
+        return t[index]
     axis = 0
-    for i, x in enumerate(index):
+    for i, x in enumerate(steps):
         if x is Ellipsis:
-            axis = t.dim() - sum(y is not None for y in index[i + 1 :])
+            axis = t.dim() - sum(y is not None for y in steps[i + 1 :])
         elif _is_number(x):
             t = torch.ops.aten.index.Tensor(t, [None] * axis + [x])
         else:
@@ -76,12 +95,21 @@ def _step_by_step(t: Tensor, index: tuple[Any, ...]) -> Tensor:
     return t
 
 
-def place_of(mod: Mod) -> str:
+# A constant to backward. Traces drop detach() where nothing requires a gradient, and here nothing does.
+_library = torch.library.Library("luattn", "FRAGMENT")
+_library.define("stop_gradient(Tensor x) -> Tensor")
+_library.impl("stop_gradient", torch.clone, "CompositeExplicitAutograd")
+stop_gradient = torch.ops.luattn.stop_gradient.default
+DETACHING = (Tensor.detach, torch.detach, torch.ops.aten.detach.default, Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def place_of(mod: Any) -> str:
+    mod = getattr(mod, "replayed", mod)
     code = getattr(mod, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else getattr(mod, "__name__", "mod")
 
 
-def _place_of_error(mod: Mod, error: BaseException) -> str:
+def place_of_error(mod: Mod, error: BaseException) -> str:
     if Lines.given:
         return Lines.given
     found, step = place_of(mod), error.__traceback__
@@ -90,38 +118,14 @@ def _place_of_error(mod: Mod, error: BaseException) -> str:
         file = step.tb_frame.f_code.co_filename
         if inside and _is_users(file):
             found = f"{file}:{step.tb_lineno}"
-        inside = inside or file == __file__
+        inside = inside or file.startswith(_HERE)
         step = step.tb_next
     return found
 
 
-def with_tensors(mod: Any, cells: list[types.CellType], numbers: list[Tensor]) -> Any:
-    """The mod with tensors in the place of numbers that it captures, so that they stay apart in its trace."""
-    made: dict[int, types.CellType] = {id(cell): types.CellType(x) for cell, x in zip(cells, numbers)}
+def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device, writes: bool = False) -> fx.GraphModule:
+    """writes: whether the mod changes values in place."""
 
-    def copied(f: Any) -> Any:
-        if not isinstance(f, types.FunctionType) or not f.__closure__:
-            return f
-        closure = tuple(cell_of(cell) for cell in f.__closure__)
-        if all(a is b for a, b in zip(closure, f.__closure__)):
-            return f
-        copy = types.FunctionType(f.__code__, f.__globals__, f.__name__, f.__defaults__, closure)
-        copy.__kwdefaults__ = f.__kwdefaults__
-        return copy
-
-    def cell_of(cell: types.CellType) -> types.CellType:
-        if id(cell) not in made:
-            made[id(cell)] = cell  # a function that holds itself
-            with contextlib.suppress(ValueError):  # not assigned yet
-                function = copied(cell.cell_contents)
-                if function is not cell.cell_contents:
-                    made[id(cell)] = types.CellType(function)
-        return made[id(cell)]
-
-    return copied(mod) if cells else mod
-
-
-def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
     def with_lines(*args: Tensor) -> Tensor:
         with Lines():
             return mod(*args)
@@ -129,17 +133,18 @@ def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device) -> fx.Graph
     args = [torch.zeros((), dtype=torch.int32, device=device) for _ in range(4)]
     if dtype is not None:
         args.insert(0, torch.zeros((), dtype=dtype, device=device))
+    run: Any = torch.func.functionalize(with_lines, remove="mutations") if writes else with_lines
     try:
-        with torch.enable_grad(), _Indices():
-            graph = make_fx(with_lines, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+        with _Indices():
+            graph = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     except GuardOnDataDependentSymNode as e:
         raise NotTranslatable(
-            f"{_place_of_error(mod, e)}: a decision of Python on a value of the mod (if, and, or, not, int()): "
+            f"{place_of_error(mod, e)}: a decision of Python on a value of the mod (if, and, or, not, int()): "
             "write torch.where, &, | or ~"
         ) from None
     except Exception as e:
         raise NotTranslatable(
-            f"{_place_of_error(mod, e)}: {type(e).__name__}: {str(e).partition(chr(10))[0]}"
+            f"{place_of_error(mod, e)}: {type(e).__name__}: {str(e).partition(chr(10))[0]}"
         ) from e
     graph.graph.eliminate_dead_code()
     return graph

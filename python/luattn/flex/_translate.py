@@ -58,14 +58,14 @@ def translate(
     if body:
         hooks.append(("block_mask", INDICES, body))
     lines = ["return attention {"]
-    if captured.numbers:
-        values = (
-            f"{name} = {captured.cells[i].cell_contents!r}" for i, name in sorted(captured.numbers.items())
-        )
+    if captured.used_numbers:
+        values = (f"{name} = {captured.values[i]!r}" for i, name in sorted(captured.used_numbers.items()))
         lines.append(f"  scalars = {{ {', '.join(values)} }},")
-    inputs = [_declared(name, captured.tensors[i]) for i, name in sorted(captured.used.items())]
+    inputs = [
+        _declared(name, captured.tensors[i], captured.grads[i]) for i, name in sorted(captured.used.items())
+    ]
     if extras.sinks is not None:
-        inputs.append(_declared("sinks", extras.sinks).replace("sinks_0", "h"))
+        inputs.append(_declared("sinks", extras.sinks, extras.sinks.requires_grad).replace("sinks_0", "h"))
     if extras.blocks is not None:
         inputs.append('    blocks = { axes = {"b", "h", "q_blocks", "kv_blocks"}, dtype = "u8" },')
     if inputs:
@@ -84,7 +84,7 @@ def translate(
     return "\n".join([*lines, "}", ""])
 
 
-def _declared(name: str, tensor: Tensor) -> str:
+def _declared(name: str, tensor: Tensor, grad: bool) -> str:
     axes = ", ".join(f'"{name}_{axis}"' for axis in range(tensor.dim()))
-    grad = ", grad = true" if tensor.requires_grad else ""
-    return f'    {name} = {{ axes = {{{axes}}}, dtype = "{INPUT_TYPES[tensor.dtype]}"{grad} }},'
+    with_grad = ", grad = true" if grad else ""
+    return f'    {name} = {{ axes = {{{axes}}}, dtype = "{INPUT_TYPES[tensor.dtype]}"{with_grad} }},'

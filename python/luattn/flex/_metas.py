@@ -1,0 +1,178 @@
+"""Does entries of a recording again: on fake tensors for their types and shapes, and in traces."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ._signs import Entry, Kept, Sign
+from ._trace import DETACHING, Lines, indexed, stop_gradient
+from ._values import writes
+
+if TYPE_CHECKING:
+    from ._recording import Recording
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Of a function that returns several things."""
+
+    kind: Any
+    parts: tuple[Any, ...]
+
+
+_lock = threading.RLock()  # PyTorch's fake tensors are not for several threads
+_found: dict[Any, Any] = {}  # by an entry with metas in the place of signs
+_MOST = 4096
+
+
+def meta_of(recording: "Recording", at: int) -> Any:
+    """Meta, Several, or what the entry gave that is no tensor."""
+    metas = recording.metas
+    while len(metas) <= at:
+        metas.append(_find(recording, recording.entries[len(metas)]))
+    return metas[at]
+
+
+def _find(recording: "Recording", entry: Entry) -> Any:
+    def replaced(x: Any) -> Any:
+        if isinstance(x, Sign):
+            if x.kind == "value":
+                return recording.metas[x.index]
+            if x.kind == "tensor":
+                with torch._C.DisableTorchFunction():
+                    t = recording.held.tensors[x.index]
+                    return Meta(t.dtype, tuple(t.shape))
+            return int if x.kind == "int" else float
+        return tuple(map(replaced, x)) if type(x) is tuple else x
+
+    func, args, named = entry
+    key = (func, replaced(args), replaced(named), recording.device)
+    try:
+        return _found[key]
+    except KeyError:
+        pass
+    with _lock:
+        found = _ask(key)
+        if len(_found) >= _MOST:
+            _found.clear()
+        _found[key] = found
+    return found
+
+
+def _ask(key: Any) -> Any:
+    func, args, named, device = key
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode() as mode:
+
+        def stand_in(x: Any) -> Any:
+            if isinstance(x, Meta):
+                return torch.empty(x.shape, dtype=x.dtype, device=device)
+            if isinstance(x, Several):
+                return x.kind([stand_in(y) for y in x.parts])
+            return 1 if x is int else 1.0 if x is float else _NONE
+
+        del mode
+        return _meta(call(func, *_decoded(args, named, stand_in)))
+
+
+def _meta(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return Meta(x.dtype, tuple(x.shape))
+    if type(x) is torch.Size:
+        return x
+    if isinstance(x, (tuple, list)):
+        return Several(type(x) if type(x) in (tuple, list) or type(x).__module__ == "torch.return_types" else tuple, tuple(map(_meta, x)))
+    return x
+
+
+_NONE = object()  # decode(): it stands for nothing
+
+
+def _decoded(args: Any, named: Any, stand_in: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+    return [decode(x, stand_in) for x in args], {k: decode(x, stand_in) for k, x in named}
+
+
+def decode(x: Any, stand_in: Callable[[Any], Any]) -> Any:
+    """What an entry's argument was. stand_in: of a sign; _NONE for what is none."""
+    found = stand_in(x)
+    if found is not _NONE:
+        return found
+    if type(x) is tuple:
+        kind, *rest = x
+        if kind is float:
+            return float.fromhex(rest[0])
+        if kind is int or kind is bool:
+            return rest[0]
+        parts = [decode(y, stand_in) for y in rest]
+        return slice(*parts) if kind is slice else kind(parts)
+    return x.x if isinstance(x, Kept) else x
+
+
+# Python's operators by functions that can be traced.
+_IN_PLACE = {
+    getattr(Tensor, f"__{name}__"): getattr(Tensor, other)
+    for name, other in {
+        "iand": "bitwise_and_", "ior": "bitwise_or_", "ixor": "bitwise_xor_", "ilshift": "bitwise_left_shift_",
+        "irshift": "bitwise_right_shift_",
+    }.items()
+}  # fmt: skip
+
+
+def call(func: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """A function of an entry. Some do not take tensors of no data, or tensors in the place of numbers."""
+    if func is Tensor.__getitem__:
+        return indexed(args[0], args[1])
+    if func in DETACHING:
+        return stop_gradient(args[0])
+    func = _IN_PLACE.get(func, func)
+    if func in (torch.tensor, torch.scalar_tensor) and isinstance(args[0], Tensor):
+        return args[0].to(named.get("dtype") or args[0].dtype)
+    if getattr(func, "__name__", "") in ("clamp", "clip", "clamp_", "clip_"):
+        given = [*args[1:], *named.values()]
+        if any(isinstance(x, Tensor) for x in given):  # then all have to be
+            args[1:] = [_as_tensor(args[0], x) for x in args[1:]]
+            named = {k: _as_tensor(args[0], x) for k, x in named.items()}
+    return func(*args, **named)
+
+
+def _as_tensor(like: Tensor, x: Any) -> Any:
+    return x if x is None or isinstance(x, Tensor) else torch.full((), x, device=like.device)
+
+
+class Replay:
+    """A recording as a function of scores and indices again."""
+
+    def __init__(self, recording: "Recording", tensors: list[Tensor], numbers: list[Any]) -> None:
+        self.recording, self.tensors, self.numbers = recording, tensors, numbers
+        self.replayed = recording.mod
+
+    def __call__(self, *given: Tensor) -> Any:
+        results: list[Any] = list(given)
+        places = {"value": results, "tensor": self.tensors, "int": self.numbers, "float": self.numbers}
+
+        def stand_in(x: Any) -> Any:
+            return places[x.kind][x.index] if isinstance(x, Sign) else _NONE
+
+        recording = self.recording
+        for (func, args, named), line in zip(recording.entries[len(given) :], recording.lines[len(given) :]):  # type: ignore[index]
+            Lines.given = line
+            results.append(call(func, *_decoded(args, named, stand_in)))
+        found = decode(recording.result, stand_in)
+        return found if isinstance(found, Tensor) else torch.full((), found, device=given[0].device)
+
+    @property
+    def writes(self) -> bool:
+        return any(writes(func) or any(k == "out" for k, _ in named) for func, _, named in self.recording.entries)

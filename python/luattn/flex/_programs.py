@@ -1,0 +1,240 @@
+"""Specs by what mods do: equal recordings have one, and a number that changes becomes an argument of it.
+
+A number is a constant of the first spec. Once it has had a second value it is an argument: a float a scalar, an integer, which kernels
+then have exactly and may index with, an input of one element. Where a spec cannot have it so (a shift, a size), each value is a spec.
+"""
+
+import contextlib
+import itertools
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .._spec import Spec, spec_of
+from ..errors import Error
+from ._hook import Captured
+from ._metas import Replay
+from ._recording import Held, Recording
+from ._trace import Lines, Mod
+from ._translate import Extras, translate
+
+_MOST = 256  # specs that are kept
+_MOST_NUMBERS = 16  # that become arguments of one spec
+
+_lock = threading.RLock()  # torch.fx has global state
+_clock = itertools.count()
+
+
+@dataclass
+class _Variant:
+    """A spec, which of tensors, extras and numbers its inputs are, and which numbers its scalars."""
+
+    spec: Spec
+    inputs: list[int | str]
+    scalars: list[int]
+    used: int = 0
+
+
+@dataclass
+class _Program:
+    """What mods do, whatever their numbers are. seen: the first ones."""
+
+    seen: list[Any]
+    varying: list[int] = field(default_factory=list)
+    fixed: set[int] = field(default_factory=set)  # which no spec has as arguments
+    variants: dict[Any, _Variant] = field(default_factory=dict)
+
+    def key(self, numbers: list[Any]) -> Any:
+        """Of a variant: constants by value, and which of the others are equal, so that one argument serves them."""
+        if not self.varying:
+            return tuple(numbers)
+        varying = [numbers[i] for i in self.varying]
+        constants = tuple([x for i, x in enumerate(numbers) if i not in self.varying])
+        return (tuple(self.varying), tuple(map(varying.index, varying)), constants)
+
+    def find(self, numbers: list[Any]) -> _Variant | None:
+        if numbers != self.seen and any(
+            x != y and i not in self.fixed and i not in self.varying for i, (x, y) in enumerate(zip(numbers, self.seen))
+        ):
+            return None
+        return self.variants.get(self.key(numbers))
+
+    def note(self, numbers: list[Any]) -> None:
+        for i, (x, y) in enumerate(zip(numbers, self.seen)):
+            if x != y and i not in self.fixed and i not in self.varying and len(self.varying) < _MOST_NUMBERS:
+                self.varying.append(i)
+            elif x != y and i not in self.varying:
+                self.fixed.add(i)
+
+
+def _title(mod: Mod | None) -> str:
+    """Stands for the file of a spec in messages: the mod, and where it is."""
+    code = getattr(mod, "__code__", None)
+    name = getattr(mod, "__qualname__", "flex_attention" if mod is None else type(mod).__name__)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
+_programs: dict[Any, _Program] = {}
+
+
+def specs() -> list[Spec]:
+    """Those that are kept."""
+    return [variant.spec for program in _programs.values() for variant in program.variants.values()]
+
+
+def clear() -> None:
+    with _lock:
+        _programs.clear()
+
+
+class _Call:
+    """The mods of a call, recorded."""
+
+    def __init__(self, mods: tuple[Mod | None, Mod | None], extras: Extras, dtype: torch.dtype, device: torch.device, lines: bool) -> None:
+        self.held, self.extras, self.dtype, self.device = Held(), extras, dtype, device
+        score_mod, mask_mod = mods
+        self.score = None if score_mod is None else Recording(score_mod, self.held, dtype, device, lines)
+        self.mask = None if mask_mod is None else Recording(mask_mod, self.held, None, device, lines)
+        self.recordings = [x for x in (self.score, self.mask) if x is not None]
+        self.numbers = [n for x in self.recordings for n in x.numbers]
+        keys = (self.score and self.score.key, self.mask and self.mask.key)
+        self.key = (keys, self.held.key(), extras.key, dtype, device.type)
+
+
+def find(
+    score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device
+) -> tuple[Spec, list[Tensor], list[float]]:
+    """The spec of mods, its inputs and its scalars."""
+    mods = (score_mod, mask_mod)
+    call = _Call(mods, extras, dtype, device, False)
+    program = _programs.get(call.key)
+    variant = None if program is None else program.find(call.numbers)
+    if variant is None:
+        with _lock:
+            with _no_hooks():
+                again = _Call(mods, extras, dtype, device, True)
+            variant = _learn(again, _title(score_mod or mask_mod))
+        if (again.key, again.numbers) != (call.key, call.numbers):  # of Python that does something else each time
+            call = again
+    variant.used = next(_clock)
+    numbers, tensors = call.numbers, call.held.tensors
+    found: list[Tensor | str] = [
+        x if isinstance(x, str) else tensors[x] if x >= 0 else _integer(numbers[-1 - x], device) for x in variant.inputs
+    ]
+    return variant.spec, extras.placed(found, device), [numbers[i] for i in variant.scalars]
+
+
+def _no_hooks() -> Any:
+    """So that those of a checkpoint see the mod once, in each pass."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
+def _learn(call: _Call, title: str) -> _Variant:
+    program = _programs.get(call.key)
+    if program is None:
+        _make_room()
+        program = _Program(call.numbers)
+    program.note(call.numbers)
+    while True:
+        key = program.key(call.numbers)
+        variant = program.variants.get(key)
+        if variant is not None:
+            return variant
+        try:
+            variant = _translated(call, program.varying, title)
+            break
+        except Error:
+            if not program.varying:
+                raise
+        _settle(call, program, title)
+    variant.used = next(_clock)
+    program.variants[key] = variant
+    _programs[call.key] = program
+    return variant
+
+
+def _settle(call: _Call, program: _Program, title: str) -> None:
+    """Some of the numbers are no arguments of a spec: finds out which."""
+    tried, program.varying = program.varying, []
+    for i in tried:
+        try:
+            _translated(call, [*program.varying, i], title)
+            program.varying.append(i)
+        except Error:
+            program.fixed.add(i)
+
+
+def _make_room() -> None:
+    """Leaves out what has not been used for longest."""
+    held = [(variant.used, k, key) for k, program in _programs.items() for key, variant in program.variants.items()]
+    if len(held) < _MOST:
+        return
+    for _, k, key in sorted(held, key=lambda x: x[0])[: _MOST // 8]:
+        del _programs[k].variants[key]
+        if not _programs[k].variants:
+            del _programs[k]
+
+
+def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
+    """A spec with some of the numbers as arguments. It leaves no trace in autograd, whose hooks may count what is saved."""
+    numbers: list[Any] = list(call.numbers)
+    captured = Captured()
+    of_tensors, of_numbers = list(range(len(call.held.tensors))), list[int]()  # -1 - i: the number i
+    with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        for t in call.held.tensors:
+            captured.hold(t)
+        tensors = list(captured.tensors)
+        for i in varying:
+            x = call.numbers[i]
+            first = next(j for j in varying if call.numbers[j] == x and type(call.numbers[j]) is type(x))
+            if first != i:
+                numbers[i] = numbers[first]
+                continue
+            dtype = torch.int32 if type(x) is int else torch.float64
+            numbers[i] = torch.zeros((), dtype=dtype, device=call.device)
+            if type(x) is int:
+                captured.hold(numbers[i])
+                numbers[i] = captured.tensors[-1]
+                of_tensors.append(-1 - i)
+            else:
+                captured.numbers.append(numbers[i])
+                captured.values.append(x)
+                of_numbers.append(i)
+        replays: list[Replay | None] = []
+        for recording in (call.score, call.mask):
+            count = 0 if recording is None else len(recording.numbers)
+            replays.append(None if recording is None else Replay(recording, tensors, numbers[:count]))
+            numbers = numbers[count:]
+        try:
+            text = translate(replays[0], replays[1], call.extras, call.dtype, call.device, captured)
+        finally:
+            Lines.given = None
+    spec = spec_of(text, title)
+    inputs, scalars = captured.order(spec)
+    return _Variant(
+        spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars]
+    )
+
+
+_integers: dict[Any, Tensor] = {}
+
+
+def _integer(x: int, device: torch.device) -> Tensor:
+    """An input of one element, made once for the layers of a step."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    if torch._C._len_torch_dispatch_stack() or stream and torch.cuda.is_current_stream_capturing():
+        return torch.full((), x, dtype=torch.int32, device=device)
+    found = _integers.get((x, device, stream))
+    if found is None:
+        with torch.inference_mode(False):
+            found = torch.full((), x, dtype=torch.int32, device=device)
+        if len(_integers) >= _MOST:
+            _integers.clear()
+        _integers[x, device, stream] = found
+    return found
