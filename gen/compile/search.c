@@ -138,7 +138,8 @@ static bool replan(compilation *c, search *s, verdict v) {
   if (v == CROWDED && surely_spills(c)) s->compiled++; /* in place of a compilation that would be rejected */
   if (v == UNFIT && s->crowded.lowered == NULL) s->takes_crowded = true;
   if (v == SPILLS && is_close(c, s) && attempt_without_bias_rows(c)) return true;
-  if (s->found || (s->compiled >= POLICY_COMPILES_MAX && s->least < PTXAS_UNUSABLE)) return false;
+  const int most = POLICY_COMPILES_MAX + c->at.plan.may_fall_back;
+  if (s->found || (s->compiled >= most && s->least < PTXAS_UNUSABLE)) return false;
   if (v == SPILLS || (v == CROWDED && surely_spills(c))
           ? attempt_skip_tiles(
                 c, policy_tiles_skipped(&c->at.plan, v == SPILLS ? s->spills : POLICY_SURE_SPILLS))
@@ -149,10 +150,14 @@ static bool replan(compilation *c, search *s, verdict v) {
   return s->takes_crowded = s->made = true;
 }
 
+/* Tiles of sm90 that no kernel can have: another family is next. */
+static bool lacks_registers(const compilation *c) {
+  return c->at.plan.may_fall_back && policy_lacks_registers(&c->at.plan, &c->at.lowered->work);
+}
+
 /* Estimates before asking ptxas, each of whose answers takes as long as a compilation. */
 static verdict judge_lowered(compilation *c) {
   if (attempt_for_softcap(c)) return REPLANNED;
-  if (c->at.plan.may_fall_back && policy_lacks_registers(&c->at.plan, &c->at.lowered->work)) return UNFIT;
   return (c->at.lowered->crowded && !c->at.plan.forced) || surely_spills(c) ? CROWDED : FITS;
 }
 
@@ -163,7 +168,7 @@ luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
     const luattn_status status = s->made ? LUATTN_OK : attempt_make(c, first ? &s->refusal : NULL);
     s->made = false;
     if (status != LUATTN_OK && status != LUATTN_UNSUPPORTED && first) return refuse(s, status, err);
-    v = status != LUATTN_OK ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
+    v = status != LUATTN_OK || lacks_registers(c) ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
     bool allowed = true;
     if (v == FITS && s->compiles) TRY(account(c, s, &allowed, err));
     if (!allowed) break;

@@ -41,7 +41,7 @@ typedef struct hook {
 enum {
   LOWERED_MAX_HOOKS = 16 + SPEC_MAX_RED,
   LOWERED_MAX_CONJUNCTS = 8,
-  LOWERED_MAX_ACC = 64, /* sums of a thread, a register each */
+  LOWERED_MAX_ACC = 48, /* sums of a thread, a register each: sm80's backward spills 20 KB for 64 of them */
   LOWERED_LANES = 32    /* sums that a register of a warp's lanes holds */
 };
 
@@ -93,6 +93,10 @@ typedef struct lowered {
   ir_ref flag_line;               /* the load of a flag at kv that is a conjunct of `keep`; IR_NONE: none */
   ir_ref keep_beside[LOWERED_MAX_CONJUNCTS]; /* the other conjuncts */
   int num_keep_beside;
+  bool has_lists;         /* the mask has IR_LISTED */
+  bool keep_of_query;     /* lanes ask queries' lists: keep_alike, of which a warp's keys need one answer for each query */
+  ir_ref keep_alike[LOWERED_MAX_CONJUNCTS]; /* the conjuncts of `keep` besides keep_beside */
+  int num_keep_alike;
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
   /* The online function. */

@@ -114,18 +114,22 @@ static luattn_status check_weights(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static void use_family(plan *p, luattn_family family) {
+/* The kernel for p's family and tiles. */
+static void use_template(plan *p) {
   static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
                                          [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
                                          [LUATTN_SM90] = {"entry/fwd_sm90.cu", "entry/bwd_sm90.cu"}};
-  const bool backward = p->pass == LUATTN_BACKWARD;
-  p->family = family;
-  p->fast_math = family != LUATTN_SIMT;
-  p->accumulates_dq = backward && family != LUATTN_SIMT;
-  p->template_file = files[family][backward];
+  p->template_file = files[p->family][p->pass == LUATTN_BACKWARD];
   if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
   if (p->decode) p->template_file = "entry/fwd_decode.cu";
   if (p->weights) p->template_file = "entry/weights.cu";
+}
+
+static void use_family(plan *p, luattn_family family) {
+  p->family = family;
+  p->fast_math = family != LUATTN_SIMT;
+  p->accumulates_dq = p->pass == LUATTN_BACKWARD && family != LUATTN_SIMT;
+  use_template(p);
 }
 
 /* Chooses the family that runs this dtype and these head dims. */
@@ -169,6 +173,7 @@ static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;
+  use_template(p);
 }
 
 /* Takes choice *rank among the family's tiles that fit shared memory, or subtracts their number from

@@ -66,8 +66,10 @@ static const tile_row sm90_forward[] = {{ANY | NOT_SHORT, 64, {192, 128, 512, 3,
                                         {ANY, 256, {128, 80, 384, 2, 0, 0}},
                                         {ANY, 256, {128, 64, 384, 2, 0, 0}},
                                         {ANY, 256, {128, 32, 384, 2, 0, 0}}};
+/* The last are the kernel for head dims above 128, whose scores have a warpgroup, and registers, of their own. */
 static const tile_row sm90_backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
-                                         {ANY, 128, {64, 128, 384, 2, 0, 0}}};
+                                         {ANY, 128, {64, 128, 384, 2, 0, 0}},
+                                         {ANY, 128, {64, 64, 512, 2, 0, 0}}};
 static const tile_row sm90_backward_d256[] = {{ANY, 256, {64, 64, 512, 2, 0, 0}}};
 static const tile_row sm80_backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                          {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
@@ -117,7 +119,7 @@ static const tile_row *table_of(const plan *p, int *count) {
                    [WEIGHTS] = {TABLE(weights_forward), {NULL, 0}}};
   const int family = p->weights ? (int)WEIGHTS
                      : p->dtype == LUATTN_F64 ? (int)SIMT_F64
-                     : tiles_d256(p)        ? (int)SM90_D256
+                     : tiles_wide(p)        ? (int)SM90_D256
                      : p->decode            ? (int)DECODE
                                             : (int)p->family;
   const int backward = p->pass == LUATTN_BACKWARD;
@@ -187,6 +189,8 @@ bool policy_fits_registers(const plan *p) {
   return p->tile_m / (p->threads / 32) * (p->tile_n + dim_v) / 32 <= 208;
 }
 
+int policy_least_list(const plan *p) { return p->pass == LUATTN_BACKWARD ? 8 : 17; }
+
 bool policy_dq_first_store(const plan *p, bool has_mask, bool has_parameters) {
   return p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !tiles_d256(p) && !p->deterministic &&
          p->tile_m == 64 && has_mask && !has_parameters;
@@ -230,14 +234,23 @@ int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_wo
 }
 
 bool policy_lacks_registers(const plan *p, const compile_work *w) {
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p)) return false;
-  return w->of[WORK_SUMMED] > POLICY_SUMS_SM90 * tiles_copies(p).element;
+  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_wide(p)) return false;
+  const int free = tiles_d256(p) ? 0 : (256 - p->head_dim - p->head_dim_v) / 2 - (p->tile_m - 64), sums = POLICY_SUMS_SM90 + max_of(free, 0);
+  return w->of[WORK_SUMMED] > sums * tiles_copies(p).element;
 }
 
 /* Of 640 cells, the 13 beyond these numbers spilled 8900 to 42500 bytes in their first tiles, and less in
  * those that followed; none that fit came near both. */
 bool policy_surely_spills(const plan *p, const compile_work *w) {
   return p->family == LUATTN_SM80 && p->rank == 0 && w->of[WORK_CALLS] > 4500 && w->of[WORK_SLOTS] > 300;
+}
+
+/* After tiles of 128 keys. Of six specs, 302, 846 and 3740 bytes at D 128 became 8, 116 and 496 with 64 x 64, and 10208 and 12288
+ * stayed what they were: then sm80's tiles are next, but for the first. */
+static int skipped_of_sm90(const plan *p, int spills) {
+  const int own = p->tile_m == 128 ? 2 : 1; /* of the family's tiles that are left */
+  if (spills > 5000) return own + 2;
+  return own == 2 && spills > 350;
 }
 
 /* Spills of 25 specs of examples/, tests/specs/ and other places in each row of the tables, D 64 and 128:
@@ -247,6 +260,7 @@ bool policy_surely_spills(const plan *p, const compile_work *w) {
 int policy_tiles_skipped(const plan *p, int spills) {
   const bool backward = p->pass == LUATTN_BACKWARD, narrow = p->head_dim <= 64 && p->head_dim_v <= 64;
   if (p->family == LUATTN_SIMT) return spills > 200;
+  if (p->family == LUATTN_SM90 && backward && !tiles_d256(p)) return skipped_of_sm90(p, spills);
   if (p->family == LUATTN_SM90) return backward ? (spills > 350) + (spills > 1000) : spills > 500;
   if (!backward) return spills > 300;
   return narrow && p->rank == 0 ? (spills > 350 ? 3 : 0) : spills > 200;

@@ -38,12 +38,12 @@ enum {
   /* If dS is summed per element, the most operations of a gradient's factor that are repeated for each
    * element. */
   POLICY_FEW_OPERATIONS = 4,
-  /* The most choices of tiles that are compiled for a spec, if one of them is usable. */
+  /* The most choices of tiles that are compiled for a spec, if one of them is usable; and one more of another family. */
   POLICY_COMPILES_MAX = 2,
   /* What tiles that surely spill are taken to spill, in bytes. */
   POLICY_SURE_SPILLS = 1 << 12,
   /* The most sums that a gradient adds to for each score, because the sm90 backward has registers for no
-   * more. */
+   * more at head dim 128; below, dK and dV leave it some. */
   POLICY_SUMS_SM90 = 12,
   /* Additional spilled bytes that bias rows in registers may cause. */
   POLICY_BIAS_ROWS_SPILL = 200,
@@ -71,6 +71,10 @@ bool policy_knows_short(const plan *p);
 bool policy_knows_many_rows(const plan *p);
 /* Whether tuning should compile the plan: not if it cannot fit in registers; ptxas decides in the end. */
 bool policy_fits_registers(const plan *p);
+
+/* The least entries of a list of chosen blocks that kernels read as a list: shorter ones are numbers of a row. Forward has a thread's
+ * rows in registers, and compares with no memory read; in backward a row of many numbers spills. */
+int policy_least_list(const plan *p);
 
 /* Whether the first kv tile of a q tile stores dQ instead of adding it. Without a mask the kv tiles of a head
  * reach the same q tiles at the same time, and would wait for each other; with tiles of 128 queries a block

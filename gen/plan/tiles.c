@@ -37,9 +37,11 @@ bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
          a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
-bool tiles_d256(const plan *p) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && max_of(p->head_dim, p->head_dim_v) > 128;
-}
+static bool is_sm90_backward(const plan *p) { return p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD; }
+
+bool tiles_wide(const plan *p) { return is_sm90_backward(p) && max_of(p->head_dim, p->head_dim_v) > 128; }
+
+bool tiles_d256(const plan *p) { return tiles_wide(p) || (is_sm90_backward(p) && p->tile_n == 64); }
 
 /* Blocks of the d256 backward share a kv tile in pairs. */
 int tiles_walk_columns(const plan *p) { return (tiles_d256(p) ? 2 : 1) * p->tile_n; }
@@ -210,17 +212,20 @@ static luattn_status check_decode(const plan *p, luattn_error *err) {
 static luattn_status check_sm90(const plan *p, luattn_error *err) {
   const bool narrow =
       p->head_dim <= 64 && p->head_dim_v <= 64; /* three consumers have 160 registers a thread */
-  if (tiles_d256(p)) {
+  if (tiles_wide(p)) {
     if (p->tile_m != 64)
       return refuse("tile_m", p->tile_m, "sm90 backward takes 64 for head dims above 128", err);
     if (p->tile_n != 64)
       return refuse("tile_n", p->tile_n, "sm90 backward takes 64 for head dims above 128", err);
     return LUATTN_OK;
   }
+  if (tiles_d256(p) && p->tile_m != 64)
+    return refuse("tile_m", p->tile_m, "sm90 backward takes 64 where tile_n is 64", err);
+  if (tiles_d256(p)) return LUATTN_OK;
   if (p->pass == LUATTN_BACKWARD) {
     if (p->tile_m != 64 && !(p->tile_m == 128 && narrow))
       return refuse("tile_m", p->tile_m, "sm90 backward takes 64, or 128 for head dims up to 64", err);
-    if (p->tile_n != 128) return refuse("tile_n", p->tile_n, "sm90 backward takes 128", err);
+    if (p->tile_n != 128) return refuse("tile_n", p->tile_n, "sm90 backward takes 128, or 64 where tile_m is 64", err);
     return LUATTN_OK;
   }
   if (p->tile_m != 128 && !(p->tile_m == 192 && narrow))

@@ -97,7 +97,9 @@ unsigned tiles_product_widths(const plan *p);
 unsigned tiles_o_widths(const plan *p);
 int tiles_least_shared(const plan *p); /* of the largest kernel, for a spec that keeps as much as softmax */
 int tiles_shared_limit(int arch);      /* 0: unknown architecture */
-bool tiles_d256(const plan *p);        /* the sm90 family's backward kernel for head dims above 128 */
+bool tiles_wide(const plan *p);        /* the sm90 family's backward for head dims above 128 */
+bool tiles_d256(const plan *p);        /* its kernel of four warpgroups, with tiles of 64 x 64: for these, and below for hooks that need
+                                        * more registers than the other leaves */
 int tiles_walk_columns(const plan *p); /* kv positions of a tile of the main kernel's walk; queries: tile_m */
 int tiles_sm90_threads(const plan *p); /* of p's tiles */
 luattn_status tiles_check(const plan *p, luattn_error *err); /* whether the family can run these tiles at

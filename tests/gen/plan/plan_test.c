@@ -147,8 +147,8 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: packed: is -1, expected 0 or 1");
 }
 
-/* If the sm90 backward has too few registers for a hook, sm80's tiles come next, unless the caller requires
- * sm90. */
+/* If the sm90 backward has too few registers for a hook, its kernel of four warpgroups comes next, and then sm80's tiles, unless the
+ * caller requires sm90. */
 static void test_backward_falls_back(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -158,12 +158,16 @@ static void test_backward_falls_back(void **state) {
   assert_int_equal(p.family, LUATTN_SM90);
   assert_string_equal(p.template_file, "entry/bwd_sm90.cu");
   assert_true(plan_alternative(a, spec, &t, false, 1, &p));
+  assert_int_equal(p.family, LUATTN_SM90);
+  assert_int_equal(p.tile_n, 64);
+  assert_string_equal(p.template_file, "entry/bwd_d256.cu");
+  assert_true(plan_alternative(a, spec, &t, false, 2, &p));
   assert_int_equal(p.family, LUATTN_SM80);
   assert_string_equal(p.template_file, "entry/bwd_sm80.cu");
   assert_true(p.accumulates_dq && p.fast_math);
   assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
   t.family = 1 + LUATTN_SM90;
-  assert_false(plan_alternative(a, spec, &t, false, 1, &p));
+  assert_false(plan_alternative(a, spec, &t, false, 2, &p));
   t.family = 1 + LUATTN_SM80;
   assert_true(plan_alternative(a, spec, &t, false, 1, &p));
   assert_null(strstr(p.why, "fallback"));
