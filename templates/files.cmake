@@ -63,6 +63,7 @@ set(LUATTN_TEMPLATES
   ops/hook_types.cuh
   ops/input.cuh
   ops/input_bounds.cuh
+  ops/input_list.cuh
   ops/interval.cuh
   ops/lane_sums.cuh
   ops/math.cuh

@@ -51,6 +51,7 @@ static void write_includes(writer *w) {
   text_add(&w->out,
            "#include \"config.cuh\"\n#include \"contract/contract.cuh\"\n#include \"ops/math.cuh\"\n"
            "#include \"ops/input.cuh\"\n#include \"ops/input_bounds.cuh\"\n");
+  if (w->f->has_lists) text_add(&w->out, "#include \"ops/input_list.cuh\"\n");
   if (t->random) text_add(&w->out, "#include \"ops/random.cuh\"\n");
   if (w->f->plan->offsets) text_add(&w->out, "#include \"ops/offsets.cuh\"\n");
   if (entry_rows_are_read(w)) text_add(&w->out, "#include \"ops/packed_inputs.cuh\"\n");

@@ -98,6 +98,21 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
   if (n->type == IR_BOOL) text_add(&w->out, ")");
 }
 
+/* Of cells, bounds may leave one list. */
+static void list_bounds(writer *w, const ir_node *n) {
+  const ir_list l = ir_list_of(n);
+  if (!w->of_cells) {
+    text_add(&w->out, "tri_all()");
+    return;
+  }
+  text_add(&w->out, "listed_bounds");
+  body_list(w, n);
+  text_add(&w->out, ", %s", bounds_of(w, l.x));
+  for (int i = 0; i < l.num_axes - 1; i++)
+    text_add(&w->out, ", %s", offsets_bounds(w, l.input, i + (i >= l.axis), l.index[i]));
+  text_add(&w->out, ")");
+}
+
 /* Quotients and remainders by a positive divisor have a shorter function, which compiles faster. */
 static bool is_by_positive(const writer *w, const ir_node *n) {
   const ir_node *by = n->op == IR_FLOORDIV || n->op == IR_MOD ? ir_get(w->f->g, n->arg[1]) : NULL;
@@ -140,6 +155,8 @@ void bounds_lines(writer *w, const ir_ref *roots, int n) {
     text_add(&w->out, "const %s b%d = ", bounds_type(w, r), w->temp[r]);
     if (node->op == IR_LOAD)
       load_bounds(w, r, node);
+    else if (node->op == IR_LISTED)
+      list_bounds(w, node);
     else if (node->op == IR_RANDOM)
       text_add(&w->out, "iv_make(0, 1 - 0x1p-24, false)"); /* IR_RANDOM_MOST */
     else
@@ -165,7 +182,8 @@ static bool reads_places(const writer *w) {
   bool any = false;
   for (uint32_t r = 1; need != NULL && r < w->f->num_nodes && !any; r++) {
     const ir_node *n = ir_get(w->f->g, r);
-    any = need[r] && n->op == IR_LOAD && n->type != IR_REAL && !lowered_is_point(w->f, r) && lowered_stat_of(w->f, n) < 0;
+    any = need[r] && ((n->op == IR_LISTED && !lowered_is_point(w->f, r)) ||
+                      (n->op == IR_LOAD && n->type != IR_REAL && !lowered_is_point(w->f, r) && lowered_stat_of(w->f, n) < 0));
   }
   return any;
 }
@@ -185,6 +203,9 @@ static void cell_class(writer *w) {
   class_function(w, "cell_class", cell != IR_NONE ? cell : w->f->mask->keep);
   w->of_cells = false;
 }
+
+/* Whether some positions are asked for together. */
+static bool has_runs(const writer *w) { return w->f->facts.keep_runs || w->f->keep_of_query; }
 
 static bool has_data_part(const writer *w) { return w->f->mask->rest != IR_NONE; }
 
@@ -270,10 +291,11 @@ static void constants(writer *w) {
                             {"has_tile_bits", true, !t->tile_bits},
                             {"has_cell_class", has_cell_class(w), !t->tile_bits},
                             {"has_flag_line", true, !lines},
-                            {"has_keep_beside", w->f->num_keep_beside > 0, !lines},
+                            {"has_keep_beside", w->f->num_keep_beside > 0, !lines && !w->f->keep_of_query},
                             {"flag_is_data_part", parts && m->rest == w->f->flag_line, !lines},
-                            {"keep_by_column", writer_forward(w), !t->keep_runs},
-                            {"keep_by_row", !writer_forward(w), !t->keep_runs}};
+                            {"keep_of_query", w->f->keep_of_query, !has_runs(w)},
+                            {"keep_by_column", t->keep_runs && writer_forward(w), !has_runs(w)},
+                            {"keep_by_row", t->keep_runs && !writer_forward(w), !has_runs(w)}};
   const constant numbers[] = {{"row_intervals", row_intervals(w), !rows},
                               {"row_period", m->rows.period, !rows},
                               {"column_intervals", column_intervals(w), !columns},
@@ -305,21 +327,24 @@ static void flag_line(writer *w) {
   body_index(w, input, index, n.nargs - 1);
   text_add(&w->out, ");\n");
   close_function(w);
-  if (f->num_keep_beside == 0) return;
-  open_function(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)");
+}
+
+/* Prints some of the mask's conjuncts. */
+static void conjunction(writer *w, const char *signature, const ir_ref *part, int n) {
+  if (n == 0) return;
+  open_function(w, signature);
   body_begin(w, HAS_ELEMENT, "");
-  body_lines(w, f->keep_beside, f->num_keep_beside);
-  for (int i = 0; i < f->num_keep_beside; i++)
-    text_add(&w->out, i == 0 ? "return %s" : " & %s", body_value(w, f->keep_beside[i]));
+  body_lines(w, part, n);
+  for (int i = 0; i < n; i++) text_add(&w->out, i == 0 ? "return %s" : " & %s", body_value(w, part[i]));
   text_add(&w->out, ";\n");
   close_function(w);
 }
 
 /* Prints whether two keys, or in backward two queries, are the same to the mask. */
 static void same_slots(writer *w) {
-  const int kind = writer_forward(w) ? SLOTS_COL : SLOTS_ROW;
+  const int kind = writer_forward(w) || w->f->keep_of_query ? SLOTS_COL : SLOTS_ROW;
   const slots *s = &w->f->slot[kind];
-  const bool *read = w->f->facts.keep_runs ? lowered_mask_slots(w->f, kind) : NULL;
+  const bool *read = has_runs(w) ? lowered_mask_slots(w->f, kind) : NULL;
   bool first = true;
   if (read == NULL) return;
   open_function(w, kind == SLOTS_COL ? "bool same_column(const Col &a, const Col &b)"
@@ -330,7 +355,7 @@ static void same_slots(writer *w) {
     text_add(&w->out, "%sa.%s == b.%s", first ? "return " : " && ", member, member);
     first = false;
   }
-  text_add(&w->out, ";\n");
+  text_add(&w->out, first ? "return true;\n" : ";\n"); /* a list is of no block of keys */
   close_function(w);
 }
 
@@ -343,7 +368,7 @@ const char *emit_mask(writer *w) {
                            {m->num_stats == 0, "NoBlockBounds"},
                            {!w->f->facts.tile_bits, "NoTileBits"},
                            {w->f->facts.tile_bits && w->f->flag_line == IR_NONE, "NoFlagLine"},
-                           {w->f->facts.tile_bits && !w->f->facts.keep_runs, "NoRuns"}};
+                           {w->f->facts.tile_bits && !has_runs(w), "NoRuns"}};
   text_add(&w->out, "\n");
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
   constants(w);
@@ -351,6 +376,8 @@ const char *emit_mask(writer *w) {
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                       NO_ELEMENT, w->f->keep);
   flag_line(w);
+  conjunction(w, "bool keep_alike(" PHR BREAK "const Col &col, int q)", w->f->keep_alike, w->f->num_keep_alike);
+  conjunction(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)", w->f->keep_beside, w->f->num_keep_beside);
   same_slots(w);
   tile_class(w);
   cell_class(w);

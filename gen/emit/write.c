@@ -263,6 +263,21 @@ static const char *spelling_of(writer *w, ir_ref r) {
   return writer_format(w, "%.*s_called%s", (int)name, spelling, spelling + name);
 }
 
+void body_list(writer *w, const ir_node *n) {
+  const ir_list l = ir_list_of(n);
+  text_add(&w->out, "<%s, %d, %d, %d>(p.inputs.input[%u]", writer_input_type(w, l.input), l.axis, l.first, l.count, l.input);
+}
+
+static void listed(writer *w, const ir_node *n) {
+  const ir_list l = ir_list_of(n);
+  text_add(&w->out, "is_listed");
+  body_list(w, n);
+  text_add(&w->out, ", %s", body_value(w, l.x));
+  for (int i = 0; i < l.num_axes - 1; i++)
+    text_add(&w->out, ", %s", offsets_index(w, l.input, i + (i >= l.axis), l.index[i]));
+  text_add(&w->out, ")");
+}
+
 static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   declare(w, r);
@@ -271,6 +286,8 @@ static void statement(writer *w, ir_ref r) {
              writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     body_index(w, ir_index_of(n), n->arg, n->nargs);
     text_add(&w->out, ")");
+  } else if (n->op == IR_LISTED) {
+    listed(w, n);
   } else if (n->op == IR_RANDOM) {
     text_add(&w->out, "random_number<Real>(p");
     for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));

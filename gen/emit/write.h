@@ -37,6 +37,8 @@ const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a paramet
 /* Prints ", " and an operand for each index: where an input is read, or its gradient added to. */
 void body_index(writer *w, unsigned input, const ir_ref *index, int n);
 /* The same for a row along the last axis, whose index is the caller's position: it may lie outside of the axis. */
+/* What follows the name of a function of templates/ops/input_list.cuh. */
+void body_list(writer *w, const ir_node *n);
 void body_row_index(writer *w, unsigned input, const ir_ref *index, int n);
 /* Prints lines, then `return value;`. */
 void body_return(writer *w, ir_ref r);

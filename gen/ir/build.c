@@ -168,6 +168,26 @@ ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n) 
   return intern(g, &node);
 }
 
+ir_ref ir_listed(ir *g, const ir_list *l) {
+  assert(l->num_axes >= 1 && l->num_axes <= 4 && l->first >= 0 && l->first + l->count <= IR_LIST_MOST);
+  ir_node node = {.op = IR_LISTED, .type = IR_BOOL, .nargs = (uint8_t)l->num_axes};
+  const uint64_t place = (uint64_t)l->axis << 26 | (uint64_t)l->first << 13 | (uint64_t)l->count;
+  node.imm.integer = (int64_t)(place << 32 | l->input);
+  node.arg[0] = l->x;
+  for (int i = 1; i < l->num_axes; ++i) node.arg[i] = l->index[i - 1];
+  for (int i = 0; i < l->num_axes; ++i)
+    if (node.arg[i] == IR_NONE) return fail(g);
+  return intern(g, &node);
+}
+
+ir_list ir_list_of(const ir_node *n) {
+  const uint64_t place = (uint64_t)n->imm.integer >> 32;
+  ir_list l = {.input = (uint32_t)n->imm.integer, .num_axes = n->nargs, .x = n->arg[0]};
+  l.axis = (int)(place >> 26), l.first = (int)(place >> 13 & 8191), l.count = (int)(place & 8191);
+  for (int i = 1; i < n->nargs; ++i) l.index[i - 1] = n->arg[i];
+  return l;
+}
+
 ir_ref ir_const_of(ir *g, ir_type type, double value) {
   if (type == IR_REAL) return ir_real(g, value);
   return type == IR_INT ? ir_int(g, (int64_t)value) : ir_bool(g, value != 0);
@@ -268,9 +288,16 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
   if (memcmp(args, node.arg, node.nargs * sizeof *args) == 0) return r;
   const uint32_t line = g->line;
   g->line = node.line;
+  ir_list list = {.count = 0};
+  if (node.op == IR_LISTED) {
+    list = ir_list_of(&node);
+    list.x = args[0];
+    for (int i = 1; i < node.nargs; ++i) list.index[i - 1] = args[i];
+  }
   const ir_ref made = node.op == IR_LOAD
                           ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
-                          : make(g, (ir_op)node.op, args, node.nargs);
+                      : node.op == IR_LISTED ? ir_listed(g, &list)
+                                             : make(g, (ir_op)node.op, args, node.nargs);
   g->line = line;
   return made;
 }

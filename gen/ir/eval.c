@@ -72,7 +72,7 @@ static uint32_t take_slot(compiler *c, ir_program *p) {
 
 static void compile_node(compiler *c, ir_program *p, ir_ref r) {
   const ir_node *n = ir_get(c->g, r);
-  assert(ir_op_rule((ir_op)n->op) != REDUCES);
+  assert(ir_op_rule((ir_op)n->op) != REDUCES && n->op != IR_LISTED);
   instr *in = &p->code[p->num_code++];
   *in = (instr){.op = n->op, .type = (uint8_t)ir_operand_type(c->g, n), .nargs = n->nargs};
   for (int k = 0; k < n->nargs; ++k) in->arg[k] = c->slot[n->arg[k]];

@@ -81,6 +81,9 @@ static void bounds_of_node(const ir *g, ir_ref r, const ir_bounds_env *env, ir_b
     case IR_LOAD:
       out = bounds_of_load(n, env, bounds);
       break;
+    case IR_LISTED:
+      out.boolean = tri_all();
+      break;
     case IR_RANDOM:
       out.real = iv_make(0, IR_RANDOM_MOST, false);
       break;

@@ -66,7 +66,7 @@ typedef struct ir_node {
   uint8_t nargs;
   uint32_t line;   /* line of the spec that made it, 0 = none; not part of its identity */
   ir_ref arg[4];
-  union { double real; int64_t integer; } imm; /* constant; or var << 32 | index; or input number of a LOAD */
+  union { double real; int64_t integer; } imm; /* constant; or var << 32 | index; or input number of a LOAD; of a LISTED more */
 } ir_node;
 
 typedef struct ir ir;
@@ -93,6 +93,16 @@ ir_ref ir_int(ir *g, int64_t x);
 ir_ref ir_bool(ir *g, bool x);
 ir_ref ir_variable(ir *g, ir_var v, uint32_t index);
 ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n); /* gather; n index arguments, INT */
+/* BOOL: whether x is one of `count` integers of an input, which lie along `axis` from `first` on; `index`: the indices of its
+ * num_axes - 1 other axes. Made by gen/lower/lists.c, and not evaluated on the CPU. */
+typedef struct ir_list {
+  uint32_t input;
+  int axis, num_axes, first, count;
+  ir_ref x, index[3];
+} ir_list;
+#define IR_LIST_MOST 4096 /* of first + count */
+ir_ref ir_listed(ir *g, const ir_list *l);
+ir_list ir_list_of(const ir_node *n);
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);
@@ -117,8 +127,8 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args);
 ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int n);
 
 const char *ir_op_name(ir_op op);
-int ir_op_arity(ir_op op);         /* -1 for LOAD, which has 1 to 4 */
-const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD, RANDOM and reductions */
+int ir_op_arity(ir_op op);         /* -1 for LOAD and LISTED, which have 1 to 4 */
+const char *ir_op_cuda(ir_op op);  /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD, RANDOM, LISTED and reductions */
 /* Approximate device instructions of an op. `type` is the type of its result. */
 typedef enum ir_arithmetic { IR_FAST, IR_ACCURATE, IR_DOUBLE } ir_arithmetic;
 int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how);

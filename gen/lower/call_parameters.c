@@ -14,7 +14,7 @@ typedef struct call {
 
 /* Whether the node is read through p, which every call passes. */
 static bool is_in_params(const ir_node *n) {
-  if (n->op == IR_LOAD || n->op == IR_RANDOM) return true;
+  if (n->op == IR_LOAD || n->op == IR_LISTED || n->op == IR_RANDOM) return true;
   if (n->op != IR_VAR) return false;
   const ir_var v = ir_var_of(n);
   return v == VAR_SCALAR || v == VAR_SCALE || v == VAR_HEADS || v == VAR_HEADS_KV;

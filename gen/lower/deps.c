@@ -76,7 +76,7 @@ int deps_of(deps *d, ir_ref r) {
     const ir_node *n = ir_get(d->g, d->count);
     int mask = 0;
     if (n->op == IR_VAR) mask = deps_of_var(ir_var_of(n));
-    if (n->op == IR_LOAD || n->op == IR_RANDOM) mask = DEP_SITE;
+    if (n->op == IR_LOAD || n->op == IR_LISTED || n->op == IR_RANDOM) mask = DEP_SITE;
     for (int i = 0; i < n->nargs; i++) mask |= d->mask[n->arg[i]];
     d->mask[d->count] = (uint8_t)mask;
   }

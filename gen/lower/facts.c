@@ -13,7 +13,7 @@ static bool loads(const lowered *f, int has, ir_ref root) {
   for (ir_ref r = root; r >= 1; r--) {
     const ir_node *node = ir_get(f->g, r);
     if (!need[r] || lowered_in_slot(f, has, r)) continue;
-    if (node->op == IR_LOAD) return true;
+    if (node->op == IR_LOAD || node->op == IR_LISTED) return true;
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
   }
   return false;
@@ -39,8 +39,8 @@ static bool reads_slot(const lowered *f, int has, int kind, const ir_ref *roots,
 
 /* Forward fills Col for each tile anew, so a slot there counts as a memory read. */
 static bool keep_loads(const lowered *f) {
-  return f->plan->pass == LUATTN_FORWARD ? ir_uses_op(f->g, f->keep, IR_LOAD)
-                                         : loads(f, HAS_ELEMENT, f->keep);
+  if (f->plan->pass != LUATTN_FORWARD) return loads(f, HAS_ELEMENT, f->keep);
+  return ir_uses_op(f->g, f->keep, IR_LOAD) || ir_uses_op(f->g, f->keep, IR_LISTED);
 }
 
 /* Whether backward's grad leaves spare registers: memory reads and calls take them. */
@@ -198,14 +198,15 @@ static void find_flag_line(lowered *f) {
     if (all[i] != f->flag_line) f->keep_beside[f->num_keep_beside++] = all[i];
 }
 
-const bool *lowered_mask_slots(const lowered *f, int kind) {
+/* Which slots of a kind these roots read, in the arena; NULL: they also read their position itself. */
+static const bool *slots_of(const lowered *f, int kind, const ir_ref *roots, int n) {
   const ir_var position = kind == SLOTS_COL ? VAR_KV : VAR_Q;
   const slots *s = &f->slot[kind];
   bool *need = arena_array(f->a, f->num_nodes, sizeof *need),
        *read = arena_array(f->a, (size_t)s->count + 1, sizeof *read);
   if (need == NULL || read == NULL) return NULL;
-  need[f->keep] = true;
-  for (ir_ref r = f->keep; r >= 1; r--) {
+  for (int i = 0; i < n; i++) need[roots[i]] = true;
+  for (ir_ref r = f->num_nodes - 1; r >= 1; r--) {
     const ir_node *node = ir_get(f->g, r);
     if (!need[r]) continue;
     if (ir_is_var(f->g, r, position)) return NULL;
@@ -216,6 +217,33 @@ const bool *lowered_mask_slots(const lowered *f, int kind) {
     for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
   }
   return read;
+}
+
+const bool *lowered_mask_slots(const lowered *f, int kind) {
+  const bool of_query = f->keep_of_query && kind == SLOTS_COL;
+  return slots_of(f, kind, of_query ? f->keep_alike : &f->keep, of_query ? f->num_keep_alike : 1);
+}
+
+/* Finds what a mask with lists asks of a query and of hoisted numbers of a key alone: a warp's keys are mostly of one block, and one
+ * lane can ask for all of them. */
+static void find_keep_of_query(lowered *f) {
+  ir_ref all[LOWERED_MAX_CONJUNCTS];
+  const bool sm90 = f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_BACKWARD;
+  if (!sm90 || !f->has_lists || !f->facts.tile_bits || f->facts.keep_runs || f->flag_line != IR_NONE ||
+      lowered_is_called(f, "keep"))
+    return;
+  const int n = conjuncts(f->g, f->keep, all, 0);
+  for (int i = 0; i < n; i++) {
+    const bool alike = slots_of(f, SLOTS_COL, &all[i], 1) != NULL;
+    if (!alike && ir_uses_op(f->g, all[i], IR_LISTED)) break;
+    f->keep_of_query |= alike && ir_uses_op(f->g, all[i], IR_LISTED);
+    if (alike)
+      f->keep_alike[f->num_keep_alike++] = all[i];
+    else
+      f->keep_beside[f->num_keep_beside++] = all[i];
+  }
+  if (!f->keep_of_query || f->num_keep_alike + f->num_keep_beside < n)
+    f->keep_of_query = false, f->num_keep_alike = f->num_keep_beside = 0;
 }
 
 /* Whether an evaluated mask reads of a key (in backward, of a query) only integers and flags that are
@@ -241,6 +269,7 @@ void facts_find(lowered *f) {
   t->tile_bits = f->keep != IR_NONE && f->mask->evaluated.is && tiles_may_have_bits(f->plan);
   find_flag_line(f);
   t->keep_runs = keep_runs(f);
+  find_keep_of_query(f);
   t->keep_is_cheap = keep_is_cheap(f);
   t->rows_need_full_data = rows_need_full_data(f);
   t->only_keep_reads_row = only_keep_reads_row(f);
@@ -309,8 +338,18 @@ static bool is_crowded(const lowered *f) {
 /* Of a score, besides the hooks: its position, and what was found of the others. Where blocks may decide cells, one of so
  * many needs it. */
 enum { EVALUATION_COST = 8, UNDECIDED = 8 };
+static int lists_cost(const lowered *f) {
+  const bool *need = lowered_needed(f, 0, &f->keep, 1);
+  int cost = 0;
+  for (ir_ref r = 1; need != NULL && r < f->num_nodes; r++) {
+    const ir_node *n = ir_get(f->g, r);
+    if (need[r] && n->op == IR_LISTED) cost += ir_list_of(n).count * ir_op_cost(IR_LOAD, IR_INT, IR_FAST);
+  }
+  return cost;
+}
+
 static int evaluated_cost(const lowered *f) {
-  const int cost = EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row");
+  const int cost = EVALUATION_COST + hook_cost(f, "keep") + hook_cost(f, "row") + lists_cost(f);
   return f->mask->evaluated.cell != IR_NONE ? cost / UNDECIDED + 1 : cost;
 }
 

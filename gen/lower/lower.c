@@ -48,7 +48,7 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   const plan *p = f->plan;
   online_step_choose_unit(f);
   row_shift_score(f);
-  f->keep = f->mask->keep;
+  if (f->mask->keep != IR_NONE) lists_take(f);
   TRY(online_step_build(f, err));
   if (p->merges) TRY(row_parts_merge(f, err));
   if (p->decode && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
@@ -84,6 +84,8 @@ static void note_partial_tiles(const lowered *f, text *why) {
              "mask: in tiles kept in part, flags of '%s' are read 16 at a time, where a query's lie side by "
              "side\n",
              lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->flag_line))].name);
+  else if (f->keep_of_query)
+    text_add(why, "mask: in tiles kept in part, a list of a query is read once for keys that are of one block\n");
   else if (f->facts.keep_runs)
     text_add(why,
              "mask: in tiles kept in part, it is asked once for each run of %s that are the same to it\n",

@@ -83,6 +83,9 @@ void row_width_choose(lowered *f, text *why);
 /* accumulators.c: chooses the parameter gradients that a block sums before it adds them; sets `acc`. */
 luattn_status accumulators_collect(lowered *f, luattn_error *err);
 
+/* lists.c: reads lists of chosen blocks as lists: sets `keep`, `mask` and `has_lists`. */
+void lists_take(lowered *f);
+
 /* hoist.c: chooses the subexpressions that are computed once per head, row or column and kept in a slot.
  * Every function first registers its expressions; then the slots are chosen. */
 luattn_status hoist_open(lowered *f, luattn_error *err);

@@ -5,7 +5,7 @@
 
 #define CALLS_MAX 4096
 #define CALLS_BEFORE_SELECTS 64
-#define QUESTIONS_MAX 64
+#define QUESTIONS_MAX 256
 #define CONDITION_QUESTIONS_MAX 16
 
 /* The possible outcomes of comparing two numbers, as a set of bits. Tracing assumes that no condition of a

@@ -13,12 +13,12 @@ struct EveryKv {
   static constexpr int row_intervals = 1, row_period = 0, column_intervals = 0, column_period = 0;
   static constexpr int num_block_bounds = 0;
   static constexpr bool has_tile_bits = false, has_cell_class = false, has_flag_line = false, has_keep_beside = false;
-  static constexpr bool flag_is_data_part = false, keep_by_column = false, keep_by_row = false;
+  static constexpr bool flag_is_data_part = false, keep_by_column = false, keep_by_row = false, keep_of_query = false;
 };
 // No flag of each score that lies in a line of a query's flags.
 struct NoFlagLine { static constexpr bool has_flag_line = false, has_keep_beside = false, flag_is_data_part = false; };
 // The mask reads positions themselves, or is not evaluated: it is not the same for runs of them.
-struct NoRuns { static constexpr bool keep_by_column = false, keep_by_row = false; };
+struct NoRuns { static constexpr bool keep_by_column = false, keep_by_row = false, keep_of_query = false; };
 // Ranges and minima classify tiles: the mask is never evaluated ahead of the main kernel.
 struct NoTileBits : NoFlagLine, NoRuns { static constexpr bool has_tile_bits = false, has_cell_class = false; };
 // No part of the mask reads memory along positions.

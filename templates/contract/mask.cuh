@@ -35,10 +35,12 @@
 //                        mask reads is the same for all of a cell, or lies at one place where its index has one value
 //   has_flag_line        with tile bits: an element is kept only if its flag is set, in input flag_input of flag_axes
 //                        axes, at kv along the last one
-//   has_keep_beside      that does not suffice: keep_beside is the rest of the mask
+//   has_keep_beside      with a flag line or keep_of_query: that does not suffice: keep_beside is the rest of the mask
 //   flag_is_data_part    what is kept by position_class is kept if its flag is set
 //   keep_by_column       forward, with tile bits: keep reads of kv only what same_column compares
 //   keep_by_row          backward: keep reads of q only what same_row compares
+//   keep_of_query        backward, with tile bits: keep_alike, a part of the mask, reads of kv only what same_column
+//                        compares, and of a query a list
 //   walk_rows, walk_columns
 //                        with block bounds, tile functions are called for one tile of this size or a part of
 //                        it, in a grid that begins at position 0
@@ -47,7 +49,7 @@
 //   keep                 whether an element is kept. For positions past the ends the result is dropped (simt
 //                        does not call it there)
 //   flag_line            the address of the flags of query q, of kv 0
-//   keep_beside          whether an element is kept if its flag is set
+//   keep_beside          whether an element is kept if its flag is set, or if keep_alike holds
 //   same_column, same_row
 //                        whether keep has one value for two columns in any row, for two rows in any column
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
@@ -91,10 +93,12 @@ concept ValidMask =
       requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
       requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
       requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
-      requires S::keep_by_column == requires { bool(S::same_column(col, col)); };
+      requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
+      requires S::keep_of_query == requires { bool(S::keep_alike(p, s, head, row, col, q)); };
       requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
-      requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row);
-      requires S::has_flag_line || !(S::has_keep_beside || S::flag_is_data_part);
+      requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
+      requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;
+      requires S::has_flag_line || !S::flag_is_data_part;
       requires S::has_data_part || !S::flag_is_data_part;
       { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
     };

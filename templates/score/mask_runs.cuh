@@ -58,3 +58,18 @@ __device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const Row
   });
   return true;
 }
+
+// Backward: bits of the thread's columns whose queries `asks`. Each lane asks for the queries of its own number, so that a
+// query is asked for once in a warp.
+template <int Size, class Asks>
+__device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
+  static_assert(Size % 32 == 0 && Size <= 128, "a word for the thread's columns");
+  u32 mine = 0;
+#pragma unroll 1
+  for (int w = 0; w < Size / 32; ++w) {
+    const u32 asked = __ballot_sync(0xffffffffu, asks(w * 32 + lane)) >> lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) mine |= (asked >> j * 4 & 3) << (w * 8 + j);
+  }
+  return mine;
+}
