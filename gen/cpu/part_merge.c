@@ -41,6 +41,7 @@ static void find_weights(merge_row *r) {
   double largest = -INFINITY, sum = 0;
   for (int i = 0; i < n; i++) {
     r->weight[i] = get(r, &r->p->part[i].lse, r->types->real, 0);
+    if (r->weight[i] == INFINITY) r->weight[i] = -INFINITY; /* of a row without keys, as flash-attn says it */
     largest = fmax(largest, r->weight[i]);
   }
   for (int i = 0; i < n; i++) {

@@ -1,6 +1,7 @@
 """luattn_args of one call, filled from tensors of any library. The one place that knows how arguments are laid out."""
 
 import ctypes
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -337,6 +338,9 @@ LATER = ("exact_rows",)
 IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "keys_modified", "num_splits", "seed"))
 
 
+FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k
+
+
 def is_paged(given: Mapping[str, Any]) -> bool:
     """Whether k and v are pages, or a cache of which entries use a part."""
     return given.get("block_table") is not None or (
@@ -354,14 +358,32 @@ def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:
 
 def numbers_of(seed: Any) -> tuple[int, int]:
     """The seed and the offset that a user gave as a number, or as two."""
-    first, second = seed if isinstance(seed, (tuple, list)) else (seed, 0)
-    return int(first), int(second)
+    given = seed.tolist() if hasattr(seed, "tolist") else seed
+    pair = given if isinstance(given, (tuple, list)) else (given, 0)
+    for x in pair:
+        if not hasattr(x, "__index__") or not -(2**63) <= x < 2**64:
+            raise InvalidError(f"seed: is {seed!r}, expected an integer of 64 bits, or two: a seed and an offset")
+    if len(pair) != 2:
+        raise InvalidError(f"seed: has {len(pair)} numbers, expected one, or two: a seed and an offset")
+    return operator.index(pair[0]), operator.index(pair[1])
 
 
 def refuse_later(name: str, given: Mapping[str, Any]) -> None:
     for later in LATER:
         if given.get(later) is not None and given[later] is not False:
             raise Unsupported(f"{name}: {later}: there is no such argument yet; leave it out")
+
+
+def pads(spec: Spec, head_dim: int, head_dim_v: int) -> bool:
+    """Whether calls in half precision pad these head dims with zeros, because kernels read 16 bytes of a row at once. What a spec does to
+    channels could tell them from others: such a spec is refused by the library, as in C."""
+    return (head_dim % 8 != 0 or head_dim_v % 8 != 0) and spec.pads
+
+
+def padding_line(head_dim: int, head_dim_v: int) -> str:
+    """Says in a plan that head dims are padded."""
+    sizes = " and ".join(f"{d} of {name} to {d + -d % 8}" for name, d in (("q, k", head_dim), ("v", head_dim_v)) if d % 8)
+    return f"head dim: padded with zeros before each call, {sizes}, as kernels in half precision take multiples of 8; o is cut\n"
 
 
 def take_frame(spec: Spec, backward: bool = False) -> Frame:

@@ -71,6 +71,8 @@ class CacheCall:
                 raise _fail(f"{name}: has {t.dim()} axes, expected 4: (batch_size, seqlen, nheads, headdim)")
         if k_cache.shape[:3] != v_cache.shape[:3]:
             raise _fail(f"v_cache: is {tuple(v_cache.shape)}, and k_cache {tuple(k_cache.shape)}: all but headdim are the same")
+        if q.shape[-1] != k_cache.shape[3]:
+            raise _fail(f"q: has headdim {q.shape[-1]}, and k_cache {k_cache.shape[3]}: they are the same")
         self.batch, self.device, self.packed = q.shape[0], q.device, packed
         if packed is not None:
             self.batch = len(packed[0]) - 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _capi as capi
-from ._call import IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._call import FIXED_AXES, IN_NO_BATCH, KEPT, check_seed, give_back, is_paged, pads, refuse_later, take_frame
 from ._scale import with_scale
 from ._spec import Spec
 from .engine import engine_of
@@ -19,6 +19,8 @@ def fill(array: np.ndarray, at: int) -> None:
     name, n = array.dtype.name, array.ndim
     if name not in capi.DL_CODES:
         raise InvalidError(f"NumPy array of type {name}: luattn takes {', '.join(capi.DL_CODES)}")
+    if not array.dtype.isnative:
+        raise InvalidError(f"NumPy array: {_foreign(array)}")
     size = array.itemsize
     if any(stride % size for stride in array.strides):
         raise InvalidError(
@@ -92,6 +94,10 @@ def _attend(
     spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, None if scale is None else float(scale))
     refuse_later(spec.name, given)
     check_seed(spec, given)
+    if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
+        wide = padded(spec, q, k, v)
+        o, *rest = _attend(spec, wide[0], wide[1], wide[2], inputs, scalars, scale or q.shape[-1] ** -0.5, given, return_lse)
+        return o[..., : v.shape[-1]], rest[0], rest[1]
     packed = given.get("cu_seqlens_q") is not None
     for name, array in zip("qkv", (q, k, v)):
         pages = name != "q" and is_paged(given)
@@ -112,7 +118,7 @@ def _attend(
     frame = take_frame(spec)
     try:
         frame.set(fill, (q, k, v, o, lse, saved))
-        arrays = [np.asarray(x) for x in inputs]
+        arrays = [np.asarray(x) for x in _with_rows(spec, q, k, inputs)]
         frame.set_inputs(fill, arrays)
         frame.set_numbers(scale, [float(x) for x in scalars])
         if not IN_NO_BATCH.issuperset(given):
@@ -122,9 +128,42 @@ def _attend(
         if spec.draws:
             frame.set_seed(*given["seed"])
         frame.run(engine_of(capi.CPU), None)
+    except InvalidError:
+        _check_bytes(spec, {"q": q, "k": k, "v": v}, inputs, given)
+        raise
     finally:
         give_back(frame)
     return o, lse, saved
+
+
+def _check_bytes(spec: Spec, arrays: Mapping[str, Any], inputs: Sequence[Any], given: Mapping[str, Any]) -> None:
+    """Names the array of foreign byte order, after fill has refused one."""
+    named = {**arrays, **{f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}, **given}
+    for name, x in named.items():
+        if isinstance(x, np.ndarray) and not x.dtype.isnative:
+            raise InvalidError(f"{spec.name}: {name}: {_foreign(x)}")
+
+
+def _foreign(array: np.ndarray) -> str:
+    return f"has type {array.dtype.str}, whose bytes lie the other way round than here: pass .astype('{array.dtype.name}')"
+
+
+def padded(spec: Spec, *arrays: np.ndarray) -> list[np.ndarray]:
+    """With zeros behind the last channel, up to a multiple of 8."""
+    q, k, *_ = arrays
+    if q.shape[-1] != k.shape[-1]:
+        raise InvalidError(f"{spec.name}: k: has head dim {k.shape[-1]}, and q {q.shape[-1]}: they are the same")
+    return [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 8)]) for x in arrays]
+
+
+def _with_rows(spec: Spec, q: np.ndarray, k: np.ndarray, inputs: Sequence[Any]) -> Sequence[Any]:
+    """_fit.with_rows."""
+    if q.size and k.size:
+        return inputs
+    return [
+        np.pad(x, [(0, int(n == 0 and axis not in FIXED_AXES)) for axis, n in zip(info.axes, x.shape)]) if x.ndim and x.ndim == len(info.axes) else x
+        for info, x in zip(spec.inputs, map(np.asarray, inputs))
+    ]
 
 
 def append(
@@ -138,6 +177,9 @@ def append(
     scalars: Sequence[float],
 ) -> None:
     """Writes new rows to the caches k and v: behind the rows that given["seqused_k"] has. An input that is None is missing."""
+    for name, cache in (("k", k), ("v", v)):
+        if not cache.flags.writeable:
+            raise InvalidError(f"{spec.name}: append: {name}: is an array that may not be written to: pass a copy of it")
     frame = take_frame(spec)
     try:
         frame.set(fill, (new_k, k, v, None, None, None))
@@ -147,5 +189,8 @@ def append(
         if given.get("keys_modified"):
             frame.set_options(keys_modified=1)
         frame.append(engine_of(capi.CPU), fill, new_k, new_v, None)
+    except InvalidError:
+        _check_bytes(spec, {"k": k, "v": v, "new_k": new_k, "new_v": new_v}, inputs, given)
+        raise
     finally:
         give_back(frame)

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import sys
 import threading
 import weakref
@@ -24,6 +25,7 @@ class InputInfo:
     grad: bool
 
 
+_CHANNELS = re.compile(r"\b(query_mod|key_mod|value_mod|head_dim)\b")
 PARTS = "-- parts of\n"  # before the text of a spec: that of its parts (luattn_spec_parts)
 
 _unused: list[int] = []  # pointers of specs
@@ -119,8 +121,8 @@ class Spec:
         self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
-
         self.saves = self.has_lse, self.num_saved  # what decides the results of a call
+        self.pads = _CHANNELS.search(text) is None  # whether channels of zeros behind the last one change nothing
 
     def __reduce__(self) -> tuple[Any, ...]:
         return spec_of, (self.text, self.place)

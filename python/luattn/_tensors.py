@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import _capi as capi
 from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
+from ._fit import needs_padding, padded
 from ._spec import Spec
 from .batch import Batch, Bits, Splits
 from .engine import engine_of
@@ -308,9 +309,12 @@ def prepare_mask(
     """Evaluates a spec's mask into memory of the batch. v: of the calls to come, so that their kernel is asked for the sizes; None:
     as wide as k."""
     index, stream = place(q)
+    v = k if v is None else v
+    if needs_padding(spec, q, v):
+        q, k, v = padded(spec, q, k, v)
     frame = take_frame(spec, False)
     try:
-        frame.set(fill, (q, k, k if v is None else v, None, None, None))
+        frame.set(fill, (q, k, v, None, None, None))
         frame.set_inputs(fill, inputs)
         frame.set_numbers(0.0, scalars)
         kernel, size = frame.mask_size(engine_for(index, None))
@@ -348,6 +352,8 @@ def prepare_splits(
         if isinstance(x, Tensor) and x.device != q.device:
             raise InvalidError(f"{spec.name}: {name}: is on {x.device}, and q on {q.device}: move one of them")
     index, stream = place(q)
+    if needs_padding(spec, q, v):
+        q, k, v = padded(spec, q, k, v)
     frame = take_frame(spec, False)
     try:
         frame.set(fill, (_aligned(q), _aligned(k), _aligned(v), None, None, None))

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _scale
+from . import _fit, _scale
 from ._call import numbers_of
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
@@ -295,10 +295,15 @@ _lib.impl("backward", _backward_autograd, "Autograd")
 
 
 def _autocast(key: str, device: str) -> None:
-    def cast(op, text, q, k, v, *rest, **given):  # type: ignore[no-untyped-def]
-        to = torch.get_autocast_dtype(device)
+    def cast(op, text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
+        to, spec, dim_v = torch.get_autocast_dtype(device), spec_in_graph(text), v.size(-1)
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))):
-            return op(text, *(t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v)), *rest, **given)
+            q, k, v = (t.to(to) if t.dtype != torch.float64 else t for t in (q, k, v))
+            if _fit.needs_padding(spec, q, v):
+                scale = _fit.scale_of(scale, q)
+                q, k, v = _fit.padded(spec, q, k, v)
+            made = op(text, q, k, v, inputs, scalars, learned, scale, **given)
+        return made if isinstance(made, Tensor) else (_fit.columns(made[0], dim_v), *made[1:])
 
     _lib.impl("forward", functools.partial(cast, _forward), key)
     _lib.impl("weights", functools.partial(cast, _weights), key)
@@ -343,6 +348,12 @@ def attend(
     """The result and lse (None unless return_lse) of torch tensors, with gradients. scale: None: head_dim ** -0.5. given: keyword
     arguments of the op."""
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
+    if _fit.needs_padding(spec, q, v):
+        wide = _fit.padded(spec, q, k, v)
+        o, lse = attend(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given, return_lse)
+        return _fit.columns(o, v.size(-1)), lse
+    if inputs:
+        inputs = _fit.with_rows(spec, q, k, inputs)
     compiling = torch.compiler.is_compiling()
     learned = None
     # Under torch.compile a float in a list would be a constant of the graph, and each value another graph.
@@ -373,6 +384,11 @@ def attend_state(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """o, lse and state of a spec of parts, without gradients."""
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
+    if _fit.needs_padding(spec, q, v):
+        wide = _fit.padded(spec, q, k, v)
+        o, lse, state = attend_state(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given)
+        return _fit.columns(o, v.size(-1)), lse, state
+    inputs = _fit.with_rows(spec, q, k, inputs)
     learned = _stack(spec, scalars) if any(isinstance(x, Tensor) for x in scalars) else None
     if _needs_grad(spec, q, k, v, learned, inputs):
         raise Unsupported(
@@ -405,7 +421,10 @@ def gradients_of(
     """Of all that has one, by backward from o, lse and saved of whole rows; of a scale that is a tensor too."""
     is_learned = isinstance(scale, Tensor)
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale, is_learned)
-    scalars = [float(x) for x in scalars]
+    scalars, dim, dim_v = [float(x) for x in scalars], q.size(-1), v.size(-1)
+    if _fit.needs_padding(spec, q, v):
+        scale = _fit.scale_of(scale, q)
+        q, k, v, o, dout = _fit.padded(spec, q, k, v, o, dout)
     wants = [info.grad for info in spec.inputs]
     with torch.no_grad():
         dq, dk, dv, dscalars, dinputs = _backward(
@@ -415,6 +434,7 @@ def gradients_of(
     named = {info.name: d for info, d in zip(spec.inputs, dinputs) if info.grad}
     named |= {name: dscalars[i] for i, name in enumerate(spec.scalars)}
     of_scale = named.pop(_scale.NAME, None)
+    dq, dk, dv = _fit.columns(dq, dim), _fit.columns(dk, dim), _fit.columns(dv, dim_v)
     return dq, dk, dv, named | ({"scale": of_scale} if is_learned and of_scale is not None else {})
 
 
@@ -424,6 +444,9 @@ def weights(
     """Those of v, negative where dropout drops them (_tensors.weights), for tests and pictures; without gradients, of a spec without
     scalars."""
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, (), scale)
+    if _fit.needs_padding(spec, q, v):
+        scale = _fit.scale_of(scale, q)
+        q, k, v = _fit.padded(spec, q, k, v)
     with torch.no_grad():
         learned = _stack(spec, scalars) if scalars else None
         made: Tensor = _weights(spec.line, q, k, v, list(inputs), [], learned, scale, **given)

@@ -129,7 +129,8 @@ def _formula(
     real = lses[0].dtype
     packed = outs[0].dim() == 3
     rows = torch.stack([t.transpose(0, 1) if packed else t for t in lses])  # as the rows of o lie
-    none = rows == -torch.inf
+    none = rows.isinf()  # of either sign: those of a part without keys
+    rows = torch.where(none, -torch.inf, rows)
     weights = torch.where(none, 0.0, torch.softmax(torch.where(none.all(0), 0.0, rows), 0))
     dots = torch.zeros_like(rows)
     d_outs = [torch.zeros_like(t) for t in outs]

@@ -12,6 +12,7 @@ from torch import Tensor
 from . import _capi as capi
 from . import _tensors as tensors
 from ._call import Frame, give_back, take_frame
+from ._fit import needs_padding, padded, scale_of
 from ._library import call, lib
 from ._spec import Spec
 from .engine import engine_of, nvrtc_path
@@ -36,6 +37,9 @@ def tune(spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], 
     """A line for each pass: what was fastest, and where it is remembered."""
     if backward and not spec.has_backward:
         raise Unsupported(spec.why_no_backward)
+    if needs_padding(spec, q, v):
+        scale = scale_of(scale, q)
+        q, k, v = padded(spec, q, k, v)
     deadline = time.monotonic() + time_limit
     o, _, _ = made = tensors.forward(spec, q, k, v, inputs, scalars, scale, {})
     lines = []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, take_frame
+from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
@@ -49,20 +49,27 @@ def prepare(
     index = capi.DTYPES.index(name)
     attentions, made = list(attentions), []
     for attention in attentions:
-        spec = attention._spec
+        spec, (d, d_v) = attention._spec, _dims(attention, name, head_dim, head_dim_v)
         wants = spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
-        made.append(capi.Request(spec.pointer, capi.FORWARD, index, head_dim, head_dim_v, 0))
+        made.append(capi.Request(spec.pointer, capi.FORWARD, index, d, d_v, 0))
         if spec.has_backward:
-            made.append(capi.Request(spec.pointer, capi.BACKWARD, index, head_dim, head_dim_v, wants))
+            made.append(capi.Request(spec.pointer, capi.BACKWARD, index, d, d_v, wants))
     requests = (capi.Request * len(made))(*made)
     engine = engine_of(device, wants_deterministic())
     with progress_bar(len(made)) as progress:
         call("luattn_prepare", engine, requests, len(made), threads, progress, None)
     if decode:
-        few = [FewQueries(a._spec, name, head_dim, head_dim_v or head_dim, rows) for a in attentions for rows in FewQueries.ROWS]
+        few = [FewQueries(a._spec, name, *_dims(a, name, head_dim, head_dim_v or head_dim), rows) for a in attentions for rows in FewQueries.ROWS]
         calls = (ctypes.POINTER(capi.Call) * len(few))(*(ctypes.pointer(x.call) for x in few))
         with progress_bar(len(few)) as progress:
             call("luattn_prepare_calls", engine, calls, len(few), threads, progress, None)
+
+
+def _dims(attention: "Attention", dtype: str, head_dim: int, head_dim_v: int) -> tuple[int, int]:
+    """Those of the kernels that calls use."""
+    if dtype not in ("bfloat16", "float16") or not pads(attention._spec, head_dim, head_dim_v):
+        return head_dim, head_dim_v
+    return head_dim + -head_dim % 8, head_dim_v + -head_dim_v % 8
 
 
 class Attention:
@@ -344,6 +351,10 @@ class Attention:
         given = self._sort(inputs, q)[0]
         if layout == "bshd":
             q, k, v = _swap(q), _swap(k), _swap(v)
+        line = ""
+        if q.dtype.itemsize == 2 and pads(self._spec, q.shape[-1], v.shape[-1]):
+            line = padding_line(q.shape[-1], v.shape[-1])
+            q, k, v = _padded_of(is_numpy(q))(self._spec, q, k, v)
         fill = fill_of(q)
         grads = [x if backward and info.grad else None for x, info in zip(given, self._spec.inputs)]
         is_cuda = not is_numpy(q) and q.is_cuda
@@ -353,7 +364,7 @@ class Attention:
             frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
             frame.set_inputs(fill, given, grads)
             frame.set_scalar_grads(fill, None)
-            return frame.plan(engine)
+            return line + frame.plan(engine)
         finally:
             give_back(frame)
 
@@ -406,6 +417,16 @@ class Attention:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
         return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None)[0])
+
+
+def _padded_of(numpy: bool) -> Any:
+    if numpy:
+        from . import _numpy
+
+        return _numpy.padded
+    from . import _fit
+
+    return _fit.padded
 
 
 def _seed_of(seed: Any, q: Any) -> Any:

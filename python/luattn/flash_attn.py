@@ -87,9 +87,20 @@ def _loaded(*options: Any) -> Spec:
     return spec_of(_text(*options), "flash_attn")
 
 
-def _window(window_size: Any, causal: bool, longest: int) -> _Window:
+def _window(name: str, window_size: Any, causal: bool, longest: int) -> _Window:
+    for n in window_size:
+        if not isinstance(n, int) and not hasattr(n, "__index__"):
+            raise InvalidError(f"{name}: window_size: has {n!r}, expected two integers, of which a negative one is no limit")
     left, right = (-1 if n < 0 or n >= longest else int(n) for n in window_size)
     return left, 0 if causal else right
+
+
+def _cap(name: str, softcap: Any) -> float:
+    """A cap as text has it; 0: none."""
+    cap = float(softcap)
+    if not abs(cap) < float("inf"):
+        raise InvalidError(f"{name}: softcap: is {cap:g}, expected a number, of which 0 is no cap")
+    return max(cap, 0.0)
 
 
 def _attend(
@@ -114,21 +125,16 @@ def _attend(
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
     if alibi_slopes is not None and slopes not in (1, 2):
         raise InvalidError(f"{name}: alibi_slopes: has {slopes} axes, expected (nheads) or (batch_size, nheads)")
-    spec = _spec(*_window(window_size, causal, longest), max(float(softcap), 0.0), slopes, float(dropout_p))
+    spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
-    d = q.shape[-1]
-    scale = d**-0.5 if softmax_scale is None else softmax_scale
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     if not isinstance(scale, Tensor):
         scale = check_scale(name, scale, "scale" if name == "varlen_attn" else "softmax_scale")
-    rest = -d % 8 if q.element_size() == 2 else 0
-    if rest:  # as flash-attn does: kernels read 16 bytes at once
-        q, k, v = (torch.nn.functional.pad(t, (0, rest)) for t in (q, k, v))
     if deterministic:
         given = {**given, "deterministic": True}
     if spec.draws:
         given = {**given, "seed": _torch.seed_of(None, q)}
     o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs)
-    o = o[..., :d] if rest else o
     if not return_attn_probs:
         return o
     if not spec.draws:
@@ -380,10 +386,10 @@ def flash_attn_with_kvcache(
     packed = None if cu_seqlens_q is None else (cu_seqlens_q, max_seqlen_q)
     call = CacheCall(q, k_cache, v_cache, cache_seqlens, cache_batch_idx, cache_leftpad, table, packed, cu_seqlens_k_new)
     with torch.no_grad():
-        window = _window(window_size, causal, call.longest)
+        window = _window("flash_attn_with_kvcache", window_size, causal, call.longest)
         call.check_numbers(num_splits, attention_chunk, rotary_cos, rotary_sin)
         call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1) or attention_chunk > 0, k is not None or v is not None)
-        call.set_scores(softmax_scale, window, max(float(softcap), 0.0), alibi_slopes, attention_chunk)
+        call.set_scores(softmax_scale, window, _cap("flash_attn_with_kvcache", softcap), alibi_slopes, attention_chunk)
         call.append(q, k, v)
         o, lse = call.attend(q)
     return (o, lse) if return_softmax_lse else o

@@ -18,7 +18,7 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
 
     outs are [batch, heads, length, head_dim] (with layout="bshd" [batch, length, heads, head_dim]) with lses [batch, heads,
     length], or packed [all lengths, heads, head_dim] with lses [heads, all lengths]: up to 16 tensors of torch, whose gradients follow,
-    or NumPy arrays. A part that keeps nothing of a row has lse = -inf there, and no weight. dtype: of o, if it is to be another than the
+    or NumPy arrays. A part that keeps nothing of a row has lse = -inf there (+inf, as flash-attn says it, is the same), and no weight. dtype: of o, if it is to be another than the
     parts'; they may be in float32, for o in bfloat16.
     """
     outs, lses = check_parts(outs, lses, layout)

@@ -71,6 +71,7 @@ struct MergeParts {
 #pragma unroll
     for (int i = 0; i < most; ++i) {
       weight[i] = i < p.count ? *row_at<const Real>(p.part[i].lse) : -infinity<Real>();
+      if (weight[i] == infinity<Real>()) weight[i] = -infinity<Real>();  // of a row without keys, as flash-attn says it
       largest = max_of(largest, weight[i]);
     }
 #pragma unroll

@@ -1,6 +1,7 @@
 /* merge_parts_test.c: luattn_merge and luattn_merge_backward against sums in double here: all layouts, head dims that allow wide
- * accesses and others, one part to sixteen, parts that keep nothing, whose o is NaN, and rows of which none keeps anything. With
- * float64 on the CPU, gradients are also compared with finite differences of the merge itself. Then arguments that are refused.
+ * accesses and others, one part to sixteen, parts that keep nothing, with an lse of -inf or +inf and an o of NaN, and rows of
+ * which none keeps anything. With float64 on the CPU, gradients are also compared with finite differences of the merge itself. Then
+ * arguments that are refused.
  *
  * merge_parts_test cuda|cpu PART ELEM: the types of o of the parts, and of the merged o
  */
@@ -90,7 +91,7 @@ static void open_problem(problem *p, layout l, int count, int dim) {
     open_rows(lse, real_kind, l, 0), open_rows(&p->part[i].d_lse, real_kind, l, 0);
     for (int row = 0; row < ROWS; row++) {
       const bool none = row % 7 == 0 || (row % 7 == 1 && i != count / 2) || drawn() < -0.7;
-      set(lse, l, 0, row, 0, none ? -INFINITY : 6 * drawn());
+      set(lse, l, 0, row, 0, none ? (row % 2 ? INFINITY : -INFINITY) : 6 * drawn());
       for (int d = 0; d < dim; d++) set(o, l, dim, row, d, none ? NAN : drawn());
     }
     send(&o->a), send(&lse->a);
@@ -135,10 +136,13 @@ typedef struct expected {
 static void expect(const problem *p, int row, expected *e) {
   double largest = -INFINITY, sum = 0;
   memset(e, 0, sizeof *e);
-  for (int i = 0; i < p->count; i++) largest = fmax(largest, at(&p->part[i].lse, p->l, 0, row, 0));
   for (int i = 0; i < p->count; i++) {
     const double lse = at(&p->part[i].lse, p->l, 0, row, 0);
-    sum += e->weight[i] = lse == -INFINITY ? 0 : exp(lse - largest);
+    if (!isinf(lse)) largest = fmax(largest, lse);
+  }
+  for (int i = 0; i < p->count; i++) {
+    const double lse = at(&p->part[i].lse, p->l, 0, row, 0);
+    sum += e->weight[i] = isinf(lse) ? 0 : exp(lse - largest);
   }
   e->lse = sum == 0 ? -INFINITY : largest + log(sum);
   for (int i = 0; i < p->count; i++) {
