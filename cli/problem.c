@@ -479,14 +479,21 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
   return LUATTN_OK;
 }
 
+/* A number of float64, or infinity in so many letters: 1e400 is neither. */
+static bool read_scalar(const char *text, double *x) {
+  char *end;
+  *x = real_read(text, &end);
+  if (*end != 0 || end == text || isnan(*x)) return false;
+  const char *letters = text + (*text == '-' || *text == '+');
+  return isfinite(*x) || *letters == 'i' || *letters == 'I';
+}
+
 static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_error *err) {
   for (int i = 0; i < o->num_sets; i++) {
-    char *end;
-    const double x = real_read(o->set[i].value, &end);
-    if (*end != 0 || end == o->set[i].value || !isfinite(x)) {
-      return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a finite number; give --set %s=1.5",
+    double x;
+    if (!read_scalar(o->set[i].value, &x))
+      return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a number; give --set %s=1.5, or inf or -inf",
                          o->set[i].name, o->set[i].value, o->set[i].name);
-    }
     p->scalar[p->num_scalars++] = (luattn_scalar){o->set[i].name, x};
   }
   return LUATTN_OK;

@@ -47,6 +47,9 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID, "target: family: %d is not 0 or 1 + a luattn_family", t->family);
   if (t->deterministic != 0 && t->deterministic != 1)
     return luattn_fail(err, LUATTN_INVALID, "target: deterministic: is %d, expected 0 or 1", t->deterministic);
+  if (t->ptx != 0 && t->ptx != 1) return luattn_fail(err, LUATTN_INVALID, "target: ptx: is %d, expected 0 or 1", t->ptx);
+  if (t->one_code != 0 && t->one_code != 1)
+    return luattn_fail(err, LUATTN_INVALID, "target: one_code: is %d, expected 0 or 1", t->one_code);
   if (tiles_shared_limit(t->arch) == 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

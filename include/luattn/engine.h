@@ -15,7 +15,8 @@ typedef struct luattn_engine luattn_engine;
 
 /* Receives one line (no line break) for each kernel that the engine has compiled or loaded: spec, pass, type, head dims, where
  * it came from, and how long that took. It is called by the thread that asked for the kernel, or by one of luattn_prepare's,
- * perhaps by several at once, and must not call this engine. */
+ * perhaps by several at once, and must not call this engine. It returns: an exception that leaves it, or a longjmp, would leave a lock
+ * taken. */
 typedef void luattn_log(void *user, const char *line);
 
 /* luattn_engine_options.device: runs on the CPU. The calls below are the same as on a GPU, except that

@@ -145,6 +145,10 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: packed: is 2, expected 0 or 1");
   t.packed = -1;
   refused(&t, LUATTN_INVALID, "target: packed: is -1, expected 0 or 1");
+  t.packed = 0, t.ptx = 5;
+  refused(&t, LUATTN_INVALID, "target: ptx: is 5, expected 0 or 1");
+  t.ptx = 0, t.one_code = -1;
+  refused(&t, LUATTN_INVALID, "target: one_code: is -1, expected 0 or 1");
 }
 
 /* If the sm90 backward has too few registers for a hook, its kernel of four warpgroups comes next, and then sm80's tiles, unless the
