@@ -77,6 +77,7 @@ static const section_kind kinds[] = {
      AT(manifest.num_scalars)},
     {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat),
      AT(manifest.num_stats)},
+    {"ELSE", false, false, sizeof(manifest_elsewhere), MANIFEST_MAX_ELSEWHERE, AT(manifest.elsewhere), AT(manifest.num_elsewhere)},
     {"SEQU", false, false, sizeof(uint32_t), 1, AT(manifest.packed_layout), AT(manifest.packed)},
     {"OFFS", false, false, sizeof(uint32_t), 1, AT(manifest.offsets_layout), AT(manifest.offsets)},
     {"LARG", false, false, sizeof(uint32_t), 1, AT(manifest.large_scores_layout), AT(manifest.large_scores)},

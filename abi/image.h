@@ -21,6 +21,7 @@
  *   STAT  required  manifest_stat each
  *   SEQU  required  packed_layout                              u32; only where sequences are packed
  *   OFFS  required  offsets_layout                             u32; only where kernels take offsets
+ *   ELSE  required  manifest_elsewhere each                    only where kernels take offsets, of inputs that they read elsewhere
  *   KVPG  required  page sizes are multiples of it             u32; only where keys are in pages
  *   RAND  required  random_layout                              u32; only where kernels draw random numbers
  *   DECO  required  numbers of row scalars of a decode kernel  u32; only of those

@@ -177,6 +177,18 @@ static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
   return LUATTN_OK;
 }
 
+static luattn_status check_elsewhere(const image_manifest *m, luattn_error *err) {
+  TRY(check_range(err, "num_elsewhere", m->num_elsewhere, 0, m->offsets ? MANIFEST_MAX_ELSEWHERE : 0));
+  for (uint32_t i = 0; i < m->num_elsewhere; ++i) {
+    const manifest_elsewhere *e = &m->elsewhere[i];
+    if (e->input >= m->num_inputs) return bad(err, "elsewhere: input", e->input, "the number of an input");
+    const luattn_input_info *in = &m->input[e->input];
+    if (e->axis >= in->num_axes || in->axis[e->axis] > LUATTN_AXIS_H)
+      return bad(err, "elsewhere: axis", e->axis, "an axis q, kv, h or hkv of its input");
+  }
+  return LUATTN_OK;
+}
+
 /* The kernel that writes weights is of forward, of the simt family, and of keys that are not in pages. */
 static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "weights_layout", m->weights_layout[0], 0, 0));
@@ -243,6 +255,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_scalars(m, err));
   if (m->tile_bits) TRY(check_tile_bits(m, err));
   TRY(check_entries(m, err));
+  TRY(check_elsewhere(m, err));
   return check_stats(m, err);
 }
 

@@ -42,7 +42,7 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
-enum { MANIFEST_MAX_ENTRIES = 12, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8 };
+enum { MANIFEST_MAX_ENTRIES = 12, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8, MANIFEST_MAX_ELSEWHERE = 48 };
 enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that any CUDA kernel may take */
 
 typedef struct manifest_entry {
@@ -55,6 +55,9 @@ typedef struct manifest_entry {
 
 /* Block minima and maxima of an integer input along one axis. */
 typedef struct manifest_stat { uint32_t input, axis, block; } manifest_stat;
+
+/* An axis of an input, q, kv, h or hkv, that kernels read at other places than its own. */
+typedef struct manifest_elsewhere { uint32_t input, axis; } manifest_elsewhere;
 
 /* A mask from data, which luattn_tile_bits evaluates. */
 typedef struct manifest_tile_bits {
@@ -125,6 +128,8 @@ typedef struct image_manifest {
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;
+  uint32_t num_elsewhere;                                /* section "ELSE", which images without offsets lack */
+  manifest_elsewhere elsewhere[MANIFEST_MAX_ELSEWHERE];
   manifest_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[MANIFEST_MAX_INPUTS];
   luattn_scalar_info scalar[MANIFEST_MAX_SCALARS]; /* sorted by name */

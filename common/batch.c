@@ -375,6 +375,34 @@ bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_he
   return true;
 }
 
+static bool side_is_part(const luattn_batch *batch, int side, int64_t length, bool differs) {
+  const batch_offset *offset = &batch->offset[side];
+  if (batch->array[BATCH_Q_OFFSETS + side].is_given || offset->number != 0) return true;
+  return offset->whole != 0 && (differs || offset->whole != length);
+}
+
+bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axis, const batch_own *own, const batch_heads *whole,
+                       char *text, size_t size) {
+  static const struct { const char *name, *place, *of; } texts[] = {
+      [-LUATTN_AXIS_H] = {"h", "h", "q has a part of the heads"},
+      [-LUATTN_AXIS_HKV] = {"hkv", "h // (heads // heads_kv)", "k has a part of the heads"},
+      [-LUATTN_AXIS_Q] = {"q", "q_idx", "q is a part of the whole"},
+      [-LUATTN_AXIS_KV] = {"kv", "kv_idx", "k is a part of the whole"},
+  };
+  bool is_part = false;
+  if (batch == NULL) return true;
+  if (axis == LUATTN_AXIS_Q) is_part = side_is_part(batch, 0, own->q_len, own->differ);
+  if (axis == LUATTN_AXIS_KV) is_part = side_is_part(batch, 1, own->kv_len, own->differ);
+  if (axis == LUATTN_AXIS_H) is_part = whole->heads != own->heads;
+  if (axis == LUATTN_AXIS_HKV) is_part = whole->heads_kv != own->heads_kv;
+  if (!is_part) return true;
+  snprintf(text, size,
+           "input '%s': the spec reads its axis %s elsewhere than at %s, and %s, which may lack that place; declare a free axis "
+           "instead, as axes = {\"n\"}, and give the input of the whole",
+           input, texts[-axis].name, texts[-axis].place, texts[-axis].of);
+  return false;
+}
+
 bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text, size_t size) {
   const batch_offset *offset = &batch->offset[side];
   const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];

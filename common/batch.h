@@ -126,6 +126,18 @@ typedef struct batch_heads {
 /* Computes them for a call of so many heads. *text: a message without its place. */
 bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_heads *out, char *text, size_t size);
 
+/* What a call has itself, of the whole. */
+typedef struct batch_own {
+  int64_t q_len, kv_len;
+  bool differ; /* between entries: the numbers above are those of the longest */
+  int heads, heads_kv;
+} batch_own;
+
+/* Returns whether an input that a spec reads at other places of axis `axis` (LUATTN_AXIS_Q, .._KV, .._H, .._HKV) than its own has them all: not if
+ * the call has a part along that axis. `whole`: its heads. *text: a message without its place. */
+bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axis, const batch_own *own, const batch_heads *whole,
+                       char *text, size_t size);
+
 /* Returns whether the offsets of side 0 (queries) or 1 (keys) suit a call of `entries` batch entries with at most `length` positions;
  * `most`: the longest whole that the spec's index arithmetic allows. *text: a message without its place. */
 bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text, size_t size);

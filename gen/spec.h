@@ -45,6 +45,10 @@ typedef struct row_tables {
   uint16_t *channel[ROW_MAX_TABLES];
 } row_tables;
 
+/* Axis `axis` of input `input`, which is q, kv, h or hkv. */
+enum { SPEC_MAX_ELSEWHERE = 48 };
+typedef struct spec_elsewhere { uint8_t input, axis; } spec_elsewhere;
+
 typedef struct traced_spec {
   arena *a;
   ir *g;
@@ -72,6 +76,8 @@ typedef struct traced_spec {
   unsigned append_inputs;
   traced_online online;
   bool random; /* a hook calls random() */
+  int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/reads_elsewhere.c */
+  spec_elsewhere elsewhere[SPEC_MAX_ELSEWHERE];
   int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0: no limit */
 } traced_spec;
 

@@ -36,6 +36,12 @@ luattn_status offsets_fill(const args_call *c, LuattnOffsetParams *params) {
   char text[400];
   batch_heads heads;
   if (!batch_heads_of(batch, shape->heads, shape->heads_kv, &heads, text, sizeof text)) return args_fail(c, "%s", text);
+  const batch_own own = {shape->q_len, shape->kv_len, c->info->packed || c->info->paged, shape->heads, shape->heads_kv};
+  for (uint32_t i = 0; i < c->info->num_elsewhere; ++i) {
+    const luattn_input_info *in = &c->info->input[c->info->elsewhere[i].input];
+    if (!batch_reads_whole(batch, in->name, in->axis[c->info->elsewhere[i].axis], &own, &heads, text, sizeof text))
+      return args_fail(c, "%s", text);
+  }
   out->head_offset = heads.offset;
   out->kv_head_offset = heads.offset_kv;
   out->heads = heads.heads;

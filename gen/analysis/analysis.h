@@ -9,6 +9,9 @@
  * separable, or a `forward` that disagrees with online_fwd (shown with the row that proves it). */
 luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, luattn_error *err);
 
+/* Fills t->elsewhere (reads_elsewhere.c). false: out of memory. */
+bool spec_find_elsewhere(traced_spec *t);
+
 /* A mask prepared for code generation (mask.c). Ranges are in closed form: the kept kv of rows [q0, q1] lie
  * in [kv_lo, kv_hi), expressions of the interval's ends that hold for every tile. */
 #define VAR_Q0 0 /* indices of VAR_TILE in range expressions: the tile's inclusive bounds */

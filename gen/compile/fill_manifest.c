@@ -31,6 +31,8 @@ void manifest_fill_declared(const compilation *c, image_manifest *out) {
     copy_name(out->scalar[i].name, t->scalar_name[i]);
     out->scalar[i].value = t->scalar_default[i];
   }
+  out->num_elsewhere = c->target.offsets != LUATTN_OFFSET_NONE ? (uint32_t)t->num_elsewhere : 0;
+  for (uint32_t i = 0; i < out->num_elsewhere; i++) out->elsewhere[i] = (manifest_elsewhere){t->elsewhere[i].input, t->elsewhere[i].axis};
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
   out->has_mask = c->mask.keep != IR_NONE; /* as in spec.cuh: not where it simplifies to true */

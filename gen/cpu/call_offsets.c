@@ -16,6 +16,12 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
   p->part = args->batch;
   if (!batch_heads_of(p->part, p->heads, p->heads_kv, &heads, wrong, sizeof wrong))
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  const batch_own own = {p->q_len, p->kv_len, false, p->heads, p->heads_kv};
+  for (int i = 0; i < p->spec->traced.num_elsewhere; i++) {
+    const luattn_input_info *in = &p->spec->traced.input[p->spec->traced.elsewhere[i].input];
+    if (!batch_reads_whole(p->part, in->name, in->axis[p->spec->traced.elsewhere[i].axis], &own, &heads, wrong, sizeof wrong))
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  }
   p->head_offset = heads.offset, p->kv_head_offset = heads.offset_kv;
   p->whole_heads = heads.heads, p->whole_heads_kv = heads.heads_kv;
   for (int i = 0; i < 2 && p->part != NULL; i++) {

@@ -183,6 +183,19 @@ static void names_and_tiles_are_checked(void **state) {
     if (strstr(err.message, of_weights[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
   }
   static const struct {
+    uint32_t offsets;
+    manifest_elsewhere at;
+    const char *message;
+  } of_elsewhere[] = {{0, {0, 0}, "num_elsewhere: is 1, expected 0 to 0"},
+                      {1, {11, 0}, "elsewhere: input: is 11, expected the number of an input"},
+                      {1, {0, 4}, "elsewhere: axis: is 4, expected an axis q, kv, h or hkv of its input"}};
+  for (size_t i = 0; i < sizeof of_elsewhere / sizeof *of_elsewhere; ++i) {
+    info = sample(LUATTN_FORWARD);
+    info.offsets = of_elsewhere[i].offsets, info.num_elsewhere = 1, info.elsewhere[0] = of_elsewhere[i].at;
+    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+    if (strstr(err.message, of_elsewhere[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_elsewhere[i].message);
+  }
+  static const struct {
     bool paged;
     manifest_append_mods mods;
     const char *message;

@@ -232,6 +232,40 @@ class Arrays(unittest.TestCase):
         # The next call of the same frame has no offset.
         np.testing.assert_array_equal(self.gemma2(self.q, self.k, self.v), want)
 
+    def test_inputs_of_a_part(self):
+        """What a part of the whole may lack is refused with the axis; a free axis has all of it."""
+        rng = np.random.default_rng(3)
+        q, k, v = (rng.standard_normal((1, 4, 64, 8)) for _ in "qkv")
+        ids, number = np.arange(64, dtype=np.int32)[None] // 20, np.arange(4, dtype=np.float32)
+        documents = (
+            "return attention { inputs = { doc = { axes = {'b', '%s'}, dtype = 'i32' } }, "
+            "block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx and eq(doc[{b, q_idx}], doc[{b, kv_idx}]) end }"
+        )
+        of_kv, of_q, free = (luattn.attention(documents % axis) for axis in ("kv", "q", "n"))
+        want, half = free(q, k, v, doc=ids), np.s_[:, :, 32:]
+        for part, message in (
+            (lambda: of_kv(q, k[half], v[half], doc=ids[:, 32:], kv_offset=32, kv_len=64), "'doc': the spec reads its axis kv elsewhere than at kv_idx"),
+            (lambda: of_kv(q, k[:, :, :32], v[:, :, :32], doc=ids[:, :32], kv_len=64), "declare a free axis"),
+            (lambda: of_q(q[half], k, v, doc=ids[:, 32:], q_offset=32), "'doc': the spec reads its axis q elsewhere than at q_idx, and q is a part"),
+        ):
+            with self.assertRaisesRegex(luattn.InvalidError, message):
+                part()
+        np.testing.assert_array_equal(of_kv(q, k, v, doc=ids), want)
+        np.testing.assert_array_equal(of_kv(q[half], k, v, doc=ids, q_offset=32), want[half])  # has all keys
+        np.testing.assert_array_equal(free(q[half], k, v, doc=ids, q_offset=32), want[half])
+        first, second = (
+            free(q, k[:, :, i : i + 32], v[:, :, i : i + 32], doc=ids, kv_offset=i, kv_len=64, return_lse=True) for i in (0, 32)
+        )
+        np.testing.assert_allclose(free.merge(*zip(first, second))[0], want, atol=1e-13)
+        heads = "return attention { inputs = { t = { axes = {'%s'} } }, score_mod = function(s, b, h) return s + t[heads - 1 - h] end }"
+        of_heads, of_all = luattn.attention(heads % "h"), luattn.attention(heads % "n")
+        want = of_all(q, k, v, t=number)
+        np.testing.assert_array_equal(of_heads(q, k, v, t=number), want)
+        shard = [x[:, 2:] for x in (q, k, v)]
+        np.testing.assert_array_equal(of_all(*shard, t=number, head_offset=2, heads=4), want[:, 2:])
+        with self.assertRaisesRegex(luattn.InvalidError, "'t': the spec reads its axis h elsewhere than at h, and q has a part of the heads"):
+            of_heads(*shard, t=number[2:], head_offset=2, heads=4)
+
     def test_threads_have_frames_of_their_own(self):
         problems = [
             [np.random.default_rng(i).standard_normal((1, 1, 5 + i, 8)) for _ in "qkv"] for i in range(8)

@@ -233,6 +233,22 @@ static void head_beyond_whole(problem *p) {
   p->info.offsets = 1;
   p->args.batch = batch_of(&(luattn_batch_options){.head_offset = 9, .heads = 16});
 }
+/* Axis 0 of the first input is read at other places than its own, and is a part of what these read. */
+static void part_is_read_elsewhere(problem *p, int32_t axis, const luattn_batch_options *part) {
+  p->info.offsets = 1, p->info.num_elsewhere = 1;
+  p->info.elsewhere[0] = (manifest_elsewhere){0, 0};
+  p->info.input[0].axis[0] = axis;
+  p->args.batch = batch_of(part);
+}
+static void keys_read_elsewhere(problem *p) {
+  part_is_read_elsewhere(p, LUATTN_AXIS_KV, &(luattn_batch_options){.kv_len = 500});
+}
+static void queries_read_elsewhere(problem *p) {
+  part_is_read_elsewhere(p, LUATTN_AXIS_Q, &(luattn_batch_options){.q_offset = 3});
+}
+static void heads_read_elsewhere(problem *p) {
+  part_is_read_elsewhere(p, LUATTN_AXIS_H, &(luattn_batch_options){.heads = 16});
+}
 static void offsets_elsewhere(problem *p) {
   static int64_t two = 2;
   static int32_t numbers[2];
@@ -260,6 +276,11 @@ static const bad_case cases[] = {
      "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
     {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length at which"},
     {LUATTN_BACKWARD, head_beyond_whole, "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
+    {LUATTN_FORWARD, keys_read_elsewhere,
+     "': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may lack that place; declare a free axis "
+     "instead, as axes = {\"n\"}, and give the input of the whole"},
+    {LUATTN_BACKWARD, queries_read_elsewhere, "': the spec reads its axis q elsewhere than at q_idx, and q is a part of the whole"},
+    {LUATTN_FORWARD, heads_read_elsewhere, "': the spec reads its axis h elsewhere than at h, and q has a part of the heads"},
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,

@@ -453,6 +453,28 @@ static void test_scalars_of_types(void **state) {
   }
 }
 
+/* Flags of keys that are read at queries, of a part of the keys: the part may lack them. */
+static void test_part_read_elsewhere(void **state) {
+  (void)state;
+  luattn_spec *spec = load_text("return attention { name = 'plain', inputs = { flag = { axes = {'kv'}, dtype = 'bool' } },\n"
+                                "  block_mask = function(b, h, q_idx, kv_idx) return flag[q_idx] and flag[kv_idx] end }");
+  const luattn_batch_options part = {.struct_size = sizeof part, .kv_len = 12};
+  luattn_batch *batch;
+  luattn_error err;
+  fixture f;
+  fixture_new(&f, spec, false);
+  f.c.args.inputs = &f.inputs[FLAG], f.c.args.num_inputs = 1;
+  assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_OK);
+  assert_int_equal(luattn_batch_open(&part, &batch, &err), LUATTN_OK);
+  f.c.args.batch = batch;
+  assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
+  assert_string_equal(err.message, "cpu: input 'flag': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may "
+                                   "lack that place; declare a free axis instead, as axes = {\"n\"}, and give the input of the whole");
+  luattn_batch_close(batch);
+  fixture_free(&f);
+  luattn_spec_free(spec);
+}
+
 /* Tensors that the pass or the spec does not use may have any value; a smaller struct of an earlier version
  * is accepted. */
 static void test_passed_over(void **state) {
@@ -476,6 +498,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed),
                                      cmocka_unit_test(test_messages),
                                      cmocka_unit_test(test_right),
+                                     cmocka_unit_test(test_part_read_elsewhere),
                                      cmocka_unit_test(test_scale_of_types),
                                      cmocka_unit_test(test_scalars_of_types),
                                      cmocka_unit_test(test_passed_over)};

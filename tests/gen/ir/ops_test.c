@@ -156,6 +156,10 @@ static bool ref_bit(ir_op op, double x, double y, double z, int k) {
 }
 
 static double ref_bits(ir_op op, double x, double y, double z) {
+  if (op == IR_WRAP) { /* the number from -2^31 to 2^31 - 1 that differs from the sum by a multiple of 2^32 */
+    const long double exact = (long double)x * y + z;
+    return (double)(exact - ldexpl(floorl(ldexpl(exact, -32) + 0.5L), 32));
+  }
   long double sum = 0;
   for (int k = 0; k < 64; ++k)
     if (ref_bit(op, x, y, z, k)) sum += k < 63 ? ldexpl(1, k) : -ldexpl(1, k);
