@@ -114,8 +114,9 @@ class CacheCall:
             raise _fail(f"{name}: is on {array.device}, and q on {self.device}: move one of them")
 
     def _check_lengths(self, new: int | Tensor) -> None:
-        """What the host can read. On a GPU, a row that does not fit stops PyTorch's indexing, as it does everywhere."""
-        if self.lengths is None or self.device.type != "cpu" or self.batch == 0:
+        """What the host can read. On a GPU, a row that does not fit stops PyTorch's indexing, as it does everywhere; in a graph of
+        torch.compile, the ops check on the CPU."""
+        if self.lengths is None or self.device.type != "cpu" or self.batch == 0 or torch.compiler.is_compiling():
             return
         least, most = int(self.lengths.min()), int((self.lengths + new).max())
         if least < 0 or most > self.most:
@@ -172,6 +173,9 @@ class CacheCall:
             else:
                 like = k.transpose(1, 2) if self.packed is not None else q.transpose(1, 2)
                 rows = k.transpose(1, 2), v.transpose(1, 2)
+            if torch.compiler.is_compiling():
+                torch.ops.luattn.append(self.spec.line, like, k_cache, v_cache, self.inputs, *rows, **given)
+                return
             if tensors.append(self.spec, like, k_cache, v_cache, self.inputs, given, *rows):
                 return
         if k.numel() == 0:
@@ -239,7 +243,7 @@ class CacheCall:
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
         if self.turns is not None:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
-        self.inputs = [t for one in self.spec.inputs if (t := named[one.name]) is not None]
+        self.inputs = [named[one.name] for one in self.spec.inputs]
 
     def attend(self, q: Tensor) -> tuple[Tensor, Any]:
         """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]."""

@@ -403,6 +403,11 @@ def run(frame: Frame, q: Tensor, given: Mapping[str, Any]) -> None:
     del arrays
 
 
+NOT_ALIGNED = (
+    "kernels cannot write to k or v as they lie: rows are contiguous, and in half precision they begin at multiples of 16 bytes"
+)
+
+
 def append(
     spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], given: Mapping[str, Any], new_k: Tensor, new_v: Tensor,
     scalars: Sequence[float] | None = None,

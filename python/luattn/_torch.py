@@ -43,6 +43,11 @@ _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
 )
+# Writes rows to caches, as in graphs of torch.compile; eager calls go past it.
+_lib.define(
+    "append(str spec, Tensor q, Tensor(a!) k, Tensor(b!) v, Tensor[] inputs, Tensor new_k, Tensor new_v, *, Tensor seqused_k, "
+    "Tensor? block_table=None, Tensor? cu_seqlens_q=None, bool keys_modified=False) -> ()"
+)
 _lib.define(f"weights({_SPEC.format('', '', '')}) -> Tensor")
 _forward = torch.ops.luattn.forward.default
 _backward = torch.ops.luattn.backward.default
@@ -85,7 +90,14 @@ def _weights_kernel(text, q, k, v, inputs, scalars, learned, scale, **given):  #
     return tensors.weights(spec_in_graph(text), q, k, v, inputs, _numbers(scalars, learned), scale, given)
 
 
+def _append_kernel(text, q, k, v, inputs, new_k, new_v, **given):  # type: ignore[no-untyped-def]
+    spec = spec_in_graph(text)
+    if not tensors.append(spec, q, k, v, inputs, given, new_k, new_v):
+        raise InvalidError(f"{spec.name}: append: {tensors.NOT_ALIGNED}")
+
+
 for _device in ("CPU", "CUDA"):
+    _lib.impl("append", _append_kernel, _device)
     _lib.impl("forward", _forward_kernel, _device)
     _lib.impl("weights", _weights_kernel, _device)
     _lib.impl("backward", _backward_kernel, _device)
@@ -103,6 +115,11 @@ def _check_fake(text: str, q: Tensor, *others: Tensor | None) -> None:
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, q, k, v, learned, *inputs, *_tensors_in(given))
     return tuple(_filled(q, tensors.fake_results(spec_in_graph(text), q, v)))
+
+
+@torch.library.register_fake("luattn::append", lib=_lib)
+def _(text, q, k, v, inputs, new_k, new_v, **given):  # type: ignore[no-untyped-def]
+    _check_fake(text, q, k, v, new_k, new_v, *inputs, *_tensors_in(given))
 
 
 @torch.library.register_fake("luattn::weights", lib=_lib)
@@ -290,6 +307,7 @@ def _split(flat: Sequence[Tensor]) -> tuple[Any, ...]:
     return (*flat[:4], list(flat[4:]))
 
 
+_lib.impl("append", torch.library.fallthrough_kernel, "Autograd")
 _lib.impl("forward", _forward_autograd, "Autograd")
 _lib.impl("backward", _backward_autograd, "Autograd")
 

@@ -245,13 +245,11 @@ class Attention:
 
             append(self._spec, k, v, inputs, options, new_k, new_v, numbers)
             return
+        from ._tensors import NOT_ALIGNED
         from ._tensors import append as of_torch
 
         if not of_torch(self._spec, new_k, k, v, inputs, options, new_k, new_v, numbers):
-            raise InvalidError(
-                f"{self.name}: append: kernels cannot write to k or v as they lie: rows are contiguous, and in half precision they begin at "
-                "multiples of 16 bytes"
-            )
+            raise InvalidError(f"{self.name}: append: {NOT_ALIGNED}")
 
     def merge(
         self,
