@@ -208,6 +208,14 @@ class SpecInfo(c.Structure):
     ]
 
 
+class MaskCounts(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t),
+        *((name, c.c_int) for name in ("means", "may_evaluate", "tile_m", "tile_n")),
+        *((name, c.c_double) for name in ("scores", "kept", "kept_error", "tiles", "full", "partial", "computed_error", "needed", "needed_error")),
+    ]
+
+
 LONG, SHORT = 0, 1  # luattn_lengths
 SHORT_MAX = 2048
 

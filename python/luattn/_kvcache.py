@@ -243,7 +243,7 @@ class CacheCall:
         named = {"alibi_slopes": slopes, "leftpad": self.leftpad}
         if self.turns is not None:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
-        self.inputs = [named[one.name] for one in self.spec.inputs]
+        self.inputs: list[Any] = [named[one.name] for one in self.spec.inputs]
 
     def attend(self, q: Tensor) -> tuple[Tensor, Any]:
         """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]."""

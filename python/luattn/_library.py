@@ -57,7 +57,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_timer_stop": [_P, _P],
     "luattn_timer_read": [_P, _P],
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
-    "luattn_mask_count": [_P, _P, _P],
+    "luattn_mask_survey": [_P, _P, _P, _INT, _INT, _P],
 }
 
 

@@ -471,7 +471,12 @@ def weights(
     return made
 
 
-_find_scaled = torch.compiler.assume_constant_result(_scale.scaled)
+def _find_scaled(text: str, place: str, kind: str) -> Spec:
+    return _scale.scaled(text, place, kind)
+
+
+# What torch.compiler.assume_constant_result does, after seconds of imports.
+_find_scaled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def with_scale(
@@ -525,3 +530,6 @@ def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
             raise InvalidError(f"{spec.name}: scalar '{name}' has {x.numel()} elements, expected 1")
         numbers.append(x.to(torch.float64).reshape(()))
     return torch.stack(numbers)
+
+
+from . import _flops as _flops  # noqa: E402  registers formulas of the ops that are defined here

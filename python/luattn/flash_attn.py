@@ -75,11 +75,13 @@ def _text(
     return "\n".join([*lines, "}", ""])
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _spec(
     left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
 ) -> Spec:
     return _loaded(left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk)
+
+
+_spec._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
 
 
 @functools.lru_cache(256)

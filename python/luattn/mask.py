@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import KEPT, Fill, fill_of, give_back, take_frame
+from ._call import KEPT, fill_of, give_back, take_frame
 from ._library import call
 from ._spec import Spec
 from .errors import InvalidError
@@ -64,7 +64,7 @@ class Mask:
         )
 
 
-def _shape_only(sizes: tuple[int, ...], at: int) -> Any:
+def shape_only(sizes: tuple[int, ...], at: int) -> Any:
     """A tensor without data: masks read lengths alone from q and k."""
     kept = (ctypes.c_int64 * len(sizes))(*sizes)
     tensor = capi.DLTensor.from_address(at)
@@ -92,7 +92,6 @@ def mask_of(
         raise InvalidError(f"{spec.name}: tile: is {tile}, expected 1 or more")
     b, h, hkv = _sizes(spec, batch, head, inputs)
     classes = ctypes.create_string_buffer(-(-q_len // tile) * -(-kv_len // tile))
-    shape_only: Fill = _shape_only
     frame = take_frame(spec)
     try:
         k = (b, hkv, kv_len, 8)

@@ -43,6 +43,7 @@ STRUCTS = {
     capi.Part: "luattn_part",
     capi.MergeArgs: "luattn_merge_args",
     capi.PageLists: "luattn_page_lists",
+    capi.MaskCounts: "luattn_mask_counts",
 }
 
 
