@@ -6,6 +6,7 @@
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
 #include "gen/lua/replay.h"
+#include "gen/lua/scan.h"
 
 #define MAKERS "luattn.makers" /* function -> how a call of it is written */
 
@@ -83,13 +84,13 @@ static int check_function(lua_State *L) {
 }
 
 /* Raises at the function's own line, if it is one of the spec: it has returned by now. */
-static void raise_of(lua_State *L, int function, const char *text) __attribute__((noreturn));
-static void raise_of(lua_State *L, int function, const char *text) {
+static void raise_of(lua_State *L, int function, const char *message) __attribute__((noreturn));
+static void raise_of(lua_State *L, int function, const char *message) {
   lua_Debug info;
   lua_pushvalue(L, function);
   lua_getinfo(L, ">S", &info);
-  if (strcmp(info.source, CHUNK_SPEC) == 0) front_raise_at(L, info.linedefined, "%s", text);
-  front_raise(L, "%s", text);
+  if (strcmp(info.source, CHUNK_SPEC) == 0) front_raise_at(L, info.linedefined, "%s", message);
+  front_raise(L, "%s", message);
 }
 
 /* check_result(what, f, "boolean" or "number", results of f ..) returns the only one */
@@ -144,6 +145,36 @@ static int covers(lua_State *L) {
   }
   if (longest > 0 && (s->spec->most_len == 0 || longest < s->spec->most_len)) s->spec->most_len = longest;
   return 0;
+}
+
+/* An input that is read as a flag is a common one: it says how to declare it. */
+static void refuse_number(lua_State *L) __attribute__((noreturn));
+static void refuse_number(lua_State *L) {
+  const front_state *s = front_of(L);
+  const ir_node *n = ir_get(s->g, value_get(L, 1, "a condition").ref);
+  if (scan_negates_side(s->source, s->source_size, front_line(L)))
+    front_raise(L, "a traced number is negated: `not a < b` is (not a) < b; write `not (a < b)`");
+  if (n->op != IR_LOAD)
+    front_raise(L, "a traced number stands where a condition is needed, and in Lua each number is true; compare it, as in x > 0 or ne(x, 0)");
+  const char *name = s->spec->input[n->imm.integer].name;
+  front_raise(L,
+              "input '%s': is read, but nothing is made of its numbers, and as a condition each is true in Lua; write ne(%s[..], 0), "
+              "declare it with dtype = \"bool\", or leave the read out",
+              name, name);
+}
+
+int library_truth(lua_State *L) {
+  const bool is_call = lua_toboolean(L, 2);
+  lua_settop(L, 1);
+  if (value_is_traced(L, 1)) refuse_number(L);
+  input_refuse_unindexed(L, 1, "a condition");
+  if (!lua_isfunction(L, 1)) return 1;
+  const char *call = library_maker(L, 1);
+  if (call != NULL)
+    front_raise(L, "a function stands where a condition is needed, and in Lua each function is true; it is called, as in %s", call);
+  if (!is_call && front_of(L)->mode == FRONT_LOADING) return 1; /* whether one is given */
+  front_raise(L, "a function stands where a condition is needed, and in Lua each function is true; join masks by mask_and(..), mask_or(..) and "
+                 "mask_not(..), and call one in a hook, as in mask(b, h, q_idx, kv_idx)");
 }
 
 int library_push(lua_State *L) {

@@ -54,16 +54,25 @@ static void run_chunk(lua_State *L, const char *source, size_t size, const char 
  * a function, next to which the guard is a local whose name the file does not contain. */
 static void run_guarded(lua_State *L, const char *source, size_t size) {
   front_state *s = front_of(L);
-  const int line = scan_find_name(source, size, SCAN_GUARD);
-  if (line > 0) front_raise_at(L, line, "'%s' is a name of luattn's own; choose another", SCAN_GUARD);
-  text guarded, conditions;
+  static const char *const own[] = {SCAN_GUARD, SCAN_TRUTH};
+  for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+    const int line = scan_find_name(source, size, own[i]);
+    if (line > 0) front_raise_at(L, line, "'%s' is a name of luattn's own; choose another", own[i]);
+  }
+  text guarded, conditions, truths;
   text_init(&conditions, s->a);
+  text_init(&truths, s->a);
+  if (!scan_truths(s->a, source, size, &truths)) {
+    if (text_failed(&truths) || arena_failed(s->a)) front_no_memory(L);
+    front_raise_at(L, 0, "brackets and blocks are nested too deeply");
+  }
+  source = text_get(&truths), size = truths.size;
   s->has_conditions = scan_conditions(source, size, &conditions) > 0;
   if (text_failed(&conditions)) front_no_memory(L);
   const bool functions = (s->all_select || s->num_select_hooks > 0) && s->has_conditions;
   if (functions) source = text_get(&conditions), size = conditions.size;
   text_init(&guarded, s->a);
-  text_add(&guarded, "local %s%s = ... return function(...) ", SCAN_GUARD,
+  text_add(&guarded, "local %s, %s%s = ... return function(...) ", SCAN_GUARD, SCAN_TRUTH,
            functions ? ", " SCAN_CONDITION : "");
   if (!scan_guard_tables(source, size, &guarded)) {
     if (text_failed(&guarded)) front_no_memory(L);
@@ -72,8 +81,9 @@ static void run_guarded(lua_State *L, const char *source, size_t size) {
   text_add(&guarded, "\nend"); /* the last line may be a comment */
   if (text_failed(&guarded)) front_no_memory(L);
   lua_pushcfunction(L, globals_guard_table);
+  lua_pushcfunction(L, library_truth);
   lua_pushcfunction(L, functions_condition);
-  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, 2);
+  run_chunk(L, text_get(&guarded), guarded.size, CHUNK_SPEC, 3);
   lua_call(L, 0, 1);
 }
 

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef enum token_kind {
@@ -322,4 +323,116 @@ bool scan_guard_tables(const char *source, size_t source_size, text *out) {
   }
   text_bytes(out, copied, (size_t)(source + source_size - copied));
   return depth == 0 && !text_failed(out);
+}
+
+/* ---- scan_truths ---- */
+
+/* A bracket, a body or a block. */
+typedef struct truth_frame {
+  const char *operand; /* where the operand of `and`, `or` or a comparison began; NULL: with the next token */
+  const char *negated; /* what the last `not` negates, which has not ended; NULL: there is none */
+  bool negates_next, is_condition; /* the token before was `not`; of if, elseif or while, up to then or do */
+} truth_frame;
+
+typedef struct truth_edge {
+  const char *at;
+  bool opens, is_call;
+} truth_edge;
+
+typedef struct truth_scan {
+  truth_frame frame[NESTING_MAX];
+  int depth;
+  token before;
+  truth_edge *edges;
+  size_t count;
+} truth_scan;
+
+static bool ends_call(const token *t) { return is_sign(t, ')') || is_sign(t, '}') || t->kind == TOKEN_STRING; }
+
+/* From `start` to the end of the token before. */
+static void wrap(truth_scan *s, const char *start) {
+  const char *end = s->before.start + s->before.size;
+  s->edges[s->count++] = (truth_edge){start, true, false};
+  s->edges[s->count++] = (truth_edge){end, false, ends_call(&s->before)};
+}
+
+static bool is_any(const token *t, token_kind kind, const char *const *words) {
+  for (; t->kind == kind && *words != NULL; words++)
+    if (is_token(t, *words)) return true;
+  return false;
+}
+
+/* f in not f.g(x): what is negated goes on with this token. */
+static bool is_suffix(const token *before, const token *t) {
+  if (is_sign(before, '.') || is_sign(before, ':') || t->kind == TOKEN_STRING) return true;
+  return t->kind == TOKEN_SIGN && t->size == 1 && strchr(".:([{", *t->start) != NULL;
+}
+
+/* The operands that end before token t, or begin with it. */
+static void take_operands(truth_scan *s, const token *t, const token *after) {
+  static const char *const unary[] = {"not", "-", "#", "~", NULL};
+  truth_frame *f = &s->frame[s->depth];
+  if (f->negated != NULL && !is_suffix(&s->before, t)) wrap(s, f->negated), f->negated = NULL;
+  if (f->negates_next && !is_any(t, t->kind, unary)) f->negated = t->start;
+  f->negates_next = t->kind == TOKEN_KEYWORD && is_token(t, "not");
+  const bool joins = t->kind == TOKEN_KEYWORD && (is_token(t, "and") || is_token(t, "or"));
+  const bool decides = t->kind == TOKEN_KEYWORD && (is_token(t, "then") || is_token(t, "do")) && f->is_condition;
+  const bool equals = t->kind == TOKEN_SIGN && (is_token(t, "==") || is_token(t, "~=")) && is_literal(after) && !is_token(after, "nil") &&
+                      !is_literal(&s->before);
+  if ((joins || decides || equals) && f->operand != NULL) wrap(s, f->operand);
+  if (f->operand == NULL) f->operand = t->start;
+}
+
+/* What follows token t: a new operand, or another frame. False: too deep, or an end too many. */
+static bool take_frames(truth_scan *s, const token *t) {
+  static const char *const starts[] = {"and", "or", "return", "if", "elseif", "while", "until", "in", NULL};
+  static const char *const start_signs[] = {"=", ",", ";", NULL};
+  static const char *const opens[] = {"function", "then", "do", "repeat", NULL}, *const closes[] = {"end", "elseif", "until", NULL};
+  static const char *const open_signs[] = {"(", "[", "{", NULL}, *const close_signs[] = {")", "]", "}", NULL};
+  if (is_any(t, TOKEN_KEYWORD, closes) || is_any(t, TOKEN_SIGN, close_signs)) {
+    if (s->depth == 0) return false;
+    s->depth--;
+  }
+  truth_frame *f = &s->frame[s->depth];
+  if (is_any(t, TOKEN_KEYWORD, starts) || is_any(t, TOKEN_SIGN, start_signs)) f->operand = NULL;
+  if (t->kind == TOKEN_KEYWORD && (is_token(t, "if") || is_token(t, "elseif") || is_token(t, "while"))) f->is_condition = true;
+  if (is_any(t, TOKEN_KEYWORD, opens) || is_any(t, TOKEN_SIGN, open_signs)) {
+    if (is_token(t, "then") || is_token(t, "do")) f->is_condition = false;
+    if (s->depth + 1 == NESTING_MAX) return false;
+    s->frame[++s->depth] = (truth_frame){.operand = NULL};
+  }
+  return true;
+}
+
+/* In the order of the text; where one ends and another begins, the end first. */
+static int compare_edges(const void *a, const void *b) {
+  const truth_edge *x = a, *y = b;
+  if (x->at != y->at) return x->at < y->at ? -1 : 1;
+  return (int)x->opens - (int)y->opens;
+}
+
+bool scan_truths(arena *a, const char *source, size_t source_size, text *out) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  truth_scan *scan = arena_new(a, sizeof *scan);
+  size_t tokens = 0;
+  for (token t = next_token(&s); t.kind != TOKEN_END; t = next_token(&s)) tokens++;
+  if (scan == NULL || (scan->edges = arena_array(a, 4 * tokens + 1, sizeof *scan->edges)) == NULL) return false;
+  s = (scanner){.at = source, .end = source + source_size, .line = 1};
+  scan->before = (token){.kind = TOKEN_END, .start = source};
+  for (token t = next_token(&s); t.kind != TOKEN_END; scan->before = t, t = next_token(&s)) {
+    scanner ahead = s;
+    const token after = next_token(&ahead);
+    take_operands(scan, &t, &after);
+    if (!take_frames(scan, &t)) return false;
+  }
+  take_operands(scan, &(token){.kind = TOKEN_END, .start = source + source_size}, &scan->before);
+  if (scan->count > 0) qsort(scan->edges, scan->count, sizeof *scan->edges, compare_edges);
+  const char *copied = source;
+  for (size_t i = 0; i < scan->count; copied = scan->edges[i++].at) {
+    const truth_edge *e = &scan->edges[i];
+    text_bytes(out, copied, (size_t)(e->at - copied));
+    text_add(out, "%s", e->opens ? " " SCAN_TRUTH "((" : e->is_call ? "), true)" : "))");
+  }
+  text_bytes(out, copied, (size_t)(source + source_size - copied));
+  return !text_failed(out);
 }

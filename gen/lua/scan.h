@@ -22,6 +22,14 @@ bool scan_negates_side(const char *source, size_t source_size, int line);
  * braces do not match. */
 bool scan_guard_tables(const char *source, size_t source_size, text *out);
 
+#define SCAN_TRUTH "__truth"
+
+/* Copies the source with what Lua asks for its truth handed to SCAN_TRUTH, which refuses numbers of a trace and functions, of which
+ * each is true: the left sides of `and` and `or`, what `not` negates, the conditions of if and while, and what == and ~= compare with
+ * true, false or a string. What ends as a call does has a second argument. Line numbers stay the same. False: out of memory, or nested
+ * too deeply. */
+bool scan_truths(arena *a, const char *source, size_t source_size, text *out);
+
 #define SCAN_CONDITION "__condition"
 
 /* Copies the source with each where(a < b, x, y) written as where(__condition(function() return a < b end),

@@ -1,4 +1,4 @@
--- expect: not_of_comparison.lua:3: < on a condition: `not a < b` is (not a) < b; write `not (a < b)`
+-- expect: not_of_comparison.lua:3: a traced number is negated: `not a < b` is (not a) < b; write `not (a < b)`
 return attention { mask_mod = function(b, h, q_idx, kv_idx)
   return not q_idx < kv_idx
 end }

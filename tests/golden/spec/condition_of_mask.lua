@@ -1,0 +1,4 @@
+-- expect: condition_of_mask.lua:3: a function stands where a condition is needed, and in Lua each function is true; join masks by mask_and(..), mask_or(..) and mask_not(..), and call one in a hook, as in mask(b, h, q_idx, kv_idx)
+return attention { block_mask = function(b, h, q_idx, kv_idx)
+  return causal() and q_idx - kv_idx < 5
+end }

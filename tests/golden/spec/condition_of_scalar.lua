@@ -1,0 +1,4 @@
+-- expect: condition_of_scalar.lua:3: a traced number stands where a condition is needed, and in Lua each number is true; compare it, as in x > 0 or ne(x, 0)
+return attention { scalars = { on = 1 }, block_mask = function(b, h, q_idx, kv_idx)
+  return on and kv_idx <= q_idx
+end }
