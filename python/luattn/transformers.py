@@ -6,13 +6,20 @@
 Masks come from transformers' own mask functions: causal, windows, chunks, padding, packed sequences.
 """
 
+import functools
+import glob
+import inspect
+import os
+import re
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import (
     AttentionMaskInterface,
     and_masks,
@@ -141,7 +148,73 @@ def _chained(mods: list[Callable[..., Tensor]]) -> Callable[..., Tensor]:
     return lambda score, b, h, q_idx, kv_idx: second(first(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
 
 
-def register(name: str = "luattn") -> None:
-    """Makes attn_implementation=name mean luattn, for every model that takes its attention by name."""
+# --- which models ask for their attention by name ---
+
+_names: set[str] = set()
+_OWN = re.compile(r"^class \w*Attention\w*\(nn\.Module\):", re.MULTILINE)
+
+
+def _asks(source: str) -> bool:
+    """Whether the attention of a model's source is found by its name. A model without attention layers has other models."""
+    return "ALL_ATTENTION_FUNCTIONS" in source or _OWN.search(source) is None
+
+
+def serves(model: torch.nn.Module | type) -> bool:
+    """Whether a model, or a class of models, takes its attention by name, so that attn_implementation="luattn" reaches it. Others, such as
+    GPT-Neo, Bloom, Falcon and MPT, have attention of their own. True of what has no source."""
+    cls = model if isinstance(model, type) else type(model)
+    module = sys.modules.get(cls.__module__)
+    try:
+        return module is None or _asks(inspect.getsource(module))
+    except (OSError, TypeError):
+        return True
+
+
+def families() -> list[str]:
+    """The folders of transformers.models whose attention is luattn's with attn_implementation="luattn". Layers of another kind, such as
+    deformable or block-sparse ones, keep their own."""
+    import transformers.models as models
+
+    found = set()
+    for path in glob.glob(os.path.join(os.path.dirname(models.__file__), "*", "modeling_*.py")):
+        with open(path, encoding="utf-8") as file:
+            source = file.read()
+        if "ALL_ATTENTION_FUNCTIONS" in source:
+            found.add(os.path.basename(os.path.dirname(path)))
+    return sorted(found)
+
+
+def _warn_of_others() -> None:
+    """Makes a model that would not ask for luattn say so when it is made, and keep what it has by default."""
+    choose = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
+    if choose is None:
+        warnings.warn("luattn.transformers: this version of transformers does not tell models of their attention: look at serves(model)", RuntimeWarning, stacklevel=3)
+        return
+    if hasattr(choose, "_luattn"):
+        return
+
+    @functools.wraps(choose)
+    def chosen(self: Any, requested: str | None, *args: Any, **given: Any) -> Any:
+        if requested not in _names or serves(self):
+            return choose(self, requested, *args, **given)
+        own = choose(self, None, *args, **given)
+        warnings.warn(
+            f"luattn: {type(self).__name__} does not take its attention by name, and keeps its own ({own!r}): attn_implementation={requested!r} "
+            "changes nothing; luattn.transformers.families() has the models that do",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return own
+
+    setattr(chosen, "_luattn", True)
+    setattr(PreTrainedModel, "get_correct_attn_implementation", chosen)
+
+
+def register(name: str = "luattn") -> list[str]:
+    """Makes attn_implementation=name mean luattn, for every model that takes its attention by name. Returns families(), which it serves; another
+    model warns when it is made with this name (RuntimeWarning), and keeps its own attention."""
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, make_mask)
+    _names.add(name)
+    _warn_of_others()
+    return families()

@@ -224,5 +224,34 @@ class Arguments(unittest.TestCase):
         torch.testing.assert_close(o, flex.flex_attention(q, q, q).transpose(1, 2))
 
 
+class Served(unittest.TestCase):
+    def test_a_model_with_attention_of_its_own_says_so(self):
+        own = (
+            (hf.GPTNeoConfig, hf.GPTNeoForCausalLM, {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}),
+            (hf.BloomConfig, hf.BloomForCausalLM, {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+            (hf.FalconConfig, hf.FalconForCausalLM, {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
+            (hf.MptConfig, hf.MptForCausalLM, {"d_model": 32, "n_layers": 2, "n_heads": 4}),
+        )
+        served = luattn.transformers.register()
+        for config, cls, sizes in own:
+            with self.subTest(cls.__name__):
+                with self.assertWarnsRegex(RuntimeWarning, f"{cls.__name__} does not take its attention by name, and keeps its own"):
+                    model = cls._from_config(config(vocab_size=64, bos_token_id=1, eos_token_id=2, **sizes), attn_implementation="luattn")
+                self.assertNotEqual(model.config._attn_implementation, "luattn")
+                self.assertFalse(luattn.transformers.serves(model))
+                self.assertEqual(model(tokens()).logits.shape, (2, 20, 64))
+        for family in ("gpt_neo", "bloom", "falcon", "mpt"):
+            self.assertNotIn(family, served)
+        for family in ("llama", "gemma2", "gpt_oss", "qwen3", "t5", "bert"):
+            self.assertIn(family, served)
+
+    def test_others_do_not(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            for name in MODELS:
+                self.assertTrue(luattn.transformers.serves(make(name)[1]))
+            hf.GPTNeoForCausalLM._from_config(hf.GPTNeoConfig(vocab_size=64, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global"], 2]]))
+
+
 if __name__ == "__main__":
     unittest.main()
