@@ -27,6 +27,7 @@ typedef struct derivation {
   sample_lanes p_value, norm_value;
 
   /* separate.c */
+  bool divides;                                       /* a ratio was left, since it divides by what may be 0 */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
   bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
@@ -47,6 +48,8 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
 
 /* x / y as an expression that is free of VAR_SCORE; IR_NONE if the quotient depends on it. x is not zero. */
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
+/* The same for x = dP/dwrt and y = P, where also the slope of the epilogue's factor over that factor may be it. */
+ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
 bool separate_equal(derivation *d, ir_ref x, ir_ref y); /* on all samples */
 
 /* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */

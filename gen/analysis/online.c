@@ -224,7 +224,7 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   derivation_simplify(d, &of_lse, 1);
 
   two_forms own = direct_derivative(d, prob, of_p, leaf);
-  const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_ratio(d, of_p, d->p);
+  const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_log_slope(d, of_p, leaf);
   if (ratio != IR_NONE) {
     row = mul(g, neat_row(d, ratio), delta);
     own = (two_forms){IR_NONE, IR_NONE};

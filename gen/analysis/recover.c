@@ -76,6 +76,33 @@ static bool any_uses(derivation *d, const ir_ref *roots, int n, int k) {
   return false;
 }
 
+static bool is_under(derivation *d, ir_ref root, ir_ref r) {
+  const ir_ref zero = ir_real(d->g, 0);
+  return ir_substitute(d->g, root, &r, &zero, 1) != root;
+}
+
+/* Whether x, a state's value by conditions, is R_k wherever a root reads R_k. */
+static bool holds_where_read(derivation *d, ir_ref x, const ir_ref *roots, int n, int k) {
+  ir *g = d->g;
+  const ir_node node = *ir_get(g, x);
+  if (x == d->red[k]) return true;
+  if (node.op != IR_SELECT || ir_typeof(g, x) != IR_REAL) return false;
+  const bool then = is_under(d, node.arg[1], d->red[k]);
+  if (then == is_under(d, node.arg[2], d->red[k]) || is_under(d, node.arg[0], d->red[k])) return false;
+  const ir_ref opposite = ir_bool(g, !then);
+  ir_ref elsewhere[2 + 2 * DERIVED_MAX_TERMS];
+  for (int j = 0; j < n; j++)
+    elsewhere[j] = roots[j] == IR_NONE ? IR_NONE : ir_substitute(g, roots[j], &node.arg[0], &opposite, 1);
+  return !any_uses(d, elsewhere, n, k) && holds_where_read(d, node.arg[then ? 1 : 2], roots, n, k);
+}
+
+/* R_k where a state is R_k under conditions, and nothing reads it but under these: the state. IR_NONE if there is none. */
+static ir_ref conditional_reduction(derivation *d, const ir_ref *roots, int n, int k) {
+  for (int i = 0; i < d->o->num_state; i++)
+    if (holds_where_read(d, d->next[i], roots, n, k)) return ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  return IR_NONE;
+}
+
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
   ir *g = d->g;
   renaming names = {.count = 0}, solved = {.count = 0};
@@ -87,6 +114,7 @@ luattn_status recover_rows(derivation *d, ir_ref *roots, int n) {
     if (!any_uses(d, roots, n, k)) continue;
     ir_ref row = solve_reduction(d, &names, k);
     if (row == IR_NONE) row = match_reduction(d, k);
+    if (row == IR_NONE) row = conditional_reduction(d, roots, n, k);
     if (row != IR_NONE) rename_to(&solved, d->red[k], row);
   }
   for (int i = 0; i < n; i++) {

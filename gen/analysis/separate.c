@@ -1,5 +1,6 @@
 /* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
 #include "gen/analysis/derivation.h"
+#include "gen/analysis/divisors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -112,7 +113,8 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
   return n;
 }
 
-ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
+/* `cancelled`: after what both share has been cancelled. */
+static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
   enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5 };
   ir *g = d->g;
   if (x == y) return ir_real(g, 1);
@@ -136,9 +138,44 @@ ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
     if (!proportional(d, *vx, v[i], &c) || (i >= num_rows && c != 1)) continue;
     ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), root[1 + i]);
     derivation_simplify(d, &ratio, 1);
-    return ratio;
+    if (cancelled) {
+      ratio = divisors_cancel(g, ratio);
+      derivation_simplify(d, &ratio, 1);
+    }
+    if (divisors_safe(d, ratio, x, y)) return ratio;
+    d->divides = true;
   }
   return IR_NONE;
+}
+
+ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
+  const ir_ref ratio = find_ratio(d, x, y, false);
+  return ratio != IR_NONE ? ratio : find_ratio(d, x, y, true);
+}
+
+/* The slope of the epilogue's factor over that factor: the ratio where prob itself does not depend on `wrt`. */
+static ir_ref slope_of_factor(derivation *d, ir_ref x, ir_ref wrt) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
+  ir_ref slope = IR_NONE;
+  double c = 0;
+  if (ir_substitute(g, d->prob, &wrt, &zero, 1) != d->prob) return IR_NONE;
+  ir_grad(g, &d->norm, &one, 1, &wrt, &slope, 1);
+  if (slope == IR_NONE) return IR_NONE;
+  ir_ref ratio = divisors_cancel(g, ir_op2(g, IR_DIV, slope, d->norm));
+  derivation_simplify(d, &ratio, 1);
+  const ir_ref both[2] = {x, ir_op2(g, IR_MUL, d->p, ratio)};
+  const sample_lanes *v = derivation_eval(d, both, 2);
+  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1) return IR_NONE;
+  if (divisors_safe(d, ratio, slope, d->norm)) return ratio;
+  d->divides = true;
+  return IR_NONE;
+}
+
+ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt) {
+  ir_ref ratio = find_ratio(d, x, d->p, false);
+  if (ratio == IR_NONE) ratio = slope_of_factor(d, x, wrt);
+  return ratio != IR_NONE ? ratio : find_ratio(d, x, d->p, true);
 }
 
 const char *reduction_name(derivation *d, int k) {
@@ -377,10 +414,12 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
   derivation_simplify(d, &of_prob, 1);
   /* Where P is 0 any ratio holds, also in an arm of the row in which R_k does not occur and its terms are
    * NaN. */
-  d->a_delta[k] = ir_grad_factor(g, of_prob, separate_ratio(d, of_prob, d->p));
+  d->divides = false;
+  d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
   if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
   return not_separable(d, k,
-                       is_nothing(d, of_prob)
+                       d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
+                       : is_nothing(d, of_prob)
                            ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
                            : "the derivative of log prob by this reduction depends on the score");
 }

@@ -9,6 +9,20 @@ static void keep_wanted(const lowered *f, const derived_terms *from, derived_ter
     if (lowered_wants(f, &from->term[i])) to->term[to->count++] = from->term[i];
 }
 
+/* A row that keeps nothing has neither delta nor dlse, of which these values are multiples, but may have 1 / 0. A block's
+ * sums leave it out (templates/around/prepare.cuh); what is added to memory row by row is 0 by a select. */
+static void leave_out_empty_rows(lowered *f) {
+  ir *g = f->g;
+  const ir_ref zero = ir_real(g, 0), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
+  const ir_ref no_delta = ir_op2(g, IR_EQ, delta, zero), no_dlse = ir_op2(g, IR_EQ, dlse, zero);
+  for (int i = 0; i < f->row_terms.count; i++) {
+    derived_term *t = &f->row_terms.term[i];
+    if (lowered_has_one_place(f, t)) continue;
+    const ir_ref empty = ir_uses(g, t->value, VAR_DLSE) ? ir_op2(g, IR_AND, no_delta, no_dlse) : no_delta;
+    t->value = ir_op3(g, IR_SELECT, empty, zero, t->value);
+  }
+}
+
 static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -16,6 +30,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   const ir_ref scaled = ir_op2(g, IR_MUL, ir_variable(g, VAR_SCALE, 0), ir_variable(g, VAR_DOT, 0));
   keep_wanted(f, &d->element_terms, &f->element_terms);
   keep_wanted(f, &d->row_terms, &f->row_terms);
+  leave_out_empty_rows(f);
   for (int i = 0; i < f->element_terms.count; i++) {
     derived_term *t = &f->element_terms.term[i];
     for (int k = 0; k < t->num_index; k++) t->index[k] = ir_substitute(g, t->index[k], &score, &scaled, 1);
