@@ -27,8 +27,10 @@ typedef struct derivation {
   sample_lanes p_value, norm_value;
 
   /* separate.c */
+  bool too_long;                                      /* the last proof was given up */
   bool divides;                                       /* a ratio was left, since it divides by what may be 0 */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
+  bool from_one[SPEC_MAX_RED];                        /* R_k is a sum of exp(x - max x): at least 1 */
   bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
   ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */

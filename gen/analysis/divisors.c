@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-enum { MAX_FACTORS = 32, MAX_DEPTH = 24, MAX_CONDITIONS = 4 };
+enum { MAX_FACTORS = 32, MAX_DEPTH = 24, MAX_CONDITIONS = 4, MAX_STEPS = 4000 };
 
 /* What is known of a sign. An exponential is above 0, but may underflow; in the sum of a row one of them does not. */
 typedef enum sign { ANY_SIGN, NOT_BELOW, ABOVE } sign;
@@ -85,26 +85,66 @@ static sign sign_of(const prover *p, ir_ref r, int depth) {
   }
 }
 
-/* Whether x / y divides by r, or r is a product of what cannot be 0. */
-static bool cannot_be_zero(const derivation *d, ir_ref r, const uint8_t *divides, int depth) {
-  const prover p = {d, false};
-  const ir_node *n = ir_get(d->g, r);
-  if (divides[r] != 0 || sign_of(&p, r, MAX_DEPTH) == ABOVE) return true;
+/* What holds on the way down to a node: conditions and whether they hold. */
+typedef struct path {
+  const derivation *d;
+  const uint8_t *divides; /* what x or y divide by */
+  ir_ref condition[MAX_CONDITIONS];
+  bool holds[MAX_CONDITIONS];
+  int num, steps;
+} path;
+
+/* Whether a condition on the way, as 0 < r, says that r is not 0, or above 0. */
+static bool is_known(const path *w, ir_ref r, bool above) {
+  const ir *g = w->d->g;
+  for (int i = 0; i < w->num; i++) {
+    const ir_node *n = ir_get(g, w->condition[i]);
+    double c;
+    if (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE) continue;
+    const int at = n->arg[0] == r ? 0 : n->arg[1] == r ? 1 : -1;
+    if (at < 0 || !ir_is_const(g, n->arg[1 - at], &c)) continue;
+    const bool strict = n->op == IR_LT ? w->holds[i] : n->op == IR_LE ? !w->holds[i] : (n->op == IR_NE) == w->holds[i];
+    if (strict && c == 0 && (!above || (n->op == IR_LT && at == 1) || (n->op == IR_LE && at == 0))) return true;
+  }
+  return false;
+}
+
+static bool cannot_be_zero(const path *w, ir_ref r, int depth) {
+  const prover p = {w->d, false};
+  const ir_node *n = ir_get(w->d->g, r);
+  if (w->divides[r] != 0 || is_known(w, r, false) || sign_of(&p, r, MAX_DEPTH) == ABOVE) return true;
   if (depth == 0) return false;
   switch (n->op) {
     case IR_CONST_REAL:
       return n->imm.real != 0;
     case IR_MUL:
-      return cannot_be_zero(d, n->arg[0], divides, depth - 1) && cannot_be_zero(d, n->arg[1], divides, depth - 1);
+      return cannot_be_zero(w, n->arg[0], depth - 1) && cannot_be_zero(w, n->arg[1], depth - 1);
     case IR_DIV:
     case IR_NEG:
     case IR_ABS:
-      return cannot_be_zero(d, n->arg[0], divides, depth - 1);
+      return cannot_be_zero(w, n->arg[0], depth - 1);
+    case IR_RELU:
+      return is_known(w, n->arg[0], true);
     case IR_SELECT:
-      return cannot_be_zero(d, n->arg[1], divides, depth - 1) && cannot_be_zero(d, n->arg[2], divides, depth - 1);
+      return cannot_be_zero(w, n->arg[1], depth - 1) && cannot_be_zero(w, n->arg[2], depth - 1);
     default:
       return false;
   }
+}
+
+/* Whether every division under r is by what cannot be 0 where it counts. */
+static bool is_safe(path *w, ir_ref r) {
+  const ir_node n = *ir_get(w->d->g, r);
+  if (w->steps-- <= 0) return false;
+  if (n.op == IR_DIV && !cannot_be_zero(w, n.arg[1], MAX_DEPTH)) return false;
+  const bool known = n.op == IR_SELECT && w->num < MAX_CONDITIONS;
+  for (int i = 0; i < n.nargs; i++) {
+    if (known && i > 0) w->condition[w->num] = n.arg[0], w->holds[w->num++] = i == 1;
+    const bool ok = is_safe(w, n.arg[i]);
+    if (known && i > 0) w->num--;
+    if (!ok) return false;
+  }
+  return true;
 }
 
 /* Marks what is under root. */
@@ -127,13 +167,8 @@ bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y) {
     if (seen[r] && ir_get(d->g, r)->op == IR_DIV) divides[ir_get(d->g, r)->arg[1]] = 1;
   for (ir_ref r = count; r-- > 1;) /* each arm of a divisor */
     for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++) divides[ir_get(d->g, r)->arg[i]] = 1;
-  for (ir_ref r = 1; r < count; r++) seen[r] = 0;
-  mark(d->g, ratio, seen);
-  for (ir_ref r = 1; r < count; r++) {
-    if (!seen[r] || ir_get(d->g, r)->op != IR_DIV) continue;
-    if (!cannot_be_zero(d, ir_get(d->g, r)->arg[1], divides, MAX_DEPTH)) return false;
-  }
-  return true;
+  path w = {.d = d, .divides = divides, .steps = MAX_STEPS};
+  return is_safe(&w, ratio);
 }
 
 /* ---- common factors ---- */
@@ -221,3 +256,8 @@ static ir_ref cancel(ir *g, ir_ref r, int depth) {
 }
 
 ir_ref divisors_cancel(ir *g, ir_ref r) { return cancel(g, r, MAX_CONDITIONS); }
+
+bool divisors_sum_is_positive(const derivation *d, int k) {
+  const prover p = {d, true};
+  return d->step.kind[k] == IR_REDUCE_SUM && sign_of(&p, d->term[k], MAX_DEPTH) == ABOVE;
+}

@@ -11,4 +11,7 @@ bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y);
 /* A quotient of products without the factors that its numerator and its denominator share. */
 ir_ref divisors_cancel(ir *g, ir_ref r);
 
+/* Whether reduction k is a sum of positive numbers. */
+bool divisors_sum_is_positive(const derivation *d, int k);
+
 #endif

@@ -1,9 +1,10 @@
 /* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
-#include "gen/analysis/derivation.h"
+#include "gen/analysis/algebra.h"
 #include "gen/analysis/divisors.h"
 
 #include <math.h>
 #include <stdio.h>
+
 
 #include "common/fail.h"
 
@@ -12,6 +13,7 @@
 #define ROUNDING \
   1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
 #define NOTHING 1e-250
+#define LOWEST -1e30 /* scores below count as -inf */
 
 /* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
 enum {
@@ -54,27 +56,26 @@ static int largest(const derivation *d, const double *x, const double *y) {
   return best;
 }
 
-/* Whether x = c * y on every sample; c is snapped to a multiple of a quarter if it is one up to rounding. Few
- * rows with y do not show it, and neither does an x that is not zero as an expression but on all rows. */
+/* Whether no sample contradicts x = c * y. c is what the samples say, a multiple of a quarter if it is one up to rounding, and
+ * 1 if they say nothing. What they do not contradict is for algebra.h to prove. */
 static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
   const int best = largest(d, x, y);
-  if (count_rows(d, y) < SAMPLE_LEAST_ROWS || count_rows(d, x) == 0) return false;
-  *c = x[best] / y[best];
+  *c = best < 0 ? 1 : x[best] / y[best];
   const double quarter = nearbyint(*c * 4) / 4;
-  if (fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
+  if (best >= 0 && fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
   for (int i = 0; i < d->s->lanes; i++) {
     const double same = SAME + d->s->slack[d->s->row_of[i]];
     if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
       return false;
   }
-  return true;
+  return *c != 0 || count_rows(d, y) == 0;
 }
 
 bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
   const ir_ref both[2] = {x, y};
   double c = 0;
   sample_lanes *v = derivation_eval(d, both, 2);
-  return v != NULL && proportional(d, v[0], v[1], &c) && c == 1;
+  return v != NULL && proportional(d, v[0], v[1], &c) && c == 1 && algebra_equal(d, x, y);
 }
 
 /* Lists simple row numbers; a ratio is likely to be a multiple of one. */
@@ -115,7 +116,7 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
 
 /* `cancelled`: after what both share has been cancelled. */
 static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
-  enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5 };
+  enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5, MAX_TOO_LONG = 2 };
   ir *g = d->g;
   if (x == y) return ir_real(g, 1);
   ir_ref root[1 + MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
@@ -133,9 +134,13 @@ static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
   }
   sample_lanes *v = derivation_eval(d, scaled, num_rows + num_trials), *vx = derivation_eval(d, &x, 1);
   if (v == NULL || vx == NULL) return IR_NONE;
-  for (int i = 0; i < num_rows + num_trials; i++) {
+  for (int i = 0, too_long = 0; i < num_rows + num_trials && too_long < MAX_TOO_LONG; i++) {
     double c = 0;
     if (!proportional(d, *vx, v[i], &c) || (i >= num_rows && c != 1)) continue;
+    if (!algebra_proportional(d, x, c, root[1 + i], y)) {
+      too_long += d->too_long;
+      continue;
+    }
     ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), root[1 + i]);
     derivation_simplify(d, &ratio, 1);
     if (cancelled) {
@@ -166,7 +171,7 @@ static ir_ref slope_of_factor(derivation *d, ir_ref x, ir_ref wrt) {
   derivation_simplify(d, &ratio, 1);
   const ir_ref both[2] = {x, ir_op2(g, IR_MUL, d->p, ratio)};
   const sample_lanes *v = derivation_eval(d, both, 2);
-  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1) return IR_NONE;
+  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1 || !algebra_proportional(d, x, 1, ratio, d->p)) return IR_NONE;
   if (divisors_safe(d, ratio, slope, d->norm)) return ratio;
   d->divides = true;
   return IR_NONE;
@@ -236,17 +241,11 @@ static void chain_values(derivation *d, partials *p) {
   }
 }
 
-/* Whether the derivative of the whole-row function by a row number x, which the reductions' terms may read,
- * vanishes for P and lse. */
-static bool drops_out(derivation *d, const partials *p, ir_ref x) {
+/* Whether samples say so; `root`: the derivatives by x of P, lse and the reductions' terms. */
+static bool drops_out_of_samples(derivation *d, const partials *p, const ir_ref *root) {
   const sample *s = d->s;
-  const ir_ref one = ir_real(d->g, 1);
-  ir_ref root[2 + SPEC_MAX_RED] = {IR_NONE};
-  ir_grad(d->g, &d->p, &one, 1, &x, &root[0], 1);
-  if (d->o->lse >= 0) ir_grad(d->g, &d->final[d->o->lse], &one, 1, &x, &root[1], 1);
-  for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
   sample_lanes *v = derivation_eval(d, root, 2 + d->num_red);
-  if (v == NULL || count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS) return false;
+  if (v == NULL) return false;
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
     if (!s->valid[r]) continue;
@@ -273,6 +272,44 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
+/* Whether the derivative of the whole-row function by a row number x, which the reductions' terms may read,
+ * vanishes for P and lse. */
+static bool drops_out(derivation *d, const partials *p, ir_ref x) {
+  const ir_ref one = ir_real(d->g, 1);
+  ir_ref root[2 + SPEC_MAX_RED] = {IR_NONE};
+  ir_grad(d->g, &d->p, &one, 1, &x, &root[0], 1);
+  if (d->o->lse >= 0) ir_grad(d->g, &d->final[d->o->lse], &one, 1, &x, &root[1], 1);
+  for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
+  if (!drops_out_of_samples(d, p, root)) return false;
+  for (int of = 0; of < (d->o->lse >= 0 ? 2 : 1); of++) {
+    const algebra_chain c = {root[of], p->ref + (of == 0 ? P_RED : LSE_RED), p->ref + TERM_RED, root + 2, 0};
+    if (!algebra_vanishes(d, &c)) return false;
+  }
+  return true;
+}
+
+/* Whether x is the largest of reduction k and, where all scores are as low as those of softmax that count as -inf, a number. */
+static bool is_maximum(const ir *g, ir_ref x, ir_ref red) {
+  const ir_node *n = ir_get(g, x);
+  double c = 0;
+  if (x == red) return true;
+  if (n->op != IR_MAX || (n->arg[0] != red && n->arg[1] != red)) return false;
+  return ir_is_const(g, n->arg[n->arg[0] == red], &c) && c <= LOWEST;
+}
+
+/* Finds the sums of exp(x - m), where state i is m, the maximum of x: a term of theirs is 1. */
+static void find_sums_from_one(derivation *d, int i) {
+  ir *g = d->g;
+  const ir_ref m = ir_variable(g, VAR_STATE, (uint32_t)i);
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(g, d->next[i], d->red[k])) continue;
+    const ir_ref one = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, d->term[k], m));
+    const ir_ref two = ir_op1(g, IR_EXP2, ir_op2(g, IR_SUB, d->term[k], m));
+    for (int j = 0; j < d->num_red; j++)
+      d->from_one[j] |= d->step.kind[j] == IR_REDUCE_SUM && (d->term[j] == one || d->term[j] == two);
+  }
+}
+
 /* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
  * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
  * (VAR_STATE[i], as forward keeps it) wherever it appears. */
@@ -290,6 +327,8 @@ static bool try_stabiliser(derivation *d, partials *p, int i) {
     if (k != i) root[n++] = &d->next[k];
   }
   for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
+  d->dropped[i] = true;
+  find_sums_from_one(d, i);
   if (differentiate(d, p)) {
     chain_values(d, p);
     if (drops_out(d, p, to)) return true;
@@ -307,7 +346,6 @@ static void drop_stabilisers(derivation *d, partials *p) {
                ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
     }
     if (d->dropped[i] || !of_max || !try_stabiliser(d, p, i)) continue;
-    d->dropped[i] = true;
     text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
   }
 }
@@ -324,11 +362,8 @@ static bool reads(const derivation *d, const partials *p, int base, int k) {
   return found;
 }
 
-/* Whether sum over j of value[base + j] * total[j][k] is zero up to rounding, at every sample. An expression
- * whose value is 0 on all rows does not show it. */
-static bool vanishes(derivation *d, const partials *p, int base, int k) {
-  bool moves = false;
-  if (!reads(d, p, base, k)) return true;
+/* Whether no sample contradicts that the sum over j of value[base + j] * total[j][k] is zero. */
+static bool vanishes_in_samples(const derivation *d, const partials *p, int base, int k) {
   for (int i = 0; i < d->s->lanes; i++) {
     if (!lane_valid(d, i)) continue;
     double sum = 0, magnitude = NOTHING;
@@ -339,9 +374,13 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
     }
     const double slack = d->s->slack[d->s->row_of[i]], one = base == P_RED ? fabs(d->p_value[i]) : 1;
     if (!(fabs(sum) <= (VANISHED + slack) * magnitude + (ROUNDING + slack) * one)) return false;
-    moves |= magnitude > 2 * NOTHING;
   }
-  return moves;
+  return true;
+}
+
+static bool vanishes(derivation *d, const partials *p, int base, int k) {
+  const algebra_chain c = {IR_NONE, p->ref + base, p->ref + TERM_RED, NULL, k};
+  return !reads(d, p, base, k) || (vanishes_in_samples(d, p, base, k) && algebra_vanishes(d, &c));
 }
 
 static luattn_status not_separable(derivation *d, int k, const char *why) {

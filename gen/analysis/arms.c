@@ -1,0 +1,380 @@
+#include "gen/analysis/arms.h"
+
+#include <math.h>
+
+#include "gen/analysis/divisors.h"
+#include "gen/ir/scalar.h"
+
+#define WORK 20000L /* terms of forms; a few hundred suffice for a softmax */
+enum { MAX_ARMS = 3000, NOT_DECIDED = 2, SYMBOL_OF_NODE = 1 << 20 };
+
+static bool make_room(arms *A) {
+  const uint32_t count = ir_count(A->d->g);
+  if (count <= A->size) return true;
+  A->size = count + 64;
+  A->memo = arena_array(A->F.a, A->size, sizeof *A->memo);
+  A->stamp = arena_array(A->F.a, A->size, sizeof *A->stamp);
+  return A->memo != NULL && A->stamp != NULL;
+}
+
+arms *arms_open(const derivation *d, arena *a, bool whole_elements) {
+  arms *A = arena_new(a, sizeof *A);
+  if (A == NULL) return NULL;
+  A->d = d;
+  A->whole_elements = whole_elements;
+  A->left = MAX_ARMS;
+  A->generation = 1;
+  forms_open(&A->F, a, WORK);
+  return make_room(A) ? A : NULL;
+}
+
+/* ---- conditions ---- */
+
+static bool is_visible(const arms *A, int i) { return !A->known[i].element || i >= A->first_of_element; }
+
+static int side_known(arms *A, const form *key, double at) {
+  for (int i = 0; i < A->num_known; i++) {
+    const arm *k = &A->known[i];
+    if (k->key == NULL || !is_visible(A, i) || !form_equal(&A->F, k->key, key)) continue;
+    if (k->side == 0) return (k->at > at) - (k->at < at);
+    if (k->side < 0 && at >= k->at) return -1;
+    if (k->side > 0 && at <= k->at) return 1;
+  }
+  return NOT_DECIDED;
+}
+
+static int ask(arms *A, arm next) {
+  A->undecided = true;
+  A->next = next;
+  return NOT_DECIDED;
+}
+
+/* The sign of what is not a number by itself. Its number apart, it is a multiple of what arms compare; of an exponential, the
+ * exponent is. */
+static int sign_of_key(arms *A, const form *x, int depth) {
+  forms *F = &A->F;
+  double c = 0, least;
+  int first = -1;
+  if (x->t[0].e != NULL) x = form_mul(F, x, form_exp(F, form_mul(F, x->t[0].e, form_number(F, -1))));
+  for (int i = 0; i < x->n; i++) {
+    const bool is_number = x->t[i].n == 0 && x->t[i].e == NULL;
+    if (is_number) c = x->t[i].c;
+    if (!is_number && first < 0) first = i;
+  }
+  if (first < 0) return (c > 0) - (c < 0);
+  const double scale = x->t[first].c, at = -c / scale;
+  const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
+  int side = form_is_positive(F, key, &least) && (at < least || at <= 0) ? 1 : side_known(A, key, at);
+  if (key->n == 1 && key->t[0].n == 0 && depth == 0 && at > 0)
+    side = sign_of_key(A, form_add(F, key->t[0].e, form_number(F, log(at)), -1), 1);
+  else if (side == NOT_DECIDED)
+    return ask(A, (arm){.key = key, .at = at, .element = form_is_element(F, key)});
+  return side == NOT_DECIDED || scale > 0 ? side : -side;
+}
+
+static int sign_of(arms *A, const form *x) {
+  double c, least;
+  if (x->undefined) return 0;
+  if (A->undecided || A->F.gave_up) return NOT_DECIDED;
+  if (form_is_number(x, &c)) return (c > 0) - (c < 0);
+  return form_is_positive(&A->F, x, &least) ? 1 : sign_of_key(A, x, 0);
+}
+
+/* The sign of x - y. */
+static int compare(arms *A, ir_ref x, ir_ref y) {
+  double c;
+  if (ir_is_const(A->d->g, x, &c) && isinf(c)) return c > 0 ? 1 : -1;
+  if (ir_is_const(A->d->g, y, &c) && isinf(c)) return c > 0 ? -1 : 1;
+  const form *left = arms_form(A, x), *right = arms_form(A, y);
+  return sign_of(A, form_add(&A->F, left, right, -1));
+}
+
+bool arms_reads_element(const arms *A, ir_ref r) {
+  const ir *g = A->d->g;
+  return ir_uses(g, r, VAR_SCORE) || ir_uses(g, r, VAR_KV) || ir_uses(g, r, VAR_DOT) || ir_uses(g, r, VAR_DP);
+}
+
+static int holds(arms *A, ir_ref r);
+
+static int holds_compared(arms *A, const ir_node *n) {
+  const int side = compare(A, n->arg[0], n->arg[1]);
+  if (side == NOT_DECIDED) return side;
+  if (n->op == IR_LT) return side < 0;
+  if (n->op == IR_LE) return side <= 0;
+  return (side == 0) == (n->op == IR_EQ);
+}
+
+static int holds_by_itself(arms *A, ir_ref r) {
+  for (int i = 0; i < A->num_known; i++)
+    if (A->known[i].key == NULL && A->known[i].condition == r && is_visible(A, i)) return A->known[i].side > 0;
+  return ask(A, (arm){.condition = r, .element = arms_reads_element(A, r)});
+}
+
+/* 1, 0 or NOT_DECIDED. */
+static int holds(arms *A, ir_ref r) {
+  const ir_node n = *ir_get(A->d->g, r);
+  if (A->undecided) return NOT_DECIDED;
+  if (n.op == IR_CONST_BOOL) return n.imm.integer != 0;
+  if (n.op == IR_LT || n.op == IR_LE || ((n.op == IR_EQ || n.op == IR_NE) && ir_typeof(A->d->g, n.arg[0]) != IR_BOOL))
+    return holds_compared(A, &n);
+  if (n.op != IR_NOT && n.op != IR_AND && n.op != IR_OR && n.op != IR_SELECT) return holds_by_itself(A, r);
+  const int x = holds(A, n.arg[0]);
+  if (x == NOT_DECIDED) return x;
+  if (n.op == IR_NOT) return !x;
+  if (n.op == IR_SELECT) return holds(A, n.arg[x ? 1 : 2]);
+  return x == (n.op == IR_OR) ? x : holds(A, n.arg[1]);
+}
+
+/* ---- forms of nodes ---- */
+
+static const form *number(arms *A, double x) { return form_number(&A->F, x); }
+static const form *plus(arms *A, const form *x, const form *y) { return form_add(&A->F, x, y, 1); }
+static const form *minus(arms *A, const form *x, const form *y) { return form_add(&A->F, x, y, -1); }
+static const form *times(arms *A, const form *x, const form *y) { return form_mul(&A->F, x, y); }
+static const form *inverse(arms *A, const form *x) { return form_pow(&A->F, x, -1); }
+static const form *scaled(arms *A, const form *x, double c) { return times(A, x, number(A, c)); }
+static const form *exp_of(arms *A, const form *x, double c) { return form_exp(&A->F, scaled(A, x, c)); }
+
+/* 1 / (1 + exp(-c * x)) */
+static const form *logistic(arms *A, const form *x, double c) {
+  return inverse(A, plus(A, number(A, 1), exp_of(A, x, -c)));
+}
+
+static const form *leaf(arms *A, ir_ref r, bool positive) {
+  return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), positive, 0);
+}
+
+const form *arms_reduction(arms *A, int k) {
+  const derivation *d = A->d;
+  return form_symbol(&A->F, (uint32_t)k, false, divisors_sum_is_positive(d, k), d->from_one[k] ? 1 : 0);
+}
+
+static const form *variable(arms *A, ir_ref r, const ir_node *n) {
+  const derivation *d = A->d;
+  const uint32_t i = ir_index_of(n);
+  switch (ir_var_of(n)) {
+    case VAR_STATE:
+      return d->dropped[i] ? leaf(A, r, false) : arms_form(A, d->next[i]);
+    case VAR_FINAL:
+      return arms_form(A, d->final[i]);
+    case VAR_RED:
+      return arms_reduction(A, (int)i);
+    default:
+      return leaf(A, r, ir_var_of(n) == VAR_SCALE);
+  }
+}
+
+/* A node that is one of its arguments, up to a sign, by the sides of comparisons. */
+static const form *piece(arms *A, const ir_node *n) {
+  const ir_ref x = n->arg[0], y = n->arg[1];
+  const form *v = n->op == IR_ABS || n->op == IR_SIGN || n->op == IR_RELU ? arms_form(A, x) : NULL;
+  const int side = n->op == IR_SELECT ? holds(A, x) : v != NULL ? sign_of(A, v) : compare(A, x, y);
+  if (side == NOT_DECIDED) return number(A, 0);
+  switch (n->op) {
+    case IR_SELECT:
+      return arms_form(A, n->arg[side ? 1 : 2]);
+    case IR_MIN:
+      return arms_form(A, side <= 0 ? x : y);
+    case IR_MAX:
+      return arms_form(A, side >= 0 ? x : y);
+    case IR_SIGN:
+      return number(A, side);
+    case IR_RELU:
+      return side > 0 ? v : number(A, 0);
+    case IR_ABS:
+      return scaled(A, v, side);
+    default: { /* IR_CLAMP */
+      const ir_ref inner = side < 0 ? y : x;
+      const int high = compare(A, inner, n->arg[2]);
+      return high == NOT_DECIDED ? number(A, 0) : arms_form(A, high > 0 ? n->arg[2] : inner);
+    }
+  }
+}
+
+static const form *power(arms *A, const ir_node *n) {
+  double c;
+  const form *x = arms_form(A, n->arg[0]);
+  if (ir_is_const(A->d->g, n->arg[1], &c)) return form_pow(&A->F, x, c);
+  return form_exp(&A->F, times(A, arms_form(A, n->arg[1]), form_log(&A->F, x)));
+}
+
+static const form *erf_of(arms *A, const form *x) { return form_call(&A->F, IR_ERF, x, NULL); }
+
+/* A function of x; NULL: it has no form of its own. */
+static const form *function(arms *A, ir_op op, const form *x) {
+  forms *F = &A->F;
+  switch (op) {
+    case IR_EXP:
+      return form_exp(F, x);
+    case IR_EXP2:
+      return exp_of(A, x, SCALAR_LN_2);
+    case IR_LOG:
+      return form_log(F, x);
+    case IR_LOG2:
+      return scaled(A, form_log(F, x), SCALAR_LOG2_E);
+    case IR_LOG1P:
+      return form_log(F, plus(A, number(A, 1), x));
+    case IR_SQRT:
+      return form_pow(F, x, 0.5);
+    case IR_RSQRT:
+      return form_pow(F, x, -0.5);
+    case IR_TANH:
+    case IR_ROUGH_TANH:
+      return minus(A, scaled(A, logistic(A, x, 2), 2), number(A, 1));
+    case IR_SIGMOID:
+      return logistic(A, x, 1);
+    case IR_SIGMOID2:
+    case IR_SIGMOID2_ALTERNATING:
+      return logistic(A, x, SCALAR_LN_2);
+    case IR_SOFTPLUS:
+      return form_log(F, plus(A, number(A, 1), form_exp(F, x)));
+    case IR_SILU:
+      return times(A, x, logistic(A, x, 1));
+    case IR_GELU:
+      return times(A, scaled(A, x, 0.5), plus(A, number(A, 1), erf_of(A, scaled(A, x, SCALAR_SQRT_1_2))));
+    default:
+      return NULL;
+  }
+}
+
+static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
+  const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL, *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
+  const form *made;
+  switch (n->op) {
+    case IR_ADD:
+    case IR_REAL_SUM:
+    case IR_SUM_APART:
+      return plus(A, x, y);
+    case IR_SUB:
+    case IR_DIFFERENCE:
+      return minus(A, x, y);
+    case IR_MUL:
+      return times(A, x, y);
+    case IR_DIV:
+      return times(A, x, inverse(A, y));
+    case IR_NEG:
+      return scaled(A, x, -1);
+    case IR_FMA:
+      return plus(A, times(A, x, y), arms_form(A, n->arg[2]));
+    case IR_TO_REAL:
+    case IR_STOP_GRADIENT:
+      return x;
+    case IR_MOD:
+      if (n->type != IR_REAL) return leaf(A, r, false);
+      return minus(A, x, times(A, y, form_call(&A->F, IR_FLOORDIV, x, y)));
+    default:
+      break;
+  }
+  if (n->type != IR_REAL || n->nargs > 2) return leaf(A, r, false);
+  made = n->nargs == 1 ? function(A, (ir_op)n->op, x) : NULL;
+  return made != NULL ? made : form_call(&A->F, n->op, x, y);
+}
+
+static bool is_whole(const arms *A, ir_ref r) {
+  const ir *g = A->d->g;
+  return A->whole_elements && arms_reads_element(A, r) && !ir_uses(g, r, VAR_RED) && !ir_uses(g, r, VAR_STATE) &&
+         !ir_uses(g, r, VAR_FINAL);
+}
+
+static const form *make(arms *A, ir_ref r) {
+  const ir_node n = *ir_get(A->d->g, r);
+  if (is_whole(A, r)) return leaf(A, r, false);
+  switch (n.op) {
+    case IR_CONST_REAL:
+      return isfinite(n.imm.real) ? number(A, n.imm.real) : form_undefined(&A->F);
+    case IR_CONST_INT:
+      return number(A, (double)n.imm.integer);
+    case IR_VAR:
+      return variable(A, r, &n);
+    case IR_LOAD:
+    case IR_RANDOM:
+      return leaf(A, r, false);
+    case IR_SELECT:
+    case IR_MIN:
+    case IR_MAX:
+    case IR_CLAMP:
+    case IR_ABS:
+    case IR_SIGN:
+    case IR_RELU:
+      return piece(A, &n);
+    case IR_POW:
+      return power(A, &n);
+    default:
+      return arithmetic(A, r, &n);
+  }
+}
+
+const form *arms_form(arms *A, ir_ref r) {
+  if (r == IR_NONE || A->undecided || A->F.gave_up) return number(A, 0);
+  if (!make_room(A)) A->F.gave_up = true;
+  if (A->F.gave_up) return number(A, 0);
+  if (A->stamp[r] == A->generation) return A->memo[r];
+  const form *x = make(A, r);
+  if (A->undecided || A->F.gave_up) return x;
+  A->stamp[r] = A->generation;
+  A->memo[r] = x;
+  return x;
+}
+
+/* Where two numbers are equal, each takes half of a gradient, and only that equality makes them one. */
+bool arms_is_zero(arms *A, const form *x) {
+  forms *F = &A->F;
+  for (int i = 0; i < A->num_known; i++) {
+    const arm *k = &A->known[i];
+    if (form_is_zero(F, x)) return true;
+    if (k->key != NULL && k->side == 0 && is_visible(A, i))
+      x = form_given_zero(F, x, form_add(F, k->key, form_number(F, k->at), -1));
+  }
+  return form_is_zero(F, x);
+}
+
+/* ---- all arms ---- */
+
+/* Takes the claim to each side of what it was undecided about. */
+static bool on_sides(arms *A, arms_claim *claim, void *what, bool (*walk)(arms *, arms_claim *, void *)) {
+  const arm next = A->next;
+  bool ok = A->num_known < ARMS_MAX_KNOWN;
+  for (int side = -1; side <= 1 && ok; side++) {
+    if (side == 0 && next.key == NULL) continue;
+    A->known[A->num_known] = next;
+    A->known[A->num_known++].side = side;
+    ok = walk(A, claim, what);
+    A->num_known--;
+  }
+  return ok;
+}
+
+static bool is_over(const arms *A) { return A->F.gave_up || A->left <= 0; }
+
+static bool walk_all(arms *A, arms_claim *claim, void *what) {
+  A->generation++;
+  A->undecided = false;
+  A->left--;
+  const bool ok = claim(A, what);
+  if (is_over(A)) return false;
+  return A->undecided ? on_sides(A, claim, what, walk_all) : ok;
+}
+
+bool arms_all(arms *A, arms_claim *claim, void *what) {
+  A->num_known = A->first_of_element = 0;
+  return walk_all(A, claim, what);
+}
+
+static bool walk_element(arms *A, arms_claim *visit, void *what) {
+  A->generation++;
+  A->undecided = false;
+  A->left--;
+  const bool ok = visit(A, what);
+  if (is_over(A)) return false;
+  if (!A->undecided) return ok;
+  return A->next.element && on_sides(A, visit, what, walk_element);
+}
+
+bool arms_each_element(arms *A, arms_claim *visit, void *what) {
+  const int before = A->first_of_element;
+  A->first_of_element = A->num_known;
+  const bool ok = walk_element(A, visit, what);
+  A->first_of_element = before;
+  A->generation++;
+  return ok;
+}
