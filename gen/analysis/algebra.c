@@ -31,7 +31,7 @@ static bool is_multiple(arms *A, void *what) {
   const multiple *m = what;
   forms *F = &A->F;
   const form *y = arms_form(A, m->y), *x = arms_form(A, m->x);
-  if (y->undefined || (x->n == 0 && y->n == 0 && !x->undefined)) return true;
+  if (x->n == 0 && y->n == 0 && !x->undefined && !y->undefined) return true;
   const form *r = m->r == IR_NONE ? form_number(F, 1) : arms_form(A, m->r);
   return arms_is_zero(A, form_add(F, x, form_mul(F, r, y), -m->c));
 }
@@ -153,10 +153,10 @@ static bool chain_is_zero(arms *A, void *what) {
     }
     if (A->undecided || F->gave_up) return false;
   }
-  const form *sum = arms_form(A, c->direct), *p = arms_form(A, A->d->p);
+  const form *sum = arms_form(A, c->direct);
   for (int j = 0; j < n; j++)
     if (c->by_red[j] != IR_NONE && total[j]->n > 0) sum = form_add(F, sum, form_mul(F, arms_form(A, c->by_red[j]), total[j]), 1);
-  return p->undefined || arms_is_zero(A, sum);
+  return arms_is_zero(A, sum);
 }
 
 bool algebra_vanishes(derivation *d, const algebra_chain *c) { return on_all_arms(d, chain_is_zero, (void *)c); }

@@ -9,7 +9,7 @@
 
 #include "gen/analysis/derivation.h"
 
-/* Whether x = c * r * y; where x and y are both 0, r may be anything, and where y has no value, so may x. */
+/* Whether x = c * r * y; where x and y are both 0, r may be anything. */
 bool algebra_proportional(derivation *d, ir_ref x, double c, ir_ref r, ir_ref y);
 bool algebra_equal(derivation *d, ir_ref x, ir_ref y);
 bool algebra_is_zero(derivation *d, ir_ref x);

@@ -74,7 +74,7 @@ static int sign_of_key(arms *A, const form *x, int depth) {
 
 static int sign_of(arms *A, const form *x) {
   double c, least;
-  if (x->undefined) return 0;
+  if (x->undefined) A->F.gave_up = true; /* 1 / 0 may be infinite, and infinity is above something */
   if (A->undecided || A->F.gave_up) return NOT_DECIDED;
   if (form_is_number(x, &c)) return (c > 0) - (c < 0);
   return form_is_positive(&A->F, x, &least) ? 1 : sign_of_key(A, x, 0);

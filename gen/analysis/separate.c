@@ -299,14 +299,16 @@ static bool is_maximum(const ir *g, ir_ref x, ir_ref red) {
 
 /* Finds the sums of exp(x - m), where state i is m, the maximum of x: a term of theirs is 1. */
 static void find_sums_from_one(derivation *d, int i) {
-  ir *g = d->g;
-  const ir_ref m = ir_variable(g, VAR_STATE, (uint32_t)i);
+  const ir *g = d->g;
+  const ir_ref m = ir_variable(d->g, VAR_STATE, (uint32_t)i);
   for (int k = 0; k < d->num_red; k++) {
     if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(g, d->next[i], d->red[k])) continue;
-    const ir_ref one = ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, d->term[k], m));
-    const ir_ref two = ir_op1(g, IR_EXP2, ir_op2(g, IR_SUB, d->term[k], m));
-    for (int j = 0; j < d->num_red; j++)
-      d->from_one[j] |= d->step.kind[j] == IR_REDUCE_SUM && (d->term[j] == one || d->term[j] == two);
+    for (int j = 0; j < d->num_red; j++) {
+      const ir_node *n = ir_get(g, d->term[j]);
+      if (d->step.kind[j] != IR_REDUCE_SUM || (n->op != IR_EXP && n->op != IR_EXP2)) continue;
+      const ir_node *x = ir_get(g, n->arg[0]);
+      if (x->op == IR_SUB && x->arg[0] == d->term[k]) d->from_one[j] |= is_maximum(g, x->arg[1], m);
+    }
   }
 }
 
