@@ -242,6 +242,7 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
   const form *made;
   switch (n->op) {
     case IR_ADD:
+    case IR_SUM:
     case IR_REAL_SUM:
     case IR_SUM_APART:
       return plus(A, x, y);
@@ -249,8 +250,10 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
     case IR_DIFFERENCE:
       return minus(A, x, y);
     case IR_MUL:
+    case IR_PRODUCT:
       return times(A, x, y);
     case IR_DIV:
+    case IR_QUOTIENT:
       return times(A, x, inverse(A, y));
     case IR_NEG:
       return scaled(A, x, -1);
