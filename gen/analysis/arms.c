@@ -49,6 +49,17 @@ static int ask(arms *A, arm next) {
   return NOT_DECIDED;
 }
 
+/* What a form that is one maximum lies above in rows that have scores; 0: it is none. */
+static double low_of(const arms *A, const form *x) {
+  const derivation *d = A->d;
+  if (x->n != 1 || x->t[0].n != 1 || x->t[0].e != NULL || x->t[0].f[0].power != 1) return 0;
+  const form_atom *a = &A->F.atom[x->t[0].f[0].atom];
+  if (a->kind != FORM_SYMBOL) return 0;
+  if (a->number < SPEC_MAX_RED) return d->low_red[a->number];
+  const ir_node *n = ir_get(d->g, a->number - SYMBOL_OF_NODE);
+  return n->op == IR_VAR && ir_var_of(n) == VAR_STATE ? d->low_state[ir_index_of(n)] : 0;
+}
+
 /* The sign of what is not a number by itself. Its number apart, it is a multiple of what arms compare; of an exponential, the
  * exponent is. */
 static int sign_of_key(arms *A, const form *x, int depth) {
@@ -65,6 +76,8 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   const double scale = x->t[first].c, at = -c / scale;
   const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
   int side = form_is_positive(F, key, &least) && (at < least || at <= 0) ? 1 : side_known(A, key, at);
+  const double low = low_of(A, key);
+  if (low < 0 && at <= low) side = 1;
   if (key->n == 1 && key->t[0].n == 0 && depth == 0 && at > 0)
     side = sign_of_key(A, form_add(F, key->t[0].e, form_number(F, log(at)), -1), 1);
   else if (side == NOT_DECIDED)

@@ -14,6 +14,8 @@
   1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
 #define NOTHING 1e-250
 #define LOWEST -1e30 /* scores below count as -inf */
+#define LOW -1e3     /* at least so low starts a maximum that is to be below all scores, */
+#define NEAR_START 16 /* and it is near that where it is not so many times closer to 0 */
 
 /* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
 enum {
@@ -288,26 +290,40 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
-/* Whether x is the largest of reduction k and, where all scores are as low as those of softmax that count as -inf, a number. */
-static bool is_maximum(const ir *g, ir_ref x, ir_ref red) {
+/* Whether x is the largest of `red`, and of a number *start below all scores. */
+static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
   const ir_node *n = ir_get(g, x);
-  double c = 0;
+  *start = -INFINITY;
   if (x == red) return true;
   if (n->op != IR_MAX || (n->arg[0] != red && n->arg[1] != red)) return false;
-  return ir_is_const(g, n->arg[n->arg[0] == red], &c) && c <= LOWEST;
+  return ir_is_const(g, n->arg[n->arg[0] == red], start) && *start <= LOW;
+}
+
+/* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is there for such
+ * rows, and scores as low as that count as none. */
+static void find_low(derivation *d) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    for (int k = 0; k < d->num_red; k++) {
+      double start;
+      if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(d->g, d->next[i], d->red[k], &start)) continue;
+      const double low = fmax(LOWEST, start / NEAR_START);
+      d->low_state[i] = d->low_red[k] = isfinite(start) ? low : LOWEST;
+    }
+  }
 }
 
 /* Finds the sums of exp(x - m), where state i is m, the maximum of x: a term of theirs is 1. */
 static void find_sums_from_one(derivation *d, int i) {
   const ir *g = d->g;
   const ir_ref m = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  double start;
   for (int k = 0; k < d->num_red; k++) {
-    if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(g, d->next[i], d->red[k])) continue;
+    if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(g, d->next[i], d->red[k], &start)) continue;
     for (int j = 0; j < d->num_red; j++) {
       const ir_node *n = ir_get(g, d->term[j]);
       if (d->step.kind[j] != IR_REDUCE_SUM || (n->op != IR_EXP && n->op != IR_EXP2)) continue;
       const ir_node *x = ir_get(g, n->arg[0]);
-      if (x->op == IR_SUB && x->arg[0] == d->term[k]) d->from_one[j] |= is_maximum(g, x->arg[1], m);
+      if (x->op == IR_SUB && x->arg[0] == d->term[k]) d->from_one[j] |= is_maximum(g, x->arg[1], m, &start);
     }
   }
 }
@@ -493,6 +509,7 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   partials *p = arena_new(d->a, sizeof *p);
   if (p == NULL) return derivation_no_memory(d);
   if (count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS && d->p != IR_NONE) return without_weight(d);
+  find_low(d);
   drop_stabilisers(d, p);
   for (int k = 0; k < d->num_red; k++) {
     d->live[k] = false;
