@@ -63,8 +63,38 @@ static bool reads_columns(const lowered *f) {
   return reads_of(f, f->facts.has_bias_row ? f->score_with : f->score) == 1;
 }
 
+/* sizeof(struct Row) on the device. */
+static int slot_bytes(const lowered *f, int kind) {
+  const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
+  int size = 0, align = 1;
+  for (int i = 0; i < f->slot[kind].count; i++) {
+    const ir_type t = ir_typeof(f->g, f->slot[kind].ref[i]);
+    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
+    size = (size + bytes - 1) / bytes * bytes + bytes;
+    if (bytes > align) align = bytes;
+  }
+  return (size + align - 1) / align * align;
+}
+
+/* The element size of the input that scores read along the keys. */
+static int bias_row_bytes(const lowered *f) {
+  return lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->bias_row))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
+}
+
+/* A called score computes all of its terms itself; a called gradient takes the term as a parameter. */
+static bool takes_term(const lowered *f) {
+  return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
+}
+
+/* The same before facts are known, and whether there is room. */
+bool facts_stage_columns(const lowered *f) {
+  const bool lines = f->bias_row != IR_NONE && takes_term(f);
+  plan_rows r = {.bias_row_bytes = lines ? bias_row_bytes(f) : 0, .col_bytes = slot_bytes(f, SLOTS_COL)};
+  return reads_of(f, lines ? f->score_with : f->score) == 1 && r.col_bytes % 4 == 0 && tiles_have_columns(f->plan, &r);
+}
+
 /* The parts of Col that a score reads. */
-static bool score_reads_col(const lowered *f) {
+bool facts_score_reads_col(const lowered *f) {
   const ir_ref root[2] = {f->score, f->score_with};
   return reads_slot(f, HAS_ELEMENT, SLOTS_COL, root, 2);
 }
@@ -155,11 +185,6 @@ static int sums_of(const lowered *f) {
   int bits = 0;
   for (int kind = 0; kind < SUM_KINDS; kind++) bits |= (f->sum[kind].count > 0) << kind;
   return bits;
-}
-
-/* A called score computes all of its terms itself; a called gradient takes the term as a parameter. */
-static bool takes_term(const lowered *f) {
-  return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
 }
 
 /* The conjuncts of a mask; -1: more than there is room for. */
@@ -278,7 +303,7 @@ void facts_find(lowered *f) {
   t->column_intervals = column_intervals(f);
   t->columns_need_full_data = t->column_intervals > 0 && f->mask->columns.apart;
   t->score_reads = score_reads(f);
-  t->score_reads_col = score_reads_col(f);
+  t->score_reads_col = facts_score_reads_col(f);
   t->reads_columns = reads_columns(f);
   t->grad_is_light = grad_is_light(f);
   t->grad_adds_to_memory = lowered_adds_to_memory(f, &f->element_terms);
@@ -288,24 +313,6 @@ void facts_find(lowered *f) {
 }
 
 /* ---- for the plan ---- */
-
-/* sizeof(struct Row) on the device. */
-static int slot_bytes(const lowered *f, int kind) {
-  const int real = f->plan->dtype == LUATTN_F64 ? 8 : 4;
-  int size = 0, align = 1;
-  for (int i = 0; i < f->slot[kind].count; i++) {
-    const ir_type t = ir_typeof(f->g, f->slot[kind].ref[i]);
-    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
-    size = (size + bytes - 1) / bytes * bytes + bytes;
-    if (bytes > align) align = bytes;
-  }
-  return (size + align - 1) / align * align;
-}
-
-/* The element size of the input that scores read along the keys. */
-static int bias_row_bytes(const lowered *f) {
-  return lowered_traced(f)->input[ir_index_of(ir_get(f->g, f->bias_row))].dtype == LUATTN_INPUT_F32 ? 4 : 2;
-}
 
 /* Whether a kernel keeps Row. The sm90 backward, whose columns are queries, does not need Row for masks. */
 static bool needs_rows(const lowered *f) {

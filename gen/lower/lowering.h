@@ -39,6 +39,11 @@ luattn_status row_parts_merge(lowered *f, luattn_error *err);
 /* multiply_add.c: exp and log in base 2, linear combinations as chains of multiply-adds with all uniform
  * factors in one coefficient. */
 void multiply_add_roots(lowered *f, ir_ref *roots, int n);
+/* approximations.c: sets `approximate` for what is lowered next. */
+void approximate_score(lowered *f);
+void approximate_step(lowered *f);
+void approximate_gradient(lowered *f);
+void approximate_nothing(lowered *f);
 /* If r = x + rest with `rest` free of x, writes rest (IR_NONE: zero). */
 bool multiply_add_rest(lowered *f, ir_ref r, ir_ref x, ir_ref *rest);
 /* Rewrites a score and splits off the part that is constant over the elements of a thread in one row and
@@ -115,6 +120,9 @@ void compile_work_count(lowered *f);
 
 /* tile_bounds.c: finds what tile_class and the other tile bounds need; sets `facts`. */
 void tile_bounds_find(lowered *f);
+/* Whether the sm90 forward stages Col, and whether scores read it; known once hooks to call are. */
+bool facts_stage_columns(const lowered *f);
+bool facts_score_reads_col(const lowered *f);
 /* facts.c: the other facts, and what the plan and the image need. */
 void facts_find(lowered *f);
 void facts_find_rows(lowered *f);

@@ -70,9 +70,9 @@ static void call_for_lanes(lowered *f, text *why) {
   }
 }
 
-void outline_choose(lowered *f, text *why) {
+/* Calls the largest hooks until what is inlined compiles fast. */
+static void outline_largest(lowered *f, text *why) {
   int inlined = 0;
-  call_for_lanes(f, why);
   for (int i = 0; i < f->num_hooks; i++)
     if (!f->hook[i].outlined) inlined += f->hook[i].cost * f->hook[i].copies;
   for (hook *h; (h = largest(f, inlined > POLICY_INLINED_MAX ? POLICY_OUTLINED_MIN
@@ -85,6 +85,27 @@ void outline_choose(lowered *f, text *why) {
         "slowly\n",
         h->name, h->cost, h->copies);
   }
+}
+
+/* Where the sm90 forward does not stage numbers of keys, consumers compute them for each column that a thread has, which
+ * a function can do for them; producers, which cannot call it, have no part in that. */
+static bool leave_to_consumers(lowered *f) {
+  if (f->plan->family != LUATTN_SM90 || f->plan->pass != LUATTN_FORWARD) return false;
+  if (!facts_score_reads_col(f) || facts_stage_columns(f)) return false;
+  for (int i = 0; i < f->num_hooks; i++) {
+    hook *h = &f->hook[i];
+    if (strcmp(h->name, "col") != 0) continue;
+    h->copies = tiles_copies(f->plan).col_apart;
+    h->inlined = false;
+    return true;
+  }
+  return false;
+}
+
+void outline_choose(lowered *f, text *why) {
+  call_for_lanes(f, why);
+  outline_largest(f, why);
+  if (leave_to_consumers(f)) outline_largest(f, why);
 }
 
 bool lowered_is_long(const lowered *f, ir_ref r) {

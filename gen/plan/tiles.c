@@ -75,6 +75,8 @@ bool tiles_have_bias_rows(const plan *p, const plan_rows *r) {
   return fwd_sm90_layout(sizes_of(p, r)).has_bias_rows;
 }
 
+bool tiles_have_columns(const plan *p, const plan_rows *r) { return fwd_sm90_layout(sizes_of(p, r)).has_cols; }
+
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows) {
   const LayoutSizes s = sizes_of(p, rows);
   const bool sm80 = p->family == LUATTN_SM80, sm90 = p->family == LUATTN_SM90;
@@ -159,6 +161,7 @@ plan_copies tiles_copies(const plan *p) {
     c.col = p->tile_n / 4;
     c.element = c.row * c.col;
   }
+  c.col_apart = p->family == LUATTN_SM90 && !backward ? c.element / c.row : c.col; /* for each of a thread's columns */
   return c;
 }
 

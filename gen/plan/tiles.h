@@ -78,6 +78,7 @@ typedef struct plan_rows {
  * Code that is compiled with and without a mask counts once. */
 typedef struct plan_copies {
   int element, row, col, mod;
+  int col_apart; /* of col where scores read numbers of keys that are not staged: sm90 forward; else as col */
 } plan_copies;
 /* Whether kernels may read tile bits: those are of tensors that are the whole. Decode has too few queries to pay for them. */
 bool tiles_may_have_bits(const plan *p);
@@ -90,6 +91,8 @@ plan_copies tiles_copies(const plan *p);
 int tiles_shared_bytes(const plan *p, luattn_role role, const plan_rows *rows);
 /* Whether bias rows fit next to these tiles of the sm90 forward (templates/sm90/fwd/bias_staging.cuh). */
 bool tiles_have_bias_rows(const plan *p, const plan_rows *rows);
+/* Whether columns do. */
+bool tiles_have_columns(const plan *p, const plan_rows *rows);
 int tiles_least_shared_of(const plan *p, const plan_rows *rows); /* the least shared memory of all kernels of
                                                                   * the pass */
 /* The padded widths of the sm90 family's products, as bits; of O. */

@@ -1,8 +1,10 @@
 """compile_budget.py: checks the compiler's estimate of compile time on random specs.
 
-    python3 tests/templates/compile_budget.py LUATTN [--count 500] [--first 0] [--seed 1] [--jobs N] [--journal FILE] [--seconds S] [SPEC ..]
+    python3 tests/templates/compile_budget.py LUATTN [--count 500] [--first 0] [--seed 1] [--jobs N] [--journal FILE] [--seconds S]
+        [--family sm90 ..] [--head-dim 64 ..] [--pass forward] [SPEC ..]
 
-Each spec of random_specs.py is compiled for one of six targets and passes, and each SPEC for all. The CPU time of the
+Each spec of random_specs.py is compiled for one cell, of a family, a head dim and a pass, and each SPEC for all: by default those of
+FAMILIES, at 128 in sm90 and 64 elsewhere. The CPU time of the
 process, retries with other tiles included, is compared with that of a causal mask for the same target. A spec
 that the compiler accepts may take at most 10 times as long. A spec that it refuses is compiled without a limit, and
 must take at least 4 times as long. Prints a line for each spec, with VIOLATED if a bound does not hold, and a table.
@@ -30,7 +32,7 @@ import time
 import random_specs
 
 MOST, LEAST = 10.0, 4.0
-CELLS = [(target, p) for target in (("sm_90a", "bf16", 128), ("sm_80", "f16", 64), ("sm_80", "f32", 64)) for p in ("forward", "backward")]
+FAMILIES = {"sm90": ("sm_90a", "bf16", 128), "sm80": ("sm_80", "f16", 64), "simt": ("sm_80", "f32", 64)}
 CAUSAL = "return attention { name = 'causal', block_mask = causal() }\n"
 REFUSED = "times what `causal` takes"
 
@@ -91,7 +93,7 @@ def is_violated(r):
 
 def line_of(r):
     arch, dtype, dim, pass_name = r["cell"]
-    where = f"{r['spec']:24} {arch:6} {dtype:4} {pass_name:8}"
+    where = f"{r['spec']:24} {arch:6} {dtype:4} D{dim:<4} {pass_name:8}"
     if r["times"] is None:
         return f"{where} no spec: {r['said']}"
     took = f"{'above ' if r['stopped'] else ''}{r['times']:6.2f}"
@@ -118,7 +120,13 @@ def read_journal(path):
         return [json.loads(line) for line in f]
 
 
-def work_of(given, folder):
+def cells_of(given):
+    """Returns ((arch, dtype, head dim), pass) of all cells."""
+    return [((arch, dtype, d), p) for arch, dtype, dim in (FAMILIES[f] for f in given.family or FAMILIES) for d in given.head_dim or (dim,)
+            for p in given.passes or ("forward", "backward")]
+
+
+def work_of(given, cells, folder):
     """Returns (name, path, cell) of all that is to be compiled."""
     work = []
     for number in range(given.first, given.first + given.count):
@@ -126,8 +134,8 @@ def work_of(given, folder):
         path = os.path.join(folder, f"{name}.lua")
         with open(path, "w") as f:
             f.write(random_specs.spec(given.seed, number))
-        work.append((name, path, random.Random(f"cell {given.seed} {number}").choice(CELLS)))
-    return work + [(os.path.basename(s), s, cell) for s in given.specs for cell in CELLS]
+        work.append((name, path, random.Random(f"cell {given.seed} {number}").choice(cells)))
+    return work + [(os.path.basename(s), s, cell) for s in given.specs for cell in cells]
 
 
 def main():
@@ -140,13 +148,17 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--journal", help="a file of results, which are not measured again")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no compilation after so many")
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="of these alone; may be repeated")
+    parser.add_argument("--head-dim", action="append", type=int, metavar="D", help="at these; may be repeated")
+    parser.add_argument("--pass", action="append", dest="passes", choices=("forward", "backward"), help="one of them alone")
     given = parser.parse_intermixed_args()
+    cells = cells_of(given)
     end = time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         causal = os.path.join(folder, "causal.lua")
         with open(causal, "w") as f:
             f.write(CAUSAL)
-        status, _, text = run(given.luattn, causal, CELLS[0])
+        status, _, text = run(given.luattn, causal, cells[0])
         if status != 0:
             print(f"skipped: {text}")
             return 77
@@ -165,7 +177,7 @@ def main():
                     with open(given.journal, "a") as f:
                         f.write(json.dumps(r) + "\n")
 
-        list(pool.map(one, work_of(given, folder)))
+        list(pool.map(one, work_of(given, cells, folder)))
     print(*table(records), sep="\n")
     violations = sum(map(is_violated, records))
     print(f"{len(records)} compilations, {violations} outside of the bounds (seed {given.seed})")
