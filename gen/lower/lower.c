@@ -61,14 +61,17 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
 /* Every expression of spec.cuh. */
 static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   const plan *p = f->plan;
+  approximate_score(f);
   online_step_choose_unit(f);
   row_shift_score(f);
   if (f->mask->keep != IR_NONE) lists_take(f);
   TRY(online_step_build(f, err));
+  approximate_nothing(f);
   if (p->merges) TRY(row_parts_merge(f, err));
   if (p->decode && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
   if (p->pass == LUATTN_FORWARD && !p->decode) distance_term_take(f); /* rows of a tile of decode have many distances */
   if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
+  approximate_gradient(f);
   TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
                                 * contract */
   return ir_failed(f->g) ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", f->spec->traced.name)

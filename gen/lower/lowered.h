@@ -61,6 +61,10 @@ typedef struct lowered_facts {
   int sums;                            /* the set of 1 << SUM_* that occur */
 } lowered_facts;
 
+/* What an expression that is lowered is for, which decides how coarse sigmoids and hyperbolic tangents may be
+ * (multiply_add.c). APPROXIMATE_NOWHERE: sums of a row, saved numbers, what has to be the same bits whichever thread computes it. */
+typedef enum approximate_in { APPROXIMATE_NOWHERE, APPROXIMATE_SCORE, APPROXIMATE_WEIGHT } approximate_in;
+
 typedef struct lowered {
   arena *a;
   ir *g;
@@ -70,6 +74,7 @@ typedef struct lowered {
   const plan *plan;
 
   /* Scores. */
+  approximate_in approximate; /* what is being lowered */
   bool dot_unit;  /* score() gives score / scale, and the online function multiplies */
   bool step_unit; /* score() gives a * score + b, the first step of the online function */
   bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */

@@ -259,6 +259,18 @@ static ir_ref sigmoid_of(fold *w, ir_op op, ir_ref x, double factor) {
   return ir_op1(w->g, op, lin_write(w, &power));
 }
 
+/* Its relative error, 2^-12.9, is a quarter of f16's rounding of a weight, and a fifteenth of bf16's of a score
+ * (docs/numerics.md). */
+static bool sigmoid_is_coarse(const lowered *f) {
+  return f->approximate == APPROXIMATE_WEIGHT || (f->approximate == APPROXIMATE_SCORE && f->plan->dtype == LUATTN_BF16);
+}
+
+/* 2^-10.9: a quarter of bf16's rounding. */
+static bool tanh_is_coarse(const lowered *f) {
+  return f->approximate != APPROXIMATE_NOWHERE && f->plan->dtype == LUATTN_BF16 && f->plan->pass == LUATTN_FORWARD &&
+         !f->plan->large_scores;
+}
+
 static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   ir *g = w->g;
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
@@ -282,10 +294,10 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
     }
     case IR_SIGMOID: /* only with fast math: the accurate function does not use exp2 */
       if (!w->f->plan->fast_math) break;
-      return lin_of_atom(sigmoid_of(w, IR_SIGMOID2_ALTERNATING, a, LOG2E));
+      return lin_of_atom(sigmoid_of(w, sigmoid_is_coarse(w->f) ? IR_SIGMOID2_ALTERNATING : IR_SIGMOID2, a, LOG2E));
     case IR_TANH: { /* 2 / (1 + e^-2x) - 1; with fast math, its absolute error near 0 is small enough */
       if (!w->f->plan->fast_math) break;
-      if (w->f->plan->dtype == LUATTN_BF16 && w->f->plan->pass == LUATTN_FORWARD && !w->f->plan->large_scores)
+      if (tanh_is_coarse(w->f))
         return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
       lin l = lin_of_atom(sigmoid_of(w, IR_SIGMOID2, a, 2 * LOG2E));
       l.coef[0] = ir_real(g, 2);

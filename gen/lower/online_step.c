@@ -218,7 +218,9 @@ luattn_status online_step_build(lowered *f, luattn_error *err) {
   choose_deferred(f);
 
   ir_ref root[STEP_ROOTS];
+  approximate_step(f);
   multiply_add_roots(f, root, step_roots(f, root));
+  approximate_score(f);
   set_step_roots(f, root);
   choose_prob_term(f);
   TRY(probe_mask_by_inf(f, &f->mask_by_inf, err));

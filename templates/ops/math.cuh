@@ -8,7 +8,7 @@
 //
 // The exp2 unit (MUFU) limits kernels on the tensor cores: it gives 16 results a cycle, and each score needs
 // one. So two functions use coarser approximations where the result is rounded anyway, or where the error is
-// that of a rounding: op_rough_tanh and op_sigmoid2_alternating.
+// that of a rounding: op_rough_tanh and op_sigmoid2_alternating. gen/lower/approximations.c says where.
 #pragma once
 #include "arch/types.cuh"
 
