@@ -23,8 +23,8 @@ def scaled(text: str, place: str, kind: str) -> Spec:
     # In one line, so that those of the spec stay what they are.
     wrap = (
         f"local attention = (function(make) return function(t) local mod = t.score_mod; t.{kind} = t.{kind} or {{}}; t.{kind}.{NAME} = "
-        f"{_DECLARED[kind]}; t.score_mod = function(score, b, h, q_idx, kv_idx) score = score * {NAME}; if mod then return mod(score, b, h, "
-        "q_idx, kv_idx) end; return score end; return make(t) end end)(attention); "
+        f"{_DECLARED[kind]}; if mod == nil then t.score_mod = function(score) return score * {NAME} end else t.score_mod = function(score, b, h, "
+        f"q_idx, kv_idx) return mod(score * {NAME}, b, h, q_idx, kv_idx) end end; return make(t) end end)(attention); "
     )
     if text.startswith(PARTS):
         made = scaled(text.removeprefix(PARTS), place, kind).parts()

@@ -54,8 +54,8 @@ def free_unused() -> None:
         for pointer in _unused[:]:  # parts come before what they are parts of
             for engine in [*opened]:
                 call("luattn_engine_forget", engine, pointer)
-            lib.luattn_spec_free(pointer)
             _unused.remove(pointer)
+            lib.luattn_spec_free(pointer)
     finally:
         _freeing.release()
 

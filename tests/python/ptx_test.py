@@ -2,6 +2,7 @@
 own for a GPU's: tensors lie there, and say that they are on GPU 0. Exits with 77 without torch or NVRTC."""
 
 import ctypes
+import logging
 import os
 import sys
 import tempfile
@@ -20,7 +21,7 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _tensors, _tune, flex  # noqa: E402
+from luattn import _spec, _tensors, _tune, flex  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
@@ -442,7 +443,48 @@ class Machine(unittest.TestCase):
         with self.assertRaisesRegex(luattn.InvalidError, "prepare: dtype: is int32, expected one of float64"):
             gemma2.prepare("int32", 64)
         with self.assertRaisesRegex(luattn.Error, "head_dim"):
-            gemma2.prepare("bfloat16", 20)
+            gemma2.prepare("bfloat16", 264)
+
+    def test_a_handler_that_raises(self):
+        """The call that compiles raises what it raises, once; the kernel is there."""
+
+        class Full(logging.Handler):
+            def handle(self, record):
+                raise OSError("no space left")
+
+        attention = luattn.attention("return attention { score_mod = function(s) return s + 3 end }")
+        q, k, v = (torch.randn(1, 2, 20, 16) for _ in "qkv")
+        want = attention(q, k, v)
+        q, k, v = map(on_device, (q, k, v))
+        logger, handler = logging.getLogger("luattn"), Full()
+        level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        try:
+            with mock.patch.multiple(_tensors, fill=fill, run=run, results=results):
+                with self.assertRaisesRegex(OSError, "no space left"):
+                    attention(q, k, v)
+                torch.testing.assert_close(attention(q, k, v), want)
+            with self.assertRaisesRegex(OSError, "no space left"):
+                attention.prepare(torch.float32, 24, threads=2)
+            attention.prepare(torch.float32, 24, threads=2)
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+    def test_specs_are_freed_with_their_kernels(self):
+        freed, free = [], _spec.lib.luattn_spec_free
+        q, k, v = (torch.randn(1, 2, 20, 16) for _ in "qkv")
+        on = [on_device(t) for t in (q, k, v)]
+        with mock.patch.object(_spec, "lib", mock.Mock(wraps=_spec.lib)) as lib:
+            lib.luattn_spec_free = lambda pointer: (freed.append(pointer), free(pointer))
+            for i in range(18):
+                attention = luattn.attention(f"return attention {{ score_mod = function(s) return s * {i % 2 + 2} end }} -- {i}")
+                if i < 4:
+                    want = attention(q, k, v)
+                    with mock.patch.multiple(_tensors, fill=fill, run=run, results=results):
+                        torch.testing.assert_close(attention(*on), want, atol=1e-5, rtol=1e-5)
+        self.assertGreaterEqual(len(freed), 16)  # many at once
 
     def compute(self, attention, tensors, dout, given, inputs):
         tensors = [t.detach().requires_grad_() for t in tensors]
