@@ -87,6 +87,7 @@ static const section_kind kinds[] = {
     {"KVPG", false, false, sizeof(uint32_t), 1, AT(manifest.paged_layout), AT(manifest.paged)},
     {"WGHT", false, false, sizeof(uint32_t), 1, AT(manifest.weights_layout), AT(manifest.weights)},
     {"KMOD", false, false, sizeof(manifest_append_mods), 1, AT(manifest.append_mods), AT(manifest.keys_modified)},
+    {"PADD", true, false, sizeof(uint32_t), 1, AT(manifest.padding_layout), AT(manifest.writes_padding)},
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

@@ -237,6 +237,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"paged", m->paged},
       {"weights", m->weights},
       {"keys_modified", m->keys_modified},
+      {"writes_padding", m->writes_padding},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));

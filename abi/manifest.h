@@ -124,6 +124,8 @@ typedef struct image_manifest {
   uint32_t weights_layout[1];         /* LuattnWeights: 0, the only layout */
   uint32_t keys_modified;             /* section "KMOD", which other images lack: k and v have been through the spec's mods, */
   manifest_append_mods append_mods[1]; /* and APPEND applies these to new rows */
+  uint32_t writes_padding;            /* section "PADD", which images of earlier luattn lack: packed kernels write rows of no sequence, */
+  uint32_t padding_layout[1];         /* 0, as templates/sink/padding.cuh says; luattn that does not know the section ignores it */
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

@@ -1,5 +1,6 @@
 /* append.c: luattn_append, which writes new rows of keys and values to a cache, through the mods of a spec or as they are. */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/batch.h"
@@ -7,6 +8,7 @@
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/batch_arrays.h"
+#include "runtime/batch_masks.h"
 #include "runtime/launch.h"
 #include "runtime/offsets.h"
 #include "runtime/order.h"
@@ -215,6 +217,22 @@ static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, co
   return LUATTN_OK;
 }
 
+/* For LUATTN_CHECK, with arrays on the device. */
+static luattn_status check_device(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p, const luattn_append_args *a, cu_stream stream) {
+  const size_t entries = (size_t)p->batch;
+  array_copy copies[] = {{.from = p->seqused_k, .count = entries},
+                         {.from = p->paging.block_table, .count = p->paging.block_table != NULL ? entries * (size_t)p->paging.pages : 0},
+                         {.from = p->cu_seqlens, .count = p->cu_seqlens != NULL ? entries + 1 : 0}};
+  void *memory;
+  if (!batch_check_asked()) return LUATTN_OK;
+  TRY(batch_arrays_fetch(kernel, c, stream, copies, 3, &memory));
+  if (memory == NULL) return LUATTN_OK;
+  const luattn_status status =
+      check_numbers(c, p, a, copies[0].to, copies[1].from != NULL ? copies[1].to : NULL, copies[2].from != NULL ? copies[2].to : NULL);
+  free(memory);
+  return status;
+}
+
 /* ---- the CPU ---- */
 
 static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int side, int entry, int row, int first) {
@@ -252,6 +270,7 @@ static luattn_status append_given(const luattn_kernel *kernel, const luattn_appe
   TRY(check_apart(&c, given, &p.append));
   if (pieces == 0) return LUATTN_OK;
   if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, given);
+  TRY(check_device(kernel, &c, &p.append, given, stream));
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_append(kernel, &c, &p, stream);
   driver_pop(kernel->driver);

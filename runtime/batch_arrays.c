@@ -2,7 +2,9 @@
 #include "runtime/batch_arrays.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include "runtime/batch_masks.h"
 #include "runtime/driver.h"
 
 luattn_status batch_array_take(const args_call *c, const batch_array *array, const char *axes, int64_t count, const int **out) {
@@ -67,5 +69,35 @@ luattn_status luattn_batch_prepare(luattn_batch *batch, luattn_driver *driver, i
   TRY(driver_enter(driver, device, err));
   const luattn_status status = copy_arrays(batch, driver, device, memory, stream, err);
   driver_pop(driver);
+  return status;
+}
+
+/* ---- LUATTN_CHECK ---- */
+
+/* The device's context is current. */
+static luattn_status fetch(const luattn_driver *d, const args_call *c, cu_stream stream, const array_copy *copies, int count) {
+  cu_result result = d->stream_wait(stream);
+  for (int i = 0; i < count && result == 0; ++i)
+    if (copies[i].from != NULL && copies[i].count > 0)
+      result = d->copy_to_host(copies[i].to, (cu_pointer)(uintptr_t)copies[i].from, copies[i].count * sizeof *copies[i].to);
+  return result == 0 ? LUATTN_OK : driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading arrays of '%s'", c->info->spec_name);
+}
+
+luattn_status batch_arrays_fetch(const luattn_kernel *kernel, const args_call *c, cu_stream stream, array_copy *copies, int count, void **memory) {
+  size_t all = 1;
+  bool captured = false;
+  for (int i = 0; i < count; ++i) all += copies[i].count;
+  int32_t *at = *memory = calloc(all, sizeof *at);
+  if (at == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
+  for (int i = 0; i < count; ++i) copies[i].to = at, at += copies[i].count;
+  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
+  if (status == LUATTN_OK) {
+    status = batch_check_captured(kernel->driver, stream, &captured, c->err);
+    if (status == LUATTN_OK && !captured) status = fetch(kernel->driver, c, stream, copies, count);
+    driver_pop(kernel->driver);
+  }
+  if (status == LUATTN_OK && !captured) return LUATTN_OK;
+  free(*memory);
+  *memory = NULL;
   return status;
 }

@@ -231,6 +231,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     TRY(grid_of_entry(&c, &kernel->info.entry[i], all, &need, grid[i]));
   TRY(weights != NULL ? weights_apart(&c, weights, need.size) : args_apart(&c, need.size));
+  TRY(packed_check(kernel, &c, &all->before.packed, &whole->used, stream));
   TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
   if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
   TRY(paged_check(kernel, &c, everything, stream));

@@ -138,6 +138,12 @@ static void decode_size(const LuattnParams *p, const workspace_need *need, const
   size[1] = p->shape.heads_kv;
 }
 
+/* Rows of packed outputs that no sequence has are written where other kernels have nothing to do, too: then by one block. */
+static void add_padding_block(const args_call *c, const LuattnOffsetParams *all, int64_t size[3]) {
+  if (!c->info->writes_padding || all->packed.total_q + (int64_t)all->packed.total_k == 0) return;
+  if (size[0] == 0 || size[1] == 0 || size[2] == 0) size[0] = size[1] = size[2] = 1;
+}
+
 luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, const LuattnTileBitsParams *all,
                             const workspace_need *need, unsigned grid[3]) {
   const LuattnParams *p = &all->before.dense;
@@ -176,15 +182,18 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
     case LUATTN_ROLE_FORWARD:
       if (c->info->decode) {
         decode_size(p, need, entry, size);
+        add_padding_block(c, &all->before, size);
         break;
       }
       q_tiles_size(c, need, p, entry->tile_m, size);
+      add_padding_block(c, &all->before, size);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
     case LUATTN_ROLE_PREPARE: /* at least one block, where it zeroes a counter */
       q_tiles_size(c, need, p, entry->tile_m, size);
       size[0] = max_of(size[0], sizes_draws_kv(c->info));
+      add_padding_block(c, &all->before, size);
       break;
     case LUATTN_ROLE_DQ:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);

@@ -89,6 +89,7 @@ set(LUATTN_TEMPLATES
   simt/weights_simt.cuh
   sink/dq_acc.cuh
   sink/dq_state.cuh
+  sink/padding.cuh
   sink/partial_rows.cuh
   sink/row_numbers.cuh
   sm80/bwd_sm80.cuh

@@ -147,7 +147,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
                       : bits != NULL ? sizeof(LuattnTileBitsParams)
                       : p->offsets   ? sizeof(LuattnOffsetParams)
                                      : sizeof(LuattnParams);
-  out->packed = p->packed;
+  out->packed = out->writes_padding = p->packed;
   out->paged = p->pages != 0;
   out->paged_layout[0] = (uint32_t)p->pages;
   out->offsets = p->offsets != LUATTN_OFFSET_NONE;

@@ -21,7 +21,8 @@
  *     o [total_q, heads, head_dim_v]    v [total_k, heads_kv, head_dim_v]      saved [num_saved, heads, total_q]
  *
  * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never affect a
- * sequence, not even NaN. In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of inputs and scalars
+ * sequence, not even NaN. Rows that no sequence has, behind the last one or behind the used ones (seqused_q, seqused_k), are written, too: o, saved and
+ * gradients of q, k and v are 0 there, and lse -inf. (Kernels in packs of an earlier luattn leave them as they are.) In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of inputs and scalars
  * are sums over all sequences.
  *
  * Each input is packed along one axis, its axis q, or its axis kv if it has no q: total_q or total_k long. Another axis q or kv has
@@ -103,9 +104,10 @@ typedef struct luattn_batch_options {
   int64_t heads, heads_kv;                  /* of the whole. heads 0: the call's. heads_kv 0: from the call's ratio of heads to
                                              * heads_kv. A query head must read the same key head in the whole as in the call */
   /* Packed sequences, or NULL: both or neither. [batch + 1]: sequence b has rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q and o,
-   * and likewise with cu_seqlens_k of k and v. The values start at 0, never decrease, and end at the totals, at most 2^30; a sequence
-   * may be empty. luattn checks these rules for arrays in host memory. In device memory it does not: kernels access memory out of
-   * bounds where values break them. */
+   * and likewise with cu_seqlens_k of k and v. The values start at 0, never decrease, and end at the totals, at most 2^30, or before; a sequence
+   * may be empty. luattn checks these rules for arrays in host memory. In device memory it does so only with LUATTN_CHECK=1 in the environment, for
+   * launches that are not captured. Else kernels clamp the values to the tensors: results are then not defined, and memory of others is neither read
+   * nor written. */
   const DLTensor *cu_seqlens_q, *cu_seqlens_k;
   /* The length of the longest sequence, or an upper bound of it. 0: luattn computes it
    * from cu_seqlens in host memory; with device memory, no sequence has rows. With device memory, a longer sequence is cut without
@@ -113,13 +115,13 @@ typedef struct luattn_batch_options {
   int64_t max_seqlen_q, max_seqlen_k;
   /* Or NULL: how many of each packed sequence's rows are used, [batch], 0 to the sequence's length. seqused_k without cu_seqlens_k: of
    * keys in pages, or of a cache. The others do not exist: hooks see
-   * the used lengths, and nothing reads or writes rows behind them, neither of o and lse nor of dq, dk and dv. luattn checks values in host
-   * memory; kernels clamp others. */
+   * the used lengths, and nothing reads rows behind them. luattn checks values in host
+   * memory, and in device memory with LUATTN_CHECK=1; kernels clamp others. */
   const DLTensor *seqused_q, *seqused_k;
   /* Or NULL: [batch, max_pages]: the page of k and v that has an entry's rows i * page_size .. (i + 1) * page_size - 1, for each i. Needs
    * seqused_k, and goes without cu_seqlens_k. max_seqlen_k is then an upper bound of seqused_k; 0: max_pages * page_size. luattn
    * checks numbers in host memory. In device memory it does so only with LUATTN_CHECK=1 in the environment, for launches that are not
-   * captured: kernels access memory out of bounds where a number that they need is no page. */
+   * captured: kernels take a number that they need and that is no page for the last page. */
   const DLTensor *block_table;
 } luattn_batch_options;
 
@@ -213,9 +215,9 @@ typedef struct luattn_append_args {
  * attend with kernels of the same spec and the same keys_modified; an engine finds both by luattn_args.keys_modified. Attention
  * without it over rows that were appended with it, or the reverse, applies a rotary embedding twice, or never, and no error tells.
  *
- * On the CPU, room and numbers of pages are checked; on a GPU rows for which
- * the table or the cache has no place are left out, and a number that is no page makes the kernel write out of bounds. Entries may
- * share pages, but not places for new rows. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types, devices; another kernel),
+ * On the CPU, and with LUATTN_CHECK=1 in the environment for calls that are not captured, cu_seqlens_q, room and numbers of pages are checked. Else, on a
+ * GPU, rows for which the table or the cache has no place, or whose number of a page is none, are left out, and so are those behind the last entry's. Entries may
+ * share pages, but not places for new rows. k, v, what is read and the arrays share no memory. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types, devices; another kernel),
  * LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err);
 

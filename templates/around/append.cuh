@@ -8,7 +8,7 @@
 
 static constexpr int append_threads = 256;
 
-// The row in all entries, of one head.
+// A row of an entry, of one head.
 struct AppendRow {
   int entry, row, head;
 };
@@ -34,21 +34,36 @@ LUATTN_FN AppendRow append_row(const LuattnAppend &p, u32 number) {
   return {int(entry), int(row - entry * p.rows.d), int(head)};
 }
 
+// Where a row of an entry goes: its position there, and the page with its row. `exists`: there is such a row, and a place for it. Whatever
+// the arrays hold, it lies in the cache.
+struct AppendPlace {
+  int entry, position, page, row;
+  bool exists;
+
+  __device__ __forceinline__ AppendPlace(const LuattnAppend &p, int entry, int at) : entry(entry), exists(false) {
+    if (p.cu_seqlens != nullptr && (at < 0 || at >= p.cu_seqlens[entry + 1] - p.cu_seqlens[entry])) return;  // of no entry
+    position = max_of(p.seqused_k[entry], 0) + at;
+    const int n = int(quotient(u32(position), p.paging.page_size));
+    if (position < 0 || n >= p.paging.pages) return;  // the cache has no room
+    page = p.paging.block_table != nullptr ? p.paging.block_table[i64(entry) * p.paging.pages + n] : entry;
+    row = position - n * int(p.paging.page_size.d);
+    exists = u32(page) <= u32(p.paging.num_pages - 1);
+  }
+};
+
 template <class Piece, int Width, class Elem>
 LUATTN_FN void append_piece(const LuattnAppend &p, int which) {
   constexpr u32 each = sizeof(Piece) / sizeof(Elem), pieces = Width / each;
   const u32 index = blockIdx.x * append_threads + threadIdx.x, number = index / pieces, at = (index - number * pieces) * each;
   if (number >= u32(p.total) * p.heads_kv.d) return;
   const AppendRow row = append_row(p, number);
-  if (p.cu_seqlens != nullptr && row.row >= p.cu_seqlens[row.entry + 1] - p.cu_seqlens[row.entry]) return;  // of no entry
-  const int position = max_of(p.seqused_k[row.entry], 0) + row.row, n = int(quotient(u32(position), p.paging.page_size));
-  if (position < 0 || n >= p.paging.pages) return;  // the cache has no room
-  const int page = p.paging.block_table != nullptr ? p.paging.block_table[i64(row.entry) * p.paging.pages + n] : row.entry;
+  const AppendPlace place(p, row.entry, row.row);
+  if (!place.exists) return;
   const LuattnTensor &from = p.from[which], &to = p.to[which];
   // Packed rows follow one another, and have no batch axis.
   const int first = p.cu_seqlens != nullptr ? p.cu_seqlens[row.entry] : 0;
   const Elem *source = row_of<const Elem>(from, p.cu_seqlens != nullptr ? 0 : row.entry, row.head, first + row.row) + at;
-  Elem *target = row_of<Elem>(to, page, row.head, position - n * int(p.paging.page_size.d)) + at;
+  Elem *target = row_of<Elem>(to, place.page, row.head, place.row) + at;
   *reinterpret_cast<Piece *>(target) = *reinterpret_cast<const Piece *>(source);
 }
 

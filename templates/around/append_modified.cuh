@@ -32,29 +32,12 @@ struct AppendShare {
   }
 };
 
-// Where a row goes: the entry and its position there, and the page with its row. `exists`: some entry has it, and the cache room for it.
-struct AppendPlace {
-  int entry, position, page, row;
-  bool exists;
-
-  __device__ __forceinline__ AppendPlace(const LuattnAppend &p, u32 number) : exists(false) {
-    int at;
-    if (p.cu_seqlens != nullptr) {
-      entry = entry_of_row(p.cu_seqlens, p.batch, int(number));
-      at = int(number) - p.cu_seqlens[entry];
-      if (int(number) >= p.cu_seqlens[entry + 1]) return;
-    } else {
-      entry = int(quotient(number, p.rows));
-      at = int(number) - entry * int(p.rows.d);
-    }
-    position = max_of(p.seqused_k[entry], 0) + at;
-    const int n = int(quotient(u32(position), p.paging.page_size));
-    if (position < 0 || n >= p.paging.pages) return;
-    page = p.paging.block_table != nullptr ? p.paging.block_table[i64(entry) * p.paging.pages + n] : entry;
-    row = position - n * int(p.paging.page_size.d);
-    exists = true;
-  }
-};
+// Where row `number` of all entries goes.
+LUATTN_FN AppendPlace append_place(const LuattnAppend &p, u32 number) {
+  const int entry = p.cu_seqlens != nullptr ? entry_of_row(p.cu_seqlens, p.batch, int(number)) : int(quotient(number, p.rows)),
+            first = p.cu_seqlens != nullptr ? p.cu_seqlens[entry] : entry * int(p.rows.d);
+  return {p, entry, int(number) - first};
+}
 
 template <class Piece, int Width, class Elem>
 LUATTN_FN void append_pieces(const LuattnAppend &p, int which) {
@@ -67,7 +50,7 @@ LUATTN_FN void append_pieces(const LuattnAppend &p, int which) {
 #pragma unroll
   for (int h = 0; h < append_heads; ++h)
     if (share.has(p, h)) x[h] = *reinterpret_cast<const Piece *>(source + h * share.step * from.head);
-  const AppendPlace place(p, share.row);
+  const AppendPlace place = append_place(p, share.row);
   if (!place.exists) return;
   Elem *target = row_of<Elem>(to, place.page, share.head, place.row) + share.vector * each;
 #pragma unroll
@@ -156,7 +139,7 @@ LUATTN_FN void append_modified(const LuattnAppendParams &params) {
 #pragma unroll
     for (int h = 0; h < together; ++h)
       if (share.has(p, first + h)) x[h].load(source + (first + h) * share.step * from.head, v);
-    const AppendPlace place(p, share.row);
+    const AppendPlace place = append_place(p, share.row);
     if (!place.exists) return;
     Elem *target = row_of<Elem>(to, place.page, share.head, place.row) + v * n;
 #pragma unroll

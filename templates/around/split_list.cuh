@@ -178,16 +178,18 @@ struct SplitListWriter {
     for (int tile = 0; tile < list.tiles; ++tile) {
       const bool exists = tile < e.tiles;
       const u32 place = s.splits > 1 ? first + u32(tile * s.splits) : 0;
-      list.of_tile[i64(entry) * list.tiles + tile] = {exists ? place : 0, exists ? u32(s.splits) : 0};
-      for (int split = 0; exists && split < s.splits; ++split)
-        list.items[1 + at++] = {u32(entry), u32(tile), u32(split) | u32(s.splits) << 16, place};
+      // There is room for the tiles of entries that share no rows. Of others, which cu_seqlens must not hold, some are left out.
+      const bool fits = (s.splits == 1 || place + u32(s.splits) <= list.most_parts) && at + u32(s.splits) <= list.most_items;
+      list.of_tile[i64(entry) * list.tiles + tile] = {exists && fits ? place : 0, exists && fits ? u32(s.splits) : 0};
+      for (int split = 0; exists && split < s.splits; ++split, ++at)
+        if (at < list.most_items) list.items[1 + at] = {u32(entry), u32(tile), fits ? u32(split) | u32(s.splits) << 16 : 0, place};
     }
   }
 
   // Writes the entries in sets of `threads`: those of a level in the order of their numbers.
   __device__ __forceinline__ void write(int chunk) const {
     const u32 all = count_levels(chunk);
-    if (thread == 0) list.items[0] = {all, 0, 0, 0};
+    if (thread == 0) list.items[0] = {min_of(all, list.most_items), 0, 0, 0};
 #pragma unroll 1
     for (int base = 0; base < batch; base += threads) {
       const int entry = base + thread;

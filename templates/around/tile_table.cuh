@@ -76,7 +76,9 @@ LUATTN_FN void write_tile_table(const LuattnParams &p) {
     const bool keys = n >= sizes;
     LuattnPackedTile *set = TileTable::all(p).sets[keys][n % sizes];
     if (set == nullptr) continue;
-    const int before = int(sums[n]), count = sequence < batch ? int(tiles_of(mine, n)) : 0;
+    // The set has room for the tiles of sequences that share no rows. Of others, which cu_seqlens must not hold, the last are left out.
+    const int room = SequenceOf<Config>::most_tiles(p, keys, workspace_table_size(n % sizes)), before = min_of(int(sums[n]), room),
+              count = sequence < batch ? min_of(int(tiles_of(mine, n)), room - before) : 0;
     LuattnPackedHead *head = reinterpret_cast<LuattnPackedHead *>(set);
     if (sequence == batch && thread == 0) {
       head->count = u32(before);

@@ -2,6 +2,7 @@
 #include "entry/entries_fwd.cuh"
 #include "around/merge.cuh"
 #include "decode/fwd_decode.cuh"
+#include "sink/padding.cuh"
 
 #if defined(LUATTN_SPLIT_LIST) && LUATTN_PART != 1
 #include "around/split_list.cuh"
@@ -14,7 +15,8 @@ extern "C" __global__ void __launch_bounds__(split_list_threads)
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads) luattn_fwd(const __grid_constant__ DecodeParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
-  fwd_decode<Spec, Config>(p, shared);
+  if (has_sequences<Config>(p)) fwd_decode<Spec, Config>(p, shared);
+  write_padding<Spec, Config>(p);
 }
 #endif
 #if LUATTN_PART != 1

@@ -1,11 +1,13 @@
 // entry/fwd_sm80.cu: the forward image of the sm80 family.
 #include "entry/entries_fwd.cuh"
+#include "sink/padding.cuh"
 #include "sm80/fwd_sm80.cuh"
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, ForwardSm80<Spec, Config>::blocks)
     luattn_fwd(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
-  fwd_sm80<Spec, Config>(p, shared);
+  if (has_sequences<Config>(p)) fwd_sm80<Spec, Config>(p, shared);
+  write_padding<Spec, Config>(p);
 }
 #endif

@@ -135,28 +135,18 @@ struct PackedSequence : Site {
   using Params = LuattnPackedParams;
   enum : bool { packed = true, paged = false };
   PackedSequence() = default;
-#ifdef LUATTN_PACKED_INPUTS  // hooks ask where rows of inputs are
-  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : Site(entry, head, 0, 0) {
-    first_q = of(p).cu_seqlens_q[entry];
-    first_kv = of(p).cu_seqlens_k[entry];
-#else
+#ifndef LUATTN_PACKED_INPUTS  // else hooks ask where rows of inputs are
   int first_q, first_kv;
-  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head)
-      : Site(entry, head, 0, 0), first_q(of(p).cu_seqlens_q[entry]), first_kv(of(p).cu_seqlens_k[entry]) {
 #endif
-    // If an entry is longer than its declared maximum, only its first rows count: the grid and descriptors
-    // end there. Nor do rows behind the used ones.
-    const LuattnUsed &used = static_cast<const LuattnPackedTileParams &>(p).used;
-    q_len = used_of(used.seqused_q, min_of(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
-    kv_len = used_of(used.seqused_k, min_of(of(p).cu_seqlens_k[entry + 1] - first_kv, p.shape.kv_len));
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head) : Site(entry, head, 0, 0) {
+    take_rows<false>(p, entry, first_q, q_len);
+    take_rows<true>(p, entry, first_kv, kv_len);
     load_offsets(p);
   }
   // For PagedSequence, which knows the number of keys.
   __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head, int keys) : Site(entry, head, 0, keys) {
-    first_q = of(p).cu_seqlens_q[entry];
+    take_rows<false>(p, entry, first_q, q_len);
     first_kv = 0;
-    const LuattnUsed &used = static_cast<const LuattnPackedTileParams &>(p).used;
-    q_len = used_of(used.seqused_q, min_of(of(p).cu_seqlens_q[entry + 1] - first_q, p.shape.q_len));
     load_offsets(p);
   }
   __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
@@ -216,6 +206,23 @@ struct PackedSequence : Site {
   __device__ __forceinline__ int q_end(const LuattnParams &) const { return q_len; }
   __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
   LUATTN_FN int most_queries(const LuattnParams &p) { return p.shape.q_len; }  // of any entry
+  LUATTN_FN int entries(const LuattnParams &p) { return p.shape.batch; }
+  LUATTN_FN int query_heads(const LuattnParams &p) { return p.shape.heads; }
+  LUATTN_FN int total_q(const LuattnParams &p) { return of(p).total_q; }
+  // Tiles of so many queries or keys that all entries may have.
+  LUATTN_FN int most_tiles(const LuattnParams &p, bool keys, int size) {
+    return workspace_table_tiles(keys ? of(p).total_k : of(p).total_q, p.shape.batch, size);
+  }
+  // The rows of queries or keys between the last one of an entry that counts and the next entry; of the number of all entries, those
+  // behind the last entry.
+  template <bool Keys>
+  LUATTN_FN Range padding(const LuattnParams &p, int entry) {
+    const int total = Keys ? of(p).total_k : of(p).total_q, *cu = Keys ? of(p).cu_seqlens_k : of(p).cu_seqlens_q;
+    if (entry == p.shape.batch) return {row_within(cu[entry], total), total};
+    int first, len;
+    take_rows<Keys>(p, entry, first, len);
+    return {first + len, max_of(row_within(cu[entry + 1], total), first + len)};
+  }
 
   LUATTN_FN int group(const LuattnParams &p) { return p.shape.group; }
   __device__ __forceinline__ int kv_head(const LuattnParams &p) const { return h / p.shape.group; }
@@ -251,8 +258,17 @@ struct PackedSequence : Site {
   }
 
  private:
-  __device__ __forceinline__ int used_of(const int *used, int len) const {
-    return used == nullptr ? len : max_of(min_of(used[b], len), 0);
+  LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
+  // The first row of an entry, and how many count: no more than the declared maximum, where the grid and descriptors end, and than
+  // the used ones. Whatever cu_seqlens hold, rows lie in the tensor.
+  template <bool Keys>
+  LUATTN_FN void take_rows(const LuattnParams &p, int entry, int &first, int &len) {
+    const int total = Keys ? of(p).total_k : of(p).total_q, *cu = Keys ? of(p).cu_seqlens_k : of(p).cu_seqlens_q;
+    const LuattnUsed &all_used = static_cast<const LuattnPackedTileParams &>(p).used;
+    const int *used = Keys ? all_used.seqused_k : all_used.seqused_q;
+    first = row_within(cu[entry], total);
+    len = min_of(max_of(min_of(cu[entry + 1], total), first) - first, Keys ? p.shape.kv_len : p.shape.q_len);
+    if (used != nullptr) len = max_of(min_of(used[entry], len), 0);
   }
   LUATTN_FN const LuattnPacked &of(const LuattnParams &p) {
     return static_cast<const LuattnPackedParams &>(p).packed;
@@ -267,10 +283,11 @@ struct PagedRows {
   const int *table; // of the entry; null: it has page `entry`
   int entry;
   LuattnDivisor page_size;
+  u32 last;         // page
 
   // The row of a position of the entry.
   __device__ __forceinline__ Elem *row(int position) const {
-    const int n = int(quotient(u32(position), page_size)), at = table != nullptr ? __ldg(table + n) : entry;
+    const int n = int(quotient(u32(position), page_size)), at = table != nullptr ? int(min_of(u32(__ldg(table + n)), last)) : entry;
     return data + at * page + (position - n * int(page_size.d)) * seq;
   }
   // The same for a position in page `at`.
@@ -304,7 +321,7 @@ struct PagedSequence : Queries {
   }
   template <class Elem>
   __device__ __forceinline__ PagedRows<Elem> kv_rows(const LuattnParams &p, const LuattnTensor &t, int h_kv) const {
-    return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size};
+    return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size, last_page(p)};
   }
 
   // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
@@ -318,14 +335,15 @@ struct PagedSequence : Queries {
   __device__ __forceinline__ int page_of(const LuattnParams &p, int position) const {
     if (position >= kv_len) return 0;
     const int *pages = table(p);
-    return pages != nullptr ? __ldg(pages + quotient(u32(position), of(p).page_size)) : b;
+    return pages != nullptr ? known(p, __ldg(pages + quotient(u32(position), of(p).page_size))) : b;
   }
   // A position's page, and row there; behind the entry's end, which is not at 0, those of its last key. Has no branch that
   // might diverge.
   __device__ __forceinline__ PageRow page_row(const LuattnParams &p, int position) const {
     const int inside = min_of(position, kv_len - 1);
     const u32 n = quotient(u32(inside), of(p).page_size);
-    return {of(p).block_table != nullptr ? __ldg(of(p).block_table + i64(b) * of(p).pages + n) : b, inside - int(n * of(p).page_size.d)};
+    return {of(p).block_table != nullptr ? known(p, __ldg(of(p).block_table + i64(b) * of(p).pages + n)) : b,
+            inside - int(n * of(p).page_size.d)};
   }
   __device__ __forceinline__ PackedRowBox kv_box(const LuattnParams &p, int position, PageRow at, int page_rows) const {
     const int rows = max_of(min_of(kv_len - position, int(of(p).page_size.d) - at.row), 0);
@@ -334,6 +352,9 @@ struct PagedSequence : Queries {
 
  private:
   LUATTN_FN const LuattnPaging &of(const LuattnParams &p) { return static_cast<const LuattnPagedParams &>(p).paging; }
+  // Numbers that are no page count as the last one, so that rows lie in the tensor.
+  LUATTN_FN u32 last_page(const LuattnParams &p) { return u32(of(p).num_pages - 1); }
+  LUATTN_FN int known(const LuattnParams &p, int page) { return int(min_of(u32(page), last_page(p))); }
   __device__ __forceinline__ const int *table(const LuattnParams &p) const {
     return of(p).block_table != nullptr ? of(p).block_table + i64(b) * of(p).pages : nullptr;
   }

@@ -1,7 +1,7 @@
 /* packed_test.c: forward over packed sequences, from luattn_forward to the kernels, which the PTX machine
  * executes. Each sequence must give the CPU's result for that sequence alone. Sequences differ in length;
  * some have no queries, no keys, or neither. Tests all sequences in one launch; each in a separate launch
- * with NaN in all other rows, which leaves other rows of O and lse unchanged; all again, with some longer
+ * with NaN in all other rows, which leaves rows of O and lse before it unchanged, and writes 0 and -inf behind it; all again, with some longer
  * than the call's maximum, of which only the first rows are computed, from the first keys; all with offsets,
  * from arrays in host memory; finally a single row, and rows without any key.
  *
@@ -186,14 +186,19 @@ static bool is_computed(const problem *p, int only, int row) {
   return false;
 }
 
-/* Returns whether rows of O and lse outside of the launch's sequences are unchanged. */
-static bool left_alone(const problem *p, int only) {
+/* Returns whether rows of O and lse that no sequence of the launch has are 0 and -inf, and rows in front of the first sequence and behind
+ * the tensors unchanged. */
+static bool others_are_right(const problem *p, int only, bool has_lse) {
   const size_t width = (size_t)(HEADS * p->dim_v);
-  for (size_t i = 0; i < p->o.count; ++i)
-    if (!is_computed(p, only, (int)(i / width)) && get(p->o.k, p->o.host, i) != 1.5) return false;
-  for (size_t i = 0; i < p->lse.count; ++i)
-    if (!is_computed(p, only, (int)(i % (size_t)p->total_q)) && get(p->lse.k, p->lse.host, i) != 1.5)
-      return false;
+  const int first = ((const int *)p->cu_q.host)[only < 0 ? 0 : only];
+  for (size_t i = 0; i < p->o.count; ++i) {
+    const int row = (int)(i / width);
+    if (!is_computed(p, only, row) && get(p->o.k, p->o.host, i) != (row < first || row >= p->total_q ? 1.5 : 0)) return false;
+  }
+  for (size_t i = 0; i < p->lse.count; ++i) {
+    const int row = (int)(i % (size_t)p->total_q);
+    if (!is_computed(p, only, row) && get(p->lse.k, p->lse.host, i) != (row < first || !has_lse ? 1.5 : -INFINITY)) return false;
+  }
   return true;
 }
 
@@ -288,8 +293,8 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
             number, shifted ? " with offsets" : "", family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance, of_lse);
     ok = false;
   }
-  if (!left_alone(&p, only)) {
-    fprintf(stderr, "FAILED: spec %d %s D %d sequence %d: wrote rows of another\n", number, family, dim,
+  if (!others_are_right(&p, only, has_lse)) {
+    fprintf(stderr, "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0 and -inf, or others not as they were\n", number, family, dim,
             only);
     ok = false;
   }

@@ -306,6 +306,36 @@ class Machine(unittest.TestCase):
                 for a, b in zip(self.compute(gemma2, tensors, dout, given, {}), want):
                     torch.testing.assert_close(a, b, atol=3e-2, rtol=2e-2)
 
+    def test_rows_of_no_sequence(self):
+        """Tokens are padded to a fixed number: rows behind the last sequence get 0, and what they hold reaches nothing."""
+        causal = luattn.attention(f"{ROOT}/examples/causal.lua")
+        q, k, v, dout = (torch.randn(50, h, 64).bfloat16() for h in (2, 1, 1, 2))
+        cu = torch.tensor([0, 20, 20, 37], dtype=torch.int32)
+        given = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        want = self.compute(causal, [t[:37] for t in (q, k, v)], dout[:37], given, {})
+        for t in (q, k, v, dout):
+            t[37:] = torch.nan
+
+        def poisoned(*args, make):
+            return tuple(None if t is None else on_device(torch.full_like(t, torch.nan)) for t in make(*args))
+
+        def poisoned_gradients(*args, make=_tensors.gradients):
+            *first, inputs = make(*args)
+            return (*poisoned(make=lambda: first), inputs)
+
+        host_results = _tensors.results
+        there = {"fill": fill, "run": run, "gradients": poisoned_gradients, "results": lambda *a: poisoned(*a, make=host_results)}
+        on_gpu = {name: on_device(cu) for name in given} | {"max_seqlen_q": 20, "max_seqlen_k": 20}
+        for padded in (self.compute(causal, (q, k, v), dout, given, {}), None):
+            if padded is None:
+                with mock.patch.multiple(_tensors, **there):
+                    padded = self.compute(causal, [on_device(t) for t in (q, k, v)], on_device(dout), on_gpu, {})
+            self.assertTrue((padded[1][:, 37:] == -torch.inf).all())
+            for a, b in zip((padded[1].T, *padded), (want[1].T, *want)):
+                if a.shape[0] == 50:
+                    torch.testing.assert_close(a[:37], b, atol=3e-2, rtol=2e-2)
+                    self.assertTrue((a[37:] == (-torch.inf if a.shape == (50, 2) else 0)).all())
+
     def test_dropout(self):
         """The same weights are dropped as on the CPU, of a seed on the host or on the device."""
         dropped = luattn.attention("return attention { online_func = dropout(0.25) }")

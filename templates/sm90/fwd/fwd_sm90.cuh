@@ -26,6 +26,7 @@
 #include "score/distance_terms.cuh"
 #include "score/dropout.cuh"
 #include "score/online_rows.cuh"
+#include "sink/padding.cuh"
 #include "sink/row_numbers.cuh"
 #include "sm90/fwd/bias_loader.cuh"
 #include "sm90/fwd/bias_staging.cuh"
@@ -724,6 +725,7 @@ LUATTN_FN void fwd_sm90(const LuattnParams &p, const MapsOf<Config> &maps, void 
     registers_down<(two ? bias_rows ? 56 : 40 : 32)>();
     if (Shared::value_loaders > 0 ? uniform(threadIdx.x / 32) == 0 : threadIdx.x < 32) {
       ProducerSm90<Spec, Config>(p, maps, shared).run();
+      write_padding_by_warp<Spec, Config>(p);  // consumers are still at the last tile
     } else if constexpr (Shared::loaders > 0) {
       const int loader = int(uniform(threadIdx.x / 32)) - 1;
       if constexpr (Shared::bias_loaders > 0)

@@ -1,0 +1,109 @@
+// sink/padding.cuh: writes the rows of packed outputs that no sequence has: behind a sequence's used rows, behind the longest length
+// that the call has tiles for, and behind the last sequence. O and gradients of q, k and v get 0, lse -inf, saved numbers 0.
+//
+// Blocks do so once their own work is done, or while it waits: up to padding_blocks of the grid share it, so that others do not even
+// read where sequences end.
+#pragma once
+#include "arch/tensor.cuh"
+#include "contract/contract.cuh"
+#include "work/sequence.cuh"
+
+static constexpr u32 padding_blocks = 512;
+
+// Threads of each block take part.
+template <class Config, int Threads>
+struct Padding {
+  using Sequence = SequenceOf<Config>;
+  using Elem = typename Config::Elem;
+  const LuattnParams &p;
+  const int thread;
+
+  // Calls body(row) for the rows of keys, or of queries, that are this block's.
+  template <bool Keys, class Body>
+  __device__ __forceinline__ void each_row(const Body &body) const {
+    const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z),
+              blocks = min_of(gridDim.x * gridDim.y * gridDim.z, padding_blocks), batch = u32(Sequence::entries(p));
+    if (block >= blocks) return;
+    // A sequence's rows are shared by `each` blocks, those behind the last sequence by all. Both are looked up before the first is
+    // waited for.
+    const u32 each = blocks > batch && batch > 0 ? blocks / batch : 1;
+    const Range last = Sequence::template padding<Keys>(p, int(batch));
+    Range own = Range{0, 0};
+    u32 entry = block / each;
+    if (entry < batch) own = Sequence::template padding<Keys>(p, int(entry));
+#pragma unroll 1
+    for (int row = last.lo + int(block); row < last.hi; row += int(blocks)) body(row);
+#pragma unroll 1
+    while (entry < batch) {
+#pragma unroll 1
+      for (int row = own.lo + int(block % each); row < own.hi; row += int(each)) body(row);
+      entry += each > 1 ? batch : blocks;
+      if (entry < batch) own = Sequence::template padding<Keys>(p, int(entry));
+    }
+  }
+
+  template <int Width>
+  __device__ __forceinline__ void zero_row(const LuattnTensor &t, int heads, int row) const {
+    constexpr int n = per_access<Elem>, vectors = Width / n;
+    static_assert(Width % n == 0);
+    if (t.data == nullptr) return;
+    Pack<Elem, n> zero = {};
+#pragma unroll 1
+    for (int i = thread; i < heads * vectors; i += Threads) {
+      const int h = i / vectors;
+      zero.store(row_of<Elem>(t, 0, h, row) + (i - h * vectors) * n);
+    }
+  }
+
+  template <class Spec>
+  __device__ __forceinline__ void forward() const {
+    using Real = typename Spec::Real;
+    const int heads = Sequence::query_heads(p);
+    each_row<false>([&](int row) {
+      zero_row<Config::head_dim_v>(p.tensors.o, heads, row);
+#pragma unroll 1
+      for (int h = thread; h < heads; h += Threads) {
+        if constexpr (Spec::has_lse)
+          if (p.tensors.lse.data != nullptr) *row_of<Real>(p.tensors.lse, 0, h, row) = -infinity<Real>();
+        if constexpr (Spec::num_saved > 0) {
+          Real *saved = static_cast<Real *>(p.tensors.saved);
+          const i64 total = Sequence::total_q(p);
+#pragma unroll 1
+          for (int i = 0; i < Spec::num_saved && saved != nullptr; ++i) saved[(i64(i) * heads + h) * total + row] = 0;
+        }
+      }
+    });
+  }
+
+  __device__ __forceinline__ void backward() const {
+    each_row<false>([&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
+    each_row<true>([&](int row) {
+      const int heads = Sequence::query_heads(p) / Sequence::group(p);
+      zero_row<Config::head_dim>(p.tensors.dk, heads, row);
+      zero_row<Config::head_dim_v>(p.tensors.dv, heads, row);
+    });
+  }
+};
+
+// Whether there is a sequence. Without one, a launch has a block that writes padding alone.
+template <class Config>
+LUATTN_FN bool has_sequences(const LuattnParams &p) {
+  if constexpr (SequenceOf<Config>::packed) return SequenceOf<Config>::entries(p) > 0;
+  else return true;
+}
+
+// Called by all threads of a block of forward.
+template <class Spec, class Config>
+LUATTN_FN void write_padding(const LuattnParams &p) {
+  if constexpr (SequenceOf<Config>::packed) Padding<Config, Config::threads>{p, int(threadIdx.x)}.template forward<Spec>();
+}
+// By one warp.
+template <class Spec, class Config>
+LUATTN_FN void write_padding_by_warp(const LuattnParams &p) {
+  if constexpr (SequenceOf<Config>::packed) Padding<Config, 32>{p, int(threadIdx.x) % 32}.template forward<Spec>();
+}
+// By all threads of a block of a small kernel of backward.
+template <class Config, int Threads>
+LUATTN_FN void write_gradient_padding(const LuattnParams &p) {
+  if constexpr (SequenceOf<Config>::packed) Padding<Config, Threads>{p, int(threadIdx.x)}.backward();
+}
