@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(split_list_threads)
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads) luattn_fwd(const __grid_constant__ DecodeParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
-  if (has_sequences<Config>(p)) fwd_decode<Spec, Config>(p, shared);
+  if (has_queries<Config>(p)) fwd_decode<Spec, Config>(p, shared);
   write_padding<Spec, Config>(p);
 }
 #endif

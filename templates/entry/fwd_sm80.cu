@@ -7,7 +7,7 @@
 extern "C" __global__ void __launch_bounds__(Config::threads, ForwardSm80<Spec, Config>::blocks)
     luattn_fwd(const __grid_constant__ ParamsOf<Config> p) {
   extern __shared__ __align__(512) unsigned char shared[];
-  if (has_sequences<Config>(p)) fwd_sm80<Spec, Config>(p, shared);
+  if (has_queries<Config>(p)) fwd_sm80<Spec, Config>(p, shared);
   write_padding<Spec, Config>(p);
 }
 #endif

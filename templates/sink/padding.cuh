@@ -85,10 +85,15 @@ struct Padding {
   }
 };
 
-// Whether there is a sequence. Without one, a launch has a block that writes padding alone.
+// Whether there is a sequence, and one that may have queries. Where there is none, a launch has a block that writes padding alone.
 template <class Config>
 LUATTN_FN bool has_sequences(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::packed) return SequenceOf<Config>::entries(p) > 0;
+  else return true;
+}
+template <class Config>
+LUATTN_FN bool has_queries(const LuattnParams &p) {
+  if constexpr (SequenceOf<Config>::packed) return has_sequences<Config>(p) && SequenceOf<Config>::most_queries(p) > 0;
   else return true;
 }
 

@@ -1,7 +1,7 @@
 /* bounds_test.c: arrays on the device that hold anything: offsets that fall, begin below 0 or end far behind the tensors, used lengths and
  * numbers of pages out of range. Results are not defined then, but kernels stay inside of memory, which the PTX machine watches, and
  * LUATTN_CHECK=1 names what is wrong. Forward and backward of packed sequences, also with a table of tiles of other lengths; forward over
- * pages, queries packed or not; new rows. And a cache of one row an entry, whose keys have no stride.
+ * pages, queries packed or not; new rows. And a cache of one row an entry, whose keys have no stride; and rows without any sequence.
  *
  * bounds_test FAMILY DTYPE: simt f32, sm80 f16, sm90 bf16, decode bf16, ..
  */
@@ -188,6 +188,49 @@ static void one_row(const luattn_spec *spec, kind k) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
 }
 
+/* Rows, and no sequence that has any, or none at all: offsets from host memory, so that launches know. */
+static void nothing(const luattn_spec *spec, kind k, int sequences) {
+  enum { ROWS = 5 };
+  array t[TENSORS], lse, copies, workspace;
+  int32_t zeros[BATCH + 1] = {0};
+  int64_t ends = sequences + 1;
+  const DLTensor cu = {.data = zeros, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &ends};
+  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &cu, .cu_seqlens_k = &cu};
+  luattn_batch *batch;
+  size_t size;
+  for (int i = 0; i < TENSORS; ++i) {
+    make(&t[i], k, 3, (int64_t[]){ROWS, i == K || i == V || i == DK || i == DV ? HEADS_KV : HEADS, DIM});
+    fill(&t[i], NAN);
+  }
+  make(&lse, k == F64 ? F64 : F32, 2, (int64_t[]){HEADS, ROWS});
+  fill(&lse, NAN);
+  need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+  need(luattn_batch_size(batch, &size, &err) == LUATTN_OK, "size of a batch");
+  make(&copies, F32, 1, (int64_t[]){(int64_t)(size / 4 + 1)});
+  need(luattn_batch_prepare(batch, driver, 0, copies.device, size, NULL, &err) == LUATTN_OK, "prepare");
+  luattn_args args = {.struct_size = sizeof args, .q = &t[Q].t, .k = &t[K].t, .v = &t[V].t, .o = &t[O].t, .lse = &lse.t, .dout = &t[DOUT].t,
+                      .dq = &t[DQ].t, .dk = &t[DK].t, .dv = &t[DV].t, .batch = batch, .decode = decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
+  for (int pass = 0; pass < (decode ? 1 : 2); ++pass) {
+    need(luattn_engine_workspace_size(engine, spec, (luattn_pass)pass, &args, &size, &err) == LUATTN_OK, "workspace");
+    make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 1)});
+    args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
+    need((pass == 0 ? luattn_forward : luattn_backward)(engine, spec, &args, NULL, &err) == LUATTN_OK, "launch without rows");
+    need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+    for (int i = pass == 0 ? O : DQ; i <= (pass == 0 ? O : DV); ++i) {
+      fetch(&t[i]);
+      for (size_t at = 0; at < t[i].count; ++at)
+        if (get(k, t[i].host, at) != 0) fprintf(stderr, "FAILED: %d sequences without rows: tensor %d is not 0\n", sequences, i), exit(1);
+    }
+    drop(&workspace);
+  }
+  fetch(&lse);
+  for (size_t at = 0; at < lse.count; ++at)
+    if (get(lse.k, lse.host, at) != -INFINITY) fprintf(stderr, "FAILED: %d sequences without rows: lse is not -inf\n", sequences), exit(1);
+  luattn_batch_close(batch);
+  for (int i = 0; i < TENSORS; ++i) drop(&t[i]);
+  drop(&lse), drop(&copies);
+}
+
 int main(int argc, char **argv) {
   static const char *const families[] = {"auto", "simt", "sm80", "sm90"};
   static const char text[] = "return attention { block_mask = causal() }";
@@ -203,6 +246,8 @@ int main(int argc, char **argv) {
   driver = luattn_engine_driver(engine);
   need(luattn_spec_load_text("bounds", text, sizeof text - 1, NULL, &spec, &err) == LUATTN_OK, "spec");
   one_row(spec, k);
+  nothing(spec, k, 0);
+  nothing(spec, k, 2);
   paged(spec, k, false);
   paged(spec, k, true);
   for (int prepared = 0; prepared < 2; ++prepared) {
