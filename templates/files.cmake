@@ -126,6 +126,7 @@ set(LUATTN_TEMPLATES
   work/kv_tile_scheduler.cuh
   work/packed_kv_scheduler.cuh
   work/packed_scheduler.cuh
+  work/padding_rows.cuh
   work/sequence.cuh
   work/split_list.cuh
   work/tile_table.cuh

@@ -1,14 +1,10 @@
 // sink/padding.cuh: writes the rows of packed outputs that no sequence has: behind a sequence's used rows, behind the longest length
 // that the call has tiles for, and behind the last sequence. O and gradients of q, k and v get 0, lse -inf, saved numbers 0.
-//
-// Blocks do so once their own work is done, or while it waits: up to padding_blocks of the grid share it, so that others do not even
-// read where sequences end.
+// Blocks do so once their own work is done, or while it waits (work/padding_rows.cuh).
 #pragma once
 #include "arch/tensor.cuh"
 #include "contract/contract.cuh"
-#include "work/sequence.cuh"
-
-static constexpr u32 padding_blocks = 512;
+#include "work/padding_rows.cuh"
 
 // Threads of each block take part.
 template <class Config, int Threads>
@@ -17,30 +13,6 @@ struct Padding {
   using Elem = typename Config::Elem;
   const LuattnParams &p;
   const int thread;
-
-  // Calls body(row) for the rows of keys, or of queries, that are this block's.
-  template <bool Keys, class Body>
-  __device__ __forceinline__ void each_row(const Body &body) const {
-    const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z),
-              blocks = min_of(gridDim.x * gridDim.y * gridDim.z, padding_blocks), batch = u32(Sequence::entries(p));
-    if (block >= blocks) return;
-    // A sequence's rows are shared by `each` blocks, those behind the last sequence by all. Both are looked up before the first is
-    // waited for.
-    const u32 each = blocks > batch && batch > 0 ? blocks / batch : 1;
-    const Range last = Sequence::template padding<Keys>(p, int(batch));
-    Range own = Range{0, 0};
-    u32 entry = block / each;
-    if (entry < batch) own = Sequence::template padding<Keys>(p, int(entry));
-#pragma unroll 1
-    for (int row = last.lo + int(block); row < last.hi; row += int(blocks)) body(row);
-#pragma unroll 1
-    while (entry < batch) {
-#pragma unroll 1
-      for (int row = own.lo + int(block % each); row < own.hi; row += int(each)) body(row);
-      entry += each > 1 ? batch : blocks;
-      if (entry < batch) own = Sequence::template padding<Keys>(p, int(entry));
-    }
-  }
 
   template <int Width>
   __device__ __forceinline__ void zero_row(const LuattnTensor &t, int heads, int row) const {
@@ -59,7 +31,7 @@ struct Padding {
   __device__ __forceinline__ void forward() const {
     using Real = typename Spec::Real;
     const int heads = Sequence::query_heads(p);
-    each_row<false>([&](int row) {
+    each_padding_row<Sequence, false>(p, [&](int row) {
       zero_row<Config::head_dim_v>(p.tensors.o, heads, row);
 #pragma unroll 1
       for (int h = thread; h < heads; h += Threads) {
@@ -76,8 +48,8 @@ struct Padding {
   }
 
   __device__ __forceinline__ void backward() const {
-    each_row<false>([&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
-    each_row<true>([&](int row) {
+    each_padding_row<Sequence, false>(p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
+    each_padding_row<Sequence, true>(p, [&](int row) {
       const int heads = Sequence::query_heads(p) / Sequence::group(p);
       zero_row<Config::head_dim>(p.tensors.dk, heads, row);
       zero_row<Config::head_dim_v>(p.tensors.dv, heads, row);

@@ -331,6 +331,9 @@ static void host_total_is_compared(void **state) {
   assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 151, and there are 150 rows; give the rows of all sequences"));
   values[2] = TOTAL_Q - 1;
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
+  assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
+  assert_non_null(strstr(err.message, "ends with 149, there are 150 rows, and this image, of an earlier luattn, does not write the rows of no sequence"));
+  c.p.info.writes_padding = 1;
   if (try_launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
   values[2] = TOTAL_Q, values[1] = -1;
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_INVALID);
