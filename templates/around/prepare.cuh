@@ -7,6 +7,7 @@
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
 #include "arch/tensor.cuh"
+#include "sink/padding.cuh"
 
 LUATTN_FN constexpr int lanes_for(int units) {
   int lanes = 2;

@@ -22,6 +22,7 @@
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
 #include "score/online_rows.cuh"
+#include "sink/padding.cuh"
 #include "sink/partial_rows.cuh"
 #include "sink/row_numbers.cuh"
 #include "source/cp_async_tile.cuh"

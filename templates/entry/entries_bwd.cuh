@@ -8,7 +8,6 @@
 #include "around/finish.cuh"
 #include "around/prepare.cuh"
 #include "around/round.cuh"
-#include "sink/padding.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ ParamsOf<Config> p) {
   if (has_sequences<Config>(p)) aux_prepare<Spec, Config, RowOrder>(p);

@@ -2,7 +2,6 @@
 #include "entry/entries_fwd.cuh"
 #include "around/merge.cuh"
 #include "decode/fwd_decode.cuh"
-#include "sink/padding.cuh"
 
 #if defined(LUATTN_SPLIT_LIST) && LUATTN_PART != 1
 #include "around/split_list.cuh"

@@ -1,7 +1,6 @@
 // entry/fwd_simt.cu: the forward image of the simt family.
 #include "entry/entries_fwd.cuh"
 #include "simt/fwd_simt.cuh"
-#include "sink/padding.cuh"
 
 #if LUATTN_PART != 2
 extern "C" __global__ void __launch_bounds__(Config::threads, fwd_simt_blocks<Spec, Config>)

@@ -1,6 +1,5 @@
 // entry/fwd_sm80.cu: the forward image of the sm80 family.
 #include "entry/entries_fwd.cuh"
-#include "sink/padding.cuh"
 #include "sm80/fwd_sm80.cuh"
 
 #if LUATTN_PART != 2

@@ -15,6 +15,7 @@
 #pragma once
 #include "simt/dropout_simt.cuh"
 #include "simt/tile_products.cuh"
+#include "sink/padding.cuh"
 #include "sink/row_numbers.cuh"
 #include "work/tile_scheduler.cuh"
 

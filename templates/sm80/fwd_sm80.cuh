@@ -29,6 +29,7 @@
 #include "score/flag_lines.cuh"
 #include "score/mask_runs.cuh"
 #include "score/online_rows.cuh"
+#include "sink/padding.cuh"
 #include "sink/row_numbers.cuh"
 #include "sm80/o_mma.cuh"
 #include "source/cp_async_tile.cuh"
