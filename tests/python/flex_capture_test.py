@@ -1,16 +1,20 @@
 """flex_capture_test.py: what mods of luattn.flex read: nothing is stale, learned numbers have gradients, and numbers that change are arguments.
 Exits with 77 where torch is not installed."""
 
+import collections
 import contextlib
 import copy
+import dataclasses
 import enum
 import functools
+import gc
 import os
 import sys
 import threading
 import types
 import unittest
 import warnings
+import weakref
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -234,6 +238,22 @@ class Learned(Case):
                     optimizer.step()
                     optimizer.zero_grad()
 
+    def test_containers(self):
+        @dataclasses.dataclass
+        class Config:
+            width: int
+            cap: float
+            t: torch.Tensor
+
+        for width, cap in ((2, 0.5), (5, 1.5), (7, 2.5)):
+            c = Config(width, cap, number(cap))
+            box = [c.t, {"w": width}, (cap, collections.OrderedDict(t=c.t))]
+            for mod in (
+                lambda s, b, h, i, j: s * c.t + c.cap * (i < c.width),
+                lambda s, b, h, i, j: s * box[0] + (i < box[1]["w"]) * box[2][0] + box[2][1]["t"],
+            ):
+                self.same(mod, lambda b, h, i, j: i - j < c.width, learned=[c.t])
+
     def test_what_is_computed_of_captured_tensors(self):
         table, order = nn.Parameter(torch.randn(2, N, dtype=torch.float64)), torch.randperm(N)
         for mod in (
@@ -258,6 +278,22 @@ class Learned(Case):
     def test_a_tensor_of_no_elements(self):
         table, nothing = torch.randn(2, dtype=torch.float64), torch.zeros(0, dtype=torch.float64)
         self.same(lambda s, b, h, i, j: s + table[h] * (nothing.numel() + 1) + nothing.sum())
+        self.same(lambda s, b, h, i, j: s + (nothing == j).sum() + (nothing * s).sum() + torch.searchsorted(nothing, s))
+        self.same(mask_mod=lambda b, h, i, j: (nothing == j).any() | (nothing != i).all() & (i >= j))
+        self.refuses(
+            r"flex_capture_test.py:\d+: an element of a captured tensor of shape \(0,\), which has none",
+            lambda s, b, h, i, j: torch.where(i < 0, s + nothing[i], s),
+        )
+
+    @unittest.skipIf(torch.__version__ < "2.7", "vmap of this torch has no layer_norm of one row")
+    def test_layers(self):
+        """nn.Module on values."""
+        mlp = nn.Sequential(nn.Linear(1, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 3)).double()
+
+        def mod(s, b, h, i, j):
+            return s + mlp((i - j)[None].double()).softmax(-1)[h]
+
+        self.same(mod, learned=list(mlp.parameters()))
 
 
 class Stops(Case):
@@ -435,11 +471,15 @@ class Numbers(Case):
     def test_few_specs_are_kept(self):
         _programs.clear()
         most, _programs._MOST = _programs._MOST, 8
+        loaded = weakref.WeakSet()
         try:
             for n in range(12):
                 table = torch.arange(N + n)
                 self.same(mask_mod=lambda b, h, i, j: table[i] >= j)
+                loaded.update(_programs.specs())
             self.assertLessEqual(len(_programs.specs()), 8)
+            gc.collect()
+            self.assertLessEqual(len(loaded), 9)  # and one that the last call has used
         finally:
             _programs._MOST = most
 
@@ -499,8 +539,18 @@ class Operations(Case):
             s.masked_fill_(i < j, -1e9)
             return s.masked_fill(i == j, 0.5)
 
+        def parameter(s, b, h, i, j):
+            s += i
+            i -= j
+            return s * i
+
         self.same(mask_mod=anded)
         self.same(added)
+        self.same(parameter, eager_score=lambda s, b, h, i, j: (s + i) * (i - j))
+        run = torch.compile(flex.flex_attention, backend="eager", fullgraph=True)
+        for mod in (added, filled):
+            torch._dynamo.reset()
+            torch.testing.assert_close(run(self.q, self.k, self.v, mod), self.ours(mod))
         self.same(filled)
 
     def test_places_among_sorted_numbers(self):
@@ -513,6 +563,33 @@ class Operations(Case):
                 )
         rows = torch.sort(torch.randn(2, 5, dtype=torch.float64)).values
         self.same(lambda s, b, h, i, j: s + torch.searchsorted(rows[0], s) * 0.1)
+
+    def test_what_is_left_out(self):
+        """A tensor that is read where a flag of Python leaves it out."""
+        table = torch.randint(0, 6, (2,))
+        for flag in (False, True):
+            self.same(mask_mod=lambda b, h, i, j: torch.where((i >= 0) & flag, table[h], 9) >= j)
+            self.same(mask_mod=lambda b, h, i, j: ((table[h] >= j) | flag) & ~((i > 90) * flag))
+            self.same(lambda s, b, h, i, j: s + torch.where(torch.tensor(flag), table[h] + 2, table[h] + table[0]))
+
+    def test_functions(self):
+        t = torch.randn(N, dtype=torch.float64)
+        F = torch.nn.functional
+        for mod in (
+            lambda s, b, h, i, j: s + torch.fmod(i - j, 5) + torch.fmod(j - i, -3) * 0.1 + torch.fmod(s * 7, 2.5),
+            lambda s, b, h, i, j: s + torch.div(i - j, 5, rounding_mode="trunc") + torch.div(s * 9, -2, rounding_mode="trunc"),
+            lambda s, b, h, i, j: torch.expm1(s) + torch.log10(s.abs() + 1) + torch.erfc(s) + torch.trunc(s * 5) + torch.frac(s * 3),
+            lambda s, b, h, i, j: s + torch.round(s * 5) + torch.round((i - j) * 0.5) + (i - j).round(),
+            lambda s, b, h, i, j: s.sinh() + s.cosh() + torch.hypot(s, i + 1.0),
+            lambda s, b, h, i, j: F.leaky_relu(s, 0.2) + F.elu(s) + F.hardtanh(s) + F.hardsigmoid(s) + F.hardswish(s) + F.mish(s),
+            lambda s, b, h, i, j: torch.lerp(s, t[i], 0.3) + torch.addcmul(s, t[i], t[j], value=0.5),
+            lambda s, b, h, i, j: torch.logaddexp(s, t[i]) + torch.xlogy(t[i].abs(), s.abs() + 1),
+            lambda s, b, h, i, j: F.logsigmoid(s) + F.threshold(s, 0.1, 0.5) + F.softsign(s) + F.selu(s) + F.celu(s),
+            lambda s, b, h, i, j: torch.where(torch.isinf(s / 0.0), s, 2 * s) + 2**s + torch.pow(2.0, -(h + 1).float()),
+            lambda s, b, h, i, j: torch.stack([s, t[i], t[j]]).amax() + torch.stack([t[j], t[i]])[h],
+            lambda s, b, h, i, j: s + torch.cat([t[:2], t[i][None]])[j % 3] + t.view(3, 4).softmax(-1)[i % 3, j % 4],
+        ):
+            self.same(mod)
 
     def test_boolean_logic(self):
         flag = torch.rand(N) > 0.5
@@ -575,6 +652,7 @@ class Refusals(Case):
             (lambda s, b, h, i, j: (s, s), "returns a tuple, expected a tensor"),
             (lambda s, b, h, i, j: s + undefined, "NameError: name 'undefined' is not defined"),  # noqa: F821
             (lambda s, b, h, i, j: torch.special.i0(s), "aten.*i0.* has no counterpart in a spec"),
+            (lambda s, b, h, i, j: torch.vmap(lambda x: x * 2)(s[None])[0], "torch.vmap or torch.func inside of a mod"),
             (writes, "__setitem__ writes a value of the mod into a captured tensor"),
         ):
             with self.subTest(message):

@@ -1,5 +1,6 @@
 """Does entries of a recording again: on fake tensors for their types and shapes, and in traces."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ._signs import Entry, Kept, Sign
 from ._trace import DETACHING, Lines, indexed, stop_gradient
-from ._values import writes
 
 if TYPE_CHECKING:
     from ._recording import Recording
@@ -34,6 +34,7 @@ class Several:
     parts: tuple[Any, ...]
 
 
+_log = logging.getLogger("torch._subclasses.fake_tensor")
 _lock = threading.RLock()  # PyTorch's fake tensors are not for several threads
 _found: dict[Any, Any] = {}  # by an entry with metas in the place of signs
 _MOST = 4096
@@ -75,7 +76,15 @@ def _find(recording: "Recording", entry: Entry) -> Any:
 
 def _ask(key: Any) -> Any:
     func, args, named, device = key
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode() as mode:
+    _log.disabled = True  # it prints a traceback of what is refused in one line
+    try:
+        return _computed(func, args, named, device)
+    finally:
+        _log.disabled = False
+
+
+def _computed(func: Any, args: Any, named: Any, device: torch.device) -> Any:
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode():
 
         def stand_in(x: Any) -> Any:
             if isinstance(x, Meta):
@@ -84,7 +93,6 @@ def _ask(key: Any) -> Any:
                 return x.kind([stand_in(y) for y in x.parts])
             return 1 if x is int else 1.0 if x is float else _NONE
 
-        del mode
         return _meta(call(func, *_decoded(args, named, stand_in)))
 
 
@@ -172,7 +180,3 @@ class Replay:
             results.append(call(func, *_decoded(args, named, stand_in)))
         found = decode(recording.result, stand_in)
         return found if isinstance(found, Tensor) else torch.full((), found, device=given[0].device)
-
-    @property
-    def writes(self) -> bool:
-        return any(writes(func) or any(k == "out" for k, _ in named) for func, _, named in self.recording.entries)

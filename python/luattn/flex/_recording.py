@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
-from ._trace import DETACHING, Mod, NotTranslatable, in_function, place_of, place_of_error, stop_gradient, user_line
+from ._trace import DETACHING, Mod, NotTranslatable, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
 from ._values import DECISIONS, LIFTING, SINGLE, Lazy, Value, has_value, is_late, real, title, writes
 
 _make: Any = Tensor._make_subclass
@@ -82,12 +82,15 @@ class Recording:
             with _Recorder(self):
                 found = plain(self.mod(*given))
                 if not isinstance(found, (Tensor, bool, int, float)):
-                    raise ValueError(f"returns a {type(found).__name__}, expected a tensor of no dimensions")
+                    what = f"returns a {type(found).__name__}, expected a tensor of no dimensions"
+                    raise NotTranslatable(f"{place_of(self.mod)}: {what}")
                 return self.sign(found, True)
         except Error:
             raise
         except Exception as e:
-            what = str(e) if type(e) is ValueError else f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+            what = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+            if is_of_transform(e):
+                what = "torch.vmap or torch.func inside of a mod: write what it computes with the mod's own indices"
             raise NotTranslatable(f"{place_of_error(self.mod, e)}: {what}") from e
 
     def value(self, at: int) -> Value:

@@ -1,5 +1,7 @@
 """Traces FlexAttention's mods by torch.fx, each node with the line of the user's Python that made it."""
 
+import functools
+import math
 import os
 import sys
 import types
@@ -8,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
@@ -123,12 +126,41 @@ def place_of_error(mod: Mod, error: BaseException) -> str:
     return found
 
 
+def is_of_transform(error: BaseException) -> bool:
+    """Whether it comes from torch.func, which looks at what a value is to C++."""
+    step = error.__traceback__
+    while step is not None and "_functorch" not in step.tb_frame.f_code.co_filename:
+        step = step.tb_next
+    return step is not None
+
+
+@functools.cache
+def _decompositions() -> Any:
+    """Functions that PyTorch writes by others, which have counterparts in a spec."""
+    names = (
+        "leaky_relu elu hardtanh hardsigmoid hardswish mish lerp addcmul addcdiv logaddexp logaddexp2 heaviside threshold softshrink "
+        "hardshrink log_sigmoid_forward rad2deg deg2rad logit celu selu softsign asinh acosh float_power addmm "
+        "addmv _softmax _log_softmax native_layer_norm native_group_norm logsumexp"
+    )
+    aten = torch.ops.aten
+    known = get_decompositions([getattr(aten, name) for name in names.split() if hasattr(aten, name)])
+    return {**known, aten.var_mean.correction: _var_mean, aten.var.correction: lambda *a, **given: _var_mean(*a, **given)[0]}
+
+
+def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    axes = [*range(x.dim())] if dim is None else dim
+    mean = x.mean(axes, keepdim=True)
+    count = math.prod(x.shape[axis] for axis in axes)
+    squares = (x - mean).square().sum(axes, keepdim=keepdim)
+    return squares / (count - (1 if correction is None else correction)), mean if keepdim else x.mean(axes)
+
+
 def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device, writes: bool = False) -> fx.GraphModule:
-    """writes: whether the mod changes values in place."""
+    """writes: whether it, or what it calls, changes values in place."""
 
     def with_lines(*args: Tensor) -> Tensor:
         with Lines():
-            return mod(*args)
+            return mod(*[x.clone() for x in args] if writes else args)
 
     args = [torch.zeros((), dtype=torch.int32, device=device) for _ in range(4)]
     if dtype is not None:
@@ -136,7 +168,7 @@ def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device, writes: boo
     run: Any = torch.func.functionalize(with_lines, remove="mutations") if writes else with_lines
     try:
         with _Indices():
-            graph = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+            graph = make_fx(run, _decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     except GuardOnDataDependentSymNode as e:
         raise NotTranslatable(
             f"{place_of_error(mod, e)}: a decision of Python on a value of the mod (if, and, or, not, int()): "
@@ -146,5 +178,14 @@ def trace(mod: Mod, dtype: torch.dtype | None, device: torch.device, writes: boo
         raise NotTranslatable(
             f"{place_of_error(mod, e)}: {type(e).__name__}: {str(e).partition(chr(10))[0]}"
         ) from e
+    if not writes and any(_is_mutable(node.target) for node in graph.graph.nodes):
+        return trace(mod, dtype, device, writes=True)
     graph.graph.eliminate_dead_code()
     return graph
+
+
+def _is_mutable(op: Any) -> bool:
+    """Other than to the shape alone."""
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.name in ("aten::squeeze_", "aten::unsqueeze_"):
+        return False
+    return op._schema.is_mutable

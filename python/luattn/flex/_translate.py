@@ -1,5 +1,6 @@
 """Writes FlexAttention's mods, which are Python over tensors of no dimensions, as the text of a spec."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,12 +58,15 @@ def translate(
         ]
     if body:
         hooks.append(("block_mask", INDICES, body))
+    said = set(re.findall(r"\w+", "\n".join(line for _, _, body in hooks for line in body)))
     lines = ["return attention {"]
-    if captured.used_numbers:
-        values = (f"{name} = {captured.values[i]!r}" for i, name in sorted(captured.used_numbers.items()))
+    if said & {*captured.used_numbers.values()}:
+        values = (f"{name} = {captured.values[i]!r}" for i, name in sorted(captured.used_numbers.items()) if name in said)
         lines.append(f"  scalars = {{ {', '.join(values)} }},")
     inputs = [
-        _declared(name, captured.tensors[i], captured.grads[i]) for i, name in sorted(captured.used.items())
+        _declared(name, captured.tensors[i], captured.grads[i])
+        for i, name in sorted(captured.used.items())
+        if name in said
     ]
     if extras.sinks is not None:
         inputs.append(_declared("sinks", extras.sinks, extras.sinks.requires_grad).replace("sinks_0", "h"))
