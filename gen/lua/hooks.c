@@ -32,7 +32,9 @@ int hook_line_of(lua_State *L, int index) {
   lua_Debug info;
   lua_pushvalue(L, index);
   lua_getinfo(L, ">S", &info);
-  return strcmp(info.source, CHUNK_SPEC) == 0 ? info.linedefined : front_of(L)->declared_line;
+  if (strcmp(info.source, CHUNK_SPEC) == 0) return info.linedefined;
+  const int line = library_line(L, index);
+  return line > 0 ? line : front_of(L)->declared_line;
 }
 
 /* The next name of a parameter list; NULL: it was the last. */

@@ -35,6 +35,11 @@ int input_num_axes(lua_State *L, int index) {
   return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes;
 }
 
+int input_axis_size(lua_State *L, int index, int i) {
+  const luattn_input_info *info = info_of(L, luaL_checkudata(L, index, METATABLE));
+  return i >= 1 && i <= (int)info->num_axes && info->axis[i - 1] > 0 ? (int)info->axis[i - 1] : 0;
+}
+
 const char *input_number_name(lua_State *L, int index) {
   const front_state *s = front_of(L);
   const ir_node *n = ir_get(s->g, value_get(L, index, "an index").ref);

@@ -12,6 +12,7 @@ void input_suggest(lua_State *L, front_suggestion *s);
 /* Raises if the value at `index` is an input with indices still missing. */
 void input_refuse_unindexed(lua_State *L, int index, const char *what);
 int input_num_axes(lua_State *L, int index);
+int input_axis_size(lua_State *L, int index, int i); /* of axis i of the input, from 1; 0: it is no size of the spec */
 /* The name of the input without axes behind the traced number at `index`; NULL: it is none. */
 const char *input_number_name(lua_State *L, int index);
 

@@ -9,6 +9,7 @@
 #include "gen/lua/scan.h"
 
 #define MAKERS "luattn.makers" /* function -> how a call of it is written */
+#define LINES "luattn.lines"   /* what such a function has made -> the line of that call */
 
 enum { MOST_FIELDS = 8 };
 
@@ -33,8 +34,39 @@ static int makes(lua_State *L) {
   return 0;
 }
 
+/* made(f) returns f, whose line is from now on the one that asks for it */
+static int made(lua_State *L) {
+  lua_settop(L, 1);
+  if (!lua_isfunction(L, 1)) return 1;
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LINES);
+  lua_pushvalue(L, 1);
+  lua_pushinteger(L, front_line(L));
+  lua_rawset(L, -3);
+  lua_settop(L, 1);
+  return 1;
+}
+
+int library_line(lua_State *L, int index) {
+  index = lua_absindex(L, index);
+  const int top = lua_gettop(L);
+  int line = 0;
+  if (lua_getfield(L, LUA_REGISTRYINDEX, LINES) == LUA_TTABLE) {
+    lua_pushvalue(L, index);
+    lua_rawget(L, -2);
+    line = (int)lua_tointeger(L, -1);
+  }
+  lua_settop(L, top);
+  return line;
+}
+
 static int num_axes(lua_State *L) {
   lua_pushinteger(L, input_num_axes(L, 1));
+  return 1;
+}
+
+/* axis_size(input, i): of its i-th axis, from 1; 0: of any size, or there are fewer */
+static int axis_size(lua_State *L) {
+  lua_pushinteger(L, input_axis_size(L, 1, (int)lua_tointeger(L, 2)));
   return 1;
 }
 
@@ -83,14 +115,10 @@ static int check_function(lua_State *L) {
   return 0;
 }
 
-/* Raises at the function's own line, if it is one of the spec: it has returned by now. */
+/* Raises at the function's own line: it has returned by now. */
 static void raise_of(lua_State *L, int function, const char *message) __attribute__((noreturn));
 static void raise_of(lua_State *L, int function, const char *message) {
-  lua_Debug info;
-  lua_pushvalue(L, function);
-  lua_getinfo(L, ">S", &info);
-  if (strcmp(info.source, CHUNK_SPEC) == 0) front_raise_at(L, info.linedefined, "%s", message);
-  front_raise(L, "%s", message);
+  front_raise_at(L, hook_line_of(L, function), "%s", message);
 }
 
 /* check_result(what, f, "boolean" or "number", results of f ..) returns the only one */
@@ -178,7 +206,7 @@ int library_truth(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes, shown, check_fields, check_entries, check_function, check_result, makes, covers};
+  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

@@ -2,7 +2,7 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, shown, check_fields, check_entries, check_function, check_result, makes, covers = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
@@ -395,7 +395,13 @@ function relative_position(table_name, n)
   n = whole("relative_position: n", n, 0)
   input_name("relative_position: table", table_name)
   return function(score, b, h, q_idx, kv_idx)
-    return score + named("relative_position: table", table_name)[{h, clamp(kv_idx - q_idx, -n, n) + n}]
+    local distances = named("relative_position: table", table_name)
+    local size = axis_size(distances, 2)
+    if size > 0 and size ~= 2 * n + 1 then -- 0: of any size
+      error("relative_position: input '" .. table_name .. "' has an axis of " .. size .. "; " .. n .. " positions to both sides need " ..
+            2 * n + 1)
+    end
+    return score + distances[{h, clamp(kv_idx - q_idx, -n, n) + n}]
   end
 end
 
@@ -527,7 +533,7 @@ for name, call in pairs(calls) do
       error(name .. ": got " .. n .. (n == 1 and " argument" or " arguments") .. ", and takes " .. (most == 0 and "none" or most > 1 and "up to " .. most or "one") ..
             "; write " .. call[1])
     end
-    return f(...)
+    return made(f(...))
   end
   _ENV[name] = counted
   makes(counted, call[1])
