@@ -166,10 +166,13 @@ static void fill_bits(int n, int *x, int *y) {
   for (int i = 0; i < n; ++i) x[i] = 1 << i / 512 % 31 | 1 << i / 512 * i % 3 * 9;
 }
 
+static bool hash(const place *p) { return p->q / 64 == p->kv / 64 || (p->q / 64 * 37 + p->kv / 64 * 101) % 13 == 0; }
+
 static const form forms[] = {
     {"causal window", "kv <= q and q - kv < 512", causal_window, NULL, NULL, {{0}}, {false}, NULL},
     {"dilated window", "kv <= q and q - kv < 512 and eq((q - kv) % 4, 0)", dilated, NULL, NULL, {{0}}, {false}, NULL},
     {"neighbourhood in a grid", "abs(q // 64 - kv // 64) <= 3 and abs(q % 64 - kv % 64) <= 3", grid, NULL, NULL, {{0}}, {false}, NULL},
+    {"a hash of block numbers", "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101) % 13, 0)", hash, NULL, NULL, {{0}}, {false}, NULL},
     {"lengths of batch entries", "kv < last[b] and q < last[b]", lengths, "'b'", NULL, {{1}}, {false}, fill_length},
     {"jagged, by counting offsets", "kv <= q and eq(doc(q), doc(kv))", jagged, "8", NULL, {{8}}, {false}, fill_ends},
     {"documents", "kv <= q and eq(doc[q], doc[kv])", document, "'n'", NULL, {{N}}, {false}, fill_documents},
@@ -226,7 +229,7 @@ static const char *const written[] = {
     "eq(x[q], x[kv]) and abs((q - y[x[q]]) - (kv - y[x[kv]])) < 100",
     "kv <= q and eq(x[{0, q}], x[{0, kv}]) and x[{1, q}] - x[{1, kv}] < 100", "kv <= q and eq(x[q], x[kv]) and kv - y[kv] < 5",
     "x[q] or x[kv] or abs(q - kv) < 100", "kv <= q and not (ne(x[q], x[kv]) or y[kv])", "ne(x[q] & x[kv], 0)"};
-enum { FIRST_WRITTEN = 3 };
+enum { FIRST_WRITTEN = 4 };
 
 /* ---- calls ---- */
 
