@@ -414,9 +414,11 @@ static int compare_edges(const void *a, const void *b) {
 bool scan_truths(arena *a, const char *source, size_t source_size, text *out) {
   scanner s = {.at = source, .end = source + source_size, .line = 1};
   truth_scan *scan = arena_new(a, sizeof *scan);
-  size_t tokens = 0;
-  for (token t = next_token(&s); t.kind != TOKEN_END; t = next_token(&s)) tokens++;
-  if (scan == NULL || (scan->edges = arena_array(a, 4 * tokens + 1, sizeof *scan->edges)) == NULL) return false;
+  static const char *const words[] = {"and", "or", "not", "then", "do", NULL}, *const signs[] = {"==", "~=", NULL};
+  size_t most = 0; /* operands */
+  for (token t = next_token(&s); t.kind != TOKEN_END; t = next_token(&s))
+    most += is_any(&t, TOKEN_KEYWORD, words) || is_any(&t, TOKEN_SIGN, signs);
+  if (scan == NULL || (scan->edges = arena_array(a, 2 * most + 1, sizeof *scan->edges)) == NULL) return false;
   s = (scanner){.at = source, .end = source + source_size, .line = 1};
   scan->before = (token){.kind = TOKEN_END, .start = source};
   for (token t = next_token(&s); t.kind != TOKEN_END; scan->before = t, t = next_token(&s)) {

@@ -75,7 +75,8 @@ operand value_get(lua_State *L, int index, const char *what) {
   if (lua_isboolean(L, index)) {
     front_raise(L, "%s: a boolean stands where a number is needed; write where(condition, 1, 0)", what);
   }
-  front_raise(L, "%s: %s stands where a number is needed", what, front_kind(L, index));
+  front_raise(L, "%s: %s stands where a number is needed%s", what, front_kind(L, index),
+              lua_isfunction(L, index) ? "; call it, as in softcap(50)(score, b, h, q_idx, kv_idx)" : "");
 }
 
 static uint32_t deeper(operand a, operand b) { return 1 + (a.depth > b.depth ? a.depth : b.depth); }
