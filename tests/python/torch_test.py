@@ -134,7 +134,7 @@ class Gradients(unittest.TestCase):
             (lambda: gemma2(q.float(), k, v), "k: has dtype float64, expected float32"),
             (lambda: gemma2(q, k, v, cap=torch.ones(2)), "gemma2: scalar 'cap' has 2 elements, expected 1"),
             (
-                lambda: gemma2(*[rand(1, 1, 3, 20, dtype=torch.bfloat16)] * 3),
+                lambda: forward_op(gemma2.text, *[rand(1, 1, 3, 20, dtype=torch.bfloat16)] * 3, [], [50.0], None, 0.0),
                 "head_dim: is 20; .*multiples of 8.*pad",
             ),
             (lambda: forward_op(gemma2.text, q, k, v, [], [], None, 0.0), "gemma2: 0 scalars, expected 1"),
