@@ -319,7 +319,7 @@ end
 
 -- The kernel nearest tokens along every axis of a grid of 1 to 3 dimensions, its tokens in row-major order:
 -- neighborhood { size = {H, W}, kernel = {7, 7}, stride = {1, 1}, dilation = {1, 1}, causal = {false, true} }
--- All but size and kernel may be left out, and size too in one dimension. Calls with more tokens than the grid has are refused.
+-- All but size and kernel may be left out, and in one dimension size too, which then is the longer length. Calls with more tokens than the grid has are refused.
 -- NATTEN (Hassani et al. 2023); strides: generalised neighbourhood attention (2025)
 function neighborhood(t)
   if type(t) ~= "table" or type(t.kernel) == "nil" then
@@ -356,7 +356,7 @@ function neighborhood(t)
     local keep, i, j = true, q_idx, kv_idx
     if size[1] then covers(what, q_idx, kv_idx, tokens) end
     for d = n, 1, -1 do -- the last axis varies fastest
-      local L = size[d] or q_len
+      local L = size[d] or max(q_len, kv_len)
       local qi, kj = i, j
       if d > 1 then
         qi, kj = i % L, j % L
