@@ -71,8 +71,9 @@ static bool keeps_exact(const ir *g, const ir_node *n) {
   return hands_on((ir_op)n->op) || is_flip(g, n) || is_remainder(g, n);
 }
 
-/* Marks *used nodes, and *value those that may be a value of the input. Arguments come before their users. */
-static bool computes(const ir *g, int input, bool *used, bool *value) {
+/* Marks *used nodes, and *value those that may be a value of the input. Arguments come before their users. `close`: values
+ * are less than 2^24 apart, so that a difference of two, which is one of integers, is as any other small number. */
+static bool computes(const ir *g, int input, bool close, bool *used, bool *value) {
   for (ir_ref r = ir_count(g) - 1; r > IR_NONE; r--) {
     const ir_node *n = ir_get(g, r);
     for (int i = 0; used[r] && i < n->nargs; i++) used[n->arg[i]] = true;
@@ -81,6 +82,7 @@ static bool computes(const ir *g, int input, bool *used, bool *value) {
     const ir_node *n = ir_get(g, r);
     bool any = false;
     for (int i = 0; i < n->nargs; i++) any |= value[n->arg[i]];
+    if (close && n->op == IR_SUB && value[n->arg[0]] && value[n->arg[1]]) any = false;
     if (used[r] && any && !takes_any((ir_op)n->op) && !keeps_exact(g, n)) return true;
     value[r] = n->op == IR_LOAD ? n->imm.integer == input
                                 : any && keeps_exact(g, n) && !is_clamp(g, n) && !is_masked(g, n);
@@ -89,33 +91,34 @@ static bool computes(const ir *g, int input, bool *used, bool *value) {
 }
 
 /* Whether the spec uses values of the input in anything but comparisons and indices. */
-static bool spec_computes_with(const luattn_spec *spec, int input) {
+static bool spec_computes_with(const luattn_spec *spec, int input, bool close) {
   const traced_spec *t = &spec->traced;
   const size_t count = ir_count(t->g);
   bool *sets = calloc(2 * count + 1, sizeof *sets);
   if (sets == NULL) return true;
   mark_roots(t, sets);
-  const bool answer = computes(t->g, input, sets, sets + count);
+  const bool answer = computes(t->g, input, close, sets, sets + count);
   free(sets);
   return answer;
+}
+
+static bool are_close(const array *a) {
+  double least = INFINITY, most = -INFINITY;
+  for (int64_t i = 0, n = array_count(a); i < n; i++) {
+    least = fmin(least, array_get(a, i));
+    most = fmax(most, array_get(a, i));
+  }
+  return most - least < BEYOND;
 }
 
 void warn_of_int_range(const cli_problem *p, int input) {
   const luattn_input_info *info = &p->info.inputs[input];
   const array *a = &p->input[input];
-  if (!input_is_integer(info->dtype)) return;
+  if (!input_is_integer(info->dtype) || info->dtype == LUATTN_INPUT_I64) return; /* kernels compute with i64 in 64 bits */
   for (int64_t i = 0, n = array_count(a); i < n; i++) {
     const double x = array_get(a, i);
-    if (array_integer(a, i) != (int64_t)x) {
-      fprintf(stderr,
-              "luattn: warning: --input: %s: element %lld is %lld, which is read as %.0f, the nearest "
-              "integer of 32 bits; "
-              "subtract a base from all of them first\n",
-              info->name, (long long)i, (long long)array_integer(a, i), x);
-      return;
-    }
     if (fabs(x) < BEYOND) continue;
-    if (!spec_computes_with(p->spec, input)) return;
+    if (!spec_computes_with(p->spec, input, are_close(a))) return;
     fprintf(stderr,
             "luattn: warning: --input: %s: element %lld is %.0f, and kernels compute with integers less than "
             "2^24 = %.0f from 0 alone: results may be wrong; subtract a base from all of them first, or "

@@ -45,6 +45,7 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
           "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16",
           in->name, type + 1);
     in->dtype = (uint32_t)type;
+    if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(c->spec.traced.g, (uint32_t)i);
   }
   return LUATTN_OK;
 }

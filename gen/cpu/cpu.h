@@ -32,7 +32,8 @@ typedef struct cpu_view {
 } cpu_view;
 
 bool view_is_empty(const cpu_view *v);
-double view_get(const cpu_view *v, const int64_t *index);
+double view_get(const cpu_view *v, const int64_t *index); /* of an i64 the nearest double */
+int64_t view_get_wide(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
 /* x rounded to nearest even in a type, n times. */
 void round_all(luattn_dtype type, double *x, int n);

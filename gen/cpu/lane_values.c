@@ -130,19 +130,32 @@ int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x) {
   return x >= (double)(size - 1) ? size - 1 : (int64_t)x;
 }
 
+/* Where lane i reads an input. */
+static void lane_place(const cpu_lanes *c, uint32_t input, int n_index, const double *const *index, int i, int64_t at[4]) {
+  memset(at, 0, 4 * sizeof *at);
+  for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
+}
+
 static void lane_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
                       double *out) {
   const cpu_lanes *c = user;
   const cpu_view *t = &c->p->input[input];
   const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it reads 0 */
+  int64_t at[4];
   for (int i = 0; i < lanes; i++) {
-    if (empty) {
-      out[i] = 0;
-      continue;
-    }
-    int64_t at[4] = {0};
-    for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
-    out[i] = view_get(t, at);
+    if (!empty) lane_place(c, input, n_index, index, i, at);
+    out[i] = empty ? 0 : view_get(t, at);
+  }
+}
+
+static void lane_load_wide(void *user, uint32_t input, int n_index, const double *const *index, int lanes, int64_t *out) {
+  const cpu_lanes *c = user;
+  const cpu_view *t = &c->p->input[input];
+  const bool empty = view_is_empty(t);
+  int64_t at[4];
+  for (int i = 0; i < lanes; i++) {
+    if (!empty) lane_place(c, input, n_index, index, i, at);
+    out[i] = empty ? 0 : view_get_wide(t, at);
   }
 }
 
@@ -170,6 +183,6 @@ luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_progr
 
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out) {
   if (p->program == NULL) return;
-  const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load, .random = lane_random};
+  const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load, .load_wide = lane_load_wide, .random = lane_random};
   ir_program_run(p->program, &env, count, lanes->w->scratch, out);
 }

@@ -63,7 +63,7 @@ typedef struct survey_box {
 static int64_t inside(int64_t x, int64_t size) { return x < 0 ? 0 : x >= size ? size - 1 : x; }
 
 static ir_bounds of_type(ir_type type, low_high x) {
-  if (type == IR_INT) return (ir_bounds){.integer = {(long long)x.low, (long long)x.high}};
+  if (type == IR_INT) return int_bounds(x.low, x.high);
   if (type == IR_BOOL) return (ir_bounds){.boolean = {x.low == 0, x.high != 0}};
   return x.low <= x.high ? (ir_bounds){.real = iv_make(x.low, x.high, x.nan)} : (ir_bounds){.real = iv_make(-INFINITY, INFINITY, true)};
 }
@@ -114,8 +114,10 @@ static ir_bounds survey_load(void *user, uint32_t input, ir_type type, int n_ind
     lo[last] = lo[last] / block * block;
     hi[last] = inside(hi[last] / block * block + block - 1, view->shape[last]);
   }
-  if (s->pyramid[input].axes == 0) return tile_box_load(user, input, type, n_index, index);
-  return of_type(type, of_box(s, input, n_index, lo, hi));
+  const ir_bounds all = s->pyramid[input].axes == 0 ? tile_box_load(user, input, type, n_index, index)
+                                                    : of_type(type, of_box(s, input, n_index, lo, hi));
+  /* Minima and maxima of kernels have 32 bits. */
+  return box->by_kernel && s->reads_along[input] && type == IR_INT ? (ir_bounds){.integer = ivi_of_32_bits(all.integer)} : all;
 }
 
 static int class_of(survey *s, const expression *e, bool by_kernel, int q0, int q1, int kv0, int kv1) {

@@ -28,4 +28,7 @@ typedef struct mask_survey_call {
 /* For host_run. With neither counts nor classes it fills may_evaluate alone. */
 luattn_status mask_survey_run(void *call, luattn_error *err);
 
+/* Bounds of integers, of minima and maxima that were rounded to doubles. */
+ir_bounds int_bounds(double low, double high);
+
 #endif

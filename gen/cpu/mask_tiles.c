@@ -7,6 +7,13 @@
 
 static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}}; }
 
+/* A double is within 2^10 of an integer of 64 bits, and is one of 53. */
+ir_bounds int_bounds(double low, double high) {
+  const double exact = 0x1p53, most = 0x1p62;
+  low = fabs(low) <= exact ? low : low - 1024, high = fabs(high) <= exact ? high : high + 1024;
+  return (ir_bounds){.integer = ivi_wide(ivi_make(low < -most ? -IVI_INF : (long long)fmin(low, most), high > most ? IVI_INF : (long long)fmax(high, -most)), true)};
+}
+
 static ir_bounds real_bounds(double low, double high, bool nan) {
   if (isnan(low) || isnan(high)) low = -INFINITY, high = INFINITY;
   return (ir_bounds){.real = iv_make(low, high, nan)};
@@ -73,7 +80,7 @@ ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, c
       }
     }
   }
-  if (type == IR_INT) return (ir_bounds){.integer = {(long long)low, (long long)high}};
+  if (type == IR_INT) return int_bounds(low, high);
   if (type == IR_BOOL) return (ir_bounds){.boolean = {low == 0, high != 0}};
   return low <= high ? real_bounds(low, high, nan) : real_bounds(-INFINITY, INFINITY, true);
 }

@@ -84,11 +84,6 @@ static char *view_at(const cpu_view *v, const int64_t *index) {
   return v->data + at * (v->bits / 8);
 }
 
-/* As kernels read it. */
-static double saturated(int64_t x) {
-  return x < INT32_MIN ? INT32_MIN : x > INT32_MAX ? INT32_MAX : (double)x;
-}
-
 double view_get(const cpu_view *v, const int64_t *index) {
   const char *at = view_at(v, index);
   double f64;
@@ -105,7 +100,7 @@ double view_get(const cpu_view *v, const int64_t *index) {
     case kDLBfloat:
       return memcpy(&u16, at, 2), bf16_to_double(u16);
     case kDLInt:
-      if (v->bits == 64) return memcpy(&i64, at, 8), saturated(i64);
+      if (v->bits == 64) return memcpy(&i64, at, 8), (double)i64;
       if (v->bits == 32) return memcpy(&i32, at, 4), (double)i32;
       return memcpy(&i16, at, 2), (double)i16;
     case kDLUInt:
@@ -114,6 +109,13 @@ double view_get(const cpu_view *v, const int64_t *index) {
     default: /* bool, as 8-bit unsigned */
       return *at != 0;
   }
+}
+
+int64_t view_get_wide(const cpu_view *v, const int64_t *index) {
+  int64_t x;
+  if (v->kind != VIEW_I64) return (int64_t)view_get(v, index);
+  memcpy(&x, view_at(v, index), sizeof x);
+  return x;
 }
 
 void view_set(const cpu_view *v, const int64_t *index, double x) {

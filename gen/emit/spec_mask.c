@@ -90,12 +90,15 @@ static void load_bounds(writer *w, ir_ref r, const ir_node *n) {
     text_add(&w->out, "%s_all()", bounds_type(w, r));
     return;
   }
+  const bool wide = n->type == IR_INT && writer_is_wide(w, r);
   if (n->type == IR_BOOL) text_add(&w->out, "tri_of(");
+  if (wide) text_add(&w->out, stat >= 0 ? "ivi_of_32_bits(" : "ivi_wide(");
   if (stat >= 0)
     stat_bounds(w, n, stat);
   else
     place_bounds(w, n);
   if (n->type == IR_BOOL) text_add(&w->out, ")");
+  if (wide) text_add(&w->out, stat >= 0 ? ")" : ", true)");
 }
 
 /* Of cells, bounds may leave one list. */
@@ -119,7 +122,7 @@ static bool is_by_positive(const writer *w, const ir_node *n) {
   return by != NULL && n->type == IR_INT && by->op == IR_CONST_INT && by->imm.integer > 0;
 }
 
-static void op_bounds(writer *w, const ir_node *n) {
+static void bounds_of_op(writer *w, const ir_node *n) {
   const char *prefix = ir_interval_prefix(ir_typeof(w->f->g, n->arg[n->nargs - 1])),
              *name = ir_op_interval((ir_op)n->op);
   if (n->op == IR_MUL && n->arg[0] == n->arg[1]) { /* the two factors are the same value */
@@ -134,6 +137,13 @@ static void op_bounds(writer *w, const ir_node *n) {
   text_add(&w->out, "%s%s(", prefix, name);
   for (int i = 0; i < n->nargs; i++) text_add(&w->out, i == 0 ? "%s" : ", %s", bounds_of(w, n->arg[i]));
   text_add(&w->out, ")");
+}
+
+static void op_bounds(writer *w, ir_ref r, const ir_node *n) {
+  const bool wide = n->type == IR_INT && writer_is_wide(w, r);
+  if (wide) text_add(&w->out, "ivi_wide(");
+  bounds_of_op(w, n);
+  if (wide) text_add(&w->out, ", false)");
 }
 
 void bounds_lines(writer *w, const ir_ref *roots, int n) {
@@ -160,7 +170,7 @@ void bounds_lines(writer *w, const ir_ref *roots, int n) {
     else if (node->op == IR_RANDOM)
       text_add(&w->out, "iv_make(0, 1 - 0x1p-24, false)"); /* IR_RANDOM_MOST */
     else
-      op_bounds(w, node);
+      op_bounds(w, r, node);
     writer_line_end(w, node);
   }
 }
@@ -241,8 +251,8 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   body_begin(w, 0, "");
   body_lines(w, roots, 2);
   text_add(&w->out, "return %s;\n",
-           offsets_range(w, lo == IR_NONE ? NULL : body_value(w, lo),
-                         hi == IR_NONE ? NULL : body_value(w, hi), axis));
+           offsets_range(w, lo == IR_NONE ? NULL : body_int(w, lo),
+                         hi == IR_NONE ? NULL : body_int(w, hi), axis));
   close_function(w);
 }
 
@@ -252,7 +262,7 @@ static void remainders(writer *w, const char *signature, const mask_intervals *m
   open_function(w, signature);
   body_begin(w, 0, "");
   body_lines(w, roots, 2);
-  text_add(&w->out, "return {%s, %s};\n", body_value(w, roots[0]), body_value(w, roots[1]));
+  text_add(&w->out, "return {%s, %s};\n", body_int(w, roots[0]), body_int(w, roots[1]));
   close_function(w);
 }
 

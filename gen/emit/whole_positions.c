@@ -112,7 +112,7 @@ const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r) {
 
 const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  const char *off = taken_off(w, input, axis), *index = body_value(w, r);
+  const char *off = taken_off(w, input, axis), *index = body_int(w, r);
   if (off == NULL) return index;
   const char *added = n->op == IR_VAR ? added_to(w, n) : NULL;
   if (added != NULL && strcmp(off, added) == 0 && !w->outlined && !writer_in_slot(w, r)) return writer_own(w, n);

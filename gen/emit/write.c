@@ -48,7 +48,12 @@ void body_begin(writer *w, int has, const char *state) {
 
 const char *writer_type(const writer *w, ir_ref r) {
   const ir_type t = ir_typeof(w->f->g, r);
+  if (writer_is_wide(w, r)) return t == IR_REAL ? "double" : "i64";
   return t == IR_REAL ? "Real" : t == IR_INT ? "int" : "bool";
+}
+
+bool writer_is_wide(const writer *w, ir_ref r) {
+  return ir_is_wide(w->f->g, r) && (ir_typeof(w->f->g, r) == IR_INT || w->f->plan->dtype != LUATTN_F64);
 }
 
 /* The type as stored: "bf16_t". */
@@ -85,6 +90,7 @@ static const char *real_literal(writer *w, double x) {
 /* INT has 32 bits on the device. A larger constant occurs only in comparisons, so it is clamped to the range
  * of INT. */
 static const char *int_literal(writer *w, long long x) {
+  if (ir_any_wide(w->f->g) && (x > 2147483647 || x < -2147483647)) return writer_format(w, x < 0 ? "(%lldll)" : "%lldll", x);
   if (x > 2147483647) x = 2147483647;
   if (x < -2147483647) x = -2147483647;
   return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
@@ -197,8 +203,29 @@ const char *body_value(writer *w, ir_ref r) {
   }
 }
 
+/* Argument k of r in the type that r computes in: of 64 bits, or of the 32 of kernels of float. */
+static const char *operand(writer *w, ir_ref r, int k) {
+  const ir *g = w->f->g;
+  const ir_node *n = ir_get(g, r), *x = ir_get(g, n->arg[k]);
+  const char *value = body_value(w, n->arg[k]);
+  const bool is_wide = writer_is_wide(w, n->arg[k]), real = x->type == IR_REAL;
+  if (!ir_any_wide(g) || x->type == IR_BOOL || (real && w->f->plan->dtype == LUATTN_F64)) return value;
+  const bool compares = ir_compares_wide(g, r), wants_wide = compares || (ir_is_wide(g, r) && x->type == n->type);
+  if (wants_wide == is_wide) return value;
+  if (!wants_wide) return real ? writer_format(w, "Real(%s)", value) : value; /* TO_REAL converts 64 bits as well */
+  if (!real) return writer_format(w, "i64(%s)", value);
+  if (x->op != IR_CONST_REAL || isinf(x->imm.real) || isnan(x->imm.real)) return writer_format(w, "double(%s)", value);
+  char digits[REAL_SIZE];
+  return writer_format(w, "double(%s)", real_write(x->imm.real, 1, digits));
+}
+
+const char *body_int(writer *w, ir_ref r) {
+  const char *value = body_value(w, r);
+  return writer_is_wide(w, r) ? writer_format(w, "narrow(%s)", value) : value;
+}
+
 /* Adds `a + b` for "(%0 + %1)": drops parentheses around a whole statement. */
-static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
+static void add_spelling(writer *w, const char *spelling, ir_ref r) {
   size_t length = strlen(spelling);
   if (spelling[0] == '(' && spelling[length - 1] == ')') {
     spelling++;
@@ -208,7 +235,7 @@ static void add_spelling(writer *w, const char *spelling, const ir_node *n) {
     if (spelling[i] == '%' && spelling[i + 1] == 't')
       text_add(&w->out, "%s", w->element), i++;
     else if (spelling[i] == '%' && i + 1 < length)
-      text_add(&w->out, "%s", body_value(w, n->arg[spelling[++i] - '0']));
+      text_add(&w->out, "%s", operand(w, r, spelling[++i] - '0'));
     else
       text_bytes(&w->out, &spelling[i], 1);
   }
@@ -282,18 +309,21 @@ static void statement(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   declare(w, r);
   if (n->op == IR_LOAD) {
-    text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
-             writer_input_type(w, ir_index_of(n)), ir_index_of(n));
+    if (n->type == IR_INT && writer_is_wide(w, r))
+      text_add(&w->out, "load_wide(p.inputs.input[%u]", ir_index_of(n));
+    else
+      text_add(&w->out, "load_input<%s, %s>(p.inputs.input[%u]", writer_type(w, r),
+               writer_input_type(w, ir_index_of(n)), ir_index_of(n));
     body_index(w, ir_index_of(n), n->arg, n->nargs);
     text_add(&w->out, ")");
   } else if (n->op == IR_LISTED) {
     listed(w, n);
   } else if (n->op == IR_RANDOM) {
     text_add(&w->out, "random_number<Real>(p");
-    for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_value(w, n->arg[i]));
+    for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", body_int(w, n->arg[i]));
     text_add(&w->out, ")");
   } else if (ir_op_cuda((ir_op)n->op) != NULL) {
-    add_spelling(w, spelling_of(w, r), n);
+    add_spelling(w, spelling_of(w, r), r);
   } else {
     w->failed = true; /* a reduction that split_online should have removed */
   }

@@ -34,6 +34,7 @@ bool writer_open(writer *w, const lowered *f); /* false: out of memory */
 void body_begin(writer *w, int has, const char *state);
 void body_lines(writer *w, const ir_ref *roots, int n);
 const char *body_value(writer *w, ir_ref r); /* an operand: a literal, a parameter, a slot or a temporary */
+const char *body_int(writer *w, ir_ref r);   /* of an integer, where 32 bits are wanted: the nearest number of these */
 /* Prints ", " and an operand for each index: where an input is read, or its gradient added to. */
 void body_index(writer *w, unsigned input, const ir_ref *index, int n);
 /* The same for a row along the last axis, whose index is the caller's position: it may lie outside of the axis. */
@@ -74,7 +75,8 @@ bool entry_rows_shift(const writer *w, unsigned input, int axis);
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "q", "s.h" */
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
-const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool" */
+const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool"; of 64 bits "double", "i64" */
+bool writer_is_wide(const writer *w, ir_ref r);     /* ir_is_wide, and no double where Real is double */
 const char *writer_input_type(const writer *w, uint32_t input);
 /* Returns the spec's file name without its folder: the folder's path must not change the text. */
 const char *writer_file(const writer *w);

@@ -40,6 +40,7 @@ ir *ir_clone(arena *a, const ir *g) {
   c->capacity = g->capacity;
   c->table_size = g->table_size;
   c->line = g->line;
+  c->wide_inputs = g->wide_inputs;
   c->failed = g->failed;
   return c;
 }
@@ -114,13 +115,31 @@ static bool grow(ir *g) {
   return true;
 }
 
+static bool is_wide(const ir *g, const ir_node *n, bool inexact) {
+  bool any = false;
+  if (n->type == IR_BOOL || inexact) return false;
+  if (n->op == IR_LOAD) return (g->wide_inputs >> n->imm.integer & 1) != 0;
+  for (int i = 0; i < n->nargs; ++i) {
+    const ir_content *c = &g->content[n->arg[i]];
+    if (g->node[n->arg[i]].type != n->type) continue;
+    if (n->type == IR_REAL && c->inexact) return false; /* such a number is rounded before it meets another */
+    any |= c->wide;
+  }
+  return any;
+}
+
 static ir_content content_of(const ir *g, const ir_node *n) {
   ir_content c = {.vars = n->op == IR_VAR ? UINT64_C(1) << ir_var_of(n) : 0};
   c.ops[n->op / 64] = UINT64_C(1) << n->op % 64;
   for (int i = 0; i < n->nargs; ++i) {
     c.vars |= g->content[n->arg[i]].vars;
     for (int k = 0; k < IR_OP_WORDS; ++k) c.ops[k] |= g->content[n->arg[i]].ops[k];
+    c.inexact |= g->node[n->arg[i]].type == IR_REAL && g->content[n->arg[i]].inexact;
   }
+  if (n->type == IR_REAL && n->op == IR_VAR) c.inexact = ir_var_of(n) != VAR_SCALAR;
+  if (n->type == IR_REAL && n->op != IR_VAR) c.inexact |= !ir_op_exact((ir_op)n->op);
+  if (n->type != IR_REAL) c.inexact = false;
+  c.wide = is_wide(g, n, c.inexact);
   return c;
 }
 
@@ -136,6 +155,26 @@ static ir_ref intern(ir *g, const ir_node *n) {
   g->content[r] = content_of(g, &copy);
   table_put(g->table, g->table_size, hash, r);
   return r;
+}
+
+void ir_input_wide(ir *g, uint32_t input) {
+  g->wide_inputs |= UINT32_C(1) << input;
+  for (ir_ref r = 1; r < g->count; ++r) g->content[r] = content_of(g, &g->node[r]);
+}
+
+bool ir_is_wide(const ir *g, ir_ref r) { return r != IR_NONE && g->content[r].wide; }
+
+bool ir_any_wide(const ir *g) { return g->wide_inputs != 0; }
+
+bool ir_compares_wide(const ir *g, ir_ref r) {
+  const ir_node *n = ir_get(g, r);
+  bool any = false;
+  if (ir_op_rule((ir_op)n->op) != COMPARES) return false;
+  for (int i = 0; i < n->nargs; ++i) {
+    if (g->content[n->arg[i]].inexact) return false;
+    any |= g->content[n->arg[i]].wide;
+  }
+  return any;
 }
 
 /* ---- leaves ---- */

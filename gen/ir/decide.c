@@ -20,40 +20,6 @@ typedef struct decider {
   ir_ref *memo[3]; /* [top + 1], by style */
 } decider;
 
-/* Whether the op gives one result for given arguments everywhere: what IEEE 754 rounds, and what rounds nothing. */
-static bool is_exact(ir_op op) {
-  switch (op) {
-    case IR_CONST_REAL:
-    case IR_LOAD:
-    case IR_ADD:
-    case IR_SUB:
-    case IR_DIFFERENCE:
-    case IR_SUM:
-    case IR_PRODUCT:
-    case IR_QUOTIENT:
-    case IR_MUL:
-    case IR_DIV:
-    case IR_NEG:
-    case IR_FLOORDIV:
-    case IR_MOD:
-    case IR_MIN:
-    case IR_MAX:
-    case IR_CLAMP:
-    case IR_ABS:
-    case IR_SIGN:
-    case IR_FLOOR:
-    case IR_RELU:
-    case IR_TO_REAL:
-    case IR_ROUND_FLOAT:
-    case IR_SELECT:
-    case IR_STOP_GRADIENT:
-    case IR_RANDOM:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /* Whether it returns one of its REAL arguments, or a whole number below them: nothing to round. */
 static bool keeps_type(ir_op op) {
   return op == IR_NEG || op == IR_MIN || op == IR_MAX || op == IR_CLAMP || op == IR_ABS || op == IR_SIGN || op == IR_FLOOR ||
@@ -61,7 +27,7 @@ static bool keeps_type(ir_op op) {
 }
 
 static uint8_t reads_of(const decider *d, const ir_node *n) {
-  uint8_t all = is_exact((ir_op)n->op) || n->op == IR_VAR ? 0 : READS_INEXACT;
+  uint8_t all = ir_op_exact((ir_op)n->op) || n->op == IR_VAR ? 0 : READS_INEXACT;
   if (n->op == IR_LOAD) return d->rule->double_inputs >> n->imm.integer & 1 ? READS_DOUBLE : READS_FLOAT;
   if (n->op == IR_VAR && ir_var_of(n) != VAR_SCALAR) all |= READS_INEXACT | (d->rule->doubles ? READS_DOUBLE : 0);
   for (int k = 0; k < n->nargs; ++k)

@@ -29,6 +29,8 @@ typedef struct instr {
   uint16_t op;
   uint8_t type; /* selects the form of an op, see ir_operand_type */
   uint8_t nargs;
+  bool wide;         /* computes or compares integers of 64 bits */
+  uint8_t wide_args; /* bit i: argument i lies in its slot as such */
   uint32_t dst, arg[4];
   uint32_t var, index; /* of a variable; index is the input of a LOAD */
   double value;        /* of a constant */
@@ -38,6 +40,7 @@ struct ir_program {
   instr *code;
   uint32_t num_code, num_slots;
   uint32_t *root; /* slot of each root */
+  bool *wide_root;
   int num_roots;
 };
 
@@ -70,12 +73,18 @@ static uint32_t take_slot(compiler *c, ir_program *p) {
   return c->num_free > 0 ? c->free_slot[--c->num_free] : p->num_slots++;
 }
 
+static bool is_wide_int(const ir *g, ir_ref r) { return ir_is_wide(g, r) && ir_typeof(g, r) == IR_INT; }
+
 static void compile_node(compiler *c, ir_program *p, ir_ref r) {
   const ir_node *n = ir_get(c->g, r);
   assert(ir_op_rule((ir_op)n->op) != REDUCES && n->op != IR_LISTED);
   instr *in = &p->code[p->num_code++];
   *in = (instr){.op = n->op, .type = (uint8_t)ir_operand_type(c->g, n), .nargs = n->nargs};
-  for (int k = 0; k < n->nargs; ++k) in->arg[k] = c->slot[n->arg[k]];
+  in->wide = is_wide_int(c->g, r) || (ir_compares_wide(c->g, r) && ir_operand_type(c->g, n) == IR_INT);
+  for (int k = 0; k < n->nargs; ++k) {
+    in->arg[k] = c->slot[n->arg[k]];
+    if (is_wide_int(c->g, n->arg[k])) in->wide_args |= (uint8_t)(1 << k);
+  }
   for (int k = n->nargs; k > 0 && k < 4; ++k)
     in->arg[k] = in->arg[0]; /* the loops read three arguments, whatever the arity */
   if (n->op == IR_VAR)
@@ -107,10 +116,11 @@ ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n) {
   const uint32_t needed = find_uses(&c, roots, n);
   p->code = arena_array(a, needed, sizeof *p->code);
   p->root = arena_array(a, (size_t)n, sizeof *p->root);
-  if (p->code == NULL || p->root == NULL) return NULL;
+  p->wide_root = arena_array(a, (size_t)n, sizeof *p->wide_root);
+  if (p->code == NULL || p->root == NULL || p->wide_root == NULL) return NULL;
   for (ir_ref r = 1; r <= c.top; ++r)
     if (c.last_use[r] != 0) compile_node(&c, p, r);
-  for (int i = 0; i < n; ++i) p->root[i] = c.slot[roots[i]];
+  for (int i = 0; i < n; ++i) p->root[i] = c.slot[roots[i]], p->wide_root[i] = is_wide_int(g, roots[i]);
   p->num_roots = n;
   return p;
 }
@@ -147,10 +157,78 @@ static void run_op(ir_op op, ir_type type, const double *restrict a, const doubl
   }
 }
 
+/* ---- integers of 64 bits, which lie in their slots as such ---- */
+
+static int64_t scalar_wide(ir_op op, int64_t x, int64_t y, int64_t z) {
+  const uint64_t a = (uint64_t)x, b = (uint64_t)y;
+  switch (op) {
+    case IR_ADD: return (int64_t)(a + b);
+    case IR_SUB: return (int64_t)(a - b);
+    case IR_MUL: return (int64_t)(a * b);
+    case IR_NEG: return (int64_t)(0 - a);
+    case IR_FLOORDIV: return scalar_wide_floordiv(x, y);
+    case IR_MOD: return (int64_t)(a - (uint64_t)scalar_wide_floordiv(x, y) * b);
+    case IR_MIN: return x < y ? x : y;
+    case IR_MAX: return x > y ? x : y;
+    case IR_ABS: return x < 0 ? (int64_t)(0 - a) : x;
+    case IR_SIGN: return (x > 0) - (x < 0);
+    case IR_BAND: return (int64_t)(a & b);
+    case IR_BOR: return (int64_t)(a | b);
+    case IR_BXOR: return (int64_t)(a ^ b);
+    case IR_SHL: return scalar_wide_shl(x, y);
+    case IR_SHR: return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64);
+    case IR_SHR_BAND: return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64) & z;
+    case IR_LT: return x < y;
+    case IR_LE: return x <= y;
+    case IR_EQ: return x == y;
+    case IR_NE: return x != y;
+    case IR_SELECT: return x != 0 ? y : z;
+    case IR_STOP_GRADIENT: return x;
+    case IR_SUM_APART: return (int64_t)(a + b);
+    case IR_WRAP: return (int32_t)(uint32_t)(a * b + (uint64_t)z);
+    default: assert(!"an op of integers has no form of 64 bits"); return 0;
+  }
+}
+
+static void read_wide(int64_t *out, const double *slot) { memcpy(out, slot, sizeof(int64_t) * IR_LANES); }
+
+/* Argument k as doubles: in its slot, or converted in `room`. */
+static const double *argument(const instr *in, int k, const ir_lane_block *slot, double *room) {
+  int64_t x[IR_LANES];
+  if ((in->wide_args >> k & 1) == 0) return slot[in->arg[k]];
+  read_wide(x, slot[in->arg[k]]);
+  for (int i = 0; i < IR_LANES; ++i) room[i] = (double)x[i];
+  return room;
+}
+
+static void run_wide(const instr *in, const ir_lane_block *slot, double *out) {
+  int64_t x[3][IR_LANES] = {{0}}, made[IR_LANES];
+  double as_double[IR_LANES];
+  for (int k = 0; k < in->nargs && k < 3; ++k)
+    if (in->wide_args >> k & 1) read_wide(x[k], slot[in->arg[k]]);
+    else
+      for (int i = 0; i < IR_LANES; ++i) x[k][i] = scalar_bits(slot[in->arg[k]][i]);
+  for (int i = 0; i < IR_LANES; ++i) made[i] = scalar_wide((ir_op)in->op, x[0][i], x[1][i], x[2][i]);
+  if (in->op == IR_LT || in->op == IR_LE || in->op == IR_EQ || in->op == IR_NE) {
+    for (int i = 0; i < IR_LANES; ++i) as_double[i] = (double)made[i];
+    memcpy(out, as_double, sizeof as_double);
+  } else {
+    memcpy(out, made, sizeof made);
+  }
+}
+
 static void run_load(const instr *in, const ir_env *env, int lanes, const ir_lane_block *slot, double *out) {
   const double *index[4] = {NULL, NULL, NULL, NULL};
-  for (int k = 0; k < in->nargs; ++k) index[k] = slot[in->arg[k]];
-  env->load(env->user, in->index, in->nargs, index, lanes, out);
+  ir_lane_block room[4];
+  int64_t wide[IR_LANES] = {0};
+  for (int k = 0; k < in->nargs; ++k) index[k] = argument(in, k, slot, room[k]);
+  if (!in->wide || env->load_wide == NULL) {
+    env->load(env->user, in->index, in->nargs, index, lanes, out);
+    for (int i = 0; in->wide && i < lanes; ++i) wide[i] = scalar_bits(out[i]);
+  } else {
+    env->load_wide(env->user, in->index, in->nargs, index, lanes, wide);
+  }
+  if (in->wide) memcpy(out, wide, sizeof wide);
 }
 
 static unsigned word_of(double x) { return (unsigned)(int64_t)x; }
@@ -161,12 +239,26 @@ double ir_random_value(uint64_t seed, uint64_t offset, int heads, const double a
 }
 
 static void run_random(const instr *in, const ir_env *env, int lanes, const ir_lane_block *slot, double *out) {
-  const double *const at[4] = {slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], slot[in->arg[3]]};
+  ir_lane_block room[4];
+  const double *const at[4] = {argument(in, 0, slot, room[0]), argument(in, 1, slot, room[1]), argument(in, 2, slot, room[2]),
+                               argument(in, 3, slot, room[3])};
   if (env->random != NULL) {
     env->random(env->user, at, lanes, out);
     return;
   }
   for (int i = 0; i < lanes; ++i) out[i] = ir_random_value(0, 0, 1, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
+}
+
+/* An op of which some argument, or the result, is an integer of 64 bits. */
+static void run_of_wide(const instr *in, ir_lane_block *slot, double *dst, int groups) {
+  ir_lane_block room[3];
+  if (in->wide) {
+    run_wide(in, (const ir_lane_block *)slot, dst);
+    return;
+  }
+  run_op((ir_op)in->op, (ir_type)in->type, argument(in, 0, (const ir_lane_block *)slot, room[0]),
+         in->nargs > 1 ? argument(in, 1, (const ir_lane_block *)slot, room[1]) : slot[in->arg[1]],
+         in->nargs > 2 ? argument(in, 2, (const ir_lane_block *)slot, room[2]) : slot[in->arg[2]], dst, groups);
 }
 
 void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch, double *const *out) {
@@ -188,16 +280,23 @@ void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scr
         break;
       case IR_LOAD:
         run_load(in, env, lanes, (const ir_lane_block *)slot, dst);
-        fill(dst, lanes, padded, dst[0]);
+        if (!in->wide) fill(dst, lanes, padded, dst[0]);
         break;
       case IR_RANDOM:
         run_random(in, env, lanes, (const ir_lane_block *)slot, dst);
         fill(dst, lanes, padded, dst[0]);
         break;
       default:
-        run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst,
-               groups);
+        if (in->wide || in->wide_args != 0)
+          run_of_wide(in, slot, dst, groups);
+        else
+          run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst,
+                 groups);
     }
   }
-  for (int i = 0; i < p->num_roots; ++i) memcpy(out[i], slot[p->root[i]], (size_t)lanes * sizeof(double));
+  for (int i = 0; i < p->num_roots; ++i) {
+    ir_lane_block room;
+    const instr of_root = {.arg = {p->root[i]}, .wide_args = p->wide_root[i]};
+    memcpy(out[i], argument(&of_root, 0, (const ir_lane_block *)slot, room), (size_t)lanes * sizeof(double));
+  }
 }

@@ -23,6 +23,8 @@ typedef enum ir_rule {
 enum { IR_OP_WORDS = 2 };
 typedef struct ir_content {
   uint64_t vars, ops[IR_OP_WORDS];
+  bool wide;    /* see ir_is_wide */
+  bool inexact; /* a REAL that IEEE 754 does not determine: a score, or a function of it or of anything */
 } ir_content;
 
 enum { IR_SCRATCH_DEPTH = 6 };
@@ -35,6 +37,7 @@ struct ir {
   ir_ref *table; /* open addressing; a power of two, at most half full */
   uint32_t table_size;
   uint32_t line;
+  uint32_t wide_inputs; /* bit i: ir_input_wide */
   bool failed;
   /* Scratch arrays of one entry per node, for passes. Passes nest, so each depth keeps a buffer that the next
    * pass reuses. */
@@ -60,6 +63,8 @@ bool ir_const_value(const ir *g, ir_ref r, double *value); /* like ir_is_const, 
 ir_ref ir_const_of(ir *g, ir_type type, double value);
 ir_ref ir_zero(ir *g, ir_type type);
 bool ir_is_op(const ir *g, ir_ref r, ir_op op);
+/* Whether the op has one result for given arguments everywhere: what IEEE 754 rounds, and what rounds nothing. */
+bool ir_op_exact(ir_op op);
 /* Whether the last bits of the node's REAL arguments may decide: a comparison, or a step of whole numbers (simplify.c). */
 bool ir_is_sharp(const ir *g, const ir_node *n);
 

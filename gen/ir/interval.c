@@ -90,6 +90,7 @@ static void bounds_of_node(const ir *g, ir_ref r, const ir_bounds_env *env, ir_b
     default:
       bounds_of_op(g, n, bounds, &out);
   }
+  if (n->type == IR_INT && ir_is_wide(g, r)) out.integer = ivi_wide(out.integer, n->op == IR_LOAD);
   bounds[r] = out;
 }
 
@@ -169,14 +170,29 @@ static bool find_nodes(const ir *g, const ir_ref *roots, int n, limit_nodes *out
   return true;
 }
 
-/* Returns the first node whose value exceeds 32 bits, or IR_NONE. */
+/* Whether only integers of 64 bits are computed from node i, or compared with it: a constant beyond 32 bits may be. */
+static bool meets_wide(const limit_nodes *all, uint32_t i) {
+  bool any = false;
+  for (uint32_t j = i + 1; j < all->count; ++j) {
+    const ir_node *user = ir_get(all->g, all->node[j]);
+    for (int k = 0; k < user->nargs; ++k) {
+      if (user->arg[k] != all->node[i]) continue;
+      if (!ir_is_wide(all->g, all->node[j]) && !ir_compares_wide(all->g, all->node[j])) return false;
+      any = true;
+    }
+  }
+  return any;
+}
+
+/* Returns the first node whose value exceeds 32 bits, or IR_NONE. Integers of 64 wrap around, as torch's do. */
 static ir_ref overflow(const limit_nodes *all, int64_t length) {
   const ir_bounds_env env = {.user = &length, .variable = limit_variable, .load = limit_load};
   for (uint32_t i = 0; i < all->count; ++i) {
     const ir_ref r = all->node[i];
     bounds_of_node(all->g, r, &env, all->bounds);
     const ivi x = all->bounds[r].integer;
-    if (ir_typeof(all->g, r) == IR_INT && (x.lo < INT32_MIN || x.hi > INT32_MAX)) return r;
+    if (ir_typeof(all->g, r) != IR_INT || ir_is_wide(all->g, r) || (x.lo >= INT32_MIN && x.hi <= INT32_MAX)) continue;
+    if (!ir_any_wide(all->g) || !meets_wide(all, i)) return r;
   }
   return IR_NONE;
 }

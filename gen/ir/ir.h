@@ -103,6 +103,8 @@ typedef struct ir_list {
 #define IR_LIST_MOST 4096 /* of first + count */
 ir_ref ir_listed(ir *g, const ir_list *l);
 ir_list ir_list_of(const ir_node *n);
+/* Says that input k has 64 bits: i64 or f64. What is computed from its values has as many, see ir_is_wide. */
+void ir_input_wide(ir *g, uint32_t input);
 ir_ref ir_op1(ir *g, ir_op op, ir_ref a);
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b);
 ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c);
@@ -115,6 +117,13 @@ bool ir_is_const(const ir *g, ir_ref r, double *value); /* REAL or INT constant,
 bool ir_is_var(const ir *g, ir_ref r, ir_var v);        /* any index */
 ir_var ir_var_of(const ir_node *n);
 uint32_t ir_index_of(const ir_node *n);
+
+/* Whether r has 64 bits where its type otherwise has 32: an INT that is computed from an i64 input; a REAL, in kernels of
+ * float32, that is computed exactly, but for roundings, from an f64 input and from what is no score. Any: some input has. */
+bool ir_is_wide(const ir *g, ir_ref r);
+bool ir_any_wide(const ir *g);
+/* Whether r compares such values, in 64 bits. */
+bool ir_compares_wide(const ir *g, ir_ref r);
 
 /* Whether the expression under `r` contains variable v (any index), or op. */
 bool ir_uses(const ir *g, ir_ref r, ir_var v);

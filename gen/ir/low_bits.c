@@ -22,8 +22,9 @@ static ir_ref wrap(words *w, ir_ref x, ir_ref y, ir_ref z) { return ir_op3(w->g,
 
 static bool within(ivi x, int64_t lo, int64_t hi) { return x.lo >= lo && x.hi <= hi; }
 static bool fits(const words *w, ir_ref r) { return within(w->most[r].integer, INT32_MIN, INT32_MAX); }
+/* What is computed from i64 inputs has 64 bits in kernels (ir_is_wide), and needs no words. */
 static bool is_wide(const words *w, ir_ref r) {
-  return ir_typeof(w->g, r) == IR_INT && !within(w->common[r].integer, INT32_MIN, INT32_MAX);
+  return ir_typeof(w->g, r) == IR_INT && !ir_is_wide(w->g, r) && !within(w->common[r].integer, INT32_MIN, INT32_MAX);
 }
 /* Whether the lower word, without a sign, is the value. */
 static bool is_word(const words *w, ir_ref r) {
@@ -164,7 +165,7 @@ static void visit(words *w, ir_ref r) {
   ir_set_line(w->g, n.line);
   w->whole[r] = rebuilt(w, r, &n);
   if (!of_wide) {
-    w->low[r] = n.type == IR_INT ? w->whole[r] : IR_NONE;
+    w->low[r] = n.type == IR_INT && !ir_is_wide(w->g, r) ? w->whole[r] : IR_NONE;
     return;
   }
   w->low[r] = n.type == IR_INT ? low_of(w, &n) : IR_NONE;

@@ -56,7 +56,8 @@ ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor);
 typedef struct ir_program ir_program;
 #define IR_LANES 64 /* lanes evaluated per run */
 
-/* Values of a block of lanes. Booleans are 0 or 1, integers are exact in double up to 2^53. */
+/* Values of a block of lanes. Booleans are 0 or 1, integers of 32 bits are exact; those of 64 are computed as such, and become
+ * the nearest double where something else takes them, or a root returns them. */
 typedef double ir_lane_block[IR_LANES];
 
 typedef struct ir_env {
@@ -66,6 +67,8 @@ typedef struct ir_env {
   /* Gathers input k at the given index lanes into out. The callee handles and reports out-of-range
    * indices. */
   void (*load)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out);
+  /* The same of an input whose integers have 64 bits (ir_is_wide). NULL: `load` gives them, which a double holds up to 2^53. */
+  void (*load_wide)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, int64_t *out);
   /* Draws IR_RANDOM for the lanes of its four arguments. NULL: with a seed of 0 and one head, for tests of expressions. */
   void (*random)(void *user, const double *const at[4], int lanes, double *out);
 } ir_env;

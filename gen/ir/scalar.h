@@ -72,4 +72,16 @@ static inline double scalar_wrap(double x, double y, double z) {
   return low >> 31 != 0 ? -(double)(~low) - 1 : (double)low;
 }
 
+/* Integers of 64 bits, which wrap, as kernels and torch compute with them (eval.c). */
+static inline int64_t scalar_wide_floordiv(int64_t x, int64_t y) {
+  if (y == 0) return 0;
+  if (y == -1) return (int64_t)(0 - (uint64_t)x);
+  const int64_t q = x / y;
+  return q - (q * y != x && (x < 0) != (y < 0));
+}
+static inline int64_t scalar_wide_shl(int64_t x, int64_t n) {
+  if (n <= -64 || n >= 64) return 0;
+  return (int64_t)(n >= 0 ? (uint64_t)x << n : (uint64_t)x >> -n);
+}
+
 #endif

@@ -32,6 +32,39 @@ ir_rule ir_op_rule(ir_op op) {
   return (ir_rule)rule[op];
 }
 
+bool ir_op_exact(ir_op op) {
+  switch (op) {
+    case IR_CONST_REAL:
+    case IR_LOAD:
+    case IR_ADD:
+    case IR_SUB:
+    case IR_DIFFERENCE:
+    case IR_SUM:
+    case IR_PRODUCT:
+    case IR_QUOTIENT:
+    case IR_MUL:
+    case IR_DIV:
+    case IR_NEG:
+    case IR_FLOORDIV:
+    case IR_MOD:
+    case IR_MIN:
+    case IR_MAX:
+    case IR_CLAMP:
+    case IR_ABS:
+    case IR_SIGN:
+    case IR_FLOOR:
+    case IR_RELU:
+    case IR_TO_REAL:
+    case IR_ROUND_FLOAT:
+    case IR_SELECT:
+    case IR_STOP_GRADIENT:
+    case IR_RANDOM:
+      return true;
+    default:
+      return false;
+  }
+}
+
 const char *ir_op_cuda(ir_op op) {
   static const char *const cuda[] = {
 #define IR_OP(id, name, arity, rule, cuda, ...) cuda,

@@ -69,7 +69,8 @@ static int slot_bytes(const lowered *f, int kind) {
   int size = 0, align = 1;
   for (int i = 0; i < f->slot[kind].count; i++) {
     const ir_type t = ir_typeof(f->g, f->slot[kind].ref[i]);
-    const int bytes = t == IR_REAL ? real : t == IR_INT ? 4 : 1;
+    const bool wide = ir_is_wide(f->g, f->slot[kind].ref[i]);
+    const int bytes = wide ? 8 : t == IR_REAL ? real : t == IR_INT ? 4 : 1;
     size = (size + bytes - 1) / bytes * bytes + bytes;
     if (bytes > align) align = bytes;
   }

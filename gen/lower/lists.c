@@ -36,6 +36,7 @@ static bool entry_of(const chain *c, int term, int side, int axis, entry *out) {
   if (n->op != (c->join == IR_OR ? IR_EQ : IR_NE)) return false;
   const ir_node *load = ir_get(g, n->arg[side]);
   if (load->op != IR_LOAD || load->type != IR_INT || axis >= load->nargs) return false;
+  if (ir_is_wide(g, n->arg[1 - side])) return false; /* entries are compared as numbers of 32 bits */
   if (is_of_call(lowered_traced(c->f)->input[ir_index_of(load)].axis[axis])) return false;
   if (!ir_is_const(g, load->arg[axis], &place) || !(place >= 0 && place < IR_LIST_MOST)) return false;
   *out = (entry){.term = term};

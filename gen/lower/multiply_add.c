@@ -216,7 +216,8 @@ static ir_ref real_of_int(fold *w, ir_ref r) {
     w->f->positions_as_real = true;
     return ir_op2(w->g, IR_REAL_SUM, p.base, p.offset);
   }
-  if (uniform(w, r)) return ir_to_real(w->g, r);
+  /* Integers of an input may be large, and close to one another: their difference is one of integers. */
+  if (uniform(w, r) || ir_uses_op(w->g, r, IR_LOAD)) return ir_to_real(w->g, r);
   if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN &&
       n.op != IR_MAX)
     return ir_to_real(w->g, r);
@@ -273,6 +274,7 @@ static bool tanh_is_coarse(const lowered *f) {
 
 static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
   ir *g = w->g;
+  if (ir_is_wide(g, r) && n->op != IR_LOAD) return lin_of_atom(rebuilt(w, r, n)); /* rounded once, not term by term */
   const ir_ref a = n->nargs > 0 ? n->arg[0] : IR_NONE, b = n->nargs > 1 ? n->arg[1] : IR_NONE;
   switch (n->op) {
     case IR_ADD:

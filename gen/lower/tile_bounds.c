@@ -79,7 +79,7 @@ static bool bounds_small(const lowered *f) {
     const ir_node *node = ir_get(f->g, r);
     if (need[r] && !lowered_is_point(f, r) && is_rounded(f, node)) all = false;
     if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r))
-      all = lowered_stat_of(f, node) >= 0;
+      all = !ir_is_wide(f->g, r) && lowered_stat_of(f, node) >= 0;
   }
   return all;
 }

@@ -261,6 +261,7 @@ static void declare_inputs(lua_State *L, int table) {
     lua_pushstring(L, names[i]);
     lua_rawget(L, -2);
     declare_input(L, names[i], &spec->input[i], &spec->axis_name[4 * i]);
+    if (spec->input[i].dtype == LUATTN_INPUT_I64 || spec->input[i].dtype == LUATTN_INPUT_F64) ir_input_wide(spec->g, (uint32_t)i);
     lua_pop(L, 1);
     spec->num_inputs = i + 1;
   }

@@ -88,6 +88,7 @@ static luattn_status check_constants(const traced_spec *t, const ir_ref *root, i
     for (int i = 0; reached[r] && i < node->nargs; i++) {
       const ir_node *x = ir_get(t->g, node->arg[i]);
       reached[node->arg[i]] = true;
+      if (ir_is_wide(t->g, r) || ir_compares_wide(t->g, r)) continue;
       if (x->op == IR_CONST_INT && (x->imm.integer < INT32_MIN || x->imm.integer > INT32_MAX))
         return luattn_fail(err, LUATTN_SPEC, "%s:%d: " VALUE_TOO_LARGE, t->file, (int)node->line, sign, (long long)x->imm.integer);
     }

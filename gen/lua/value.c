@@ -207,12 +207,13 @@ operand value_clamp(lua_State *L, operand x, operand lo, operand hi) {
 
 /* Compares an integer with a float constant as integers, as Lua does: i < 2.5 is i < 3. Index arithmetic
  * stays exact beyond 2^24, and mask analysis gets an integer comparison. */
-static ir_ref round_constant(ir *g, ir_op op, ir_ref r, double x, bool constant_is_left, int *answer) {
-  if (x > INT32_MAX || x < INT32_MIN) {
+static ir_ref round_constant(ir *g, ir_op op, ir_ref r, bool wide, double x, bool constant_is_left, int *answer) {
+  if (wide ? fabs(x) > 0x1p63 : x > INT32_MAX || x < INT32_MIN) {
     *answer = op != IR_EQ && (x > 0) != constant_is_left;
     return r;
   }
   const double whole = floor(x);
+  if (fabs(x) > 0x1p53) return r; /* compared as floats, as Lua does */
   if (whole == x) return ir_int(g, (int64_t)x);
   if (op == IR_EQ) {
     *answer = false;
@@ -230,8 +231,8 @@ bool value_compare(lua_State *L, ir_op op, operand a, operand b) {
   if (x_int != y_int) {
     double value;
     int answer = -1;
-    if (x_int && ir_is_const(g, y, &value)) y = round_constant(g, op, y, value, false, &answer);
-    if (y_int && ir_is_const(g, x, &value)) x = round_constant(g, op, x, value, true, &answer);
+    if (x_int && ir_is_const(g, y, &value)) y = round_constant(g, op, y, ir_is_wide(g, x), value, false, &answer);
+    if (y_int && ir_is_const(g, x, &value)) x = round_constant(g, op, x, ir_is_wide(g, y), value, true, &answer);
     if (answer >= 0) return answer;
     if (ir_typeof(g, x) != ir_typeof(g, y)) {
       x = ir_to_real(g, x);

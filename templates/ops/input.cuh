@@ -80,6 +80,12 @@ LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
   return Value(read_input(input_at<Stored>(in, index...)));
 }
 
+// The integer of 64 bits itself.
+template <class... Index> LUATTN_FN i64 load_wide(const LuattnInput &in, Index... index) {
+  return __ldg(input_at<i64>(in, index...));
+}
+LUATTN_FN int narrow(i64 x) { return int(min(max(x, i64(-2147483648ll)), i64(2147483647))); }
+
 #ifndef LUATTN_NO_GRADIENTS
 #include "ops/reproducible_sum.cuh"
 

@@ -48,7 +48,8 @@ template <class Stored, class... Places>
 LUATTN_FN ivi place_bounds(const LuattnInput &in, Places... at) {
   int axis = 0, of = 0;
   if (!(is_one_place(at, in.size[axis++]) && ...)) return ivi_all();
-  return ivi_point(load_input<int, Stored>(in, first_place(at, in.size[of++])...));
+  if constexpr (sizeof(Stored) == 8) return ivi_point(load_wide(in, first_place(at, in.size[of++])...));
+  else return ivi_point(load_input<int, Stored>(in, first_place(at, in.size[of++])...));
 }
 
 // Clips [lo, hi) to [0, len). A reversed range becomes empty.

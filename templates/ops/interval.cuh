@@ -67,6 +67,22 @@ IV_FN ivi_end ivi_most(ivi_end a, ivi_end b) { return a > b ? a : b; }
 #endif
 IV_FN ivi ivi_hull(ivi a, ivi b) { return ivi_make(ivi_least(a.lo, b.lo), ivi_most(a.hi, b.hi)); }
 
+// ---- integers of 64 bits
+
+// Ends far from 0 are open, before arithmetic saturates them or wraps around. What is computed from open ends may be
+// anything; what is loaded has one.
+IV_FN ivi ivi_wide(ivi a, bool loaded) {
+  const ivi_end far = IVI_SMALL ? IVI_INF : IVI_INF / 2;
+  const bool above = a.hi >= far, below = a.lo <= -far;
+  if (!loaded && (above || below)) return ivi_all();
+  return ivi_make(below ? -IVI_INF : a.lo < far ? a.lo : far, above ? IVI_INF : a.hi > -far ? a.hi : -far);
+}
+// Minima and maxima of the nearest numbers of 32 bits: what lies at an end of these may lie beyond.
+IV_FN ivi ivi_of_32_bits(ivi a) {
+  const ivi_end most = 2147483647, least = -2147483647 - 1;
+  return ivi_make(a.lo <= least ? -IVI_INF : a.lo < most ? a.lo : most, a.hi >= most ? IVI_INF : a.hi > least ? a.hi : least);
+}
+
 // ---- integer arithmetic
 
 IV_FN ivi ivi_same(ivi a) { return a; }

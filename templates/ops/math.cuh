@@ -99,6 +99,26 @@ LUATTN_FN double op_mod(double x, double y) {
   return m * y < 0 ? m + y : m;
 }
 
+// Integers of 64 bits.
+LUATTN_FN i64 op_floordiv(i64 x, i64 y) {
+  if (y == 0) return 0;
+  const i64 q = x / y;
+  return q - (q * y != x && (x < 0) != (y < 0));
+}
+LUATTN_FN i64 op_mod(i64 x, i64 y) {
+  if (y > 0 && (y & (y - 1)) == 0) return x & (y - 1);
+  return x - op_floordiv(x, y) * y;
+}
+LUATTN_FN i64 op_min(i64 x, i64 y) { return x < y ? x : y; }
+LUATTN_FN i64 op_max(i64 x, i64 y) { return x < y ? y : x; }
+LUATTN_FN i64 op_abs(i64 x) { return x < 0 ? -x : x; }
+LUATTN_FN i64 op_sign(i64 x) { return (x > 0) - (x < 0); }
+LUATTN_FN i64 op_shl(i64 x, i64 n) {
+  if (n <= -64 || n >= 64) return 0;
+  return i64(n >= 0 ? u64(x) << n : u64(x) >> -n);
+}
+LUATTN_FN i64 op_shr(i64 x, i64 n) { return n > -64 && n < 64 ? op_shl(x, -n) : 0; }
+
 // If one operand is NaN, the result is the other operand.
 LUATTN_FN float op_min(float x, float y) { return fminf(x, y); }
 LUATTN_FN double op_min(double x, double y) { return fmin(x, y); }

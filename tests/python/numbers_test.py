@@ -61,5 +61,25 @@ class Thresholds(unittest.TestCase):
                 self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
 
 
+IDS = torch.tensor([2**40 + 1, 2**40 + 2**33 + 1, 7, 2**60 + 7])[torch.arange(N) // 12]
+MILLISECONDS = 1_764_345_600_000 + torch.arange(N) // 3
+
+
+class Wide(unittest.TestCase):
+    def test_ids_of_64_bits(self):
+        q, k, v = tensors()
+        for mod in (lambda b, h, i, j: IDS[i] == IDS[j], lambda b, h, i, j: MILLISECONDS[j] <= MILLISECONDS[i]):
+            mask = mod(0, 0, I, J)
+            ours = flex.flex_attention(q, k, v, block_mask=flex.create_block_mask(mod, None, None, N, N))
+            self.assertLess((ours.double() - eager(q, k, v, mask)).abs().max(), 1e-5)
+
+    def test_differences(self):
+        q, k, v = tensors()
+        for times in (MILLISECONDS, MILLISECONDS.int() * 0 + 1_764_345_600 + torch.arange(N, dtype=torch.int32), 1.7e9 + torch.rand(N).double()):
+            bias = -torch.log1p((times[:, None] - times[None]).abs().double())
+            ours = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s - torch.log1p((times[i] - times[j]).abs().float()))
+            self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
+
+
 if __name__ == "__main__":
     unittest.main()
