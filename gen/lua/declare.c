@@ -261,7 +261,8 @@ static void declare_inputs(lua_State *L, int table) {
     lua_pushstring(L, names[i]);
     lua_rawget(L, -2);
     declare_input(L, names[i], &spec->input[i], &spec->axis_name[4 * i]);
-    if (spec->input[i].dtype == LUATTN_INPUT_I64 || spec->input[i].dtype == LUATTN_INPUT_F64) ir_input_wide(spec->g, (uint32_t)i);
+    const bool wide = spec->input[i].dtype == LUATTN_INPUT_I64 || spec->input[i].dtype == LUATTN_INPUT_F64;
+    if (wide && spec->g != NULL) ir_input_wide(spec->g, (uint32_t)i); /* NULL: hooks are run, not traced */
     lua_pop(L, 1);
     spec->num_inputs = i + 1;
   }

@@ -1,6 +1,6 @@
 -- Times in seconds as float64, more than float32 tells apart: compared and subtracted in float64 in kernels of every type.
 return attention {
-  inputs = { t = { axes = {"b", "n"}, dtype = "f64", grad = true }, u = { axes = {"b", "kv"} } },
+  inputs = { t = { axes = {"b", "n"}, dtype = "f64" }, u = { axes = {"b", "kv"} } },
   scalars = { window = 0.5 },
   score_mod = function(score, b, h, q_idx, kv_idx)
     local apart = (t[{b, q_idx}] + 1764345600) - (t[{b, kv_idx}] + 1764345600)
