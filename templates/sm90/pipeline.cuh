@@ -25,6 +25,18 @@ struct PipelineState {
   }
 };
 
+// Waits until the last V that a producer with this state has requested has arrived. The consumers of a kernel with three may all skip a q
+// tile's last kv tile: the mask's range for the q tile spans kv tiles that no consumer's range has. They do not wait for its V then, and a
+// block must not end while a copy to its memory is under way. All other copies are waited for: a consumer that skips a tile waits for K, and
+// for V when it skips or computes the next one.
+template <class Spec, class Shared, int Stages>
+LUATTN_FN void await_last_v(const Shared &shared, const PipelineState<Stages> &v) {
+  if constexpr (Spec::has_mask && Shared::groups > 2) {
+    const bool wraps = v.stage == 0;  // the state is that of the next V, and begins with the parity of a stage that is empty
+    barrier_wait(shared.v_full(wraps ? Stages - 1 : v.stage - 1), wraps ? v.parity : v.parity ^ 1);
+  }
+}
+
 // Broadcasts lane 0's value, so that ptxas knows it to be the same in the whole warp. ptxas serialises wgmmas
 // after a branch that might diverge.
 LUATTN_FN u32 uniform(u32 x) { return __shfl_sync(0xffffffffu, x, 0); }

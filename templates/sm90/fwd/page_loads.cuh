@@ -106,5 +106,6 @@ struct ValueLoaderSm90 {
       loads.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.kv_tile(), page, head);
       v.advance();
     }
+    await_last_v<Spec>(shared, v);
   }
 };

@@ -140,5 +140,6 @@ struct ProducerSm90 {
     }
     load_q(Sequence(), {0, 0, 0, QTileMessage::END});
     tell_loaders(LoaderMessage::end());
+    if constexpr (Shared::value_loaders == 0) await_last_v<Spec>(shared, v);
   }
 };
