@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fuzz_test.sh ROOT BUILD SECONDS [-runs=N] [pack image npy spec]: builds these fuzz targets (all of them) with clang and fuzzes each for
+# fuzz_test.sh ROOT BUILD SECONDS [-runs=N] [pack image npy spec calls]: builds these fuzz targets (all of them) with clang and fuzzes each for
 # SECONDS, starting from its corpus.
 # For each finding, stores the input in BUILD/findings and prints its name. Add the input to the corpus with
 # the fix.
@@ -7,7 +7,7 @@ set -euo pipefail
 root=$1 build=$2 seconds=$3 runs=-runs=-1
 shift 3
 case ${1-} in -runs=*) runs=$1 && shift ;; esac
-[ $# -gt 0 ] || set -- pack image npy spec
+[ $# -gt 0 ] || set -- pack image npy spec calls
 command -v clang >/dev/null || { echo 'skipped: there is no clang, whose libFuzzer this needs'; exit 77; }
 echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return n > 9 && d[0] == d[9]; }' >/tmp/luattn-fuzz-$$.c
 trap 'rm -f /tmp/luattn-fuzz-$$.c /tmp/luattn-fuzz-$$' EXIT
