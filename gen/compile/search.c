@@ -82,7 +82,7 @@ static luattn_status refuse_work(const compilation *c, double estimate, double l
 }
 
 /* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. Fails if it is not and no
- * earlier attempt is usable.
+ * earlier attempt is usable, except where another family is next, whose kernels compile faster.
  */
 static luattn_status account(compilation *c, search *s, bool *allowed, luattn_error *err) {
   const double estimate = policy_compile_estimate(&c->at.plan, &c->at.lowered->work);
@@ -91,6 +91,7 @@ static luattn_status account(compilation *c, search *s, bool *allowed, luattn_er
   *allowed = s->work + estimate <= limit;
   if (*allowed) s->work += estimate;
   if (*allowed || (s->least >= 0 && s->least < PTXAS_UNUSABLE)) return LUATTN_OK;
+  if (s->work == 0 && c->at.plan.may_fall_back) return LUATTN_OK;
   return refuse_work(c, s->work + estimate, limit, err);
 }
 
@@ -171,7 +172,8 @@ luattn_status search_tiles(compilation *c, search *s, luattn_error *err) {
     v = status != LUATTN_OK || lacks_registers(c) ? UNFIT : s->takes_crowded ? FITS : judge_lowered(c);
     bool allowed = true;
     if (v == FITS && s->compiles) TRY(account(c, s, &allowed, err));
-    if (!allowed) break;
+    if (!allowed && s->work > 0) break;
+    if (!allowed) v = UNFIT;
     if (v == FITS && s->compiles) TRY(ask_ptxas(c, s, &v, err));
     if (v == FITS) return compilation_memory(c, err);
   }

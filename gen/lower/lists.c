@@ -159,6 +159,7 @@ void lists_take(lowered *f) {
   const int least = policy_least_list(f->plan);
   mask_info *m = arena_new(f->a, sizeof *m);
   f->keep = fold(f, f->mask->keep, least);
+  ir_set_line(f->g, 0);
   f->has_lists = f->keep != f->mask->keep;
   if (m == NULL || f->keep == IR_NONE) f->failed = true;
   if (f->failed || !f->has_lists || f->mask->num_stats > 0) return;
@@ -166,5 +167,6 @@ void lists_take(lowered *f) {
   m->keep = f->keep;
   m->rest = fold(f, m->rest, least);
   m->evaluated.cell = fold(f, m->evaluated.cell, least);
+  ir_set_line(f->g, 0);
   f->mask = m;
 }
