@@ -14,6 +14,7 @@ static bool on_all_arms(derivation *d, arms_claim *claim, void *what) {
     arms *A = scratch == NULL ? NULL : arms_open(d, scratch, whole != 0);
     ok = A != NULL && arms_all(A, claim, what);
     d->no_memory |= A == NULL || arena_failed(scratch);
+    d->num_arms = A == NULL ? 0 : A->num_arms;
     d->too_long = A != NULL && A->F.gave_up;
     if (scratch != NULL) arena_close(scratch);
   }

@@ -368,7 +368,9 @@ static bool walk_all(arms *A, arms_claim *claim, void *what) {
   A->left--;
   const bool ok = claim(A, what);
   if (is_over(A)) return false;
-  return A->undecided ? on_sides(A, claim, what, walk_all) : ok;
+  if (A->undecided) return on_sides(A, claim, what, walk_all);
+  A->num_arms += ok;
+  return ok;
 }
 
 bool arms_all(arms *A, arms_claim *claim, void *what) {

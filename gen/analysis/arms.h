@@ -24,7 +24,8 @@ typedef struct arms {
   int first_of_element; /* what is known of other elements than the one at hand comes before it */
   bool undecided;       /* a form needs to know `next` first, and what was made of it means nothing */
   arm next;
-  int left; /* arms that may still be visited */
+  int num_arms; /* on which the claim held */
+  int left;     /* arms that may still be visited */
   bool whole_elements; /* what reads an element and no number of the row is a symbol: what holds of that holds */
   const form **memo;
   uint32_t *stamp, generation, size;

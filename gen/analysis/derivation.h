@@ -27,6 +27,7 @@ typedef struct derivation {
   sample_lanes p_value, norm_value;
 
   /* separate.c */
+  int num_arms;                                       /* of the last proof */
   bool too_long;                                      /* the last proof was given up */
   bool divides;                                       /* a ratio was left, since it divides by what may be 0 */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
@@ -58,6 +59,8 @@ bool separate_equal(derivation *d, ir_ref x, ir_ref y); /* on all samples */
 /* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
 const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
+
+void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_delta[k] is, and on how many arms */
 
 /* remedy.c: "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is
  * found; "" if not. */

@@ -473,7 +473,7 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
    * NaN. */
   d->divides = false;
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
-  if (d->a_delta[k] != IR_NONE) return LUATTN_OK;
+  if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), LUATTN_OK;
   return not_separable(d, k,
                        d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
                        : is_nothing(d, of_prob)
