@@ -1,8 +1,10 @@
-/* algebra.h: proves what a derivation claims, on every arm of every condition, with row reductions and scalars as symbols.
+/* algebra.h: proves what a derivation claims, on every arm of every condition, with row reductions and
+ * scalars as symbols.
  *
- * An expression becomes a form (form.h). Where a condition is not decided, the claim is taken to each of its sides, as a
- * comparison to below, at and above (arms.h). So a claim that holds is true of all rows, scalars and inputs for which prob has a
- * value; what is not proved may be true all the same. No node is added to the graph.
+ * An expression becomes a form (form.h). Where a condition is not decided, the claim is taken to each of its
+ * sides, as a comparison to below, at and above (arms.h). So a claim that holds is true of all rows, scalars
+ * and inputs for which prob has a value; what is not proved may be true all the same. No node is added to the
+ * graph.
  */
 #ifndef LUATTN_GEN_ALGEBRA_H
 #define LUATTN_GEN_ALGEBRA_H
@@ -23,8 +25,8 @@ typedef struct algebra_chain {
   int k;
 } algebra_chain;
 
-/* Whether that is 0. A sum over the row of what is a multiple of a term is that multiple of its reduction; other sums are
- * symbols. */
+/* Whether that is 0. A sum over the row of what is a multiple of a term is that multiple of its reduction;
+ * other sums are symbols. */
 bool algebra_vanishes(derivation *d, const algebra_chain *c);
 
 #endif

@@ -5,26 +5,25 @@
 #include "gen/analysis/divisors.h"
 #include "gen/ir/scalar.h"
 
-#define WORK 20000L /* terms of forms; a few hundred suffice for a softmax */
 enum { MAX_ARMS = 3000, NOT_DECIDED = 2, SYMBOL_OF_NODE = 1 << 20 };
 
 static bool make_room(arms *A) {
   const uint32_t count = ir_count(A->d->g);
   if (count <= A->size) return true;
   A->size = count + 64;
-  A->memo = arena_array(A->F.a, A->size, sizeof *A->memo);
-  A->stamp = arena_array(A->F.a, A->size, sizeof *A->stamp);
+  A->memo = arena_array(A->F.a, (size_t)A->size * NUM_ROLES, sizeof *A->memo);
+  A->stamp = arena_array(A->F.a, (size_t)A->size * NUM_ROLES, sizeof *A->stamp);
   return A->memo != NULL && A->stamp != NULL;
 }
 
-arms *arms_open(const derivation *d, arena *a, bool whole_elements) {
+arms *arms_open(const derivation *d, arena *a, bool whole_elements, long work) {
   arms *A = arena_new(a, sizeof *A);
   if (A == NULL) return NULL;
   A->d = d;
   A->whole_elements = whole_elements;
   A->left = MAX_ARMS;
   A->generation = 1;
-  forms_open(&A->F, a, WORK);
+  forms_open(&A->F, a, work);
   return make_room(A) ? A : NULL;
 }
 
@@ -43,6 +42,38 @@ static int side_known(arms *A, const form *key, double at) {
   return NOT_DECIDED;
 }
 
+/* The side of what is c + sign[0] * of[0] + sign[1] * of[1], by what is known of these two. */
+static int side_of_two(const arm *const *of, const int *sign, double c, double at) {
+  int side = 0;
+  for (int i = 0; i < 2; i++) {
+    const int one = sign[i] * of[i]->side;
+    if (one * side < 0) return NOT_DECIDED;
+    if (one != 0) side = one;
+    c += sign[i] * of[i]->at;
+  }
+  if (side == 0) return (c > at) - (c < at);
+  if (side < 0) return c <= at ? -1 : NOT_DECIDED;
+  return c >= at ? 1 : NOT_DECIDED;
+}
+
+/* The side that follows from two comparisons, as a < c from a < b and b < c. */
+static int side_by_two(arms *A, const form *key, double at) {
+  for (int i = 0; i < A->num_known; i++) {
+    for (int j = 0; j < i; j++) {
+      const arm *const of[2] = {&A->known[i], &A->known[j]};
+      if (of[0]->key == NULL || of[1]->key == NULL || !is_visible(A, i) || !is_visible(A, j)) continue;
+      for (int signs = 0; signs < 4; signs++) {
+        const int sign[2] = {signs & 1 ? -1 : 1, signs & 2 ? -1 : 1};
+        double c;
+        const form *rest = form_add(&A->F, form_add(&A->F, key, of[0]->key, -sign[0]), of[1]->key, -sign[1]);
+        const int side = form_is_number(rest, &c) ? side_of_two(of, sign, c, at) : NOT_DECIDED;
+        if (side != NOT_DECIDED) return side;
+      }
+    }
+  }
+  return NOT_DECIDED;
+}
+
 static int ask(arms *A, arm next) {
   A->undecided = true;
   A->next = next;
@@ -55,13 +86,14 @@ static double low_of(const arms *A, const form *x) {
   if (x->n != 1 || x->t[0].n != 1 || x->t[0].e != NULL || x->t[0].f[0].power != 1) return 0;
   const form_atom *a = &A->F.atom[x->t[0].f[0].atom];
   if (a->kind != FORM_SYMBOL) return 0;
-  if (a->number < SPEC_MAX_RED) return d->low_red[a->number];
+  if (a->number < NUM_ROLES * SPEC_MAX_RED) return d->low_red[a->number % SPEC_MAX_RED];
+  if (a->number < SYMBOL_OF_NODE || a->number - SYMBOL_OF_NODE >= ir_count(d->g)) return 0;
   const ir_node *n = ir_get(d->g, a->number - SYMBOL_OF_NODE);
   return n->op == IR_VAR && ir_var_of(n) == VAR_STATE ? d->low_state[ir_index_of(n)] : 0;
 }
 
-/* The sign of what is not a number by itself. Its number apart, it is a multiple of what arms compare; of an exponential, the
- * exponent is. */
+/* The sign of what is not a number by itself. Its number apart, it is a multiple of what arms compare; of an
+ * exponential, the exponent is. */
 static int sign_of_key(arms *A, const form *x, int depth) {
   forms *F = &A->F;
   double c = 0, least;
@@ -76,6 +108,7 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   const double scale = x->t[first].c, at = -c / scale;
   const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
   int side = form_is_positive(F, key, &least) && (at < least || at <= 0) ? 1 : side_known(A, key, at);
+  if (side == NOT_DECIDED) side = side_by_two(A, key, at);
   const double low = low_of(A, key);
   if (low < 0 && at <= low) side = 1;
   if (key->n == 1 && key->t[0].n == 0 && depth == 0 && at > 0)
@@ -85,7 +118,7 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   return side == NOT_DECIDED || scale > 0 ? side : -side;
 }
 
-static int sign_of(arms *A, const form *x) {
+int arms_sign(arms *A, const form *x) {
   double c, least;
   if (x->undefined) A->F.gave_up = true; /* 1 / 0 may be infinite, and infinity is above something */
   if (A->undecided || A->F.gave_up) return NOT_DECIDED;
@@ -99,7 +132,7 @@ static int compare(arms *A, ir_ref x, ir_ref y) {
   if (ir_is_const(A->d->g, x, &c) && isinf(c)) return c > 0 ? 1 : -1;
   if (ir_is_const(A->d->g, y, &c) && isinf(c)) return c > 0 ? -1 : 1;
   const form *left = arms_form(A, x), *right = arms_form(A, y);
-  return sign_of(A, form_add(&A->F, left, right, -1));
+  return arms_sign(A, form_add(&A->F, left, right, -1));
 }
 
 bool arms_reads_element(const arms *A, ir_ref r) {
@@ -119,7 +152,8 @@ static int holds_compared(arms *A, const ir_node *n) {
 
 static int holds_by_itself(arms *A, ir_ref r) {
   for (int i = 0; i < A->num_known; i++)
-    if (A->known[i].key == NULL && A->known[i].condition == r && is_visible(A, i)) return A->known[i].side > 0;
+    if (A->known[i].key == NULL && A->known[i].condition == r && is_visible(A, i))
+      return A->known[i].side > 0;
   return ask(A, (arm){.condition = r, .element = arms_reads_element(A, r)});
 }
 
@@ -128,7 +162,8 @@ static int holds(arms *A, ir_ref r) {
   const ir_node n = *ir_get(A->d->g, r);
   if (A->undecided) return NOT_DECIDED;
   if (n.op == IR_CONST_BOOL) return n.imm.integer != 0;
-  if (n.op == IR_LT || n.op == IR_LE || ((n.op == IR_EQ || n.op == IR_NE) && ir_typeof(A->d->g, n.arg[0]) != IR_BOOL))
+  if (n.op == IR_LT || n.op == IR_LE ||
+      ((n.op == IR_EQ || n.op == IR_NE) && ir_typeof(A->d->g, n.arg[0]) != IR_BOOL))
     return holds_compared(A, &n);
   if (n.op != IR_NOT && n.op != IR_AND && n.op != IR_OR && n.op != IR_SELECT) return holds_by_itself(A, r);
   const int x = holds(A, n.arg[0]);
@@ -157,9 +192,11 @@ static const form *leaf(arms *A, ir_ref r, bool positive) {
   return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), positive, 0);
 }
 
-const form *arms_reduction(arms *A, int k) {
+const form *arms_reduction(arms *A, arms_role role, int k) {
   const derivation *d = A->d;
-  return form_symbol(&A->F, (uint32_t)k, false, divisors_sum_is_positive(d, k), d->from_one[k] ? 1 : 0);
+  if (role == BOTH) return A->both[k];
+  return form_symbol(&A->F, (uint32_t)role * SPEC_MAX_RED + (uint32_t)k, false,
+                     divisors_sum_is_positive(d, k), d->from_one[k] ? 1 : 0);
 }
 
 static const form *variable(arms *A, ir_ref r, const ir_node *n) {
@@ -167,11 +204,14 @@ static const form *variable(arms *A, ir_ref r, const ir_node *n) {
   const uint32_t i = ir_index_of(n);
   switch (ir_var_of(n)) {
     case VAR_STATE:
+      if (A->role == MERGED) return arms_form_as(A, MINE, d->next[i]);
       return d->dropped[i] ? leaf(A, r, false) : arms_form(A, d->next[i]);
+    case VAR_OTHER:
+      return arms_form_as(A, THEIRS, d->next[i]);
     case VAR_FINAL:
       return arms_form(A, d->final[i]);
     case VAR_RED:
-      return arms_reduction(A, (int)i);
+      return arms_reduction(A, A->role, (int)i);
     default:
       return leaf(A, r, ir_var_of(n) == VAR_SCALE);
   }
@@ -181,7 +221,7 @@ static const form *variable(arms *A, ir_ref r, const ir_node *n) {
 static const form *piece(arms *A, const ir_node *n) {
   const ir_ref x = n->arg[0], y = n->arg[1];
   const form *v = n->op == IR_ABS || n->op == IR_SIGN || n->op == IR_RELU ? arms_form(A, x) : NULL;
-  const int side = n->op == IR_SELECT ? holds(A, x) : v != NULL ? sign_of(A, v) : compare(A, x, y);
+  const int side = n->op == IR_SELECT ? holds(A, x) : v != NULL ? arms_sign(A, v) : compare(A, x, y);
   if (side == NOT_DECIDED) return number(A, 0);
   switch (n->op) {
     case IR_SELECT:
@@ -251,7 +291,8 @@ static const form *function(arms *A, ir_op op, const form *x) {
 }
 
 static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
-  const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL, *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
+  const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL,
+             *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
   const form *made;
   switch (n->op) {
     case IR_ADD:
@@ -288,8 +329,8 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
 
 static bool is_whole(const arms *A, ir_ref r) {
   const ir *g = A->d->g;
-  return A->whole_elements && arms_reads_element(A, r) && !ir_uses(g, r, VAR_RED) && !ir_uses(g, r, VAR_STATE) &&
-         !ir_uses(g, r, VAR_FINAL);
+  return A->whole_elements && arms_reads_element(A, r) && !ir_uses(g, r, VAR_RED) &&
+         !ir_uses(g, r, VAR_STATE) && !ir_uses(g, r, VAR_FINAL);
 }
 
 static const form *make(arms *A, ir_ref r) {
@@ -324,17 +365,27 @@ const form *arms_form(arms *A, ir_ref r) {
   if (r == IR_NONE || A->undecided || A->F.gave_up) return number(A, 0);
   if (!make_room(A)) A->F.gave_up = true;
   if (A->F.gave_up) return number(A, 0);
-  if (A->stamp[r] == A->generation) return A->memo[r];
+  const size_t at = (size_t)r * NUM_ROLES + (size_t)A->role;
+  if (A->stamp[at] == A->generation) return A->memo[at];
   const form *x = make(A, r);
   if (A->undecided || A->F.gave_up) return x;
-  A->stamp[r] = A->generation;
-  A->memo[r] = x;
+  A->stamp[at] = A->generation;
+  A->memo[at] = x;
+  return x;
+}
+
+const form *arms_form_as(arms *A, arms_role role, ir_ref r) {
+  const arms_role before = A->role;
+  A->role = role;
+  const form *x = arms_form(A, r);
+  A->role = before;
   return x;
 }
 
 /* Where two numbers are equal, each takes half of a gradient, and only that equality makes them one. */
 bool arms_is_zero(arms *A, const form *x) {
   forms *F = &A->F;
+  for (int i = 0; i < A->num_zero; i++) x = form_given_zero(F, x, A->zero[i]);
   for (int i = 0; i < A->num_known; i++) {
     const arm *k = &A->known[i];
     if (form_is_zero(F, x)) return true;
@@ -365,6 +416,7 @@ static bool is_over(const arms *A) { return A->F.gave_up || A->left <= 0; }
 static bool walk_all(arms *A, arms_claim *claim, void *what) {
   A->generation++;
   A->undecided = false;
+  A->num_zero = 0;
   A->left--;
   const bool ok = claim(A, what);
   if (is_over(A)) return false;

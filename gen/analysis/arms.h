@@ -1,13 +1,15 @@
-/* arms.h: forms (form.h) of a derivation's nodes on one arm of each condition, and a walk over all arms. Internal to algebra.c. */
+/* arms.h: forms (form.h) of a derivation's nodes on one arm of each condition, and a walk over all arms.
+ * Internal to algebra.c. */
 #ifndef LUATTN_GEN_ARMS_H
 #define LUATTN_GEN_ARMS_H
 
 #include "gen/analysis/derivation.h"
 #include "gen/analysis/form.h"
 
-enum { ARMS_MAX_KNOWN = 48 };
+enum { ARMS_MAX_KNOWN = 48, ARMS_MAX_ZERO = 16 };
 
-/* What an arm knows: that key is below, at or above a number, or that a condition holds (side 1) or does not (-1). */
+/* What an arm knows: that key is below, at or above a number, or that a condition holds (side 1) or does not
+ * (-1). */
 typedef struct arm {
   const form *key; /* NULL: a condition */
   double at;
@@ -15,6 +17,10 @@ typedef struct arm {
   int side;
   bool element; /* of one element of the row */
 } arm;
+
+/* Whose reductions a form reads: the row's; those of one part of it, of the other, or of both as one row. In
+ * MERGED, a state is that of the one part, and VAR_OTHER that of the other. */
+typedef enum arms_role { WHOLE_ROW, MINE, THEIRS, BOTH, MERGED, NUM_ROLES } arms_role;
 
 typedef struct arms {
   const derivation *d;
@@ -24,17 +30,25 @@ typedef struct arms {
   int first_of_element; /* what is known of other elements than the one at hand comes before it */
   bool undecided;       /* a form needs to know `next` first, and what was made of it means nothing */
   arm next;
-  int num_arms; /* on which the claim held */
-  int left;     /* arms that may still be visited */
-  bool whole_elements; /* what reads an element and no number of the row is a symbol: what holds of that holds */
+  int num_arms;        /* on which the claim held */
+  int left;            /* arms that may still be visited */
+  bool whole_elements; /* what reads an element and no number of the row is a symbol: what holds of that holds
+                        */
+  arms_role role;
+  const form *both[SPEC_MAX_RED];  /* the reductions of BOTH: parts.c */
+  const form *zero[ARMS_MAX_ZERO]; /* 0 on this arm: what the sums of terms say of each other, as that of a
+                                      term that is 0 */
+  int num_zero;
   const form **memo;
   uint32_t *stamp, generation, size;
 } arms;
 
-arms *arms_open(const derivation *d, arena *a, bool whole_elements); /* NULL: out of memory */
-const form *arms_form(arms *A, ir_ref r); /* IR_NONE: 0 */
+arms *arms_open(const derivation *d, arena *a, bool whole_elements, long work); /* NULL: out of memory */
+const form *arms_form(arms *A, ir_ref r);                                       /* IR_NONE: 0 */
 bool arms_reads_element(const arms *A, ir_ref r);
-const form *arms_reduction(arms *A, int k);
+const form *arms_form_as(arms *A, arms_role role, ir_ref r);
+const form *arms_reduction(arms *A, arms_role role, int k);
+int arms_sign(arms *A, const form *x); /* 2: undecided */
 
 /* Whether x is 0 on this arm. */
 bool arms_is_zero(arms *A, const form *x);
@@ -42,7 +56,8 @@ bool arms_is_zero(arms *A, const form *x);
 /* Whether `claim` holds on every arm. It is asked again with more known where it was undecided. */
 typedef bool arms_claim(arms *A, void *what);
 bool arms_all(arms *A, arms_claim *claim, void *what);
-/* Calls `visit` on each arm of one element, for what it makes of that; false: it said so, or a condition of the row is undecided. */
+/* Calls `visit` on each arm of one element, for what it makes of that; false: it said so, or a condition of
+ * the row is undecided. */
 bool arms_each_element(arms *A, arms_claim *visit, void *what);
 
 #endif

@@ -1,5 +1,5 @@
-/* derivation.h: state shared by the steps that derive one online function. Internal to online.c, whole_row.c,
- * separate.c and merge.c. */
+/* derivation.h: state shared by the steps that derive one online function. Internal to the files of analysis/ that
+ * derive. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -54,7 +54,7 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
 /* The same for x = dP/dwrt and y = P, where also the slope of the epilogue's factor over that factor may be it. */
 ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
-bool separate_equal(derivation *d, ir_ref x, ir_ref y); /* on all samples */
+bool separate_equal(derivation *d, ir_ref x, ir_ref y);
 
 /* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n);

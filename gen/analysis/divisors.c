@@ -4,7 +4,8 @@
 
 enum { MAX_FACTORS = 32, MAX_DEPTH = 24, MAX_CONDITIONS = 4, MAX_STEPS = 4000 };
 
-/* What is known of a sign. An exponential is above 0, but may underflow; in the sum of a row one of them does not. */
+/* What is known of a sign. An exponential is above 0, but may underflow; in the sum of a row one of them does
+ * not. */
 typedef enum sign { ANY_SIGN, NOT_BELOW, ABOVE } sign;
 
 typedef struct prover {
@@ -103,8 +104,11 @@ static bool is_known(const path *w, ir_ref r, bool above) {
     if (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE) continue;
     const int at = n->arg[0] == r ? 0 : n->arg[1] == r ? 1 : -1;
     if (at < 0 || !ir_is_const(g, n->arg[1 - at], &c)) continue;
-    const bool strict = n->op == IR_LT ? w->holds[i] : n->op == IR_LE ? !w->holds[i] : (n->op == IR_NE) == w->holds[i];
-    if (strict && c == 0 && (!above || (n->op == IR_LT && at == 1) || (n->op == IR_LE && at == 0))) return true;
+    const bool strict = n->op == IR_LT   ? w->holds[i]
+                        : n->op == IR_LE ? !w->holds[i]
+                                         : (n->op == IR_NE) == w->holds[i];
+    if (strict && c == 0 && (!above || (n->op == IR_LT && at == 1) || (n->op == IR_LE && at == 0)))
+      return true;
   }
   return false;
 }
@@ -166,7 +170,8 @@ bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y) {
   for (ir_ref r = 1; r < count; r++)
     if (seen[r] && ir_get(d->g, r)->op == IR_DIV) divides[ir_get(d->g, r)->arg[1]] = 1;
   for (ir_ref r = count; r-- > 1;) /* each arm of a divisor */
-    for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++) divides[ir_get(d->g, r)->arg[i]] = 1;
+    for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++)
+      divides[ir_get(d->g, r)->arg[i]] = 1;
   path w = {.d = d, .divides = divides, .steps = MAX_STEPS};
   return is_safe(&w, ratio);
 }
@@ -213,14 +218,16 @@ static ir_ref by_arms(ir *g, ir_ref c, ir_ref then, ir_ref otherwise, int depth)
   return ir_op3(g, IR_SELECT, c, then, otherwise);
 }
 
-/* Cancels in each arm of a select among the factors; IR_NONE: there is none. A condition below the line decides above it, too;
- * one above leaves what is below as it is, since backward may know that by its own name alone. */
+/* Cancels in each arm of a select among the factors; IR_NONE: there is none. A condition below the line
+ * decides above it, too; one above leaves what is below as it is, since backward may know that by its own
+ * name alone. */
 static ir_ref cancel_selects(ir *g, ir_ref r, const factors *f, int depth) {
   const ir_ref yes = ir_bool(g, true), no = ir_bool(g, false);
   for (int i = 0; i < f->num_down; i++) {
     const ir_node n = *ir_get(g, f->down[i]);
     if (n.op != IR_SELECT) continue;
-    const ir_ref then = ir_substitute(g, r, &n.arg[0], &yes, 1), otherwise = ir_substitute(g, r, &n.arg[0], &no, 1);
+    const ir_ref then = ir_substitute(g, r, &n.arg[0], &yes, 1),
+                 otherwise = ir_substitute(g, r, &n.arg[0], &no, 1);
     return by_arms(g, n.arg[0], then, otherwise, depth);
   }
   for (int i = 0; i < f->num_up; i++) {

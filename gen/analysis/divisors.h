@@ -4,8 +4,8 @@
 
 #include "gen/analysis/derivation.h"
 
-/* Whether `ratio`, which stands for x / y, divides only by what cannot be 0 in a row that keeps something, in floating
- * point too, or by what x or y divide by themselves. */
+/* Whether `ratio`, which stands for x / y, divides only by what cannot be 0 in a row that keeps something, in
+ * floating point too, or by what x or y divide by themselves. */
 bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y);
 
 /* A quotient of products without the factors that its numerator and its denominator share. */

@@ -106,7 +106,8 @@ const form *form_mul(forms *F, const form *x, const form *y) {
   if (x->undefined || y->undefined) return &without_value;
   const form *sum = &nothing;
   for (int i = 0; i < x->n; i++)
-    for (int j = 0; j < y->n && !F->gave_up; j++) sum = form_add(F, sum, multiply_terms(F, &x->t[i], &y->t[j]), 1);
+    for (int j = 0; j < y->n && !F->gave_up; j++)
+      sum = form_add(F, sum, multiply_terms(F, &x->t[i], &y->t[j]), 1);
   return sum;
 }
 
@@ -125,7 +126,8 @@ static const form *atom_form(forms *F, form_atom x) {
   int at = 0;
   while (at < F->num_atoms && !is_same_atom(F, &F->atom[at], &x)) at++;
   if (at == FORM_MAX_ATOMS || F->gave_up) return give_up(F);
-  for (int i = 0; i < 2 && at == F->num_atoms; i++) x.element |= x.arg[i] != NULL && form_is_element(F, x.arg[i]);
+  for (int i = 0; i < 2 && at == F->num_atoms; i++)
+    x.element |= x.arg[i] != NULL && form_is_element(F, x.arg[i]);
   if (at == F->num_atoms) F->atom[F->num_atoms++] = x;
   return single(F, 1, NULL, &(form_factor){at, 1}, 1);
 }
@@ -301,21 +303,31 @@ static const form *clear(forms *F, const form *x, int atom) {
 /* A sum's atoms come before it, so that each is cleared once. */
 bool form_is_zero(forms *F, const form *x) {
   int atom = FORM_MAX_ATOMS;
-  while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0) x = clear(F, x, atom);
+  while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0)
+    x = clear(F, x, atom);
   return x->n == 0 && !x->undefined && !F->gave_up;
 }
 
-/* x with an atom replaced. */
+static bool reads(const form *x, int atom) {
+  for (int i = 0; i < x->n; i++)
+    if (power_of(&x->t[i], atom) != 0 || (x->t[i].e != NULL && reads(x->t[i].e, atom))) return true;
+  return false;
+}
+
+/* x with an atom replaced, but inside of other functions than exp. */
 static const form *replaced(forms *F, const form *x, int atom, const form *by) {
   const form *sum = &nothing;
   for (int i = 0; i < x->n && !F->gave_up; i++) {
-    const form one = {1, false, &x->t[i]};
-    const double power = power_of(&x->t[i], atom);
-    const form *part = &one;
+    form_term t = x->t[i];
+    const form one = {1, false, &t};
+    const double power = power_of(&t, atom);
+    const form *e = t.e, *part = &one;
+    if (e != NULL && reads(e, atom)) t.e = NULL;
     if (power != 0) {
       part = form_mul(F, part, single(F, 1, NULL, &(form_factor){atom, -power}, 1));
       part = form_mul(F, part, form_pow(F, by, power));
     }
+    if (e != t.e) part = form_mul(F, part, form_exp(F, replaced(F, e, atom, by)));
     sum = form_add(F, sum, part, 1);
   }
   return sum;
@@ -324,7 +336,8 @@ static const form *replaced(forms *F, const form *x, int atom, const form *by) {
 const form *form_given_zero(forms *F, const form *x, const form *zero) {
   for (int i = 0; i < zero->n; i++) {
     const form_term *t = &zero->t[i];
-    if (t->n != 1 || t->e != NULL || t->f[0].power != 1 || F->atom[t->f[0].atom].kind != FORM_SYMBOL) continue;
+    if (t->n != 1 || t->e != NULL || t->f[0].power != 1 || F->atom[t->f[0].atom].kind != FORM_SYMBOL)
+      continue;
     bool alone = true;
     for (int j = 0; j < zero->n; j++) alone &= j == i || power_of(&zero->t[j], t->f[0].atom) == 0;
     if (!alone) continue;

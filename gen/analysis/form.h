@@ -1,9 +1,10 @@
 /* form.h: a normal form of real expressions, in which equality is a comparison.
  *
- * A form is a sum of terms c * a1^n1 * .. * exp(form), sorted. An atom is a symbol, a function of forms that nothing is known
- * of, or a sum that is divided by or has a root; form_is_zero multiplies by these. Equal functions may have forms that differ,
- * since no more is known of an atom than its powers and of exp and log their rules: what is 0 as a form is 0 wherever it has
- * a value, and what is not may be. Coefficients are doubles, and those that cancel but for rounding do.
+ * A form is a sum of terms c * a1^n1 * .. * exp(form), sorted. An atom is a symbol, a function of forms that
+ * nothing is known of, or a sum that is divided by or has a root; form_is_zero multiplies by these. Equal
+ * functions may have forms that differ, since no more is known of an atom than its powers and of exp and log
+ * their rules: what is 0 as a form is 0 wherever it has a value, and what is not may be. Coefficients are
+ * doubles, and those that cancel but for rounding do.
  */
 #ifndef LUATTN_GEN_FORM_H
 #define LUATTN_GEN_FORM_H
@@ -35,15 +36,16 @@ struct form {
   form_term *t;
 };
 
-/* Symbols have numbers that the caller gives; SUM is a form, LOG a logarithm of one, CALL some other function. */
+/* Symbols have numbers that the caller gives; SUM is a form, LOG a logarithm of one, CALL some other
+ * function. */
 typedef enum form_kind { FORM_SYMBOL, FORM_SUM, FORM_LOG, FORM_CALL } form_kind;
 
 typedef struct form_atom {
   form_kind kind;
-  uint32_t number;           /* of a symbol, or of what is called */
+  uint32_t number; /* of a symbol, or of what is called */
   const form *arg[2];
-  bool element, positive;    /* reads an element of the row; is above 0 */
-  double least;              /* positive: it is at least this */
+  bool element, positive; /* reads an element of the row; is above 0 */
+  double least;           /* positive: it is at least this */
 } form_atom;
 
 typedef struct forms {
@@ -71,7 +73,7 @@ bool form_is_number(const form *x, double *value);
 bool form_equal(forms *F, const form *x, const form *y);
 bool form_is_element(const forms *F, const form *x);
 bool form_is_positive(const forms *F, const form *x, double *least);
-/* x where zero, another form, is 0: with the first symbol that is a term of zero by itself replaced, but inside of functions. */
+/* x where zero, another form, is 0: with the first symbol that is a term of zero by itself replaced. */
 const form *form_given_zero(forms *F, const form *x, const form *zero);
 /* Splits a term in what reads an element (with c = 1) and what does not. */
 void form_split(forms *F, const form_term *t, const form **element, const form **row);

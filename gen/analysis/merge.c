@@ -4,14 +4,14 @@
  * another part, their reductions are known from that part's state: a maximum is the state that keeps it, a sum
  * the state that keeps it, or exp or exp2 of a state that keeps its logarithm. Where sums are of terms that read
  * a maximum, as softmax's, each part's is brought to the joint maximum as a step brings it, by next() with
- * sums of zero, and both are added. Each of these ways is tried on random rows.
+ * sums of zero, and both are added. Each of these ways is tried on random rows, and what these do not refute is proved (parts.c).
  */
 #include "gen/analysis/merge.h"
 
 #include <math.h>
 
 #include "common/fail.h"
-#include "gen/analysis/derivation.h"
+#include "gen/analysis/parts.h"
 #include "gen/ir/passes.h"
 
 enum { PARTS = 3 };
@@ -242,6 +242,13 @@ static luattn_status refuse(const merger *m, const difference *first) {
                      d->s->score[first->lane], first->merged);
 }
 
+static luattn_status unproved(const derivation *d) {
+  return luattn_fail(d->err, LUATTN_UNSUPPORTED,
+                     "%s: online_func '%s': parts of a row cannot be merged: no rule is proved to give what the whole row gives; "
+                     "update each row scalar by max(old, reduce_max(..)) or by old * factor + reduce_sum(..), where the factor is of maxima",
+                     d->t->file, d->o->name);
+}
+
 /* Evaluates whole rows, and the initial states. */
 static luattn_status open_merger(arena *scratch, const traced_spec *t, merger **out, luattn_error *err) {
   merger *m = *out = arena_new(scratch, sizeof *m);
@@ -271,10 +278,11 @@ luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *o
     difference found;
     compose(m, (way)how_sums, out);
     if (derivation_failed(d) || !try_merge(m, out, &found)) return derivation_no_memory(d);
-    if (found.lane < 0) return LUATTN_OK;
-    if (how_sums == BY_ADDING) first = found;
+    if (found.lane < 0 && parts_merge_by_state(d, out)) return LUATTN_OK;
+    if (derivation_failed(d)) return derivation_no_memory(d);
+    if (first.lane < 0) first = found;
   }
-  return refuse(m, &first);
+  return first.lane < 0 ? unproved(d) : refuse(m, &first);
 }
 
 /* ---- finished ---- */
@@ -388,7 +396,13 @@ luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error 
   *s = *whole;
   if (!ok || derivation_failed(d)) return derivation_no_memory(d);
   compare_finished(m, part, f, &found);
-  if (found.lane < 0) return LUATTN_OK;
+  if (found.lane < 0 && parts_merge_by_lse(d)) return LUATTN_OK;
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  if (found.lane < 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': parts of a row do not merge by their lse: it is not proved that they give what the whole row "
+                       "gives; merge them by their state (luattn_spec_parts)",
+                       t->file, t->online.name);
   const int r = s->row_of[found.lane];
   return luattn_fail(err, LUATTN_UNSUPPORTED,
                      "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %d scores, the whole row gives %s = "

@@ -1,11 +1,11 @@
-/* sample.h: random rows of scores, on which the derivation of a backward tests its claims.
+/* sample.h: random rows of scores, which propose what a derivation claims, and check it.
  *
- * "This maximum drops out" and "this factor does not depend on the score" are statements about functions.
- * They are tested at random points in double precision, with every scalar and input perturbed, instead of
- * being proved by rewriting. Rows have 1 to 16 scores of many sizes and signs; a row on which the function is
- * not finite is left out. A statement may fail in one arm of a condition only, so edges.c draws some of the
- * scores, and of everything else, where conditions flip. It may also hold wherever a weight vanishes, so
- * far_rows.c draws scores near the large numbers of a function, and a claim needs rows that bear it out.
+ * "This maximum drops out" and "this factor does not depend on the score" are statements about functions, which algebra.h proves.
+ * Random points in double precision, with every scalar and input perturbed, say which are worth a proof, and with what constant;
+ * what they contradict is not claimed, whatever algebra says. Rows have 1 to 16 scores of many sizes and signs; a row on which the
+ * function is not finite is left out. A statement may fail in one arm of a condition only, so edges.c draws some of the scores, and
+ * of everything else, where conditions flip. It may also hold wherever a weight vanishes, so far_rows.c draws scores near the large
+ * numbers of a function.
  */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
@@ -22,7 +22,7 @@
 #define SAMPLE_LANES ((SAMPLE_BLOCKS + SAMPLE_FAR_BLOCKS) * IR_LANES)         /* at most */
 /* The only near rows with scores beyond exp's range, and on which two steps are compared with one. */
 #define SAMPLE_FIRST_ROWS (SAMPLE_FEW_BLOCKS * SAMPLE_BLOCK_ROWS)
-/* Fewer rows do not bear out a claim: on one row, any number of the row looks like a constant. */
+/* Where prob is 0 on all but fewer rows, nothing checks what is claimed. */
 #define SAMPLE_LEAST_ROWS 3
 #define SAMPLE_EDGES 16
 #define SAMPLE_LARGE 16 /* exp and its like are almost saturated this far off */

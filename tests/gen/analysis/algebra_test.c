@@ -1,5 +1,5 @@
-/* algebra_test.c: what algebra proves of random expressions is true of random numbers, and it proves what a rewriting of an
- * expression cannot change. */
+/* algebra_test.c: what algebra proves of random expressions is true of random numbers, and it proves what a
+ * rewriting of an expression cannot change. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,8 @@ static ir_ref leaf(grower *w) {
 }
 
 static ir_ref grow(grower *w, int depth) {
-  static const ir_op unary[] = {IR_TANH, IR_SIGMOID, IR_SOFTPLUS, IR_EXP, IR_RELU, IR_SILU, IR_GELU, IR_ABS, IR_LOG, IR_SQRT};
+  static const ir_op unary[] = {IR_TANH, IR_SIGMOID, IR_SOFTPLUS, IR_EXP, IR_RELU,
+                                IR_SILU, IR_GELU,    IR_ABS,      IR_LOG, IR_SQRT};
   ir *g = w->f->t.g;
   if (depth == 0) return leaf(w);
   const bool other = w->left-- == 0;
@@ -54,7 +55,9 @@ static ir_ref grow(grower *w, int depth) {
   if (pick == 18) return ir_op2(g, other ? IR_MIN : IR_MAX, x, y);
   if (pick == 19) return ir_op2(g, other ? IR_MAX : IR_MIN, x, y);
   const ir_ref c = ir_op2(g, other ? IR_LE : IR_LT, x, y), z = ir_op1(g, IR_NEG, x);
-  return pick == 20 ? ir_op3(g, IR_SELECT, c, x, y) : other ? ir_op3(g, IR_SELECT, c, y, z) : ir_op3(g, IR_SELECT, c, z, y);
+  return pick == 20 ? ir_op3(g, IR_SELECT, c, x, y)
+         : other    ? ir_op3(g, IR_SELECT, c, y, z)
+                    : ir_op3(g, IR_SELECT, c, z, y);
 }
 
 static void open_derivation(fixture *f, derivation *d, text *how) {
@@ -79,12 +82,13 @@ static void expect_equal(fixture *f, const derivation *d, ir_ref x, ir_ref y) {
     e.scalar[0] = size * fixture_uniform(f, -1, 1);
     for (int k = 0; k < 4; k++) e.slopes[k] = size * fixture_uniform(f, -1, 1);
     const double a = row_eval(f, x, &e), b = row_eval(f, y, &e);
-    if (!isfinite(a) || !isfinite(b) || fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b)) || fabs(a) > 1e8) continue;
+    if (!isfinite(a) || !isfinite(b) || fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b)) || fabs(a) > 1e8)
+      continue;
     text t;
     text_init(&t, f->a);
     ir_print(d->g, &t, (ir_ref[]){x, y}, (const char *[]){"x", "y"}, 2, NULL);
-    fail_msg("proved equal, but %.12g and %.12g at score %g, red %g %g, scalar %g, slope %g:\n%s", a, b, e.var[VAR_SCORE], e.red[0],
-             e.red[1], e.scalar[0], e.slopes[0], text_get(&t));
+    fail_msg("proved equal, but %.12g and %.12g at score %g, red %g %g, scalar %g, slope %g:\n%s", a, b,
+             e.var[VAR_SCORE], e.red[0], e.red[1], e.scalar[0], e.slopes[0], text_get(&t));
   }
 }
 
@@ -138,10 +142,12 @@ static void test_rewritten_expressions(void **state) {
     }
     fixture_close(&f);
   }
-  if (proved < tried * 9 / 10) fail_msg("%d of %d simplified expressions are proved to be what they were", proved, tried);
+  if (proved < tried * 9 / 10)
+    fail_msg("%d of %d simplified expressions are proved to be what they were", proved, tried);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_false_is_proved), cmocka_unit_test(test_rewritten_expressions)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_false_is_proved),
+                                     cmocka_unit_test(test_rewritten_expressions)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

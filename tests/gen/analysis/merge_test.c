@@ -177,26 +177,51 @@ static void test_refused(void **state) {
   fixture_close(&f);
 }
 
-/* A softmax merges by its lse, and not with a term of its own in the denominator, nor if it keeps no lse. */
+/* A sum that stays at 100: rows of samples do not reach that, and parts of longer ones do not add up. */
+static void test_refused_beyond_samples(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  traced_online *o = &f.t.online;
+  const ir_ref s = ir_variable(g, VAR_SCORE, 0), old = ir_variable(g, VAR_STATE, 0), p = ir_op1(g, IR_SIGMOID, s);
+  *o = (traced_online){.name = "online", .lse = -1, .num_state = 1, .prob = p, .rescale = ir_real(g, 1)};
+  o->state_name[0] = "l";
+  o->init[0] = ir_real(g, 0);
+  o->next[0] = ir_op2(g, IR_MIN, ir_op2(g, IR_ADD, old, ir_op1(g, IR_REDUCE_SUM, p)), ir_real(g, 100));
+  o->out = ir_op2(g, IR_DIV, ir_variable(g, VAR_OUT, 0), old);
+  online_merge merge;
+  luattn_error err;
+  arena *scratch = arena_open(NULL);
+  const luattn_status status = merge_derive(scratch, &f.t, &merge, &err);
+  if (status == LUATTN_OK) fail_msg("it merges");
+  assert_int_equal(status, LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "parts of a row cannot be merged: "));
+  arena_close(scratch);
+  fixture_close(&f);
+}
+
+/* A softmax merges by its lse, and not with a term of its own in the denominator, however small, nor if it keeps no lse. */
 static void test_by_lse(void **state) {
   (void)state;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 4; i++) {
     fixture f;
     luattn_error err;
     fixture_open(&f);
     ir *g = f.t.g;
     const ir_ref s = ir_variable(g, VAR_SCORE, 0), old = ir_variable(g, VAR_STATE, 0), p = ir_op1(g, IR_EXP, s);
     traced_online *o = &f.t.online;
-    *o = (traced_online){.name = "online", .lse = i < 2 ? 0 : -1, .num_state = 1, .num_final = 1, .prob = p, .rescale = ir_real(g, 1)};
+    *o = (traced_online){.name = "online", .lse = i != 2 ? 0 : -1, .num_state = 1, .num_final = 1, .prob = p, .rescale = ir_real(g, 1)};
     o->state_name[0] = "l";
     o->final_name[0] = "lse";
-    o->init[0] = ir_real(g, i == 1 ? 1 : 0);
+    o->init[0] = ir_real(g, i == 1 ? 1 : i == 3 ? 1e-30 : 0);
     o->next[0] = ir_op2(g, IR_ADD, old, ir_op1(g, IR_REDUCE_SUM, p));
     o->out = ir_op2(g, IR_DIV, ir_variable(g, VAR_OUT, 0), old);
     o->final[0] = ir_op1(g, IR_LOG, old);
     arena *scratch = arena_open(NULL);
     const luattn_status status = merge_test_lse(scratch, &f.t, &err);
-    static const char *const words[] = {"", "parts of a row do not merge by their lse: in a row of", "has no lse, by which"};
+    static const char *const words[] = {"", "parts of a row do not merge by their lse: in a row of", "has no lse, by which",
+                                        "parts of a row do not merge by their lse"};
     assert_int_equal(status, i == 0 ? LUATTN_OK : LUATTN_UNSUPPORTED);
     if (i > 0 && strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
     arena_close(scratch);
@@ -206,6 +231,7 @@ static void test_by_lse(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_known), cmocka_unit_test(test_logarithms),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_by_lse)};
+                                     cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_refused_beyond_samples), cmocka_unit_test(test_by_lse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

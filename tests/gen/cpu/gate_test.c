@@ -1,5 +1,5 @@
-/* gate_test.c: a factor of a row that is exactly 0 has a gradient, and so have the scores behind it: none of them is divided
- * by that factor. Compared with softmax's formula, of which the gate is a multiple. */
+/* gate_test.c: a factor of a row that is exactly 0 has a gradient, and so have the scores behind it: none of
+ * them is divided by that factor. Compared with softmax's formula, of which the gate is a multiple. */
 #include "tests/support/cpu_call.h"
 
 #include <math.h>
@@ -35,7 +35,8 @@ static void add_row(const call *c, const gate *x, int b, int h, int q, int kept,
   e->dgq[h * Q + q] += x->slope[h] * delta;
   for (int j = 0; j < kept; j++) {
     const double ds = p[j] * (x->value[h] * (dp[j] - delta) + tensor_get(&c->dlse, (b * H + h) * Q + q));
-    for (int d = 0; d < D; d++) e->dq[((b * H + h) * Q + q) * D + d] += ds * at(&c->k, b, h / 2, j, d) / sqrt(D);
+    for (int d = 0; d < D; d++)
+      e->dq[((b * H + h) * Q + q) * D + d] += ds * at(&c->k, b, h / 2, j, d) / sqrt(D);
   }
 }
 
@@ -68,10 +69,12 @@ static void check_gate(const gate *x, bool by_query) {
   for (int i = 0; i < tensor_count(&g); i++) tensor_set(&g, i, x->g[by_query ? i / Q : i]);
   const luattn_input input = {"g", &g.t, &dg.t};
   c.args.inputs = &input, c.args.num_inputs = 1;
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
+      luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s: %s", x->lua, err.message);
   e = (expected){.dq = {0}};
-  for (int i = 0; i < B * H * (Q - 2); i++) add_row(&c, x, i / (Q - 2) / H, i / (Q - 2) % H, i % (Q - 2), i % (Q - 2) + 1, &e);
+  for (int i = 0; i < B * H * (Q - 2); i++)
+    add_row(&c, x, i / (Q - 2) / H, i / (Q - 2) % H, i % (Q - 2), i % (Q - 2) + 1, &e);
   assert_close(x->lua, &c.dq, e.dq, 1e-12);
   assert_close(x->lua, &dg, by_query ? e.dgq : e.dg, 1e-12);
   call_free(&c), tensor_free(&g), tensor_free(&dg);

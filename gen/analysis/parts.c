@@ -1,0 +1,108 @@
+#include "gen/analysis/parts.h"
+
+#include "gen/analysis/algebra.h"
+#include "gen/analysis/row_sums.h"
+
+#define WORK 300000L /* 20000 suffice for a softmax with a sink */
+
+/* The larger of two parts' maxima. A term that reads other reductions is another one in the row. */
+static const form *larger(arms *A, int k) {
+  if (ir_uses(A->d->g, A->d->term[k], VAR_RED)) return row_sum_unknown(A, k);
+  const form *mine = arms_reduction(A, MINE, k), *theirs = arms_reduction(A, THEIRS, k);
+  return arms_sign(A, form_add(&A->F, mine, theirs, -1)) >= 0 ? mine : theirs;
+}
+
+/* Reductions over both parts, in terms of those over each. */
+static bool reduce_both(arms *A) {
+  const derivation *d = A->d;
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->step.kind[k] == IR_REDUCE_MAX) {
+      A->both[k] = larger(A, k);
+    } else {
+      const form *mine = row_sum(A, (row_sum_of){d->term[k], BOTH, MINE}, k);
+      const form *theirs = row_sum(A, (row_sum_of){d->term[k], BOTH, THEIRS}, SPEC_MAX_RED + k);
+      A->both[k] = form_add(&A->F, mine, theirs, 1);
+    }
+    if (A->undecided || A->F.gave_up) return false;
+  }
+  return true;
+}
+
+static bool is_same(arms *A, const form *x, const form *y) {
+  return arms_is_zero(A, form_add(&A->F, x, y, -1));
+}
+
+static const form *times(arms *A, const form *x, const form *y) { return form_mul(&A->F, x, y); }
+
+/* Marks the states that are under root. */
+static void mark_states(const derivation *d, ir_ref root, uint8_t *seen, bool *read) {
+  for (ir_ref r = 0; r <= root; r++) seen[r] = r == root;
+  for (ir_ref r = root; r > IR_NONE; r--) { /* users before arguments */
+    if (!seen[r]) continue;
+    const ir_node *n = ir_get(d->g, r);
+    if (n->op == IR_VAR && ir_var_of(n) == VAR_STATE) read[ir_index_of(n)] = true;
+    for (int i = 0; i < n->nargs; i++) seen[n->arg[i]] = 1;
+  }
+}
+
+/* Finds the states that count: those that the epilogue, prob or the terms of reductions read, or other states
+ * that count. */
+static bool find_needed(const derivation *d, bool *needed) {
+  const traced_online *o = d->o;
+  uint8_t *seen = arena_array(d->a, ir_count(d->g), 1);
+  if (seen == NULL) return false;
+  mark_states(d, o->out, seen, needed);
+  mark_states(d, d->step.prob, seen, needed);
+  mark_states(d, d->step.rescale, seen, needed);
+  for (int k = 0; k < d->num_red; k++) mark_states(d, d->step.term[k], seen, needed);
+  for (int i = 0; i < o->num_final; i++) mark_states(d, o->final[i], seen, needed);
+  for (int round = 0; round < o->num_state; round++) {
+    for (int i = 0; i < o->num_state; i++) {
+      bool read[SPEC_MAX_STATE] = {false};
+      mark_states(d, d->step.next[i], seen, read);
+      for (int k = 0; k < o->num_state; k++) needed[k] |= needed[i] && read[k];
+    }
+  }
+  return true;
+}
+
+typedef struct rule {
+  const online_merge *merge;
+  bool needed[SPEC_MAX_STATE];
+} rule;
+
+/* States first: they ask where each part's maximum is before they ask whose is larger. */
+static bool merges_by_state(arms *A, void *what) {
+  const rule *r = what;
+  const online_merge *m = r->merge;
+  const derivation *d = A->d;
+  const form *state[SPEC_MAX_STATE];
+  for (int i = 0; i < d->o->num_state; i++) state[i] = arms_form_as(A, MERGED, m->state[i]);
+  if (A->undecided || !reduce_both(A)) return false;
+  for (int i = 0; i < d->o->num_state; i++)
+    if (r->needed[i] && !is_same(A, state[i], arms_form_as(A, BOTH, d->next[i]))) return false;
+  const form *prob = arms_form_as(A, BOTH, d->prob);
+  const form *mine = times(A, arms_form_as(A, MINE, d->prob), arms_form_as(A, MERGED, m->factor));
+  const form *theirs = times(A, arms_form_as(A, THEIRS, d->prob), arms_form_as(A, MERGED, m->other_factor));
+  return is_same(A, mine, prob) && is_same(A, theirs, prob);
+}
+
+static bool merges_by_lse(arms *A, void *what) {
+  (void)what;
+  const derivation *d = A->d;
+  forms *F = &A->F;
+  const ir_ref lse = d->final[d->o->lse];
+  const form *of[2] = {form_exp(F, arms_form_as(A, MINE, lse)), form_exp(F, arms_form_as(A, THEIRS, lse))};
+  if (A->undecided || !reduce_both(A)) return false;
+  const form *row = form_exp(F, arms_form_as(A, BOTH, lse)), *p = times(A, arms_form_as(A, BOTH, d->p), row);
+  if (!is_same(A, form_add(F, of[0], of[1], 1), row)) return false;
+  return is_same(A, times(A, arms_form_as(A, MINE, d->p), of[0]), p) &&
+         is_same(A, times(A, arms_form_as(A, THEIRS, d->p), of[1]), p);
+}
+
+bool parts_merge_by_state(derivation *d, const online_merge *merge) {
+  rule r = {merge, {false}};
+  return find_needed(d, r.needed) && algebra_proves(d, merges_by_state, &r, WORK);
+}
+
+bool parts_merge_by_lse(derivation *d) { return algebra_proves(d, merges_by_lse, d, WORK); }
