@@ -422,7 +422,8 @@ int main(int argc, char **argv) {
         if (of_family == 3 && size % 8 != 0 && (mode & CACHE) == 0) continue;
         if (only_spec >= 0 && i != only_spec) continue;
         if (only_mode >= 0 ? mode != only_mode : mode != (7 * i + 5 * s) % MODES) continue;
-        check(engine, spec[i], i, (kind)k, size, mode, wide ? 128 : 64, wide ? 72 : 64);
+        const int allowed = i == SCALED ? mode & ~SHIFTED : mode; /* pos - 1 may lie outside of a part */
+        check(engine, spec[i], i, (kind)k, size, allowed, wide ? 128 : 64, wide ? 72 : 64);
       }
   }
   for (int i = 0; i < NUM_SPECS; ++i) luattn_spec_free(spec[i]);
