@@ -125,7 +125,7 @@ class CacheCall:
 
     def check_numbers(self, num_splits: int, chunk: int, cos: Tensor | None, sin: Tensor | None) -> None:
         for name, number in (("num_splits", num_splits), ("attention_chunk", chunk)):
-            if not isinstance(number, int) or number < 0:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise _fail(f"{name}: is {number!r}, expected a number of at least 0")
         self.num_splits = num_splits
         if (cos is None) != (sin is None):

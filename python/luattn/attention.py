@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
+from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, refuse_floats, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
@@ -46,6 +46,7 @@ def prepare(
     name = str(dtype).removeprefix("torch.")
     if name not in capi.DTYPES:
         raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
+    refuse_floats("prepare", {"head_dim": head_dim, "head_dim_v": head_dim_v, "threads": threads})
     index = capi.DTYPES.index(name)
     attentions, made = list(attentions), []
     for attention in attentions:
@@ -175,7 +176,8 @@ class Attention:
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
             and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
         ):
-            whole = _whole(q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
+            refuse_floats(self.name, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
+            whole = _whole(self.name, q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
             packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table))
             options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
             if layout == "bshd" and cu_seqlens_q is not None:
@@ -234,7 +236,7 @@ class Attention:
         inputs, scalars, later = self._sort(given, new_k, some=True)
         if later:
             raise InvalidError(f"{self.name}: append: {', '.join(later)}: is of calls alone; leave it out")
-        options = {} if kv_offset is None else _whole(None, kv_offset)
+        options = {} if kv_offset is None else _whole(self.name, None, kv_offset)
         arrays = {"seqused_k": seqused_k, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "max_seqlen_k": max_seqlen_k}
         options |= {name: x for name, x in arrays.items() if x is not None}
         if keys_modified:
@@ -309,7 +311,7 @@ class Attention:
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         seed, packed = given.pop("seed", None), {name: given.pop(name) for name in _PACKED if name in given}
-        whole = _whole(*(given.pop(name, None) for name in WHOLE))
+        whole = _whole(self.name, *(given.pop(name, None) for name in WHOLE))
         inputs, scalars, later = self._sort(given, q)
         options = {**whole, **packed, **later}
         if seed is not None or self._spec.draws:
@@ -439,8 +441,9 @@ def _swap(t: Any) -> Any:
     return t.swapaxes(1, 2)
 
 
-def _whole(q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
+def _whole(place: str, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
     """Arguments of the ops: the numbers of luattn_batch, unless the tensors are the whole, and offsets that are tensors."""
+    refuse_floats(place, dict(zip(WHOLE, (q_offset, kv_offset, *rest))))
     options: dict[str, Any] = {}
     numbers = []
     for name, x in (("q_offset", q_offset), ("kv_offset", kv_offset)):
@@ -479,6 +482,9 @@ def _state_of(numpy: bool) -> Any:
     return _torch.attend_state
 
 
+_INTEGERS = {"int64": (-(2**63), 2**63 - 1), "int32": (-(2**31), 2**31 - 1), "int16": (-(2**15), 2**15 - 1), "uint8": (0, 255), "bool": (0, 1)}
+
+
 def _input_of(name: str, info: InputInfo, number: float, q: Any) -> Any:
     """A number as the input without axes that it stands for, where q is."""
     if info.axes:
@@ -486,6 +492,10 @@ def _input_of(name: str, info: InputInfo, number: float, q: Any) -> Any:
             f"{name}: input '{info.name}' is the number {number:g}, expected a tensor with the axes {', '.join(info.axes)}"
         )
     dtype = "float32" if info.dtype == "any" else info.dtype
+    if dtype in _INTEGERS:
+        least, most = _INTEGERS[dtype]
+        if not (least <= number <= most and number == int(number)):  # nan is not within them
+            raise InvalidError(f"{name}: input '{info.name}' is the number {number!r}, which {dtype} does not hold")
     if is_numpy(q):
         import numpy
 

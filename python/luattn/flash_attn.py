@@ -99,9 +99,11 @@ def _window(name: str, window_size: Any, causal: bool, longest: int) -> _Window:
 
 def _cap(name: str, softcap: Any) -> float:
     """A cap as text has it; 0: none."""
+    if isinstance(softcap, Tensor) and softcap.requires_grad:
+        raise InvalidError(f"{name}: softcap: requires a gradient, and a cap is a constant here: write a spec with a scalar, or pass float(softcap)")
     cap = float(softcap)
-    if not abs(cap) < float("inf"):
-        raise InvalidError(f"{name}: softcap: is {cap:g}, expected a number, of which 0 is no cap")
+    if not (cap <= 0 or 2**-126 <= cap < 2**127):
+        raise InvalidError(f"{name}: softcap: is {cap:g}, expected 1.17549e-38 to 1.70141e+38, or 0 for no cap")
     return max(cap, 0.0)
 
 

@@ -93,6 +93,8 @@ def attention(
         raise Unsupported(
             'luattn: output_attentions: weights are not kept; use attn_implementation="eager" to see them'
         )
+    if not 0 <= dropout < 1:
+        raise InvalidError(f"luattn: dropout: is {dropout}, expected a number of at least 0 and below 1")
     score_mods: list[Callable[..., Tensor]] = []
     mask_mod: Any = None
     q_offset: Any = 0

@@ -125,6 +125,24 @@ class Numbers(unittest.TestCase):
             with self.subTest(seed=seed), self.assertRaisesRegex(luattn.InvalidError, "seed: (is .* expected an integer of 64 bits|has 3 numbers)"):
                 drops(q, q, q, seed=seed)
 
+    def test_integers(self):
+        q = rand(1, 2, 6, 8)
+        few = luattn.attention("return attention { inputs = { n = { axes = {}, dtype = 'i32' } }, block_mask = function(b, h, q_idx, kv_idx) return kv_idx < n end }")
+        np.testing.assert_allclose(few(q, q, q, n=3), few(q, q, q, n=3.0))
+        for n in (2.7, 2**40, float("nan"), float("inf")):
+            with self.assertRaisesRegex(luattn.InvalidError, "input 'n' is the number .*, which int32 does not hold"):
+                few(q, q, q, n=n)
+        rows, cu = q[0].swapaxes(0, 1).copy(), np.array([0, 6], np.int32)
+        for name, call in (
+            ("q_offset", lambda: causal(q, q, q, q_offset=1.5)),
+            ("kv_len", lambda: causal(q, q, q, kv_len=10.0)),
+            ("max_seqlen_q", lambda: causal(rows, rows, rows, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=6.5)),
+            ("page_size", lambda: luattn.page_table(cu, cu, cu[:1], 16.5)),
+            ("head_dim", lambda: causal.prepare("float32", 64.5)),
+        ):
+            with self.subTest(name), self.assertRaisesRegex(luattn.InvalidError, f"{name}: is [0-9.]+, expected an integer"):
+                call()
+
     def test_merge_of_a_part_without_keys(self):
         q = rand(1, 2, 6, 8)
         o, lse = causal(q, q, q, return_lse=True)
