@@ -55,6 +55,7 @@ static void count_call(counter *c, const hook *h) {
     of_head += lowered_in_slot(f, HAS_HEAD, r);
   }
   f->work.of[WORK_CALLS] += 4.0 * h->copies;
+  if (f->num_lane_sums > 0) return; /* such a grad reads them where it needs them, and holds no sums beside */
   if (of_head > f->work.head_arguments) f->work.head_arguments = of_head;
 }
 

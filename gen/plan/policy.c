@@ -302,9 +302,13 @@ static const double handed_on = 0.75;
  * not hold beside the accumulators lie in memory, in the caller and as parameters of the called function, and
  * ptxas takes a time that grows with their square: chains x - 0.1 * floor(x * (a * c)) of 139, 203, 267 and 331
  * such numbers take 4.6, 7.7, 12 and 19 times what `causal` takes in sm80's first tiles, 2.4, 5.1, 9.1 and 18 in
- * simt's. All other kernels' weights of arguments cover it. */
+ * simt's. simt's backward has a weight of arguments that covers it. */
 static const int head_arguments_held[] = {[LUATTN_SIMT] = 192, [LUATTN_SM80] = 96};
 static const double head_arguments_twice = 0.25e-3;
+/* The same for sm80's backward, whose accumulators leave fewer registers: a chain of multiply-adds with 82 such numbers takes 23 times
+ * what `causal` takes. Where lanes share sums they are not counted. */
+static const int head_arguments_held_sm80_backward = 24;
+static const double head_arguments_twice_sm80_backward = 0.6e-3;
 /* Weight, for each sum of a block, of called code beyond 6000 in sm80's backward: 700 logarithms with 16
  * learned numbers between them take ptxas more than 16 times what `causal` takes, with none a quarter of
  * that. */
@@ -330,6 +334,10 @@ double policy_compile_estimate(const plan *p, const compile_work *w) {
   if (p->family != LUATTN_SM90 && p->pass == LUATTN_FORWARD) {
     const double beyond = fmax(w->head_arguments - head_arguments_held[p->family], 0);
     estimate += head_arguments_twice * beyond * beyond;
+  }
+  if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD) {
+    const double beyond = fmax(w->head_arguments - head_arguments_held_sm80_backward, 0);
+    estimate += head_arguments_twice_sm80_backward * beyond * beyond;
   }
   if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD && !p->fallback)
     estimate += summed_in_calls * w->of[WORK_FLUSHED] * fmax(called - 6, 0);

@@ -5,7 +5,8 @@
 
 Each spec of random_specs.py is compiled for one cell, of a family, a head dim and a pass, and each SPEC for all: by default those of
 FAMILIES, at 128 in sm90 and 64 elsewhere. The CPU time of the
-process, retries with other tiles included, is compared with that of a causal mask for the same target. A spec
+process, retries with other tiles included, is compared with that of a causal mask for the same target, and printed beside the
+estimate for the first choice of tiles. A spec
 that the compiler accepts may take at most 10 times as long. A spec that it refuses is compiled without a limit, and
 must take at least 4 times as long. Prints a line for each spec, with VIOLATED if a bound does not hold, and a table.
 Exits with 1 in that case, and with 77 without NVRTC. The reference is the median of the last five causal runs for the
@@ -37,12 +38,16 @@ CAUSAL = "return attention { name = 'causal', block_mask = causal() }\n"
 REFUSED = "times what `causal` takes"
 
 
-def run(luattn, path, cell, limit=None, seconds=None):
+def estimate_of(text):
+    return float(text.split("estimated at ")[1].split(" ")[0])
+
+
+def run(luattn, path, cell, limit=None, seconds=None, more=()):
     """Compiles once. Returns (status, CPU seconds, message); status None: the run exceeded `seconds`."""
     (arch, dtype, dim), pass_name = cell
     env = {**os.environ, "LUATTN_CACHE_DIR": "", **({} if limit is None else {"LUATTN_COMPILE_LIMIT": str(limit)})}
     command = [luattn, "emit", path, "--stage", "cubin", "--arch", arch, "--dtype", dtype, "--head-dim", str(dim), "--pass", pass_name,
-               "--no-tuned"]
+               "--no-tuned", *more]
 
     def bound():
         if seconds is not None:
@@ -55,6 +60,12 @@ def run(luattn, path, cell, limit=None, seconds=None):
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
     return (None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)), used.ru_utime + used.ru_stime, text
+
+
+def estimated(luattn, path, cell):
+    """The compiler's estimate for its first choice of tiles: a limit that nothing meets makes it say so."""
+    text = run(luattn, path, cell, limit=1e-6, more=("--family", "sm90") if cell[0][0] == "sm_90a" else ())[2]
+    return estimate_of(text) if REFUSED in text else None
 
 
 class Reference:
@@ -77,12 +88,11 @@ def judge(luattn, name, path, reference, cell):
     record = {"spec": name, "cell": [*cell[0], cell[1]], "unit": round(unit, 3)}
     status, used, text = run(luattn, path, cell, seconds=math.ceil(2 * MOST * unit))
     if status == 0 or status is None:
-        return {**record, "accepted": True, "times": round(used / unit, 2), "stopped": status is None}
+        return {**record, "accepted": True, "times": round(used / unit, 2), "stopped": status is None, "estimate": estimated(luattn, path, cell)}
     if REFUSED not in text:
         return {**record, "accepted": False, "times": None, "said": text[-100:]}
     status, used, _ = run(luattn, path, cell, limit=0, seconds=math.ceil(LEAST * unit))
-    estimate = float(text.split("estimated at ")[1].split(" ")[0])
-    return {**record, "accepted": False, "times": round(used / unit, 2), "stopped": status != 0, "estimate": estimate}
+    return {**record, "accepted": False, "times": round(used / unit, 2), "stopped": status != 0, "estimate": estimate_of(text)}
 
 
 def is_violated(r):
@@ -97,7 +107,8 @@ def line_of(r):
     if r["times"] is None:
         return f"{where} no spec: {r['said']}"
     took = f"{'above ' if r['stopped'] else ''}{r['times']:6.2f}"
-    said = f"accepted {took}" if r["accepted"] else f"refused {r['estimate']:6.1f}, takes {took}"
+    first = f" of {r['estimate']:5.1f} estimated" if r.get("estimate") else ""
+    said = f"accepted {took}{first}" if r["accepted"] else f"refused {r['estimate']:6.1f}, takes {took}"
     return f"{where} {said}{' VIOLATED' if is_violated(r) else ''}"
 
 
