@@ -1,7 +1,7 @@
 /* bounds_test.c: arrays on the device that hold anything: offsets that fall, begin below 0 or end far behind the tensors, used lengths and
  * numbers of pages out of range. Results are not defined then, but kernels stay inside of memory, which the PTX machine watches, and
  * LUATTN_CHECK=1 names what is wrong. Forward and backward of packed sequences, also with a table of tiles of other lengths; forward over
- * pages, queries packed or not; new rows. And a cache of one row an entry, whose keys have no stride; and rows without any sequence.
+ * pages, queries packed or not; new rows; offsets of parts. And a cache of one row an entry, whose keys have no stride; and rows without any sequence.
  *
  * bounds_test FAMILY DTYPE: simt f32, sm80 f16, sm90 bf16, decode bf16, ..
  */
@@ -159,6 +159,46 @@ static void paged(const luattn_spec *spec, kind type, bool is_packed) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
 }
 
+/* Offsets of parts decide where inputs are read and where their gradients go. */
+static void offsets(kind k) {
+  static const char text[] = "return attention { inputs = { x = { axes = {'h', 'q'}, grad = true }, y = { axes = {'kv'}, grad = true } },\n"
+                             "  score_mod = function(s, b, h, q, kv) return s + x[{h, q}] * y[kv] end, block_mask = causal() }";
+  static const int32_t bad[][BATCH] = {{INT_MIN, INT_MAX, -1}, {1 << 30, 7, -1000}};
+  luattn_spec *spec;
+  array t[TENSORS], lse, x, y, dx, dy, q_offsets, kv_offsets, workspace;
+  need(luattn_spec_load_text("offsets", text, sizeof text - 1, NULL, &spec, &err) == LUATTN_OK, "spec");
+  for (int i = 0; i < TENSORS; ++i) tensor(&t[i], k, 4, (int64_t[]){BATCH, i == K || i == V || i == DK || i == DV ? HEADS_KV : HEADS, LONGEST, DIM});
+  tensor(&lse, k == F64 ? F64 : F32, 3, (int64_t[]){BATCH, HEADS, LONGEST});
+  array *const of_x[] = {&x, &dx}, *const of_y[] = {&y, &dy};
+  for (int i = 0; i < 2; ++i) tensor(of_x[i], F32, 2, (int64_t[]){HEADS, LONGEST}), tensor(of_y[i], F32, 1, (int64_t[]){LONGEST, 1});
+  const luattn_input inputs[] = {{"x", &x.t, &dx.t}, {"y", &y.t, &dy.t}};
+  for (int i = 0; i < 2; ++i) {
+    int_array(&q_offsets, 1, (int64_t[]){BATCH, 1}, bad[i]), int_array(&kv_offsets, 1, (int64_t[]){BATCH, 1}, bad[1 - i]);
+    const luattn_batch_options options = {.struct_size = sizeof options, .q_offsets = &q_offsets.t, .kv_offsets = &kv_offsets.t, .q_len = 200, .kv_len = 300};
+    luattn_batch *batch;
+    need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
+    luattn_args args = {.struct_size = sizeof args, .q = &t[Q].t, .k = &t[K].t, .v = &t[V].t, .o = &t[O].t, .lse = &lse.t, .dout = &t[DOUT].t,
+                        .dq = &t[DQ].t, .dk = &t[DK].t, .dv = &t[DV].t, .batch = batch, .inputs = inputs, .num_inputs = 2,
+                        .decode = decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
+    for (int pass = 0; pass < (decode ? 1 : 2); ++pass) {
+      size_t size;
+      need(luattn_engine_workspace_size(engine, spec, (luattn_pass)pass, &args, &size, &err) == LUATTN_OK, "workspace");
+      make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 1)});
+      args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
+      need((pass == 0 ? luattn_forward : luattn_backward)(engine, spec, &args, NULL, &err) == LUATTN_OK, "launch with offsets");
+      need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
+      drop(&workspace);
+    }
+    luattn_batch_close(batch);
+    drop(&q_offsets), drop(&kv_offsets);
+  }
+  for (int i = 0; i < TENSORS; ++i) drop(&t[i]);
+  array *const all[] = {&lse, &x, &y, &dx, &dy};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
+  need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
+  luattn_spec_free(spec);
+}
+
 /* A query sees one key, or none: o is the row of V, or 0. */
 static void one_row(const luattn_spec *spec, kind k) {
   array q, key, v, o, used;
@@ -241,11 +281,13 @@ int main(int argc, char **argv) {
   decode = strcmp(argv[1], "decode") == 0;
   for (int i = 0; i < 4; ++i)
     if (strcmp(argv[1], families[i]) == 0) options.family = i;
+  options.deterministic = decode; /* its launches then make lists of blocks of the lengths that they find */
   while (strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) return fprintf(stderr, "skipped: %s\n", err.message), 77;
   driver = luattn_engine_driver(engine);
   need(luattn_spec_load_text("bounds", text, sizeof text - 1, NULL, &spec, &err) == LUATTN_OK, "spec");
   one_row(spec, k);
+  offsets(k);
   nothing(spec, k, 0);
   nothing(spec, k, 2);
   paged(spec, k, false);
