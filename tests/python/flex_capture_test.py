@@ -2,7 +2,6 @@
 Exits with 77 where torch is not installed."""
 
 import collections
-import contextlib
 import copy
 import dataclasses
 import enum
@@ -13,7 +12,6 @@ import sys
 import threading
 import types
 import unittest
-import warnings
 import weakref
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -29,57 +27,11 @@ except ImportError as e:
 import luattn  # noqa: E402
 from luattn import flex  # noqa: E402
 from luattn.flex import _programs  # noqa: E402
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # noqa: E402
-from torch.nn.attention import flex_attention as theirs  # noqa: E402
-
-warnings.filterwarnings("ignore", module="torch")
-N = 12
+from eager_mods import Case, N  # noqa: E402
 
 
 def number(x):
     return nn.Parameter(torch.tensor(x, dtype=torch.float64))
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        torch.manual_seed(0)
-        self.q, self.k, self.v = (
-            torch.randn(1, 2, N, 8, dtype=torch.float64, requires_grad=True) for _ in "qkv"
-        )
-
-    def eager(self, score_mod=None, mask_mod=None):
-        """FlexAttention's definition, by vmap."""
-        with TransformGetItemToIndex() if torch.__version__ < "2.7" else contextlib.nullcontext():
-            return self.eager_scores(score_mod, mask_mod)
-
-    def eager_scores(self, score_mod, mask_mod):
-        b, h, i, j = (torch.arange(n, dtype=torch.int32) for n in (1, 2, self.q.shape[2], N))
-        s = self.q @ self.k.transpose(2, 3) * self.q.shape[-1] ** -0.5
-        if score_mod is not None:
-            s = theirs._vmap_for_bhqkv(score_mod, prefix=(0,))(s, b, h, i, j)
-        if mask_mod is not None:
-            s = s.masked_fill(~theirs._vmap_for_bhqkv(mask_mod, prefix=())(b, h, i, j), -torch.inf)
-        return s.softmax(-1).nan_to_num(0) @ self.v
-
-    def ours(self, score_mod=None, mask_mod=None):
-        mask = None if mask_mod is None else flex.create_block_mask(mask_mod, None, None, self.q.shape[2], N)
-        return flex.flex_attention(self.q, self.k, self.v, score_mod, mask)
-
-    def same(self, score_mod=None, mask_mod=None, learned=(), **given):
-        """given: the mods for eager PyTorch, where these differ."""
-        o = self.ours(score_mod, mask_mod)
-        want = self.eager(given.get("eager_score", score_mod), given.get("eager_mask", mask_mod))
-        torch.testing.assert_close(o, want)
-        tensors = (self.q, self.k, self.v, *learned)
-        for a, b in zip(
-            *(torch.autograd.grad(x.square().sum(), tensors, materialize_grads=True) for x in (o, want))
-        ):
-            torch.testing.assert_close(a, b)
-        return o
-
-    def refuses(self, message, score_mod=None, mask_mod=None):
-        with self.assertRaisesRegex(flex.NotTranslatable, message):
-            self.ours(score_mod, mask_mod)
 
 
 window = 2
@@ -468,6 +420,28 @@ class Numbers(Case):
             self.same(lambda s, b, h, i, j: s + table[h, :n].sum() + table.narrow(1, n, 2)[h, 1],
                 eager_score=lambda s, b, h, i, j: s + table[:, :n].sum(1)[h] + table[:, n + 1][h])
 
+    def test_arguments_that_would_be_clamped(self):
+        """What is an error of PyTorch stays one where a number has become an argument."""
+        table = torch.randn(2, 3, dtype=torch.float64)
+        for n in (0, 1, 2, -1, -3):
+            self.same(lambda s, b, h, i, j: s + table[h, n] * table[1, n])
+        for n in (3, -4):
+            for mod in (lambda s, b, h, i, j: s + table[h, n], lambda s, b, h, i, j: s + table[..., n][h]):
+                self.refuses("IndexError: index .* is out of bounds for dimension", mod)
+        for n in (2, 3, -5):
+            self.same(lambda s, b, h, i, j: s + i % n + j // n)
+        with self.assertRaisesRegex(luattn.Error, "an integer is divided by zero"):
+            n = 0
+            self.ours(lambda s, b, h, i, j: s + i % n + j // n)
+
+    def test_powers(self):
+        for n in (2, 3, 5, 1, 4, 0):
+            self.same(lambda s, b, h, i, j: s + s**n + torch.pow(s, n) + (i - j) ** n * 0.125)
+        for x in (0.5, 2.0, 3.0, 1.5):
+            self.same(lambda s, b, h, i, j: s + (s.abs() + 0.1) ** x + x**s + (1 + i) ** x)
+        for x in (2.0, 3.0, 1.0):
+            self.same(lambda s, b, h, i, j: s + s**x)
+
     def test_few_specs_are_kept(self):
         _programs.clear()
         most, _programs._MOST = _programs._MOST, 8
@@ -513,155 +487,6 @@ class Numbers(Case):
             self.same(lambda s, b, h, i, j: s + table[torch.add(i, j, alpha=alpha) % N - N])
         self.same(lambda s, b, h, i, j: s + table[torch.add(i, j, alpha=-1)])
         self.same(lambda s, b, h, i, j: s + table[torch.sub(j, i, alpha=2)])
-
-
-class Operations(Case):
-    def test_in_place(self):
-        doc, slopes = torch.tensor([0] * 5 + [1] * 7), torch.tensor([0.3, 0.7], dtype=torch.float64)
-
-        def anded(b, h, i, j):
-            keep = i >= j
-            also = keep
-            keep &= doc[i] == doc[j]
-            also |= i == 3
-            return keep
-
-        def added(s, b, h, i, j):
-            s = s * 1.0
-            before = s
-            s += slopes[h] * (i - j)
-            s *= 0.5
-            s.clamp_(-1, 1).sub_(before.tanh())
-            return before + s
-
-        def filled(s, b, h, i, j):
-            s = s.clone()
-            s.masked_fill_(i < j, -1e9)
-            return s.masked_fill(i == j, 0.5)
-
-        def parameter(s, b, h, i, j):
-            s += i
-            i -= j
-            return s * i
-
-        self.same(mask_mod=anded)
-        self.same(added)
-        self.same(parameter, eager_score=lambda s, b, h, i, j: (s + i) * (i - j))
-        run = torch.compile(flex.flex_attention, backend="eager", fullgraph=True)
-        for mod in (added, filled):
-            torch._dynamo.reset()
-            torch.testing.assert_close(run(self.q, self.k, self.v, mod), self.ours(mod))
-        self.same(filled)
-
-    def test_places_among_sorted_numbers(self):
-        for n in (1, 3, 128, 129, 700):
-            ends = torch.sort(torch.randint(0, N + 2, (n,), dtype=torch.int32)).values
-            for right in (False, True):
-                self.same(
-                    mask_mod=lambda b, h, i, j: torch.searchsorted(ends, i, right=right)
-                    <= torch.bucketize(j, ends, right=right)
-                )
-        rows = torch.sort(torch.randn(2, 5, dtype=torch.float64)).values
-        self.same(lambda s, b, h, i, j: s + torch.searchsorted(rows[0], s) * 0.1)
-
-    def test_what_is_left_out(self):
-        """A tensor that is read where a flag of Python leaves it out."""
-        table = torch.randint(0, 6, (2,))
-        for flag in (False, True):
-            self.same(mask_mod=lambda b, h, i, j: torch.where((i >= 0) & flag, table[h], 9) >= j)
-            self.same(mask_mod=lambda b, h, i, j: ((table[h] >= j) | flag) & ~((i > 90) * flag))
-            self.same(lambda s, b, h, i, j: s + torch.where(torch.tensor(flag), table[h] + 2, table[h] + table[0]))
-
-    def test_functions(self):
-        t = torch.randn(N, dtype=torch.float64)
-        F = torch.nn.functional
-        for mod in (
-            lambda s, b, h, i, j: s + torch.fmod(i - j, 5) + torch.fmod(j - i, -3) * 0.1 + torch.fmod(s * 7, 2.5),
-            lambda s, b, h, i, j: s + torch.div(i - j, 5, rounding_mode="trunc") + torch.div(s * 9, -2, rounding_mode="trunc"),
-            lambda s, b, h, i, j: torch.expm1(s) + torch.log10(s.abs() + 1) + torch.erfc(s) + torch.trunc(s * 5) + torch.frac(s * 3),
-            lambda s, b, h, i, j: s + torch.round(s * 5) + torch.round((i - j) * 0.5) + (i - j).round(),
-            lambda s, b, h, i, j: s.sinh() + s.cosh() + torch.hypot(s, i + 1.0),
-            lambda s, b, h, i, j: F.leaky_relu(s, 0.2) + F.elu(s) + F.hardtanh(s) + F.hardsigmoid(s) + F.hardswish(s) + F.mish(s),
-            lambda s, b, h, i, j: torch.lerp(s, t[i], 0.3) + torch.addcmul(s, t[i], t[j], value=0.5),
-            lambda s, b, h, i, j: torch.logaddexp(s, t[i]) + torch.xlogy(t[i].abs(), s.abs() + 1),
-            lambda s, b, h, i, j: F.logsigmoid(s) + F.threshold(s, 0.1, 0.5) + F.softsign(s) + F.selu(s) + F.celu(s),
-            lambda s, b, h, i, j: torch.where(torch.isinf(s / 0.0), s, 2 * s) + 2**s + torch.pow(2.0, -(h + 1).float()),
-            lambda s, b, h, i, j: torch.stack([s, t[i], t[j]]).amax() + torch.stack([t[j], t[i]])[h],
-            lambda s, b, h, i, j: s + torch.cat([t[:2], t[i][None]])[j % 3] + t.view(3, 4).softmax(-1)[i % 3, j % 4],
-        ):
-            self.same(mod)
-
-    def test_boolean_logic(self):
-        flag = torch.rand(N) > 0.5
-        for mod in (
-            lambda b, h, i, j: torch.logical_and(i >= j, flag[j]) | ~flag[i],
-            lambda b, h, i, j: (i >= j) ^ flag[j],
-            lambda b, h, i, j: torch.logical_xor(i > 3, j) | torch.logical_not(i - j),
-            lambda b, h, i, j: (i >= j) & True | False,
-            lambda b, h, i, j: (i >= j) == flag[j],
-            lambda b, h, i, j: (i >= j) * flag[j],
-            lambda b, h, i, j: torch.where(flag[i], i >= j, i <= j),
-        ):
-            self.same(mask_mod=mod)
-
-    def test_what_values_say_of_themselves(self):
-        def mod(s, b, h, i, j):
-            assert isinstance(s, torch.Tensor) and s.dim() == 0 and s.shape == () and i.numel() == 1
-            assert s.dtype == torch.float64 and (i - j).dtype == torch.int32 and (i >= j).dtype == torch.bool
-            assert s.device == torch.device("cpu") and s.is_floating_point() and not i.requires_grad
-            row = table[h]
-            assert row.shape == (3,) and len(row) == 3 and row.size(-1) == 3 and repr(s)
-            first, *rest = row
-            values, places = row.max(0)
-            low, high = torch.stack([s, s + 1]).chunk(2)
-            left, right = torch.cat([row, table[0]]).split([2, 4])
-            return s + first * rest[0] + rest[1] - values + low[0] * high.sum() + left[i % 2] * right[j % 4]
-
-        table = torch.randn(2, 3, dtype=torch.float64)
-        self.same(mod)
-
-    def test_names(self):
-        self.assertEqual([x for x in theirs.__all__ if not hasattr(flex, x)], [])
-        for name in ("create_mask", "and_masks", "or_masks", "noop_mask"):
-            self.assertIs(getattr(flex, name), getattr(theirs, name))
-        self.assertEqual([x for x in flex.__all__ if not hasattr(flex, x)], [])
-
-
-class Refusals(Case):
-    """Each names the line of the mod, the thing, and what to do."""
-
-    def test_lines(self):
-        kept = []
-
-        def keeps(s, b, h, i, j):
-            kept.append(s)
-            return s + kept[0]
-
-        def writes(s, b, h, i, j):
-            table[h] = s
-            return s
-
-        table, array = torch.zeros(2, dtype=torch.float64), np.zeros(N)
-        here = r"flex_capture_test.py:\d+: "
-        for mod, message in (
-            (lambda s, b, h, i, j: s if s > 0 else -s, "a decision of Python on a value of the mod"),
-            (lambda s, b, h, i, j: s * s.item(), "a decision of Python on a value of the mod"),
-            (lambda s, b, h, i, j: s + [1, 2, 3][i], "a decision of Python on a value of the mod"),
-            (lambda s, b, h, i, j: s + array, r"a NumPy array of shape \(12,\) .* torch.from_numpy"),
-            (lambda s, b, h, i, j: None, "returns a NoneType, expected a tensor of no dimensions"),
-            (lambda s, b, h, i, j: (s, s), "returns a tuple, expected a tensor"),
-            (lambda s, b, h, i, j: s + undefined, "NameError: name 'undefined' is not defined"),  # noqa: F821
-            (lambda s, b, h, i, j: torch.special.i0(s), "aten.*i0.* has no counterpart in a spec"),
-            (lambda s, b, h, i, j: torch.vmap(lambda x: x * 2)(s[None])[0], "torch.vmap or torch.func inside of a mod"),
-            (writes, "__setitem__ writes a value of the mod into a captured tensor"),
-        ):
-            with self.subTest(message):
-                self.refuses(here + message, mod)
-        with self.assertRaisesRegex(flex.NotTranslatable, here + "a value of another call of a mod, kept in a cache"):
-            for _ in "ab":
-                _programs.clear()
-                self.ours(keeps)
-        self.refuses("a str as a mod: expected a function", "causal")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
 from ._trace import DETACHING, Mod, NotTranslatable, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
-from ._values import DECISIONS, LIFTING, SINGLE, Lazy, Value, has_value, is_late, real, title, writes
+from ._values import DECISIONS, DIVISIONS, LIFTING, SINGLE, Lazy, Value, check_index, has_value, is_late, real, title, writes
 
 _make: Any = Tensor._make_subclass
 _BASE = torch.empty(())
@@ -173,8 +173,9 @@ class Recording:
 
     def signs(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         if func is Tensor.__getitem__:
+            check_index(args[0].shape, args[1])
             return (self.sign(args[0]), self.sign(args[1], True)), ()
-        lift = func in LIFTING
+        lift = func in LIFTING and not (func in DIVISIONS and any(type(x) is int and x == 0 for x in args))
         by_name = tuple([(k, self.sign(x, lift and k != "alpha")) for k, x in named.items()]) if named else ()
         return tuple([self.sign(x, lift) for x in args]), by_name
 
@@ -184,6 +185,8 @@ class Recording:
         """A function of PyTorch that the mod calls."""
         if not has_value(args) and not (named and has_value(named.values())):
             if is_late(func, args, named):
+                if func is Tensor.__getitem__:
+                    check_index(args[0].shape, args[1])
                 return Lazy.of(self, func, tuple(args), named)
             return func(*[real(x) for x in args], **{k: real(x) for k, x in named.items()})
         if func in DECISIONS:

@@ -143,6 +143,10 @@ _OPERATIONS = (
 )
 # Whose numbers are operands, which may become arguments of kernels.
 LIFTING = _named(f"{_BINARY} {_WRITING} {_OPERATIONS} __getitem__ tensor scalar_tensor")
+# Of which a divisor 0 is an error, which an argument would not be.
+DIVISIONS = _named(
+    "__floordiv__ __rfloordiv__ __mod__ __rmod__ __ifloordiv__ __imod__ floor_divide remainder fmod div divide"
+)
 # Whose result is one tensor, whatever the arguments are.
 SINGLE = _named(
     f"{_BINARY} {_UNARY} {_OPERATIONS} {_WRITING.replace('__setitem__', '')} __getitem__ "
@@ -192,16 +196,32 @@ def is_late(func: Any, args: Any, named: dict[str, Any]) -> bool:
     return math.prod(sizes) == 1
 
 
+def check_index(shape: Any, index: Any) -> None:
+    """An integer that is an argument of kernels is clamped there."""
+    steps = index if isinstance(index, tuple) else (index,)
+    if not any(type(x) is int for x in steps) or any(isinstance(x, (Tensor, list)) and type(x) is not Value for x in steps):
+        return  # nothing that may become an argument, or flags, which stand for several axes
+    axis = 0
+    for k, x in enumerate(steps):
+        if x is Ellipsis:
+            axis = len(shape) - sum(1 for y in steps[k + 1 :] if y is not None)
+        elif type(x) is int and axis < len(shape) and not -shape[axis] <= x < shape[axis]:
+            raise IndexError(f"index {x} is out of bounds for dimension {axis} with size {shape[axis]}")
+        axis += x is not None and x is not Ellipsis
+
+
 # --- Python's operators ---
 
 
 def _binary(func: Any) -> Callable[[Any, Any], Any]:
+    divides = func in DIVISIONS
+
     def operator(self: Value, other: Any) -> Any:
         kind = type(other)
         recording = self._of
         if kind is Value and other._of is recording:
             return recording.add(func, (VALUES.of(self._at), VALUES.of(other._at)))
-        if kind is int or kind is float or kind is Tensor:
+        if (kind is int and (other or not divides)) or kind is float or kind is Tensor:
             return recording.add(func, (VALUES.of(self._at), recording.sign(other, True)))
         return recording.call(func, (self, other), {})
 
