@@ -149,6 +149,25 @@ class Models(unittest.TestCase):
             counts.append(len(_programs.specs()))
         self.assertEqual(counts, [2, 2])  # a window, and all before
 
+    def test_checkpointing_of_the_first_step(self):
+        """T5's learned bias, whose mods are new to the process."""
+        config = hf.T5Config(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0, dropout_rate=0.0,
+            attn_implementation="luattn",
+        )  # fmt: skip
+        model, ids = hf.T5Model(config).train(), tokens(2, 9)
+        found = []
+        for checkpointed in (True, False):
+            _programs.clear()
+            if checkpointed:
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            else:
+                model.gradient_checkpointing_disable()
+            model.zero_grad()
+            model(input_ids=ids, decoder_input_ids=ids).last_hidden_state.square().sum().backward()
+            found.append([p.grad for p in model.parameters()])
+        torch.testing.assert_close(*found)
+
     def test_packed_sequences(self):
         eager, ours = make("Llama")
         ids, positions = tokens(1, 12), torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]])

@@ -99,8 +99,7 @@ class _Call:
         score_mod, mask_mod = mods
         self.score = None if score_mod is None else Recording(score_mod, self.held, dtype, device, lines)
         self.mask = None if mask_mod is None else Recording(mask_mod, self.held, None, device, lines)
-        self.recordings = [x for x in (self.score, self.mask) if x is not None]
-        self.numbers = [n for x in self.recordings for n in x.numbers]
+        self.numbers = [*(self.score.numbers if self.score else ()), *(self.mask.numbers if self.mask else ())]
         keys = (self.score and self.score.key, self.mask and self.mask.key)
         self.key = (keys, self.held.key(), extras.key, dtype, device.type)
 

@@ -17,7 +17,7 @@ from ..errors import Error
 from ._metas import Meta, Several, meta_of
 from ._signs import FLOATS, INTS, TENSORS, VALUES, Entry, Kept, Sign, lifts, plain
 from ._trace import DETACHING, Mod, NotTranslatable, in_function, is_of_transform, place_of, place_of_error, stop_gradient, user_line
-from ._values import DECISIONS, DIVISIONS, LIFTING, SINGLE, Lazy, Value, check_index, has_value, is_late, real, title, writes
+from ._values import Lazy, Value, check_index, has_value, is_late, real, role_of, title, writes
 
 _make: Any = Tensor._make_subclass
 _BASE = torch.empty(())
@@ -173,9 +173,10 @@ class Recording:
 
     def signs(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         if func is Tensor.__getitem__:
-            check_index(args[0].shape, args[1])
+            check_index(*args)
             return (self.sign(args[0]), self.sign(args[1], True)), ()
-        lift = func in LIFTING and not (func in DIVISIONS and any(type(x) is int and x == 0 for x in args))
+        role = role_of(func)
+        lift = role.lifts and not (role.divides and any(type(x) is int and x == 0 for x in args))
         by_name = tuple([(k, self.sign(x, lift and k != "alpha")) for k, x in named.items()]) if named else ()
         return tuple([self.sign(x, lift) for x in args]), by_name
 
@@ -183,20 +184,21 @@ class Recording:
 
     def call(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
         """A function of PyTorch that the mod calls."""
+        role = role_of(func)
         if not has_value(args) and not (named and has_value(named.values())):
-            if is_late(func, args, named):
+            if role.may_be_late and is_late(func, args, named):
                 if func is Tensor.__getitem__:
-                    check_index(args[0].shape, args[1])
+                    check_index(*args)
                 return Lazy.of(self, func, tuple(args), named)
             return func(*[real(x) for x in args], **{k: real(x) for k, x in named.items()})
-        if func in DECISIONS:
+        if role.decides:
             raise self.refusal(
                 "a decision of Python on a value of the mod (if, and, or, not, int()): write torch.where, &, | or ~"
             )
-        if writes(func) or "out" in named:
-            self.check_target(func, named.get("out", args[0]))
+        if role.writes or "out" in named:
+            self.check_target(func, named.get("out", args[0] if args else None))
         signs, by_name = self.signs(func, args, named)
-        if func in SINGLE:
+        if role.is_single:
             return self.add(func, signs, by_name)
         return self.typed(func, signs, by_name)
 

@@ -1,8 +1,9 @@
 """What a mod is run on: tensors of no data, which have a recording note what is done with them."""
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -176,12 +177,31 @@ def writes(func: Any) -> bool:
     return func in _IN_PLACE or name.endswith("_") and not name.endswith("__")
 
 
+class Role(NamedTuple):
+    """What a function is to a recording."""
+
+    decides: bool
+    writes: bool
+    lifts: bool
+    divides: bool
+    is_single: bool
+    may_be_late: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def role_of(func: Any) -> Role:
+    return Role(
+        func in DECISIONS, writes(func), func in LIFTING, func in DIVISIONS, func in SINGLE,
+        func is Tensor.__getitem__ or func in _FACTORIES,
+    )  # fmt: skip
+
+
 def is_late(func: Any, args: Any, named: dict[str, Any]) -> bool:
     """Whether this makes a Lazy."""
     if func is Tensor.__getitem__:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return all(type(x) in (int, slice) or x is None or x is Ellipsis for x in index)
-    if func not in _FACTORIES or "out" in named or named.get("requires_grad") or not args:
+    if "out" in named or named.get("requires_grad") or not args:
         return False
     numbers = [y for x in args for y in (x if isinstance(x, (tuple, list)) else (x,))]
     if not all(type(x) in (int, float, bool) for x in numbers):
@@ -196,12 +216,12 @@ def is_late(func: Any, args: Any, named: dict[str, Any]) -> bool:
     return math.prod(sizes) == 1
 
 
-def check_index(shape: Any, index: Any) -> None:
+def check_index(t: Tensor, index: Any) -> None:
     """An integer that is an argument of kernels is clamped there."""
-    steps = index if isinstance(index, tuple) else (index,)
+    steps = index if type(index) is tuple else (index,)
     if not any(type(x) is int for x in steps) or any(isinstance(x, (Tensor, list)) and type(x) is not Value for x in steps):
         return  # nothing that may become an argument, or flags, which stand for several axes
-    axis = 0
+    axis, shape = 0, t.shape
     for k, x in enumerate(steps):
         if x is Ellipsis:
             axis = len(shape) - sum(1 for y in steps[k + 1 :] if y is not None)
