@@ -1,5 +1,6 @@
 """flex_attention, with the signature of torch.nn.attention.flex_attention."""
 
+import dataclasses
 import inspect
 import warnings
 from typing import Any
@@ -154,6 +155,8 @@ def attend(
     mask: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """o and lse. Offsets are those of Attention. mask: the object with mask_mod and extras.blocks, which other calls have too."""
+    if not (query.numel() and key.numel()):  # no score for them, and what they read may have no elements
+        score_mod, mask_mod, mask, extras = None, None, None, dataclasses.replace(extras, blocks=None)
     if torch.compiler.is_dynamo_compiling():
         options = {"score_mod": score_mod is not None, "mask_mod": mask_mod is not None}
         # Not `or`: Dynamo of torch 2.11 does not know whether a function is true.
