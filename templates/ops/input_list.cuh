@@ -13,6 +13,10 @@ LUATTN_FN u64 list_at(const LuattnInput &in, Index... index) {
   return at;
 }
 
+// An entry of 64 bits is compared as such, with a number of 32.
+template <class Stored> LUATTN_FN int list_entry(const Stored *entry) { return read_input(entry); }
+LUATTN_FN i64 list_entry(const i64 *entry) { return __ldg(entry); }
+
 // Rolled: an entry costs a read and a comparison, and a list has no registers of its own. Entries of 32 bits are read four
 // at a time where they lie side by side.
 template <class Stored, int Axis, int First, int Count, class... Index>
@@ -31,7 +35,7 @@ LUATTN_FN bool is_listed(const LuattnInput &in, int x, Index... index) {
     }
 #pragma unroll 1
   for (int i = First; i < First + Count; ++i)
-    found |= int(read_input(reinterpret_cast<const Stored *>(list + step * clamp_index(i, in.size[Axis])))) == x;
+    found |= list_entry(reinterpret_cast<const Stored *>(list + step * clamp_index(i, in.size[Axis]))) == x;
   return found;
 }
 
@@ -45,8 +49,8 @@ LUATTN_FN tri listed_bounds(const LuattnInput &in, ivi x, Places... at) {
   tri found = tri_point(false);
 #pragma unroll 1
   for (int i = First; i < First + Count; ++i) {
-    const Stored *entry = reinterpret_cast<const Stored *>(list + step * clamp_index(i, in.size[Axis]));
-    found = tri_or(found, ivi_eq(x, ivi_point(int(read_input(entry)))));
+    const auto entry = list_entry(reinterpret_cast<const Stored *>(list + step * clamp_index(i, in.size[Axis])));
+    if (int(entry) == entry) found = tri_or(found, ivi_eq(x, ivi_point(int(entry))));
   }
   return found;
 }
