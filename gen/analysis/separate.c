@@ -478,7 +478,7 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
                        d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
                        : is_nothing(d, of_prob)
                            ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
-                           : "the derivative of log prob by this reduction depends on the score");
+                           : "the derivative of log prob by this reduction depends on the score, or is not shown not to");
 }
 
 /* Whether any requested derivative depends on f_k. */
@@ -524,7 +524,7 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
     if (!of_p && !of_lse) continue;
     if (d->step.kind[k] == IR_REDUCE_MAX) {
       return not_separable(
-          d, k, "this maximum does not cancel, and its derivative lives on one element of the row");
+          d, k, "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row");
     }
     d->live[k] = true;
     TRY(adjoint(d, p, k, of_p, of_lse));
