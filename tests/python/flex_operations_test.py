@@ -65,6 +65,11 @@ class Operations(Case):
                     mask_mod=lambda b, h, i, j: torch.searchsorted(ends, i, right=right)
                     <= torch.bucketize(j, ends, right=right)
                 )
+        some = torch.tensor([1, 4, 5])
+        self.same(
+            mask_mod=lambda b, h, i, j: torch.isin(j, some) | ~torch.isin(i, some[:0], invert=True) | (i == j),
+            eager_mask=lambda b, h, i, j: (j == some).any() | (i == j),
+        )
         rows = torch.sort(torch.randn(2, 5, dtype=torch.float64)).values
         self.same(lambda s, b, h, i, j: s + torch.searchsorted(rows[0], s) * 0.1)
 

@@ -25,7 +25,7 @@ from luattn import _spec, _tensors, _tune, flex  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
-from luattn.flex import _bits, _block_mask  # noqa: E402
+from luattn.flex import _bits, _block_mask, _programs  # noqa: E402
 
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
 allocated = []
@@ -376,6 +376,25 @@ class Machine(unittest.TestCase):
         for a, b in zip(found, want):
             self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-5)
 
+    def test_numbers_that_change(self):
+        """An offset that is an input of one element from its second value on: indices, comparisons and tiles."""
+        bias = torch.randn(2, 300)
+        q, k, v = (torch.randn(1, 2, n, 16) for n in (70, 200, 200))
+        _programs.clear()
+        for offset in (0, 130, 57):
+            mask = flex.create_block_mask(lambda b, h, i, j: (i + offset >= j) & (i + offset - j < 50), None, None, 70, 200)
+            mod = lambda s, b, h, i, j: s + on[h, i + offset - j + 100]  # noqa: B023, E731
+            on = bias
+            want = flex.flex_attention(q, k, v, mod, mask)
+            with (
+                mock.patch.multiple(_tensors, fill=fill, run=run, results=results),
+                mock.patch.object(_programs, "_integer", lambda x, _: on_device(torch.tensor(x, dtype=torch.int32))),
+            ):
+                on = on_device(bias)
+                o = flex.flex_attention(*map(on_device, (q, k, v)), mod, mask)
+            self.assertLess((o - want).norm() / want.norm(), 1e-5)
+        self.assertEqual(len(_programs.specs()), 2)
+
     def test_bits_of_a_block_mask(self):
         """The mask is evaluated once for a BlockMask and each spec, and anew after a write to what it reads."""
         x = on_device(torch.arange(100)[None] < 70)
@@ -431,7 +450,7 @@ class Machine(unittest.TestCase):
             limit = 80.0
             mask = flex.create_block_mask(lambda b, h, i, j: x[b, j] & (j < limit), None, None, 80, 100)
             mods = [None, lambda s, b, h, i, j: s * limit]
-            for limit, count in ((80.0, 2), (50.0, 2), (80.0, 0)):  # noqa: B007
+            for limit, count in ((80.0, 2), (50.0, 2), (50.0, 0), (80.0, 2)):  # noqa: B007
                 check(mask, count, mods)
             # Blocks that are given, and lists of blocks that are written to.
             num, indices = on_device(torch.full((1, 1, 2), 2, dtype=torch.int32)), on_device(torch.tensor([[[[0, 1], [1, 0]]]], dtype=torch.int32))

@@ -255,6 +255,19 @@ class Arrays(Elements):
             raise ValueError("a product of more than two axes: index the first of them before")
         return Array(shape_of(node), at)
 
+    def is_in(self, node: fx.Node) -> Array:
+        x, among = node.args[:2]
+        source, inverted = self.array_of(among), node.kwargs.get("invert", False)
+
+        def at(where: tuple[str, ...]) -> str:
+            before, self.where = self.where, where
+            text = self.named(x)
+            self.where = before
+            found = self.loop(source.shape, lambda k: f"eq({source.at(k)}, {text})", "false", "{0} or {1}")
+            return f"(not {found})" if inverted else found
+
+        return Array(shape_of(x), at)
+
     def place_among(self, node: fx.Node, name: str) -> Array:
         """How many sorted numbers come before another one."""
         a: Any = node.args

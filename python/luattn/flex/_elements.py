@@ -134,7 +134,10 @@ class Elements(LuaText):
         elif name in _FILLED:
             fill = a[_FILLED[name]]
         else:
-            raise ValueError(f"{node.target} has no counterpart in a spec")
+            raise ValueError(
+                f"{node.target} has no counterpart in a spec: write it by functions of docs/language.md, or compute it outside of the mod, "
+                "which may read the result as a tensor"
+            )
         to: Any = {"bool": bool, "real": float, "int": int}[kind(node)]
         return self.value(to(fill))
 

@@ -112,6 +112,8 @@ class Writer(Arrays):
             self.arrays[node] = self.arange(node)
         elif name in ("stack", "cat"):
             self.found(node, self.joined(node, name))
+        elif name == "isin":
+            self.found(node, self.is_in(node))
         elif name in ("searchsorted", "bucketize"):
             self.found(node, self.place_among(node, name))
         elif self.is_array(node):
