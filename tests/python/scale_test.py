@@ -101,6 +101,18 @@ class Scales(unittest.TestCase):
                 torch.testing.assert_close(kept.abs(), reference(*self.qkv[:2], torch.eye(6, dtype=torch.float64), float(scale)))
                 torch.testing.assert_close(o.transpose(1, 2), kept.clamp(min=0) * 2 @ self.qkv[2])
 
+    def test_on_a_device(self):
+        """The spec of a scale that is a tensor on a GPU: one more input, which has the same gradient."""
+        spec, slope = capped._spec, rand(2)
+        made = [torch.tensor(-0.4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        inputs = luattn._scale.multiplied(luattn._scale.scaled(spec.text, spec.place, "inputs"), "inputs", [slope], [3.0], made[0])
+        o, _ = luattn._torch.attend(inputs[0], *self.qkv, *inputs[1:])
+        want = capped(*self.qkv, slope=slope, scale=made[1])
+        torch.testing.assert_close(o, want)
+        got = torch.autograd.grad(o.sum(), [made[0], slope, *self.qkv])
+        for a, b in zip(got, torch.autograd.grad(want.sum(), [made[1], slope, *self.qkv])):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
     def test_parts(self):
         """By state, and their gradients."""
         q, k, v = (t.detach() for t in self.qkv)
