@@ -12,7 +12,7 @@ void check_add(check_report *r, const char *name, double error, double tolerance
   check_line *l = &r->line[r->count++];
   snprintf(l->name, sizeof l->name, "%s", name);
   l->error = error, l->tolerance = tolerance;
-  l->ok = error <= tolerance; /* NaN fails */
+  l->ok = error <= tolerance && isfinite(tolerance); /* NaN fails, and so does a check that nothing could fail */
   r->failed += !l->ok;
 }
 
@@ -53,7 +53,7 @@ static double distance(const array *got, const array *want, const array *allowed
 typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
-  const cli_result *got, *want, *rounded; /* rounded: NULL unless dtype is a half type */
+  const cli_result *got, *want, *rounded; /* rounded: of plain arithmetic in the type; NULL: float64 */
   const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
   const cli_result *scores;               /* effect of rounded scores (cpu_forward_score_noise), or NULL */
@@ -73,6 +73,7 @@ static double biggest_of(const array *a) {
 /* The error of adding and subtracting 0.3 in the type, for the largest value: FlashAttention's tolerance for
  * the output's own rounding, in case plain arithmetic is exact by luck. Two roundings at |x| + 0.3. */
 static double rounding_of(luattn_dtype type, double biggest) {
+  if (type == LUATTN_F64 || type == LUATTN_F32) return 0;
   return 2 * (biggest + 0.3) * (type == LUATTN_F16 ? 0x1p-11 : 0x1p-8);
 }
 
@@ -93,12 +94,13 @@ static const array *at_offset(const cli_result *r, size_t offset) {
   return r != NULL ? (const array *)(const void *)((const char *)r + offset) : NULL;
 }
 
-/* The error of plain half precision. For dq, dk and dv it is at least two standard deviations of their
+/* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded tensors. For dq, dk and dv it is at least two standard deviations of their
  * roundings: the largest of few errors may be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
   double ignored;
   const double error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
-  const array *noise = is_tensor_gradient(offset) ? at_offset(c->noise, offset) : NULL;
+  const bool is_half = c->dtype == LUATTN_F16 || c->dtype == LUATTN_BF16;
+  const array *noise = is_half && is_tensor_gradient(offset) ? at_offset(c->noise, offset) : NULL;
   if (noise == NULL || noise->storage == NULL) return error;
   const double least = 2 * unit_of(c->dtype) * biggest_of(noise);
   return error < least ? least : error;
@@ -136,10 +138,8 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *kinks = is_tensor_gradient(offset) ? at_offset(c->kinks, offset) : NULL;
   const double error = distance(got, want, kinks, &biggest);
   double tolerance = base_tolerance(c->dtype) * biggest + score_tolerance(c, offset, biggest);
-  if (c->rounded != NULL) {
-    tolerance += factor * plain_error(c, offset, want);
-    if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
-  }
+  if (c->rounded != NULL) tolerance += factor * plain_error(c, offset, want);
+  if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
   const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
     /* Tolerance of a sum of many contributions that cancel: four standard deviations of their independent
@@ -165,7 +165,8 @@ static void compare_all(const comparison *c, const luattn_spec_info *info) {
   compare(c, "scalar gradients", offsetof(cli_result, scalar_grads), 3);
 }
 
-static bool is_half(const cli_problem *p) { return p->dtype == LUATTN_F16 || p->dtype == LUATTN_BF16; }
+/* Whether plain arithmetic in the type differs from the reference in double: constants, hooks and, in half types, tensors. */
+static bool has_plain(const cli_problem *p) { return p->dtype != LUATTN_F64; }
 
 static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool backward, cli_result *r,
                              luattn_error *err) {
@@ -222,7 +223,7 @@ static DLDataType real_of(const cli_problem *p) {
   return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
 }
 
-/* Results of the CPU path: in double precision; rounded, for a half type; the magnitude of the terms of
+/* Results of the CPU path: in double precision; by plain arithmetic in another type; the magnitude of the terms of
  * parameter gradients; the possible error of other gradients where a derivative jumps; and the effect of
  * rounded scores. */
 typedef struct references {
@@ -294,7 +295,7 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(result_new(p, f64, f64, backward, &r->want, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
-  if (is_half(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
+  if (has_plain(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
   TRY(score_noise_compute(p, &r->want, backward, &r->scores, err));
   if (!backward) return LUATTN_OK;
   TRY(gradient_noise(p, &r->want, &r->noise, err));
@@ -307,7 +308,7 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       p->dtype,
                       got,
                       &r->want,
-                      is_half(p) ? &r->rounded : NULL,
+                      has_plain(p) ? &r->rounded : NULL,
                       &r->noise,
                       r->has_kinks ? &r->kinks : NULL,
                       r->scores.matters ? &r->scores.of : NULL,

@@ -40,6 +40,5 @@ void scores_mod(const cpu_scores *s, cpu_lanes *lanes, int count, double *score)
   if (s->mod.program == NULL) return;
   lanes->score = score;
   program_run(&s->mod, lanes, count, (double *const[]){out});
-  memcpy(score, out, (size_t)count * sizeof *score);
-  round_all(s->p->precision, score, count);
+  memcpy(score, out, (size_t)count * sizeof *score); /* not rounded: backward, which has its derivative, does not see it */
 }

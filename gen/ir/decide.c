@@ -49,13 +49,18 @@ static style style_of(const decider *d, const ir_node *n) {
 
 static style style_of_arg(const decider *d, const ir_node *n, style face, ir_ref arg) {
   if (ir_typeof(d->g, arg) != IR_REAL) return AS_IS;
+  if (d->rule->values && ir_is_wide(d->g, arg)) return AS_IS; /* kernels compute that in double, too */
   if (!ir_is_sharp(d->g, n) || face != AS_IS) return face;
   return style_of(d, n);
 }
 
+static style style_of_root(const decider *d, ir_ref r) {
+  return d->rule->values && ir_typeof(d->g, r) == IR_REAL && !ir_is_wide(d->g, r) ? ROUNDED : AS_IS;
+}
+
 static void want(decider *d, const ir_ref *roots, int n) {
   for (int i = 0; i < n; ++i)
-    if (roots[i] != IR_NONE) d->wanted[roots[i]] = 1 << AS_IS;
+    if (roots[i] != IR_NONE) d->wanted[roots[i]] = (uint8_t)(1 << style_of_root(d, roots[i]));
   for (ir_ref r = 1; r <= d->top; ++r)
     if (ir_typeof(d->g, r) == IR_REAL) d->reads[r] = reads_of(d, ir_get(d->g, r));
   for (ir_ref r = d->top; r > 0; --r)
@@ -117,7 +122,7 @@ static void run(decider *d, ir_ref *roots, int n) {
       d->memo[face][r] = made_of(d, r, &node, (style)face);
     }
   for (int i = 0; i < n && !d->g->failed; ++i)
-    if (roots[i] != IR_NONE) roots[i] = d->memo[AS_IS][roots[i]];
+    if (roots[i] != IR_NONE) roots[i] = d->memo[style_of_root(d, roots[i])][roots[i]];
 }
 
 void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule) {

@@ -24,6 +24,7 @@ typedef struct ir_decisions {
   bool doubles;           /* the call is of float64: scores and positions are doubles */
   uint32_t double_inputs; /* bit i: input i holds float64 */
   bool of_kernel;         /* Real is the call's own type; otherwise double */
+  bool values;            /* rounds values, too: what plain arithmetic in float32 gives */
 } ir_decisions;
 
 /* Rewrites roots in place, so that what comparisons, floor and the like read is rounded to that type after each operation. */
