@@ -200,6 +200,8 @@ def call_from(
     batch: Batch | None = None,
 ) -> tuple[Tensor, Tensor]:
     """With queries and keys that do not start at 0, or with the tile bits of the mask."""
+    if not all(t.numel() for t in inputs):
+        inputs = [_with_elements(t, spec, query.numel() and key.numel()) for t in inputs]
     given: dict[str, Any] = {}
     if batch is not None:
         given["batch"] = batch.token
@@ -212,3 +214,14 @@ def call_from(
     o, lse = compute(spec, query, key, value, inputs, scalars, scale, given)
     assert lse is not None
     return o, lse
+
+
+def _with_elements(t: Tensor, spec: Spec, is_read: Any) -> Tensor:
+    """A captured tensor of no elements, which a call of no queries or keys does not read."""
+    if t.numel():
+        return t
+    if is_read:
+        raise InvalidError(
+            f"{spec.place}: reads an element of a captured tensor of shape {(*t.shape,)}, which has none: leave the read out where it is empty"
+        )
+    return t.new_zeros([max(1, n) for n in t.shape])

@@ -160,8 +160,6 @@ class Writer(Arrays):
             return
 
         def at(where: tuple[str, ...]) -> str:
-            if not tensor.numel():
-                raise ValueError(f"an element of a captured tensor of shape {(*tensor.shape,)}, which has none")
             return f"{name}[{where[0] if len(where) == 1 else '{' + ', '.join(where) + '}'}]"
 
         self.arrays[node] = Array(tuple(tensor.shape), at)
