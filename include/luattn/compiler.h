@@ -188,8 +188,8 @@ LUATTN_API void luattn_text_free(char *text);
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* The same with every intermediate tensor (scores, probabilities, their gradients) rounded to `precision`, as an unfused
- * implementation in that type does. Tests compare the error of half-precision kernels with its error. LUATTN_F64 rounds
+/* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that type does, and
+ * constants and operations of hooks to float32. `luattn check` compares the error of kernels with its error. LUATTN_F64 rounds
  * nothing. */
 LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                luattn_error *err);

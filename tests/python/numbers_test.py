@@ -73,6 +73,12 @@ class Wide(unittest.TestCase):
             ours = flex.flex_attention(q, k, v, block_mask=flex.create_block_mask(mod, None, None, N, N))
             self.assertLess((ours.double() - eager(q, k, v, mask)).abs().max(), 1e-5)
 
+    def test_products(self):
+        q, k, v = tensors()
+        bias = ((MILLISECONDS[:, None] * 2 - MILLISECONDS[None] * 2) / 8).double()
+        ours = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s + (MILLISECONDS[i] * 2 - MILLISECONDS[j] * 2) / 8)
+        self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
+
     def test_differences(self):
         q, k, v = tensors()
         for times in (MILLISECONDS, MILLISECONDS.int() * 0 + 1_764_345_600 + torch.arange(N, dtype=torch.int32), 1.7e9 + torch.rand(N).double()):

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 from torch import fx
 
 from ._lua_text import LuaText, kind, name_of
@@ -35,7 +36,7 @@ _FILLED = {"full_like": 1, "full": 1, "new_full": 2, "scalar_tensor": 0}  # and 
 # Themselves.
 SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
 STOPS = ("stop_gradient", "detach")
-# Kernels compute in 32 bits, and take integers of inputs as less than 2^24 from 0: a page times its size would not fit.
+# Kernels compute in 32 bits but for i64, and take such integers of inputs as less than 2^24 from 0: a page times its size would not fit.
 _FACTOR = 1 << 20
 
 
@@ -99,7 +100,8 @@ class Elements(LuaText):
 
     def factor(self, x: Any) -> str:
         text = self.number(x)
-        return f"max(min({text}, {_FACTOR}), -{_FACTOR})" if x in self.loaded else text
+        narrow = x in self.loaded and x.meta["val"].dtype != torch.int64
+        return f"max(min({text}, {_FACTOR}), -{_FACTOR})" if narrow else text
 
     def formula(self, node: fx.Node, name: str, a: Any, options: dict[str, Any]) -> str:
         if name in _OF_WHOLE_NUMBERS and kind(node) == "int":
