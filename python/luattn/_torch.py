@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from . import _capi as capi
 from . import _tensors as tensors
 from . import _fit, _scale
-from ._call import numbers_of
+from ._call import ARRAYS, numbers_of
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
 
@@ -161,6 +161,9 @@ _has_autocast, _trace = torch._C._is_any_autocast_enabled, torch._C._get_tracing
 _transform = torch._C._functorch.maybe_current_level
 
 
+_SAVED = frozenset((*ARRAYS, "seed"))
+
+
 class _Attention(torch.autograd.Function):
     """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op.
     One tuple has all that is no tensor: each argument takes its time in both passes."""
@@ -172,8 +175,8 @@ class _Attention(torch.autograd.Function):
         o, lse, saved = results = run(spec, q, k, v, inputs, values, scale, given)
         # Tensors go through autograd alone, which objects where one is written to before backward reads it. A Batch is no
         # tensor: the library compares what it was prepared with.
-        names = [name for name, x in given.items() if isinstance(x, Tensor) and name != "batch"] if given else ()
-        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in names} if names else given, names
+        names = [name for name in given if name in _SAVED and given[name] is not None] if given else ()
+        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED} if names else given, names
         ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names))
         ctx.set_materialize_grads(False)
         if count == 3:

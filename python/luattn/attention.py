@@ -176,7 +176,8 @@ class Attention:
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
             and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
         ):
-            refuse_floats(self.name, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
+            if type(max_seqlen_q) is float or type(max_seqlen_k) is float:
+                refuse_floats(self.name, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
             whole = _whole(self.name, q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
             packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table))
             options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
@@ -443,6 +444,8 @@ def _swap(t: Any) -> Any:
 
 def _whole(place: str, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
     """Arguments of the ops: the numbers of luattn_batch, unless the tensors are the whole, and offsets that are tensors."""
+    if q_offset is kv_offset is None and not any(rest):
+        return {}
     refuse_floats(place, dict(zip(WHOLE, (q_offset, kv_offset, *rest))))
     options: dict[str, Any] = {}
     numbers = []
