@@ -32,6 +32,9 @@ static int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 static float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static float __fdividef(float x, float y) { return x / y; }
 static float __fdiv_rn(float x, float y) { return x / y; }
+static double __ddiv_rn(double x, double y) { return x / y; }
+static float __fadd_rn(float x, float y) { return x + y; }
+static double __dadd_rn(double x, double y) { return x + y; }
 static float __fsqrt_rn(float x) { return sqrtf(x); }
 static float __fsub_rn(float x, float y) { return x - y; }
 static double __dsub_rn(double x, double y) { return x - y; }

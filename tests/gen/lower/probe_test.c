@@ -83,7 +83,7 @@ static void test_tiles_without_weight(void **state) {
   check_reach("score_mod = alibi(), online_func = sigmoid_attention", false);
   check_reach(
       "score_mod = alibi(), online_func = { name = 'f',\n"
-      "  online_rowscales = { m = -math.huge, l = 0 },\n"
+      "  online_rowscales = { m = -math.huge, l = 0 }, final_rowscales = { 'lse' },\n"
       "  online_fwd = function(scores, r, b, h, q)\n"
       "    local m = max(r.m, reduce_max(scores))\n"
       "    local c, p = exp(r.m - m), exp(scores - m)\n"
