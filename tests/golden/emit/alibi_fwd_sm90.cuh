@@ -49,14 +49,14 @@ struct Mask : Hoisted, NoDataPart, NoColumnIntervals, NoBlockBounds, NoTileBits 
   LUATTN_FN bool keep(const LuattnParams &p, const Site &s, const Head &head, const Row &row,
       const Col &col, int q, int kv) {
     const int t1 = q + s.kv_len;  // alibi.lua:8
-    const int t2 = kv + s.q_len;  // alibi.lua:4
-    const bool t3 = t2 <= t1;  // alibi.lua:4
+    const int t2 = kv + s.q_len;  // alibi.lua:10
+    const bool t3 = t2 <= t1;  // alibi.lua:10
     return t3;
   }
   LUATTN_FN TileClass tile_class(const LuattnParams &p, const Site &s, int q0, int q1, int kv0, int kv1) {
     const ivi b1 = ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len));  // alibi.lua:8
-    const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(s.q_len));  // alibi.lua:4
-    const tri b3 = ivi_le(b2, b1);  // alibi.lua:4
+    const ivi b2 = ivi_add(ivi_make(kv0, kv1), ivi_point(s.q_len));  // alibi.lua:10
+    const tri b3 = ivi_le(b2, b1);  // alibi.lua:10
     return !b3.can_be_true ? TILE_EMPTY : b3.can_be_false ? TILE_PARTIAL : TILE_FULL;
   }
   LUATTN_FN Range kv_range(const LuattnParams &p, const Site &s, int q0, int q1) {
