@@ -16,6 +16,8 @@ from mod_places import (
 
 HELD = re.compile(r"\b(self\.a|[csx])\d+")  # what a function of the module does not see
 
+STEPS = re.compile(r"round|ceil|trunc|floor|frac|sign|% 1.5|to\(torch.int64\)")  # functions that jump
+
 
 @dataclass
 class Source:
@@ -60,7 +62,6 @@ class Grammar:
         self.global_lines: list[str] = []
         self.held: dict[str, list[tuple[str, str]]] = {"cell": [], "state": [], "self": [], "default": [], "partial": []}
         self.learned: list[str] = []
-        self.float32 = False
         self.count = 0
 
     # --- where values come from
@@ -135,7 +136,6 @@ class Grammar:
             dtype = rng.choice(["", "", ", dtype=torch.int32", ", dtype=torch.int16"])
         if kind == "float" and not learned and rng.random() < 0.15:
             dtype = ", dtype=torch.float32"
-            self.float32 = True
         maker = {"int": "ints", "bool": "flags", "float": "learned" if learned else "floats"}[kind]
         size = rng.randint(3, 7)
         changes_shape = "{size}" in AXES[axes][0] and rng.random() < 0.5
@@ -495,10 +495,16 @@ class Grammar:
                 lines += ["net = Mods()", head, *self.attend("net.", 1)]
             lines.append("other = type(net)()")
             rebuild = ["net = copy.copy(net)", "net = copy.deepcopy(net)", "net, other = other, net"]
+        text, steps = "\n".join(lines) + "\n", self.life(rebuild)
         double = rng.random() < 0.6
         dtype = "float32" if rng.random() < 0.08 else "float64"
-        exact = double and not self.float32 and dtype == "float64" and "np.float32" not in "\n".join(lines)
-        return Program("\n".join(lines) + "\n", self.learned, self.life(rebuild), heads_kv, double, exact, dtype, rng.choice(["plain"] * 8 + ["checkpoint", "no_grad first"]))
+        if STEPS.search(text):  # where float32 may fall on another side of a step
+            double, dtype = True, "float64"
+            text = text.replace("float32", "float64").replace(".float()", "")
+            for step in steps:
+                step.before, step.late = ([x.replace("float32", "float64") for x in part] for part in (step.before, step.late))
+        exact = double and dtype == "float64" and "float32" not in text and ".float()" not in text
+        return Program(text, self.learned, steps, heads_kv, double, exact, dtype, rng.choice(["plain"] * 8 + ["checkpoint", "no_grad first"]))
 
     def life(self, rebuild):
         """Calls with changes between them."""
