@@ -172,6 +172,20 @@ class Refusals(Case):
                 self.ours(keeps)
         self.refuses("a str as a mod: expected a function", "causal")
 
+    def test_factors_beyond_32_bits(self):
+        pages = torch.arange(N, dtype=torch.int32)
+
+        def mod(s, b, h, i, j):
+            return s + 1e-6 * (pages[i] * 5 - j).double()
+
+        self.same(mod)
+        pages[3] = -(1 << 21)  # the same recording
+        self.refuses(
+            r"flex_operations_test.py:\d+: multiplies integers of a tensor of int32 that holds -2097152; .* write tensor.long\(\)", mod
+        )
+        pages = pages.long()
+        self.same(mod)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -223,7 +223,7 @@ class Mods(unittest.TestCase):
 
     def test_pages(self):
         """An integer of a tensor times a size, in a score and in a mask, does not need more than 32 bits."""
-        pages = torch.tensor([[1, 0, 2], [2, 1, 0]])
+        pages = torch.tensor([[1, 0, 2], [2, 1, 0]], dtype=torch.int32)
 
         def logical(b, kv):
             return pages[b, kv // 4] * 4 + kv % 4

@@ -37,7 +37,7 @@ _FILLED = {"full_like": 1, "full": 1, "new_full": 2, "scalar_tensor": 0}  # and 
 SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
 STOPS = ("stop_gradient", "detach")
 # Kernels compute in 32 bits but for i64, and take such integers of inputs as less than 2^24 from 0: a page times its size would not fit.
-_FACTOR = 1 << 20
+MOST_FACTOR = 1 << 20
 
 
 _NOT = {"true": "false", "false": "true"}
@@ -100,8 +100,10 @@ class Elements(LuaText):
 
     def factor(self, x: Any) -> str:
         text = self.number(x)
-        narrow = x in self.loaded and x.meta["val"].dtype != torch.int64
-        return f"max(min({text}, {_FACTOR}), -{_FACTOR})" if narrow else text
+        if x not in self.loaded or x.meta["val"].dtype == torch.int64:
+            return text
+        self.factors.append(x)
+        return f"max(min({text}, {MOST_FACTOR}), -{MOST_FACTOR})"
 
     def formula(self, node: fx.Node, name: str, a: Any, options: dict[str, Any]) -> str:
         if name in _OF_WHOLE_NUMBERS and kind(node) == "int":

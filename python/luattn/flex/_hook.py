@@ -30,6 +30,7 @@ class Captured:
     # What the text in the making has used of them: names by index.
     used: dict[int, str] = field(default_factory=dict)
     used_numbers: dict[int, str] = field(default_factory=dict)
+    factors: dict[int, str] = field(default_factory=dict)  # tensors of fewer than 64 bits whose integers are multiplied, and where
 
     def hold(self, t: Tensor) -> None:
         one = torch.zeros((), dtype=t.dtype, device=t.device)  # of no size, whatever its shape
@@ -76,7 +77,18 @@ class Writer(Arrays):
                         f"{self.place}: returns a tensor of {size} elements, expected one of no dimensions"
                     )
                 self.lines.append(f"return {bare(self.test(result) if as_mask else self.number(result))}")
+        for node in self.factors:
+            self.note_factor(node)
         return _needed(self.lines)
+
+    def note_factor(self, node: fx.Node) -> None:
+        place, root = node.stack_trace or self.place, node
+        while root.op == "call_function":
+            root = root.args[0]  # type: ignore[assignment]  # of what is read at an index
+        tensor = getattr(self.graph, str(root.target))
+        for i, known in enumerate(self.captured.tensors):
+            if known is tensor:
+                self.captured.factors.setdefault(i, place)
 
     def visit(self, node: fx.Node) -> None:
         if node.op == "placeholder":

@@ -37,6 +37,7 @@ class LuaText:
         self.arrays: dict[fx.Node, Array] = {}
         self.at_least_0: set[fx.Node] = set()
         self.loaded: set[Any] = set()  # integers of captured tensors
+        self.factors: list[Any] = []  # those of fewer than 64 bits that are multiplied
 
     def value(self, x: Any) -> str:
         if isinstance(x, fx.Node):

@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .._spec import Spec, spec_of
 from ..errors import Error
+from ._elements import MOST_FACTOR
 from ._hook import Captured
 from ._metas import Replay
 from ._recording import Held, Recording
-from ._trace import Lines, Mod
+from ._trace import Lines, Mod, NotTranslatable
 from ._translate import Extras, translate
 
 _MOST = 256  # specs that are kept
@@ -31,11 +32,13 @@ _clock = itertools.count()
 
 @dataclass
 class _Variant:
-    """A spec, which of tensors, extras and numbers its inputs are, and which numbers its scalars."""
+    """A spec, which of tensors, extras and numbers its inputs are, and which numbers its scalars. factors: tensors whose integers have to
+    be small, and where in Python they are multiplied."""
 
     spec: Spec
     inputs: list[int | str]
     scalars: list[int]
+    factors: dict[int, str]
     used: int = 0
 
 
@@ -121,6 +124,8 @@ def find(
             call = again
     variant.used = next(_clock)
     numbers, tensors = call.numbers, call.held.tensors
+    for i, place in variant.factors.items():
+        _check_factor(tensors[i], place, False)
     found: list[Tensor | str] = [
         x if isinstance(x, str) else tensors[x] if x >= 0 else _integer(numbers[-1 - x], device) for x in variant.inputs
     ]
@@ -216,9 +221,26 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
             Lines.given = None
     spec = spec_of(text, title)
     inputs, scalars = captured.order(spec)
+    factors = {of_tensors[i]: place for i, place in captured.factors.items() if of_tensors[i] >= 0}
+    for i, place in factors.items():
+        _check_factor(call.held.tensors[i], place, True)
     return _Variant(
-        spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars]
+        spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars], factors
     )
+
+
+def _check_factor(t: Tensor, place: str, waits: bool) -> None:
+    """Raises where a product would not be exact. waits: whether for a tensor on a GPU, too."""
+    if t.numel() == 0 or not (waits or t.device.type == "cpu") or torch._C._len_torch_dispatch_stack():
+        return
+    if t.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    least, most = (int(x) for x in t.aminmax())
+    if max(-least, most) > MOST_FACTOR:
+        raise NotTranslatable(
+            f"{place}: multiplies integers of a tensor of {str(t.dtype).partition('.')[2]} that holds {most if most >= -least else least}; kernels "
+            f"multiply such integers up to {MOST_FACTOR}, and any of int64: write tensor.long()"
+        )
 
 
 _integers: dict[Any, Tensor] = {}
