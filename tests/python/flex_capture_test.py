@@ -260,6 +260,13 @@ class Stops(Case):
                 rounded = torch.floor(s * 4 * x) / 4 - s
             return s * x + rounded
 
+        def element(s, b, h, i, j):
+            pair = torch.stack([x * 2, x * 3])
+            first = pair[0]
+            with torch.no_grad():
+                stopped = pair[1] + first
+            return s * stopped + first * (i - j)
+
         def decorated(s, b, h, i, j):
             return s + torch.no_grad()(lambda: s * x)()
 
@@ -268,6 +275,7 @@ class Stops(Case):
             lambda s, b, h, i, j: s + (s.clamp(-0.1, 0.1) - s).detach() * x,
             lambda s, b, h, i, j: s * x.detach() + x,
             no_grad,
+            element,
             decorated,
         )
 

@@ -186,7 +186,8 @@ class Recording:
         """A function of PyTorch that the mod calls."""
         role = role_of(func)
         if not has_value(args) and not (named and has_value(named.values())):
-            if role.may_be_late and is_late(func, args, named):
+            # Under no_grad() at once, so that no gradient reaches what it reads.
+            if role.may_be_late and torch.is_grad_enabled() == self.grad and is_late(func, args, named):
                 if func is Tensor.__getitem__:
                     check_index(*args)
                 return Lazy.of(self, func, tuple(args), named)

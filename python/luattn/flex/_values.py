@@ -82,8 +82,8 @@ class Lazy(Value):
     def computed(self) -> Tensor:
         if self._real is None:
             func, args, named = self._source
-            # Not by the recording, which would make another one of this.
-            with torch._C.DisableTorchFunction():
+            # Not by the recording, which would make another one of this; with gradients, as where it was made.
+            with torch._C.DisableTorchFunction(), torch.set_grad_enabled(self._of.grad):
                 self._real = func(*[real(x) for x in args], **named)
         return self._real
 
