@@ -18,6 +18,7 @@ typedef double (*round_function)(double x); /* rounding of an intermediate value
 static bool keep_all(const call *c, int q, int kv) { return (void)c, (void)q, (void)kv, true; }
 static bool keep_bottom_right(const call *c, int q, int kv) { return kv <= q + c->kv_len - c->q_len; }
 static double exactly(double x) { return x; }
+static double to_f32(double x) { return (double)(float)x; }
 
 static double *copy_of(const tensor *t) {
   const int64_t n = tensor_count(t);
@@ -40,13 +41,15 @@ static void dense_free(dense *d) {
 }
 
 /* Computes one row: P = exp(S - max) / sum, O = P V, lse = max + log(sum); with dO and dlse, dP = dO V^T,
- * dS = P (dP - rowsum(dO O) + dlse), dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO. */
+ * dS = P (dP - rowsum(dO O) + dlse), dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO. Where S and P are rounded, each
+ * operation of softmax is, too: to float32. */
 static void dense_row(const call *c, dense *d, int b, int h, int i, keep_function keep,
                       round_function rounded) {
   const int64_t qi = ((int64_t)b * c->heads + h) * c->q_len + i;
   const int64_t kv0 = ((int64_t)b * c->heads_kv + h / (c->heads / c->heads_kv)) * c->kv_len;
   const double scale = c->args.scale != 0 ? c->args.scale : 1 / sqrt((double)c->dim);
   const double *q = d->q + qi * c->dim, *dout = d->dout + qi * c->dim_v;
+  const round_function real = rounded == exactly ? exactly : to_f32;
   double *o = d->o + qi * c->dim_v, *s = d->score, *p = d->p, max = -INFINITY, sum = 0, delta = 0;
   for (int j = 0; j < c->kv_len; j++) {
     s[j] = 0;
@@ -56,8 +59,9 @@ static void dense_row(const call *c, dense *d, int b, int h, int i, keep_functio
   }
   d->lse[qi] = -INFINITY;
   if (max == -INFINITY) return;
-  for (int j = 0; j < c->kv_len; j++) sum += exp(s[j] - max);
-  for (int j = 0; j < c->kv_len; j++) p[j] = rounded(exp(s[j] - max)) / sum;
+  for (int j = 0; j < c->kv_len; j++) sum += real(exp(real(s[j] - max)));
+  sum = real(sum);
+  for (int j = 0; j < c->kv_len; j++) p[j] = rounded(real(exp(real(s[j] - max)))) * real(1 / sum);
   for (int x = 0; x < c->dim_v; x++) {
     for (int j = 0; j < c->kv_len; j++) o[x] += p[j] * d->v[(kv0 + j) * c->dim_v + x];
     delta += dout[x] * o[x];
@@ -193,7 +197,6 @@ static void test_output_types(void **state) {
 
 static double to_bf16(double x) { return round_all(LUATTN_BF16, &x, 1), x; }
 static double to_f16(double x) { return round_all(LUATTN_F16, &x, 1), x; }
-static double to_f32(double x) { return (double)(float)x; }
 
 static void test_precision(void **state) {
   (void)state;
