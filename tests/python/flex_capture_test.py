@@ -249,6 +249,23 @@ class Learned(Case):
         self.same(mod, learned=list(mlp.parameters()))
 
 
+class Once(Case):
+    """A call runs a mod once, the first one too."""
+
+    def test_python_that_counts(self):
+        numbers = iter([1.0, 2.0, 3.0, 4.0])
+        _programs.clear()
+        for n in (1.0, 2.0, 3.0):
+            o = self.ours(lambda s, b, h, i, j: s + next(numbers) * (i - j))
+            torch.testing.assert_close(o, self.eager(lambda s, b, h, i, j: s + n * (i - j)))
+        self.assertEqual(next(numbers), 4.0)
+
+    def test_numbers_that_no_argument_can_be(self):
+        for width in (1, 2, 3):
+            self.same(lambda s, b, h, i, j: s + (j >> width))
+        self.assertTrue(all(len(program.varying) == 0 for program in _programs._programs.values() if program.fixed))
+
+
 class Stops(Case):
     """detach(), no_grad() and data are constants to backward."""
 
@@ -411,7 +428,7 @@ class Numbers(Case):
             )
         self.assertEqual(len(_programs.specs()), 2)
         constant, lifted = _programs.specs()
-        self.assertEqual([x.dtype for x in lifted.inputs].count("int32"), 1)
+        self.assertEqual([x.dtype for x in lifted.inputs].count("int64"), 1)
         spec = (
             "return attention {{ inputs = {{ x = {{ axes = {{}}, dtype = 'i32' }} }}, "
             "block_mask = function(b, h, q, kv) return q + {0} >= kv and q + {0} - kv < 300 end }}"

@@ -129,6 +129,32 @@ class Operations(Case):
         table = torch.randn(2, 3, dtype=torch.float64)
         self.same(mod)
 
+    def test_what_a_mod_makes_and_writes(self):
+        def filled(s, b, h, i, j):
+            total = torch.zeros((), dtype=torch.float64)
+            total.add_(s)
+            return total * 2 + total[None][0]
+
+        def out(s, b, h, i, j):
+            total = torch.zeros((), dtype=torch.float64)
+            torch.add(s, 1, out=total)
+            return total * 3
+
+        self.same(filled, eager_score=lambda s, b, h, i, j: s * 3)
+        self.same(out, eager_score=lambda s, b, h, i, j: (s + 1) * 3)
+        self.same(lambda s, b, h, i, j: torch.add(s, i, out=None), eager_score=lambda s, b, h, i, j: s + i)
+
+    def test_slopes_where_functions_bend(self):
+        points = torch.randn(N, 3, dtype=torch.float64).requires_grad_()
+        self.same(lambda s, b, h, i, j: s - (points[i] - points[j]).norm(), learned=(points,))
+
+        def detached(s, b, h, i, j):
+            with torch.no_grad():
+                offset = j - s
+            return torch.nn.functional.logsigmoid(s + offset)  # of exactly 0 for the first key
+
+        self.same(detached)
+
     def test_names(self):
         self.assertEqual([x for x in theirs.__all__ if not hasattr(flex, x)], [])
         for name in ("create_mask", "and_masks", "or_masks", "noop_mask"):
@@ -171,6 +197,26 @@ class Refusals(Case):
                 _programs.clear()
                 self.ours(keeps)
         self.refuses("a str as a mod: expected a function", "causal")
+
+    def test_integers_that_wrap(self):
+        small = torch.arange(N, dtype=torch.uint8)
+        for mod, what in (
+            (lambda s, b, h, i, j: s + (small[i] - small[j] < 100), "sub of uint8"),
+            (lambda s, b, h, i, j: s + (i - j).to(torch.int16), "_to_copy of int16"),
+            (lambda s, b, h, i, j: s + ~small[i], "bitwise_not of uint8"),
+        ):
+            self.refuses(rf"flex_operations_test.py:\d+: {what}, which PyTorch cuts to its bits: .* tensor.to\(torch.int32\)", mod)
+        self.same(lambda s, b, h, i, j: s + (small[i].int() - small[j].int()) * 0.25)
+
+    def test_written_after_it_was_read(self):
+        count = torch.zeros((), dtype=torch.float64)
+
+        def mod(s, b, h, i, j):
+            s = s * count
+            count.add_(1)
+            return s
+
+        self.refuses(r"flex_operations_test.py:\d+: add_ writes into a tensor that the mod has read before", mod)
 
     def test_factors_beyond_32_bits(self):
         pages = torch.arange(N, dtype=torch.int32)

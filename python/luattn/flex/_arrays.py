@@ -238,7 +238,11 @@ class Arrays(Elements):
             one = self.local(source.at(where))
             return f"{one} * {one}"
 
-        return Array((), lambda where: f"sqrt({self.loop(source.shape, term, '0.0', '{0} + {1}')})")
+        def at(_: tuple[str, ...]) -> str:  # without a slope at 0, as in PyTorch
+            squares = self.local(self.loop(source.shape, term, "0.0", "{0} + {1}"))
+            return f"where(eq({squares}, 0), 0.0, sqrt({squares}))"
+
+        return Array((), at)
 
     def product(self, node: fx.Node) -> Array:
         a, b = self.array_of(node.args[0]), self.array_of(node.args[1])

@@ -38,6 +38,8 @@ SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
 STOPS = ("stop_gradient", "detach")
 # Kernels compute in 32 bits but for i64, and take such integers of inputs as less than 2^24 from 0: a page times its size would not fit.
 MOST_FACTOR = 1 << 20
+_NARROW = (torch.uint8, torch.int8, torch.int16)
+_WRAPPING = ("add", "sub", "rsub", "mul", "neg", "bitwise_not", "bitwise_left_shift", "pow")
 
 
 _NOT = {"true": "false", "false": "true"}
@@ -57,6 +59,7 @@ class Elements(LuaText):
     def expression(self, node: fx.Node) -> str:
         """Of one element: self.where says which."""
         name, a, options = name_of(node), node.args, dict(node.kwargs)
+        self.check_wraps(node, name)
         if name in _SIGNS or name == "rsub":
             return self.operator(node, name, a, options.get("alpha", 1))
         if name in _LOGIC:
@@ -88,6 +91,17 @@ class Elements(LuaText):
         if name in ("clamp", "clamp_min", "clamp_max"):
             return self.clamped(name, a, options)
         return self.formula(node, name, a, options)
+
+    @staticmethod
+    def check_wraps(node: fx.Node, name: str) -> None:
+        """Refuses what PyTorch computes modulo 2^8 or 2^16."""
+        dtype = node.meta["val"].dtype
+        if dtype not in _NARROW:
+            return
+        source: Any = node.args[0]
+        converts = name == "_to_copy" and isinstance(source, fx.Node) and source.meta["val"].dtype not in (dtype, torch.bool)
+        if converts or name in _WRAPPING:
+            raise ValueError(f"{name} of {str(dtype).partition('.')[2]}, which PyTorch cuts to its bits: compute with tensor.to(torch.int32)")
 
     def operator(self, node: fx.Node, name: str, a: Any, alpha: Any) -> str:
         x, y = (a[1], a[0]) if name == "rsub" else (a[0], a[1])

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ._signs import Entry, Kept, Sign
+from ._trace import place_of
 from ._trace import DETACHING, Lines, indexed, stop_gradient
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ class Replay:
             return places[x.kind][x.index] if isinstance(x, Sign) else _NONE
 
         recording = self.recording
-        for (func, args, named), line in zip(recording.entries[len(given) :], recording.lines[len(given) :]):  # type: ignore[index]
+        lines = recording.lines or [place_of(recording.mod)] * len(recording.entries)
+        for (func, args, named), line in zip(recording.entries[len(given) :], lines[len(given) :]):
             Lines.given = line
             results.append(call(func, *_decoded(args, named, stand_in)))
         found = decode(recording.result, stand_in)

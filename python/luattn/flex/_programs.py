@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .. import _capi as capi
+from .._call import give_back, take_frame
 from .._spec import Spec, spec_of
+from .._tensors import fill
+from ..engine import engine_of
 from ..errors import Error
 from ._elements import MOST_FACTOR
 from ._hook import Captured
@@ -116,12 +120,14 @@ def find(
     program = _programs.get(call.key)
     variant = None if program is None else program.find(call.numbers)
     if variant is None:
+        title = _title(score_mod or mask_mod)
         with _lock:
-            with _no_hooks():
-                again = _Call(mods, extras, dtype, device, True)
-            variant = _learn(again, _title(score_mod or mask_mod))
-        if (again.key, again.numbers) != (call.key, call.numbers):  # of Python that does something else each time
-            call = again
+            try:
+                variant = _learn(call, title)
+            except Error:  # once more, so that it says where in Python
+                with _no_hooks():
+                    call = _Call(mods, extras, dtype, device, True)
+                variant = _learn(call, title)
     variant.used = next(_clock)
     numbers, tensors = call.numbers, call.held.tensors
     for i, place in variant.factors.items():
@@ -142,7 +148,6 @@ def _no_hooks() -> Any:
 def _learn(call: _Call, title: str) -> _Variant:
     program = _programs.get(call.key)
     if program is None:
-        _make_room()
         program = _Program(call.numbers)
     program.note(call.numbers)
     while True:
@@ -157,6 +162,7 @@ def _learn(call: _Call, title: str) -> _Variant:
             if not program.varying:
                 raise
         _settle(call, program, title)
+    _make_room()
     variant.used = next(_clock)
     program.variants[key] = variant
     _programs[call.key] = program
@@ -200,7 +206,7 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
             if first != i:
                 numbers[i] = numbers[first]
                 continue
-            dtype = torch.int32 if type(x) is int else torch.float64
+            dtype = torch.int64 if type(x) is int else torch.float64
             numbers[i] = torch.zeros((), dtype=dtype, device=call.device)
             if type(x) is int:
                 captured.hold(numbers[i])
@@ -220,6 +226,8 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
         finally:
             Lines.given = None
     spec = spec_of(text, title)
+    if varying:
+        _check_kernel(spec, call.dtype)
     inputs, scalars = captured.order(spec)
     factors = {of_tensors[i]: place for i, place in captured.factors.items() if of_tensors[i] >= 0}
     for i, place in factors.items():
@@ -227,6 +235,18 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
     return _Variant(
         spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars], factors
     )
+
+
+def _check_kernel(spec: Spec, dtype: torch.dtype) -> None:
+    """Raises where no kernel computes with numbers that may have any value: integers that leave 32 bits, as shifts of any width do. It is the
+    same for each device."""
+    like = torch.empty(1, 1, 1, 8, dtype=dtype, device="cpu")
+    frame = take_frame(spec)
+    try:
+        frame.set(fill, (like, like, like, None, None, None))
+        frame.plan(engine_of(capi.CPU))
+    finally:
+        give_back(frame)
 
 
 def _check_factor(t: Tensor, place: str, waits: bool) -> None:
@@ -250,11 +270,11 @@ def _integer(x: int, device: torch.device) -> Tensor:
     """An input of one element, made once for the layers of a step."""
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     if torch._C._len_torch_dispatch_stack() or stream and torch.cuda.is_current_stream_capturing():
-        return torch.full((), x, dtype=torch.int32, device=device)
+        return torch.full((), x, dtype=torch.int64, device=device)
     found = _integers.get((x, device, stream))
     if found is None:
         with torch.inference_mode(False):
-            found = torch.full((), x, dtype=torch.int32, device=device)
+            found = torch.full((), x, dtype=torch.int64, device=device)
         if len(_integers) >= _MOST:
             _integers.clear()
         _integers[x, device, stream] = found

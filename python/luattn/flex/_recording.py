@@ -191,17 +191,24 @@ class Recording:
                 if func is Tensor.__getitem__:
                     check_index(*args)
                 return Lazy.of(self, func, tuple(args), named)
+            if role.writes or named.get("out") is not None:
+                self.check_unread(func, real(_target(args, named)))
             return func(*[real(x) for x in args], **{k: real(x) for k, x in named.items()})
         if role.decides:
             raise self.refusal(
                 "a decision of Python on a value of the mod (if, and, or, not, int()): write torch.where, &, | or ~"
             )
-        if role.writes or "out" in named:
-            self.check_target(func, named.get("out", args[0] if args else None))
+        if role.writes or named.get("out") is not None:
+            self.check_target(func, _target(args, named))
         signs, by_name = self.signs(func, args, named)
         if role.is_single:
             return self.add(func, signs, by_name)
         return self.typed(func, signs, by_name)
+
+    def check_unread(self, func: Any, x: Any) -> None:
+        """x: what is written to at once, which no entry has read before."""
+        if isinstance(x, Tensor) and any(t.untyped_storage()._cdata == x.untyped_storage()._cdata for t in self.held.tensors):
+            raise self.refusal(f"{title(func)} writes into a tensor that the mod has read before: write into a copy, x.clone()")
 
     def check_target(self, func: Any, x: Any) -> None:
         """x: what is written to."""
@@ -210,6 +217,7 @@ class Recording:
                 raise self.refusal(f"{title(func)} writes into what detach() returned: write into a copy, x.detach().clone()")
             return
         if type(x) is Lazy and x._real is None and not x.is_of_captured:
+            x._written = True
             return
         raise self.refusal(f"{title(func)} writes a value of the mod into a captured tensor: write into a copy, torch.where(..)")
 
@@ -233,6 +241,11 @@ class Recording:
 
     def meta_of(self, at: int) -> Any:
         return meta_of(self, at)
+
+
+def _target(args: Sequence[Any], named: dict[str, Any]) -> Any:
+    """What a function writes to."""
+    return named["out"] if named.get("out") is not None else args[0] if args else None
 
 
 def part(several: Any, index: int) -> Any:

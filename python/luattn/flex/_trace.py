@@ -139,12 +139,18 @@ def _decompositions() -> Any:
     """Functions that PyTorch writes by others, which have counterparts in a spec."""
     names = (
         "leaky_relu elu hardtanh hardsigmoid hardswish mish lerp addcmul addcdiv logaddexp logaddexp2 heaviside threshold softshrink "
-        "hardshrink log_sigmoid_forward rad2deg deg2rad logit celu selu softsign asinh acosh float_power addmm "
+        "hardshrink rad2deg deg2rad logit celu selu softsign asinh acosh float_power addmm "
         "addmv _softmax _log_softmax native_layer_norm native_group_norm logsumexp"
     )
     aten = torch.ops.aten
     known = get_decompositions([getattr(aten, name) for name in names.split() if hasattr(aten, name)])
+    known[aten.log_sigmoid_forward.default] = _log_sigmoid
     return {**known, aten.var_mean.correction: _var_mean, aten.var.correction: lambda *a, **given: _var_mean(*a, **given)[0]}
+
+
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Smooth at 0, where minima and magnitudes are not."""
+    return -torch.nn.functional.softplus(-x), torch.zeros_like(x)
 
 
 def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:

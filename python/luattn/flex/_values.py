@@ -69,14 +69,15 @@ class Value(Tensor):
 class Lazy(Value):
     """A view of a captured tensor, or a number that the mod makes: a part of the recording beside values, else computed at once."""
 
-    __slots__ = ("_source", "_real")
+    __slots__ = ("_source", "_real", "_written")
     _source: tuple[Any, tuple[Any, ...], dict[str, Any]]
     _real: Tensor | None
+    _written: bool  # in place: it is what the recording says, and no longer what its source is
 
     @classmethod
     def of(cls, recording: "Recording", func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> "Lazy":
         made: Lazy = Tensor._make_subclass(cls, _BASE, False)  # type: ignore[assignment]
-        made._of, made._at, made._source, made._real = recording, -1, (func, args, named), None
+        made._of, made._at, made._source, made._real, made._written = recording, -1, (func, args, named), None, False
         return made
 
     def computed(self) -> Tensor:
@@ -95,8 +96,13 @@ class Lazy(Value):
     shape = property(lambda self: self.computed().shape)  # type: ignore[assignment]
     device = property(lambda self: self.computed().device)  # type: ignore[assignment]
 
+    @property
+    def is_value(self) -> bool:
+        """Whether it has been written in place, or is a view of what has."""
+        return self._written or has_value(self._source[1])
+
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.computed())
+        return iter(torch.unbind(self) if self.is_value else self.computed())
 
 
 def real(x: Any) -> Any:
@@ -110,7 +116,7 @@ def real(x: Any) -> Any:
 
 def has_value(args: Iterable[Any]) -> bool:
     for x in args:
-        if type(x) is Value:
+        if type(x) is Value or type(x) is Lazy and x.is_value:
             return True
         if isinstance(x, (tuple, list)) and has_value(x):
             return True
@@ -201,7 +207,7 @@ def is_late(func: Any, args: Any, named: dict[str, Any]) -> bool:
     if func is Tensor.__getitem__:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return all(type(x) in (int, slice) or x is None or x is Ellipsis for x in index)
-    if "out" in named or named.get("requires_grad") or not args:
+    if named.get("out") is not None or named.get("requires_grad") or not args:
         return False
     numbers = [y for x in args for y in (x if isinstance(x, (tuple, list)) else (x,))]
     if not all(type(x) in (int, float, bool) for x in numbers):
