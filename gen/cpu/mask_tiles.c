@@ -4,6 +4,7 @@
 
 #include "common/choices.h"
 #include "gen/cpu/mask_survey.h"
+#include "gen/ir/scalar.h"
 
 static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}}; }
 
@@ -17,6 +18,12 @@ ir_bounds int_bounds(double low, double high) {
 static ir_bounds real_bounds(double low, double high, bool nan) {
   if (isnan(low) || isnan(high)) low = -INFINITY, high = INFINITY;
   return (ir_bounds){.real = iv_make(low, high, nan)};
+}
+
+/* Of a number that scores compare as it is, or as the float32 nearest to it (gen/ir/decide.c). */
+static ir_bounds scalar_bounds(double x) {
+  const double rounded = scalar_round_float(x);
+  return real_bounds(fmin(x, rounded), fmax(x, rounded), isnan(x));
 }
 
 static ir_bounds moved(int lo, int hi, int64_t offset) {
@@ -44,7 +51,7 @@ ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) 
     case VAR_HEADS_KV:
       return exactly_int(p->whole_heads_kv);
     case VAR_SCALAR:
-      return real_bounds(p->scalar[index], p->scalar[index], isnan(p->scalar[index]));
+      return scalar_bounds(p->scalar[index]);
     default:
       break;
   }

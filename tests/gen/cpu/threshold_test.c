@@ -7,7 +7,7 @@
 enum { LENGTH = 40 };
 
 typedef struct threshold {
-  const char *keep;  /* of q_idx, kv_idx and x[kv_idx], whose elements are kv_idx / 10 in float32 */
+  const char *keep;  /* of q_idx, kv_idx, edge, which is 0.7, and x[kv_idx], whose elements are kv_idx / 10 in float32 */
   DLDataType of_call, of_data;
   bool (*kept)(int q, int kv);
 } threshold;
@@ -35,7 +35,7 @@ static void check_threshold(const threshold *t) {
   call c;
   tensor x;
   snprintf(source, sizeof source,
-           "return attention { inputs = { x = { axes = {'kv'}, dtype = '%s' } },\n"
+           "return attention { scalars = { edge = 0.7 }, inputs = { x = { axes = {'kv'}, dtype = '%s' } },\n"
            "  mask_mod = function(b, h, q_idx, kv_idx) return %s end }",
            same(t->of_data, F64) ? "f64" : "f32", t->keep);
   luattn_spec *spec = load_text(source);
@@ -74,6 +74,11 @@ static void test_thresholds(void **state) {
       {"x[kv_idx] >= 0.7", F64, F32, of_data},
       {"x[kv_idx] >= 0.7", F64, F64, of_doubles},
       {"x[kv_idx] >= 0.7", F32, F64, of_doubles},
+      {"x[kv_idx] >= edge", F32, F32, of_data},
+      {"-x[kv_idx] <= -edge", BF16, F32, of_data},
+      {"not (x[kv_idx] < edge)", F64, F32, of_data},
+      {"x[kv_idx] >= edge", F64, F64, of_doubles},
+      {"kv_idx <= q_idx * edge", F32, F32, of_positions},
       {"kv_idx <= q_idx * 0.7", F32, F32, of_positions},
       {"kv_idx <= q_idx * 0.7", F16, F32, of_positions},
       {"kv_idx <= q_idx * 0.7", F64, F32, of_positions_in_double},
