@@ -121,8 +121,8 @@ void warn_of_int_range(const cli_problem *p, int input) {
     if (!spec_computes_with(p->spec, input, are_close(a))) return;
     fprintf(stderr,
             "luattn: warning: --input: %s: element %lld is %.0f, and kernels compute with integers less than "
-            "2^24 = %.0f from 0 alone: results may be wrong; subtract a base from all of them first, or "
-            "clamp them\n",
+            "2^24 = %.0f from 0 alone: results may be wrong; declare the input i64, "
+            "subtract a base from all of them first, or clamp them\n",
             info->name, (long long)i, x, BEYOND);
     return;
   }

@@ -20,7 +20,8 @@ typedef struct overlap_pair {
 
 /* Finds an output of the pass that shares memory with another of its tensors, or with the workspace. For
  * tensors with gaps, such as dq, dk and dv in one array [batch, length, 3, heads, head_dim], it reports only
- * a first element that is the other's, too, or lies in a tensor without gaps; for others, any shared byte. Ignores tensors that the pass does not use and those without data or elements, or of more than four axes, which are refused
+ * a first element that is the other's, too, or lies in a tensor without gaps; for others, any shared byte. Ignores
+ * tensors that the pass does not use and those without data or elements, or of more than four axes, which are refused
  * elsewhere. */
 bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found);
 

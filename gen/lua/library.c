@@ -87,7 +87,8 @@ static unsigned types_named(const char *name) {
 static int check_fields(lua_State *L) {
   field_row rows[MOST_FIELDS];
   const int n = (int)lua_rawlen(L, 3);
-  for (int i = 0; i < n && i < MOST_FIELDS; i++) {
+  if (n > MOST_FIELDS) return luaL_error(L, "check_fields: %d fields, and %d have room", n, MOST_FIELDS);
+  for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 3, i + 1);
     for (int k = 1; k <= 3; k++) lua_rawgeti(L, 4, k);
     rows[i] = (field_row){front_format(L, "%s", lua_tostring(L, 5)), types_named(lua_tostring(L, 6)),

@@ -21,9 +21,10 @@
  *     o [total_q, heads, head_dim_v]    v [total_k, heads_kv, head_dim_v]      saved [num_saved, heads, total_q]
  *
  * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never affect a
- * sequence, not even NaN. Rows that no sequence has, behind the last one or behind the used ones (seqused_q, seqused_k), are written, too: o, saved and
- * gradients of q, k and v are 0 there, and lse -inf. (Kernels in packs of an earlier luattn leave them as they are.) In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of inputs and scalars
- * are sums over all sequences.
+ * sequence, not even NaN. Rows that no sequence has, behind the last one or behind the used ones (seqused_q, seqused_k),
+ * are written, too: o, saved and gradients of q, k and v are 0 there, and lse -inf. (Kernels in packs of an earlier luattn
+ * leave them as they are.) In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse. Gradients of
+ * inputs and scalars are sums over all sequences.
  *
  * Each input is packed along one axis, its axis q, or its axis kv if it has no q: total_q or total_k long. Another axis q or kv has
  * max_seqlen_q or max_seqlen_k places or more, so a bias of pairs is [.., total_q, max_seqlen_k]. Indices are a sequence's positions, and
@@ -215,10 +216,11 @@ typedef struct luattn_append_args {
  * attend with kernels of the same spec and the same keys_modified; an engine finds both by luattn_args.keys_modified. Attention
  * without it over rows that were appended with it, or the reverse, applies a rotary embedding twice, or never, and no error tells.
  *
- * On the CPU, and with LUATTN_CHECK=1 in the environment for calls that are not captured, cu_seqlens_q, room and numbers of pages are checked. Else, on a
- * GPU, rows for which the table or the cache has no place, or whose number of a page is none, are left out, and so are those behind the last entry's. Entries may
- * share pages, but not places for new rows. k, v, what is read and the arrays share no memory. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types, devices; another kernel),
- * LUATTN_CUDA. */
+ * On the CPU, and with LUATTN_CHECK=1 in the environment for calls that are not captured, cu_seqlens_q, room and numbers
+ * of pages are checked. Else, on a GPU, rows for which the table or the cache has no place, or whose number of a page is
+ * none, are left out, and so are those behind the last entry's. Entries may share pages, but not places for new rows. k, v,
+ * what is read and the arrays share no memory. May be captured into a CUDA graph. Errors: LUATTN_INVALID (shapes, types,
+ * devices; another kernel), LUATTN_CUDA. */
 LUATTN_API luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err);
 
 /* Lists of blocks, as FlexAttention's BlockMask has them: int32 arrays, each list by its count and its indices, or neither. Blocks in the

@@ -7,8 +7,8 @@
  *
  *     lse = log sum_i exp(lse_i)         w_i = exp(lse_i - lse)         o = sum_i w_i o_i
  *
- * A part that keeps nothing of a row has lse_i = -inf there, or +inf, as FlashAttention says it: it has no weight, and its o_i is not used. Where all parts are so, o is 0
- * and lse is -inf. There is no NaN then. A spec whose denominator has a term of its own, as softmax_one and a sink have, would count
+ * A part that keeps nothing of a row has lse_i = -inf there, or +inf, as FlashAttention says it: it has no weight, and its
+ * o_i is not used. Where all parts are so, o is 0 and lse is -inf. There is no NaN then. A spec whose denominator has a term of its own, as softmax_one and a sink have, would count
  * that term once for each part; luattn_spec_merges tells.
  *
  * The parts of every other online function whose parts merge, those with a sink, retention, sigmoid, or one of your own, merge by

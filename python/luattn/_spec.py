@@ -163,10 +163,11 @@ def spec_in_graph(text: str) -> Spec:
     """The spec that an op is called with. The last of them stay loaded, whoever else has them."""
     spec = _loaded.get(text)
     if spec is None or text in _in_graphs:
-        spec = _in_graphs.pop(text, None) or spec_of(text)
-        _in_graphs[text] = spec
-        while len(_in_graphs) > _MOST_IN_GRAPHS:
-            _in_graphs.pop(next(iter(_in_graphs)), None)
+        with _loading:
+            spec = _in_graphs.pop(text, None) or spec_of(text)
+            _in_graphs[text] = spec
+            while len(_in_graphs) > _MOST_IN_GRAPHS:
+                _in_graphs.pop(next(iter(_in_graphs)), None)
     return spec
 
 

@@ -90,7 +90,7 @@ _programs: dict[Any, _Program] = {}
 
 def specs() -> list[Spec]:
     """Those that are kept."""
-    return [variant.spec for program in _programs.values() for variant in program.variants.values()]
+    return [variant.spec for program in [*_programs.values()] for variant in [*program.variants.values()]]
 
 
 def clear() -> None:
