@@ -1,7 +1,7 @@
 /* algebra.h: proves what a derivation claims, on every arm of every condition, with row reductions and
  * scalars as symbols.
  *
- * An expression becomes a form (form.h). Where a condition is not decided, the claim is taken to each of its
+ * An expression becomes a form (normal_form.h). Where a condition is not decided, the claim is taken to each of its
  * sides, as a comparison to below, at and above (arms.h). So a claim that holds is true of all rows, scalars
  * and inputs for which prob has a value; what is not proved may be true all the same. No node is added to the
  * graph.

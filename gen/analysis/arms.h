@@ -1,10 +1,10 @@
-/* arms.h: forms (form.h) of a derivation's nodes on one arm of each condition, and a walk over all arms.
+/* arms.h: forms (normal_form.h) of a derivation's nodes on one arm of each condition, and a walk over all arms.
  * Internal to algebra.c. */
 #ifndef LUATTN_GEN_ARMS_H
 #define LUATTN_GEN_ARMS_H
 
 #include "gen/analysis/derivation.h"
-#include "gen/analysis/form.h"
+#include "gen/analysis/normal_form.h"
 
 enum { ARMS_MAX_KNOWN = 48, ARMS_MAX_ZERO = 16 };
 
@@ -35,7 +35,7 @@ typedef struct arms {
   bool whole_elements; /* what reads an element and no number of the row is a symbol: what holds of that holds
                         */
   arms_role role;
-  const form *both[SPEC_MAX_RED];  /* the reductions of BOTH: parts.c */
+  const form *both[SPEC_MAX_RED];  /* the reductions of BOTH: merge_proof.c */
   const form *zero[ARMS_MAX_ZERO]; /* 0 on this arm: what the sums of terms say of each other, as that of a
                                       term that is 0 */
   int num_zero;

@@ -4,14 +4,14 @@
  * another part, their reductions are known from that part's state: a maximum is the state that keeps it, a sum
  * the state that keeps it, or exp or exp2 of a state that keeps its logarithm. Where sums are of terms that read
  * a maximum, as softmax's, each part's is brought to the joint maximum as a step brings it, by next() with
- * sums of zero, and both are added. Each of these ways is tried on random rows, and what these do not refute is proved (parts.c).
+ * sums of zero, and both are added. Each of these ways is tried on random rows, and what these do not refute is proved (merge_proof.c).
  */
 #include "gen/analysis/merge.h"
 
 #include <math.h>
 
 #include "common/fail.h"
-#include "gen/analysis/parts.h"
+#include "gen/analysis/merge_proof.h"
 #include "gen/ir/passes.h"
 
 enum { PARTS = 3 };

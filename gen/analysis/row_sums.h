@@ -1,5 +1,5 @@
 /* row_sums.h: sums over a row, or over a part of one, in terms of what its reductions are. Internal to
- * algebra.c and parts.c. */
+ * algebra.c and merge_proof.c. */
 #ifndef LUATTN_GEN_ROW_SUMS_H
 #define LUATTN_GEN_ROW_SUMS_H
 

@@ -1,4 +1,4 @@
-/* form.h: a normal form of real expressions, in which equality is a comparison.
+/* normal_form.h: a normal form of real expressions, in which equality is a comparison.
  *
  * A form is a sum of terms c * a1^n1 * .. * exp(form), sorted. An atom is a symbol, a function of forms that
  * nothing is known of, or a sum that is divided by or has a root; form_is_zero multiplies by these. Equal

@@ -1,4 +1,4 @@
-#include "gen/analysis/form.h"
+#include "gen/analysis/normal_form.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* parts.h: proves that two parts of a row merge as one row, by algebra (algebra.h): of n parts by merging one
+/* merge_proof.h: proves that two parts of a row merge as one row, by algebra (algebra.h): of n parts by merging one
  * after the other. */
 #ifndef LUATTN_GEN_PARTS_H
 #define LUATTN_GEN_PARTS_H

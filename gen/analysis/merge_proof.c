@@ -1,4 +1,4 @@
-#include "gen/analysis/parts.h"
+#include "gen/analysis/merge_proof.h"
 
 #include "gen/analysis/algebra.h"
 #include "gen/analysis/row_sums.h"
