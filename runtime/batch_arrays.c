@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "runtime/batch_masks.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 luattn_status batch_array_take(const args_call *c, const batch_array *array, const char *axes, int64_t count, const int **out) {
   const bool copied = array->prepared != NULL && !c->info->on_cpu;

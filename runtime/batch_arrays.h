@@ -4,7 +4,7 @@
 
 #include "common/batch.h"
 #include "runtime/args.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 /* Checks an array against a call, and stores the address at which the kernel reads it: the caller's, or that of the copy which
  * luattn_batch_prepare made. `axes`: how messages show its `count` elements. */

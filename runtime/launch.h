@@ -4,9 +4,9 @@
 
 #include "runtime/args.h"
 #include "runtime/cpu_kernel.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "runtime/tma_descriptors.h"
-#include "runtime/work_counters.h"
+#include "runtime/device/work_counters.h"
 
 /* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */
 struct luattn_kernel {

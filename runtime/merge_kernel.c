@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 enum { THREADS = 128 }; /* merge_parts_threads of templates/around/merge_parts.cuh */
 

@@ -17,7 +17,7 @@
 #include "abi/image.h"
 #include "common/fail.h"
 #include "luattn/pack.h"
-#include "runtime/arch.h"
+#include "runtime/device/arch.h"
 
 #define PACK_MAGIC "LUATTNPK"
 #define PACK_FORMAT_VERSION 2u

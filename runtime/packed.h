@@ -4,7 +4,7 @@
 
 #include "abi/params.h"
 #include "runtime/args.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 /* Fills lengths, heads and cu_seqlens of a packed image's call; of a dense image's, checks that there are
  * none. */

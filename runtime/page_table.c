@@ -7,7 +7,7 @@
 #include "common/struct_size.h"
 #include "runtime/args.h"
 #include "runtime/batch_masks.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "runtime/order.h"
 
 enum { THREADS = 256 }; /* page_table_threads of templates/around/page_table.cuh */

@@ -3,7 +3,7 @@
 #ifndef LUATTN_RUNTIME_SPLIT_LIST_H
 #define LUATTN_RUNTIME_SPLIT_LIST_H
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "runtime/launch.h"
 
 /* The number for each entry, where there is no list. A deterministic kernel's depends on kv_len alone. */

@@ -3,7 +3,7 @@
 #ifndef LUATTN_RUNTIME_TILE_TABLE_H
 #define LUATTN_RUNTIME_TILE_TABLE_H
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "runtime/launch.h"
 
 /* Whether a launch takes tiles by a table, for which the image must have luattn_tile_table. Backward always does. In forward the

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "runtime/args.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "abi/params.h"
 
 enum {

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "cli/cli.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 enum { LAUNCHES = 2000, STARTS = 21, CORES = 8, HEADS = 2, Q_LEN = 128, DIM = 64 };
 enum {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "tests/runtime/launches.h"
 #include "tests/support/fake_cuda.h"
 

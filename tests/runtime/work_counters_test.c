@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/work_counters.h"
+#include "runtime/device/work_counters.h"
 
 enum { THREADS = 4, WORKSPACES = 2000, TRIALS = 40 };
 

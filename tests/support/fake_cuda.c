@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 #define MAX_EVENTS 256
 #define MAX_STACK 16

@@ -1,4 +1,4 @@
-#include "runtime/arch.h"
+#include "runtime/device/arch.h"
 
 #include <stdio.h>
 

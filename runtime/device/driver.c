@@ -1,4 +1,4 @@
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 #include "common/host.h"
 
 #include <dlfcn.h>

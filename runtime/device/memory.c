@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 static cu_pointer to_device(const void *ptr) { return (cu_pointer)(uintptr_t)ptr; }
 

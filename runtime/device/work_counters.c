@@ -1,4 +1,4 @@
-#include "runtime/work_counters.h"
+#include "runtime/device/work_counters.h"
 
 #include <stdbool.h>
 

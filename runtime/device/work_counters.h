@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "runtime/driver.h"
+#include "runtime/device/driver.h"
 
 /* Counters lie apart, so that concurrent launches do not share a sector of the L2 cache. */
 enum {

@@ -4,7 +4,7 @@
 
 #include "abi/image.h"
 #include "common/host.h"
-#include "runtime/arch.h"
+#include "runtime/device/arch.h"
 #include "runtime/launch.h"
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
