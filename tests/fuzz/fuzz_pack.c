@@ -1,7 +1,7 @@
 /* fuzz_pack.c: opens arbitrary bytes as a pack. A pack that opens is listed, searched and read to the end. */
 #include <string.h>
 
-#include "runtime/pack.h"
+#include "runtime/pack/pack.h"
 #include "tests/fuzz/fuzz.h"
 
 /* In three of four mutations, hashes of header and index are fixed and record sizes add up, so that

@@ -19,7 +19,7 @@
 #define XXH_INLINE_ALL /* header only, so that no library is linked */
 #include <xxhash.h>
 
-#include "runtime/pack.h"
+#include "runtime/pack/pack.h"
 #include "tests/runtime/packs.h"
 #include "tests/support/fake_cuda.h"
 

@@ -9,7 +9,7 @@
 #include "common/host.h"
 #include "common/struct_size.h"
 #include "luattn/compiler.h"
-#include "runtime/pack.h"
+#include "runtime/pack/pack.h"
 
 static const char *dtype_name(uint32_t dtype) {
   static const char *const name[] = {"f64", "f32", "bf16", "f16"};

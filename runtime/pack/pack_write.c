@@ -16,7 +16,7 @@
 #include "common/host.h"
 #include "common/parallel.h"
 #include "common/write_signal.h"
-#include "runtime/pack.h"
+#include "runtime/pack/pack.h"
 
 #define LEVEL 19 /* a cubin of 100 KB takes 20 ms, compiling it took 500; reading does not depend on it */
 

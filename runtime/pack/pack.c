@@ -1,5 +1,5 @@
 /* pack.c: opens packs and reads entries. Nothing in a pack is used before it was checked. */
-#include "runtime/pack.h"
+#include "runtime/pack/pack.h"
 #include "common/host.h"
 
 #include <errno.h>
