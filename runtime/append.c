@@ -7,10 +7,10 @@
 #include "common/host.h"
 #include "common/overlap.h"
 #include "common/struct_size.h"
-#include "runtime/batch_arrays.h"
+#include "runtime/call/batch_arrays.h"
 #include "runtime/batch_masks.h"
 #include "runtime/launch.h"
-#include "runtime/offsets.h"
+#include "runtime/call/offsets.h"
 #include "runtime/order.h"
 
 static DLDataType elem_of(const image_manifest *m) {

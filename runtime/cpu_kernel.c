@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "runtime/launch.h"
-#include "runtime/packed.h"
-#include "runtime/paged.h"
-#include "runtime/random.h"
-#include "runtime/weights_array.h"
+#include "runtime/call/packed.h"
+#include "runtime/call/paged.h"
+#include "runtime/call/random.h"
+#include "runtime/call/weights_array.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, cpu_append_pass *append, void *user,
                               luattn_kernel **kernel, luattn_error *err) {

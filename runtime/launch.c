@@ -7,13 +7,13 @@
 #include "runtime/batch_masks.h"
 #include "runtime/launch_grids.h"
 #include "runtime/order.h"
-#include "runtime/packed.h"
-#include "runtime/paged.h"
-#include "runtime/random.h"
-#include "runtime/sizes.h"
+#include "runtime/call/packed.h"
+#include "runtime/call/paged.h"
+#include "runtime/call/random.h"
+#include "runtime/call/sizes.h"
 #include "runtime/split_list.h"
 #include "runtime/tile_table.h"
-#include "runtime/weights_array.h"
+#include "runtime/call/weights_array.h"
 
 static void find_alone(const image_manifest *m, LuattnParams *p) {
   p->inputs.alone = 0;

@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_LAUNCH_H
 #define LUATTN_RUNTIME_LAUNCH_H
 
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "runtime/cpu_kernel.h"
 #include "runtime/device/driver.h"
 #include "runtime/tma_descriptors.h"

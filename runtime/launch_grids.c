@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "abi/workspace.h"
-#include "runtime/sizes.h"
+#include "runtime/call/sizes.h"
 #include "runtime/tile_bits.h"
 #include "runtime/tile_table.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/struct_size.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "runtime/batch_masks.h"
 #include "runtime/device/driver.h"
 #include "runtime/order.h"

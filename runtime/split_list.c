@@ -7,9 +7,9 @@
 
 #include "common/batch.h"
 #include "runtime/batch_masks.h"
-#include "runtime/offsets.h"
-#include "runtime/packed.h"
-#include "runtime/sizes.h"
+#include "runtime/call/offsets.h"
+#include "runtime/call/packed.h"
+#include "runtime/call/sizes.h"
 
 /* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
  * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */

@@ -10,10 +10,10 @@
 #include "common/choices.h"
 #include "common/host.h"
 #include "runtime/batch_masks.h"
-#include "runtime/offsets.h"
+#include "runtime/call/offsets.h"
 #include "runtime/order.h"
-#include "runtime/packed.h"
-#include "runtime/sizes.h"
+#include "runtime/call/packed.h"
+#include "runtime/call/sizes.h"
 #include "runtime/split_list.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */

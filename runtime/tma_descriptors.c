@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "runtime/paged.h"
+#include "runtime/call/paged.h"
 
 /* Enumerators of cuda.h. */
 enum { MAP_FLOAT16 = 6, MAP_BFLOAT16 = 9, MAP_SWIZZLE_128 = 3, MAP_PROMOTE_256 = 3 };

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "runtime/device/driver.h"
 #include "abi/params.h"
 

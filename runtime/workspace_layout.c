@@ -9,7 +9,7 @@
 #include "common/limits.h"
 #include "luattn/compiler.h"
 #include "runtime/batch_masks.h"
-#include "runtime/sizes.h"
+#include "runtime/call/sizes.h"
 #include "runtime/split_list.h"
 #include "runtime/tile_bits.h"
 #include "runtime/tile_table.h"

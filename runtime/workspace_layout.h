@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_WORKSPACE_LAYOUT_H
 #define LUATTN_RUNTIME_WORKSPACE_LAYOUT_H
 
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 
 /* Bytes of a workspace, and the range of sums that must start as zeros. */
 typedef struct workspace_need {

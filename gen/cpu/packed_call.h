@@ -4,7 +4,7 @@
 
 #include "luattn/compiler.h"
 
-/* A pass, with arguments of this version that a packed kernel's checks have passed (runtime/args.h), so that only what
+/* A pass, with arguments of this version that a packed kernel's checks have passed (runtime/call/args.h), so that only what
  * these cannot see is checked: the values of cu_seqlens. Errors: LUATTN_INVALID, LUATTN_NO_MEMORY; nothing is written
  * before these values are known to be right. */
 luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);

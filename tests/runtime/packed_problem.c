@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/packed.h"
+#include "runtime/call/packed.h"
 
 void packed_resize(packed_problem *c, int sequences, int total_q, int total_k) {
   problem *p = &c->p;

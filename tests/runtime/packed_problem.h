@@ -3,7 +3,7 @@
 #define LUATTN_TESTS_PACKED_PROBLEM_H
 
 #include "luattn/batch.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "tests/runtime/launches.h"
 
 enum { TOTAL_Q = 150, TOTAL_K = 170, LONGEST_Q = 90, LONGEST_K = 100 };

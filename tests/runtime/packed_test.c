@@ -11,7 +11,7 @@
 
 #include "common/limits.h"
 #include "luattn/batch.h"
-#include "runtime/packed.h"
+#include "runtime/call/packed.h"
 #include "tests/runtime/packed_problem.h"
 #include "tests/support/fake_cuda.h"
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "luattn/batch.h"
-#include "runtime/paged.h"
+#include "runtime/call/paged.h"
 #include "runtime/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"

@@ -1,4 +1,4 @@
-#include "runtime/weights_array.h"
+#include "runtime/call/weights_array.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/sizes.h"
+#include "runtime/call/sizes.h"
 
 #include "abi/workspace.h"
 

@@ -6,7 +6,7 @@
 #include "common/choices.h"
 #include "common/packed_axis.h"
 #include "luattn/compiler.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 
 /* Levenshtein distance of two names, capped at `limit`. */
 static int edit_distance(const char *a, const char *b, int limit) {

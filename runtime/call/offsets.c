@@ -1,7 +1,7 @@
 /* offsets.c: checks the offsets of a call, and passes them to kernels. */
-#include "runtime/offsets.h"
+#include "runtime/call/offsets.h"
 
-#include "runtime/batch_arrays.h"
+#include "runtime/call/batch_arrays.h"
 
 /* Takes the offsets of side 0 (queries) or 1 (keys). */
 static luattn_status take_side(const args_call *c, const luattn_batch *batch, int side, int entries, int length, const int **array,

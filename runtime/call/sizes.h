@@ -3,7 +3,7 @@
 #define LUATTN_RUNTIME_SIZES_H
 
 #include "common/pairs.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -1,11 +1,11 @@
 /* packed.c: checks the arguments of packed sequences. */
-#include "runtime/packed.h"
+#include "runtime/call/packed.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "runtime/batch_arrays.h"
+#include "runtime/call/batch_arrays.h"
 #include "runtime/batch_masks.h"
 
 static luattn_status refuse(const args_call *c) {

@@ -1,5 +1,5 @@
 /* args.c: checks the tensors of a call: presence, shape, dtype, strides, device, alignment. */
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "common/limits.h"
 
 #include <inttypes.h>
@@ -11,9 +11,9 @@
 #include "common/choices.h"
 #include "common/overlap.h"
 #include "luattn/compiler.h"
-#include "runtime/offsets.h"
-#include "runtime/packed.h"
-#include "runtime/paged.h"
+#include "runtime/call/offsets.h"
+#include "runtime/call/packed.h"
+#include "runtime/call/paged.h"
 
 _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
                    CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
@@ -415,7 +415,7 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
   out->head = stride[1];
-  out->seq = in_pages && rule.shape[2] == 1 ? stride[0] : stride[2]; /* pages of one row are rows, for descriptors (runtime/paged.c) */
+  out->seq = in_pages && rule.shape[2] == 1 ? stride[0] : stride[2]; /* pages of one row are rows, for descriptors (runtime/call/paged.c) */
   return LUATTN_OK;
 }
 

@@ -5,7 +5,7 @@
 
 #include "common/overlap.h"
 #include "common/struct_size.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "runtime/merge_kernel.h"
 #include "runtime/order.h"
 

@@ -3,7 +3,7 @@
 #define LUATTN_RUNTIME_PAGED_H
 
 #include "abi/params.h"
-#include "runtime/args.h"
+#include "runtime/call/args.h"
 #include "runtime/launch.h"
 
 /* Fills kv_len of a paged image's call, and of dense queries q_len and the batch; of another image's, checks that keys are not in pages. */

@@ -1,5 +1,5 @@
 /* batch_arrays.c: copies a batch's arrays from host memory to a device, and passes arrays to kernels. */
-#include "runtime/batch_arrays.h"
+#include "runtime/call/batch_arrays.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,13 +1,13 @@
-#include "runtime/paged.h"
+#include "runtime/call/paged.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "common/batch.h"
-#include "runtime/batch_arrays.h"
+#include "runtime/call/batch_arrays.h"
 #include "runtime/batch_masks.h"
 #include "runtime/order.h"
-#include "runtime/sizes.h"
+#include "runtime/call/sizes.h"
 
 static const batch_array *used_keys(const args_call *c) { return &c->args->batch->array[BATCH_SEQUSED_K]; }
 static const batch_array *table_of(const args_call *c) { return &c->args->batch->array[BATCH_BLOCK_TABLE]; }

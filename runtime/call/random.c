@@ -1,4 +1,4 @@
-#include "runtime/random.h"
+#include "runtime/call/random.h"
 
 #include <string.h>
 
