@@ -44,7 +44,7 @@ typedef struct batch_mask_input {
   uint32_t dtype; /* luattn_input_dtype */
 } batch_mask_input;
 
-/* The tile bits of a mask from data (runtime/batch_masks.h), and what they were made for. */
+/* The tile bits of a mask from data (runtime/parts/batch_masks.h), and what they were made for. */
 typedef struct batch_mask {
   const void *memory; /* rows, columns, minima with which bits are made, and orders of tiles, on the device */
   size_t rows_size, bits_size, orders_at, size; /* orders_at: of the orders' first byte; `size`: there are none */
@@ -58,7 +58,7 @@ typedef struct batch_mask {
 
 enum { BATCH_MAX_MASKS = 8 };
 
-/* The list of a decode kernel's blocks that luattn_batch_prepare_tiles made (runtime/split_list.h), and what it was made for. */
+/* The list of a decode kernel's blocks that luattn_batch_prepare_tiles made (runtime/parts/split_list.h), and what it was made for. */
 typedef struct batch_splits {
   const void *memory; /* on the device, or NULL */
   int device;

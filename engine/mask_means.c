@@ -3,7 +3,7 @@
 #include "common/struct_size.h"
 #include "gen/compile/plan_manifest.h"
 #include "gen/cpu/mask_survey.h"
-#include "runtime/tile_bits.h"
+#include "runtime/parts/tile_bits.h"
 
 static const manifest_entry *main_of(const image_manifest *m) {
   for (uint32_t i = 0; i < m->num_entries; i++)

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "gen/compile/merge_code.h"
 #include "gen/cpu/part_merge.h"
-#include "runtime/merge_kernel.h"
+#include "runtime/parts/merge_kernel.h"
 
 enum { ROWS_OF_TASK = 64 };
 

@@ -4,7 +4,7 @@
 #include "common/host.h"
 #include "engine/engine.h"
 #include "gen/compile/merge_code.h"
-#include "runtime/page_table.h"
+#include "runtime/parts/page_table.h"
 
 static luattn_status compile(const engine_place *at, merge_kernel **kernel, luattn_error *err) {
   void *cubin;

@@ -4,15 +4,15 @@
 
 #include "common/choices.h"
 #include "common/host.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/launch_grids.h"
 #include "runtime/order.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"
 #include "runtime/call/sizes.h"
-#include "runtime/split_list.h"
-#include "runtime/tile_table.h"
+#include "runtime/parts/split_list.h"
+#include "runtime/parts/tile_table.h"
 #include "runtime/call/weights_array.h"
 
 static void find_alone(const image_manifest *m, LuattnParams *p) {

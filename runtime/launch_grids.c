@@ -5,8 +5,8 @@
 
 #include "abi/workspace.h"
 #include "runtime/call/sizes.h"
-#include "runtime/tile_bits.h"
-#include "runtime/tile_table.h"
+#include "runtime/parts/tile_bits.h"
+#include "runtime/parts/tile_table.h"
 
 luattn_status grid_check(const args_call *c, const manifest_entry *entry, const int64_t size[3]) {
   static const char *const axis = "xyz";

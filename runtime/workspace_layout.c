@@ -8,11 +8,11 @@
 #include "abi/workspace.h"
 #include "common/limits.h"
 #include "luattn/compiler.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/call/sizes.h"
-#include "runtime/split_list.h"
-#include "runtime/tile_bits.h"
-#include "runtime/tile_table.h"
+#include "runtime/parts/split_list.h"
+#include "runtime/parts/tile_bits.h"
+#include "runtime/parts/tile_table.h"
 
 /* A bump allocator over the workspace. */
 typedef struct cursor {

@@ -461,7 +461,7 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
-/* By what means kernels find the tiles that they compute. The rule of evaluation is that of runtime/tile_bits.c. */
+/* By what means kernels find the tiles that they compute. The rule of evaluation is that of runtime/parts/tile_bits.c. */
 static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) {
   const mask_evaluated *e = rows->evaluated;
   if (rows->mask == NULL) return "";
@@ -482,7 +482,7 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
   return line != NULL ? line : "";
 }
 
-/* In which order kernels take the tiles of packed sequences. The rules are those of runtime/tile_table.c. */
+/* In which order kernels take the tiles of packed sequences. The rules are those of runtime/parts/tile_table.c. */
 static const char *explain_packed(const plan *p) {
   if (!p->packed || p->pages || p->decode) return "";
   if (p->family != LUATTN_SM90) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/device/driver.h"
 
 luattn_status batch_array_take(const args_call *c, const batch_array *array, const char *axes, int64_t count, const int **out) {

@@ -6,7 +6,7 @@
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/args.h"
-#include "runtime/merge_kernel.h"
+#include "runtime/parts/merge_kernel.h"
 #include "runtime/order.h"
 
 _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what kernels have room for");

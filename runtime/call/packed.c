@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "runtime/call/batch_arrays.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 
 static luattn_status refuse(const args_call *c) {
   if (!batch_is_packed(c->args->batch)) return LUATTN_OK;

@@ -5,7 +5,7 @@
 
 #include "common/batch.h"
 #include "runtime/call/batch_arrays.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/order.h"
 #include "runtime/call/sizes.h"
 

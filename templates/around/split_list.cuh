@@ -92,7 +92,7 @@ struct SplitListWriter {
     work = shared.work[0], tiles = shared.tiles[0], longest = shared.longest[0];
   }
 
-  // The share of memory's rate that so many blocks of equal length reach, as decode_rate in runtime/split_list.c; of keys in pages, one
+  // The share of memory's rate that so many blocks of equal length reach, as decode_rate in runtime/parts/split_list.c; of keys in pages, one
   // block on each multiprocessor does not reach all of it.
   __device__ __forceinline__ float rate(float blocks) const {
     const float filled = blocks / list.multiprocessors;
@@ -113,7 +113,7 @@ struct SplitListWriter {
   __device__ __forceinline__ bool are_even(u64 work, u32 tiles, int longest) const {
     return work * 8 >= u64(tiles) * u32(longest) * 7;
   }
-  // A quarter of the keys for each block that runs at once. Parts stay below PARTS_RESIDENT of runtime/split_list.c.
+  // A quarter of the keys for each block that runs at once. Parts stay below PARTS_RESIDENT of runtime/parts/split_list.c.
   __device__ __forceinline__ int quarter(u64 work) const {
     const float each = float(work) * float(list.heads_kv) / (4.f * list.resident);
     return max_of(int(min_of(each, 1e9f)) + 1, split_list_least);

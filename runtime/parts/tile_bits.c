@@ -1,4 +1,4 @@
-#include "runtime/tile_bits.h"
+#include "runtime/parts/tile_bits.h"
 
 #include "abi/workspace.h"
 #include "luattn/tensors.h"

@@ -1,4 +1,4 @@
-#include "runtime/page_table.h"
+#include "runtime/parts/page_table.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "common/struct_size.h"
 #include "runtime/call/args.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/device/driver.h"
 #include "runtime/order.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/host.h"
-#include "runtime/tile_bits.h"
+#include "runtime/parts/tile_bits.h"
 #include "runtime/workspace_layout.h"
 
 _Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");

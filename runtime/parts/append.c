@@ -8,7 +8,7 @@
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/batch_arrays.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/launch.h"
 #include "runtime/call/offsets.h"
 #include "runtime/order.h"

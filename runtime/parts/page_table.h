@@ -4,7 +4,7 @@
 
 #include "abi/page_params.h"
 #include "luattn/pages.h"
-#include "runtime/merge_kernel.h"
+#include "runtime/parts/merge_kernel.h"
 
 /* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. */
 luattn_status page_table_fill(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, int device, LuattnPageLists *out,

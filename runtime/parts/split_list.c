@@ -1,4 +1,4 @@
-#include "runtime/split_list.h"
+#include "runtime/parts/split_list.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/batch.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/call/offsets.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"

@@ -1,5 +1,5 @@
 /* tile_table.c: decides when a launch lists the tiles of its packed sequences, and lets a batch hold the list for all launches. */
-#include "runtime/tile_table.h"
+#include "runtime/parts/tile_table.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/host.h"
-#include "runtime/batch_masks.h"
+#include "runtime/parts/batch_masks.h"
 #include "runtime/call/offsets.h"
 #include "runtime/order.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
-#include "runtime/split_list.h"
+#include "runtime/parts/split_list.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
 enum { TILES_FOR_TABLE = 4 };

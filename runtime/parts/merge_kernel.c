@@ -1,4 +1,4 @@
-#include "runtime/merge_kernel.h"
+#include "runtime/parts/merge_kernel.h"
 
 #include <stdlib.h>
 
