@@ -45,7 +45,7 @@ typedef struct LuattnDivisor {
   unsigned d, multiplier, shift;
 } LuattnDivisor;
 
-/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/order.h. */
+/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/launch/order.h. */
 typedef struct LuattnOrder {
   unsigned q_tiles, tiles;      /* q tiles of a head; of all heads of all batches */
   unsigned last;                /* the last group of heads, counted from 0 */
@@ -171,7 +171,7 @@ typedef struct LuattnParams {
   LuattnInputs inputs;
 } LuattnParams;
 
-/* In TMA descriptors of packed rows the row axis ends at row 1 << LUATTN_WRAP_LOG2 (runtime/tma_descriptors.c). */
+/* In TMA descriptors of packed rows the row axis ends at row 1 << LUATTN_WRAP_LOG2 (runtime/launch/tma_descriptors.c). */
 #define LUATTN_WRAP_LOG2 30
 
 /* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no batch axis.

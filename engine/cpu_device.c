@@ -6,7 +6,7 @@
 #include "gen/compile/cpu_facts.h"
 #include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"
-#include "runtime/cpu_kernel.h"
+#include "runtime/launch/cpu_kernel.h"
 
 static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
   const luattn_spec *spec = user;

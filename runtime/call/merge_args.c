@@ -7,7 +7,7 @@
 #include "common/struct_size.h"
 #include "runtime/call/args.h"
 #include "runtime/parts/merge_kernel.h"
-#include "runtime/order.h"
+#include "runtime/launch/order.h"
 
 _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what kernels have room for");
 

@@ -6,7 +6,7 @@
 #include "common/batch.h"
 #include "runtime/call/batch_arrays.h"
 #include "runtime/parts/batch_masks.h"
-#include "runtime/order.h"
+#include "runtime/launch/order.h"
 #include "runtime/call/sizes.h"
 
 static const batch_array *used_keys(const args_call *c) { return &c->args->batch->array[BATCH_SEQUSED_K]; }

@@ -4,7 +4,7 @@
 
 #include "abi/params.h"
 #include "runtime/call/args.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 /* Fills kv_len of a paged image's call, and of dense queries q_len and the batch; of another image's, checks that keys are not in pages. */
 luattn_status paged_fill(const args_call *c, LuattnParams *params);

@@ -5,7 +5,7 @@
 #include "abi/image.h"
 #include "common/host.h"
 #include "runtime/device/arch.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
 #define KERNEL_VALUES(m)                                                                                \

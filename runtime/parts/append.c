@@ -9,9 +9,9 @@
 #include "common/struct_size.h"
 #include "runtime/call/batch_arrays.h"
 #include "runtime/parts/batch_masks.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 #include "runtime/call/offsets.h"
-#include "runtime/order.h"
+#include "runtime/launch/order.h"
 
 static DLDataType elem_of(const image_manifest *m) {
   static const DLDataType table[] = {[LUATTN_F64] = {kDLFloat, 64, 1}, [LUATTN_F32] = {kDLFloat, 32, 1},

@@ -11,7 +11,7 @@
 #include "common/choices.h"
 #include "common/host.h"
 #include "runtime/parts/tile_bits.h"
-#include "runtime/workspace_layout.h"
+#include "runtime/launch/workspace_layout.h"
 
 _Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");
 

@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_BATCH_MASKS_H
 #define LUATTN_RUNTIME_BATCH_MASKS_H
 
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 /* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL.
  * *orders: the orders of tiles that lie beside them (workspace_order_words), or NULL. Errors: LUATTN_INVALID (they were made for

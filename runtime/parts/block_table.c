@@ -4,7 +4,7 @@
 #include "common/host.h"
 #include "common/struct_size.h"
 #include "luattn/batch.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 /* Takes the lists of one kind: both arrays or neither. */
 static luattn_status take_list(const args_call *c, const char *const name[2], const DLTensor *count, const DLTensor *index,

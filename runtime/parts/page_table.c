@@ -8,7 +8,7 @@
 #include "runtime/call/args.h"
 #include "runtime/parts/batch_masks.h"
 #include "runtime/device/driver.h"
-#include "runtime/order.h"
+#include "runtime/launch/order.h"
 
 enum { THREADS = 256 }; /* page_table_threads of templates/around/page_table.cuh */
 

@@ -4,7 +4,7 @@
 #define LUATTN_RUNTIME_SPLIT_LIST_H
 
 #include "runtime/device/driver.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 /* The number for each entry, where there is no list. A deterministic kernel's depends on kv_len alone. */
 int split_count(const args_call *c, const LuattnParams *p);

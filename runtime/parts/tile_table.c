@@ -11,7 +11,7 @@
 #include "common/host.h"
 #include "runtime/parts/batch_masks.h"
 #include "runtime/call/offsets.h"
-#include "runtime/order.h"
+#include "runtime/launch/order.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
 #include "runtime/parts/split_list.h"
@@ -111,7 +111,7 @@ size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t bas
   return place(c, p, base, false, out);
 }
 
-/* Heads of forward: as in a batch of equal lengths (runtime/order.h), whose heads all have the tiles of a table. */
+/* Heads of forward: as in a batch of equal lengths (runtime/launch/order.h), whose heads all have the tiles of a table. */
 void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
   const image_manifest *m = c->info;
   const int64_t heads_kv = p->shape.heads_kv, group = p->shape.group;

@@ -4,7 +4,7 @@
 #define LUATTN_RUNTIME_TILE_TABLE_H
 
 #include "runtime/device/driver.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 /* Whether a launch takes tiles by a table, for which the image must have luattn_tile_table. Backward always does. In forward the
  * mean sequence must be shorter than 7/8 of the longest: otherwise the order of a batch of equal lengths is as good. Without a

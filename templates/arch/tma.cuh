@@ -65,7 +65,7 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
 struct RowBox {
   int row, entry;
 };
-// The same for packed rows, with the axes channel, row, head, end and wrap (runtime/tma_descriptors.c). The last
+// The same for packed rows, with the axes channel, row, head, end and wrap (runtime/launch/tma_descriptors.c). The last
 // coordinate is always 1 << LUATTN_WRAP_LOG2.
 struct PackedRowBox {
   int row, end;

@@ -12,7 +12,7 @@
 
 #include "common/limits.h"
 #include "luattn/batch.h"
-#include "runtime/cpu_kernel.h"
+#include "runtime/launch/cpu_kernel.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 

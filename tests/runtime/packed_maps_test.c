@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/limits.h"
-#include "runtime/tma_descriptors.h"
+#include "runtime/launch/tma_descriptors.h"
 #include "tests/runtime/packed_problem.h"
 #include "tests/support/fake_cuda.h"
 

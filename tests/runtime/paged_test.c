@@ -11,7 +11,7 @@
 
 #include "luattn/batch.h"
 #include "runtime/call/paged.h"
-#include "runtime/tma_descriptors.h"
+#include "runtime/launch/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
 #include "tests/support/problem.h"
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/tma_descriptors.h"
+#include "runtime/launch/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"
 
 enum { THREADS = 4, ROUNDS = 20000, DIM = 64, TILE_N = 128, FITTING = 54, TOO_MANY = 2000 };

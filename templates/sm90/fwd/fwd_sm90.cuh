@@ -19,7 +19,7 @@
 // 16 up to 256. `stages` is the number of stages of K, and also of V. It is at least 2, because a consumer
 // waits for K of the next tile before it releases K of this one. Dynamic shared memory: FwdSm90Layout of
 // abi/shared_memory.h. Pointers and strides of q, k, v and o must be multiples of 8 elements (16 bytes) and
-// fit a TMA descriptor. The runtime refuses others (runtime/call/args.c, runtime/tma_descriptors.c).
+// fit a TMA descriptor. The runtime refuses others (runtime/call/args.c, runtime/launch/tma_descriptors.c).
 #pragma once
 #include "arch/wgmma.cuh"
 #include "ops/half_sigmoid.cuh"

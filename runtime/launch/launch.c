@@ -1,12 +1,12 @@
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 
 #include <string.h>
 
 #include "common/choices.h"
 #include "common/host.h"
 #include "runtime/parts/batch_masks.h"
-#include "runtime/launch_grids.h"
-#include "runtime/order.h"
+#include "runtime/launch/launch_grids.h"
+#include "runtime/launch/order.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"

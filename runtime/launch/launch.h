@@ -3,9 +3,9 @@
 #define LUATTN_RUNTIME_LAUNCH_H
 
 #include "runtime/call/args.h"
-#include "runtime/cpu_kernel.h"
+#include "runtime/launch/cpu_kernel.h"
 #include "runtime/device/driver.h"
-#include "runtime/tma_descriptors.h"
+#include "runtime/launch/tma_descriptors.h"
 #include "runtime/device/work_counters.h"
 
 /* A kernel on a device. It never changes; what launches learn is behind `counters` and `descriptors`. */

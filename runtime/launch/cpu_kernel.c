@@ -1,9 +1,9 @@
-#include "runtime/cpu_kernel.h"
+#include "runtime/launch/cpu_kernel.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"

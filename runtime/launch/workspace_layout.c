@@ -1,5 +1,5 @@
 /* workspace_layout.c: what a launch keeps in its workspace, part by part, and the choices on which that depends. */
-#include "runtime/workspace_layout.h"
+#include "runtime/launch/workspace_layout.h"
 
 #include <inttypes.h>
 #include <math.h>

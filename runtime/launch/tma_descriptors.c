@@ -1,4 +1,4 @@
-#include "runtime/tma_descriptors.h"
+#include "runtime/launch/tma_descriptors.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef LUATTN_RUNTIME_LAUNCH_GRIDS_H
 #define LUATTN_RUNTIME_LAUNCH_GRIDS_H
 
-#include "runtime/workspace_layout.h"
+#include "runtime/launch/workspace_layout.h"
 
 /* The grid of one entry, of parameters whose workspace is laid out; a size of 0 means that there is nothing to launch. Errors:
  * LUATTN_INVALID (a limit of the device). */

@@ -1,5 +1,5 @@
 /* launch_grids.c: the grid of each role. */
-#include "runtime/launch_grids.h"
+#include "runtime/launch/launch_grids.h"
 
 #include <inttypes.h>
 
