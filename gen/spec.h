@@ -110,6 +110,16 @@ typedef struct derived_mod {
   ir_ref by_read[SPEC_MAX_READS];
 } derived_mod;
 
+#define DERIVED_MAX_PASSES 2
+#define DERIVED_MAX_SUMS 4
+
+/* A row pass: forward with another weight. With O_k = factor * sum over kept j of weight_j v_j, VAR_PASS[k] = rowsum(dO * O_k).
+ * Dropout drops what forward's drops. */
+typedef struct derived_pass {
+  ir_ref weight; /* of VAR_SCORE (after score_mod), VAR_FINAL as derived_spec.row reads it, leaves; never NaN where a score is -inf */
+  ir_ref factor; /* of VAR_FINAL and leaves of the row */
+} derived_pass;
+
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {
   /* The error message that explains why the spec has no backward, and how to change it; NULL if it has one.
@@ -120,7 +130,13 @@ typedef struct derived_spec {
   ir_ref saved[DERIVED_MAX_ROWS];
   bool reads_lse;        /* a row below reads lse */
   bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
-  /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA, VAR_DLSE and
+  /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum over kept j of sum[i], which are of the same
+   * variables as a weight. Sums come with a pass: its weight may be 0. */
+  int num_passes;
+  derived_pass pass[DERIVED_MAX_PASSES];
+  int num_sums;
+  ir_ref sum[DERIVED_MAX_SUMS];
+  /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA, VAR_DLSE, VAR_PASS and
    * row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
   int num_rows;
   ir_ref row[DERIVED_MAX_ROWS];

@@ -17,7 +17,7 @@ typedef struct placer {
 static bool is_row_number(const ir_node *n) {
   if (n->op != IR_VAR) return false;
   const ir_var v = ir_var_of(n);
-  return v == VAR_STATE || v == VAR_FINAL || v == VAR_DELTA || v == VAR_DLSE;
+  return v == VAR_STATE || v == VAR_FINAL || v == VAR_DELTA || v == VAR_DLSE || v == VAR_PASS;
 }
 
 static bool survey(placer *p) {

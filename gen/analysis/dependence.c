@@ -12,6 +12,7 @@ static uint8_t leaf_level(ir_var v) {
     case VAR_RED:
     case VAR_DELTA:
     case VAR_DLSE:
+    case VAR_PASS:
       return LEVEL_ROW;
     case VAR_KV:
       return LEVEL_COL;

@@ -145,7 +145,7 @@ typedef struct cpu_lanes {
   double q_idx;
   const double *kv_idx, *pos, *d;
   const double *score, *dp, *x, *grad;
-  const double *state, *final, *row, *red; /* per index, same for all lanes */
+  const double *state, *final, *row, *red, *pass; /* per index, same for all lanes */
   double pos0, delta, dlse, out;
   bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */

@@ -74,6 +74,8 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
       return c->delta;
     case VAR_DLSE:
       return c->dlse;
+    case VAR_PASS:
+      return c->pass[index];
     case VAR_ROW:
       return c->row[index];
     case VAR_RED:

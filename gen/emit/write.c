@@ -143,6 +143,8 @@ static const char *member(writer *w, ir_var family, unsigned i) {
       return writer_format(w, "bwd.x[%u]", i);
     case VAR_FINAL:
       return final_value(w, i);
+    case VAR_PASS:
+      return writer_format(w, "passes[%u]", i);
     case VAR_TILE:
       return i < 4 ? tile[i] : "";
     case VAR_PART:

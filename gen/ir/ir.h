@@ -57,6 +57,7 @@ typedef enum ir_var {
   VAR_READ_GRAD, /* REAL, index: the incoming gradient there */
   VAR_CHANNEL,   /* INT, index: its channel */
   VAR_OTHER,     /* REAL, index: the online row state of another part of the row, in a merge: analysis/merge.h */
+  VAR_PASS,      /* REAL, index: backward: a sum over the row that a row pass makes: derived_pass of spec.h */
   VAR_COUNT
 } ir_var;
 

@@ -159,6 +159,7 @@ static const var_row var_table[] = {
     [VAR_READ_GRAD] = {"read_grad", IR_REAL, true},
     [VAR_CHANNEL] = {"channel", IR_INT, true},
     [VAR_OTHER] = {"other", IR_REAL, true},
+    [VAR_PASS] = {"pass", IR_REAL, true},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

@@ -28,6 +28,7 @@ static int deps_of_var(ir_var v) {
     case VAR_FINAL:
     case VAR_DELTA:
     case VAR_DLSE:
+    case VAR_PASS:
     case VAR_SHIFT:
       return DEP_STEP;
     case VAR_ROW:
