@@ -334,9 +334,9 @@ typedef struct LuattnWeights {
   int rows, columns;
 } LuattnWeights;
 
-/* The parameters of kernels with offsets, of kernels with masks from data, of packed kernels, of those that draw, of those for
- * decoding, of those that read pages, of luattn_weights, and of those for decoding entries of different lengths, which take all.
- * Dense kernels take only the part before `packed`. */
+/* The parameters of kernels of packed sequences, with offsets, with masks from data, with tables of packed tiles, of those that draw,
+ * of those for decoding, of those that read pages, of luattn_weights, and of those for decoding entries of different lengths, which
+ * take all. Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -376,50 +376,34 @@ struct LuattnSplitListParams : LuattnWeightParams {
 struct LuattnAppendParams : LuattnPagedParams {
   LuattnAppend append;
 };
-#else
-typedef struct LuattnPackedParams {
-  LuattnParams dense;
-  LuattnPacked packed;
-} LuattnPackedParams;
-typedef struct LuattnOffsetParams {
+#endif
+
+/* The same as the host fills it: one block of named members, of which a kernel takes the beginning, through the last member of its
+ * struct. Assertions at the end of this file compare the two. */
+#ifndef __CUDACC__
+typedef struct LuattnCallParams {
   LuattnParams dense;
   LuattnPacked packed;
   LuattnOffsets offsets;
-} LuattnOffsetParams;
-typedef struct LuattnTileBitsParams {
-  LuattnOffsetParams before;
   LuattnTileBits bits;
   LuattnTileOrder tile_order;
-} LuattnTileBitsParams;
-typedef struct LuattnPackedTileParams {
-  LuattnTileBitsParams before;
   LuattnTileTable table;
   LuattnUsed used;
-} LuattnPackedTileParams;
-typedef struct LuattnRandomParams {
-  LuattnPackedTileParams before;
   LuattnRandom random;
-} LuattnRandomParams;
-typedef struct LuattnSplitsParams {
-  LuattnRandomParams before;
   LuattnSplits splits;
-} LuattnSplitsParams;
-typedef struct LuattnPagedParams {
-  LuattnSplitsParams before;
   LuattnPaging paging;
-} LuattnPagedParams;
-typedef struct LuattnWeightParams {
-  LuattnPagedParams before;
-  LuattnWeights weights;
-} LuattnWeightParams;
-typedef struct LuattnSplitListParams {
-  LuattnWeightParams before;
-  LuattnSplitList list;
-} LuattnSplitListParams;
-typedef struct LuattnAppendParams {
-  LuattnPagedParams before;
-  LuattnAppend append;
-} LuattnAppendParams;
+  union {
+    __extension__ struct {
+      LuattnWeights weights;
+      LuattnSplitList list;
+    };
+    LuattnAppend append; /* of luattn_append, which has neither */
+  };
+} LuattnCallParams;
+
+#define LUATTN_AT(member) __builtin_offsetof(LuattnCallParams, member)
+/* The bytes of a kernel's parameters whose last member is this one. */
+#define LUATTN_PARAMS_THROUGH(member) (LUATTN_AT(member) + sizeof(((LuattnCallParams *)0)->member))
 #endif
 
 /* A TMA descriptor, as cuTensorMapEncodeTiled writes it. Its axes are channel, position, head and batch. The
@@ -452,29 +436,45 @@ typedef struct LuattnPagedMaps {
 /* An image records that it was built for LUATTN_PARAMS_VERSION; these assertions pin that layout, as far as
  * the host can. */
 #ifndef __CUDACC__
-#define LUATTN_AT(member) __builtin_offsetof(LuattnParams, member)
-ABI_ASSERT(LUATTN_AT(shape) == 0 && LUATTN_AT(schedule) == 24 && LUATTN_AT(scale) == 32 && LUATTN_AT(order) == 40 &&
-               LUATTN_AT(tensors) == 112 && LUATTN_AT(scratch) == 536 && LUATTN_AT(inputs) == 680,
+ABI_ASSERT(LUATTN_AT(dense.shape) == 0 && LUATTN_AT(dense.schedule) == 24 && LUATTN_AT(dense.scale) == 32 && LUATTN_AT(dense.order) == 40 &&
+               LUATTN_AT(dense.tensors) == 112 && LUATTN_AT(dense.scratch) == 536 && LUATTN_AT(dense.inputs) == 680,
            "what lies before the end has another place: append instead, or take another LUATTN_PARAMS_VERSION");
-#undef LUATTN_AT
+ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offsets) == LUATTN_PARAMS_THROUGH(packed) &&
+               LUATTN_AT(bits) == LUATTN_PARAMS_THROUGH(offsets) && LUATTN_AT(tile_order) == LUATTN_PARAMS_THROUGH(bits) &&
+               LUATTN_AT(table) == LUATTN_PARAMS_THROUGH(tile_order) && LUATTN_AT(used) == LUATTN_PARAMS_THROUGH(table) &&
+               LUATTN_AT(random) == LUATTN_PARAMS_THROUGH(used) && LUATTN_AT(splits) == LUATTN_PARAMS_THROUGH(random) &&
+               LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) && LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
+               LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(append) == LUATTN_AT(weights),
+           "a part has padding of its own");
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
+               LUATTN_PARAMS_THROUGH(list) <= 4096, /* decode kernels have no TMA descriptors */
+           "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 #endif
 ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 && sizeof(LuattnTensors) == 424 &&
                sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
            "a struct that is there has another size: append another one instead");
-ABI_ASSERT(sizeof(LuattnOffsetParams) == sizeof(LuattnPackedParams) + sizeof(LuattnOffsets), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnTileBitsParams) == sizeof(LuattnOffsetParams) + sizeof(LuattnTileBits) + sizeof(LuattnTileOrder),
-           "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnPackedTileParams) == sizeof(LuattnTileBitsParams) + sizeof(LuattnTileTable) + sizeof(LuattnUsed),
-           "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnRandomParams) == sizeof(LuattnPackedTileParams) + sizeof(LuattnRandom), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnSplitsParams) == sizeof(LuattnRandomParams) + sizeof(LuattnSplits), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnPagedParams) == sizeof(LuattnSplitsParams) + sizeof(LuattnPaging), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnWeightParams) == sizeof(LuattnPagedParams) + sizeof(LuattnWeights), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnSplitListParams) == sizeof(LuattnWeightParams) + sizeof(LuattnSplitList), "a part has padding of its own");
-ABI_ASSERT(sizeof(LuattnAppendParams) == sizeof(LuattnPagedParams) + sizeof(LuattnAppend) && sizeof(LuattnAppendParams) <= 4096,
-           "a part has padding of its own, or a driver before CUDA 12.1 gives a kernel less");
-ABI_ASSERT((sizeof(LuattnPagedParams) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096,
-           "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
-ABI_ASSERT(sizeof(LuattnSplitListParams) <= 4096, "decode kernels have no TMA descriptors");
+
+/* The kernels' structs have no padding of their own (every kernel compiles this), and end where the host's block says (as C++ on the
+ * host does, in tests). */
+#ifdef __cplusplus
+#ifdef __CUDACC__
+#define LUATTN_ENDS(type, before, bytes, member) ABI_ASSERT(sizeof(type) == sizeof(before) + (bytes), "a part has padding of its own")
+#else
+#define LUATTN_ENDS(type, before, bytes, member)                                                   \
+  ABI_ASSERT(sizeof(type) == sizeof(before) + (bytes) && sizeof(type) == LUATTN_PARAMS_THROUGH(member), \
+             "the kernels' struct has padding of its own, or the host's block another layout")
+#endif
+LUATTN_ENDS(LuattnPackedParams, LuattnParams, sizeof(LuattnPacked), packed);
+LUATTN_ENDS(LuattnOffsetParams, LuattnPackedParams, sizeof(LuattnOffsets), offsets);
+LUATTN_ENDS(LuattnTileBitsParams, LuattnOffsetParams, sizeof(LuattnTileBits) + sizeof(LuattnTileOrder), tile_order);
+LUATTN_ENDS(LuattnPackedTileParams, LuattnTileBitsParams, sizeof(LuattnTileTable) + sizeof(LuattnUsed), used);
+LUATTN_ENDS(LuattnRandomParams, LuattnPackedTileParams, sizeof(LuattnRandom), random);
+LUATTN_ENDS(LuattnSplitsParams, LuattnRandomParams, sizeof(LuattnSplits), splits);
+LUATTN_ENDS(LuattnPagedParams, LuattnSplitsParams, sizeof(LuattnPaging), paging);
+LUATTN_ENDS(LuattnWeightParams, LuattnPagedParams, sizeof(LuattnWeights), weights);
+LUATTN_ENDS(LuattnSplitListParams, LuattnWeightParams, sizeof(LuattnSplitList), list);
+LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
+#undef LUATTN_ENDS
+#endif
 
 #endif

@@ -138,15 +138,15 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   const mask_evaluated *bits = c->at.lowered->rows.evaluated;
   out->random = p->draws;
   const bool lists = p->decode && (p->packed || p->pages);
-  out->params_bytes = lists          ? sizeof(LuattnSplitListParams)
-                      : p->weights   ? sizeof(LuattnWeightParams)
-                      : p->pages     ? sizeof(LuattnPagedParams)
-                      : p->decode    ? sizeof(LuattnSplitsParams)
-                      : out->random  ? sizeof(LuattnRandomParams)
-                      : p->packed    ? sizeof(LuattnPackedTileParams)
-                      : bits != NULL ? sizeof(LuattnTileBitsParams)
-                      : p->offsets   ? sizeof(LuattnOffsetParams)
-                                     : sizeof(LuattnParams);
+  out->params_bytes = lists          ? LUATTN_PARAMS_THROUGH(list)
+                      : p->weights   ? LUATTN_PARAMS_THROUGH(weights)
+                      : p->pages     ? LUATTN_PARAMS_THROUGH(paging)
+                      : p->decode    ? LUATTN_PARAMS_THROUGH(splits)
+                      : out->random  ? LUATTN_PARAMS_THROUGH(random)
+                      : p->packed    ? LUATTN_PARAMS_THROUGH(used)
+                      : bits != NULL ? LUATTN_PARAMS_THROUGH(tile_order)
+                      : p->offsets   ? LUATTN_PARAMS_THROUGH(offsets)
+                                     : LUATTN_PARAMS_THROUGH(dense);
   out->packed = out->writes_padding = p->packed;
   out->paged = p->pages != 0;
   out->paged_layout[0] = (uint32_t)p->pages;

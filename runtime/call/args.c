@@ -462,7 +462,7 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
   return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
 }
 
-luattn_status args_fill(const args_call *c, LuattnOffsetParams *out) {
+luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   LuattnParams *params = &out->dense;
   memset(out, 0, sizeof *out);
   TRY(check_axes(c));

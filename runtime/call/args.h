@@ -21,7 +21,7 @@ typedef struct args_call {
 } args_call;
 
 /* Fills *params, except for the workspace's fields. With shapes_only, reads q, k, v and the inputs only. */
-luattn_status args_fill(const args_call *c, LuattnOffsetParams *params);
+luattn_status args_fill(const args_call *c, LuattnCallParams *params);
 
 /* Checks that a launch can have `batch` batch entries; `name` is the tensor with this size. */
 luattn_status args_batch(const args_call *c, const char *name, int64_t batch);

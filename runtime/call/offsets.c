@@ -23,7 +23,7 @@ static luattn_status take_side(const args_call *c, const luattn_batch *batch, in
   return batch_array_take(c, given, "batch", given->count, array);
 }
 
-luattn_status offsets_fill(const args_call *c, LuattnOffsetParams *params) {
+luattn_status offsets_fill(const args_call *c, LuattnCallParams *params) {
   static const luattn_batch none = {.offset = {{.name = "q_offset"}, {.name = "kv_offset"}}};
   const luattn_batch *batch = c->args->batch != NULL ? c->args->batch : &none;
   const LuattnShape *shape = &params->dense.shape;

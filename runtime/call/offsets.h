@@ -7,6 +7,6 @@
 
 /* Fills the parameters of an image with offsets; for another image, checks that the call has none. Called
  * after the shape is known. */
-luattn_status offsets_fill(const args_call *c, LuattnOffsetParams *params);
+luattn_status offsets_fill(const args_call *c, LuattnCallParams *params);
 
 #endif

@@ -51,7 +51,7 @@ luattn_status packed_used(const args_call *c, LuattnUsed *out) {
   return LUATTN_OK;
 }
 
-luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params) {
+luattn_status packed_fill(const args_call *c, LuattnCallParams *params) {
   const luattn_args *a = c->args;
   LuattnParams *p = &params->dense;
   if (!c->info->packed) return refuse(c);

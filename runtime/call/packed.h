@@ -8,7 +8,7 @@
 
 /* Fills lengths, heads and cu_seqlens of a packed image's call; of a dense image's, checks that there are
  * none. */
-luattn_status packed_fill(const args_call *c, LuattnOffsetParams *params);
+luattn_status packed_fill(const args_call *c, LuattnCallParams *params);
 /* Fills the used lengths of a call that packed_fill has accepted; NULL: it gives none. */
 luattn_status packed_used(const args_call *c, LuattnUsed *out);
 /* With LUATTN_CHECK=1, waits for the stream and checks the lengths that are on the device. */

@@ -126,8 +126,8 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
 
 /* ---- LUATTN_CHECK ---- */
 
-static luattn_status check_copies(const args_call *c, const LuattnPagedParams *params, const int32_t *used, const int32_t *table) {
-  const LuattnParams *p = &params->before.before.before.before.before.dense;
+static luattn_status check_copies(const args_call *c, const LuattnCallParams *params, const int32_t *used, const int32_t *table) {
+  const LuattnParams *p = &params->dense;
   const batch_pages pages = {.entries = p->shape.batch,
                              .num_pages = c->args->k->shape[0],
                              .page_size = c->args->k->shape[2],
@@ -139,10 +139,10 @@ static luattn_status check_copies(const args_call *c, const LuattnPagedParams *p
 }
 
 /* The device's context is current. */
-static luattn_status check_device(const luattn_driver *d, const args_call *c, const LuattnPagedParams *params, int32_t *used,
+static luattn_status check_device(const luattn_driver *d, const args_call *c, const LuattnCallParams *params, int32_t *used,
                                   int32_t *table, cu_stream stream) {
-  const size_t entries = (size_t)params->before.before.before.before.before.dense.shape.batch, each = sizeof(int32_t);
-  const int *at = params->before.before.before.used.seqused_k;
+  const size_t entries = (size_t)params->dense.shape.batch, each = sizeof(int32_t);
+  const int *at = params->used.seqused_k;
   bool captured;
   TRY(batch_check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
@@ -154,8 +154,8 @@ static luattn_status check_device(const luattn_driver *d, const args_call *c, co
   return check_copies(c, params, used, table);
 }
 
-luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnPagedParams *params, cu_stream stream) {
-  const size_t entries = (size_t)params->before.before.before.before.before.dense.shape.batch;
+luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_stream stream) {
+  const size_t entries = (size_t)params->dense.shape.batch;
   if (!c->info->paged || entries == 0 || !batch_check_asked()) return LUATTN_OK;
   const bool has_table = params->paging.block_table != NULL;
   int32_t *used = calloc(entries, (1 + (has_table ? (size_t)params->paging.pages : 0)) * sizeof *used);

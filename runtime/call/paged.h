@@ -13,6 +13,6 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
 /* A step of LuattnPagedMaps' last axis, in elements. */
 int64_t paged_unit(const LuattnTensor *t);
 /* With LUATTN_CHECK=1, waits for the stream and checks lengths and numbers of pages that are on the device. */
-luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnPagedParams *params, cu_stream stream);
+luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_stream stream);
 
 #endif

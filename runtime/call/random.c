@@ -4,8 +4,7 @@
 
 #include "common/choices.h"
 
-luattn_status random_fill(const args_call *c, LuattnRandomParams *params) {
-  const LuattnOffsetParams *of = &params->before.before.before;
+luattn_status random_fill(const args_call *c, LuattnCallParams *params) {
   LuattnRandom *out = &params->random;
   luattn_random given;
   char text[400];
@@ -16,7 +15,7 @@ luattn_status random_fill(const args_call *c, LuattnRandomParams *params) {
   out->offset_at = (const unsigned long long *)given.offset_at;
   out->seed = given.seed;
   out->offset = given.offset;
-  out->heads = c->info->offsets ? of->offsets.heads : of->dense.shape.heads;
-  out->first_head = of->offsets.head_offset;
+  out->heads = c->info->offsets ? params->offsets.heads : params->dense.shape.heads;
+  out->first_head = params->offsets.head_offset;
   return LUATTN_OK;
 }

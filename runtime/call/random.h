@@ -6,6 +6,6 @@
 #include "runtime/call/args.h"
 
 /* Fills the parameters of an image that draws; another one's are zero, and need no seed. Called after args_fill. */
-luattn_status random_fill(const args_call *c, LuattnRandomParams *params);
+luattn_status random_fill(const args_call *c, LuattnCallParams *params);
 
 #endif

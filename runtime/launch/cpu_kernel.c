@@ -25,18 +25,18 @@ luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pas
 luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, const void *stream,
                                 luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .err = err};
-  LuattnRandomParams unused;
+  LuattnCallParams unused;
   if (stream != NULL)
     return args_fail(&c, "stream: is 0x%" PRIxPTR ", and the CPU has none; give NULL", (uintptr_t)stream);
   if (!kernel->cpu_relaxed) {
     LuattnUsed lengths;
     LuattnPaging pages;
-    TRY(args_fill(&c, &unused.before.before.before));
+    TRY(args_fill(&c, &unused));
     TRY(packed_used(&c, &lengths));
-    TRY(paged_table(&c, &unused.before.before.before.dense, &pages));
+    TRY(paged_table(&c, &unused.dense, &pages));
     TRY(random_fill(&c, &unused));
     LuattnWeights to;
-    if (weights != NULL) TRY(weights_fill(&c, weights, &unused.before.before.before.dense, &to));
+    if (weights != NULL) TRY(weights_fill(&c, weights, &unused.dense, &to));
     TRY(weights != NULL ? weights_apart(&c, weights, 0) : args_apart(&c, 0));
   }
   luattn_args rest = *args;
@@ -50,7 +50,7 @@ luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *
 luattn_status cpu_kernel_workspace(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
                                    luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .shapes_only = true, .err = err};
-  LuattnOffsetParams unused;
+  LuattnCallParams unused;
   if (!kernel->cpu_relaxed) TRY(args_fill(&c, &unused));
   *size = 0;
   return LUATTN_OK;

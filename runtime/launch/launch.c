@@ -93,7 +93,7 @@ static luattn_status launch_one(const luattn_kernel *k, uint32_t i, void *p, Lua
                      k->info.spec_name, g[0], g[1], g[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
 }
 
-luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params,
+luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params,
                                cu_stream stream) {
   const image_manifest *m = &kernel->info;
   const workspace_need makes = {.has_tile_bits = true, .has_tile_order = params->tile_order.tiles != NULL};
@@ -112,25 +112,25 @@ luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, 
   return LUATTN_OK;
 }
 
-static luattn_status launch_entries(const luattn_kernel *k, LuattnSplitListParams *p, LuattnTensorMaps *maps,
+static luattn_status launch_entries(const luattn_kernel *k, LuattnCallParams *p, LuattnTensorMaps *maps,
                                     unsigned (*grid)[3], cu_stream stream, luattn_error *err) {
   for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_one(k, i, p, maps, grid[i], stream, err));
   return LUATTN_OK;
 }
 
-luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnPackedTileParams *params, cu_stream stream) {
+luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream) {
   const workspace_need makes = {.makes_table = true};
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i) {
     const manifest_entry *e = &kernel->info.entry[i];
     unsigned grid[3];
     if (e->role != LUATTN_ROLE_TILE_TABLE) continue;
-    TRY(grid_of_entry(c, e, &params->before, &makes, grid));
+    TRY(grid_of_entry(c, e, params, &makes, grid));
     return launch_one(kernel, i, params, NULL, grid, stream, c->err);
   }
   return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_tile_table", kernel->info.spec_name);
 }
 
-luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnSplitListParams *params, cu_stream stream) {
+luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream) {
   static const unsigned grid[] = {1, 1, 1};
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
     if (kernel->info.entry[i].role == LUATTN_ROLE_SPLIT_LIST) return launch_one(kernel, i, params, NULL, grid, stream, c->err);
@@ -150,7 +150,7 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
                       "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
 }
 
-luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppendParams *params, cu_stream stream) {
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream) {
   const image_manifest *m = c->info;
   const int64_t widest = m->head_dim > m->head_dim_v ? m->head_dim : m->head_dim_v;
   /* Half precision is copied 16 bytes at a time; other tensors may have to be by elements. */
@@ -196,9 +196,9 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   if (kernel->info.weights) weights_take(&used);
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
   const args_call c = launch_call(kernel, &used, true, err);
-  LuattnTileBitsParams p;
+  LuattnCallParams p;
   workspace_need need;
-  TRY(args_fill(&c, &p.before));
+  TRY(args_fill(&c, &p));
   TRY(workspace_layout(&c, 0, &p, &need));
   *size = need.size;
   return LUATTN_OK;
@@ -210,45 +210,42 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
                             luattn_error *err) {
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, used, weights, stream, err);
   const args_call c = launch_call(kernel, used, false, err);
-  LuattnSplitListParams top;
-  LuattnPagedParams *const everything = &top.before.before;
-  LuattnPackedTileParams *const whole = &everything->before.before.before;
-  LuattnTileBitsParams *const all = &whole->before;
-  LuattnParams *p = &all->before.dense;
+  LuattnCallParams all;
+  LuattnParams *p = &all.dense;
   LuattnPagedMaps maps; /* other kernels take the first part */
-  TRY(args_fill(&c, &all->before));
+  TRY(args_fill(&c, &all));
   workspace_need need;
-  TRY(workspace_layout(&c, (uintptr_t)used->workspace, all, &need));
-  whole->table = need.table;
-  TRY(packed_used(&c, &whole->used));
-  everything->before.splits = need.splits;
-  top.list = need.has_list ? need.list : (LuattnSplitList){.items = NULL};
-  TRY(random_fill(&c, &everything->before.before));
-  TRY(paged_table(&c, p, &everything->paging));
-  if (weights != NULL) TRY(weights_fill(&c, weights, p, &top.before.weights));
+  TRY(workspace_layout(&c, (uintptr_t)used->workspace, &all, &need));
+  all.table = need.table;
+  TRY(packed_used(&c, &all.used));
+  all.splits = need.splits;
+  all.list = need.has_list ? need.list : (LuattnSplitList){.items = NULL};
+  TRY(random_fill(&c, &all));
+  TRY(paged_table(&c, p, &all.paging));
+  if (weights != NULL) TRY(weights_fill(&c, weights, p, &all.weights));
   TRY(workspace_check(&c, need.size));
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
-    TRY(grid_of_entry(&c, &kernel->info.entry[i], all, &need, grid[i]));
+    TRY(grid_of_entry(&c, &kernel->info.entry[i], &all, &need, grid[i]));
   TRY(weights != NULL ? weights_apart(&c, weights, need.size) : args_apart(&c, need.size));
-  TRY(packed_check(kernel, &c, &all->before.packed, &whole->used, stream));
-  TRY(batch_masks_check(kernel, &c, all, need.has_tile_bits, stream));
-  if (need.has_table) TRY(tile_table_check(kernel, &c, whole, need.makes_table, stream));
-  TRY(paged_check(kernel, &c, everything, stream));
-  TRY(split_list_check(kernel, &c, &top, need.makes_list, stream));
-  choose_order(&kernel->info, p, &all->tile_order);
+  TRY(packed_check(kernel, &c, &all.packed, &all.used, stream));
+  TRY(batch_masks_check(kernel, &c, &all, need.has_tile_bits, stream));
+  if (need.has_table) TRY(tile_table_check(kernel, &c, &all, need.makes_table, stream));
+  TRY(paged_check(kernel, &c, &all, stream));
+  TRY(split_list_check(kernel, &c, &all, need.makes_list, stream));
+  choose_order(&kernel->info, p, &all.tile_order);
   find_alone(&kernel->info, p);
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = LUATTN_OK;
   if (kernel->info.family == LUATTN_SM90)
-    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all->before, &everything->paging, &maps.usual);
+    status = descriptors_fill(kernel->driver, kernel->descriptors, &c, &all, &all.paging, &maps.usual);
   if (status == LUATTN_OK && kernel->info.family == LUATTN_SM90 && kernel->info.paged)
-    status = descriptors_fill_pages(kernel->driver, kernel->descriptors, &c, p, &everything->paging, &maps);
+    status = descriptors_fill_pages(kernel->driver, kernel->descriptors, &c, p, &all.paging, &maps);
   if (status == LUATTN_OK) status = append_first(kernel, used, stream, err);
   if (status == LUATTN_OK) status = place_counter(kernel, used->workspace, p, stream, err);
   if (status == LUATTN_OK)
     status = zero_sums(kernel, p, (char *)used->workspace + need.sums, need.sums_size, stream, err);
-  if (status == LUATTN_OK) status = launch_entries(kernel, &top, &maps.usual, grid, stream, err);
+  if (status == LUATTN_OK) status = launch_entries(kernel, &all, &maps.usual, grid, stream, err);
   driver_pop(kernel->driver);
   return status;
 }

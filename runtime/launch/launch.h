@@ -29,15 +29,15 @@ struct luattn_kernel {
 
 /* Evaluates a mask from data into params->bits, after minima of what it reads, which go where workspace_place_stats puts them, and
  * writes all orders of a batch to params->tile_order.tiles, if that is not NULL. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_CUDA. */
-luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnTileBitsParams *params, cu_stream stream);
+luattn_status launch_tile_bits(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream);
 
 /* Sorts packed sequences into params->table. The device's context is current. Errors: LUATTN_INTERNAL (the image has no such function),
  * LUATTN_CUDA. */
-luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnPackedTileParams *params, cu_stream stream);
+luattn_status launch_tile_table(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream);
 
 /* Lists the blocks of a decode kernel in params->list. The device's context is current. Errors: LUATTN_INTERNAL (the image has no such
  * function), LUATTN_CUDA. */
-luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnSplitListParams *params, cu_stream stream);
+luattn_status launch_split_list(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream);
 
 /* Writes a table of blocks. The device's context is current. Errors: LUATTN_INVALID (a limit of the device; the image has no such
  * function), LUATTN_CUDA. */
@@ -46,7 +46,7 @@ luattn_status launch_block_table(const luattn_kernel *kernel, const args_call *c
 
 /* Writes rows to a cache. The device's context is current. Errors: LUATTN_INVALID (a limit of the device), LUATTN_INTERNAL (the image
  * has no such function), LUATTN_CUDA. */
-luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnAppendParams *params, cu_stream stream);
+luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, LuattnCallParams *params, cu_stream stream);
 
 /* append.c: writes the new rows of a call's `append`, if it has any. Errors: LUATTN_INVALID, LUATTN_CUDA. */
 luattn_status append_first(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err);

@@ -109,7 +109,7 @@ static void finish_size(const args_call *c, const workspace_need *need, const ma
 }
 
 /* A launch's own order, or all of a batch. */
-static void order_size(const LuattnTileBitsParams *p, const workspace_need *need, int64_t size[3]) {
+static void order_size(const LuattnCallParams *p, const workspace_need *need, int64_t size[3]) {
   const LuattnTileOrder *o = &p->tile_order;
   if (need->has_tile_order) size[0] = o->size > 0 ? (int64_t)o->batch * o->heads : (int64_t)p->bits.batch * p->bits.heads;
   size[1] = o->size > 0 ? 1 : LUATTN_ORDERS;
@@ -139,14 +139,14 @@ static void decode_size(const LuattnParams *p, const workspace_need *need, const
 }
 
 /* Rows of packed outputs that no sequence has are written where other kernels have nothing to do, too: then by one block. */
-static void add_padding_block(const args_call *c, const LuattnOffsetParams *all, int64_t size[3]) {
+static void add_padding_block(const args_call *c, const LuattnCallParams *all, int64_t size[3]) {
   if (!c->info->writes_padding || all->packed.total_q + (int64_t)all->packed.total_k == 0) return;
   if (size[0] == 0 || size[1] == 0 || size[2] == 0) size[0] = size[1] = size[2] = 1;
 }
 
-luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, const LuattnTileBitsParams *all,
+luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, const LuattnCallParams *all,
                             const workspace_need *need, unsigned grid[3]) {
-  const LuattnParams *p = &all->before.dense;
+  const LuattnParams *p = &all->dense;
   int64_t size[3] = {0, p->shape.heads, p->shape.batch};
   switch ((luattn_role)entry->role) {
     case LUATTN_ROLE_STATS:
@@ -182,18 +182,18 @@ luattn_status grid_of_entry(const args_call *c, const manifest_entry *entry, con
     case LUATTN_ROLE_FORWARD:
       if (c->info->decode) {
         decode_size(p, need, entry, size);
-        add_padding_block(c, &all->before, size);
+        add_padding_block(c, all, size);
         break;
       }
       q_tiles_size(c, need, p, entry->tile_m, size);
-      add_padding_block(c, &all->before, size);
+      add_padding_block(c, all, size);
       if (c->info->family == LUATTN_SM90) return resident_grid(c, entry, size, 1, grid);
       if (c->info->family == LUATTN_SM80) TRY(check_tiles(c, entry, size, INT32_MAX));
       break;
     case LUATTN_ROLE_PREPARE: /* at least one block, where it zeroes a counter */
       q_tiles_size(c, need, p, entry->tile_m, size);
       size[0] = max_of(size[0], sizes_draws_kv(c->info));
-      add_padding_block(c, &all->before, size);
+      add_padding_block(c, all, size);
       break;
     case LUATTN_ROLE_DQ:
       size[0] = ceil_div(p->shape.q_len, entry->tile_m);

@@ -190,7 +190,7 @@ static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *ca
   return fill(d, cache, c, t, &s, out);
 }
 
-static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnOffsetParams *all,
+static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnCallParams *all,
                                    const LuattnPaging *paging, int tile_n, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, heads_kv = p->shape.heads_kv, total = all->packed.total_k;
@@ -205,7 +205,7 @@ static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cac
 }
 
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                               const LuattnOffsetParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
+                               const LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int total_q = all->packed.total_q;
   const manifest_entry *entry = main_entry(c->info);

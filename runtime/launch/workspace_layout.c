@@ -259,20 +259,20 @@ static luattn_status take_visits(cursor *w, const args_call *c, LuattnParams *p)
 }
 
 /* After the schedule is known. `orders`: those of the batch, or NULL. Returns whether the launch makes its own. */
-static bool take_tile_order(cursor *w, const args_call *c, LuattnTileBitsParams *all, unsigned *orders) {
+static bool take_tile_order(cursor *w, const args_call *c, LuattnCallParams *all, unsigned *orders) {
   LuattnTileOrder *out = &all->tile_order;
   const int64_t words =
-      tile_order_fill(c->info, &all->before.dense, &all->bits, c->args->skip, c->multiprocessors, out);
+      tile_order_fill(c->info, &all->dense, &all->bits, c->args->skip, c->multiprocessors, out);
   if (words == 0) return false;
-  out->tiles = tile_orders_find(c->info, &all->before.dense.shape, &all->bits, out, orders);
+  out->tiles = tile_orders_find(c->info, &all->dense.shape, &all->bits, out, orders);
   if (out->tiles != NULL) return false;
   out->tiles = take(w, sizeof *out->tiles, words, 1, 1, 1);
   return true;
 }
 
 /* Tile bits come from the batch, or are made in the workspace, or there are none. */
-static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBitsParams *all, workspace_need *need) {
-  const LuattnShape *shape = &all->before.dense.shape;
+static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnCallParams *all, workspace_need *need) {
+  const LuattnShape *shape = &all->dense.shape;
   LuattnTileBits *out = &all->bits;
   unsigned *orders;
   TRY(batch_masks_take(c, all, &orders));
@@ -282,7 +282,7 @@ static luattn_status take_tile_bits(cursor *w, const args_call *c, LuattnTileBit
   if (need->has_tile_bits) tile_bits_sets(c->info, shape, out);
   if (need->has_tile_bits || out->rows != NULL) need->has_tile_order = take_tile_order(w, c, all, orders);
   if (out->rows != NULL && tile_bits_decide(c->info)) /* nothing reads them */
-    memset(all->before.dense.scratch.stats, 0, sizeof all->before.dense.scratch.stats);
+    memset(all->dense.scratch.stats, 0, sizeof all->dense.scratch.stats);
   if (!need->has_tile_bits) return LUATTN_OK;
   out->rows = take(w, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
   out->columns = take(w, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
@@ -317,8 +317,8 @@ size_t workspace_place_stats(const image_manifest *m, LuattnParams *p, uintptr_t
   return w.overflow ? SIZE_MAX / 2 : w.used;
 }
 
-luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBitsParams *all, workspace_need *out) {
-  LuattnParams *p = &all->before.dense;
+luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnCallParams *all, workspace_need *out) {
+  LuattnParams *p = &all->dense;
   const image_manifest *m = c->info;
   cursor w = {.base = base};
   const size_t real = args_real_size(m), elem = sizes_elem(m);
@@ -326,8 +326,8 @@ luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBit
   TRY(choose_splits(c, p));
   if (sizes_entry(m, LUATTN_ROLE_MOD) != NULL) {
     const bool packed = m->packed;
-    const int q_rows = packed ? all->before.packed.total_q : p->shape.q_len,
-              kv_rows = packed ? all->before.packed.total_k : p->shape.kv_len;
+    const int q_rows = packed ? all->packed.total_q : p->shape.q_len,
+              kv_rows = packed ? all->packed.total_k : p->shape.kv_len;
     if (m->has_query_mod)
       take_modified(&w, elem, packed, p->shape.batch, p->shape.heads, q_rows, head_dim, &p->tensors.q);
     if (m->has_key_mod)

@@ -18,7 +18,7 @@ typedef struct workspace_need {
 
 /* Lays out the workspace at `base` (0: computes the size only) and enters it into *all. Every part starts at a
  * multiple of 256 bytes. Errors: LUATTN_INVALID (the size overflows size_t; num_splits or skip asks for what the kernel has not). */
-luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnTileBitsParams *all, workspace_need *out);
+luattn_status workspace_layout(const args_call *c, uintptr_t base, LuattnCallParams *all, workspace_need *out);
 
 /* Errors: LUATTN_INVALID (the caller's workspace is NULL, too small, or not aligned). */
 luattn_status workspace_check(const args_call *c, size_t need);

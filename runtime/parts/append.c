@@ -142,7 +142,7 @@ static luattn_status fill(const args_call *c, const luattn_append_args *a, Luatt
 /* ---- mods ---- */
 
 /* New rows have heads of keys alone, so those of queries have to be in the batch. */
-static luattn_status fill_offsets(const args_call *c, LuattnOffsetParams *out) {
+static luattn_status fill_offsets(const args_call *c, LuattnCallParams *out) {
   const luattn_batch *given = c->args->batch;
   luattn_batch batch = *given;
   args_call keys = *c;
@@ -160,15 +160,14 @@ static luattn_status fill_offsets(const args_call *c, LuattnOffsetParams *out) {
 }
 
 /* Fills what hooks read: inputs, scalars and offsets. */
-static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, LuattnAppendParams *out) {
+static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, LuattnCallParams *out) {
   const luattn_args args = {.struct_size = sizeof args,
                             .k = a->k, .v = a->v,
                             .inputs = a->inputs, .num_inputs = a->num_inputs,
                             .scalars = a->scalars, .num_scalars = a->num_scalars,
                             .batch = a->batch};
   args_call of_hooks = *c;
-  LuattnOffsetParams *const offsets = &out->before.before.before.before.before.before;
-  LuattnParams *const p = &offsets->dense;
+  LuattnParams *const p = &out->dense;
   const int64_t longest = batch_longest_appended(a->batch, a->k->shape[2], a->new_k->shape);
   of_hooks.args = &args;
   if (longest > c->info->max_len)
@@ -183,7 +182,7 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
   p->shape.heads = p->shape.heads_kv = (int)out->append.heads_kv.d; /* no hook reads heads */
   p->shape.group = 1;
   p->shape.kv_len = (int)longest;
-  TRY(fill_offsets(&of_hooks, offsets));
+  TRY(fill_offsets(&of_hooks, out));
   TRY(args_some_inputs(&of_hooks, c->info->append_mods[0].inputs, p));
   return args_scalars(&of_hooks, p);
 }
@@ -260,7 +259,7 @@ static luattn_status append_on_host(const luattn_kernel *kernel, const args_call
 
 /* Writes the rows of arguments of this version. */
 static luattn_status append_given(const luattn_kernel *kernel, const luattn_append_args *given, void *stream, luattn_error *err) {
-  LuattnAppendParams p;
+  LuattnCallParams p;
   int64_t pieces;
   const args_call c = {.info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
   memset(&p, 0, sizeof p);

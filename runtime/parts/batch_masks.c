@@ -130,9 +130,9 @@ static void place(LuattnTileBits *bits, const batch_mask *made) {
 }
 
 /* Likewise, with the memory in which bits are made. */
-static void place_all(const args_call *c, LuattnTileBitsParams *params, const batch_mask *made) {
+static void place_all(const args_call *c, LuattnCallParams *params, const batch_mask *made) {
   place(&params->bits, made);
-  (void)workspace_place_stats(c->info, &params->before.dense, (uintptr_t)made->memory + made->bits_size);
+  (void)workspace_place_stats(c->info, &params->dense, (uintptr_t)made->memory + made->bits_size);
 }
 
 /* The orders of its tiles, if they are for as many heads of k: bits may not depend on that. */
@@ -141,9 +141,9 @@ static unsigned *orders_of(const LuattnShape *s, const LuattnTileBits *bits, con
   return (unsigned *)((uintptr_t)made->memory + made->orders_at);
 }
 
-luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params, unsigned **orders) {
+luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, unsigned **orders) {
   const luattn_batch *batch = c->args->batch;
-  const LuattnParams *p = &params->before.dense;
+  const LuattnParams *p = &params->dense;
   batch_mask now;
   difference d = {.what = ""};
   params->bits = (LuattnTileBits){.rows = NULL};
@@ -171,19 +171,18 @@ luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params,
 /* ---- making them ---- */
 
 /* A call's shapes, as luattn_workspace_size reads them. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnTileBitsParams *params,
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
                                batch_mask *made, luattn_error *err) {
   *c = launch_call(kernel, used, true, err);
-  memset(params, 0, sizeof *params);
-  TRY(args_fill(c, &params->before));
-  return measure(c, &params->before.dense, &params->bits, made);
+  TRY(args_fill(c, params));
+  return measure(c, &params->dense, &params->bits, made);
 }
 
 luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnTileBitsParams params;
+  LuattnCallParams params;
   batch_mask made;
   fail_clear(err);
   NEED(kernel);
@@ -242,8 +241,7 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnRandomParams all = {.random = {.seed = 0}}; /* as much as any kernel takes; a mask draws nothing */
-  LuattnTileBitsParams *const params = &all.before.before;
+  LuattnCallParams params;
   batch_mask made;
   fail_clear(err);
   NEED(batch);
@@ -252,20 +250,20 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   TRY(choices_take(args, launch_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
-  TRY(read_call(kernel, &used, &c, params, &made, err));
+  TRY(read_call(kernel, &used, &c, &params, &made, err));
   const batch_mask sizes = made;
   if (sizes.size == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, sizes.size));
   c.shapes_only = false;
-  TRY(args_inputs(&c, &params->before.dense));
-  describe(&c, &params->before.dense, &made);
+  TRY(args_inputs(&c, &params.dense));
+  describe(&c, &params.dense, &made);
   made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size;
   made.orders_at = sizes.orders_at, made.size = sizes.size;
   TRY(make_room(&c, batch, &made));
-  place_all(&c, params, &made);
-  if (made.orders_at < made.size) params->tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
+  place_all(&c, &params, &made);
+  if (made.orders_at < made.size) params.tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_bits(kernel, &c, params, stream);
+  const luattn_status status = launch_tile_bits(kernel, &c, &params, stream);
   driver_pop(kernel->driver);
   if (status == LUATTN_OK) batch->mask[batch->num_masks++] = made;
   return status;
@@ -286,8 +284,8 @@ luattn_status batch_check_captured(const luattn_driver *d, cu_stream stream, boo
 }
 
 /* Compares the words of rows of cells. */
-static luattn_status compare(const args_call *c, const LuattnTileBitsParams *params, const unsigned *have, const unsigned *want) {
-  const LuattnShape *s = &params->before.dense.shape;
+static luattn_status compare(const args_call *c, const LuattnCallParams *params, const unsigned *have, const unsigned *want) {
+  const LuattnShape *s = &params->dense.shape;
   const int64_t words = workspace_bit_words(workspace_cells(s->kv_len)) * 2, rows = workspace_cells(s->q_len),
                 sets = (int64_t)params->bits.batch * params->bits.heads;
   int64_t wrong = 0, first = 0;
@@ -303,17 +301,16 @@ static luattn_status compare(const args_call *c, const LuattnTileBitsParams *par
                    row * LUATTN_CELL, bit * LUATTN_CELL, set / params->bits.heads, set % params->bits.heads, wrong - 1);
 }
 
-static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params,
+static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params,
                                     const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnRandomParams all = {.before.before = *params};
-  LuattnTileBitsParams *const again = &all.before.before;
+  LuattnCallParams again = *params;
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
-  memset(again->before.dense.scratch.stats, 0, sizeof again->before.dense.scratch.stats); /* not yet computed */
-  again->tile_order = (LuattnTileOrder){.tiles = NULL};
-  place_all(c, again, &made);
-  TRY(launch_tile_bits(kernel, c, again, stream));
+  memset(again.dense.scratch.stats, 0, sizeof again.dense.scratch.stats); /* not yet computed */
+  again.tile_order = (LuattnTileOrder){.tiles = NULL};
+  place_all(c, &again, &made);
+  TRY(launch_tile_bits(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
   if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);
@@ -322,7 +319,7 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
 }
 
 /* Evaluates the mask into memory of its own, and compares. The device's context is current. */
-static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params,
+static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params,
                                 const batch_mask *sizes, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
@@ -336,12 +333,12 @@ static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c,
   return status;
 }
 
-luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
+luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                 cu_stream stream) {
   if (makes || params->bits.rows == NULL || !batch_check_asked()) return LUATTN_OK;
   LuattnTileBits bits;
   batch_mask sizes = {.device = c->device};
-  TRY(measure(c, &params->before.dense, &bits, &sizes));
+  TRY(measure(c, &params->dense, &bits, &sizes));
   char *host = malloc(2 * sizes.rows_size);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);

@@ -7,12 +7,12 @@
 /* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL.
  * *orders: the orders of tiles that lie beside them (workspace_order_words), or NULL. Errors: LUATTN_INVALID (they were made for
  * other arguments; says which). */
-luattn_status batch_masks_take(const args_call *c, LuattnTileBitsParams *params, unsigned **orders);
+luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, unsigned **orders);
 
 /* With LUATTN_CHECK=1: evaluates the mask again and compares, if a launch takes bits from the batch, which is where `makes` is false.
  * Waits for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (an input has changed), LUATTN_NO_MEMORY,
  * LUATTN_CUDA. */
-luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnTileBitsParams *params, bool makes,
+luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                 cu_stream stream);
 
 /* Whether LUATTN_CHECK=1 is in the environment; and whether a graph records the stream, in which nothing can be read back. The

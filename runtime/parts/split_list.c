@@ -172,31 +172,27 @@ luattn_status split_list_take(const args_call *c, const LuattnParams *p, LuattnS
 }
 
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its list. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnSplitListParams *params,
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
                                size_t *size, luattn_error *err) {
-  LuattnOffsetParams *const all = &params->before.before.before.before.before.before.before;
   *c = launch_call(kernel, used, true, err);
-  memset(params, 0, sizeof *params);
   *size = 0;
-  TRY(args_fill(c, all));
-  if (all->dense.shape.batch == 0 || all->dense.shape.q_len == 0) return LUATTN_OK;
-  TRY(split_list_sizes(c, &all->dense, &params->list));
-  *size = split_list_place(&all->dense, 0, &params->list);
+  TRY(args_fill(c, params));
+  if (params->dense.shape.batch == 0 || params->dense.shape.q_len == 0) return LUATTN_OK;
+  TRY(split_list_sizes(c, &params->dense, &params->list));
+  *size = split_list_place(&params->dense, 0, &params->list);
   return LUATTN_OK;
 }
 
 luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size, luattn_error *err) {
   args_call c;
-  LuattnSplitListParams params;
+  LuattnCallParams params;
   return read_call(kernel, used, &c, &params, size, err);
 }
 
 luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *used, void *memory, size_t size,
                                  void *stream, luattn_error *err) {
   args_call c;
-  LuattnSplitListParams params;
-  LuattnPackedTileParams *const whole = &params.before.before.before.before.before;
-  LuattnOffsetParams *const all = &whole->before.before;
+  LuattnCallParams params;
   size_t need;
   TRY(read_call(kernel, used, &c, &params, &need, err));
   if (need == 0) return LUATTN_OK;
@@ -206,14 +202,14 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
   if (((uintptr_t)memory & 255) != 0)
     return args_fail(&c, "list of splits: memory: address %p is not a multiple of 256 bytes; align it", memory);
   c.shapes_only = false;
-  TRY(packed_fill(&c, all)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, all));
-  TRY(packed_used(&c, &whole->used));
-  (void)split_list_place(&all->dense, (uintptr_t)memory, &params.list);
+  TRY(packed_fill(&c, &params)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &params));
+  TRY(packed_used(&c, &params.used));
+  (void)split_list_place(&params.dense, (uintptr_t)memory, &params.list);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = launch_split_list(kernel, &c, &params, stream);
   driver_pop(kernel->driver);
-  if (status == LUATTN_OK) batch->splits = made_for(&c, &all->dense, &params.list, memory);
+  if (status == LUATTN_OK) batch->splits = made_for(&c, &params.dense, &params.list, memory);
   return status;
 }
 
@@ -233,11 +229,11 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const Lu
 }
 
 /* Makes a list in memory of its own, and compares. The device's context is current. */
-static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const LuattnSplitListParams *params, char *host,
+static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, char *host,
                                 cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  const LuattnParams *p = &params->before.before.before.before.before.before.before.dense;
-  LuattnSplitListParams again = *params;
+  const LuattnParams *p = &params->dense;
+  LuattnCallParams again = *params;
   const size_t size = split_list_place(p, 0, &again.list), tiles = (size_t)p->shape.batch * (size_t)again.list.tiles * sizeof(LuattnTileSplits);
   cu_pointer memory = 0;
   bool captured;
@@ -258,9 +254,9 @@ static luattn_status check_list(const luattn_kernel *kernel, const args_call *c,
   return status;
 }
 
-luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnSplitListParams *params, bool makes,
+luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                cu_stream stream) {
-  const LuattnParams *p = &params->before.before.before.before.before.before.before.dense;
+  const LuattnParams *p = &params->dense;
   if (makes || params->list.items == NULL || !batch_check_asked()) return LUATTN_OK;
   char *host = malloc((size_t)p->shape.batch * (size_t)params->list.tiles * sizeof(LuattnTileSplits) * 2);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");

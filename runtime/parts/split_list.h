@@ -32,7 +32,7 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
 /* With LUATTN_CHECK=1: makes the list again, if a launch takes one from its batch, which is where `makes` is false, and compares the
  * tiles of rows, and the splits of a deterministic kernel. Waits for `stream`, and does nothing while that is captured. Errors:
  * LUATTN_INVALID (lengths have changed), LUATTN_NO_MEMORY, LUATTN_CUDA. */
-luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnSplitListParams *params, bool makes,
+luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                cu_stream stream);
 
 #endif

@@ -127,14 +127,14 @@ void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable
 /* ---- the batch's ---- */
 
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its table. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnPackedTileParams *params,
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
                                size_t *size, luattn_error *err) {
   *c = launch_call(kernel, used, true, err);
   memset(params, 0, sizeof *params);
   *size = 0;
   if (!has_table(&kernel->info)) return LUATTN_OK;
-  TRY(args_fill(c, &params->before.before));
-  if (params->before.before.dense.shape.batch > 0) *size = place(c, &params->before.before.dense, 0, true, &params->table);
+  TRY(args_fill(c, params));
+  if (params->dense.shape.batch > 0) *size = place(c, &params->dense, 0, true, &params->table);
   return LUATTN_OK;
 }
 
@@ -142,7 +142,7 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnPackedTileParams params;
+  LuattnCallParams params;
   fail_clear(err);
   NEED(kernel);
   NEED(args);
@@ -168,8 +168,7 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnRandomParams all = {.random = {.seed = 0}}; /* as much as any kernel takes; a table draws nothing */
-  LuattnPackedTileParams *const params = &all.before;
+  LuattnCallParams params;
   size_t need;
   fail_clear(err);
   NEED(batch);
@@ -179,16 +178,16 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
   if (split_list_of(&kernel->info)) return split_list_prepare(batch, kernel, &used, memory, size, stream, err);
-  TRY(read_call(kernel, &used, &c, params, &need, err));
+  TRY(read_call(kernel, &used, &c, &params, &need, err));
   if (need == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, need));
   c.shapes_only = false;
-  TRY(packed_fill(&c, &params->before.before)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &params->before.before));
-  TRY(packed_used(&c, &params->used));
-  (void)place(&c, &params->before.before.dense, (uintptr_t)memory, true, &params->table);
+  TRY(packed_fill(&c, &params)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &params));
+  TRY(packed_used(&c, &params.used));
+  (void)place(&c, &params.dense, (uintptr_t)memory, true, &params.table);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_table(kernel, &c, params, stream);
+  const luattn_status status = launch_tile_table(kernel, &c, &params, stream);
   driver_pop(kernel->driver);
   if (status != LUATTN_OK) return status;
   batch->table = memory;
@@ -218,13 +217,13 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const ch
   return LUATTN_OK;
 }
 
-static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, cu_pointer memory,
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_pointer memory,
                                 char *host, size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnRandomParams again = {.before = *params}; /* as much as any kernel takes */
-  const LuattnParams *p = &params->before.before.dense;
-  (void)place(c, p, (uintptr_t)memory, true, &again.before.table);
-  TRY(launch_tile_table(kernel, c, &again.before, stream));
+  LuattnCallParams again = *params;
+  const LuattnParams *p = &params->dense;
+  (void)place(c, p, (uintptr_t)memory, true, &again.table);
+  TRY(launch_tile_table(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
   if (result == 0) result = d->copy_to_host(host + size, memory, size);
@@ -233,7 +232,7 @@ static luattn_status make_again(const luattn_kernel *kernel, const args_call *c,
 }
 
 /* Makes a table in memory of its own, and compares. The device's context is current. */
-static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, char *host,
+static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, char *host,
                                  size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
@@ -247,11 +246,11 @@ static luattn_status check_table(const luattn_kernel *kernel, const args_call *c
   return status;
 }
 
-luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, bool makes,
+luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                cu_stream stream) {
   LuattnTileTable unplaced;
   if (makes || !holds_table(c) || !has_table(c->info) || !batch_check_asked()) return LUATTN_OK;
-  const size_t size = place(c, &params->before.before.dense, 0, true, &unplaced);
+  const size_t size = place(c, &params->dense, 0, true, &unplaced);
   char *host = malloc(2 * size);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);

@@ -18,7 +18,7 @@ luattn_status tile_table_take(const args_call *c, const LuattnParams *p, LuattnT
 
 /* With LUATTN_CHECK=1: makes the table again and compares, if a launch takes one from its batch, which is where `makes` is false. Waits
  * for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (lengths have changed), LUATTN_NO_MEMORY, LUATTN_CUDA. */
-luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnPackedTileParams *params, bool makes,
+luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
                                cu_stream stream);
 
 /* Places the sets that a launch needs from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */

@@ -24,7 +24,7 @@ static inline void pages_open(problem *p, luattn_batch **batch) {
   p->used = 0;
   p->info.paged = 1;
   p->info.paged_layout[0] = 1;
-  p->info.params_bytes = sizeof(LuattnPagedParams);
+  p->info.params_bytes = LUATTN_PARAMS_THROUGH(paging);
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1;
   p->info.num_stats = 0;

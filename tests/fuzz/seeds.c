@@ -53,7 +53,7 @@ static void make_sm90(image_manifest *m) {
 static void make_decode(image_manifest *m) {
   m->decode = 1;
   m->num_state[0] = 2;
-  m->params_bytes = sizeof(LuattnSplitsParams);
+  m->params_bytes = LUATTN_PARAMS_THROUGH(splits);
   insert_entry(m, m->num_entries, "luattn_merge", LUATTN_ROLE_MERGE);
 }
 
@@ -79,9 +79,9 @@ static luattn_image *make_image(int seed) {
   }
   if (seed == 6) p.info.second_code = 256;
   static const image_plan plan = {"simt: 64 x 64\n", {64, 64, 128, 2, 0, 0}, true};
-  if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = sizeof(LuattnRandomParams);
+  if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = LUATTN_PARAMS_THROUGH(random);
   if (seed == DECODE) make_decode(&p.info);
-  if (seed == WEIGHTS) p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = sizeof(LuattnWeightParams);
+  if (seed == WEIGHTS) p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = LUATTN_PARAMS_THROUGH(weights);
   if (seed == APPENDS) make_appends(&p.info);
   if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);

@@ -17,7 +17,7 @@
 static void evaluate_mask(image_manifest *m) {
   m->tile_bits = 1;
   m->bits[0] = (manifest_tile_bits){.by_batch = 1, .rows = 1, .columns = 1, .cost = 10, .inputs = 2, .scalars = 1, .spec = {1, 2, 3, 4}};
-  m->params_bytes = sizeof(LuattnTileBitsParams);
+  m->params_bytes = LUATTN_PARAMS_THROUGH(tile_order);
   memmove(&m->entry[2], &m->entry[1], (m->num_entries++ - 1) * sizeof m->entry[0]);
   m->entry[1] = (manifest_entry){.name = "luattn_tile_bits", .role = LUATTN_ROLE_TILE_BITS, .threads = 256, .tile_m = 64};
 }

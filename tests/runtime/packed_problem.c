@@ -29,7 +29,7 @@ void packed_open(packed_problem *c, luattn_family family) {
   problem_open(p, LUATTN_FORWARD);
   p->info.family = family;
   p->info.packed = 1;
-  p->info.params_bytes = sizeof(LuattnPackedTileParams);
+  p->info.params_bytes = LUATTN_PARAMS_THROUGH(used);
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1; /* slopes */
   p->info.num_stats = 0;
@@ -61,12 +61,12 @@ luattn_status launch_packed(packed_problem *c, luattn_error *err) {
   return status;
 }
 
-LuattnOffsetParams packed_filled(packed_problem *c) {
+LuattnCallParams packed_filled(packed_problem *c) {
   luattn_error err;
   luattn_batch *batch;
   if (packed_open_batch(c, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const args_call call = {.info = &c->p.info, .args = &c->p.args, .multiprocessors = 132, .err = &err};
-  LuattnOffsetParams out;
+  LuattnCallParams out;
   if (args_fill(&call, &out) != LUATTN_OK) fail_msg("%s", err.message);
   luattn_batch_close(batch);
   return out;

@@ -20,7 +20,7 @@ void packed_open(packed_problem *c, luattn_family family); /* close it by proble
 void packed_resize(packed_problem *c, int sequences, int total_q, int total_k);
 luattn_status packed_open_batch(packed_problem *c, luattn_batch **batch, luattn_error *err); /* and gives it to the call */
 luattn_status launch_packed(packed_problem *c, luattn_error *err);
-LuattnOffsetParams packed_filled(packed_problem *c); /* what a kernel gets; fails the test on an error */
+LuattnCallParams packed_filled(packed_problem *c); /* what a kernel gets; fails the test on an error */
 
 /* A change of a call, and a part of the message that it makes. */
 typedef void bend(packed_problem *c);

@@ -232,7 +232,7 @@ static void host_arrays_are_copied(void **state) {
   assert_memory_equal(aligned, host_q, sizeof host_q);
   assert_memory_equal(aligned + 256, host_k, sizeof host_k);
   const args_call call = {.info = &c.p.info, .args = &c.p.args, .multiprocessors = 132, .err = &err};
-  LuattnOffsetParams all;
+  LuattnCallParams all;
   if (args_fill(&call, &all) != LUATTN_OK) fail_msg("%s", err.message);
   assert_ptr_equal(all.packed.cu_seqlens_q, aligned);
   assert_ptr_equal(all.packed.cu_seqlens_k, aligned + 256);
@@ -351,7 +351,7 @@ static void what_the_kernel_gets(void **state) {
   packed_open(&c, LUATTN_SM80);
   c.cu_k.t.byte_offset = 8;
   c.p.k.strides[0] = 5 * HEAD_DIM; /* k interleaved with another tensor */
-  const LuattnOffsetParams all = packed_filled(&c);
+  const LuattnCallParams all = packed_filled(&c);
   const LuattnParams *p = &all.dense;
   assert_ptr_equal(all.packed.cu_seqlens_q, c.cu_q.t.data);
   assert_ptr_equal(all.packed.cu_seqlens_k, (char *)c.cu_k.t.data + 8);
@@ -378,7 +378,7 @@ static void what_the_kernel_gets(void **state) {
   }
   c.batch.max_seqlen_q = 1 << 20; /* an upper bound is allowed */
   c.batch.max_seqlen_k = TOTAL_K + 1;
-  const LuattnOffsetParams bound = packed_filled(&c);
+  const LuattnCallParams bound = packed_filled(&c);
   assert_int_equal(bound.dense.shape.q_len, TOTAL_Q);
   assert_int_equal(bound.dense.shape.kv_len, TOTAL_K);
   problem_close(&c.p);

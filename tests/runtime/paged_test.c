@@ -32,7 +32,7 @@ static void paged_open(paged_problem *c, luattn_family family) {
   p->info.family = family;
   p->info.paged = 1;
   p->info.paged_layout[0] = family == LUATTN_SM90 ? 8 : 1;
-  p->info.params_bytes = sizeof(LuattnPagedParams);
+  p->info.params_bytes = LUATTN_PARAMS_THROUGH(paging);
   p->info.has_key_mod = 0;
   p->info.num_inputs = 1; /* slopes */
   p->info.num_stats = 0;
@@ -206,7 +206,7 @@ static void images_refuse_the_other(void **state) {
 /* ---- what kernels get ---- */
 
 typedef struct filled {
-  LuattnOffsetParams all;
+  LuattnCallParams all;
   LuattnPaging paging;
 } filled;
 

@@ -332,15 +332,15 @@ static bool run_pass(void *library, LuattnParams *params) {
 static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *const library[2],
                       shape s) {
   problem p;
-  LuattnTileBitsParams params = {.bits.rows = NULL}; /* masks are not evaluated ahead */
+  LuattnCallParams params = {.bits.rows = NULL}; /* masks are not evaluated ahead */
   luattn_error err;
   open_problem(&p, info, s);
-  fill(&params.before.dense, &p);
+  fill(&params.dense, &p);
   bool ok = run_cpu(spec, &p, &err) == LUATTN_OK;
   if (!ok) printf("  cpu: %s\n", err.message);
-  for (int pass = 0; pass < 2; pass++) ok = run_pass(library[pass], &params.before.dense) && ok;
+  for (int pass = 0; pass < 2; pass++) ok = run_pass(library[pass], &params.dense) && ok;
   ok = compare(&p) && ok;
-  free(params.before.dense.scratch.dq_acc), free(params.before.dense.scratch.dk_acc), free(params.before.dense.scratch.dv_acc);
+  free(params.dense.scratch.dq_acc), free(params.dense.scratch.dk_acc), free(params.dense.scratch.dv_acc);
   close_problem(&p);
   return ok;
 }
