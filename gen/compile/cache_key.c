@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "gen/compile/build_id.h"
 
 /* Field by field, because a struct may have padding. Line numbers of nodes are in a printed source, but not
@@ -50,20 +51,28 @@ static unsigned effective_wants(const compilation *c) {
   return wants;
 }
 
+/* Facts that are 0 are left out, so that a new one changes no key. */
+static void add_target(hasher *h, const luattn_target *t) {
+#define TARGET_FACT(name, type, range, expected, key)                     \
+  do {                                                                    \
+    const int64_t value = (int64_t)t->name;                               \
+    if (value != 0) hasher_add(h, "target." #name, &value, sizeof value); \
+  } while (0);
+#include "abi/kernel_facts.def"
+}
+
 luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_error *err) {
-  const plan *p = &c->at.plan;
-  const int numbers[] = {
-      p->pass,          p->family, p->dtype,  p->arch, p->head_dim, p->head_dim_v, (int)effective_wants(c),
-      p->deterministic, p->packed, (int)p->offsets, p->large_scores, p->pages};
+  luattn_target t = plan_target(&c->at.plan, &c->target);
+  t.wants = effective_wants(c);
+  t.many_rows = t.decode != 0 ? c->target.many_rows : 0;
+  t.lengths = LUATTN_LONG;                            /* the keys below tell them apart */
+  t.tile_m = t.tile_n = t.ptx = t.one_code = 0;       /* which are tuned, or do not count */
+  t.input_types = 0;                                  /* add_spec has the inputs' types */
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
   add_spec(&h, c, false);
   hasher_add(&h, "device", c->target.device, strlen(c->target.device));
-  hasher_add(&h, "numbers", numbers, sizeof numbers);
-  if (p->decode) hasher_add(&h, "decode", &c->target.decode, sizeof c->target.decode);
-  if (p->decode && c->target.many_rows) hasher_add(&h, "many_rows", &c->target.many_rows, sizeof c->target.many_rows);
-  if (p->weights) hasher_add(&h, "weights", &c->target.weights, sizeof c->target.weights);
-  if (p->keys_modified) hasher_add(&h, "keys_modified", &c->target.keys_modified, sizeof c->target.keys_modified);
+  add_target(&h, &t);
   keys[LUATTN_LONG] = hasher_close(&h);
   keys[LUATTN_SHORT] = hash_bytes(&keys[LUATTN_LONG], sizeof keys[LUATTN_LONG]);
   return LUATTN_OK;
@@ -84,37 +93,17 @@ static void add_declarations(hasher *h, const traced_spec *t) {
   hasher_add(h, "defaults", t->scalar_default, (size_t)t->num_scalars * sizeof t->scalar_default[0]);
 }
 
-/* The target with its defaults filled in: 0 and the spelt-out default have the same key. */
-static void add_target(hasher *h, const compilation *c, bool one_code) {
+/* The target, and what else the plan starts from. */
+static void add_plan(hasher *h, const compilation *c, bool one_code) {
   const plan *p = &c->at.plan;
-  const luattn_target *t = &c->target;
-  const int numbers[] = {p->pass,
-                         p->family,
-                         p->dtype,
-                         p->arch,
-                         p->head_dim,
-                         p->head_dim_v,
-                         (int)p->wants,
-                         p->may_fall_back,
-                         t->tile_m,
-                         t->tile_n,
-                         p->is_short,
-                         p->deterministic,
-                         p->packed,
-                         (int)p->offsets,
-                         p->large_scores,
-                         p->pages,
-                         p->small_pages,
-                         t->ptx != 0,
-                         one_code,
-                         compilation_has_line_info()};
-  hasher_add(h, "target", numbers, sizeof numbers);
-  if (p->decode) hasher_add(h, "decode", &t->decode, sizeof t->decode);
-  if (p->many_rows) hasher_add(h, "many_rows", &t->many_rows, sizeof t->many_rows);
-  if (p->weights) hasher_add(h, "weights", &t->weights, sizeof t->weights);
-  if (p->keys_modified) hasher_add(h, "keys_modified", &t->keys_modified, sizeof t->keys_modified);
-  if (t->tiles != NULL) {
-    const luattn_tiles *x = t->tiles;
+  luattn_target t = plan_target(p, &c->target);
+  const int numbers[] = {p->may_fall_back, p->small_pages, compilation_has_line_info()};
+  t.one_code = one_code;
+  t.input_types = 0; /* add_spec has the inputs' types */
+  add_target(h, &t);
+  hasher_add(h, "plan", numbers, sizeof numbers);
+  if (t.tiles != NULL) {
+    const luattn_tiles *x = t.tiles;
     const int tiles[] = {x->tile_m, x->tile_n, x->threads, x->stages, x->warps_n, x->chunk_m};
     hasher_add(h, "tiles", tiles, sizeof tiles);
   }
@@ -130,7 +119,7 @@ luattn_status cache_key(const compilation *c, bool one_code, hash128 *key, luatt
   hasher_add(&h, "nvrtc", c->nvrtc.identity, strlen(c->nvrtc.identity));
   add_spec(&h, c, true);
   add_declarations(&h, c->given);
-  add_target(&h, c, one_code);
+  add_plan(&h, c, one_code);
   *key = hasher_close(&h);
   return LUATTN_OK;
 }

@@ -9,6 +9,7 @@
 #include "gen/analysis/large_scores.h"
 #include "gen/analysis/merge.h"
 #include "gen/analysis/mod_rows.h"
+#include "gen/plan/check_target.h"
 
 /* Notes that the spec has no backward, so that programs that compile only forward learn it at once. */
 static const char *backward_note(const compilation *c) {
@@ -54,7 +55,7 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
 static luattn_status resolve_decode(compilation *c, luattn_error *err) {
   luattn_error why;
   if (c->target.decode != 2) return LUATTN_OK;
-  luattn_status status = plan_check_decode(&c->target, &why);
+  luattn_status status = target_check_decode(&c->target, &why);
   if (status == LUATTN_OK && (c->target.head_dim % 8 != 0 || c->target.head_dim_v % 8 != 0))
     status = luattn_fail(&why, LUATTN_UNSUPPORTED, "head dims are no multiples of 8");
   if (status == LUATTN_OK) {

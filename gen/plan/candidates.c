@@ -88,7 +88,7 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   const bool sixteens = p.pass == LUATTN_FORWARD && p.family != LUATTN_SIMT;
   const step *steps = sixteens ? forward_steps : other_steps;
   const int count = (int)(sixteens ? sizeof forward_steps : sizeof other_steps) / (int)sizeof *steps;
-  p.is_short = false; /* one list for all lengths */
+  p.lengths = LUATTN_LONG; /* one list for all lengths */
   for (int rank = 0; policy_tiles(&p, rank, &from); rank++) add(&l, &p, &from);
   p.softcap_poly = true;
   if (policy_tiles(&p, 0, &from)) add(&l, &p, &from);

@@ -2,13 +2,12 @@
 
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "abi/workspace.h"
 #include "common/fail.h"
 #include "gen/base/text.h"
+#include "gen/plan/check_target.h"
 #include "gen/plan/policy.h"
-
-static const char *const dtype_names[] = {"f64", "f32", "bf16", "f16"};
-static const char *const family_names[] = {"simt", "sm80", "sm90"};
 
 /* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh,
  * tile_order.cuh, tile_table.cuh, split_list.cuh, block_table.cuh, append.cuh). */
@@ -24,98 +23,6 @@ enum {
   APPEND_THREADS = 256,
   APPEND_HEADS = 4
 };
-
-static luattn_status check_target(const luattn_target *t, luattn_error *err) {
-  const int dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
-  if (t->head_dim < 1 || t->head_dim > PLAN_MAX_DIM)
-    return luattn_fail(err, LUATTN_INVALID, "target: head_dim: is %d, must be 1 to 256", t->head_dim);
-  if (t->head_dim_v < 0 || dim_v > PLAN_MAX_DIM)
-    return luattn_fail(err, LUATTN_INVALID, "target: head_dim_v: is %d, must be 1 to 256, or 0 for head_dim",
-                       t->head_dim_v);
-  if ((unsigned)t->dtype > LUATTN_F16)
-    return luattn_fail(err, LUATTN_INVALID, "target: dtype: %d is not a luattn_dtype", (int)t->dtype);
-  if ((unsigned)t->pass > LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_INVALID, "target: pass: %d is neither LUATTN_FORWARD nor LUATTN_BACKWARD",
-                       (int)t->pass);
-  if (t->wants > LUATTN_WANT_ALL)
-    return luattn_fail(err, LUATTN_INVALID, "target: wants: %u has bits that are not of luattn_wants",
-                       t->wants);
-  if ((unsigned)t->lengths > LUATTN_SHORT)
-    return luattn_fail(err, LUATTN_INVALID, "target: lengths: %d is neither LUATTN_LONG nor LUATTN_SHORT",
-                       (int)t->lengths);
-  if (t->family < 0 || t->family > 1 + (int)LUATTN_SM90)
-    return luattn_fail(err, LUATTN_INVALID, "target: family: %d is not 0 or 1 + a luattn_family", t->family);
-  if (t->deterministic != 0 && t->deterministic != 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: deterministic: is %d, expected 0 or 1", t->deterministic);
-  if (t->ptx != 0 && t->ptx != 1) return luattn_fail(err, LUATTN_INVALID, "target: ptx: is %d, expected 0 or 1", t->ptx);
-  if (t->one_code != 0 && t->one_code != 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: one_code: is %d, expected 0 or 1", t->one_code);
-  if (tiles_shared_limit(t->arch) == 0)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "target: arch: sm_%d is not known here; use 80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121",
-        t->arch);
-  return LUATTN_OK;
-}
-
-static luattn_status check_offsets(const luattn_target *t, luattn_error *err) {
-  if ((unsigned)t->offsets <= LUATTN_OFFSET_ARRAYS) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "target: offsets: is %d, expected a luattn_offsets, 0 to 2", (int)t->offsets);
-}
-
-static luattn_status check_packed(const luattn_target *t, luattn_error *err) {
-  if ((unsigned)t->packed > 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: packed: is %d, expected 0 or 1", t->packed);
-  return LUATTN_OK;
-}
-
-/* What decode lacks is said here, but for an online function whose parts cannot be merged (gen/lower). */
-luattn_status plan_check_decode(const luattn_target *t, luattn_error *err) {
-  const bool half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
-  if (t->decode < 0 || t->decode > 2)
-    return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d, expected 0 to 2", t->decode);
-  if (t->many_rows != 0 && t->many_rows != 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: many_rows: is %d, expected 0 or 1", t->many_rows);
-  if (t->decode == 0) return LUATTN_OK;
-  if (t->pass != LUATTN_FORWARD)
-    return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d for a backward kernel, and is of forward alone; leave it 0", t->decode);
-  if (!half)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d for %s, and the decode kernel runs f16 and bf16; leave it 0",
-                       t->decode, dtype_names[t->dtype]);
-  if (t->family != 0 && t->family != 1 + (int)LUATTN_SM80)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: decode: is %d for the family %s, and the decode kernel is of sm80; leave family 0",
-                       t->decode, family_names[t->family - 1]);
-  return LUATTN_OK;
-}
-
-static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
-  if (t->pages != 0 && t->pages != 1 && t->pages != 8)
-    return luattn_fail(err, LUATTN_INVALID, "target: pages: is %lld, expected 0, 1 or 8", (long long)t->pages);
-  if (t->pages != 0 && t->pass == LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: pages: is %d, and there is no backward over keys in pages; copy them to k and v of equal lengths, or "
-                       "to packed sequences",
-                       (int)t->pages);
-  return LUATTN_OK;
-}
-
-static luattn_status check_weights(const luattn_target *t, luattn_error *err) {
-  const char *beside = t->pass != LUATTN_FORWARD ? "a backward pass" : t->decode != 0 ? "decode" : t->large_scores != 0 ? "large_scores" : NULL;
-  if ((unsigned)t->weights > 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: weights: is %d, expected 0 or 1", t->weights);
-  if (t->weights == 0) return LUATTN_OK;
-  if (beside != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "target: weights: is 1 beside %s, and is a kernel of its own; leave one of both 0", beside);
-  if (t->pages != 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: weights: is 1 for keys in pages, of which there are no weights; copy them to k of equal lengths, or to "
-                       "packed sequences");
-  if (t->family > 1 + (int)LUATTN_SIMT)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: weights: is 1 for the family %s, and the kernel is of simt; leave family 0",
-                       family_names[t->family - 1]);
-  return LUATTN_OK;
-}
 
 /* The kernel for p's family and tiles. */
 static void use_template(plan *p) {
@@ -146,8 +53,8 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
   p->small_pages = half && t->family == 0 && !p->decode && t->arch == 90 && t->pages == 1;
   if (half == (wanted == LUATTN_SIMT) && !p->weights)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: %s does not run %s; %s does, or leave family 0", family_names[wanted],
-                       dtype_names[p->dtype], half ? "sm80" : "simt");
+                       "target: family: %s does not run %s; %s does, or leave family 0", kernel_family_name(wanted),
+                       kernel_dtype_name(p->dtype), half ? "sm80" : "simt");
   if (wanted == LUATTN_SM90 && t->pages == 1)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
@@ -162,7 +69,7 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
                        "target: %s: is %d; the %s family needs multiples of 8 in %s; pad the last "
                        "dimension with zeros (and keep the scale), or use f32",
                        in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
-                       family_names[wanted], dtype_names[p->dtype]);
+                       kernel_family_name(wanted), kernel_dtype_name(p->dtype));
   }
   use_family(p, wanted);
   return LUATTN_OK;
@@ -209,9 +116,6 @@ static luattn_status choose_forced(plan *p, const luattn_target *t, luattn_error
   luattn_error first;
   luattn_status status = LUATTN_OK;
   int smallest = 0;
-  if (t->tile_m < 0 || t->tile_n < 0)
-    return luattn_fail(err, LUATTN_INVALID, "target: %s: is %d, must not be negative",
-                       t->tile_m < 0 ? "tile_m" : "tile_n", t->tile_m < 0 ? t->tile_m : t->tile_n);
   for (int i = 0; policy_tiles(p, i, &c); i++) {
     take(p, &c, t);
     luattn_error why;
@@ -278,7 +182,7 @@ static const char *explain(arena *a, const plan *p) {
              "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
              "luattn_merge merges what blocks leave\n");
   if (p->weights) text_add(&t, "weights: luattn_weights writes those of V instead of O, for tests and pictures\n");
-  text_add(&t, "family %s: %s, %s\n", family_names[p->family], dtype_names[p->dtype],
+  text_add(&t, "family %s: %s, %s\n", kernel_family_name(p->family), kernel_dtype_name(p->dtype),
            p->weights ? "multiply-adds in f32 or f64" : what[p->family]);
   if (p->family == LUATTN_SM80 && p->fallback)
     text_add(&t,
@@ -294,9 +198,9 @@ static const char *explain(arena *a, const plan *p) {
            : p->forced    ? "asked for by the caller"
            : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
                             : p->softcap_poly ? "first choice for these head dims and a soft cap"
-                            : p->is_short && p->decode ? "first choice for these head dims and up to 16 rows of a kv head"
+                            : p->lengths == LUATTN_SHORT && p->decode ? "first choice for these head dims and up to 16 rows of a kv head"
                             : p->many_rows  ? "first choice for these head dims and more than 32 rows of a kv head"
-                            : p->is_short   ? "first choice for these head dims, a mask and short lengths"
+                            : p->lengths == LUATTN_SHORT   ? "first choice for these head dims, a mask and short lengths"
                                             : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
   if (p->pass == LUATTN_BACKWARD)
@@ -321,60 +225,57 @@ static const char *explain(arena *a, const plan *p) {
   return text_get(&t);
 }
 
-static luattn_status check_keys_modified(const luattn_target *t, luattn_error *err) {
-  if (t->keys_modified != 0 && t->keys_modified != 1)
-    return luattn_fail(err, LUATTN_INVALID, "target: keys_modified: is %d, expected 0 or 1", t->keys_modified);
-  if (t->keys_modified == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: keys_modified: is 1, and there is no backward over keys that key_mod has changed already; leave it 0, and give k "
-                     "and v as they were before");
+/* Defaults, and what changes no kernel of this pass, family and spec. */
+static void fill_defaults(plan *p, const struct luattn_spec *spec, const luattn_target *t) {
+  if (p->head_dim_v == 0) p->head_dim_v = p->head_dim;
+  const unsigned wants = kernel_pass_wants(p->pass);
+  if (p->wants == 0 || wants == 0) p->wants = wants;
+  p->decode = t->decode != 0;
+  p->keys_modified = spec->traced.keys_modified;
+  /* Forward gives the same bits in every run; decode, whatever else is in the batch. */
+  p->deterministic = (p->pass == LUATTN_BACKWARD || p->decode) && t->deterministic != 0;
 }
 
-static luattn_status check_large_scores(const luattn_target *t, luattn_error *err) {
-  if (t->large_scores == 0 || t->large_scores == 1) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "target: large_scores: is %d, expected 0 or 1", t->large_scores);
+/* Classes of lengths and rows count where the family has tiles of their own for them. */
+static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_target *t) {
+  const bool may_be_short = t->lengths == LUATTN_SHORT && (p->decode || spec->traced.block_mask != IR_NONE) && !p->picked,
+             may_be_many = t->many_rows != 0 && p->decode && t->lengths == LUATTN_LONG && !p->picked;
+  p->lengths = may_be_short && policy_knows_short(p) ? LUATTN_SHORT : LUATTN_LONG;
+  p->many_rows = may_be_many && policy_knows_many_rows(p);
 }
 
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
-  TRY(check_target(t, err));
-  TRY(check_packed(t, err));
-  TRY(check_paged(t, err));
-  TRY(check_offsets(t, err));
-  TRY(check_large_scores(t, err));
-  TRY(check_keys_modified(t, err));
-  TRY(plan_check_decode(t, err));
-  TRY(check_weights(t, err));
-  p->weights = t->weights != 0;
-  p->decode = p->merges = t->decode != 0;
-  p->pass = t->pass;
-  p->dtype = t->dtype;
+  TRY(target_check(t, err));
+#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, p->name = t->name;)
+#include "abi/kernel_facts.def"
+  fill_defaults(p, spec, t);
+  p->merges = p->decode;
   p->arch = t->arch;
   p->arch_suffix = t->arch == 90 ? 'a' : 0;
-  p->head_dim = t->head_dim;
-  p->head_dim_v = t->head_dim_v > 0 ? t->head_dim_v : t->head_dim;
-  p->wants = t->pass == LUATTN_FORWARD ? 0 : t->wants == 0 ? LUATTN_WANT_ALL : t->wants;
   p->shared_limit = tiles_shared_limit(t->arch);
-  p->packed = t->packed != 0;
-  p->offsets = t->offsets;
-  p->large_scores = t->large_scores != 0;
-  p->keys_modified = spec->traced.keys_modified;
   p->keep = spec->traced.online.keep;
   p->draws = spec_draws(&spec->traced);
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
-  /* Forward gives the same bits in every run; decode, whatever else is in the batch. */
-  p->deterministic = (t->pass == LUATTN_BACKWARD || p->decode) && t->deterministic != 0;
   p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
-  p->pages = t->pages == 8 && p->family != LUATTN_SM90 ? 1 : (int)t->pages; /* others read rows one by one */
+  if (p->pages == 8 && p->family != LUATTN_SM90) p->pages = 1; /* others read rows one by one */
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
   p->by_query_blocks = spec->by_query_blocks && p->by_cells;
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
   p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
-  p->is_short = t->lengths == LUATTN_SHORT && (p->decode || spec->traced.block_mask != IR_NONE) && !p->picked && policy_knows_short(p);
-  p->many_rows = t->many_rows != 0 && p->decode && t->lengths == LUATTN_LONG && !p->picked && policy_knows_many_rows(p);
+  fill_classes(p, spec, t);
   return LUATTN_OK;
+}
+
+luattn_target plan_target(const plan *p, const luattn_target *given) {
+  luattn_target t = *given;
+#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, t.name = p->name;)
+#include "abi/kernel_facts.def"
+  t.family = 1 + (int)p->family;
+  t.deterministic = p->deterministic;
+  return t;
 }
 
 bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target,

@@ -10,9 +10,9 @@
  * family. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
 
-/* What the decode kernel (luattn_target.decode) lacks for a target, except for an online function that does not merge. Errors:
- * LUATTN_INVALID, LUATTN_UNSUPPORTED. */
-luattn_status plan_check_decode(const luattn_target *target, luattn_error *err);
+/* The target of a plan that was started, with its defaults filled in: 0 and the default spelt out give the same, as does whatever changes no
+ * kernel. */
+luattn_target plan_target(const plan *p, const luattn_target *given);
 
 /* Chooses the best plan. Errors: LUATTN_INVALID (an impossible forced tile, by name and number),
  * LUATTN_UNSUPPORTED. */

@@ -165,7 +165,7 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
   }
   for (int i = 0; i < count; i++) {
     if (!is_row_of(&row[i], p)) continue;
-    if ((p->is_short && (row[i].classes & NOT_SHORT) != 0) || (!p->many_rows && (row[i].classes & MANY_ROWS) != 0)) continue;
+    if ((p->lengths == LUATTN_SHORT && (row[i].classes & NOT_SHORT) != 0) || (!p->many_rows && (row[i].classes & MANY_ROWS) != 0)) continue;
     if (rank-- > 0) continue;
     *out = row[i].choice;
     return true;

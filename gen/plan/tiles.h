@@ -3,6 +3,7 @@
 #ifndef LUATTN_GEN_TILES_H
 #define LUATTN_GEN_TILES_H
 
+#include "abi/kernel_facts.h"
 #include "abi/manifest.h"
 #include "gen/analysis/analysis.h"
 
@@ -13,24 +14,16 @@ typedef struct plan_entry {
 } plan_entry;
 
 typedef struct plan {
-  luattn_pass pass;
+  /* What the target asks for, by the names that it has there, with defaults filled in. 0 where it does not change the kernel. */
+#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, type name;)
+#include "abi/kernel_facts.def"
   luattn_family family;
-  luattn_dtype dtype;
   int arch;
   char arch_suffix; /* 'a' or 0 */
-  int head_dim, head_dim_v;
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
-  unsigned wants;
   bool accumulates_dq, fast_math, deterministic;
-  bool packed; /* sequences of different lengths, packed one after another: luattn_target.packed */
-  int pages;   /* keys are in pages, whose sizes are multiples of this, 1 or 8; 0: they are not. luattn_target.pages */
-  bool keys_modified; /* luattn_target.keys_modified, where the spec has a mod of k or v */
   bool small_pages; /* the family is sm80 because pages may have any size */
-  luattn_offsets offsets; /* tensors are parts of a whole: luattn_target.offsets */
-  bool large_scores; /* luattn_target.large_scores */
-  bool decode; /* luattn_target.decode: the kernel for few queries, of the sm80 family */
-  bool weights; /* luattn_target.weights: the kernel that writes the weights of V, of the simt family whatever the dtype */
   bool merges; /* parts of a row are computed apart, and merged: spec.cuh has struct Merge */
   int keep; /* dropout: traced_online.keep */
   bool draws; /* spec_draws */
@@ -43,8 +36,6 @@ typedef struct plan {
 
   bool forced;       /* the target named a tile, or all of `tiles` */
   bool picked;       /* the target named all of `tiles` */
-  bool is_short;     /* planned for short lengths, with a mask */
-  bool many_rows;    /* luattn_target.many_rows, where it changes the choice */
   bool by_cells, by_query_blocks, by_narrow_blocks; /* as luattn_spec, if kernels may read tile bits */
   bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
   bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */

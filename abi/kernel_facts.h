@@ -1,0 +1,82 @@
+/* kernel_facts.h: names the values of kernel_facts.def: passes, families, types and variants. Host only. */
+#ifndef LUATTN_ABI_KERNEL_FACTS_H
+#define LUATTN_ABI_KERNEL_FACTS_H
+
+#include <stdint.h>
+
+#include "luattn/compiler.h"
+
+/* For the rows of TARGET_FACT: what follows `key`, where the fact is of an engine's key; only where it is CALL; only where it is CLASS. */
+#define OF_KEY(key, ...) OF_KEY_##key(__VA_ARGS__)
+#define OF_CALL(key, ...) OF_CALL_##key(__VA_ARGS__)
+#define OF_CLASS(key, ...) OF_CLASS_##key(__VA_ARGS__)
+#define OF_KEY_CALL(...) __VA_ARGS__
+#define OF_KEY_CLASS(...) __VA_ARGS__
+#define OF_KEY_OPTION(...)
+#define OF_CALL_CALL(...) __VA_ARGS__
+#define OF_CALL_CLASS(...)
+#define OF_CALL_OPTION(...)
+#define OF_CLASS_CALL(...)
+#define OF_CLASS_CLASS(...) __VA_ARGS__
+#define OF_CLASS_OPTION(...)
+
+/* How many there are. */
+enum {
+#define KERNEL_PASS(id, text, wants) +1
+  KERNEL_PASSES = 0
+#include "abi/kernel_facts.def"
+  ,
+#define KERNEL_FAMILY(id, text) +1
+  KERNEL_FAMILIES = 0
+#include "abi/kernel_facts.def"
+  ,
+#define KERNEL_DTYPE(id, text) +1
+  KERNEL_DTYPES = 0
+#include "abi/kernel_facts.def"
+};
+
+/* "forward"; a number that is none of the enum: "?". */
+static inline const char *kernel_pass_name(uint32_t pass) {
+  switch (pass) {
+#define KERNEL_PASS(id, text, wants) \
+  case id:                           \
+    return text;
+#include "abi/kernel_facts.def"
+  }
+  return "?";
+}
+
+/* "sm90". */
+static inline const char *kernel_family_name(uint32_t family) {
+  switch (family) {
+#define KERNEL_FAMILY(id, text) \
+  case id:                      \
+    return text;
+#include "abi/kernel_facts.def"
+  }
+  return "?";
+}
+
+/* The gradients that a caller of the pass may choose from; 0: none. */
+static inline unsigned kernel_pass_wants(uint32_t pass) {
+  switch (pass) {
+#define KERNEL_PASS(id, text, wants) \
+  case id:                           \
+    return wants;
+#include "abi/kernel_facts.def"
+  }
+  return 0;
+}
+
+/* "bf16". */
+static inline const char *kernel_dtype_name(uint32_t dtype) {
+  switch (dtype) {
+#define KERNEL_DTYPE(id, text) \
+  case id:                     \
+    return text;
+#include "abi/kernel_facts.def"
+  }
+  return "?";
+}
+
+#endif
