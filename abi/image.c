@@ -62,6 +62,7 @@ typedef struct section_kind {
   size_t element, most, at, count;
 } section_kind;
 
+enum { NEED_REQUIRED = false, NEED_OPTIONAL = true };
 #define AT(member) offsetof(struct luattn_image, member)
 #define FACT_SIZE (offsetof(image_manifest, params_version))
 
@@ -78,16 +79,9 @@ static const section_kind kinds[] = {
     {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat),
      AT(manifest.num_stats)},
     {"ELSE", false, false, sizeof(manifest_elsewhere), MANIFEST_MAX_ELSEWHERE, AT(manifest.elsewhere), AT(manifest.num_elsewhere)},
-    {"SEQU", false, false, sizeof(uint32_t), 1, AT(manifest.packed_layout), AT(manifest.packed)},
-    {"OFFS", false, false, sizeof(uint32_t), 1, AT(manifest.offsets_layout), AT(manifest.offsets)},
-    {"LARG", false, false, sizeof(uint32_t), 1, AT(manifest.large_scores_layout), AT(manifest.large_scores)},
-    {"BITS", false, false, sizeof(manifest_tile_bits), 1, AT(manifest.bits), AT(manifest.tile_bits)},
-    {"RAND", false, false, sizeof(uint32_t), 1, AT(manifest.random_layout), AT(manifest.random)},
-    {"DECO", false, false, sizeof(uint32_t), 1, AT(manifest.num_state), AT(manifest.decode)},
-    {"KVPG", false, false, sizeof(uint32_t), 1, AT(manifest.paged_layout), AT(manifest.paged)},
-    {"WGHT", false, false, sizeof(uint32_t), 1, AT(manifest.weights_layout), AT(manifest.weights)},
-    {"KMOD", false, false, sizeof(manifest_append_mods), 1, AT(manifest.append_mods), AT(manifest.keys_modified)},
-    {"PADD", true, false, sizeof(uint32_t), 1, AT(manifest.padding_layout), AT(manifest.writes_padding)},
+#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
+  {tag, NEED_##need, false, sizeof(type), 1, AT(manifest.layout), AT(manifest.fact)},
+#include "abi/kernel_facts.def"
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };

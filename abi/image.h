@@ -19,14 +19,8 @@
  *   INPT  required  luattn_input_info each; left out where there are none, as are the next two
  *   SCAL  required  luattn_scalar_info each
  *   STAT  required  manifest_stat each
- *   SEQU  required  packed_layout                              u32; only where sequences are packed
- *   OFFS  required  offsets_layout                             u32; only where kernels take offsets
  *   ELSE  required  manifest_elsewhere each                    only where kernels take offsets, of inputs that they read elsewhere
- *   KVPG  required  page sizes are multiples of it             u32; only where keys are in pages
- *   RAND  required  random_layout                              u32; only where kernels draw random numbers
- *   DECO  required  numbers of row scalars of a decode kernel  u32; only of those
- *   KMOD  required  manifest_append_mods                       only where keys are read as key_mod has left them
- *   WGHT  required  weights_layout                             u32; only where kernels write the weights of V
+ *   ..              those of IMAGE_SECTION in abi/kernel_facts.def, each only where its fact holds
  *   PLAN            the plan's text, ending in 0
  *   TILE            luattn_tiles
  *   LENS            every_length                               u32

@@ -191,11 +191,25 @@ static luattn_status check_elsewhere(const image_manifest *m, luattn_error *err)
 
 /* The kernel that writes weights is of forward, of the simt family, and of keys that are not in pages. */
 static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
-  TRY(check_range(err, "weights_layout", m->weights_layout[0], 0, 0));
   TRY(check_range(err, "weights: pass", m->pass, LUATTN_FORWARD, LUATTN_FORWARD));
   TRY(check_range(err, "weights: family", m->family, LUATTN_SIMT, LUATTN_SIMT));
   TRY(check_range(err, "weights: decode", m->decode, 0, 0));
   return check_range(err, "weights: paged", m->paged, 0, 0);
+}
+
+static luattn_status check_sections(const image_manifest *m, luattn_error *err) {
+#define CHECKED LUATTN_OK
+#define NUMBER(least, most) check_range(err, name, *number, least, most)
+#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
+  TRY(check_range(err, #fact, m->fact, 0, 1));                    \
+  if (m->fact) {                                                  \
+    const char *name = #layout;                                   \
+    const uint32_t *number = (const void *)m->layout;             \
+    (void)name, (void)number;                                     \
+    TRY(range);                                                   \
+  }
+#include "abi/kernel_facts.def"
+  return LUATTN_OK;
 }
 
 luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
@@ -228,25 +242,10 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"can_split", m->can_split},
       {"has_mask", m->has_mask},
       {"reads_ahead", m->reads_ahead},
-      {"packed", m->packed},
-      {"offsets", m->offsets},
-      {"large_scores", m->large_scores},
-      {"tile_bits", m->tile_bits},
-      {"random", m->random},
-      {"decode", m->decode},
-      {"paged", m->paged},
-      {"weights", m->weights},
-      {"keys_modified", m->keys_modified},
-      {"writes_padding", m->writes_padding},
   };
   for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
     TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
-  if (m->packed) TRY(check_range(err, "packed_layout", m->packed_layout[0], 0, 0));
-  if (m->offsets) TRY(check_range(err, "offsets_layout", m->offsets_layout[0], 0, 1));
-  if (m->large_scores) TRY(check_range(err, "large_scores_layout", m->large_scores_layout[0], 0, 0));
-  if (m->random) TRY(check_range(err, "random_layout", m->random_layout[0], 0, 0));
-  if (m->decode) TRY(check_range(err, "num_state", m->num_state[0], 0, 8));
-  if (m->paged && m->paged_layout[0] != 8) TRY(check_range(err, "paged_layout", m->paged_layout[0], 1, 1));
+  TRY(check_sections(m, err));
   if (m->weights) TRY(check_weights(m, err));
   if (m->keys_modified) TRY(check_append_mods(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
@@ -309,14 +308,10 @@ luattn_status manifest_describe(const image_manifest *m, const luattn_function_i
                                  .num_scalars = m->num_scalars,
                                  .scalars = m->scalar,
                                  .on_cpu = (int)m->on_cpu,
-                                 .packed = (int)m->packed,
-                                 .offsets = m->offsets ? 1 + (int)m->offsets_layout[0] : 0,
-                                 .large_scores = (int)m->large_scores,
                                  .random = (int)m->random,
-                                 .decode = (int)m->decode,
-                                 .pages = m->paged ? (int)m->paged_layout[0] : 0,
-                                 .weights = (int)m->weights,
-                                 .keys_modified = (int)m->keys_modified};
+#define KERNEL_VARIANT(name, value, says) .name = (int)(value),
+#include "abi/kernel_facts.def"
+  };
   memcpy(d.arch_suffix, m->arch_suffix, sizeof d.arch_suffix);
   return struct_give(&rule, place, &d, out, err);
 }

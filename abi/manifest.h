@@ -106,26 +106,11 @@ typedef struct image_manifest {
   uint32_t params_version, params_bytes; /* section "PARM": the layout of the parameter block (abi/params.h),
                                           * and how many of its bytes, from the first, the kernels take */
   uint64_t source_hash[2];            /* section "HASH": the cache's key */
-  uint32_t packed;                    /* section "SEQU", which dense images lack: sequences are packed, */
-  uint32_t packed_layout[1];          /* in the layout of LuattnPacked: 0, the only one */
-  uint32_t offsets;                   /* section "OFFS", which other images lack: kernels take LuattnOffsets, */
-  uint32_t offsets_layout[1];         /* 0: numbers alone; 1: arrays of numbers too */
-  uint32_t large_scores;              /* section "LARG", which other images lack: the last two saved rows are the */
-  uint32_t large_scores_layout[1];    /* maximum and log l where backward reads an lse: 0, the only layout */
-  uint32_t tile_bits;                 /* section "BITS", which other images lack: kernels take LuattnTileBits, */
-  manifest_tile_bits bits[1];         /* of these sets, at this cost */
-  uint32_t random;                    /* section "RAND", which other images lack: kernels take LuattnRandom, and */
-  uint32_t random_layout[1];          /* draw as abi/philox.h says: 0, the only way */
-  uint32_t decode;                    /* section "DECO", which other images lack: FORWARD is the decode kernel, */
-  uint32_t num_state[1];              /* whose partial rows have so many numbers and one more */
-  uint32_t paged;                     /* section "KVPG", which other images lack: keys are in pages, and kernels take LuattnPaging, */
-  uint32_t paged_layout[1];           /* page sizes are multiples of this, 1 or 8 */
-  uint32_t weights;                   /* section "WGHT", which other images lack: FORWARD writes the weights of V, and takes */
-  uint32_t weights_layout[1];         /* LuattnWeights: 0, the only layout */
-  uint32_t keys_modified;             /* section "KMOD", which other images lack: k and v have been through the spec's mods, */
-  manifest_append_mods append_mods[1]; /* and APPEND applies these to new rows */
-  uint32_t writes_padding;            /* section "PADD", which images of earlier luattn lack: packed kernels write rows of no sequence, */
-  uint32_t padding_layout[1];         /* 0, as templates/sink/padding.cuh says; luattn that does not know the section ignores it */
+  /* Sections that some images have (abi/kernel_facts.def): whether they do, and what it holds. */
+#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
+  uint32_t fact;                                                  \
+  type layout[1];
+#include "abi/kernel_facts.def"
   uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "common/host.h"
 #include "gen/compile/fill_manifest.h"
 #include "gen/compile/pipeline.h"
@@ -25,7 +26,8 @@ static void describe_declared(const compilation *c, image_manifest *out) {
   out->head_dim_v = (uint32_t)t->head_dim_v;
   out->wants = t->pass == LUATTN_BACKWARD ? t->wants : 0;
   out->large_scores = t->large_scores != 0;
-  manifest_fill_keys_modified(&c->spec.traced, out);
+  out->keys_modified = c->spec.traced.keys_modified;
+  manifest_fill_append_mods(&c->spec.traced, out);
   out->max_len = INT64_C(1) << 30; /* the CPU path's limit */
   if (c->spec.traced.most_len > 0 && c->spec.traced.most_len < out->max_len) out->max_len = c->spec.traced.most_len;
   manifest_fill_declared(c, out);
@@ -42,8 +44,6 @@ static void take_out_code(image_manifest *m) {
 }
 
 static luattn_status facts(compilation *c, const facts_call *given, luattn_error *err) {
-  static const char *const families[] = {
-      [LUATTN_SIMT] = "simt", [LUATTN_SM80] = "sm80", [LUATTN_SM90] = "sm90"};
   if (given->relaxed) {
     describe_declared(c, given->out);
   } else {
@@ -56,7 +56,7 @@ static luattn_status facts(compilation *c, const facts_call *given, luattn_error
   snprintf(given->why, given->size,
            "cpu: tiles of 64 x 64 in double precision; nothing is compiled\narguments: as %s%s take them\n",
            given->relaxed ? "luattn_cpu_forward and luattn_cpu_backward" : "kernels of family ",
-           given->relaxed ? "" : families[given->out->family]);
+           given->relaxed ? "" : kernel_family_name(given->out->family));
   return LUATTN_OK;
 }
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "abi/params.h"
 #include "common/limits.h"
 #include "gen/compile/fill_manifest.h"
@@ -69,8 +70,7 @@ static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, man
   for (int i = 0; i < 4; i++) out->spec[i] = (uint32_t)(c->spec.hash[i / 2] >> 32 * (i % 2));
 }
 
-void manifest_fill_keys_modified(const traced_spec *t, image_manifest *out) {
-  out->keys_modified = t->keys_modified;
+void manifest_fill_append_mods(const traced_spec *t, image_manifest *out) {
   out->append_mods[0] = (manifest_append_mods){.key_mod = t->append_mod[0] != IR_NONE,
                                                .value_mod = t->append_mod[1] != IR_NONE,
                                                .inputs = t->append_inputs};
@@ -135,8 +135,9 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim = (uint32_t)p->head_dim;
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
-  const mask_evaluated *bits = c->at.lowered->rows.evaluated;
-  out->random = p->draws;
+  const lowered *l = c->at.lowered;
+#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) out->fact = (when) ? 1 : 0;
+#include "abi/kernel_facts.def"
   const bool lists = p->decode && (p->packed || p->pages);
   out->params_bytes = lists          ? LUATTN_PARAMS_THROUGH(list)
                       : p->weights   ? LUATTN_PARAMS_THROUGH(weights)
@@ -144,22 +145,15 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
                       : p->decode    ? LUATTN_PARAMS_THROUGH(splits)
                       : out->random  ? LUATTN_PARAMS_THROUGH(random)
                       : p->packed    ? LUATTN_PARAMS_THROUGH(used)
-                      : bits != NULL ? LUATTN_PARAMS_THROUGH(tile_order)
+                      : out->tile_bits ? LUATTN_PARAMS_THROUGH(tile_order)
                       : p->offsets   ? LUATTN_PARAMS_THROUGH(offsets)
                                      : LUATTN_PARAMS_THROUGH(dense);
-  out->packed = out->writes_padding = p->packed;
-  out->paged = p->pages != 0;
   out->paged_layout[0] = (uint32_t)p->pages;
-  out->offsets = p->offsets != LUATTN_OFFSET_NONE;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
-  out->large_scores = p->large_scores;
-  out->decode = p->decode;
-  out->weights = p->weights;
-  manifest_fill_keys_modified(&c->spec.traced, out);
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
-  out->tile_bits = bits != NULL;
-  if (bits != NULL) fill_tile_bits(c, bits, &out->bits[0]);
-  out->num_bwd_rows = (uint32_t)c->at.lowered->num_rows;
+  if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
+  manifest_fill_append_mods(&c->spec.traced, out);
+  out->num_bwd_rows = (uint32_t)l->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;
   out->can_split = p->decode || (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed);
@@ -167,9 +161,9 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->draws_tiles =
       p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed || p->pages);
   out->is_ptx = c->target.ptx != 0;
-  out->reads_ahead = c->at.lowered->rows.bias_row_bytes > 0;
+  out->reads_ahead = l->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */
-  out->max_len = c->at.lowered->max_len > longest ? longest : c->at.lowered->max_len;
+  out->max_len = l->max_len > longest ? longest : l->max_len;
   if (out->max_len < 1) return refuse_large(c, err);
   fill_spec(c, out);
   fill_entries(p, out);
