@@ -27,24 +27,12 @@ static luattn_status append(void *user, const luattn_append_args *args, luattn_e
 
 luattn_status cpu_device_kernel(const cpu_device *how, const kernel_key *key, luattn_kernel **kernel,
                                 luattn_compile_report *report, luattn_error *err) {
-  const luattn_target target = {.struct_size = sizeof target,
-                                .pass = key->pass,
-                                .dtype = key->dtype,
-                                .head_dim = key->head_dim,
-                                .head_dim_v = key->head_dim_v,
-                                .arch = (how->family == 1 + (int)LUATTN_SM90 && !key->weights) || key->packed ? 90 : 80,
-                                .family = key->weights ? 0 : how->family,
-                                .wants = key->wants,
-                                .cache_dir = "",
-                                .lengths = key->lengths,
-                                .deterministic = how->deterministic,
-                                .packed = key->packed,
-                                .offsets = key->offsets,
-                                .large_scores = key->large_scores,
-                                .pages = key->pages,
-                                .weights = key->weights,
-                                .keys_modified = key->keys_modified,
-                                .input_types = key->input_types};
+  luattn_target target = {.struct_size = sizeof target,
+                          .arch = (how->family == 1 + (int)LUATTN_SM90 && !key->weights) || key->packed ? 90 : 80,
+                          .family = key->weights ? 0 : how->family,
+                          .cache_dir = "",
+                          .deterministic = how->deterministic};
+  kernel_key_fill_target(key, &target);
   image_manifest facts;
   TRY(cpu_facts(key->spec, &target, how->relaxed, &facts, report->plan, sizeof report->plan, err));
   report->every_length = 1;

@@ -222,16 +222,6 @@ void engine_unlock_merges(luattn_engine *engine) { pthread_mutex_unlock(&engine-
 
 luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine != NULL ? engine->driver : NULL; }
 
-/* Compares everything except the lengths, and the rows for which a decode kernel is. */
-static bool is_same_key(const kernel_key *a, const kernel_key *b) {
-  return a->spec == b->spec && a->spec_hash[0] == b->spec_hash[0] && a->spec_hash[1] == b->spec_hash[1] && a->pass == b->pass && a->dtype == b->dtype && a->head_dim == b->head_dim &&
-         a->head_dim_v == b->head_dim_v && a->wants == b->wants && a->packed == b->packed &&
-         a->pages == b->pages && a->offsets == b->offsets && a->large_scores == b->large_scores && a->decode == b->decode &&
-         a->weights == b->weights && a->keys_modified == b->keys_modified && a->input_types == b->input_types;
-}
-
-static bool is_same_class(const kernel_key *a, const kernel_key *b) { return a->lengths == b->lengths && a->many_rows == b->many_rows; }
-
 /* Whether the slot's kernel is for this key, which is another class of it. */
 static bool serves_others(const slot *s, const kernel_key *key) {
   return s->state == SLOT_READY && ((s->every_length && s->key.many_rows == key->many_rows) || s->is_fallback);
@@ -243,8 +233,8 @@ static slot *find_slot(const luattn_engine *e, const kernel_key *key) {
   slot *other = NULL;
   for (size_t i = 0; i < e->count; ++i) {
     slot *s = e->slots[i];
-    if (!is_same_key(&s->key, key)) continue;
-    if (is_same_class(&s->key, key)) return s;
+    if (!kernel_key_same(&s->key, key)) continue;
+    if (kernel_key_same_class(&s->key, key)) return s;
     if (s->state == SLOT_COMPILING || serves_others(s, key)) other = s;
   }
   return other;
@@ -280,20 +270,12 @@ static luattn_status search_packs(const luattn_engine *e, const kernel_key *key,
                                   luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
   luattn_spec_get_info(key->spec, &info);
-  const luattn_pack_query query = {.struct_size = sizeof query,
-                                   .spec_name = info.name,
-                                   .spec_hash = {info.hash[0], info.hash[1]},
-                                   .pass = key->pass,
-                                   .dtype = key->dtype,
-                                   .head_dim = key->head_dim,
-                                   .head_dim_v = key->head_dim_v,
-                                   .wants = key->wants,
-                                   .family = e->family,
-                                   .lengths = 1 + (int)key->lengths,
-                                   .deterministic = e->deterministic,
-                                   .packed = key->packed,
-                                   .pages = key->pages,
-                                   .decode = key->decode};
+  luattn_pack_query query = {.struct_size = sizeof query,
+                             .spec_name = info.name,
+                             .spec_hash = {info.hash[0], info.hash[1]},
+                             .family = e->family,
+                             .deterministic = e->deterministic};
+  kernel_key_fill_query(key, &query);
   bool told = false;
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
@@ -324,8 +306,7 @@ static luattn_status look_in_packs(const luattn_engine *e, const kernel_key *giv
   key.decode = given->decode != 0;
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel != NULL || given->decode != 2) return LUATTN_OK;
-  key.decode = 0, key.many_rows = false;
-  key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
+  kernel_key_leave_decode(&key);
   TRY(search_packs(e, &key, kernel, report, err));
   if (*kernel == NULL) return LUATTN_OK;
   report->every_length = 1;
@@ -340,22 +321,13 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     const cpu_device how = {e->family, e->deterministic, e->cpu_relaxed};
     return cpu_device_kernel(&how, key, kernel, report, err);
   }
-  const bool in_packs = !key->offsets && !key->large_scores && !key->weights && !key->keys_modified && key->input_types == 0;
-  if (e->never_compile && !in_packs)
+  const char *asked_by, *unpacked = kernel_key_unpacked(key, &asked_by);
+  if (e->never_compile && unpacked != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: %s: is given, never_compile is set, and packs hold no kernels for %s; "
                        "leave never_compile 0",
-                       key->offsets         ? "batch"
-                       : key->large_scores  ? "large_scores"
-                       : key->weights       ? "weights"
-                       : key->keys_modified ? "keys_modified"
-                                            : "inputs",
-                       key->offsets         ? "parts of a whole"
-                       : key->large_scores  ? "large scores"
-                       : key->weights       ? "the weights of V"
-                       : key->keys_modified ? "keys that have been modified"
-                                            : "inputs whose dtype is any");
-  if (e->num_packs > 0 && in_packs) {
+                       asked_by, unpacked);
+  if (e->num_packs > 0 && unpacked == NULL) {
     TRY(look_in_packs(e, key, kernel, report, err));
     if (*kernel != NULL) return LUATTN_OK;
   }
@@ -364,29 +336,15 @@ static luattn_status build(const luattn_engine *e, const kernel_key *key, luattn
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "luattn_engine: never_compile is set and there are no packs; give some");
   fail_clear(err); /* drops the message about what packs lack */
-  const luattn_target target = {.struct_size = sizeof target,
-                                .pass = key->pass,
-                                .dtype = key->dtype,
-                                .head_dim = key->head_dim,
-                                .head_dim_v = key->head_dim_v,
-                                .arch = e->arch,
-                                .family = key->weights ? 0 : e->family, /* the kernel is of simt */
-                                .wants = key->wants,
-                                .cache_dir = e->cache_dir,
-                                .lengths = key->lengths,
-                                .device = e->no_tuned ? NULL : e->device_name,
-                                .nvrtc = e->nvrtc,
-                                .deterministic = e->deterministic,
-                                .packed = key->packed,
-                                .offsets = key->offsets,
-                                .large_scores = key->large_scores,
-                                .decode = key->decode,
-                                .many_rows = key->many_rows,
-                                .pages = key->pages,
-                                .weights = key->weights,
-                                .keys_modified = key->keys_modified,
-                                .input_types = key->input_types,
-                                .driver_version = e->driver_version};
+  luattn_target target = {.struct_size = sizeof target,
+                          .arch = e->arch,
+                          .family = key->weights ? 0 : e->family, /* the kernel is of simt */
+                          .cache_dir = e->cache_dir,
+                          .device = e->no_tuned ? NULL : e->device_name,
+                          .nvrtc = e->nvrtc,
+                          .deterministic = e->deterministic,
+                          .driver_version = e->driver_version};
+  kernel_key_fill_target(key, &target);
   luattn_image *image;
   luattn_error said;
   TRY(luattn_compile(key->spec, &target, &image, report, err));
@@ -459,7 +417,7 @@ static luattn_status resolve(luattn_engine *e, const kernel_key *key, const slot
     else if (s->state == SLOT_FAILED)
       attempt(e, s);
     *out = s;
-    if (is_same_class(&s->key, key) || serves_others(s, key)) return LUATTN_OK;
+    if (kernel_key_same_class(&s->key, key) || serves_others(s, key)) return LUATTN_OK;
   }
 }
 

@@ -9,17 +9,26 @@ static const char *origin(const luattn_compile_report *report) {
   return strncmp(report->plan, "from pack", strlen("from pack")) == 0 ? "from a pack" : "compiled";
 }
 
+static void add_text(char *out, size_t size, const char *text) {
+  const size_t used = strlen(out);
+  host_format(out + used, size - used, ", %s", text);
+}
+
 void log_line(const kernel_key *key, const luattn_compile_report *report, double ms, char *out, size_t size) {
-  static const char *const dtype[] = {"f64", "f32", "bf16", "f16"};
   luattn_spec_info info;
-  char dims[32];
+  char dims[32], variants[128] = "";
   luattn_spec_get_info(key->spec, &info);
   host_format(dims, sizeof dims, key->head_dim == key->head_dim_v ? "%d" : "%d and %d", key->head_dim, key->head_dim_v);
-  host_format(out, size, "%s: %s, %s, head dim %s, %s%s%s%s%s%s%s: %s in %.0f ms", info.name,
-              key->pass == LUATTN_FORWARD ? "forward" : "backward", dtype[key->dtype], dims,
-              report->every_length             ? "every length"
+#define KERNEL_VARIANT(name, value, says)                                  \
+  do {                                                                     \
+    const int64_t x = (int64_t)key->name;                                  \
+    if (x != 0) add_text(variants, sizeof variants, says);                 \
+  } while (0);
+#include "abi/kernel_facts.def"
+  host_format(out, size, "%s: %s, %s, head dim %s, %s%s%s: %s in %.0f ms", info.name, kernel_pass_name(key->pass),
+              kernel_dtype_name(key->dtype), dims,
+              report->every_length           ? "every length"
               : key->lengths == LUATTN_SHORT ? "short lengths"
-                                               : "long lengths",
-              key->many_rows ? ", few queries of many rows" : key->decode ? ", few queries" : "", key->weights ? ", weights" : "", key->packed ? ", packed" : "", key->pages ? ", pages" : "", key->offsets != LUATTN_OFFSET_NONE ? ", part of a whole" : "", key->keys_modified ? ", keys modified" : "",
-              origin(report), ms);
+                                             : "long lengths",
+              key->many_rows ? ", many rows" : "", variants, origin(report), ms);
 }

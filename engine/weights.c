@@ -11,9 +11,9 @@ static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const 
                        "weights: batch: has %s, and there are no weights of keys in pages or in a part of a cache; copy them to k of equal "
                        "lengths, or to packed sequences",
                        args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
-  key.weights = true;
-  if (key.decode != 0) key.lengths = LUATTN_SHORT; /* which said something about rows of decode */
-  key.decode = 0, key.many_rows = key.large_scores = false;
+  kernel_key_leave_decode(&key);
+  key.weights = 1;
+  key.large_scores = 0;
   return engine_kernel(engine, &key, kernel, err);
 }
 
