@@ -160,12 +160,6 @@ luattn_lengths problem_decode_rows(const cli_problem *p);
 bool problem_has_many_rows(const cli_problem *p); /* luattn_target.many_rows */
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind);
 
-/* ---- int_range.c ---- */
-
-/* Warns on stderr if an integer input has an element beyond the range that kernels compute with, and the spec
- * computes with that input instead of only comparing it. */
-void warn_of_int_range(const cli_problem *p, int input);
-
 /* ---- gpu.c: the same on a device ---- */
 
 typedef struct cli_gpu cli_gpu;

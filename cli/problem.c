@@ -9,6 +9,7 @@
 #include "common/input_dtype.h"
 #include "common/parallel.h"
 #include "common/real.h"
+#include "gen/analysis/int_range.h"
 #include "gen/spec.h"
 
 /* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */
@@ -411,6 +412,15 @@ static luattn_status check_names(const cli_options *o, const cli_problem *p, lua
   return LUATTN_OK;
 }
 
+/* The DLTensor of an array, with pointers into this very array. */
+static const DLTensor *tensor(const array *a) {
+  if (a->storage == NULL) return NULL;
+  array *self = (array *)(uintptr_t)a; /* a view has pointers into the array, whose value stays the same */
+  self->t.shape = self->shape;
+  self->t.strides = self->stride;
+  return &a->t;
+}
+
 /* Stands for the type that a file has. */
 static const DLDataType any_float = {kDLFloat, 0, 1};
 
@@ -457,6 +467,13 @@ static void fill_input(array *a, const luattn_input_info *info, const cli_proble
   }
 }
 
+/* Warns of integers beyond what kernels compute with, where the spec, or its mask alone, does so. */
+static void warn_of_ints(const cli_problem *p, int input, bool mask_alone) {
+  char warning[INT_RANGE_TEXT];
+  if (int_range_warning(p->spec, input, mask_alone ? INT_RANGE_MASK : INT_RANGE_SPEC, tensor(&p->input[input]), warning))
+    fprintf(stderr, "luattn: warning: --input: %s: %s\n", p->info.inputs[input].name, warning);
+}
+
 static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
     const luattn_input_info *info = &p->info.inputs[i];
@@ -466,7 +483,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     }
     if (path != NULL) {
       TRY(read_input(info, path, p, &p->input[i], err));
-      if (!o->mask_only) warn_of_int_range(p, (int)i);
+      warn_of_ints(p, (int)i, o->mask_only);
       continue;
     }
     int64_t shape[4];
@@ -604,15 +621,6 @@ void result_free(cli_result *r) {
   array *const owned[] = {&r->o, &r->lse, &r->saved, &r->weights, &r->dq, &r->dk, &r->dv, &r->scalar_grads};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) array_free(owned[i]);
   for (int i = 0; i < 12; i++) array_free(&r->input_grad[i]);
-}
-
-/* The DLTensor of an array, with pointers into this very array. */
-static const DLTensor *tensor(const array *a) {
-  if (a->storage == NULL) return NULL;
-  array *self = (array *)(uintptr_t)a; /* a view has pointers into the array, whose value stays the same */
-  self->t.shape = self->shape;
-  self->t.strides = self->stride;
-  return &a->t;
 }
 
 luattn_lengths problem_decode_rows(const cli_problem *p) {

@@ -483,7 +483,8 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
 }
 
 luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err) {
-  if (status != LUATTN_OK && err != NULL) *err = *said;
+  if (err == NULL) return status;
+  if (status != LUATTN_OK || err->message[0] == 0) *err = *said;
   return status;
 }
 
@@ -500,26 +501,30 @@ luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_s
   return engine_tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
-luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                             void *stream, luattn_error *err) {
+static luattn_status run_pass(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, void *stream,
+                              luattn_error *err) {
   const luattn_kernel *kernel;
   luattn_error said;
+  TRY(kernel_of(engine, spec, pass, args, &kernel, err));
+  luattn_status status = luattn_launch(kernel, args, stream, &said);
+  if (status == LUATTN_OK) status = engine_check_ints(engine, spec, args, stream, &said);
+  return engine_tell(status, &said, err);
+}
+
+luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
+                             void *stream, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   NEED(spec);
   NEED(args);
-  TRY(kernel_of(engine, spec, LUATTN_FORWARD, args, &kernel, err));
-  return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
+  return run_pass(engine, spec, LUATTN_FORWARD, args, stream, err);
 }
 
 luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
                               void *stream, luattn_error *err) {
-  const luattn_kernel *kernel;
-  luattn_error said;
   fail_clear(err);
   NEED(engine);
   NEED(spec);
   NEED(args);
-  TRY(kernel_of(engine, spec, LUATTN_BACKWARD, args, &kernel, err));
-  return engine_tell(luattn_launch(kernel, args, stream, &said), &said, err);
+  return run_pass(engine, spec, LUATTN_BACKWARD, args, stream, err);
 }

@@ -35,7 +35,11 @@ engine_merges *engine_lock_merges(luattn_engine *engine);
 void engine_unlock_merges(luattn_engine *engine);
 void engine_close_merges(engine_merges *merges); /* of merge_parts.c */
 
-/* Reports a launch's failure; on success keeps the warning of the compilation, which `err` has. */
+/* Reports a launch's failure, or its warning, unless `err` has one of the compilation. */
 luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err);
+
+/* After a launch with LUATTN_CHECK=1: waits for the stream, and warns of integers of inputs beyond what kernels compute with. Does nothing
+ * while the stream is captured. check_ints.c. Errors: LUATTN_NO_MEMORY, LUATTN_CUDA. */
+luattn_status engine_check_ints(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err);
 
 #endif

@@ -40,5 +40,7 @@ luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, con
   NEED(args);
   NEED(weights);
   TRY(find(engine, spec, args, &kernel, err));
-  return engine_tell(luattn_launch_weights(kernel, args, weights, stream, &said), &said, err);
+  luattn_status status = luattn_launch_weights(kernel, args, weights, stream, &said);
+  if (status == LUATTN_OK) status = engine_check_ints(engine, spec, args, stream, &said);
+  return engine_tell(status, &said, err);
 }

@@ -76,6 +76,8 @@ typedef struct traced_spec {
   unsigned append_inputs;
   traced_online online;
   bool random; /* a hook calls random() */
+  /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are: analysis/int_range.c. */
+  uint16_t inexact_ints[2][3];
   int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/reads_elsewhere.c */
   spec_elsewhere elsewhere[SPEC_MAX_ELSEWHERE];
   int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0: no limit */

@@ -22,7 +22,7 @@ rule(include      "${public}"                                                  "
 rule(common       "${common}"                                                  "${no_lua}|${no_cuda}")
 rule(abi          "${common}|${abi}"                                           "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(runtime      "${common}|${abi}|runtime/[a-z_/]+\\.h"  "${no_lua}|${no_cuda}")
-rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params|kernel_facts)\\.(h|def)|runtime/[a-z]+/(cpu_kernel|merge_kernel|page_table|tile_bits)\\.h|gen/compile/(cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|part_merge|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(engine       "${common}|engine/[a-z_]+\\.h|abi/(manifest|merge_params|kernel_facts)\\.(h|def)|runtime/[a-z]+/(cpu_kernel|fetch_tensor|merge_kernel|page_table|tile_bits)\\.h|gen/analysis/int_range\\.h|gen/compile/(cpu_facts|merge_code|plan_manifest)\\.h|gen/cpu/(packed_call|append_call|part_merge|mask_survey)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/base     "${common}|gen/base/.*"                                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/ir       "${common}|abi/philox\\.h|gen/(base|ir)/.*|templates/ops/(interval|bits)\\.cuh"  "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/lua      "${spec}|gen/(base|ir|lua)/.*"                               "${no_cuda}|dlfcn\\.h")
@@ -35,7 +35,7 @@ rule(gen/cache    "${common}|${abi}|gen/(base|cache)/.*"                       "
 rule(gen/cpu      "${spec}|abi/(philox|merge_params)\\.h|gen/(base|ir|analysis|cpu)/.*"                      "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen/compile  "${spec}|${abi}|gen/(base|ir|analysis|plan|nvrtc|cache|compile)/.*|gen/lower/lowered\\.h|gen/emit/emit\\.h|gen/lua/(front|prelude)\\.h" "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(gen          "${common}|gen/ir/ir\\.h"                                    "${no_lua}|${no_cuda}|dlfcn\\.h")
-rule(cli          "${spec}|abi/philox\\.h|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
+rule(cli          "${spec}|abi/philox\\.h|gen/analysis/int_range\\.h|cli/[a-z_]+\\.h|gen/(cache|cpu|lua)/.*"             "${no_lua}|${no_cuda}|dlfcn\\.h")
 rule(examples     "${public}"                                                  "${no_lua}|${no_cuda}|dlfcn\\.h")
 
 # Kernels: a family includes neither another family nor the kernels around attention. Headers that families

@@ -9,6 +9,7 @@
 #include "common/fail.h"
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
+#include "gen/analysis/int_range.h"
 #include "gen/analysis/large_scores.h"
 #include "gen/analysis/part_rule.h"
 #include "gen/base/hash.h"
@@ -71,7 +72,7 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   spec->a = a;
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
-  if (status == LUATTN_OK && !spec_find_elsewhere(&spec->traced)) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced))) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* derived nodes have no source line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
   if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) || arena_failed(a)))

@@ -163,6 +163,14 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   return read_grad(info, given, &p->input[i], &p->input_grad[i], err);
 }
 
+void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args, luattn_error *err) {
+  const char *name = spec->traced.input[i].name;
+  const luattn_input *given = find_input(args, name);
+  char warning[INT_RANGE_TEXT];
+  if (err == NULL || err->message[0] != 0 || given == NULL) return; /* the first is enough */
+  if (int_range_warning(spec, i, hooks, given->tensor, warning)) luattn_warn(err, "cpu: input '%s': %s", name, warning);
+}
+
 static luattn_status check_names(const traced_spec *t, const luattn_args *args, luattn_error *err) {
   if (args->num_inputs > 0 && args->inputs == NULL) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: is NULL, but num_inputs is %zu", args->num_inputs);
@@ -282,7 +290,10 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   TRY(need_dim("v", "head_dim_v", p->v_given.shape[3], err));
   p->dim_v = (int)p->v_given.shape[3];
   TRY(check_names(t, args, err));
-  for (int i = 0; i < t->num_inputs; i++) TRY(read_input(t, i, args, p, err));
+  for (int i = 0; i < t->num_inputs; i++) {
+    TRY(read_input(t, i, args, p, err));
+    if (given->entries == 0) cpu_warn_of_ints(spec, i, INT_RANGE_SPEC, args, err); /* else the call of all sequences does */
+  }
   TRY(read_scalars(t, args, p, err));
   TRY(problem_open_random(args, p, err));
   TRY(open_mask(p, false, err));
@@ -333,7 +344,9 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   if (t->block_mask != IR_NONE && ir_uses_op(t->g, t->block_mask, IR_RANDOM)) TRY(problem_open_random(args, p, err));
   if (t->block_mask != IR_NONE) TRY(find_loads(p, t->block_mask, loads, err));
   for (int i = 0; i < t->num_inputs; i++) {
-    if (loads[i]) TRY(read_input(t, i, args, p, err));
+    if (!loads[i]) continue;
+    TRY(read_input(t, i, args, p, err));
+    cpu_warn_of_ints(spec, i, INT_RANGE_MASK, args, err);
   }
   return LUATTN_OK;
 }
@@ -356,7 +369,10 @@ luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args
     TRY(program_open(p, &mod[i], 1, program[i], err));
     program[i]->rows = t->rows[1 + i];
   }
-  for (int i = 0; i < t->num_inputs; i++)
-    if (loads[i]) TRY(read_input(t, i, args, p, err));
+  for (int i = 0; i < t->num_inputs; i++) {
+    if (!loads[i]) continue;
+    TRY(read_input(t, i, args, p, err));
+    cpu_warn_of_ints(spec, i, INT_RANGE_SPEC, args, err);
+  }
   return LUATTN_OK;
 }

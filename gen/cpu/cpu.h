@@ -12,6 +12,7 @@
 #include "common/fail.h"
 #include "common/host.h"
 #include "gen/analysis/analysis.h"
+#include "gen/analysis/int_range.h"
 #include "gen/analysis/split.h"
 #include "gen/cpu/crew.h"
 #include "gen/ir/interval.h"
@@ -111,6 +112,10 @@ typedef struct cpu_problem {
   cpu_worker *worker;
   crew *crew; /* whose threads are the workers; NULL: the caller's is the only one */
 } cpu_problem;
+
+/* Leaves a warning in *err, unless it has one, of values of input i that are beyond what kernels compute with (int_range_warning). The
+ * argument has been checked. convert_args.c */
+void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args, luattn_error *err);
 
 /* The longest length of a call. */
 static inline int64_t problem_most_len(const cpu_problem *p) {

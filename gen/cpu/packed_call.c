@@ -145,6 +145,7 @@ static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_a
   const luattn_batch *batch = &out->batch;
   out->entries = (int)(out->packed ? batch->array[BATCH_CU_SEQLENS_Q].count - 1 : batch->array[BATCH_SEQUSED_K].count);
   TRY(check_lengths(&out->batch, args, err));
+  for (int i = 0; i < spec->traced.num_inputs; i++) cpu_warn_of_ints(spec, i, INT_RANGE_SPEC, args, err);
   return out->paged ? open_pages(a, out, err) : LUATTN_OK;
 }
 

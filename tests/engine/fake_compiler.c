@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "common/fail.h"
+#include "gen/analysis/int_range.h"
 #include "gen/compile/cpu_facts.h"
 #include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"
@@ -75,6 +76,17 @@ luattn_status cpu_packed_forward(const luattn_spec *spec, const luattn_args *arg
 
 luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
   return luattn_cpu_forward(spec, args, err);
+}
+
+/* Specs here have no hooks. */
+bool int_range_matters(const luattn_spec *spec, int input, int_range_hooks hooks) {
+  (void)spec, (void)input, (void)hooks;
+  return false;
+}
+
+bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values, char text[INT_RANGE_TEXT]) {
+  (void)spec, (void)input, (void)hooks, (void)values, (void)text;
+  return false;
 }
 
 luattn_status cpu_append(const luattn_spec *spec, const luattn_append_args *args, luattn_error *err) {

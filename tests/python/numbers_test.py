@@ -3,6 +3,7 @@
 import os
 import sys
 import unittest
+import warnings
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
@@ -61,6 +62,7 @@ class Thresholds(unittest.TestCase):
                 self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
 
 
+WIDE = 2**25 + torch.arange(N)
 IDS = torch.tensor([2**40 + 1, 2**40 + 2**33 + 1, 7, 2**60 + 7])[torch.arange(N) // 12]
 MILLISECONDS = 1_764_345_600_000 + torch.arange(N) // 3
 
@@ -85,6 +87,23 @@ class Wide(unittest.TestCase):
             bias = -torch.log1p((times[:, None] - times[None]).abs().double())
             ours = flex.flex_attention(q, k, v, lambda s, b, h, i, j: s - torch.log1p((times[i] - times[j]).abs().float()))
             self.assertLess((ours.double() - eager(q, k, v, bias=bias)).abs().max(), 1e-5)
+
+    def test_integers_of_32_bits_that_floats_round(self):
+        q, k, v = tensors()
+        times = 2**25 + torch.arange(N, dtype=torch.int32)
+        exact = {
+            "differences": lambda s, b, h, i, j: s - 0.1 * (times[i] - times[j]),
+            "comparisons": lambda s, b, h, i, j: torch.where(times[j] > times[i], s - 1, s),
+            "i64": lambda s, b, h, i, j: s - 0.1 * (WIDE[i].double() - WIDE[j].double()).float(),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for name, mod in exact.items():
+                with self.subTest(name):
+                    flex.flex_attention(q, k, v, mod)
+            flex.create_block_mask(lambda b, h, i, j: times[j] <= times[i], None, None, N, N)
+        with self.assertWarnsRegex(RuntimeWarning, "element 0 is 33554432, .* less than 2\\^24 = 16777216 .*; declare the input i64"):
+            flex.flex_attention(q, k, v, lambda s, b, h, i, j: s - 0.1 * (times[i].float() - times[j].float()))
 
 
 if __name__ == "__main__":
