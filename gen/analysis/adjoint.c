@@ -1,4 +1,6 @@
 /* adjoint.c: differentiates a whole spec: the online function, chained with score_mod, and the input mods. */
+#include <string.h>
+
 #include "common/fail.h"
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/backward_rows.h"
@@ -98,6 +100,9 @@ static luattn_status chain_score(const traced_spec *t, const online_grad *online
   const ir_ref ds = ir_substitute(g, online->ds, &score, &t->score_mod, 1);
   out->prob = ir_substitute(g, online->prob, &score, &t->score_mod, 1);
   out->row_terms = online->rows;
+  out->num_passes = online->num_passes, out->num_sums = online->num_sums;
+  memcpy(out->pass, online->pass, sizeof out->pass);
+  memcpy(out->sum, online->sum, sizeof out->sum);
   out->element_terms = online->elements;
   for (int i = 0; i < out->element_terms.count; i++) {
     derived_term *term = &out->element_terms.term[i];

@@ -99,8 +99,18 @@ static luattn_status extract_rows(placer *p, luattn_error *err) {
   return ir_failed(p->g) ? LUATTN_NO_MEMORY : LUATTN_OK;
 }
 
+/* All that reads final values of the row: row numbers, their terms, and passes. */
+static int row_roots(derived_spec *out, ir_ref **root) {
+  int n = 0;
+  for (int i = 0; i < out->num_rows; i++) root[n++] = &out->row[i];
+  for (int i = 0; i < out->row_terms.count; i++) root[n++] = &out->row_terms.term[i].value;
+  for (int i = 0; i < out->num_passes; i++) root[n++] = &out->pass[i].weight, root[n++] = &out->pass[i].factor;
+  for (int i = 0; i < out->num_sums; i++) root[n++] = &out->sum[i];
+  return n;
+}
+
 /* What the row expressions read, as VAR_FINAL[0] = lse (if there is one), then the saved values. */
-static bool number_saved(placer *p, ir_ref *from, ir_ref *to, int *count) {
+static bool number_saved(placer *p, ir_ref *const *root, int num_roots, ir_ref *from, ir_ref *to, int *count) {
   ir *g = p->g;
   const traced_online *o = &p->t->online;
   derived_spec *out = p->out;
@@ -112,12 +122,7 @@ static bool number_saved(placer *p, ir_ref *from, ir_ref *to, int *count) {
       const ir_ref value = kind == 0 ? o->final[i] : var;
       const ir_ref zero = ir_real(g, 0);
       bool used = false;
-      for (int k = 0; k < out->num_rows && !used; k++)
-        used = ir_substitute(g, out->row[k], &var, &zero, 1) != out->row[k];
-      for (int k = 0; k < out->row_terms.count && !used; k++) {
-        const ir_ref term = out->row_terms.term[k].value;
-        used = ir_substitute(g, term, &var, &zero, 1) != term;
-      }
+      for (int k = 0; k < num_roots && !used; k++) used = ir_substitute(g, *root[k], &var, &zero, 1) != *root[k];
       if (!used) continue;
       int slot = 0;
       from[*count] = var;
@@ -162,17 +167,15 @@ static luattn_status place(placer *p, text *how, luattn_error *err) {
   TRY(multiply_by_reciprocals(p));
   TRY(extract_rows(p, err));
   ir_ref from[SPEC_MAX_FINAL + SPEC_MAX_STATE], to[SPEC_MAX_FINAL + SPEC_MAX_STATE];
+  ir_ref *root[DERIVED_MAX_ROWS + DERIVED_MAX_TERMS + 2 * DERIVED_MAX_PASSES + DERIVED_MAX_SUMS];
+  const int num_roots = row_roots(out, root);
   int count;
-  if (!number_saved(p, from, to, &count)) {
+  if (!number_saved(p, root, num_roots, from, to, &count)) {
     return luattn_fail(err, LUATTN_SPEC,
                        "%s: online_func '%s': forward would have to save more than %d numbers per row",
                        p->t->file, p->t->online.name, DERIVED_MAX_ROWS);
   }
-  for (int i = 0; i < out->num_rows; i++) out->row[i] = ir_substitute(p->g, out->row[i], from, to, count);
-  for (int i = 0; i < out->row_terms.count; i++) {
-    ir_ref *value = &out->row_terms.term[i].value;
-    *value = ir_substitute(p->g, *value, from, to, count);
-  }
+  for (int i = 0; i < num_roots; i++) *root[i] = ir_substitute(p->g, *root[i], from, to, count);
   describe(p, how);
   return ir_failed(p->g) ? LUATTN_NO_MEMORY : LUATTN_OK;
 }

@@ -36,6 +36,15 @@ typedef struct derivation {
   bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
   ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */
+  bool elements_only;                                 /* a row pass is no way */
+  bool by_passes;                                     /* a row pass wherever one is possible */
+
+  /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
+  bool has_passes;
+  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero */
+  int num_passes, num_sums;
+  derived_pass pass[DERIVED_MAX_PASSES];
+  ir_ref sum[DERIVED_MAX_SUMS];
   ir_ref p_s;                                         /* dP/ds at fixed R */
 } derivation;
 
@@ -57,6 +66,7 @@ ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
 bool separate_equal(derivation *d, ir_ref x, ir_ref y);
 
 /* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
+#define RECOVER_MAX_ROOTS (2 + 2 * DERIVED_MAX_TERMS + 2 * DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
 luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
 const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
 

@@ -132,12 +132,22 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   return true;
 }
 
+/* The same as element_gradient where adjoints come from passes. */
+static ir_ref gradient_by_passes(derivation *d, two_forms own, const ir_ref *partial) {
+  ir *g = d->g;
+  ir_ref sum = own.whole == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, own.form, ir_variable(g, VAR_DP, 0));
+  for (int k = 0; k < d->num_red; k++)
+    if (d->live[k]) sum = add(g, sum, mul(g, d->adjoint[k], partial[k]));
+  return sum;
+}
+
 /* dp * own + the part through the reductions: the derivative of the loss by a variable that an element's prob
  * and the reductions' terms read. own.whole is IR_NONE where prob itself does not depend on it. IR_NONE:
  * zero. */
 static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, const ir_ref *partial) {
   ir *g = d->g;
   const ir_ref dp = ir_variable(g, VAR_DP, 0);
+  if (d->has_passes) return gradient_by_passes(d, own, partial);
   const ir_ref u = through_reductions(d, d->a_delta, partial), v = through_reductions(d, d->b_dlse, partial);
   const bool moves = own.whole != IR_NONE;
   const ir_ref ratio = moves ? separate_ratio(d, own.whole, prob.whole) : IR_NONE;
@@ -271,16 +281,21 @@ static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_le
 }
 
 static luattn_status recover_all(derivation *d, online_grad *out) {
-  ir_ref root[2 + 2 * DERIVED_MAX_TERMS];
+  ir_ref root[RECOVER_MAX_ROOTS];
   int n = 0;
   root[n++] = out->prob;
   root[n++] = out->ds;
+  for (int i = 0; i < d->num_passes; i++) root[n++] = d->pass[i].weight, root[n++] = d->pass[i].factor;
+  for (int i = 0; i < d->num_sums; i++) root[n++] = d->sum[i];
   for (int i = 0; i < out->rows.count; i++) root[n++] = out->rows.term[i].value;
   for (int i = 0; i < out->elements.count; i++) root[n++] = out->elements.term[i].value;
   TRY(recover_rows(d, root, n));
   n = 0;
   out->prob = root[n++];
   out->ds = root[n++];
+  out->num_passes = d->num_passes, out->num_sums = d->num_sums;
+  for (int i = 0; i < d->num_passes; i++) out->pass[i].weight = root[n++], out->pass[i].factor = root[n++];
+  for (int i = 0; i < d->num_sums; i++) out->sum[i] = root[n++];
   for (int i = 0; i < out->rows.count; i++) out->rows.term[i].value = root[n++];
   for (int i = 0; i < out->elements.count; i++) out->elements.term[i].value = root[n++];
   return LUATTN_OK;
@@ -312,6 +327,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
                        t->file, t->online.name, num_leaves, MAX_LEAVES);
   }
   bool derived;
+  d->elements_only = given;
   TRY(find_adjoints(d, leaf, num_leaves, &derived));
   *out = (online_grad){.prob = choose_prob(d)};
   for (int i = 0; i < num_leaves; i++) {

@@ -2,9 +2,10 @@
  *
  * The function is run once over a whole row. With reductions R_k = sum or max over i of f_k(s_i, R_0 ..
  * R_{k-1}), it gives P_i = prob(s_i, R) * N(R)   and   lse(R), and the loss gradient is ds_i = dP_i dP_i/ds_i
- * + sum over k of A_k df_k/ds_i,     A_k = a_k(R) delta + b_k(R) dlse, where a_k = (dP/dR_k) / P has to be
+ * + sum over k of A_k df_k/ds_i,     A_k = a_k(R) delta + b_k(R) dlse, where a_k = (dP/dR_k) / P is
  * free of s: then sum over j of dP_j dP_j/dR_k is a_k delta, delta = sum over j of dP_j P_j = rowsum(dO * O).
- * A reduction whose total adjoint vanishes (softmax's maximum) drops out.
+ * A reduction whose total adjoint vanishes (softmax's maximum) drops out. An adjoint that is not shown to have this form takes a
+ * row pass (row_pass.c).
  */
 #ifndef LUATTN_GEN_ONLINE_H
 #define LUATTN_GEN_ONLINE_H
@@ -17,6 +18,9 @@ typedef struct online_grad {
   ir_ref prob;                  /* P, of VAR_SCORE */
   ir_ref ds;                    /* of VAR_SCORE, VAR_DP, VAR_DELTA, VAR_DLSE */
   derived_terms rows, elements; /* gradients of the parameters inside the online function */
+  int num_passes, num_sums;     /* row passes, as in derived_spec */
+  derived_pass pass[DERIVED_MAX_PASSES];
+  ir_ref sum[DERIVED_MAX_SUMS];
 } online_grad;
 
 /* `scratch` stays valid until the call returns. `how` receives what was found, in words. Errors: LUATTN_SPEC

@@ -90,7 +90,7 @@ static bool holds_where_read(derivation *d, ir_ref x, const ir_ref *roots, int n
   const bool then = is_under(d, node.arg[1], d->red[k]);
   if (then == is_under(d, node.arg[2], d->red[k]) || is_under(d, node.arg[0], d->red[k])) return false;
   const ir_ref opposite = ir_bool(g, !then);
-  ir_ref elsewhere[2 + 2 * DERIVED_MAX_TERMS];
+  ir_ref elsewhere[RECOVER_MAX_ROOTS];
   for (int j = 0; j < n; j++)
     elsewhere[j] = roots[j] == IR_NONE ? IR_NONE : ir_substitute(g, roots[j], &node.arg[0], &opposite, 1);
   return !any_uses(d, elsewhere, n, k) && holds_where_read(d, node.arg[then ? 1 : 2], roots, n, k);

@@ -31,7 +31,7 @@ static bool derives(const derivation *failed, const traced_online *changed) {
   *t = *failed->t;
   t->online = *changed;
   text_init(how, a);
-  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s};
+  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s, .elements_only = true};
   if (!sample_init(s, a, t)) return false;
   if (whole_run(d) != LUATTN_OK) return false;
   ir_ref root[SPEC_MAX_RED + 2], leaf[MAX_LEAVES];

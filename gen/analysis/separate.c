@@ -1,6 +1,7 @@
 /* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
 #include "gen/analysis/algebra.h"
 #include "gen/analysis/divisors.h"
+#include "gen/analysis/partials.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,23 +17,6 @@
 #define LOWEST -1e30 /* scores below count as -inf */
 #define LOW -1e3     /* at least so low starts a maximum that is to be below all scores, */
 #define NEAR_START 16 /* and it is near that where it is not so many times closer to 0 */
-
-/* The partial derivatives of the whole-row function, as one array so that one program evaluates them all. */
-enum {
-  P_RED = 0,
-  LSE_RED = P_RED + SPEC_MAX_RED,
-  TERM_S = LSE_RED + SPEC_MAX_RED,
-  TERM_RED = TERM_S + SPEC_MAX_RED,
-  TERM = TERM_RED + SPEC_MAX_RED * SPEC_MAX_RED,
-  NUM_PARTIALS = TERM + SPEC_MAX_RED
-};
-
-typedef struct partials {
-  ir_ref ref[NUM_PARTIALS];
-  sample_lanes *value;
-  double total[SPEC_MAX_RED][SPEC_MAX_RED][SAMPLE_ROWS]; /* [k'][k]: dR_k'/dR_k through all reductions in
-                                                          * between */
-} partials;
 
 static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s->row_of[lane]]; }
 
@@ -401,7 +385,7 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
   return !reads(d, p, base, k) || (vanishes_in_samples(d, p, base, k) && algebra_vanishes(d, &c));
 }
 
-static luattn_status not_separable(derivation *d, int k, const char *why) {
+luattn_status separate_refuse(derivation *d, int k, const char *why) {
   if (derivation_failed(d)) return derivation_no_memory(d);
   const char *term = remedy_of(d);
   if (derivation_failed(d) || arena_failed(d->a)) return derivation_no_memory(d);
@@ -419,20 +403,17 @@ static luattn_status not_separable(derivation *d, int k, const char *why) {
                      remedy);
 }
 
-/* S_jk as an expression: df_j/dR_k reduced over the row. *out = IR_NONE for zero. */
-static luattn_status reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
+bool separate_reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
   const ir_ref x = p->ref[TERM_RED + j * SPEC_MAX_RED + k];
   *out = IR_NONE;
-  if (x == IR_NONE) return LUATTN_OK;
+  if (x == IR_NONE) return true;
   if (d->step.kind[j] == IR_REDUCE_MAX) {
     *out = ir_uses(d->g, x, VAR_SCORE) ? separate_ratio(d, x, ir_real(d->g, 1)) : x;
   } else {
     const ir_ref ratio = separate_ratio(d, x, d->term[j]);
     if (ratio != IR_NONE) *out = ir_op2(d->g, IR_MUL, ratio, d->red[j]);
   }
-  if (*out != IR_NONE) return LUATTN_OK;
-  return not_separable(
-      d, k, "a later reduction depends on this one and its derivative needs one more sum over the row");
+  return *out != IR_NONE;
 }
 
 static ir_ref add(ir *g, ir_ref x, ir_ref y) {
@@ -448,8 +429,9 @@ static bool is_nothing(derivation *d, ir_ref x) {
   return v != NULL && count_rows(d, v[0]) == 0;
 }
 
-/* The full adjoint of R_k: through P and lse, directly and through later reductions. */
-static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
+/* The full adjoint of R_k: through P and lse, directly and through later reductions. Returns why it is no multiple of delta and
+ * dlse; NULL: it is. */
+static const char *element_adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
   ir *g = d->g;
   ir_ref total[SPEC_MAX_RED] = {IR_NONE}, of_prob = IR_NONE, of_final = IR_NONE;
   total[k] = ir_real(g, 1);
@@ -457,7 +439,8 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
     for (int m = k; m < j; m++) {
       ir_ref partial;
       if (total[m] == IR_NONE) continue;
-      TRY(reduced_partial(d, p, j, m, &partial));
+      if (!separate_reduced_partial(d, p, j, m, &partial))
+        return "a later reduction depends on this one and its derivative needs one more sum over the row";
       total[j] = add(g, total[j], mul(g, partial, total[m]));
     }
     of_prob = add(g, of_prob, mul(g, p->ref[P_RED + j], total[j]));
@@ -467,18 +450,18 @@ static luattn_status adjoint(derivation *d, const partials *p, int k, bool of_p,
     derivation_simplify(d, &of_final, 1);
     d->b_dlse[k] = of_final;
   }
-  if (!of_p) return LUATTN_OK;
+  if (!of_p) return NULL;
+  if (d->by_passes) return "asked for";
   derivation_simplify(d, &of_prob, 1);
   /* Where P is 0 any ratio holds, also in an arm of the row in which R_k does not occur and its terms are
    * NaN. */
   d->divides = false;
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
-  if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), LUATTN_OK;
-  return not_separable(d, k,
-                       d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
-                       : is_nothing(d, of_prob)
-                           ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
-                           : "the derivative of log prob by this reduction depends on the score, or is not shown not to");
+  if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), NULL;
+  return d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
+         : is_nothing(d, of_prob)
+             ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
+             : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
 }
 
 /* Whether any requested derivative depends on f_k. */
@@ -517,17 +500,26 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   }
   if (!differentiate(d, p)) return derivation_no_memory(d);
   chain_values(d, p);
+  wanted_adjoints *want = arena_new(d->a, sizeof *want);
+  int first = -1;
+  if (want == NULL) return derivation_no_memory(d);
   for (int k = 0; k < d->num_red; k++) {
     if (!term_matters(d, k, leaf, num_leaves)) continue;
-    const bool of_p = want_delta && !vanishes(d, p, P_RED, k),
-               of_lse = want_dlse && !vanishes(d, p, LSE_RED, k);
-    if (!of_p && !of_lse) continue;
+    want->of_p[k] = want_delta && !vanishes(d, p, P_RED, k);
+    want->of_lse[k] = want_dlse && !vanishes(d, p, LSE_RED, k);
+    if (!want->of_p[k] && !want->of_lse[k]) continue;
     if (d->step.kind[k] == IR_REDUCE_MAX) {
-      return not_separable(
+      return separate_refuse(
           d, k, "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row");
     }
     d->live[k] = true;
-    TRY(adjoint(d, p, k, of_p, of_lse));
+    want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
+    if (first < 0 && want->why[k] != NULL) first = k;
   }
-  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  if (first < 0) return LUATTN_OK;
+  if (d->elements_only) return separate_refuse(d, first, want->why[first]);
+  for (int k = 0; k < d->num_red; k++)
+    want->gone[k] = !d->live[k] && vanishes(d, p, P_RED, k) && vanishes(d, p, LSE_RED, k);
+  return row_pass_take(d, p, want);
 }

@@ -13,7 +13,7 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   ir_ref row[DERIVED_MAX_ROWS];
   for (int i = 0; i < derived->num_rows; i++) {
     row[i] = derived->row[i];
-    const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE);
+    const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE) || ir_uses(p->g, row[i], VAR_PASS);
     if (is_noise(w) && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
   return program_open(p, row, derived->num_rows, &w->rows, err);
@@ -199,6 +199,7 @@ static luattn_status backward_open(backward *w, const cpu_call *given, arena *a,
   const luattn_args *args = given->args;
   const derived_spec *derived = &p->spec->derived; /* for these head dims */
   TRY(scores_open(p, &w->scores, err));
+  TRY(passes_open(w, err));
   TRY(rows_open(w, err));
   ir_ref element[] = {derived->prob, derived->ds};
   if (w->purpose == TENSOR_NOISE) TRY(magnitude_of(a, p->g, element, 2, err));

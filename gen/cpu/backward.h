@@ -62,7 +62,8 @@ typedef struct backward {
   double unit;     /* unit roundoff of the scores, if purpose is KINKS */
   bool magnifies;  /* SCORE_NOISE: cpu_magnifies_scores */
   cpu_scores scores;
-  cpu_program rows, element; /* row numbers; prob and ds */
+  cpu_program passes, factors; /* of row passes: weights, then sums; their factors */
+  cpu_program rows, element;   /* row numbers; prob and ds */
   term_program row_terms, element_terms;
   cpu_program mod_dx[3]; /* of the mods of q, k and v */
   term_program mod_terms[3];
@@ -105,6 +106,12 @@ void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int c
 void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count);
 /* Runs a program and adds all of its terms. For one thread at a time. */
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count);
+
+/* row_passes.c: the programs, and VAR_PASS of a row, whose final values and place `lanes` has, in `pass`. classes: of the tiles of its
+ * block. */
+#define PASSES_MAX (DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
+luattn_status passes_open(backward *w, luattn_error *err);
+void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classes, double *pass);
 
 /* gradient_walk.c: dq, dk, dv and the gradients of parameters. Call stage_open after everything else is
  * opened. */

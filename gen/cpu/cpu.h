@@ -76,7 +76,7 @@ typedef struct cpu_worker {
   void *scratch;           /* of programs */
   ir_bounds *bounds;       /* of the tile classifier */
   ir_lane_block *values;   /* cpu_problem.most_values of them: results of a program with many roots */
-  double *row;             /* dim_v numbers: o of a row */
+  double *row;             /* dim_v numbers: o of a row, or of each pass over one */
   double *given;           /* a row of q, k or v before the input mod */
   double kv_idx[IR_LANES]; /* positions of a tile's kept columns, ascending */
   double exponent;         /* forward.c: the largest so far, of noise */

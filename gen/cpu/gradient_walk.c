@@ -67,13 +67,14 @@ static size_t lanes_at(const backward *w, size_t tile, int row) {
 
 /* ---- rows ---- */
 
-/* Row numbers from what forward saved; not live if the row kept nothing. `n` is its number in the stage. */
-static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
+/* Row numbers from what forward saved; not live if the row kept nothing. `n` is its number in the stage; classes: of the tiles of
+ * its block. */
+static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const unsigned char *classes) {
   const cpu_problem *p = &w->p;
   const derived_spec *derived = &p->spec->derived;
   const gradient_stage *s = &w->stage;
   row_state *row = &s->row[n];
-  double final[1 + DERIVED_MAX_ROWS], *out[DERIVED_MAX_ROWS], delta = 0;
+  double final[1 + DERIVED_MAX_ROWS], *out[DERIVED_MAX_ROWS], pass[PASSES_MAX], delta = 0;
   const int64_t at[] = {lanes->b, lanes->h, q};
   const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, q);
   int num_final = 0;
@@ -92,6 +93,8 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n) {
   lanes->final = final;
   lanes->delta = row->delta = delta;
   lanes->dlse = row->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
+  passes_run(w, lanes, classes, pass);
+  lanes->pass = pass;
   for (int i = 0; i < derived->num_rows; i++) out[i] = &row->number[i];
   program_run(&w->rows, lanes, 1, out);
   row->size = w->magnifies && p->spec->traced.online.lse >= 0 ? fabs(final[0]) : 0;
@@ -204,8 +207,8 @@ static void backward_row(const backward *w, cpu_worker *worker, const block_plac
   const size_t n = (size_t)i * CPU_TILE + (size_t)r;
   double score[IR_LANES], *dq = w->dq + cpu_at(p->heads, p->q_len, p->dim, at->b, at->h, q);
   cpu_lanes lanes = {.p = p, .w = worker, .b = at->b, .h = at->h, .q_idx = q};
-  if (s->first_tile == 0) open_row(w, &lanes, q, n);
-  lanes.final = NULL; /* only rows see it */
+  if (s->first_tile == 0) open_row(w, &lanes, q, n, s->blocks.classes + (size_t)i * (size_t)s->blocks.kv_tiles);
+  lanes.final = lanes.pass = NULL; /* only rows see them */
   lanes.row = s->row[n].number, lanes.delta = s->row[n].delta, lanes.dlse = s->row[n].dlse;
   for (int t = 0; t < s->num_tiles; t++) {
     const unsigned char class = class_at(s, i, t);

@@ -25,7 +25,7 @@ static bool make_worker(const cpu_problem *p, cpu_worker *w) {
   w->scratch = arena_new(p->a, p->scratch_bytes);
   w->bounds = arena_array(p->a, ir_count(p->g), sizeof *w->bounds);
   w->values = arena_array(p->a, (size_t)p->most_values, sizeof *w->values);
-  w->row = arena_array(p->a, (size_t)p->dim_v, sizeof *w->row);
+  w->row = arena_array(p->a, DERIVED_MAX_PASSES * (size_t)p->dim_v, sizeof *w->row);
   w->given = arena_array(p->a, (size_t)(p->dim > p->dim_v ? p->dim : p->dim_v), sizeof *w->given);
   return w->scratch != NULL && w->bounds != NULL && w->values != NULL && w->row != NULL && w->given != NULL;
 }
