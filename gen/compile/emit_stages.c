@@ -100,6 +100,11 @@ static void stage_grad(compilation *c, text *out) {
   if (d->missing != NULL) return;
   print_rows(c, out);
   for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
+  for (int i = 0; i < d->num_passes; i++) {
+    add(r, arena_printf(c->a, "pass%d.weight", i), d->pass[i].weight);
+    add(r, arena_printf(c->a, "pass%d.factor", i), d->pass[i].factor);
+  }
+  for (int i = 0; i < d->num_sums; i++) add(r, arena_printf(c->a, "sum%d", i), d->sum[i]);
   for (int i = 0; i < d->num_rows; i++) add(r, arena_printf(c->a, "row%d", i), d->row[i]);
   add(r, "prob", d->prob);
   add(r, "ds", d->ds);
