@@ -294,6 +294,7 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
   const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL,
              *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
   const form *made;
+  if (n->type == IR_INT && ir_is_wide(A->d->g, r)) return leaf(A, r, false); /* it may wrap around */
   switch (n->op) {
     case IR_ADD:
     case IR_SUM:

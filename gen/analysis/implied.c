@@ -18,7 +18,7 @@ static void collect(facts *f, ir_ref keep) {
     const ir_ref p = both ? n.arg[1] : keep;
     const ir_node c = *ir_get(f->g, p);
     if (f->n == MAX_FACTS) return;
-    if ((c.op == IR_LE || c.op == IR_LT) && ir_typeof(f->g, c.arg[0]) == IR_INT) {
+    if ((c.op == IR_LE || c.op == IR_LT) && ir_typeof(f->g, c.arg[0]) == IR_INT && !ir_compares_wide(f->g, p)) { /* these wrap */
       const ir_ref gap = ir_op2(f->g, IR_SUB, c.arg[1], c.arg[0]);
       f->x[f->n++] = c.op == IR_LE ? gap : ir_op2(f->g, IR_SUB, gap, ir_int(f->g, 1));
     }
@@ -46,7 +46,7 @@ ir_ref mask_implied(ir *g, ir_ref keep, ir_ref r) {
   collect(&f, keep);
   for (ir_ref at = 1; at <= r && n < MAX_ABS && !ir_failed(g); at++) {
     const ir_node node = *ir_get(g, at);
-    if (node.op != IR_ABS || node.type != IR_INT) continue;
+    if (node.op != IR_ABS || node.type != IR_INT || ir_is_wide(g, at)) continue;
     const ir_ref minus = ir_op1(g, IR_NEG, node.arg[0]);
     const bool positive = is_implied(&f, node.arg[0]);
     if (!positive && !is_implied(&f, minus)) continue;

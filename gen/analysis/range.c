@@ -13,6 +13,7 @@
 #define MAX_ATOMS 16
 #define MAX_WORK 4000           /* calls; beyond it there is no bound, so that no predicate takes long */
 #define MAX_CONSTANT 0x40000000 /* of a linear form */
+#define WIDE_LIMIT (INT64_C(1) << 40)
 #define REAL_LIMIT \
   1073741824.0 /* a REAL bound is clamped here before it becomes an INT, far beyond any length */
 
@@ -22,6 +23,7 @@ typedef struct ranger {
   ir_ref len;                /* of main */
   ir_ref other_lo, other_hi; /* inclusive */
   int work;
+  bool near;      /* no sum of 64 bits wraps around */
   bool may_split; /* into two intervals */
   bool lost;      /* a part of the predicate was dropped */
 } ranger;
@@ -131,7 +133,8 @@ static range either(ranger *r, range a, range b) {
 static ir_ref margin(ir *g, ir_ref p) {
   const bool negated = ir_get(g, p)->op == IR_NOT;
   const ir_node n = *ir_get(g, negated ? ir_get(g, p)->arg[0] : p);
-  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT) return IR_NONE;
+  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT || ir_is_wide(g, n.arg[0]) || ir_is_wide(g, n.arg[1]))
+    return IR_NONE;
   const ir_ref gap = ir_op2(g, IR_SUB, n.arg[negated ? 0 : 1], n.arg[negated ? 1 : 0]);
   return negated == (n.op == IR_LE) ? ir_op2(g, IR_SUB, gap, ir_int(g, 1)) : gap;
 }
@@ -207,11 +210,18 @@ static ir_ref bound_mod(ranger *r, const ir_node *n, bool upper) {
   return integer ? ir_int(r->g, (int64_t)c + (c > 0 ? -1 : 1)) : n->arg[1];
 }
 
+/* A number of 64 bits as near to 0 as compares alike with all that has 32, so that what follows does not wrap around. */
+static ir_ref nearest(ranger *r, ir_ref e) {
+  if (r->near || ir_typeof(r->g, e) != IR_INT || !ir_is_wide(r->g, e)) return e;
+  const ir_ref above = ir_op2(r->g, IR_MAX, e, ir_int(r->g, -WIDE_LIMIT));
+  return ir_op2(r->g, IR_MIN, above, ir_int(r->g, WIDE_LIMIT));
+}
+
 /* An upper or lower bound of e (free of main) as an expression free of positions; IR_NONE if none is
  * found. */
 static ir_ref bound(ranger *r, ir_ref e, bool upper) {
   if (out_of_work(r) || has_main(r, e)) return IR_NONE;
-  if (!has_other(r, e)) return e;
+  if (!has_other(r, e)) return nearest(r, e);
   const ir_node n = *ir_get(r->g, e);
   switch (n.op) {
     case IR_VAR:
@@ -517,8 +527,8 @@ static range real_at_least(ranger *r, ir_ref e, ir_ref limit, bool strict, bool 
 
 /* ---- comparisons and logic ---- */
 
-/* x <= y, or x < y */
-static range ordered(ranger *r, ir_ref x, ir_ref y, bool strict) {
+/* x <= y, or x < y, where no sum wraps around */
+static range ordered_near(ranger *r, ir_ref x, ir_ref y, bool strict) {
   if (ir_typeof(r->g, x) == IR_INT) {
     linear l = {.constant = strict ? 1 : 0};
     linear_add(r, &l, x, 1);
@@ -532,6 +542,30 @@ static range ordered(ranger *r, ir_ref x, ir_ref y, bool strict) {
   }
   const ir_ref limit = bound(r, y, true);
   return limit == IR_NONE ? unknown(r) : real_at_most(r, x, limit, strict, false);
+}
+
+static ir_ref where(ranger *r, ir_ref near, ir_ref end, ir_ref other) {
+  return end == IR_NONE ? IR_NONE : ir_op3(r->g, IR_SELECT, near, end, other);
+}
+
+/* x <= y, or x < y. What an integer of 64 bits may make wrap around is unknown where it does. */
+static range ordered(ranger *r, ir_ref x, ir_ref y, bool strict) {
+  const bool was_near = r->near;
+  const ir_ref zero = ir_int(r->g, 0);
+  ir_ref near = IR_NONE;
+  const wide_use use = range_wide_use(r->g, x, y, &near);
+  if (use == WIDE_UNKNOWN) return unknown(r);
+  r->near = use == WIDE_SUMS;
+  range a = ordered_near(r, x, y, strict);
+  r->near = was_near;
+  if (use != WIDE_SUMS) return a;
+  if (a.never) a = (range){.lo = r->len, .hi = zero};
+  r->lost = true;
+  return (range){.lo = where(r, near, a.lo, zero),
+                 .hi = where(r, near, a.hi, r->len),
+                 .lo2 = where(r, near, a.lo2, zero),
+                 .hi2 = where(r, near, a.hi2, r->len),
+                 .two = a.two};
 }
 
 static range predicate(ranger *r, ir_ref p, bool want) {

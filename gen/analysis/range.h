@@ -25,6 +25,15 @@ range range_of(ir *g, ir_ref predicate, ir_var main);
 /* The same for a predicate that does not read the other position, in up to two intervals. */
 range ranges_of(ir *g, ir_ref predicate, ir_var main);
 
+/* How a comparison of x and y uses integers of 64 bits, whose sums wrap around. */
+typedef enum wide_use {
+  WIDE_NONE,
+  WIDE_PLAIN, /* as they were read, on one side at most */
+  WIDE_SUMS,  /* in sums and the like, which do not wrap where *near holds, which no position decides */
+  WIDE_UNKNOWN
+} wide_use;
+wide_use range_wide_use(ir *g, ir_ref x, ir_ref y, ir_ref *near); /* wide_sums.c */
+
 /* The intersection; not exact where both have two intervals. */
 range range_both(ir *g, range a, range b);
 

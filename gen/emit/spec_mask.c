@@ -51,7 +51,9 @@ static const char *bounds_type(const writer *w, ir_ref r) {
 
 const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  if (lowered_is_point(w->f, r)) return writer_format(w, "%s_point(%s)", bounds_type(w, r), body_value(w, r));
+  const bool wide = n->type == IR_INT && writer_is_wide(w, r);
+  if (lowered_is_point(w->f, r))
+    return writer_format(w, wide ? "ivi_wide(%s_point(%s), true)" : "%s_point(%s)", bounds_type(w, r), body_value(w, r));
   if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV))
     return offsets_tile(w, ir_var_of(n));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";

@@ -281,10 +281,30 @@ static void declare(writer *w, ir_ref r) {
     text_add(&w->out, "const %s t%d = ", writer_type(w, r), number);
 }
 
+/* Sums of 64 bits wrap around, where CUDA's signed ones are undefined. NULL: not such a sum. */
+static const char *wrapping(const writer *w, ir_ref r) {
+  const ir_node *n = ir_get(w->f->g, r);
+  if (n->type != IR_INT || !writer_is_wide(w, r)) return NULL;
+  switch (n->op) {
+    case IR_ADD:
+    case IR_SUM_APART:
+      return "op_add_wide(%0, %1)";
+    case IR_SUB:
+      return "op_sub_wide(%0, %1)";
+    case IR_MUL:
+      return "op_mul_wide(%0, %1)";
+    case IR_NEG:
+      return "op_neg_wide(%0)";
+    default:
+      return NULL;
+  }
+}
+
 /* "op_sin_called(%0)" for "op_sin(%0)". */
 static const char *spelling_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
-  const char *spelling = ir_op_cuda((ir_op)n->op);
+  const char *spelling = ir_op_cuda((ir_op)n->op), *wraps = wrapping(w, r);
+  if (wraps != NULL) return wraps;
   /* Forward and backward have to round a score alike, so no compiler chooses what to merge. */
   if (w->f->plan->large_scores && n->op == IR_MUL && n->type == IR_REAL) return "op_product(%0, %1)";
   if (!w->calls_ops || !lowered_is_long(w->f, r)) return spelling;

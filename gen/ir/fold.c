@@ -144,12 +144,13 @@ static ir_ref fold_compare(ir *g, ir_op op, ir_ref a, ir_ref b) {
   return integer ? IR_NONE : compare_as_int(g, op, a, b);
 }
 
+/* A sum of 64 bits, which wraps around, is not taken apart. */
 static void split_constant(const ir *g, ir_ref r, ir_ref *base, double *constant) {
   *base = r;
   *constant = 0;
   if (ir_const_value(g, r, constant))
     *base = IR_NONE;
-  else if (ir_is_op(g, r, IR_ADD) && ir_const_value(g, arg_of(g, r, 1), constant))
+  else if (ir_is_op(g, r, IR_ADD) && !ir_is_wide(g, r) && ir_const_value(g, arg_of(g, r, 1), constant))
     *base = arg_of(g, r, 0);
 }
 

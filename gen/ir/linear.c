@@ -189,15 +189,15 @@ static ir_ref ordered(ir *g, ir_ref plus, ir_ref minus, double k) {
 ir_ref ir_collect_compare(ir *g, ir_ref r) {
   const ir_node n = *ir_get(g, r);
   linear l;
-  if (ir_typeof(g, n.arg[0]) != IR_INT || !linear_of(g, n.arg[0], n.arg[1], &l)) return r;
-  const bool equality = n.op == IR_EQ || n.op == IR_NE;
+  const bool equality = n.op == IR_EQ || n.op == IR_NE, wraps = ir_compares_wide(g, r);
+  if (ir_typeof(g, n.arg[0]) != IR_INT || (wraps && !equality) || !linear_of(g, n.arg[0], n.arg[1], &l)) return r;
   if (l.n == 0) {
     const double zero = 0;
     return ir_bool(g, ir_value((ir_op)n.op, IR_INT, l.constant, zero, zero) != 0);
   }
   /* sum + constant (< <= == !=) 0, divided by the common divisor of its coefficients; for equality with the
-   * term of the lowest key positive */
-  const double d = common_divisor(&l) * (equality && l.t[0].coef < 0 ? -1 : 1);
+   * term of the lowest key positive. Modulo 2^64 only equality is that of the difference with 0, undivided. */
+  const double d = (wraps ? 1 : common_divisor(&l)) * (equality && l.t[0].coef < 0 ? -1 : 1);
   for (int i = 0; i < l.n; ++i) l.t[i].coef /= d;
   const double k = -(l.constant + (n.op == IR_LT)) / d; /* sum <= k, or sum == k */
   if (equality && k != floor(k)) return ir_bool(g, n.op == IR_NE);

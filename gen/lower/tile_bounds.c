@@ -78,8 +78,8 @@ static bool bounds_small(const lowered *f) {
   for (uint32_t r = 1; all && r < f->num_nodes; r++) {
     const ir_node *node = ir_get(f->g, r);
     if (need[r] && !lowered_is_point(f, r) && is_rounded(f, node)) all = false;
-    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r))
-      all = !ir_is_wide(f->g, r) && lowered_stat_of(f, node) >= 0;
+    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r)) all = lowered_stat_of(f, node) >= 0;
+    if (need[r] && node->type == IR_INT && ir_is_wide(f->g, r)) all = false;
   }
   return all;
 }

@@ -138,8 +138,8 @@ static bool never_negative(const front_state *s, ir_ref r, int deep) {
       return never_negative(s, n.arg[0], deep - 1) || never_negative(s, n.arg[1], deep - 1);
     case IR_SHR_BAND:
       return never_negative(s, n.arg[2], deep - 1);
-    case IR_ABS:
-      return true;
+    case IR_ABS: /* of -2^63 it is that */
+      return !ir_is_wide(g, r);
     case IR_ADD:
     case IR_MUL:
     case IR_MIN:

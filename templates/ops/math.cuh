@@ -99,19 +99,24 @@ LUATTN_FN double op_mod(double x, double y) {
   return m * y < 0 ? m + y : m;
 }
 
-// Integers of 64 bits.
+// Integers of 64 bits, which wrap around.
+LUATTN_FN i64 op_add_wide(i64 x, i64 y) { return i64(u64(x) + u64(y)); }
+LUATTN_FN i64 op_sub_wide(i64 x, i64 y) { return i64(u64(x) - u64(y)); }
+LUATTN_FN i64 op_mul_wide(i64 x, i64 y) { return i64(u64(x) * u64(y)); }
+LUATTN_FN i64 op_neg_wide(i64 x) { return i64(0 - u64(x)); }
 LUATTN_FN i64 op_floordiv(i64 x, i64 y) {
   if (y == 0) return 0;
+  if (y == -1) return op_neg_wide(x);
   const i64 q = x / y;
   return q - (q * y != x && (x < 0) != (y < 0));
 }
 LUATTN_FN i64 op_mod(i64 x, i64 y) {
   if (y > 0 && (y & (y - 1)) == 0) return x & (y - 1);
-  return x - op_floordiv(x, y) * y;
+  return op_sub_wide(x, op_mul_wide(op_floordiv(x, y), y));
 }
 LUATTN_FN i64 op_min(i64 x, i64 y) { return x < y ? x : y; }
 LUATTN_FN i64 op_max(i64 x, i64 y) { return x < y ? y : x; }
-LUATTN_FN i64 op_abs(i64 x) { return x < 0 ? -x : x; }
+LUATTN_FN i64 op_abs(i64 x) { return x < 0 ? op_neg_wide(x) : x; }
 LUATTN_FN i64 op_sign(i64 x) { return (x > 0) - (x < 0); }
 LUATTN_FN i64 op_shl(i64 x, i64 n) {
   if (n <= -64 || n >= 64) return 0;

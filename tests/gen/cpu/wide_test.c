@@ -15,12 +15,16 @@ typedef struct wide_case {
 
 static bool not_later(const int64_t *t, int q, int kv) { return t[kv] <= t[q]; }
 static bool same(const int64_t *t, int q, int kv) { return t[kv] == t[q]; }
-static bool recent(const int64_t *t, int q, int kv) { return t[q] - t[kv] < 3 && t[q] >= t[kv]; }
+static bool recent(const int64_t *t, int q, int kv) { return (int64_t)((uint64_t)t[q] - (uint64_t)t[kv]) < 3 && t[q] >= t[kv]; }
 static bool by_bits(const int64_t *t, int q, int kv) { return ((uint64_t)t[kv] >> 40 & 3) == ((uint64_t)t[q] >> 40 & 3); }
 static bool by_constant(const int64_t *t, int q, int kv) { return (void)q, t[kv] >= INT64_C(1764345600007); }
 static bool largest(const int64_t *t, int q, int kv) {
   const int64_t more = t[q] > t[kv] ? t[q] : t[kv];
   return (more % 5 + 5) % 5 < 3; /* Lua's remainder */
+}
+static bool less_than_itself(const int64_t *t, int q, int kv) { return (void)kv, t[q] < (int64_t)((uint64_t)t[q] - 2); }
+static bool shifted(const int64_t *t, int q, int kv) {
+  return (int64_t)((uint64_t)t[kv] - 9) <= (int64_t)((uint64_t)t[q] + 2);
 }
 static double apart(const int64_t *t, int q, int kv) { return (double)(t[q] - t[kv]) / 1024; }
 static double quotient(const int64_t *t, int q, int kv) { return (void)q, (double)((t[kv] >> 40) % 3); }
@@ -33,6 +37,8 @@ static const wide_case cases[] = {
     {"t[kv_idx] >= 1764345600007", "score", by_constant, NULL},
     {"t[kv_idx] > 1764345600006.5", "score", by_constant, NULL},
     {"max(t[q_idx], t[kv_idx]) % 5 < 3", "score", largest, NULL},
+    {"t[q_idx] < t[q_idx] - 2", "score", less_than_itself, NULL},
+    {"t[kv_idx] - 9 <= t[q_idx] + 2", "score", shifted, NULL},
     {"true", "score + (t[q_idx] - t[kv_idx]) / 1024", NULL, apart},
     {"true", "score + t[kv_idx] // 1099511627776 % 3", NULL, quotient},
 };
@@ -44,6 +50,8 @@ static const struct {
               {"milliseconds", INT64_C(1764345600000), 1, 7},
               {"upper words", 1, INT64_C(1) << 33, 20},
               {"hashes", (INT64_C(1) << 60) + 7, 1, 11},
+              {"ends", INT64_MAX - 40, 1, 1},
+              {"halves", (INT64_C(1) << 62) - 5, INT64_C(1) << 61, 20},
               {"negative", -(INT64_C(1) << 62) - 3, INT64_C(1) << 40, 9}};
 
 static void reference(const call *c, const wide_case *w, const int64_t *t, double *lse, int64_t *count) {
@@ -72,7 +80,8 @@ static void check_case(const wide_case *w, int which) {
            "  score_mod = function(score, b, h, q_idx, kv_idx) return %s end,\n"
            "  mask_mod = function(b, h, q_idx, kv_idx) return %s end }",
            w->score, w->keep);
-  for (int i = 0; i < LENGTH; i++) t[i] = values[which].base + i / values[which].block * values[which].step;
+  for (int i = 0; i < LENGTH; i++) 
+    t[i] = (int64_t)((uint64_t)values[which].base + (uint64_t)(i / values[which].block * values[which].step));
   luattn_spec *spec = load_text(source);
   call_new(&c, spec, (int[]){1, 1, 1, LENGTH, LENGTH, 4, 4}, DENSE, F64, F64);
   DLTensor ids = {.data = t, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 64, 1}, .shape = &shape};
