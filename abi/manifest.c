@@ -84,7 +84,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     if (!role_in_pass(e->role, m->pass))
       return luattn_fail(err, LUATTN_IMAGE,
                          "image: entry '%s': role %u does not belong to a %s pass; compile it again", e->name,
-                         (unsigned)e->role, m->pass == LUATTN_FORWARD ? "forward" : "backward");
+                         (unsigned)e->role, kernel_pass_name(m->pass));
     TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
     /* runtime/launch/launch_grids.c divides by these tile sizes */
@@ -214,9 +214,9 @@ static luattn_status check_sections(const image_manifest *m, luattn_error *err) 
 
 luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_name(err, "spec", m->spec_name, sizeof m->spec_name, true));
-  TRY(check_range(err, "pass", m->pass, 0, LUATTN_BACKWARD));
-  TRY(check_range(err, "family", m->family, 0, LUATTN_SM90));
-  TRY(check_range(err, "dtype", m->dtype, 0, LUATTN_F16));
+  TRY(check_range(err, "pass", m->pass, 0, KERNEL_PASSES - 1));
+  TRY(check_range(err, "family", m->family, 0, KERNEL_FAMILIES - 1));
+  TRY(check_range(err, "dtype", m->dtype, 0, KERNEL_DTYPES - 1));
   TRY(check_range(err, "arch", m->arch, 50, 999));
   TRY(check_name(err, "arch_suffix", m->arch_suffix, sizeof m->arch_suffix, true));
   if (m->arch_suffix[0] != '\0' && strcmp(m->arch_suffix, "a") != 0)

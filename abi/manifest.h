@@ -7,7 +7,7 @@
 #ifndef LUATTN_ABI_MANIFEST_H
 #define LUATTN_ABI_MANIFEST_H
 
-#include "luattn/image.h"
+#include "abi/kernel_facts.h"
 
 /* The kind of an entry, from which the runtime derives its grid. */
 typedef enum luattn_role {
@@ -122,6 +122,9 @@ typedef struct image_manifest {
   luattn_scalar_info scalar[MANIFEST_MAX_SCALARS]; /* sorted by name */
   manifest_stat stat[MANIFEST_MAX_STATS];
 } image_manifest;
+
+/* The call that launches it, as messages begin: "forward", "backward", "weights". */
+static inline const char *manifest_pass_name(const image_manifest *m) { return m->weights ? "weights" : kernel_pass_name(m->pass); }
 
 /* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is
  * wrong. */

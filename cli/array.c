@@ -7,29 +7,14 @@
 #include "gen/cpu/cpu.h"
 
 static const struct {
-  const char *name;
   luattn_dtype dtype;
   DLDataType dl;
 } dtypes[] = {
-    {"f64", LUATTN_F64, {kDLFloat, 64, 1}},
-    {"f32", LUATTN_F32, {kDLFloat, 32, 1}},
-    {"bf16", LUATTN_BF16, {kDLBfloat, 16, 1}},
-    {"f16", LUATTN_F16, {kDLFloat, 16, 1}},
+    {LUATTN_F64, {kDLFloat, 64, 1}},
+    {LUATTN_F32, {kDLFloat, 32, 1}},
+    {LUATTN_BF16, {kDLBfloat, 16, 1}},
+    {LUATTN_F16, {kDLFloat, 16, 1}},
 };
-
-bool dtype_parse(const char *name, luattn_dtype *out) {
-  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-    if (strcmp(name, dtypes[i].name) == 0) return *out = dtypes[i].dtype, true;
-  }
-  return false;
-}
-
-const char *dtype_name(luattn_dtype t) {
-  for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-    if (dtypes[i].dtype == t) return dtypes[i].name;
-  }
-  return "?";
-}
 
 DLDataType dtype_dl(luattn_dtype t) {
   for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "abi/kernel_facts.h"
 #include "common/fail.h"
 #include "luattn/engine.h"
 
@@ -31,7 +32,9 @@ typedef struct cli_options {
   double scale, dropout;
   bool has_scale, has_dropout; /* --scale, --dropout were given */
   long seed, repeat, time_limit, jobs, splits, batch, head;
-  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, large_scores, decode, packed, keys_modified;
+  bool backward, full, weights, no_tuned, list, with_specs, with_sources, deterministic, decode, packed;
+#define CALL_CHOICE(name, serves_both, if_1, if_0) bool name;
+#include "abi/kernel_facts.def"
   bool mask_only; /* not an option: only the mask is asked for, so q, k and v stay zero */
 } cli_options;
 
@@ -59,6 +62,17 @@ int parse_sizes(const char *text, int most, int *out);
 /* Parses "D", "D,Dv" or "DxDv", both at least 1. Returns false on any other text. */
 bool parse_head_dim(const char *text, int out[2]);
 
+/* ---- kernel_options.c ---- */
+
+/* --dtype and --pass, which leave *out as it is where they are not given; --family, as luattn_target.family; one value of --arch, of which
+ * only arch and ptx are set; --lengths, as luattn_engine_options.lengths: 0 or 1 + luattn_lengths. */
+bool dtype_parse(const char *name, luattn_dtype *out);
+luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
+luattn_status pass_option(const cli_options *o, luattn_pass *out, luattn_error *err);
+luattn_status family_option(const cli_options *o, int *out, luattn_error *err);
+luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err);
+luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err);
+
 /* ---- array.c: owned host tensors ---- */
 
 typedef struct array {
@@ -68,8 +82,6 @@ typedef struct array {
 } array;
 
 size_t array_bytes(const array *a);
-bool dtype_parse(const char *name, luattn_dtype *out);
-const char *dtype_name(luattn_dtype t);
 DLDataType dtype_dl(luattn_dtype t);
 DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
 /* `heads_last`: axes 1 and 2 are stored swapped (logical order stays [batch, heads, len, dim]). */
@@ -117,19 +129,13 @@ typedef struct cli_problem {
   const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
                               * not call the mask */
   bool heads_last;
-  bool large_scores; /* luattn_args.large_scores */
   bool decode;       /* luattn_args.decode is LUATTN_DECODE_ALWAYS */
-  bool keys_modified; /* luattn_args.keys_modified */
+#define CALL_CHOICE(name, serves_both, if_1, if_0) bool name; /* as in luattn_args */
+#include "abi/kernel_facts.def"
   uint64_t seed;     /* of dropout: --seed */
 } cli_problem;
 
-/* --dtype, --family (as luattn_target.family), one value of --arch, of which only arch and ptx are set,
- * --lengths (as luattn_engine_options.lengths: 0 or 1 + luattn_lengths), and --shape or --head-dim, of which
- * only the sizes are set. */
-luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
-luattn_status family_option(const cli_options *o, int *out, luattn_error *err);
-luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err);
-luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err);
+/* --shape or --head-dim, of which only the sizes are set. */
 luattn_status shape_option(const cli_options *o, cli_problem *out, luattn_error *err);
 
 /* Fills a problem from files where given, with random numbers elsewhere (--seed). `need_dout`: fill dout

@@ -69,7 +69,7 @@ static luattn_status print_tiles(const cli_options *o, const luattn_device_info 
   TRY(mask_target(&with_arch, p, pass, &target, err));
   target.device = o->no_tuned ? NULL : device->name;
   TRY(luattn_mask_survey(p->spec, &target, &args, 0, 0, &counts, err));
-  printf("  %s computes ", pass == LUATTN_FORWARD ? "forward" : "backward");
+  printf("  %s computes ", kernel_pass_name(pass));
   mask_counts_print(&counts);
   printf("; by %s\n", mask_means_text(&counts));
   return LUATTN_OK;
@@ -84,7 +84,7 @@ static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem
   char text[32], sizes[128];
   TRY(bench_kept(p, &all, &kept, &error, err));
   TRY(gpu_bench(gpu, p, o->backward, (int)o->repeat, &forward, &backward, err));
-  printf("%s on %s: %s %s%s\n", p->info.name, gpu_name(gpu), problem_text(p, sizes), dtype_name(p->dtype),
+  printf("%s on %s: %s %s%s\n", p->info.name, gpu_name(gpu), problem_text(p, sizes), kernel_dtype_name(p->dtype),
          p->large_scores ? ", large scores" : "");
   printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
          mask_error_text(kept, error, text));

@@ -47,19 +47,18 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
 
 static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu,
                                  bool *failed, luattn_error *err) {
-  static const char *const all[] = {"f64", "f32", "bf16", "f16"};
   luattn_status status = LUATTN_OK;
-  for (int i = 0; i < 4 && status == LUATTN_OK; i++) {
+  for (uint32_t i = 0; i < KERNEL_DTYPES && status == LUATTN_OK; i++) {
     cli_options o = *given;
     cli_problem p;
     check_report r;
-    if (o.dtype != NULL && strcmp(o.dtype, all[i]) != 0) continue;
-    o.dtype = all[i];
+    if (o.dtype != NULL && strcmp(o.dtype, kernel_dtype_name(i)) != 0) continue;
+    o.dtype = kernel_dtype_name(i);
     TRY(problem_read(spec, &o, true, &p, err));
     status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
     if (status == LUATTN_OK) {
       char title[512], text[128];
-      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name, all[i], gpu_name(gpu),
+      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name, kernel_dtype_name(i), gpu_name(gpu),
                p.sequences != NULL ? ", one sequence at a time" : "", problem_text(&p, text));
       check_print(title, &r);
       gpu_print_tuning(gpu);

@@ -68,19 +68,16 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   if (o->backward && o->pass != NULL && strcmp(o->pass, "backward") != 0)
     return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' and --backward ask for two passes; give one",
                        o->pass);
-  if (o->backward || (o->pass != NULL && strcmp(o->pass, "backward") == 0)) {
-    t->pass = LUATTN_BACKWARD;
-  } else if (o->pass != NULL && strcmp(o->pass, "forward") != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
-  }
+  if (o->backward) t->pass = LUATTN_BACKWARD;
+  TRY(pass_option(o, &t->pass, err));
   TRY(read_wants(o, t, err));
   if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0)
     return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers or arrays", o->offsets);
   if (o->offsets != NULL)
     t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
-  t->large_scores = o->large_scores;
+#define CALL_CHOICE(name, serves_both, if_1, if_0) t->name = o->name;
+#include "abi/kernel_facts.def"
   t->decode = o->decode;
-  t->keys_modified = o->keys_modified;
   TRY(lengths_option(o, &lengths, err));
   if (lengths != 0)
     t->lengths = (luattn_lengths)(lengths - 1);

@@ -172,10 +172,6 @@ static const char *lengths_name(const luattn_pack_entry *e) {
   return names[e->lengths]; /* checked when the pack was opened */
 }
 
-static const char *pass_name(const luattn_pack_entry *e) {
-  return e->pass == LUATTN_FORWARD ? "forward" : "backward";
-}
-
 /* What the description of an image adds to its entry: ", packed, pages 8, few queries". */
 static void variant_text(const luattn_kernel_description *d, const char *between, char out[64]) {
   char pages[16];
@@ -185,7 +181,6 @@ static void variant_text(const luattn_kernel_description *d, const char *between
 }
 
 static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_error *err) {
-  static const char *const families[] = {"simt", "sm80", "sm90"};
   const luattn_pack_entry *e = luattn_pack_get_entry(pack, index);
   char name[LUATTN_NAME_SIZE], dims[24], arch[24];
   luattn_image *image;
@@ -203,8 +198,8 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   TRY(status);
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
-  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s%s\n", name, pass_name(e),
-         dtype_name((luattn_dtype)e->dtype), dims, lengths_name(e), arch, families[e->family], registers,
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s%s\n", name, kernel_pass_name(e->pass),
+         kernel_dtype_name(e->dtype), dims, lengths_name(e), arch, kernel_family_name(e->family), registers,
          shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
          (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
          e->deterministic ? "  deterministic" : "", variant);
@@ -236,8 +231,8 @@ static luattn_status list_text(const luattn_pack *pack, size_t index, const char
   if (e->kind == LUATTN_PACK_SPEC)
     snprintf(file, sizeof file, "%s.lua", name);
   else
-    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s%s.cuh", name, pass_name(e),
-             dtype_name((luattn_dtype)e->dtype), dims, arch, e->lengths == 2 ? "_short" : "", variant);
+    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s%s.cuh", name, kernel_pass_name(e->pass),
+             kernel_dtype_name(e->dtype), dims, arch, e->lengths == 2 ? "_short" : "", variant);
   TRY(luattn_pack_read(pack, index, &bytes, &size, err));
   luattn_status status = LUATTN_OK;
   if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {

@@ -140,7 +140,7 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
     if (status == LUATTN_OK) {
       char text[128];
       printf("%s: %s on %s: %s %s, %.1f ms\n", p->info.name, backward ? "forward and backward" : "forward",
-             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text), dtype_name(p->dtype), now_ms() - start);
+             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text), kernel_dtype_name(p->dtype), now_ms() - start);
       if (gpu != NULL) gpu_print_tuning(gpu);
       status = show_all(o, p, &r, err);
     }

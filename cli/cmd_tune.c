@@ -204,14 +204,13 @@ static void print_row(const tuning *t, const tune_candidate *c, int pass, int i,
 }
 
 static void print_table(const tuning *t, int pass, int i) {
-  static const char *const names[] = {"forward", "backward"};
   const tune_field *f = &t->field[pass];
   const luattn_lengths lengths = lengths_of(t, pass, i);
   const tune_candidate *own = tune_default(f, lengths);
   luattn_spec_info info;
   luattn_spec_get_info(t->spec, &info);
-  printf("\n%s %s on %s, %s, shape %s (%s lengths)%s\n", info.name, names[pass], gpu_name(t->gpu),
-         dtype_name(f->target.dtype), t->shape[i].text, lengths == LUATTN_SHORT ? "short" : "long",
+  printf("\n%s %s on %s, %s, shape %s (%s lengths)%s\n", info.name, kernel_pass_name((uint32_t)pass), gpu_name(t->gpu),
+         kernel_dtype_name(f->target.dtype), t->shape[i].text, lengths == LUATTN_SHORT ? "short" : "long",
          t->shape[i].exact ? "" : ", its scores counted in a sample of tiles");
   printf("  %-34s  registers   local  compile ms         ms   TFLOP/s  of plan's\n", "tiles");
   print_row(t, own, pass, i, own->ms[i]);
@@ -251,7 +250,7 @@ static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths,
   target.device = gpu_name(t->gpu);
   target.tiles = best != own && gain >= LEAST_GAIN ? &best->tiles : NULL;
   TRY(luattn_tuned_store(t->spec, &target, gain, path, sizeof path, err));
-  printf("%s, %s lengths: ", pass == LUATTN_FORWARD ? "forward" : "backward", classes[lengths]);
+  printf("%s, %s lengths: ", kernel_pass_name((uint32_t)pass), classes[lengths]);
   if (target.tiles != NULL)
     printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(&best->tiles, name),
            gain, path);

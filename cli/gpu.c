@@ -89,8 +89,8 @@ static void print_tuning(const char *pass, const char *plan) {
 }
 
 void gpu_print_tuning(const cli_gpu *g) {
-  if (g->plan[LUATTN_FORWARD] != NULL) print_tuning("forward", g->plan[LUATTN_FORWARD]);
-  if (g->plan[LUATTN_BACKWARD] != NULL) print_tuning("backward", g->plan[LUATTN_BACKWARD]);
+  for (uint32_t pass = 0; pass < KERNEL_PASSES; pass++)
+    if (g->plan[pass] != NULL) print_tuning(kernel_pass_name(pass), g->plan[pass]);
 }
 
 /* Every buffer is surrounded by bytes 0xff, which is NaN in every float type: reading there shows in the

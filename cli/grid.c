@@ -13,7 +13,7 @@ typedef struct choices {
   luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
   luattn_dtype dtype[GRID_MAX_CHOICES];
   int dim[GRID_MAX_CHOICES][2];
-  luattn_pass pass[2];
+  luattn_pass pass[KERNEL_PASSES];
   int num_archs, num_dtypes, num_dims, num_passes, family;
 } choices;
 
@@ -144,7 +144,8 @@ static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--jobs: is %ld, expected 1 to %d, or 0 for as many as there are processors", o->jobs,
                        MOST_JOBS);
-  *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
+  *c = (choices){.num_passes = KERNEL_PASSES};
+  for (int i = 0; i < KERNEL_PASSES; i++) c->pass[i] = (luattn_pass)i;
   if (o->device != NULL)
     TRY(look_at_device(g, c, err));
   else if (o->arch == NULL)
@@ -160,11 +161,7 @@ static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
   TRY(family_option(o, &c->family, err));
   if (o->pass == NULL) return LUATTN_OK;
   c->num_passes = 1;
-  if (strcmp(o->pass, "backward") == 0)
-    c->pass[0] = LUATTN_BACKWARD;
-  else if (strcmp(o->pass, "forward") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
-  return LUATTN_OK;
+  return pass_option(o, &c->pass[0], err);
 }
 
 /* Kernel k in the grid's order. */
@@ -194,7 +191,19 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
     out->target.wants = luattn_spec_wants(g->spec[out->spec]);
 }
 
-static bool is_variant(const luattn_target *t) { return t->packed != 0 || t->pages != 0 || t->decode != 0; }
+/* What makes it another kernel than the plain one: ", packed, few queries". */
+static const char *variants_of(const luattn_target *t, char out[80]) {
+  size_t used = 0;
+  out[0] = 0;
+#define KERNEL_UNPACKED(name, value, says, asked_by, are_for)
+#define KERNEL_VARIANT(name, value, says)                                                    \
+  do {                                                                                       \
+    const int64_t x = t->name;                                                               \
+    if (x != 0) used += (size_t)snprintf(out + used, 80 - used, ", %s", says);               \
+  } while (0);
+#include "abi/kernel_facts.def"
+  return out;
+}
 
 /* Adds the kernels of --packed, --pages and --decode that go with the last one: of each with each. Backward is of packed sequences
  * alone. */
@@ -306,6 +315,7 @@ static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   grid *g = user;
   grid_kernel *k = &g->kernel[index];
   luattn_error inner, told;
+  char variants[80];
   bool is_for_all = false;
   const int only = k->target.decode != 0 ? 0 : g->lengths[k->target.pass]; /* decode has classes of rows, of which --shape says nothing */
   luattn_status status =
@@ -314,12 +324,11 @@ static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
     status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
   if (status == LUATTN_OK && g->is_warming && k->target.decode != 0) status = warm_many_rows(g, k, &inner);
   if (status == LUATTN_OK) return status;
-  luattn_fail(&told, status, "%s, %s, head dim %dx%d, %s_%d, %s%s%s%s: %s", g->options->specs[k->spec],
-              dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
+  luattn_fail(&told, status, "%s, %s, head dim %dx%d, %s_%d, %s%s: %s", g->options->specs[k->spec],
+              kernel_dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
               k->target.ptx ? "compute" : "sm", k->target.arch,
-              k->target.pass == LUATTN_FORWARD ? "forward" : "backward", k->target.packed ? ", packed" : "", k->target.pages ? ", pages" : "",
-              k->target.decode ? ", few queries" : "", inner.message);
-  if (status == LUATTN_UNSUPPORTED && is_variant(&k->target)) {
+              kernel_pass_name(k->target.pass), variants_of(&k->target, variants), inner.message);
+  if (status == LUATTN_UNSUPPORTED && variants[0] != 0) {
     k->why_not = strdup(told.message);
     return k->why_not != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   }

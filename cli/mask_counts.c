@@ -26,10 +26,7 @@ luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pas
                          .arch = 90,
                          .cache_dir = o->cache_dir,
                          .deterministic = o->deterministic};
-  if (o->pass != NULL && strcmp(o->pass, "backward") == 0)
-    out->pass = LUATTN_BACKWARD;
-  else if (o->pass != NULL && strcmp(o->pass, "forward") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' is not a pass; use forward or backward", o->pass);
+  TRY(pass_option(o, &out->pass, err));
   TRY(dtype_option(o, &out->dtype, err));
   TRY(family_option(o, &out->family, err));
   if (o->arch != NULL) TRY(arch_option(o->arch, out, err));

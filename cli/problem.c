@@ -76,48 +76,6 @@ static void fill_ids(array *a, uint64_t *seed) {
 
 /* ---- sizes ---- */
 
-luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err) {
-  if (o->dtype == NULL || dtype_parse(o->dtype, out)) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16",
-                     o->dtype);
-}
-
-luattn_status family_option(const cli_options *o, int *out, luattn_error *err) {
-  static const char *const names[] = {[LUATTN_SIMT] = "simt", [LUATTN_SM80] = "sm80", [LUATTN_SM90] = "sm90"};
-  *out = 0;
-  for (int i = 0; o->family != NULL && i < 3; i++)
-    if (strcmp(o->family, names[i]) == 0) *out = 1 + i;
-  if (o->family == NULL || *out != 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "--family: '%s' is not a kernel family; use simt, sm80 or sm90",
-                     o->family);
-}
-
-/* sm_90a and sm_90 mean the same here: a family that needs the suffix gets it. */
-luattn_status arch_option(const char *text, luattn_target *out, luattn_error *err) {
-  char number[32];
-  out->ptx = strncmp(text, "compute_", 8) == 0;
-  snprintf(number, sizeof number, "%s", out->ptx ? text + 8 : strncmp(text, "sm_", 3) == 0 ? text + 3 : "");
-  if (strcmp(number, "90a") == 0) number[2] = 0;
-  if (parse_sizes(number, 1, &out->arch) == 1) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "--arch: '%s' is not an architecture; give sm_80, sm_90a, .., or compute_80 for PTX",
-                     text);
-}
-
-/* A length stands for its class, in either pass. */
-luattn_status lengths_option(const cli_options *o, int *out, luattn_error *err) {
-  int length = 0;
-  *out = 0;
-  if (o->lengths == NULL) return LUATTN_OK;
-  if (strcmp(o->lengths, "long") == 0) return *out = 1 + LUATTN_LONG, LUATTN_OK;
-  if (strcmp(o->lengths, "short") == 0) return *out = 1 + LUATTN_SHORT, LUATTN_OK;
-  if (parse_sizes(o->lengths, 1, &length) == 1)
-    return *out = 1 + (int)luattn_lengths_of(LUATTN_FORWARD, length, length), LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "--lengths: '%s' is not a class of lengths; use short or long, or one length",
-                     o->lengths);
-}
-
 /* --head-dim, in place of D and Dv. */
 static luattn_status head_dim_option(const cli_options *o, cli_problem *p, luattn_error *err) {
   int dim[2];
@@ -547,8 +505,10 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .large_scores = o->large_scores, .decode = o->decode, .keys_modified = o->keys_modified,
-                     .seed = seed};
+  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .decode = o->decode, .seed = seed,
+#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = o->name,
+#include "abi/kernel_facts.def"
+  };
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID,
                        "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch", o->splits,
@@ -648,8 +608,8 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .num_scalars = (size_t)p->num_scalars,
       .scale = p->scale,
       .skip = p->skip,
-      .large_scores = p->large_scores,
-      .keys_modified = p->keys_modified,
+#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = p->name,
+#include "abi/kernel_facts.def"
       .decode = p->decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO,
       .random = &bind->random,
       .batch = p->sequences,

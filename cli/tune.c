@@ -67,7 +67,7 @@ static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths
 static void tell(const tune_field *f, const tune_candidate *c, int done, int all) {
   char name[64];
   fprintf(stderr,
-          "tune: %s: %d of %d compiled: %s: ", f->target.pass == LUATTN_FORWARD ? "forward" : "backward",
+          "tune: %s: %d of %d compiled: %s: ", kernel_pass_name(f->target.pass),
           done, all, tune_name(&c->tiles, name));
   if (c->kernel == NULL)
     fprintf(stderr, "%s\n", c->why);

@@ -13,7 +13,7 @@ static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, 
   luattn_args used = *args;
   char wrong[200];
   if (!threads_count(args->num_threads, 0, &used.num_threads, wrong, sizeof wrong))
-    return luattn_fail(err, LUATTN_INVALID, "%s: %s", pass == LUATTN_FORWARD ? "forward" : "backward", wrong);
+    return luattn_fail(err, LUATTN_INVALID, "%s: %s", kernel_pass_name(pass), wrong);
   if (weights != NULL)
     return (batch_is_packed(args->batch) ? cpu_packed_weights : luattn_cpu_weights)(spec, &used, weights, err);
   if (batch_is_packed(args->batch) || batch_is_paged(args->batch))

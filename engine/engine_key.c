@@ -99,10 +99,9 @@ static int wants_decode(const engine_place *at, luattn_pass pass, const luattn_a
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
 luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
                          kernel_key *key, luattn_error *err) {
-  const char *place = pass == LUATTN_FORWARD ? "forward" : "backward";
-  if (pass != LUATTN_FORWARD && pass != LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_engine: pass: is %d, expected LUATTN_FORWARD or LUATTN_BACKWARD", (int)pass);
+  const char *place = kernel_pass_name(pass);
+  if ((unsigned)pass >= KERNEL_PASSES)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass, KERNEL_PASSES - 1);
   const engine_place at = engine_get_place(e);
   luattn_args taken;
   const luattn_args *args = &taken;
@@ -113,16 +112,16 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
         err, LUATTN_UNSUPPORTED,
         "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
         packed ? "cu_seqlens_q" : "seqused_k", packed ? "packed sequences" : "keys in pages or caches in part");
-  if (paged && pass == LUATTN_BACKWARD)
+  if (paged && pass != LUATTN_FORWARD)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: batch: has %s, and there is no backward over keys in pages or in a part of a cache; copy them to k and v of "
+                       "%s: batch: has %s, and there is no %s over keys in pages or in a part of a cache; copy them to k and v of "
                        "equal lengths, or to packed sequences",
-                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k");
-  if (args->keys_modified != 0 && pass == LUATTN_BACKWARD)
+                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k", place);
+  if (args->keys_modified != 0 && pass != LUATTN_FORWARD)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: keys_modified: is %d, and there is no backward over keys that key_mod has changed already; leave it 0, and give k and v as "
+                       "%s: keys_modified: is %d, and there is no %s over keys that key_mod has changed already; leave it 0, and give k and v as "
                        "they were before",
-                       place, args->keys_modified);
+                       place, args->keys_modified, place);
   const DLTensor *tensor[] = {args->q, args->v};
   const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
   for (int i = 0; i < 2; ++i)
@@ -137,8 +136,10 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                       .packed = packed,
                       .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
                       .offsets = batch_offsets(args->batch),
-                      .large_scores = args->large_scores != 0,
-                      .keys_modified = args->keys_modified != 0 && luattn_spec_modifies_keys(spec)};
+#define CALL_CHOICE(name, serves_both, if_1, if_0) .name = args->name != 0,
+#include "abi/kernel_facts.def"
+  };
+  if (!luattn_spec_modifies_keys(spec)) key->keys_modified = 0; /* the same kernel */
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   memcpy(key->spec_hash, info.hash, sizeof key->spec_hash);
@@ -166,11 +167,11 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
     key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
   }
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
-  if (pass == LUATTN_FORWARD) return LUATTN_OK;
+  if (kernel_pass_wants(pass) == 0) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants == 0)
     return luattn_fail(
         err, LUATTN_INVALID,
-        "backward: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one");
+        "%s: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one", place);
   return LUATTN_OK;
 }

@@ -66,7 +66,7 @@ static luattn_status get_limit(double *limit, luattn_error *err) {
 static luattn_status refuse_work(const compilation *c, double estimate, double limit, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
   const compile_work *w = &c->at.lowered->work;
-  const char *what = c->at.plan.pass == LUATTN_BACKWARD ? "backward" : "forward";
+  const char *what = kernel_pass_name(c->at.plan.pass);
   if (w->line == 0)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,

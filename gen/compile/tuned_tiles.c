@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/kernel_facts.h"
 #include "common/real.h"
 #include "gen/cache/cache.h"
 #include "gen/compile/cache_key.h"
@@ -94,11 +95,10 @@ luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *er
 }
 
 static const char *about(const compilation *c) {
-  static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
   const plan *p = &c->at.plan;
   return arena_printf(c->a, "%.64s on %.128s, sm_%d: %s, %s, head dims %d and %d, %s lengths",
                       c->spec.traced.name, c->target.device, p->arch,
-                      p->pass == LUATTN_FORWARD ? "forward" : "backward", dtypes[p->dtype], p->head_dim,
+                      kernel_pass_name(p->pass), kernel_dtype_name(p->dtype), p->head_dim,
                       p->head_dim_v, c->target.lengths == LUATTN_SHORT ? "short" : "long");
 }
 

@@ -27,7 +27,7 @@ luattn_status args_fail(const args_call *c, const char *fmt, ...) {
   va_end(list);
   if (c->place != NULL) return luattn_fail(c->err, LUATTN_INVALID, "%s: %s", c->place, text);
   return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s",
-                     c->info->weights ? "weights" : c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name, text);
+                     manifest_pass_name(c->info), c->info->spec_name, text);
 }
 
 static bool is_same_dtype(DLDataType a, DLDataType b) {
@@ -419,25 +419,20 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   return LUATTN_OK;
 }
 
-/* The numbers in `saved` differ. */
-static luattn_status check_large_scores(const args_call *c) {
-  const int given = c->args->large_scores;
-  if (given == (int)c->info->large_scores) return LUATTN_OK;
-  if (given != 0 && given != 1) return args_fail(c, "large_scores: is %d, expected 0 or 1", given);
-  return args_fail(c,
-                   "large_scores: is %d, and the kernel is compiled for %u; give that, or compile it with "
-                   "luattn_target.large_scores = %d",
-                   given, (unsigned)c->info->large_scores, given);
+/* What kernels are compiled for. */
+static luattn_status check_choice(const args_call *c, const char *name, int given, int compiled, const char *when) {
+  if (given == compiled) return LUATTN_OK;
+  if (given != 0 && given != 1) return args_fail(c, "%s: is %d, expected 0 or 1", name, given);
+  return args_fail(c, "%s: is %d, and the kernel is compiled for %d; give that%s, or compile it with luattn_target.%s = %d", name, given,
+                   compiled, when, name, given);
 }
 
-/* A kernel of a spec without mods of k and v computes the same either way. */
-static luattn_status check_keys_modified(const args_call *c) {
-  const int given = c->args->keys_modified, compiled = (int)c->info->keys_modified; /* choices_ok: 0 or 1 */
-  if (given == compiled || (compiled == 0 && !c->info->has_key_mod && !c->info->has_value_mod)) return LUATTN_OK;
-  return args_fail(c,
-                   "keys_modified: is %d, and the kernel is compiled for %d; give that if k and v have %s been through key_mod and value_mod, "
-                   "or compile it with luattn_target.keys_modified = %d",
-                   given, compiled, compiled ? "already" : "not yet", given);
+static luattn_status check_compiled_choices(const args_call *c) {
+  const image_manifest *m = c->info;
+#define CALL_CHOICE(name, serves_both, if_1, if_0) \
+  if (m->name != 0 || !(serves_both)) TRY(check_choice(c, #name, c->args->name, (int)m->name, m->name ? if_1 : if_0));
+#include "abi/kernel_facts.def"
+  return LUATTN_OK;
 }
 
 static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnParams *p) {
@@ -472,8 +467,7 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   if (!c->info->packed && !c->info->paged) TRY(check_lengths(c, params));
   TRY(offsets_fill(c, out));
   TRY(check_choices(c, params));
-  TRY(check_large_scores(c));
-  TRY(check_keys_modified(c));
+  TRY(check_compiled_choices(c));
   if (c->args->append != NULL && c->info->pass == LUATTN_FORWARD && !c->info->paged)
     return args_fail(c, "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages, or leave it NULL");
   const bool packed = c->info->packed;

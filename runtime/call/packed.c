@@ -73,7 +73,7 @@ luattn_status packed_fill(const args_call *c, LuattnCallParams *params) {
 /* Checks a copy of the batch, whose arrays are in host memory. */
 static luattn_status check_copy(const args_call *c, luattn_batch *copy) {
   char place[LUATTN_NAME_SIZE + 40];
-  snprintf(place, sizeof place, "%s of '%s': batch", c->info->pass == LUATTN_FORWARD ? "forward" : "backward", c->info->spec_name);
+  snprintf(place, sizeof place, "%s of '%s': batch", kernel_pass_name(c->info->pass), c->info->spec_name);
   TRY(batch_read_lengths(copy, place, c->err));
   for (int side = 0; side < (c->info->paged ? 1 : 2); ++side) {
     const int64_t total = (side == 0 ? c->args->q : c->args->k)->shape[0];

@@ -9,8 +9,7 @@
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
 #define KERNEL_VALUES(m)                                                                                \
-  (m)->spec_name, (m)->pass == LUATTN_FORWARD ? "forward" : "backward", (m)->is_ptx ? "compute" : "sm", \
-      (unsigned)(m)->arch, (m)->arch_suffix
+  (m)->spec_name, kernel_pass_name((m)->pass), (m)->is_ptx ? "compute" : "sm", (unsigned)(m)->arch, (m)->arch_suffix
 
 static luattn_status check_device(luattn_driver *driver, int device, const image_manifest *m,
                                   luattn_error *err) {

@@ -170,9 +170,7 @@ luattn_status launch_append(const luattn_kernel *kernel, const args_call *c, Lua
   return luattn_fail(c->err, LUATTN_INTERNAL, "%s: has no luattn_append", m->spec_name);
 }
 
-const char *launch_place(const luattn_kernel *k) {
-  return k->info.weights ? "weights" : k->info.pass == LUATTN_FORWARD ? "forward" : "backward";
-}
+const char *launch_place(const luattn_kernel *k) { return manifest_pass_name(&k->info); }
 
 args_call launch_call(const luattn_kernel *kernel, const luattn_args *used, bool shapes_only, luattn_error *err) {
   return (args_call){.info = &kernel->info,

@@ -73,8 +73,8 @@ static bool ends(const char *text, size_t size) { return memchr(text, '\0', size
 static bool is_sound(const pack_record *r, uint64_t offset, uint64_t total) {
   const luattn_pack_entry *e = &r->entry;
   const bool names = ends(e->spec_name, sizeof e->spec_name) && ends(e->arch_suffix, sizeof e->arch_suffix);
-  const bool values = e->kind <= LUATTN_PACK_SOURCE && e->pass <= LUATTN_BACKWARD &&
-                      e->family <= LUATTN_SM90 && e->dtype <= LUATTN_F16 && e->arch <= 999 &&
+  const bool values = e->kind <= LUATTN_PACK_SOURCE && e->pass < KERNEL_PASSES &&
+                      e->family < KERNEL_FAMILIES && e->dtype < KERNEL_DTYPES && e->arch <= 999 &&
                       e->is_ptx <= 1 && e->lengths <= 2 && e->deterministic <= 1 && e->head_dim <= 1024 &&
                       e->head_dim_v <= 1024;
   const pack_variant *v = &r->variant;
@@ -134,22 +134,22 @@ static luattn_status read_index(luattn_pack *p, uint64_t size, luattn_error *err
   return status;
 }
 
-void pack_describe(const image_manifest *info, pack_record *r) {
+void pack_describe(const image_manifest *m, pack_record *r) {
   luattn_pack_entry *e = &r->entry;
-  memcpy(e->spec_name, info->spec_name, sizeof e->spec_name);
-  e->pass = info->pass;
-  e->family = info->family;
-  e->dtype = info->dtype;
-  e->arch = info->arch;
-  memcpy(e->arch_suffix, info->arch_suffix, sizeof e->arch_suffix);
-  e->is_ptx = info->is_ptx;
-  e->head_dim = info->head_dim;
-  e->head_dim_v = info->head_dim_v;
-  e->wants = info->wants;
-  e->deterministic = info->deterministic;
-  r->variant.packed = info->packed;
-  r->variant.pages = info->paged ? info->paged_layout[0] : 0;
-  r->variant.decode = info->decode;
+  memcpy(e->spec_name, m->spec_name, sizeof e->spec_name);
+  e->pass = m->pass;
+  e->family = m->family;
+  e->dtype = m->dtype;
+  e->arch = m->arch;
+  memcpy(e->arch_suffix, m->arch_suffix, sizeof e->arch_suffix);
+  e->is_ptx = m->is_ptx;
+  e->head_dim = m->head_dim;
+  e->head_dim_v = m->head_dim_v;
+  e->wants = m->wants;
+  e->deterministic = m->deterministic;
+#define KERNEL_UNPACKED(name, value, says, asked_by, are_for)
+#define KERNEL_VARIANT(name, value, says) r->variant.name = value;
+#include "abi/kernel_facts.def"
 }
 
 /* Treats a single image as a pack of one entry. The image has a hash of its own; this one makes sure that the

@@ -69,6 +69,6 @@ static inline arch_code pack_arch(const luattn_pack_entry *e) {
 }
 
 /* The index record of an image. */
-void pack_describe(const image_manifest *info, pack_record *r);
+void pack_describe(const image_manifest *m, pack_record *r);
 
 #endif

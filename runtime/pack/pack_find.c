@@ -11,9 +11,18 @@
 #include "luattn/compiler.h"
 #include "runtime/pack/pack.h"
 
-static const char *dtype_name(uint32_t dtype) {
-  static const char *const name[] = {"f64", "f32", "bf16", "f16"};
-  return dtype < sizeof name / sizeof *name ? name[dtype] : "?";
+typedef struct line {
+  char *text;
+  size_t size, used;
+} line;
+
+static void add(line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(line *l, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  const int n = vsnprintf(l->text + l->used, l->size - l->used, fmt, args);
+  va_end(args);
+  if (n > 0) l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
 }
 
 /* Formats luattn_wants as "dq+dk+dv". */
@@ -31,20 +40,26 @@ static void gradients_text(uint32_t wants, char text[32]) {
 static void entry_text(const pack_record *r, const luattn_pack_query *q, char *text, size_t size) {
   const luattn_pack_entry *e = &r->entry;
   const pack_variant *v = &r->variant;
-  static const char *const family[] = {", simt", ", sm80", ", sm90"}; /* checked, as lengths are */
-  static const char *const lengths[] = {"", ", long", ", short"};
+  static const char *const lengths[] = {"", ", long", ", short"}; /* checked when the pack was opened */
   const bool with_gradients = e->pass == LUATTN_BACKWARD && q->pass == LUATTN_BACKWARD;
-  char arch[24], dims[32], gradients[32];
+  char arch[24], dims[32], gradients[32], variants[80] = "";
+  line more = {.text = variants, .size = sizeof variants};
+#define KERNEL_UNPACKED(name, value, says, asked_by, are_for)
+#define KERNEL_VARIANT(name, value, says) \
+  do {                                    \
+    const uint32_t x = v->name;           \
+    if (x != 0) add(&more, ", %s", says); \
+  } while (0);
+#include "abi/kernel_facts.def"
   arch_text(pack_arch(e), arch);
   gradients_text(e->wants, gradients);
   if (e->head_dim_v == e->head_dim)
     snprintf(dims, sizeof dims, "%u", (unsigned)e->head_dim);
   else
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
-  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s%s%s%s", e->deterministic ? "deterministic " : "",
-           e->pass == LUATTN_FORWARD ? "forward" : "backward", e->spec_name, dtype_name(e->dtype), dims, arch,
-           q->family != 0 ? family[e->family] : "", lengths[e->lengths], v->packed ? ", packed" : "",
-           v->pages == 1 ? ", pages of any size" : v->pages != 0 ? ", pages of multiples of 8" : "", v->decode ? ", few queries" : "", with_gradients ? ", gradients " : "",
+  snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s%s%s", e->deterministic ? "deterministic " : "",
+           kernel_pass_name(e->pass), e->spec_name, kernel_dtype_name(e->dtype), dims, arch, q->family != 0 ? ", " : "",
+           q->family != 0 ? kernel_family_name(e->family) : "", lengths[e->lengths], variants, with_gradients ? ", gradients " : "",
            with_gradients ? gradients : "");
 }
 
@@ -136,20 +151,6 @@ static bool find_next(const luattn_pack *pack, const luattn_pack_query *query,
   return best.match > 0;
 }
 
-typedef struct line {
-  char *text;
-  size_t size, used;
-} line;
-
-static void add(line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(line *l, const char *fmt, ...) {
-  va_list args;
-  va_start(args, fmt);
-  const int n = vsnprintf(l->text + l->used, l->size - l->used, fmt, args);
-  va_end(args);
-  if (n > 0) l->used += (size_t)n < l->size - l->used ? (size_t)n : l->size - l->used - 1;
-}
-
 /* Lists the images of the spec, the nearest first, or else the pack's specs. A message has room for only a
  * few. */
 static void list_instead(const luattn_pack *p, const luattn_pack_query *q, line *out) {
@@ -186,7 +187,11 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
                                   .head_dim = (uint32_t)q->head_dim,
                                   .head_dim_v = (uint32_t)(q->head_dim_v != 0 ? q->head_dim_v : q->head_dim),
                                   .wants = q->wants != 0 ? q->wants : (uint32_t)TENSORS},
-                        .variant = {.packed = (uint32_t)q->packed, .pages = (uint32_t)q->pages, .decode = (uint32_t)q->decode}};
+                        .variant = {
+#define KERNEL_UNPACKED(name, value, says, asked_by, are_for)
+#define KERNEL_VARIANT(name, value, says) .name = (uint32_t)q->name,
+#include "abi/kernel_facts.def"
+                        }};
   char text[288], instead[560] = "";
   line l = {.text = instead, .size = sizeof instead};
   place nearest = {.match = 0};
@@ -202,14 +207,13 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
 static luattn_status take_query(const luattn_pack_query *given, luattn_pack_query *query, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_pack_query, head_dim_v);
   TRY(struct_take(&rule, "pack", given, query, err));
-  if (query->pass != LUATTN_FORWARD && query->pass != LUATTN_BACKWARD)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_pack_query: pass is %d, expected LUATTN_FORWARD (%d) or LUATTN_BACKWARD (%d)",
-                       (int)query->pass, (int)LUATTN_FORWARD, (int)LUATTN_BACKWARD);
-  if (query->family < 0 || query->family > 1 + LUATTN_SM90)
+  if ((unsigned)query->pass >= KERNEL_PASSES)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pass is %d, expected a luattn_pass, 0 to %d", (int)query->pass,
+                       KERNEL_PASSES - 1);
+  if (query->family < 0 || query->family > KERNEL_FAMILIES)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_query: family is %d, expected 1 + luattn_family, 1 to %d, or 0 for any",
-                       query->family, 1 + LUATTN_SM90);
+                       query->family, KERNEL_FAMILIES);
   if ((unsigned)query->packed > 1 || (unsigned)query->decode > 1)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1", (unsigned)query->packed > 1 ? "packed" : "decode",
                        (unsigned)query->packed > 1 ? query->packed : query->decode);

@@ -35,6 +35,20 @@ static const void *item_bytes(const luattn_pack_item *item, size_t *size) {
   return item->text;
 }
 
+static luattn_status check_variants(const image_manifest *m, size_t index, luattn_error *err) {
+  const char *what = NULL;
+  if (m == NULL) return LUATTN_OK;
+#define KERNEL_VARIANT(name, value, says)
+#define KERNEL_UNPACKED(name, value, says, asked_by, are_for) \
+  if ((value) != 0 && what == NULL) what = are_for " (luattn_target." #name ")";
+#include "abi/kernel_facts.def"
+  if (what == NULL) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
+                     "leave it out, and let an engine compile it",
+                     index, what);
+}
+
 static luattn_status describe_item(const luattn_pack_item *item, size_t index, pack_record *r, luattn_error *err) {
   luattn_pack_entry *e = &r->entry;
   if ((unsigned)item->kind > LUATTN_PACK_SOURCE)
@@ -51,16 +65,7 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, p
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
                        index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
-  if (m != NULL && (m->offsets || m->large_scores || m->weights || m->keys_modified))
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "luattn_pack_write: item %zu: its image is for %s, which packs do not hold yet; "
-        "leave it out, and let an engine compile it",
-        index,
-        m->offsets   ? "parts of a whole (luattn_target.offsets)"
-        : m->weights ? "the weights of V (luattn_target.weights)"
-        : m->keys_modified ? "keys that have been modified (luattn_target.keys_modified)"
-                     : "large scores (luattn_target.large_scores)");
+  TRY(check_variants(m, index, err));
   if (item->lengths < 0 || item->lengths > 2)
     return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",
                        index, item->lengths);

@@ -44,7 +44,9 @@ STRUCTS = {
     capi.MergeArgs: "luattn_merge_args",
     capi.PageLists: "luattn_page_lists",
     capi.MaskCounts: "luattn_mask_counts",
+    capi.Random: "luattn_random",
 }
+PARTS = (capi.DLDevice, capi.DLDataType)  # of DLTensor
 
 
 def headers_without_comments():
@@ -70,6 +72,10 @@ class Engines(unittest.TestCase):
 
 
 class Layout(unittest.TestCase):
+    def test_every_struct_is_compared(self):
+        structs = {x for x in vars(capi).values() if isinstance(x, type) and issubclass(x, ctypes.Structure) and x is not ctypes.Structure}
+        self.assertEqual(structs - set(PARTS), set(STRUCTS))
+
     def test_structs_are_those_of_the_headers(self):
         lines = ["#include <stddef.h>", "#include <luattn/merge.h>", "#include <luattn/pages.h>"]
         for struct, name in STRUCTS.items():
@@ -84,6 +90,9 @@ class Layout(unittest.TestCase):
                 self.assertEqual(last[1], struct._fields_[-1][0].rstrip("_"), name)
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
+        for name in ("CPU", "FORWARD", "BACKWARD", "WANT_DQ", "WANT_DK", "WANT_DV", "WANT_INPUTS", "WANT_SCALARS", "WANT_ALL", "LONG",
+                     "DECODE_TILE", "DECODE_MANY", "DECODE_KEYS"):
+            lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
         lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
             file.write("\n".join(lines) + "\n")
