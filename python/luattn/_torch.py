@@ -20,6 +20,7 @@ from . import _capi as capi
 from . import _tensors as tensors
 from . import _fit, _scale
 from ._call import ARRAYS, numbers_of
+from ._import_hook import when_imported
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
 
@@ -535,4 +536,8 @@ def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
     return torch.stack(numbers)
 
 
-from . import _flops as _flops  # noqa: E402  registers formulas of the ops that are defined here
+def _register_flops() -> None:
+    from . import _flops as _flops  # registers formulas of the ops that are defined here
+
+
+when_imported("torch.utils.flop_counter", _register_flops)  # which imports triton
