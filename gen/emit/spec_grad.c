@@ -150,7 +150,7 @@ static void gradient_row(writer *w, const char *name, int kind, int axis) {
   close_function(w);
 }
 
-static void alike(writer *w) {
+static void same_bucket(writer *w) {
   const derived_terms *terms = &w->f->sum[SUM_DISTANCE];
   ir_ref index[4 * DERIVED_MAX_TERMS];
   open_function(w, "bool same_bucket(" P ", int q0, int q1, int kv0, int kv1)");
@@ -328,7 +328,7 @@ const char *emit_grad(writer *w) {
   prepare(w);
   grad(w);
   sums_of_ds(w);
-  if (f->facts.same_bucket) alike(w);
+  if (f->facts.same_bucket) same_bucket(w);
   if (f->distance_step != 0) gradient_row(w, "distance_grad_row", SUM_DISTANCE, -1);
   if (f->pairs_in_row) gradient_row(w, "pair_grad_row", SUM_ELEMENT, f->pairs_q_axis);
   if (f->num_acc > 0) flush(w);

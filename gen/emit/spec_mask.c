@@ -388,7 +388,7 @@ const char *emit_mask(writer *w) {
   expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
                       NO_ELEMENT, w->f->keep);
   flag_line(w);
-  conjunction(w, "bool keep_alike(" PHR BREAK "const Col &col, int q)", w->f->keep_alike, w->f->num_keep_alike);
+  conjunction(w, "bool keep_of_list(" PHR BREAK "const Col &col, int q)", w->f->keep_of_list, w->f->num_keep_of_list);
   conjunction(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)", w->f->keep_beside, w->f->num_keep_beside);
   same_slots(w);
   tile_class(w);

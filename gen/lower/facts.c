@@ -247,7 +247,7 @@ static const bool *slots_of(const lowered *f, int kind, const ir_ref *roots, int
 
 const bool *lowered_mask_slots(const lowered *f, int kind) {
   const bool of_query = f->keep_of_query && kind == SLOTS_COL;
-  return slots_of(f, kind, of_query ? f->keep_alike : &f->keep, of_query ? f->num_keep_alike : 1);
+  return slots_of(f, kind, of_query ? f->keep_of_list : &f->keep, of_query ? f->num_keep_of_list : 1);
 }
 
 /* Finds what a mask with lists asks of a query and of hoisted numbers of a key alone: a warp's keys are mostly of one block, and one
@@ -260,16 +260,16 @@ static void find_keep_of_query(lowered *f) {
     return;
   const int n = conjuncts(f->g, f->keep, all, 0);
   for (int i = 0; i < n; i++) {
-    const bool alike = slots_of(f, SLOTS_COL, &all[i], 1) != NULL;
-    if (!alike && ir_uses_op(f->g, all[i], IR_LISTED)) break;
-    f->keep_of_query |= alike && ir_uses_op(f->g, all[i], IR_LISTED);
-    if (alike)
-      f->keep_alike[f->num_keep_alike++] = all[i];
+    const bool listed = slots_of(f, SLOTS_COL, &all[i], 1) != NULL;
+    if (!listed && ir_uses_op(f->g, all[i], IR_LISTED)) break;
+    f->keep_of_query |= listed && ir_uses_op(f->g, all[i], IR_LISTED);
+    if (listed)
+      f->keep_of_list[f->num_keep_of_list++] = all[i];
     else
       f->keep_beside[f->num_keep_beside++] = all[i];
   }
-  if (!f->keep_of_query || f->num_keep_alike + f->num_keep_beside < n)
-    f->keep_of_query = false, f->num_keep_alike = f->num_keep_beside = 0;
+  if (!f->keep_of_query || f->num_keep_of_list + f->num_keep_beside < n)
+    f->keep_of_query = false, f->num_keep_of_list = f->num_keep_beside = 0;
 }
 
 /* Whether an evaluated mask reads of a key (in backward, of a query) only integers and flags that are

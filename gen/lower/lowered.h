@@ -99,9 +99,9 @@ typedef struct lowered {
   ir_ref keep_beside[LOWERED_MAX_CONJUNCTS]; /* the other conjuncts */
   int num_keep_beside;
   bool has_lists;         /* the mask has IR_LISTED */
-  bool keep_of_query;     /* lanes ask queries' lists: keep_alike, of which a warp's keys need one answer for each query */
-  ir_ref keep_alike[LOWERED_MAX_CONJUNCTS]; /* the conjuncts of `keep` besides keep_beside */
-  int num_keep_alike;
+  bool keep_of_query;     /* lanes ask queries' lists: keep_of_list, of which a warp's keys need one answer for each query */
+  ir_ref keep_of_list[LOWERED_MAX_CONJUNCTS]; /* the conjuncts of `keep` besides keep_beside */
+  int num_keep_of_list;
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
 
   /* The online function. */

@@ -39,7 +39,7 @@
 //   flag_is_data_part    what is kept by position_class is kept if its flag is set
 //   keep_by_column       forward, with tile bits: keep reads of kv only what same_column compares
 //   keep_by_row          backward: keep reads of q only what same_row compares
-//   keep_of_query        backward, with tile bits: keep_alike, a part of the mask, reads of kv only what same_column
+//   keep_of_query        backward, with tile bits: keep_of_list, a part of the mask, reads of kv only what same_column
 //                        compares, and of a query a list
 //   walk_rows, walk_columns
 //                        with block bounds, tile functions are called for one tile of this size or a part of
@@ -49,7 +49,7 @@
 //   keep                 whether an element is kept. For positions past the ends the result is dropped (simt
 //                        does not call it there)
 //   flag_line            the address of the flags of query q, of kv 0
-//   keep_beside          whether an element is kept if its flag is set, or if keep_alike holds
+//   keep_beside          whether an element is kept if its flag is set, or if keep_of_list holds
 //   same_column, same_row
 //                        whether keep has one value for two columns in any row, for two rows in any column
 //   tile_class           bounds are inclusive and inside the lengths. An EMPTY tile keeps nothing, a FULL one
@@ -94,7 +94,7 @@ concept ValidMask =
       requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
       requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
       requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
-      requires S::keep_of_query == requires { bool(S::keep_alike(p, s, head, row, col, q)); };
+      requires S::keep_of_query == requires { bool(S::keep_of_list(p, s, head, row, col, q)); };
       requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
       requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
       requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;

@@ -73,3 +73,30 @@ __device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
   }
   return mine;
 }
+
+// Backward, masks with keep_of_query: sets bit j of keep[half] if the mask keeps the thread's column j in that half, and reads
+// the list of each query once. False: the warp's keys are not all the same to it. `of` has the call, the thread's place and
+// its keys: p, site, head, lane, kv0, col, kv_of(half), column(j), row_at(i).
+template <class Spec, int Size, class Bits, class Consumer>
+__device__ __forceinline__ bool ask_queries(const Consumer &of, int q0, Bits (&keep)[2]) {
+  const auto of_all = Spec::col(of.p, of.site, of.head, min_of(of.kv0, of.site.kv_end(of.p) - 1));
+  const bool same = Spec::same_column(of_all, of.col[0]) && Spec::same_column(of_all, of.col[1]);
+  if (!__all_sync(0xffffffffu, same)) return false;
+  const u32 listed = columns_that<Size>(of.lane, [&](int i) {
+    return Spec::keep_of_list(of.p, of.site, of.head, of.row_at(i), of_all, min_of(q0 + i, of.site.q_end(of.p) - 1));
+  });
+#pragma unroll 1
+  for (int j = 0; j < Size / 4; ++j) {  // the thread's columns
+    const int at = q0 + of.column(j), kv_end = at < of.site.q_end(of.p) ? of.site.kv_end(of.p) : 0;
+    const auto row = of.row_at(of.column(j));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      bool kept = of.kv_of(half) < kv_end;
+      if constexpr (Spec::has_keep_beside)
+        kept = kept & Spec::keep_beside(of.p, of.site, of.head, row, of.col[half], at, of.kv_of(half));
+      keep[half].set(j, kept);
+    }
+  }
+  keep[0].word[0] &= listed, keep[1].word[0] &= listed;
+  return true;
+}

@@ -269,7 +269,7 @@ struct ScoresD256 {
     if constexpr (Spec::keep_by_row)
       if (ask_runs(q0, keep)) return;
     if constexpr (Spec::keep_of_query)
-      if (ask_queries(q0, keep)) return;
+      if (ask_queries<Spec, tile_m>(*this, q0, keep)) return;
 #pragma unroll 1
     for (int j = 0; j < cols; ++j) {
       const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
@@ -287,29 +287,6 @@ struct ScoresD256 {
       for (int half = 0; half < 2; ++half)
         if (keeps(of_run, half, q0 + first, kv_of(half), site.kv_end(p))) keep[half].word[0] |= bits;
     });
-  }
-  // Reads the list of each query once. False: the warp's keys are not all the same to it.
-  __device__ __forceinline__ bool ask_queries(int q0, KeepBits<cols> (&keep)[2]) const {
-    const Col of_all = Spec::col(p, site, head, min_of(kv0, site.kv_end(p) - 1));
-    const bool same = Spec::same_column(of_all, col[0]) && Spec::same_column(of_all, col[1]);
-    if (!__all_sync(0xffffffffu, same)) return false;
-    const u32 alike = columns_that<tile_m>(lane, [&](int i) {
-      return Spec::keep_alike(p, site, head, row_at(i), of_all, min_of(q0 + i, site.q_end(p) - 1));
-    });
-#pragma unroll 1
-    for (int j = 0; j < cols; ++j) {
-      const int at = q0 + column(j), kv_end = at < site.q_end(p) ? site.kv_end(p) : 0;
-      const Row row = row_at(column(j));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        bool kept = kv_of(half) < kv_end;
-        if constexpr (Spec::has_keep_beside)
-          kept = kept & Spec::keep_beside(p, site, head, row, col[half], at, kv_of(half));
-        keep[half].set(j, kept);
-      }
-    }
-    keep[0].word[0] &= alike, keep[1].word[0] &= alike;
-    return true;
   }
   // In a tile inside the lengths.
   __device__ __forceinline__ void read_flag_lines(int q0, int first, KeepBits<cols> (&keep)[2]) const {
