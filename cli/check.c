@@ -53,7 +53,7 @@ static double distance(const array *got, const array *want, const array *allowed
 typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
-  const cli_result *got, *want, *rounded; /* rounded: of plain arithmetic in the type; NULL: float64 */
+  const cli_result *got, *want, *rounded; /* rounded: of plain arithmetic in the type, in f64 of a coarser one (plain_scale) */
   const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
   const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
   const cli_result *scores;               /* effect of rounded scores (cpu_forward_score_noise), or NULL */
@@ -94,11 +94,16 @@ static const array *at_offset(const cli_result *r, size_t offset) {
   return r != NULL ? (const array *)(const void *)((const char *)r + offset) : NULL;
 }
 
-/* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded tensors. For dq, dk and dv it is at least two standard deviations of their
- * roundings: the largest of few errors may be small by luck. */
+/* What the distance of `rounded` to `want` is multiplied by, for the error of plain arithmetic. In f64 arithmetic of 16 bits less is off by
+ * 2^16 times as much, however ill-conditioned the hooks are. Two computations are compared that are both off, and their largest error may
+ * be twice the one of these, which few elements have. */
+static double plain_scale(luattn_dtype type) { return type == LUATTN_F64 ? 4 / CPU_COARSENESS : 1; }
+
+/* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded tensors. For dq, dk
+ * and dv it is at least two standard deviations of their roundings: the largest of few errors may be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
   double ignored;
-  const double error = distance(at_offset(c->rounded, offset), want, NULL, &ignored);
+  const double error = plain_scale(c->dtype) * distance(at_offset(c->rounded, offset), want, NULL, &ignored);
   const bool is_half = c->dtype == LUATTN_F16 || c->dtype == LUATTN_BF16;
   const array *noise = is_half && is_tensor_gradient(offset) ? at_offset(c->noise, offset) : NULL;
   if (noise == NULL || noise->storage == NULL) return error;
@@ -138,7 +143,7 @@ static void compare(const comparison *c, const char *name, size_t offset, double
   const array *kinks = is_tensor_gradient(offset) ? at_offset(c->kinks, offset) : NULL;
   const double error = distance(got, want, kinks, &biggest);
   double tolerance = base_tolerance(c->dtype) * biggest + score_tolerance(c, offset, biggest);
-  if (c->rounded != NULL) tolerance += factor * plain_error(c, offset, want);
+  tolerance += factor * plain_error(c, offset, want);
   if (offset == offsetof(cli_result, o)) tolerance += rounding_of(c->dtype, biggest);
   const array *noise = at_offset(c->noise, offset);
   if (noise != NULL && noise->storage != NULL && offset >= offsetof(cli_result, input_grad)) {
@@ -165,15 +170,21 @@ static void compare_all(const comparison *c, const luattn_spec_info *info) {
   compare(c, "scalar gradients", offsetof(cli_result, scalar_grads), 3);
 }
 
-/* Whether plain arithmetic in the type differs from the reference in double: constants, hooks and, in half types, tensors. */
-static bool has_plain(const cli_problem *p) { return p->dtype != LUATTN_F64; }
-
 static luattn_status run_cpu(const cli_problem *p, luattn_dtype precision, bool backward, cli_result *r,
                              luattn_error *err) {
   cli_binding bind;
   const luattn_args args = problem_args(p, r, backward, &bind);
   TRY(luattn_cpu_forward_in(p->spec, &args, precision, err));
   return backward ? luattn_cpu_backward_in(p->spec, &args, precision, err) : LUATTN_OK;
+}
+
+/* Plain arithmetic of the problem's type; in f64 coarser than that. */
+static luattn_status run_plain(const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+  cli_binding bind;
+  if (p->dtype != LUATTN_F64) return run_cpu(p, p->dtype, backward, r, err);
+  const luattn_args args = problem_args(p, r, backward, &bind);
+  TRY(cpu_forward_coarse(p->spec, &args, err));
+  return backward ? cpu_backward_coarse(p->spec, &args, err) : LUATTN_OK;
 }
 
 /* `want` has forward's results. */
@@ -295,7 +306,7 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   TRY(result_new(p, f64, f64, backward, &r->want, err));
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &r->rounded, err));
   TRY(run_cpu(p, LUATTN_F64, backward, &r->want, err));
-  if (has_plain(p)) TRY(run_cpu(p, p->dtype, backward, &r->rounded, err));
+  TRY(run_plain(p, backward, &r->rounded, err));
   TRY(score_noise_compute(p, &r->want, backward, &r->scores, err));
   if (!backward) return LUATTN_OK;
   TRY(gradient_noise(p, &r->want, &r->noise, err));
@@ -308,7 +319,7 @@ static comparison comparison_of(const cli_problem *p, const cli_result *got, con
                       p->dtype,
                       got,
                       &r->want,
-                      has_plain(p) ? &r->rounded : NULL,
+                      &r->rounded,
                       &r->noise,
                       r->has_kinks ? &r->kinks : NULL,
                       r->scores.matters ? &r->scores.of : NULL,
@@ -342,9 +353,9 @@ static cli_result without_maximum(const cli_problem *p, const cli_result *r) {
 static luattn_status compare_large_scores(const cli_problem *p, const comparison *c, luattn_error *err) {
   comparison others = *c;
   const cli_result got = without_maximum(p, c->got), want = without_maximum(p, c->want),
-                   rounded = c->rounded != NULL ? without_maximum(p, c->rounded) : got;
+                   rounded = without_maximum(p, c->rounded);
   others.got = &got, others.want = &want;
-  if (c->rounded != NULL) others.rounded = &rounded;
+  others.rounded = &rounded;
   compare_all(&others, &p->info);
   return compare_maximum(p, c, err);
 }
@@ -409,24 +420,26 @@ static luattn_status widen_inputs(cli_problem *p, luattn_error *err) {
 
 luattn_status check_plain(const cli_options *o, cli_problem *p, check_report *out, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
-  cli_result got = {0}, want = {0};
+  cli_result got = {0}, want = {0}, rounded = {0};
   score_noise scores = {.matters = false};
   *out = (check_report){0};
   luattn_status s = widen_inputs(p, err);
   const bool backward = p->info.has_backward != 0;
   if (s == LUATTN_OK) s = result_new(p, f64, f64, backward, &got, err);
   if (s == LUATTN_OK) s = result_new(p, f64, f64, false, &want, err);
+  if (s == LUATTN_OK) s = result_new(p, f64, f64, false, &rounded, err);
   if (s == LUATTN_OK) s = run_cpu(p, LUATTN_F64, backward, &got, err);
+  if (s == LUATTN_OK) s = run_plain(p, false, &rounded, err);
   if (s == LUATTN_OK) s = naive_forward(o, p, &want, err);
   if (s == LUATTN_OK) s = score_noise_compute(p, &got, false, &scores, err);
   if (s == LUATTN_OK) {
     const comparison c = {
-        out, LUATTN_F64, &got, &want, NULL, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent};
-    compare(&c, "out", offsetof(cli_result, o), 1);
-    compare(&c, "lse", offsetof(cli_result, lse), 1);
+        out, LUATTN_F64, &got, &want, &rounded, NULL, NULL, scores.matters ? &scores.of : NULL, scores.exponent};
+    compare(&c, "out", offsetof(cli_result, o), 2);
+    compare(&c, "lse", offsetof(cli_result, lse), 2);
     if (backward) s = check_slopes(o, p, &got, &scores.of.o, &want, out, err);
   }
-  result_free(&got), result_free(&want), result_free(&scores.of);
+  result_free(&got), result_free(&want), result_free(&rounded), result_free(&scores.of);
   return s;
 }
 
@@ -440,7 +453,7 @@ static double squares_of_errors(const comparison *c, size_t offset) {
   const double unit = score_unit(c->dtype), type = base_tolerance(c->dtype) + unit * c->exponent;
   double sum = 0;
   for (int64_t i = 0, n = want->storage != NULL ? array_count(want) : 0; i < n; i++) {
-    const double x = array_get(want, i), error = rounded != NULL ? 3 * fabs(array_get(rounded, i) - x) : 0;
+    const double x = array_get(want, i), error = 3 * plain_scale(c->dtype) * fabs(array_get(rounded, i) - x);
     const double moved = scores != NULL ? unit * array_get(scores, i) : 0;
     sum += error * error + type * type * x * x + moved * moved;
   }

@@ -275,6 +275,12 @@ luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *arg
   return host_run(backward_within, &call, err);
 }
 
+luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  backward_call call = {{.spec = spec, .args = args, .precision = LUATTN_F64, .coarse = true}, GRADIENTS, 0};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(backward_within, &call, err);
+}
+
 luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                      luattn_error *err) {
   fail_clear(err);

@@ -271,6 +271,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   *p = (cpu_problem){.a = a,
                      .spec = spec,
                      .precision = precision,
+                     .coarse = given->coarse,
                      .first_entry = given->first_entry,
                      .entries = given->entries};
   if ((int)precision < LUATTN_F64 || precision > LUATTN_F16)

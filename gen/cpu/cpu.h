@@ -36,6 +36,7 @@ bool view_is_empty(const cpu_view *v);
 double view_get(const cpu_view *v, const int64_t *index); /* of an i64 the nearest double */
 int64_t view_get_wide(const cpu_view *v, const int64_t *index);
 void view_set(const cpu_view *v, const int64_t *index, double x);
+
 /* x rounded to nearest even in a type, n times. */
 void round_all(luattn_dtype type, double *x, int n);
 
@@ -54,6 +55,7 @@ typedef struct cpu_call {
   const luattn_spec *spec;
   const luattn_args *args;
   luattn_dtype precision;
+  bool coarse; /* cpu_problem.coarse */
   int threads; /* threads_count */
   int first_entry, entries; /* if args are one of `entries` packed sequences: its number; entries 0: args are the whole
                              * batch */
@@ -91,6 +93,7 @@ typedef struct cpu_problem {
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
   luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
+  bool coarse;            /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
   bool large_scores;      /* luattn_args.large_scores */
   bool keys_modified;     /* luattn_args.keys_modified */
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
@@ -116,6 +119,9 @@ typedef struct cpu_problem {
 /* Leaves a warning in *err, unless it has one, of values of input i that are beyond what kernels compute with (int_range_warning). The
  * argument has been checked. convert_args.c */
 void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args, luattn_error *err);
+
+/* Rounds intermediates to nearest even, as the call asks. view.c */
+void problem_round(const cpu_problem *p, double *x, int n);
 
 /* The longest length of a call. */
 static inline int64_t problem_most_len(const cpu_problem *p) {
@@ -186,6 +192,12 @@ luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args
                                 luattn_error *err);
 luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                  luattn_error *err);
+
+/* Both passes with intermediates of SCALAR_COARSE_BITS fewer bits than double has; comparisons are those of double. The distance to
+ * results in double is CPU_COARSENESS times the error of one computation in double, as long as that is small. */
+#define CPU_COARSENESS 0x1p16
+luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
+luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
 /* The effect of rounding on gradients: replaces each gradient by sqrt(sum of squared magnitudes of its
  * contributions). Independent relative errors r of the contributions change a gradient by about r times this,

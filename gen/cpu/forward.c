@@ -198,7 +198,7 @@ static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
       any = true;
       continue;
     }
-    round_all(p->precision, score, count);
+    problem_round(p, score, count);
     for (int d = 0; any && d < dim_v; d++) o[d] *= scale;
     for (int i = 0; i < count; i++) {
       const double *v = p->v + cpu_at(p->heads_kv, p->kv_len, dim_v, b, h / p->group, (int)w->kv_idx[i]);
@@ -337,6 +337,12 @@ luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args
                                 luattn_error *err) {
   forward_call call = {
       .given = {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}, .weights = weights};
+  TRY(cpu_threads(args, &call.given.threads, err));
+  return host_run(forward_within, &call, err);
+}
+
+luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err) {
+  forward_call call = {.given = {.spec = spec, .args = args, .precision = LUATTN_F64, .coarse = true}};
   TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(forward_within, &call, err);
 }

@@ -175,7 +175,7 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
     for (int d = 0; d < p->dim_v; d++) dp[i] += dout[d] * v[d];
     s->tile[tile].column[r][i] = (unsigned char)((int)lanes->kv_idx[i] % CPU_TILE);
   }
-  round_all(p->precision, dp, count);
+  problem_round(p, dp, count);
   dropout_apply(lanes, count, dp);
   lanes->score = score;
   lanes->dp = dp;
@@ -186,8 +186,8 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
   else
     program_run(&w->element, lanes, count, (double *const[]){prob, ds});
   dropout_apply(lanes, count, prob);
-  round_all(p->precision, prob, count);
-  round_all(p->precision, ds, count);
+  problem_round(p, prob, count);
+  problem_round(p, ds, count);
   const size_t first = lanes_at(w, tile, r);
   terms_run(w, &w->element_terms, lanes, count, w->purpose == SCORE_NOISE ? size : NULL, CPU_TILE,
             s->value + first, s->offset + first);

@@ -169,7 +169,7 @@ static void lane_random(void *user, const double *const at[4], int lanes, double
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
   const ir_decisions rule = {.doubles = p->decides_in_double, .double_inputs = p->double_inputs,
-                             .values = p->precision != LUATTN_F64};
+                             .values = p->precision != LUATTN_F64, .coarse = p->coarse};
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
   ir_ref *decided = arena_array(p->a, (size_t)n, sizeof *decided);

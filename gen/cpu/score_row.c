@@ -31,7 +31,7 @@ int scores_kept(const cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, do
     for (int d = 0; d < p->dim; d++) dot += q[d] * k[d];
     score[i] = p->scale * dot;
   }
-  round_all(p->precision, score, count);
+  problem_round(p, score, count);
   return count;
 }
 

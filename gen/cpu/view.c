@@ -5,6 +5,7 @@
 
 #include "common/overlap.h"
 #include "gen/cpu/cpu.h"
+#include "gen/ir/scalar.h"
 
 #define DLPACK_BOOL 6 /* kDLBool of DLPack 1.0; earlier versions use a byte of 0 or 1 */
 
@@ -70,6 +71,13 @@ void round_all(luattn_dtype type, double *x, int n) {
     else
       x[i] = bf16_to_double(double_to_bf16(x[i]));
   }
+}
+
+_Static_assert((int64_t)CPU_COARSENESS == INT64_C(1) << SCALAR_COARSE_BITS, "a fact said twice");
+
+void problem_round(const cpu_problem *p, double *x, int n) {
+  round_all(p->precision, x, n);
+  for (int i = 0; i < n && p->coarse; i++) x[i] = scalar_round_coarse(x[i]);
 }
 
 bool view_is_empty(const cpu_view *v) {

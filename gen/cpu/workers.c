@@ -91,7 +91,7 @@ void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *
     cpu_lanes lanes = {.p = p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = w->given + d0,
                        .of_keys = of_keys, .row_of = {mod->rows, d0, w->given, NULL}};
     program_run(mod, &lanes, count, (double *const[]){y});
-    round_all(p->precision, y, count); /* q', k' and v' are stored tensors as well */
+    problem_round(p, y, count); /* q', k' and v' are stored tensors as well */
     memcpy(row + d0, y, (size_t)count * sizeof *y);
   }
 }

@@ -9,7 +9,7 @@
 /* What the REAL operations under a node read. */
 enum { READS_DOUBLE = 1, READS_FLOAT = 2, READS_INEXACT = 4 };
 
-typedef enum style { AS_IS, ROUNDED, EXACT } style;
+typedef enum style { AS_IS, ROUNDED, EXACT, COARSE, NUM_STYLES } style;
 
 typedef struct decider {
   ir *g;
@@ -17,13 +17,13 @@ typedef struct decider {
   ir_ref top;
   uint8_t *reads;  /* [top + 1] */
   uint8_t *wanted; /* [top + 1], a bit for each style */
-  ir_ref *memo[3]; /* [top + 1], by style */
+  ir_ref *memo[NUM_STYLES]; /* [top + 1], by style */
 } decider;
 
 /* Whether it returns one of its REAL arguments, or a whole number below them: nothing to round. */
 static bool keeps_type(ir_op op) {
   return op == IR_NEG || op == IR_MIN || op == IR_MAX || op == IR_CLAMP || op == IR_ABS || op == IR_SIGN || op == IR_FLOOR ||
-         op == IR_RELU || op == IR_SELECT || op == IR_STOP_GRADIENT || op == IR_RANDOM || op == IR_ROUND_FLOAT;
+         op == IR_RELU || op == IR_SELECT || op == IR_STOP_GRADIENT || op == IR_RANDOM || op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE;
 }
 
 static uint8_t reads_of(const decider *d, const ir_node *n) {
@@ -50,11 +50,12 @@ static style style_of(const decider *d, const ir_node *n) {
 static style style_of_arg(const decider *d, const ir_node *n, style face, ir_ref arg) {
   if (ir_typeof(d->g, arg) != IR_REAL) return AS_IS;
   if (d->rule->values && ir_is_wide(d->g, arg)) return AS_IS; /* kernels compute that in double, too */
-  if (!ir_is_sharp(d->g, n) || face != AS_IS) return face;
+  if (!ir_is_sharp(d->g, n) || face == ROUNDED || face == EXACT) return face;
   return style_of(d, n);
 }
 
 static style style_of_root(const decider *d, ir_ref r) {
+  if (d->rule->coarse) return ir_typeof(d->g, r) == IR_REAL ? COARSE : AS_IS;
   return d->rule->values && ir_typeof(d->g, r) == IR_REAL && !ir_is_wide(d->g, r) ? ROUNDED : AS_IS;
 }
 
@@ -64,7 +65,7 @@ static void want(decider *d, const ir_ref *roots, int n) {
   for (ir_ref r = 1; r <= d->top; ++r)
     if (ir_typeof(d->g, r) == IR_REAL) d->reads[r] = reads_of(d, ir_get(d->g, r));
   for (ir_ref r = d->top; r > 0; --r)
-    for (int face = AS_IS; face <= EXACT; ++face) {
+    for (int face = AS_IS; face < NUM_STYLES; ++face) {
       if ((d->wanted[r] >> face & 1) == 0) continue;
       const ir_node *node = ir_get(d->g, r);
       for (int k = 0; k < node->nargs; ++k) {
@@ -75,6 +76,12 @@ static void want(decider *d, const ir_ref *roots, int n) {
 }
 
 static ir_ref rounded(ir *g, ir_op op, ir_ref r) { return keeps_type(op) ? r : ir_op1(g, IR_ROUND_FLOAT, r); }
+
+/* What is given, or an integer, is exact in double. */
+static ir_ref coarse(ir *g, ir_op op, ir_ref r) {
+  const bool given = op == IR_LOAD || op == IR_VAR || op == IR_CONST_REAL || op == IR_TO_REAL;
+  return given || keeps_type(op) ? r : ir_op1(g, IR_ROUND_COARSE, r);
+}
 
 /* op_floordiv of float rounds the quotient before it takes the whole number below it. */
 static ir_ref rounded_floordiv(ir *g, ir_ref x, ir_ref y) {
@@ -104,18 +111,18 @@ static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
   }
   const bool real = n->type == IR_REAL;
   if (real && n->op == IR_FLOORDIV && of_args == ROUNDED) return rounded_floordiv(g, args[0], args[1]);
-  if (real && n->op == IR_MOD && of_args == ROUNDED && face == AS_IS)
+  if (real && n->op == IR_MOD && of_args == ROUNDED && (face == AS_IS || face == COARSE))
     return whole_period(g, ir_op2(g, IR_MOD, d->memo[AS_IS][n->arg[0]], d->memo[AS_IS][n->arg[1]]), d->memo[AS_IS][n->arg[1]],
                         ir_op2(g, IR_MOD, args[0], args[1]));
   if (real && face == EXACT && exact_op((ir_op)n->op) != (ir_op)n->op) return ir_op2(g, exact_op((ir_op)n->op), args[0], args[1]);
   const ir_ref made = ir_rebuild(g, r, args);
-  return real && face == ROUNDED ? rounded(g, (ir_op)n->op, made) : made;
+  return !real || face == AS_IS || face == EXACT ? made : (face == COARSE ? coarse : rounded)(g, (ir_op)n->op, made);
 }
 
 static void run(decider *d, ir_ref *roots, int n) {
   want(d, roots, n);
   for (ir_ref r = 1; r <= d->top && !d->g->failed; ++r)
-    for (int face = AS_IS; face <= EXACT; ++face) {
+    for (int face = AS_IS; face < NUM_STYLES; ++face) {
       if ((d->wanted[r] >> face & 1) == 0) continue;
       const ir_node node = *ir_get(d->g, r);
       ir_set_line(d->g, node.line);
@@ -131,9 +138,9 @@ void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule) {
   for (int i = 0; i < n; ++i)
     if (roots[i] > d.top) d.top = roots[i];
   const size_t count = (size_t)d.top + 1;
-  d.memo[0] = ir_push(g, 3 * count, sizeof(ir_ref));
+  d.memo[0] = ir_push(g, NUM_STYLES * count, sizeof(ir_ref));
   if (d.memo[0] == NULL) return;
-  d.memo[1] = d.memo[0] + count, d.memo[2] = d.memo[1] + count;
+  for (int i = 1; i < NUM_STYLES; ++i) d.memo[i] = d.memo[i - 1] + count;
   d.reads = ir_push(g, 2 * count, 1);
   if (d.reads != NULL) {
     d.wanted = d.reads + count;

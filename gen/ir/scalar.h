@@ -4,6 +4,8 @@
 #define LUATTN_GEN_IR_SCALAR_H
 
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #include "gen/ir/ir.h"
 
@@ -34,6 +36,18 @@ static inline double scalar_clamp(double x, double lo, double hi) {
 /* From halfway between the largest float32 and 2^128 on, infinity is the nearest: the conversion is undefined there. */
 static inline double scalar_round_float(double x) {
   return x >= 0x1.ffffffp127 ? (double)INFINITY : x <= -0x1.ffffffp127 ? -(double)INFINITY : (double)(float)x;
+}
+
+/* To nearest even; infinities and NaN stay. */
+enum { SCALAR_COARSE_BITS = 16 };
+static inline double scalar_round_coarse(double x) {
+  uint64_t bits;
+  if (!(x - x == 0)) return x;
+  memcpy(&bits, &x, sizeof bits);
+  bits += (UINT64_C(1) << (SCALAR_COARSE_BITS - 1)) - 1 + (bits >> SCALAR_COARSE_BITS & 1);
+  bits &= ~((UINT64_C(1) << SCALAR_COARSE_BITS) - 1);
+  memcpy(&x, &bits, sizeof x);
+  return x;
 }
 
 static inline double scalar_sigmoid(double x) { return 1 / (1 + exp(-x)); }

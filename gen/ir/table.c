@@ -56,6 +56,7 @@ bool ir_op_exact(ir_op op) {
     case IR_RELU:
     case IR_TO_REAL:
     case IR_ROUND_FLOAT:
+    case IR_ROUND_COARSE:
     case IR_SELECT:
     case IR_STOP_GRADIENT:
     case IR_RANDOM:

@@ -30,7 +30,7 @@ static void test_random_graphs(void **state) {
     ir *g = ir_open(a);
     const op_set arithmetic = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(DIV) | OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) |
                               OP_BIT(SELECT) | OP_BIT(MIN) | OP_BIT(FLOORDIV) | OP_BIT(FLOOR_INT) | OP_BIT(TO_REAL) | OP_BIT(SIGN);
-    const random_expr e = random_build(g, &r, 3 + rng_below(&r, 12), i % 4 == 0 ? OP_BIT(MOD) | OP_BIT(ROUND_FLOAT) : ~arithmetic);
+    const random_expr e = random_build(g, &r, 3 + rng_below(&r, 12), i % 4 == 0 ? OP_BIT(MOD) | OP_BIT(ROUND_FLOAT) | OP_BIT(ROUND_COARSE) : ~arithmetic);
     const ir_ref before[2] = {e.boolean, e.integer};
     point p = {.integer = {rng_below(&r, 80), rng_below(&r, 80), rng_below(&r, 8), 50}};
     for (int j = 0; j < POINT_REALS; ++j) p.real[j] = (float)((rng_below(&r, 41) - 20) * 0.1); /* sums and products meet often */

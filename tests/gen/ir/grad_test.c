@@ -249,7 +249,7 @@ static void test_random_graphs(void **state) {
     fixture f = {.a = arena_open(NULL)};
     ir *g = f.g = ir_open(f.a);
     /* Excludes MOD, which jumps between any two points if the divisor is tiny. */
-    const op_set jumps = OP_BIT(STOP_GRADIENT) | OP_BIT(MOD) | OP_BIT(ROUND_FLOAT);
+    const op_set jumps = OP_BIT(STOP_GRADIENT) | OP_BIT(MOD) | OP_BIT(ROUND_FLOAT) | OP_BIT(ROUND_COARSE);
     const ir_ref root = random_build(g, &r, 3 + rng_below(&r, 25), jumps).real;
     const ir_ref one = ir_real(g, 1);
     ir_ref wrt[POINT_REALS], grad[POINT_REALS];

@@ -84,6 +84,8 @@ static double ref_arithmetic(ir_op op, double x, double y, double z) {
       return -x / -y;
     case IR_ROUND_FLOAT:
       return (float)x;
+    case IR_ROUND_COARSE:
+      return x == 0 ? x : ldexp(nearbyint(ldexp(x, 36 - ilogb(x))), ilogb(x) - 36);
     default:
       return NAN;
   }
@@ -307,7 +309,7 @@ static void test_derivatives(void **state) {
   (void)state;
   rng r = {5};
   for (ir_op op = 0; op < IR_OP_COUNT; ++op) {
-    if (!is_operation(op) || op == IR_STOP_GRADIENT || op == IR_ROUND_FLOAT || !op_accepts(op, IR_REAL)) continue;
+    if (!is_operation(op) || op == IR_STOP_GRADIENT || op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE || !op_accepts(op, IR_REAL)) continue;
     derivative d = differentiate(op);
     if (ir_typeof(d.g, d.root) != IR_REAL) {
       for (int k = 0; k < d.n; ++k) assert_int_equal(d.grad[k], IR_NONE);

@@ -1,0 +1,102 @@
+/* check_test.c: in f64, a comparison with the CPU path accepts an ill-conditioned spec whose terms are added in another order, and refuses
+ * results that are off by a part in 1e9. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/check.h"
+#include "luattn/compiler.h"
+
+#define OK(call) assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
+
+#define SCORE(text)                                                                                                \
+  "return attention { scalars = { c = 100 }, score_mod = function(score, b, h, q, kv) return " text " end,\n" \
+  "  block_mask = causal() }"
+
+/* Differences of numbers of 6e4, and a bias of the row that changes nothing. */
+static const char one_order[] = SCORE("sqrt(score * score + 4e6) * 30 - 60000 + 0.1 * kv - q * c"),
+                  other_order[] = SCORE("(sqrt(score * score + 4e6) - 2000) * 30 - q * c + kv / 10"),
+                  /* hooks that lose nothing */
+                  plain[] = SCORE("score * (c / 50)");
+
+typedef struct checked {
+  luattn_spec *spec;
+  cli_problem p;
+  cli_result r;
+} checked;
+
+/* Computes both passes of `source` in double. */
+static void run(checked *c, const char *source, long seed) {
+  luattn_error err;
+  cli_binding bind;
+  const DLDataType f64 = dtype_dl(LUATTN_F64);
+  const cli_options o = {.spec = "s.lua", .dtype = "f64", .shape = "1,2,1,60,60,16", .seed = seed};
+  OK(luattn_spec_load_text("s.lua", source, strlen(source), NULL, &c->spec, &err));
+  OK(problem_read(c->spec, &o, true, &c->p, &err));
+  OK(result_new(&c->p, f64, f64, true, &c->r, &err));
+  const luattn_args args = problem_args(&c->p, &c->r, true, &bind);
+  OK(luattn_cpu_forward(c->spec, &args, &err));
+  OK(luattn_cpu_backward(c->spec, &args, &err));
+}
+
+static void end(checked *c) {
+  result_free(&c->r), problem_free(&c->p);
+  luattn_spec_free(c->spec);
+}
+
+static double biggest(const array *a) {
+  double most = 0;
+  for (int64_t i = 0; i < array_count(a); i++) most = fmax(most, fabs(array_get(a, i)));
+  return most;
+}
+
+/* dv, in which an error shows best, is off by more than a well-conditioned spec's may be. */
+static void test_another_order_passes(void **state) {
+  (void)state;
+  int beyond = 0;
+  for (long seed = 0; seed < 12; seed++) {
+    luattn_error err;
+    checked want, got;
+    check_report report;
+    run(&want, one_order, seed), run(&got, other_order, seed);
+    OK(check_results(&want.p, &got.r, true, &report, &err));
+    if (report.failed) check_print("another order", &report);
+    assert_int_equal(report.failed, 0);
+    for (int i = 0; i < report.count; i++) beyond += strcmp(report.line[i].name, "dv") == 0 && report.line[i].error > 1e-12 * biggest(&want.r.dv);
+    end(&want), end(&got);
+  }
+  assert_true(beyond > 3);
+}
+
+static void refuses(const char *source) {
+  static const char *const names[] = {"out", "dq", "dk", "dv"};
+  for (int w = 0; w < 4; w++) {
+    luattn_error err;
+    checked c;
+    check_report report;
+    run(&c, source, 3);
+    array *const wrong[] = {&c.r.o, &c.r.dq, &c.r.dk, &c.r.dv};
+    OK(check_results(&c.p, &c.r, true, &report, &err));
+    assert_int_equal(report.failed, 0);
+    for (int64_t i = 0; i < array_count(wrong[w]); i++) array_set(wrong[w], i, array_get(wrong[w], i) * (1 + 1e-9));
+    OK(check_results(&c.p, &c.r, true, &report, &err));
+    if (report.failed != 1) fail_msg("%s, off by 1e-9, is accepted", names[w]);
+    end(&c);
+  }
+}
+
+static void test_faults_fail(void **state) {
+  (void)state;
+  refuses(one_order);
+  refuses(plain);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_another_order_passes), cmocka_unit_test(test_faults_fail)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
