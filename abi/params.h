@@ -45,7 +45,7 @@ typedef struct LuattnDivisor {
   unsigned d, multiplier, shift;
 } LuattnDivisor;
 
-/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/launch/order.h. */
+/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/call/order.h. */
 typedef struct LuattnOrder {
   unsigned q_tiles, tiles;      /* q tiles of a head; of all heads of all batches */
   unsigned last;                /* the last group of heads, counted from 0 */

@@ -1,231 +1,25 @@
-/* args.c: checks the tensors of a call: presence, shape, dtype, strides, device, alignment. */
+/* args.c: checks the arguments of a call one after another, and fills the parameters of its kernels. */
 #include "runtime/call/args.h"
-#include "common/limits.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/choices.h"
+#include "common/limits.h"
 #include "common/overlap.h"
 #include "luattn/compiler.h"
+#include "runtime/call/inputs.h"
 #include "runtime/call/offsets.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
+#include "runtime/call/sizes.h"
+#include "runtime/call/tensor_rule.h"
 
 _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == LUATTN_MAX_INPUTS &&
                    CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
                "what is accepted is what kernels have room for");
-
-luattn_status args_fail(const args_call *c, const char *fmt, ...) {
-  char text[900];
-  va_list list;
-  va_start(list, fmt);
-  vsnprintf(text, sizeof text, fmt, list);
-  va_end(list);
-  if (c->place != NULL) return luattn_fail(c->err, LUATTN_INVALID, "%s: %s", c->place, text);
-  return luattn_fail(c->err, LUATTN_INVALID, "%s of '%s': %s",
-                     manifest_pass_name(c->info), c->info->spec_name, text);
-}
-
-static bool is_same_dtype(DLDataType a, DLDataType b) {
-  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-
-void args_dtype_text(DLDataType dtype, char *text, size_t size) {
-  static const char *const name[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  const char *base = dtype.code < sizeof name / sizeof *name ? name[dtype.code] : "unknown";
-  if (dtype.lanes == 1)
-    snprintf(text, size, "%s%d", base, dtype.bits);
-  else
-    snprintf(text, size, "%s%dx%d", base, dtype.bits, dtype.lanes);
-}
-
-static void shape_text(const int64_t *shape, int ndim, char *text, size_t size) {
-  size_t used = (size_t)snprintf(text, size, "[");
-  for (int i = 0; i < ndim && used < size; ++i)
-    used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i > 0 ? ", " : "", shape[i]);
-  if (used < size) snprintf(text + used, size - used, "]");
-}
-
-DLDataType args_real(const image_manifest *info) {
-  return (DLDataType){.code = kDLFloat, .bits = info->dtype == LUATTN_F64 ? 64 : 32, .lanes = 1};
-}
-
-size_t args_real_size(const image_manifest *info) {
-  return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float);
-}
-
-static DLDataType elem_dtype(const image_manifest *info) {
-  static const DLDataType table[] = {
-      [LUATTN_F64] = {kDLFloat, 64, 1},
-      [LUATTN_F32] = {kDLFloat, 32, 1},
-      [LUATTN_BF16] = {kDLBfloat, 16, 1},
-      [LUATTN_F16] = {kDLFloat, 16, 1},
-  };
-  return table[info->dtype];
-}
-
-static luattn_status check_shape(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
-  if (t->ndim != rule->ndim)
-    return args_fail(c, "%s: has %d axes, expected %d: [%s]", rule->name, t->ndim, rule->ndim, rule->axes);
-  if (t->shape == NULL && rule->ndim > 0)
-    return args_fail(c, "%s: its shape is NULL, expected [%s]", rule->name, rule->axes);
-  if (!is_same_dtype(t->dtype, rule->dtype)) {
-    char have[32], want[32];
-    args_dtype_text(t->dtype, have, sizeof have);
-    args_dtype_text(rule->dtype, want, sizeof want);
-    return args_fail(c, "%s: has dtype %s, expected %s; convert it%s", rule->name, have, want,
-                     rule->is_row ? " or compile for its dtype" : "");
-  }
-  for (int i = 0; i < rule->ndim; ++i) {
-    if (t->shape[i] == rule->shape[i]) continue;
-    char have[128], want[128];
-    shape_text(t->shape, t->ndim, have, sizeof have);
-    shape_text(rule->shape, rule->ndim, want, sizeof want);
-    return args_fail(c, "%s: has shape %s, expected %s = [%s]", rule->name, have, want, rule->axes);
-  }
-  return LUATTN_OK;
-}
-
-static luattn_status check_nests(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
-  if (!rule->is_output || rule->is_contiguous || overlap_nests(t)) return LUATTN_OK;
-  char shape[128], strides[128];
-  shape_text(t->shape, t->ndim, shape, sizeof shape);
-  shape_text(t->strides, t->ndim, strides, sizeof strides);
-  return args_fail(c,
-                   "%s: has shape %s and strides %s, by which elements share memory; expected strides of an "
-                   "output to reach past all that smaller ones span",
-                   rule->name, shape, strides);
-}
-
-static luattn_status refuse_reach(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
-  char text[400];
-  overlap_reach_text(t, text, sizeof text);
-  return args_fail(c, "%s: %s", rule->name, text);
-}
-
-static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                   long long stride[4]) {
-  int64_t next = 1;
-  bool is_empty = false;
-  overlap_reach reach = {0, 0, false};
-  for (int i = 0; i < rule->ndim; ++i) is_empty = is_empty || t->shape[i] == 0;
-  for (int i = rule->ndim - 1; i >= 0; --i) {
-    const int64_t have = t->strides != NULL ? t->strides[i] : next;
-    stride[i] = t->shape[i] > 1 ? have : 0;
-    overlap_reach_add(&reach, t->shape[i], have);
-    if (t->shape[i] > 1 && !is_empty) {
-      if (rule->is_contiguous && have != next)
-        return args_fail(c, "%s: axis %d has stride %" PRId64 ", expected %" PRId64 "; it must be contiguous",
-                         rule->name, i, have, next);
-      if (rule->is_row && i == rule->ndim - 1 && have != 1)
-        return args_fail(c, "%s: the last axis has stride %" PRId64 ", expected 1; make that axis contiguous",
-                         rule->name, have);
-      if (rule->is_output && have == 0)
-        return args_fail(c,
-                         "%s: axis %d has stride 0 over %" PRId64
-                         " elements, expected memory of its own for each element of an output",
-                         rule->name, i, t->shape[i]);
-    }
-    if (t->shape[i] > 0 && (__builtin_mul_overflow(next, t->shape[i], &next) || next > INT64_MAX / 16))
-      return args_fail(c, "%s: has more elements than a machine can address", rule->name);
-  }
-  if (!is_empty && !overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data))
-    return refuse_reach(c, rule, t);
-  return check_nests(c, rule, t);
-}
-
-/* Checks a tensor for a kernel of the CPU path. */
-static luattn_status check_host(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
-  if (t->device.device_type == kDLCPU) return LUATTN_OK;
-  if (t->device.device_type == kDLCUDA)
-    return args_fail(
-        c,
-        "%s: is on CUDA device %d, and the engine is on the CPU; luattn_copy_to_host copies it, an "
-        "engine on that device computes there",
-        rule->name, t->device.device_id);
-  return args_fail(c, "%s: has DLPack device type %d, expected %d (CPU)", rule->name,
-                   (int)t->device.device_type, (int)kDLCPU);
-}
-
-static luattn_status check_device(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
-  if (c->info->on_cpu) return check_host(c, rule, t);
-  switch (t->device.device_type) {
-    case kDLCUDA:
-      if (t->device.device_id == c->device) return LUATTN_OK;
-      return args_fail(
-          c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
-          rule->name, t->device.device_id, c->device);
-    case kDLCUDAManaged:
-    case kDLCUDAHost: /* every device reads host and managed memory at the same address */
-      return LUATTN_OK;
-    case kDLCPU:
-      return args_fail(c,
-                       "%s: is in CPU memory, expected CUDA device %d; luattn_copy_to_device copies it, "
-                       "luattn_cpu_forward and luattn_cpu_backward work there",
-                       rule->name, c->device);
-    default:
-      return args_fail(c, "%s: has DLPack device type %d, expected %d (CUDA)", rule->name,
-                       (int)t->device.device_type, (int)kDLCUDA);
-  }
-}
-
-/* The families with tensor cores move 16 bytes at a time. All sizes are powers of two, tested with masks: a
- * dozen 64-bit divisions per launch would take a third of the time of all checks. */
-static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                     const long long stride[4], uintptr_t address) {
-  const unsigned elem = rule->dtype.bits / 8u;
-  /* The simt family has 16-bit tensors where it writes weights, whose mods read vectors. */
-  const bool vectors = rule->is_row && (c->info->family != LUATTN_SIMT || (c->info->weights && rule->dtype.bits == 16));
-  const unsigned align = vectors ? 16 : elem;
-  if ((address & (align - 1)) != 0)
-    return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",
-                     rule->name, address, align,
-                     vectors ? "copy it, or convert q, k, v to float32" : "its data is misplaced");
-  if (!vectors) return LUATTN_OK;
-  const long long step = 16 / (long long)elem;
-  for (int i = 0; i < t->ndim - 1; ++i)
-    if ((stride[i] & (step - 1)) != 0)
-      return args_fail(c,
-                       "%s: axis %d has stride %lld, expected a multiple of %lld elements (16 bytes); copy "
-                       "it, or convert q, k, v to float32",
-                       rule->name, i, stride[i], step);
-  return LUATTN_OK;
-}
-
-luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
-                          void **data) {
-  TRY(check_shape(c, rule, t));
-  TRY(check_strides(c, rule, t, stride));
-  *data = NULL;
-  if (c->shapes_only) return LUATTN_OK;
-  for (int i = 0; i < t->ndim; ++i)
-    if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read, so the pointer may be anything */
-  TRY(check_device(c, rule, t));
-  if (t->data == NULL)
-    return args_fail(c, "%s: its data pointer is NULL; give it memory%s", rule->name,
-                     c->info->on_cpu ? "" : " on the device");
-  const uintptr_t address = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-  TRY(check_alignment(c, rule, t, stride, address));
-  *data = (void *)address;
-  return LUATTN_OK;
-}
-
-/* A mod's kernel has a grid slice for each of the three tensors of a batch entry. */
-static int most_batches(const image_manifest *m) {
-  return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
-}
-
-luattn_status args_batch(const args_call *c, const char *name, int64_t batch) {
-  if (batch <= most_batches(c->info)) return LUATTN_OK;
-  return args_fail(
-      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch,
-      most_batches(c->info),
-      most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
-}
 
 /* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. In pages, k and v have an axis of
  * pages instead. */
@@ -274,7 +68,7 @@ static luattn_status check_heads(const args_call *c, LuattnParams *p) {
 /* Lengths come from q and k; every other tensor has to agree with them. */
 static luattn_status check_lengths(const args_call *c, LuattnParams *p) {
   const int64_t *q = c->args->q->shape, *k = c->args->k->shape, length[] = {q[2], k[2]};
-  TRY(args_batch(c, "q", q[0]));
+  TRY(sizes_batch(c, "q", q[0]));
   for (int i = 0; i < 2; ++i)
     if (length[i] > c->info->max_len)
       return args_fail(c,
@@ -399,7 +193,7 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   tensor_rule rule = {.name = row->name,
                       .axes = row->axes,
                       .ndim = row->ndim,
-                      .dtype = is_row ? elem_dtype(c->info) : args_real(c->info),
+                      .dtype = is_row ? args_elem(c->info) : args_real(c->info),
                       .is_output = row->want != 0 || (row->out_forward && c->info->pass == LUATTN_FORWARD),
                       .is_row = is_row};
   for (int i = 0; i < row->ndim; ++i) rule.shape[i] = dim[row->dim[i]];

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "runtime/parts/batch_masks.h"
-#include "runtime/device/driver.h"
+#include "runtime/call/tensor_rule.h"
+#include "runtime/device/check_mode.h"
 
 luattn_status batch_array_take(const args_call *c, const batch_array *array, const char *axes, int64_t count, const int **out) {
   const bool copied = array->prepared != NULL && !c->info->on_cpu;
@@ -92,7 +92,7 @@ luattn_status batch_arrays_fetch(const luattn_kernel *kernel, const args_call *c
   for (int i = 0; i < count; ++i) copies[i].to = at, at += copies[i].count;
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
   if (status == LUATTN_OK) {
-    status = batch_check_captured(kernel->driver, stream, &captured, c->err);
+    status = check_captured(kernel->driver, stream, &captured, c->err);
     if (status == LUATTN_OK && !captured) status = fetch(kernel->driver, c, stream, copies, count);
     driver_pop(kernel->driver);
   }

@@ -3,8 +3,7 @@
 #define LUATTN_RUNTIME_BATCH_ARRAYS_H
 
 #include "common/batch.h"
-#include "runtime/call/args.h"
-#include "runtime/device/driver.h"
+#include "runtime/call/args_call.h"
 
 /* Checks an array against a call, and stores the address at which the kernel reads it: the caller's, or that of the copy which
  * luattn_batch_prepare made. `axes`: how messages show its `count` elements. */

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "runtime/parts/batch_masks.h"
+#include "runtime/device/check_mode.h"
 
 /* The elements from the first to the last in memory: *before of them lie before element 0. */
 static int64_t span(const DLTensor *t, int64_t *before) {
@@ -21,7 +21,7 @@ static int64_t span(const DLTensor *t, int64_t *before) {
 static luattn_status copy(const luattn_driver *d, cu_stream stream, cu_pointer from, size_t size, const char *name, void **memory,
                           luattn_error *err) {
   bool captured;
-  TRY(batch_check_captured(d, stream, &captured, err));
+  TRY(check_captured(d, stream, &captured, err));
   if (captured) return LUATTN_OK;
   *memory = malloc(size);
   if (*memory == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
@@ -39,7 +39,7 @@ luattn_status fetch_tensor(luattn_driver *driver, int device, void *stream, cons
   const int64_t count = span(t, &before);
   const size_t element = (size_t)(t->dtype.bits + 7) / 8;
   *memory = NULL;
-  if (count == 0 || !batch_check_asked()) return LUATTN_OK;
+  if (count == 0 || !check_asked()) return LUATTN_OK;
   const cu_pointer from = (cu_pointer)((uintptr_t)t->data + (uintptr_t)t->byte_offset - (uintptr_t)before * element);
   TRY(driver_enter(driver, device, err));
   const luattn_status status = copy(driver, stream, from, (size_t)count * element, name, memory, err);

@@ -1,4 +1,6 @@
 /* inputs.c: finds a spec's extra inputs and scalars by name, and checks them. */
+#include "runtime/call/inputs.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +8,7 @@
 #include "common/choices.h"
 #include "common/packed_axis.h"
 #include "luattn/compiler.h"
-#include "runtime/call/args.h"
+#include "runtime/call/tensor_rule.h"
 
 /* Levenshtein distance of two names, capped at `limit`. */
 static int edit_distance(const char *a, const char *b, int limit) {

@@ -1,13 +1,13 @@
-/* merge_args.c: checks the arguments of luattn_merge and luattn_merge_backward. */
+#include "runtime/call/merge_args.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/overlap.h"
 #include "common/struct_size.h"
-#include "runtime/call/args.h"
-#include "runtime/parts/merge_kernel.h"
-#include "runtime/launch/order.h"
+#include "runtime/call/order.h"
+#include "runtime/call/tensor_rule.h"
 
 _Static_assert(LUATTN_MERGE_MAX == LUATTN_MOST_PARTS, "what is accepted is what kernels have room for");
 

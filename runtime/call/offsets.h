@@ -3,7 +3,7 @@
 #define LUATTN_RUNTIME_OFFSETS_H
 
 #include "abi/params.h"
-#include "runtime/call/args.h"
+#include "runtime/call/args_call.h"
 
 /* Fills the parameters of an image with offsets; for another image, checks that the call has none. Called
  * after the shape is known. */

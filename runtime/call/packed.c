@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 #include "runtime/call/batch_arrays.h"
-#include "runtime/parts/batch_masks.h"
+#include "runtime/call/sizes.h"
+#include "runtime/device/check_mode.h"
 
 static luattn_status refuse(const args_call *c) {
   if (!batch_is_packed(c->args->batch)) return LUATTN_OK;
@@ -59,7 +60,7 @@ luattn_status packed_fill(const args_call *c, LuattnCallParams *params) {
     return args_fail(c, "batch: %s, and this image is for packed sequences; give cu_seqlens_q%s",
                      a->batch == NULL ? "is missing" : "has no cu_seqlens_q", c->info->paged ? "" : " and cu_seqlens_k");
   const int64_t entries = a->batch->array[BATCH_CU_SEQLENS_Q].count - 1;
-  TRY(args_batch(c, "cu_seqlens_q", entries));
+  TRY(sizes_batch(c, "cu_seqlens_q", entries));
   p->shape.batch = (int)entries;
   params->packed.total_q = (int)a->q->shape[0];
   TRY(take_lengths(c, 0, a->q->shape[0], &params->packed.cu_seqlens_q, &p->shape.q_len));
@@ -86,7 +87,7 @@ static luattn_status check_copy(const args_call *c, luattn_batch *copy) {
 
 luattn_status packed_check(const luattn_kernel *kernel, const args_call *c, const LuattnPacked *packed, const LuattnUsed *used, cu_stream stream) {
   enum { COUNT = 4 };
-  if (!c->info->packed || !batch_check_asked()) return LUATTN_OK;
+  if (!c->info->packed || !check_asked()) return LUATTN_OK;
   luattn_batch copy = *c->args->batch;
   batch_array *const arrays = &copy.array[BATCH_CU_SEQLENS_Q]; /* those of queries and keys, then what is used of them */
   array_copy copies[COUNT] = {{.from = packed->cu_seqlens_q}, {.from = packed->cu_seqlens_k}, {.from = used->seqused_q},

@@ -3,8 +3,7 @@
 #define LUATTN_RUNTIME_PACKED_H
 
 #include "abi/params.h"
-#include "runtime/call/args.h"
-#include "runtime/device/driver.h"
+#include "runtime/call/args_call.h"
 
 /* Fills lengths, heads and cu_seqlens of a packed image's call; of a dense image's, checks that there are
  * none. */

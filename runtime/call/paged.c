@@ -5,9 +5,9 @@
 
 #include "common/batch.h"
 #include "runtime/call/batch_arrays.h"
-#include "runtime/parts/batch_masks.h"
-#include "runtime/launch/order.h"
+#include "runtime/call/order.h"
 #include "runtime/call/sizes.h"
+#include "runtime/device/check_mode.h"
 
 static const batch_array *used_keys(const args_call *c) { return &c->args->batch->array[BATCH_SEQUSED_K]; }
 static const batch_array *table_of(const args_call *c) { return &c->args->batch->array[BATCH_BLOCK_TABLE]; }
@@ -46,7 +46,7 @@ luattn_status paged_fill(const args_call *c, LuattnParams *params) {
                      longest, c->info->max_len);
   params->shape.kv_len = (int)longest;
   if (c->info->packed) return LUATTN_OK;
-  TRY(args_batch(c, "q", a->q->shape[0]));
+  TRY(sizes_batch(c, "q", a->q->shape[0]));
   if (a->q->shape[0] != entries)
     return args_fail(c, "q: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry", a->q->shape[0], entries);
   if (a->q->shape[2] > c->info->max_len)
@@ -144,7 +144,7 @@ static luattn_status check_device(const luattn_driver *d, const args_call *c, co
   const size_t entries = (size_t)params->dense.shape.batch, each = sizeof(int32_t);
   const int *at = params->used.seqused_k;
   bool captured;
-  TRY(batch_check_captured(d, stream, &captured, c->err));
+  TRY(check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(used, (cu_pointer)(uintptr_t)at, entries * each);
@@ -156,7 +156,7 @@ static luattn_status check_device(const luattn_driver *d, const args_call *c, co
 
 luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_stream stream) {
   const size_t entries = (size_t)params->dense.shape.batch;
-  if (!c->info->paged || entries == 0 || !batch_check_asked()) return LUATTN_OK;
+  if (!c->info->paged || entries == 0 || !check_asked()) return LUATTN_OK;
   const bool has_table = params->paging.block_table != NULL;
   int32_t *used = calloc(entries, (1 + (has_table ? (size_t)params->paging.pages : 0)) * sizeof *used);
   if (used == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");

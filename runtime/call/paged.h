@@ -3,8 +3,7 @@
 #define LUATTN_RUNTIME_PAGED_H
 
 #include "abi/params.h"
-#include "runtime/call/args.h"
-#include "runtime/launch/launch.h"
+#include "runtime/call/args_call.h"
 
 /* Fills kv_len of a paged image's call, and of dense queries q_len and the batch; of another image's, checks that keys are not in pages. */
 luattn_status paged_fill(const args_call *c, LuattnParams *params);

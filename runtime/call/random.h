@@ -3,7 +3,7 @@
 #define LUATTN_RUNTIME_RANDOM_H
 
 #include "abi/params.h"
-#include "runtime/call/args.h"
+#include "runtime/call/args_call.h"
 
 /* Fills the parameters of an image that draws; another one's are zero, and need no seed. Called after args_fill. */
 luattn_status random_fill(const args_call *c, LuattnCallParams *params);

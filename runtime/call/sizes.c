@@ -1,11 +1,50 @@
 #include "runtime/call/sizes.h"
 
+#include <inttypes.h>
+
 #include "abi/workspace.h"
+#include "common/limits.h"
 
 const manifest_entry *sizes_entry(const image_manifest *m, luattn_role role) {
   for (uint32_t i = 0; i < m->num_entries; ++i)
     if (m->entry[i].role == (uint32_t)role) return &m->entry[i];
   return NULL;
+}
+
+const manifest_entry *sizes_main(const image_manifest *m) {
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
+  return NULL;
+}
+
+/* A mod's kernel has a grid slice for each of the three tensors of a batch entry. */
+static int most_batches(const image_manifest *m) {
+  return m->has_query_mod || m->has_key_mod || m->has_value_mod ? LUATTN_MAX_BATCH / 3 : LUATTN_MAX_BATCH;
+}
+
+luattn_status sizes_batch(const args_call *c, const char *name, int64_t batch) {
+  if (batch <= most_batches(c->info)) return LUATTN_OK;
+  return args_fail(
+      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch,
+      most_batches(c->info),
+      most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
+}
+
+luattn_status sizes_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3]) {
+  static const char *const axis = "xyz";
+  static const int64_t limit[] = {INT32_MAX, 65535, 65535};
+  for (int i = 0; i < 3; ++i)
+    if (size[i] > limit[i])
+      return args_fail(c,
+                       "%s: needs a grid of %" PRId64 " x %" PRId64 " x %" PRId64
+                       ", and %c is at most %" PRId64 "; split the call into smaller batches or fewer heads",
+                       entry->name, size[0], size[1], size[2], axis[i], limit[i]);
+  return LUATTN_OK;
+}
+
+void sizes_add_padding(const args_call *c, const LuattnCallParams *all, int64_t size[3]) {
+  if (!c->info->writes_padding || all->packed.total_q + (int64_t)all->packed.total_k == 0) return;
+  if (size[0] == 0 || size[1] == 0 || size[2] == 0) size[0] = size[1] = size[2] = 1;
 }
 
 size_t sizes_elem(const image_manifest *m) {

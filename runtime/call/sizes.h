@@ -3,13 +3,25 @@
 #define LUATTN_RUNTIME_SIZES_H
 
 #include "common/pairs.h"
-#include "runtime/call/args.h"
+#include "runtime/call/args_call.h"
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The entry of a role; NULL: the image has none. */
 const manifest_entry *sizes_entry(const image_manifest *m, luattn_role role);
+
+/* FORWARD or DKDV; NULL: the image has neither. */
+const manifest_entry *sizes_main(const image_manifest *m);
+
+/* Checks that a launch can have `batch` batch entries; `name` is the tensor with this size. */
+luattn_status sizes_batch(const args_call *c, const char *name, int64_t batch);
+
+/* Errors: LUATTN_INVALID (more blocks along an axis than CUDA allows, on every architecture so far). */
+luattn_status sizes_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3]);
+
+/* Rows of packed outputs that no sequence has are written where kernels have nothing else to do, too: then by one block. */
+void sizes_add_padding(const args_call *c, const LuattnCallParams *all, int64_t size[3]);
 
 /* Bytes of an element of q. */
 size_t sizes_elem(const image_manifest *m);

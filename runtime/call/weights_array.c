@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "common/overlap.h"
+#include "runtime/call/tensor_rule.h"
 
 void weights_take(luattn_args *args) {
   args->o = args->lse = args->saved = NULL;

@@ -3,7 +3,7 @@
 #define LUATTN_RUNTIME_WEIGHTS_ARRAY_H
 
 #include "abi/params.h"
-#include "runtime/call/args.h"
+#include "runtime/call/args_call.h"
 
 /* Leaves in the arguments of a call for weights what such a kernel reads. */
 void weights_take(luattn_args *args);

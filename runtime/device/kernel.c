@@ -1,11 +1,12 @@
 /* kernel.c: loads an image's functions on a device. */
+#include "runtime/device/kernel.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "abi/image.h"
 #include "common/host.h"
 #include "runtime/device/arch.h"
-#include "runtime/launch/launch.h"
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
 #define KERNEL_VALUES(m)                                                                                \

@@ -3,11 +3,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "runtime/launch/launch.h"
+#include "runtime/call/args.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/paged.h"
 #include "runtime/call/random.h"
 #include "runtime/call/weights_array.h"
+#include "runtime/parts/append.h"
 
 luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, cpu_append_pass *append, void *user,
                               luattn_kernel **kernel, luattn_error *err) {

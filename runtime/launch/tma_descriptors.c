@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/call/paged.h"
+#include "runtime/call/sizes.h"
 
 /* Enumerators of cuda.h. */
 enum { MAP_FLOAT16 = 6, MAP_BFLOAT16 = 9, MAP_SWIZZLE_128 = 3, MAP_PROMOTE_256 = 3 };
@@ -28,54 +29,6 @@ static void key_of(const LuattnTensor *t, const tma_shape *s, uint64_t key[DESCR
   key[3] = (uint64_t)s->len << 32 | (uint64_t)s->heads; /* each fits 31 bits */
   key[4] = (uint64_t)s->batch << 2 | (uint64_t)s->axes;
   key[5] = (uint64_t)s->dim << 16 | (uint64_t)s->box_rows;
-}
-
-/* Entry i of the probe window for a key with this hash. */
-static cached_descriptor *in_window(descriptor_cache *cache, uint64_t hash, unsigned i) {
-  return &cache->entry[((hash >> 32) + i) % DESCRIPTOR_ENTRIES];
-}
-
-static uint64_t hash_of(const uint64_t key[DESCRIPTOR_KEY_WORDS]) {
-  const uint64_t odd = 0x9e3779b97f4a7c15u;
-  uint64_t hash = 0;
-  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
-    hash += key[i] * (odd + 2 * (uint64_t)i); /* independent
-                                               * multiplications */
-  return hash * odd;
-}
-
-static bool is_empty(const cached_descriptor *e) {
-  return atomic_load_explicit(&e->version, memory_order_relaxed) == 0;
-}
-
-/* Copies a descriptor from the cache; *address is that of the tensor it was encoded for. On false, *out may
- * have been overwritten. */
-static bool recall(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out,
-                   uint64_t *address) {
-  const uint64_t version = atomic_load_explicit(&e->version, memory_order_acquire);
-  if (version % 2 != 0) return false;
-  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
-    if (atomic_load_explicit(&e->key[i], memory_order_acquire) != key[i]) return false;
-  *address = atomic_load_explicit(&e->address, memory_order_acquire);
-  for (int i = 0; i < DESCRIPTOR_WORDS; ++i) {
-    const uint64_t word = atomic_load_explicit(&e->words[i], memory_order_acquire);
-    memcpy(out->bytes + sizeof word * (size_t)i, &word, sizeof word);
-  }
-  return atomic_load_explicit(&e->version, memory_order_relaxed) == version;
-}
-
-/* Skips an entry that another thread is writing. */
-static void remember(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WORDS], uint64_t address,
-                     const LuattnTensorMap *descriptor) {
-  uint64_t version = atomic_load_explicit(&e->version, memory_order_relaxed), word[DESCRIPTOR_WORDS];
-  if (version % 2 != 0 || !atomic_compare_exchange_strong(&e->version, &version, version + 1)) return;
-  memcpy(word, descriptor->bytes, sizeof word);
-  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
-    atomic_store_explicit(&e->key[i], key[i], memory_order_release);
-  atomic_store_explicit(&e->address, address, memory_order_release);
-  for (int i = 0; i < DESCRIPTOR_WORDS; ++i)
-    atomic_store_explicit(&e->words[i], word[i], memory_order_release);
-  atomic_store_explicit(&e->version, version + 2, memory_order_release);
 }
 
 /* The axes of a descriptor, the channel first; its stride is implied. */
@@ -150,24 +103,12 @@ static luattn_status fill(const luattn_driver *d, descriptor_cache *cache, const
   }
   const uint64_t wanted = (uintptr_t)t->data;
   uint64_t key[DESCRIPTOR_KEY_WORDS], address;
+  descriptor_place place;
   key_of(t, s, key);
-  const uint64_t hash = hash_of(key);
-  unsigned i = 0; /* the entry with this key, or the first empty one, which ends the probe */
-  for (; i < DESCRIPTOR_WINDOW && !is_empty(in_window(cache, hash, i)); ++i)
-    if (recall(in_window(cache, hash, i), key, out, &address))
-      return address == wanted ? LUATTN_OK : move(d, c, t, s, out);
+  if (descriptor_find(cache, key, out, &address, &place)) return address == wanted ? LUATTN_OK : move(d, c, t, s, out);
   TRY(encode(d, c, t, s, out));
-  if (i == DESCRIPTOR_WINDOW)
-    i = atomic_fetch_add_explicit(&cache->turn, 1, memory_order_relaxed) % DESCRIPTOR_WINDOW;
-  remember(in_window(cache, hash, i), key, wanted, out);
+  descriptor_store(cache, key, place, wanted, out);
   return LUATTN_OK;
-}
-
-/* The entry that takes descriptors. */
-static const manifest_entry *main_entry(const image_manifest *m) {
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (m->entry[i].role == LUATTN_ROLE_FORWARD || m->entry[i].role == LUATTN_ROLE_DKDV) return &m->entry[i];
-  return NULL;
 }
 
 /* Describes one of q, k, v, o, dout. The positions of a packed tensor are its `total` rows. */
@@ -208,7 +149,7 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                                const LuattnCallParams *all, const LuattnPaging *paging, LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
   const int total_q = all->packed.total_q;
-  const manifest_entry *entry = main_entry(c->info);
+  const manifest_entry *entry = sizes_main(c->info);
   const bool backward = c->info->pass == LUATTN_BACKWARD;
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
   if (entry == NULL) {

@@ -1,4 +1,6 @@
 /* append.c: luattn_append, which writes new rows of keys and values to a cache, through the mods of a spec or as they are. */
+#include "runtime/parts/append.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,16 +10,13 @@
 #include "common/overlap.h"
 #include "common/struct_size.h"
 #include "runtime/call/batch_arrays.h"
-#include "runtime/parts/batch_masks.h"
-#include "runtime/launch/launch.h"
+#include "runtime/call/inputs.h"
 #include "runtime/call/offsets.h"
-#include "runtime/launch/order.h"
-
-static DLDataType elem_of(const image_manifest *m) {
-  static const DLDataType table[] = {[LUATTN_F64] = {kDLFloat, 64, 1}, [LUATTN_F32] = {kDLFloat, 32, 1},
-                                     [LUATTN_BF16] = {kDLBfloat, 16, 1}, [LUATTN_F16] = {kDLFloat, 16, 1}};
-  return table[m->dtype];
-}
+#include "runtime/call/order.h"
+#include "runtime/call/sizes.h"
+#include "runtime/call/tensor_rule.h"
+#include "runtime/device/check_mode.h"
+#include "runtime/parts/part.h"
 
 static bool has_mods(const image_manifest *m) { return m->append_mods[0].key_mod || m->append_mods[0].value_mod; }
 
@@ -56,7 +55,7 @@ static luattn_status take_side(const args_call *c, const luattn_append_args *a, 
   const bool packed = c->info->packed != 0;
   long long stride[4];
   tensor_rule rule = {.name = side == 0 ? "k" : "v", .axes = "num_pages, heads_kv, page_size, head_dim", .ndim = 4,
-                      .shape = {pages[0], pages[1], pages[2], width}, .dtype = elem_of(c->info), .is_output = true, .is_row = true};
+                      .shape = {pages[0], pages[1], pages[2], width}, .dtype = args_elem(c->info), .is_output = true, .is_row = true};
   TRY(args_tensor(c, &rule, to, stride, &out->to[side].data));
   out->to[side].batch = stride[0], out->to[side].head = stride[1], out->to[side].seq = stride[2];
   rule.name = side == 0 ? "new_k" : "new_v";
@@ -192,7 +191,7 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
 /* Checks, by copies of the arrays in host memory, that new_k has the rows that `cu` says, and the cache the pages that they need. */
 static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, const luattn_append_args *a, const int32_t *used,
                                    const int32_t *table, const int32_t *cu) {
-  const int64_t size = a->k->shape[2], num_pages = a->k->shape[0], room = p->paging.pages * size;
+  const int64_t size = a->k->shape[2], num_pages = a->k->shape[0], capacity = p->paging.pages * size;
   if (cu != NULL && cu[0] != 0) return args_fail(c, "luattn_append: batch: cu_seqlens_q: begins with %d, expected 0", cu[0]);
   for (int b = 0; b < p->batch; ++b) {
     const int64_t rows = cu != NULL ? (int64_t)cu[b + 1] - cu[b] : (int64_t)p->rows.d, end = used[b] + rows;
@@ -203,9 +202,9 @@ static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, co
       return args_fail(c, "luattn_append: batch: cu_seqlens_q: ends sequence %d at %d, and new_k has %d rows; give the rows of all sequences, or offsets "
                           "that end with them",
                        b, cu[b + 1], p->total);
-    if (used[b] < 0 || (rows > 0 && end > room))
+    if (used[b] < 0 || (rows > 0 && end > capacity))
       return args_fail(c, "luattn_append: batch: seqused_k: is %d for entry %d, and with %" PRId64 " rows more the cache's %" PRId64 " do not suffice",
-                       used[b], b, rows, room);
+                       used[b], b, rows, capacity);
     for (int64_t i = used[b] / size; table != NULL && rows > 0 && i * size < end; ++i) {
       const int32_t page = table[(int64_t)b * p->paging.pages + i];
       if (page < 0 || page >= num_pages)
@@ -223,7 +222,7 @@ static luattn_status check_device(const luattn_kernel *kernel, const args_call *
                          {.from = p->paging.block_table, .count = p->paging.block_table != NULL ? entries * (size_t)p->paging.pages : 0},
                          {.from = p->cu_seqlens, .count = p->cu_seqlens != NULL ? entries + 1 : 0}};
   void *memory;
-  if (!batch_check_asked()) return LUATTN_OK;
+  if (!check_asked()) return LUATTN_OK;
   TRY(batch_arrays_fetch(kernel, c, stream, copies, 3, &memory));
   if (memory == NULL) return LUATTN_OK;
   const luattn_status status =
@@ -235,7 +234,7 @@ static luattn_status check_device(const luattn_kernel *kernel, const args_call *
 /* ---- the CPU ---- */
 
 static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int side, int entry, int row, int first) {
-  const size_t elem = elem_of(m).bits / 8u, width = (side == 0 ? m->head_dim : m->head_dim_v) * elem;
+  const size_t elem = args_elem(m).bits / 8u, width = (side == 0 ? m->head_dim : m->head_dim_v) * elem;
   const LuattnTensor *from = &p->from[side], *to = &p->to[side];
   const int64_t position = p->seqused_k[entry] + row, n = position / p->paging.page_size.d;
   const int64_t page = p->paging.block_table != NULL ? p->paging.block_table[(int64_t)entry * p->paging.pages + n] : entry;
@@ -257,21 +256,44 @@ static luattn_status append_on_host(const luattn_kernel *kernel, const args_call
   return LUATTN_OK;
 }
 
+/* ---- the device ---- */
+
+/* Half precision is copied 16 bytes at a time; other tensors may have to be by elements. */
+static luattn_status append_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  const LuattnAppend *append = &p->all.append;
+  const int64_t widest = c->info->head_dim > c->info->head_dim_v ? c->info->head_dim : c->info->head_dim_v,
+                vectors = sizes_elem(c->info) == 2 ? (widest + 7) / 8 : widest;
+  size[0] = ceil_div(append->total * (int64_t)append->groups.d * vectors, entry->tile_m);
+  size[1] = 2;
+  size[2] = 1;
+  return LUATTN_OK;
+}
+
+/* Writes rows to a cache. The device's context is current. */
+static luattn_status append_on_device(const luattn_kernel *kernel, const args_call *c, prepared *p, cu_stream stream) {
+  const manifest_entry *e = sizes_entry(c->info, LUATTN_ROLE_APPEND);
+  LuattnAppend *const append = &p->all.append;
+  const int64_t heads = e != NULL && e->tile_n > 0 && e->tile_n < e->tile_m ? e->tile_n : 1; /* of a thread */
+  append->groups = order_divisor(ceil_div(append->heads_kv.d, heads));
+  return part_launch(kernel, c, LUATTN_ROLE_APPEND, append_grid, p, has_mods(c->info) ? (void *)&p->all : append, stream);
+}
+
 /* Writes the rows of arguments of this version. */
 static luattn_status append_given(const luattn_kernel *kernel, const luattn_append_args *given, void *stream, luattn_error *err) {
-  LuattnCallParams p;
+  prepared p;
+  LuattnAppend *const append = &p.all.append;
   int64_t pieces;
   const args_call c = {.info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
   memset(&p, 0, sizeof p);
-  TRY(fill(&c, given, &p.append));
-  TRY(count_pieces(&c, &p.append, &pieces));
-  if (has_mods(c.info)) TRY(fill_mods(&c, given, &p));
-  TRY(check_apart(&c, given, &p.append));
+  TRY(fill(&c, given, append));
+  TRY(count_pieces(&c, append, &pieces));
+  if (has_mods(c.info)) TRY(fill_mods(&c, given, &p.all));
+  TRY(check_apart(&c, given, append));
   if (pieces == 0) return LUATTN_OK;
-  if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, &p.append, given);
-  TRY(check_device(kernel, &c, &p.append, given, stream));
+  if (kernel->cpu_run != NULL) return append_on_host(kernel, &c, append, given);
+  TRY(check_device(kernel, &c, append, given, stream));
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_append(kernel, &c, &p, stream);
+  const luattn_status status = append_on_device(kernel, &c, &p, stream);
   driver_pop(kernel->driver);
   return status;
 }

@@ -10,8 +10,12 @@
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/host.h"
+#include "runtime/call/args.h"
+#include "runtime/call/inputs.h"
+#include "runtime/device/check_mode.h"
+#include "runtime/device/launch_entry.h"
+#include "runtime/parts/stats.h"
 #include "runtime/parts/tile_bits.h"
-#include "runtime/launch/workspace_layout.h"
 
 _Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");
 
@@ -119,7 +123,7 @@ static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTi
   LuattnParams unplaced = *p;
   out->rows_size = round_up(size[0]);
   out->bits_size = out->rows_size + round_up(size[1]);
-  out->orders_at = out->bits_size + workspace_place_stats(c->info, &unplaced, 0);
+  out->orders_at = out->bits_size + stats_place(c->info, &unplaced, 0);
   out->size = out->orders_at + round_up((size_t)tile_orders_words(c->info, &p->shape, bits) * sizeof(unsigned));
   return LUATTN_OK;
 }
@@ -130,9 +134,9 @@ static void place(LuattnTileBits *bits, const batch_mask *made) {
 }
 
 /* Likewise, with the memory in which bits are made. */
-static void place_all(const args_call *c, LuattnCallParams *params, const batch_mask *made) {
-  place(&params->bits, made);
-  (void)workspace_place_stats(c->info, &params->dense, (uintptr_t)made->memory + made->bits_size);
+static void place_all(const args_call *c, LuattnCallParams *all, const batch_mask *made) {
+  place(&all->bits, made);
+  (void)stats_place(c->info, &all->dense, (uintptr_t)made->memory + made->bits_size);
 }
 
 /* The orders of its tiles, if they are for as many heads of k: bits may not depend on that. */
@@ -141,13 +145,12 @@ static unsigned *orders_of(const LuattnShape *s, const LuattnTileBits *bits, con
   return (unsigned *)((uintptr_t)made->memory + made->orders_at);
 }
 
-luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, unsigned **orders) {
+/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise p->all.bits.rows stays NULL. */
+static luattn_status take_from_batch(const args_call *c, prepared *to) {
   const luattn_batch *batch = c->args->batch;
-  const LuattnParams *p = &params->dense;
+  const LuattnParams *p = &to->all.dense;
   batch_mask now;
   difference d = {.what = ""};
-  params->bits = (LuattnTileBits){.rows = NULL};
-  *orders = NULL;
   if (batch == NULL || batch->num_masks == 0 || !c->info->tile_bits || c->args->skip == LUATTN_SKIP_NEVER) return LUATTN_OK;
   LuattnTileBits bits;
   TRY(measure(c, p, &bits, &now));
@@ -157,8 +160,8 @@ luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, uns
     const batch_mask *made = &batch->mask[i];
     if (memcmp(made->spec, now.spec, sizeof now.spec) != 0 || masks_differ(c, made, &now, &d)) continue;
     place(&bits, made);
-    params->bits = bits;
-    *orders = orders_of(&p->shape, &bits, made);
+    to->all.bits = bits;
+    to->orders = orders_of(&p->shape, &bits, made);
     return LUATTN_OK;
   }
   if (d.what[0] == 0) return LUATTN_OK; /* it has bits of other specs alone */
@@ -168,30 +171,102 @@ luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, uns
                    d.what, d.made, d.now);
 }
 
-/* ---- making them ---- */
+luattn_status batch_masks_take(const args_call *c, prepared *p) {
+  const LuattnShape *shape = &p->all.dense.shape;
+  LuattnTileBits *const out = &p->all.bits;
+  TRY(take_from_batch(c, p));
+  if (out->rows != NULL && tile_bits_decide(c->info)) /* nothing reads them */
+    memset(p->all.dense.scratch.stats, 0, sizeof p->all.dense.scratch.stats);
+  p->makes_bits = out->rows == NULL && tile_bits_pay(c->info, shape, c->args->skip);
+  if (!p->makes_bits) return LUATTN_OK;
+  tile_bits_sets(c->info, shape, out);
+  out->rows = room_take(&p->room, sizeof *out->rows, out->batch, out->heads, tile_bits_row_words(shape), 1);
+  out->columns = room_take(&p->room, sizeof *out->columns, out->batch, out->heads, tile_bits_column_words(shape), 1);
+  return LUATTN_OK;
+}
+
+luattn_status batch_masks_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  (void)c, (void)entry;
+  if (p->makes_bits) tile_bits_grid(&p->all.bits, &p->all.dense.shape, size);
+  return LUATTN_OK;
+}
+
+luattn_status tile_order_take(const args_call *c, prepared *p) {
+  LuattnTileOrder *const out = &p->all.tile_order;
+  const LuattnTileBits *bits = &p->all.bits;
+  if (!p->makes_bits && bits->rows == NULL) return LUATTN_OK;
+  const int64_t words = tile_order_fill(c->info, &p->all.dense, bits, c->args->skip, c->multiprocessors, out);
+  if (words == 0) return LUATTN_OK;
+  out->tiles = tile_orders_find(c->info, &p->all.dense.shape, bits, out, p->orders);
+  p->makes_order = out->tiles == NULL;
+  if (p->makes_order) out->tiles = room_take(&p->room, sizeof *out->tiles, words, 1, 1, 1);
+  return LUATTN_OK;
+}
+
+luattn_status tile_order_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  (void)c, (void)entry;
+  const LuattnTileOrder *o = &p->all.tile_order;
+  const LuattnTileBits *bits = &p->all.bits;
+  if (p->makes_order) size[0] = o->size > 0 ? (int64_t)o->batch * o->heads : (int64_t)bits->batch * bits->heads;
+  size[1] = o->size > 0 ? 1 : LUATTN_ORDERS;
+  size[2] = 1;
+  return LUATTN_OK;
+}
+
+/* ---- making them ahead ---- */
+
+static part_grid *grid_of(const manifest_entry *e) {
+  switch ((luattn_role)e->role) {
+    case LUATTN_ROLE_STATS:
+      return stats_grid;
+    case LUATTN_ROLE_TILE_BITS:
+      return batch_masks_grid;
+    case LUATTN_ROLE_TILE_ORDER:
+      return tile_order_grid;
+    default:
+      return NULL; /* not made here */
+  }
+}
+
+/* Evaluates the mask into p->all.bits, after minima of what it reads, which go where stats_place puts them, and writes all orders of a
+ * batch to p->all.tile_order.tiles, if that is not NULL. The device's context is current. All checks come first. */
+static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepared *p, cu_stream stream) {
+  const image_manifest *m = &kernel->info;
+  unsigned grid[MANIFEST_MAX_ENTRIES][3];
+  LuattnTensorMaps maps;
+  memset(&maps, 0, sizeof maps);
+  p->makes_bits = true;
+  p->makes_order = p->all.tile_order.tiles != NULL;
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (grid_of(&m->entry[i]) != NULL) TRY(part_find_grid(c, &m->entry[i], grid_of(&m->entry[i]), p, grid[i]));
+  for (uint32_t i = 0; i < m->num_entries; ++i)
+    if (grid_of(&m->entry[i]) != NULL) TRY(launch_entry(kernel, i, &p->all, &maps, grid[i], stream, c->err));
+  return LUATTN_OK;
+}
 
 /* A call's shapes, as luattn_workspace_size reads them. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
-                               batch_mask *made, luattn_error *err) {
-  *c = launch_call(kernel, used, true, err);
-  TRY(args_fill(c, params));
-  return measure(c, &params->dense, &params->bits, made);
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, batch_mask *made,
+                               luattn_error *err) {
+  *c = args_call_of(kernel, used, true, err);
+  prepared_begin(p, 0);
+  TRY(args_fill(c, &p->all));
+  return measure(c, &p->all.dense, &p->all.bits, made);
 }
 
 luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnCallParams params;
+  prepared p;
   batch_mask made;
   fail_clear(err);
   NEED(kernel);
   NEED(args);
   NEED(size);
-  TRY(choices_take(args, launch_place(kernel), &used, err));
+  TRY(choices_take(args, args_place(kernel), &used, err));
   *size = 0;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
-  TRY(read_call(kernel, &used, &c, &params, &made, err));
+  TRY(read_call(kernel, &used, &c, &p, &made, err));
   *size = made.size;
   return LUATTN_OK;
 }
@@ -241,29 +316,29 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnCallParams params;
+  prepared p;
   batch_mask made;
   fail_clear(err);
   NEED(batch);
   NEED(kernel);
   NEED(args);
-  TRY(choices_take(args, launch_place(kernel), &used, err));
+  TRY(choices_take(args, args_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
-  TRY(read_call(kernel, &used, &c, &params, &made, err));
+  TRY(read_call(kernel, &used, &c, &p, &made, err));
   const batch_mask sizes = made;
   if (sizes.size == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, sizes.size));
   c.shapes_only = false;
-  TRY(args_inputs(&c, &params.dense));
-  describe(&c, &params.dense, &made);
+  TRY(args_inputs(&c, &p.all.dense));
+  describe(&c, &p.all.dense, &made);
   made.memory = memory, made.rows_size = sizes.rows_size, made.bits_size = sizes.bits_size;
   made.orders_at = sizes.orders_at, made.size = sizes.size;
   TRY(make_room(&c, batch, &made));
-  place_all(&c, &params, &made);
-  if (made.orders_at < made.size) params.tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
+  place_all(&c, &p.all, &made);
+  if (made.orders_at < made.size) p.all.tile_order.tiles = (unsigned *)((uintptr_t)memory + made.orders_at);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_bits(kernel, &c, &params, stream);
+  const luattn_status status = make(kernel, &c, &p, stream);
   driver_pop(kernel->driver);
   if (status == LUATTN_OK) batch->mask[batch->num_masks++] = made;
   return status;
@@ -271,23 +346,11 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
 
 /* ---- LUATTN_CHECK ---- */
 
-bool batch_check_asked(void) {
-  const char *value = getenv("LUATTN_CHECK");
-  return value != NULL && strcmp(value, "1") == 0;
-}
-
-luattn_status batch_check_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err) {
-  int status = 0;
-  const cu_result result = d->stream_is_capturing != NULL ? d->stream_is_capturing(stream, &status) : 0;
-  *out = status != 0;
-  return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuStreamIsCapturing", "LUATTN_CHECK: asking about the stream");
-}
-
 /* Compares the words of rows of cells. */
-static luattn_status compare(const args_call *c, const LuattnCallParams *params, const unsigned *have, const unsigned *want) {
-  const LuattnShape *s = &params->dense.shape;
+static luattn_status compare(const args_call *c, const LuattnCallParams *all, const unsigned *have, const unsigned *want) {
+  const LuattnShape *s = &all->dense.shape;
   const int64_t words = workspace_bit_words(workspace_cells(s->kv_len)) * 2, rows = workspace_cells(s->q_len),
-                sets = (int64_t)params->bits.batch * params->bits.heads;
+                sets = (int64_t)all->bits.batch * all->bits.heads;
   int64_t wrong = 0, first = 0;
   for (int64_t i = sets * rows * words; i-- > 0;)
     if (have[i] != want[i]) ++wrong, first = i;
@@ -298,52 +361,51 @@ static luattn_status compare(const args_call *c, const LuattnCallParams *params,
                    "batch: its tile bits are not those of the mask: queries from %" PRId64 " and keys from %" PRId64
                    " on, of batch entry %" PRId64 " and head %" PRId64 ", and %" PRId64
                    " more words of cells; an input has changed, call luattn_batch_prepare_mask again",
-                   row * LUATTN_CELL, bit * LUATTN_CELL, set / params->bits.heads, set % params->bits.heads, wrong - 1);
+                   row * LUATTN_CELL, bit * LUATTN_CELL, set / all->bits.heads, set % all->bits.heads, wrong - 1);
 }
 
-static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params,
-                                    const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
+static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, const batch_mask *sizes,
+                                    cu_pointer memory, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnCallParams again = *params;
+  prepared again = *p;
   batch_mask made = *sizes;
   made.memory = (const void *)(uintptr_t)memory;
-  memset(again.dense.scratch.stats, 0, sizeof again.dense.scratch.stats); /* not yet computed */
-  again.tile_order = (LuattnTileOrder){.tiles = NULL};
-  place_all(c, &again, &made);
-  TRY(launch_tile_bits(kernel, c, &again, stream));
+  memset(again.all.dense.scratch.stats, 0, sizeof again.all.dense.scratch.stats); /* not yet computed */
+  again.all.tile_order = (LuattnTileOrder){.tiles = NULL};
+  place_all(c, &again.all, &made);
+  TRY(make(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
-  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->bits.rows, made.rows_size);
+  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)p->all.bits.rows, made.rows_size);
   if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading tile bits of '%s'", c->info->spec_name);
-  return compare(c, params, (const unsigned *)(const void *)host, (const unsigned *)(const void *)(host + made.rows_size));
+  return compare(c, &p->all, (const unsigned *)(const void *)host, (const unsigned *)(const void *)(host + made.rows_size));
 }
 
 /* Evaluates the mask into memory of its own, and compares. The device's context is current. */
-static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params,
-                                const batch_mask *sizes, char *host, cu_stream stream) {
+static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const prepared *p, const batch_mask *sizes, char *host,
+                                cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
   bool captured;
-  TRY(batch_check_captured(d, stream, &captured, c->err));
+  TRY(check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   const cu_result result = d->alloc(&memory, sizes->size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
-  const luattn_status status = evaluate_again(kernel, c, params, sizes, memory, host, stream);
+  const luattn_status status = evaluate_again(kernel, c, p, sizes, memory, host, stream);
   (void)d->free(memory);
   return status;
 }
 
-luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
-                                cu_stream stream) {
-  if (makes || params->bits.rows == NULL || !batch_check_asked()) return LUATTN_OK;
+luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
+  if (p->makes_bits || p->all.bits.rows == NULL || !check_asked()) return LUATTN_OK;
   LuattnTileBits bits;
   batch_mask sizes = {.device = c->device};
-  TRY(measure(c, &params->dense, &bits, &sizes));
+  TRY(measure(c, &p->all.dense, &bits, &sizes));
   char *host = malloc(2 * sizes.rows_size);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
   if (status == LUATTN_OK) {
-    status = check_bits(kernel, c, params, &sizes, host, stream);
+    status = check_bits(kernel, c, p, &sizes, host, stream);
     driver_pop(kernel->driver);
   }
   free(host);

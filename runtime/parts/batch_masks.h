@@ -1,23 +1,16 @@
-/* batch_masks.h: the tile bits of masks from data that a luattn_batch holds, for all launches of a spec (LuattnTileBits). */
+/* batch_masks.h: the tile bits of a mask from data (LuattnTileBits), and the order of tiles by them: a launch makes them in its workspace, or
+ * takes those that a luattn_batch holds for all launches of a spec. */
 #ifndef LUATTN_RUNTIME_BATCH_MASKS_H
 #define LUATTN_RUNTIME_BATCH_MASKS_H
 
-#include "runtime/launch/launch.h"
+#include "runtime/parts/part.h"
 
-/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise params->bits.rows is NULL.
- * *orders: the orders of tiles that lie beside them (workspace_order_words), or NULL. Errors: LUATTN_INVALID (they were made for
- * other arguments; says which). */
-luattn_status batch_masks_take(const args_call *c, LuattnCallParams *params, unsigned **orders);
+/* Errors: LUATTN_INVALID (the batch has bits of this spec's mask, made for other arguments; says which). */
+part_take batch_masks_take;
+part_check batch_masks_check; /* evaluates the mask again and compares, if a launch takes bits from its batch */
+part_grid batch_masks_grid;
 
-/* With LUATTN_CHECK=1: evaluates the mask again and compares, if a launch takes bits from the batch, which is where `makes` is false.
- * Waits for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (an input has changed), LUATTN_NO_MEMORY,
- * LUATTN_CUDA. */
-luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
-                                cu_stream stream);
-
-/* Whether LUATTN_CHECK=1 is in the environment; and whether a graph records the stream, in which nothing can be read back. The
- * stream's context must be current. Errors: LUATTN_CUDA. */
-bool batch_check_asked(void);
-luattn_status batch_check_captured(const luattn_driver *d, cu_stream stream, bool *out, luattn_error *err);
+part_take tile_order_take; /* after the bits and the schedule */
+part_grid tile_order_grid; /* a launch's own order, or all of a batch */
 
 #endif

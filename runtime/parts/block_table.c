@@ -4,7 +4,9 @@
 #include "common/host.h"
 #include "common/struct_size.h"
 #include "luattn/batch.h"
-#include "runtime/launch/launch.h"
+#include "runtime/call/sizes.h"
+#include "runtime/call/tensor_rule.h"
+#include "runtime/device/launch_entry.h"
 
 /* Takes the lists of one kind: both arrays or neither. */
 static luattn_status take_list(const args_call *c, const char *const name[2], const DLTensor *count, const DLTensor *index,
@@ -71,6 +73,18 @@ static void write_on_host(const LuattnBlockTable *p, int64_t batch) {
   }
 }
 
+/* The device's context is current. */
+static luattn_status make(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *p, int64_t batch, cu_stream stream) {
+  const manifest_entry *e = sizes_entry(&kernel->info, LUATTN_ROLE_BLOCK_TABLE);
+  const int64_t size[] = {p->rows, p->heads, batch};
+  const unsigned grid[] = {(unsigned)p->rows, (unsigned)p->heads, (unsigned)batch};
+  if (e == NULL)
+    return args_fail(c, "luattn_block_table: its mask reads no table of bytes along positions; take a kernel of a spec with an "
+                        "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
+  TRY(sizes_grid(c, e, size));
+  return launch_entry(kernel, (uint32_t)(e - kernel->info.entry), p, NULL, grid, stream, c->err);
+}
+
 luattn_status luattn_block_table(const luattn_kernel *kernel, const luattn_block_lists *lists, const DLTensor *table, void *stream,
                                  luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -92,9 +106,8 @@ luattn_status luattn_block_table(const luattn_kernel *kernel, const luattn_block
     write_on_host(&p, table->shape[0]);
     return LUATTN_OK;
   }
-  const int64_t size[] = {p.rows, p.heads, table->shape[0]};
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_block_table(kernel, &c, &p, size, stream);
+  const luattn_status status = make(kernel, &c, &p, table->shape[0], stream);
   driver_pop(kernel->driver);
   return status;
 }

@@ -1,29 +1,8 @@
-/* merge_kernel.h: kernels that merge finished parts (luattn/merge.h): checks of their arguments, loading and launching; and loading of
- * other kernels without a spec. */
+/* merge_kernel.h: loads and launches kernels that merge finished parts (luattn/merge.h), and loads other kernels without a spec. */
 #ifndef LUATTN_RUNTIME_MERGE_KERNEL_H
 #define LUATTN_RUNTIME_MERGE_KERNEL_H
 
-#include <stdbool.h>
-
-#include "abi/merge_params.h"
-#include "luattn/merge.h"
-
-/* What a call asks for. */
-typedef struct merge_call {
-  LuattnMergeParams params;
-  luattn_dtype part, elem; /* types of o of the parts, and of the merged o */
-  int size;                /* 0, 1, 2: of kernels for up to 2, 4 and LUATTN_MERGE_MAX parts, the least that takes them */
-  bool is_empty;           /* there are no rows */
-} merge_call;
-
-/* The caller's struct in this version. */
-luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out, luattn_error *err);
-/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. With args->spec, num_rows and num_saved are those of its parts. */
-typedef struct merge_rows {
-  int num_rows, num_saved;
-} merge_rows;
-luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows, merge_call *out,
-                              luattn_error *err);
+#include "runtime/call/merge_args.h"
 
 typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
 /* `function`: the kernel's name. */

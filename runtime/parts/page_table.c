@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "common/struct_size.h"
-#include "runtime/call/args.h"
-#include "runtime/parts/batch_masks.h"
-#include "runtime/device/driver.h"
-#include "runtime/launch/order.h"
+#include "runtime/call/order.h"
+#include "runtime/call/tensor_rule.h"
+#include "runtime/device/check_mode.h"
 
 enum { THREADS = 256 }; /* page_table_threads of templates/around/page_table.cuh */
 
@@ -144,7 +143,7 @@ static luattn_status check_device(const luattn_driver *d, const LuattnPageLists 
   LuattnPageLists p = *params;
   bool captured;
   entry_pages e;
-  TRY(batch_check_captured(d, stream, &captured, err));
+  TRY(check_captured(d, stream, &captured, err));
   if (captured) return LUATTN_OK;
   int *host = malloc(((size_t)p.batch * 2 + 1 + (size_t)p.total) * sizeof *host);
   if (host == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
@@ -167,7 +166,7 @@ luattn_status page_table_launch(const merge_kernel *kernel, const LuattnPageList
   const int64_t threads = (int64_t)p.batch * p.columns.d;
   TRY(merge_kernel_enter(kernel, err));
   const luattn_driver *d = merge_kernel_driver(kernel);
-  luattn_status status = batch_check_asked() ? check_device(d, &p, stream, err) : LUATTN_OK;
+  luattn_status status = check_asked() ? check_device(d, &p, stream, err) : LUATTN_OK;
   if (status == LUATTN_OK) {
     const int result = merge_kernel_start(kernel, (unsigned)((threads + THREADS - 1) / THREADS), THREADS, list, stream);
     if (result != 0) status = driver_fail(d, err, (cu_result)result, "cuLaunchKernel", "launching luattn_page_table for %d entries", p.batch);

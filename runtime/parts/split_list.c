@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "common/batch.h"
-#include "runtime/parts/batch_masks.h"
+#include "runtime/call/args.h"
 #include "runtime/call/offsets.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
+#include "runtime/device/check_mode.h"
 
 /* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
  * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
@@ -67,7 +68,8 @@ static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   return best;
 }
 
-int split_count(const args_call *c, const LuattnParams *p) {
+/* The number for each entry, where there is no list. */
+static int split_count(const args_call *c, const LuattnParams *p) {
   return c->info->deterministic ? (int)splits_alone(p->shape.kv_len) : best_decode_splits(c, p);
 }
 
@@ -80,7 +82,7 @@ static bool holds_list(const args_call *c) {
   return batch != NULL && batch->splits.memory != NULL && batch->splits.device == c->device;
 }
 
-bool split_list_pays(const args_call *c, const LuattnParams *p) {
+static bool pays(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   if (!split_list_of(m) || c->args->num_splits != 0 || p->shape.batch == 0 || p->shape.q_len == 0) return false;
   return m->deterministic || holds_list(c);
@@ -101,7 +103,8 @@ static int64_t most_parts(const args_call *c, const LuattnParams *p, const manif
   return totals ? least_of(parts, tiles * (c->args->k->shape[0] * 2 / LUATTN_SPLIT_KEYS)) : parts;
 }
 
-luattn_status split_list_sizes(const args_call *c, const LuattnParams *p, LuattnSplitList *out) {
+/* Enters the sizes of the list that a launch makes, without its memory. */
+static luattn_status find_sizes(const args_call *c, const LuattnParams *p, LuattnSplitList *out) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
   const int64_t rows = (int64_t)p->shape.q_len * p->shape.group, tiles = ceil_div(rows, main->tile_m),
@@ -123,7 +126,8 @@ luattn_status split_list_sizes(const args_call *c, const LuattnParams *p, Luattn
   return LUATTN_OK;
 }
 
-size_t split_list_place(const LuattnParams *p, uintptr_t base, LuattnSplitList *list) {
+/* Places a list of these sizes from `base` on, a multiple of 256 (0: only measures). Returns its bytes. */
+static size_t place(const LuattnParams *p, uintptr_t base, LuattnSplitList *list) {
   const size_t items = ((size_t)list->most_items + 1) * sizeof *list->items,
                tiles = (size_t)list->tiles * (size_t)p->shape.batch * sizeof *list->of_tile, at = (items + 255) / 256 * 256;
   list->items = base != 0 ? (LuattnSplitItem *)base : NULL;
@@ -152,7 +156,7 @@ static luattn_status refuse(const args_call *c, const char *what, int64_t was, i
                    what, was, is);
 }
 
-luattn_status split_list_take(const args_call *c, const LuattnParams *p, LuattnSplitList *out, bool *found) {
+static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, LuattnSplitList *out, bool *found) {
   *found = holds_list(c);
   if (!*found) return LUATTN_OK;
   const batch_splits *have = &c->args->batch->splits, need = made_for(c, p, out, NULL);
@@ -167,34 +171,92 @@ luattn_status split_list_take(const args_call *c, const LuattnParams *p, LuattnS
   for (size_t i = 0; i < sizeof row / sizeof *row; ++i)
     if (row[i].was != row[i].is) return refuse(c, row[i].what, row[i].was, row[i].is);
   out->most_items = have->most_items, out->most_parts = have->most_parts;
-  (void)split_list_place(p, (uintptr_t)have->memory, out);
+  (void)place(p, (uintptr_t)have->memory, out);
   return LUATTN_OK;
 }
 
+/* The list comes from the batch, or is made in the workspace. */
+static luattn_status take_list(const args_call *c, prepared *to) {
+  const LuattnParams *p = &to->all.dense;
+  LuattnSplitList *const list = &to->all.list;
+  bool found;
+  to->has_list = pays(c, p);
+  if (!to->has_list) return LUATTN_OK;
+  TRY(find_sizes(c, p, list));
+  TRY(take_from_batch(c, p, list, &found));
+  to->makes_list = !found;
+  if (found) return LUATTN_OK;
+  void *memory = room_take(&to->room, place(p, 0, list), 1, 1, 1, 1);
+  (void)place(p, (uintptr_t)memory, list);
+  return LUATTN_OK;
+}
+
+luattn_status split_list_take(const args_call *c, prepared *to) {
+  const image_manifest *m = c->info;
+  const LuattnParams *p = &to->all.dense;
+  const LuattnSplitList *list = &to->all.list;
+  LuattnSplits *const out = &to->all.splits;
+  const int asked = c->args->num_splits;
+  if (!m->decode) return LUATTN_OK;
+  if (asked < 0 || asked > LUATTN_MAX_SPLITS)
+    return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked, LUATTN_MAX_SPLITS);
+  TRY(take_list(c, to));
+  out->count = to->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1) : asked > 0 ? asked : split_count(c, p);
+  if (out->count == 1) return LUATTN_OK;
+  const int64_t rows = to->has_list ? (int64_t)list->heads_kv * list->rows
+                       : (int64_t)p->shape.heads * (m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len);
+  out->o = room_take(&to->room, sizeof(float), out->count, rows, m->head_dim_v, 1);
+  out->state = room_take(&to->room, sizeof(float), (int64_t)m->num_state[0] + 1, out->count, rows, 1);
+  return LUATTN_OK;
+}
+
+luattn_status split_list_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  (void)c, (void)entry;
+  size[0] = p->makes_list;
+  size[1] = size[2] = 1;
+  return LUATTN_OK;
+}
+
+luattn_status split_merge_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  (void)c, (void)entry;
+  if (p->all.splits.count > 1) size[0] = p->all.dense.shape.q_len;
+  return LUATTN_OK;
+}
+
+/* ---- making one ahead ---- */
+
+/* Lists the blocks in p->all.list. The device's context is current. */
+static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepared *p, cu_stream stream) {
+  p->makes_list = true;
+  return part_launch(kernel, c, LUATTN_ROLE_SPLIT_LIST, split_list_grid, p, &p->all, stream);
+}
+
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its list. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
-                               size_t *size, luattn_error *err) {
-  *c = launch_call(kernel, used, true, err);
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, size_t *size,
+                               luattn_error *err) {
+  LuattnCallParams *const all = &p->all;
+  *c = args_call_of(kernel, used, true, err);
+  prepared_begin(p, 0);
   *size = 0;
-  TRY(args_fill(c, params));
-  if (params->dense.shape.batch == 0 || params->dense.shape.q_len == 0) return LUATTN_OK;
-  TRY(split_list_sizes(c, &params->dense, &params->list));
-  *size = split_list_place(&params->dense, 0, &params->list);
+  TRY(args_fill(c, all));
+  if (all->dense.shape.batch == 0 || all->dense.shape.q_len == 0) return LUATTN_OK;
+  TRY(find_sizes(c, &all->dense, &all->list));
+  *size = place(&all->dense, 0, &all->list);
   return LUATTN_OK;
 }
 
 luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size, luattn_error *err) {
   args_call c;
-  LuattnCallParams params;
-  return read_call(kernel, used, &c, &params, size, err);
+  prepared p;
+  return read_call(kernel, used, &c, &p, size, err);
 }
 
 luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *used, void *memory, size_t size,
                                  void *stream, luattn_error *err) {
   args_call c;
-  LuattnCallParams params;
+  prepared p;
   size_t need;
-  TRY(read_call(kernel, used, &c, &params, &need, err));
+  TRY(read_call(kernel, used, &c, &p, &need, err));
   if (need == 0) return LUATTN_OK;
   if (size < need || memory == NULL)
     return args_fail(&c, "list of splits: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
@@ -202,14 +264,14 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
   if (((uintptr_t)memory & 255) != 0)
     return args_fail(&c, "list of splits: memory: address %p is not a multiple of 256 bytes; align it", memory);
   c.shapes_only = false;
-  TRY(packed_fill(&c, &params)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &params));
-  TRY(packed_used(&c, &params.used));
-  (void)split_list_place(&params.dense, (uintptr_t)memory, &params.list);
+  TRY(packed_fill(&c, &p.all)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &p.all));
+  TRY(packed_used(&c, &p.all.used));
+  (void)place(&p.all.dense, (uintptr_t)memory, &p.all.list);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_split_list(kernel, &c, &params, stream);
+  const luattn_status status = make(kernel, &c, &p, stream);
   driver_pop(kernel->driver);
-  if (status == LUATTN_OK) batch->splits = made_for(&c, &params.dense, &params.list, memory);
+  if (status == LUATTN_OK) batch->splits = made_for(&c, &p.all.dense, &p.all.list, memory);
   return status;
 }
 
@@ -229,40 +291,40 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const Lu
 }
 
 /* Makes a list in memory of its own, and compares. The device's context is current. */
-static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, char *host,
-                                cu_stream stream) {
+static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const prepared *have, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  const LuattnParams *p = &params->dense;
-  LuattnCallParams again = *params;
-  const size_t size = split_list_place(p, 0, &again.list), tiles = (size_t)p->shape.batch * (size_t)again.list.tiles * sizeof(LuattnTileSplits);
+  const LuattnParams *p = &have->all.dense;
+  const LuattnTileSplits *of_tile = have->all.list.of_tile;
+  prepared again = *have;
+  LuattnSplitList *const list = &again.all.list;
+  const size_t size = place(p, 0, list), tiles = (size_t)p->shape.batch * (size_t)list->tiles * sizeof *of_tile;
   cu_pointer memory = 0;
   bool captured;
-  TRY(batch_check_captured(d, stream, &captured, c->err));
+  TRY(check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   cu_result result = d->alloc(&memory, size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
-  (void)split_list_place(p, (uintptr_t)memory, &again.list);
-  luattn_status status = launch_split_list(kernel, c, &again, stream);
+  (void)place(p, (uintptr_t)memory, list);
+  luattn_status status = make(kernel, c, &again, stream);
   if (status == LUATTN_OK) {
     result = d->stream_wait(stream);
-    if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)params->list.of_tile, tiles);
-    if (result == 0) result = d->copy_to_host(host + tiles, (cu_pointer)(uintptr_t)again.list.of_tile, tiles);
+    if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)of_tile, tiles);
+    if (result == 0) result = d->copy_to_host(host + tiles, (cu_pointer)(uintptr_t)list->of_tile, tiles);
     status = result != 0 ? driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading splits of '%s'", c->info->spec_name)
-                         : compare(c, p, &params->list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
+                         : compare(c, p, &have->all.list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
   }
   (void)d->free(memory);
   return status;
 }
 
-luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
-                               cu_stream stream) {
-  const LuattnParams *p = &params->dense;
-  if (makes || params->list.items == NULL || !batch_check_asked()) return LUATTN_OK;
-  char *host = malloc((size_t)p->shape.batch * (size_t)params->list.tiles * sizeof(LuattnTileSplits) * 2);
+luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
+  const LuattnSplitList *list = &p->all.list;
+  if (!p->has_list || p->makes_list || !check_asked()) return LUATTN_OK;
+  char *host = malloc((size_t)p->all.dense.shape.batch * (size_t)list->tiles * sizeof(LuattnTileSplits) * 2);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
   if (status == LUATTN_OK) {
-    status = check_list(kernel, c, params, host, stream);
+    status = check_list(kernel, c, p, host, stream);
     driver_pop(kernel->driver);
   }
   free(host);

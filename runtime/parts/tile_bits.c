@@ -2,6 +2,7 @@
 
 #include "abi/workspace.h"
 #include "luattn/tensors.h"
+#include "runtime/call/sizes.h"
 
 /* Multiply-adds in the time of an instruction of each lane, of which half of the most can be issued: an estimate that
  * is good within a factor of two. */
@@ -62,16 +63,8 @@ void tile_bits_grid(const LuattnTileBits *bits, const LuattnShape *s, int64_t si
   size[2] = (int64_t)bits->batch * bits->heads;
 }
 
-static const manifest_entry *main_of(const image_manifest *m) {
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
-  return NULL;
-}
-
 static bool orders(const image_manifest *m) {
-  bool some = false;
-  for (uint32_t i = 0; i < m->num_entries; ++i) some |= m->entry[i].role == LUATTN_ROLE_TILE_ORDER;
-  return some && main_of(m) != NULL;
+  return sizes_entry(m, LUATTN_ROLE_TILE_ORDER) != NULL && sizes_main(m) != NULL;
 }
 
 int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const LuattnTileBits *bits, int skip,
@@ -79,7 +72,7 @@ int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const Lu
   const LuattnShape *s = &p->shape;
   *out = (LuattnTileOrder){.tiles = NULL};
   if (!orders(m)) return 0;
-  const manifest_entry *e = main_of(m);
+  const manifest_entry *e = sizes_main(m);
   const bool forward = m->pass == LUATTN_FORWARD;
   const int64_t size = forward ? e->tile_m
                                : (int64_t)e->tile_n * workspace_blocks_together(m->family == LUATTN_SM90, (int)e->tile_n);
@@ -118,7 +111,7 @@ unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, co
 /* The sm90 family's walks take words of tiles of one or two cells (work/tile_bits.cuh, has_words); others ask for the class of
  * each tile. */
 bool tile_bits_decide(const image_manifest *m) {
-  const manifest_entry *e = main_of(m);
+  const manifest_entry *e = sizes_main(m);
   if (e == NULL) return false;
   const uint32_t along = m->pass == LUATTN_FORWARD ? e->tile_n : e->tile_m;
   return m->family != LUATTN_SM90 || along == LUATTN_CELL || along == 2 * LUATTN_CELL;

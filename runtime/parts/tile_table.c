@@ -9,11 +9,12 @@
 #include "common/batch.h"
 #include "common/choices.h"
 #include "common/host.h"
-#include "runtime/parts/batch_masks.h"
+#include "runtime/call/args.h"
 #include "runtime/call/offsets.h"
-#include "runtime/launch/order.h"
+#include "runtime/call/order.h"
 #include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
+#include "runtime/device/check_mode.h"
 #include "runtime/parts/split_list.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
@@ -35,25 +36,16 @@ static int64_t padded_tiles(const LuattnParams *p, int side, int64_t size) {
   return (longest + size - 1) / size * p->shape.batch;
 }
 
-int64_t tile_table_most(const args_call *c, const LuattnParams *p, int side, int64_t size) {
+/* An upper bound of the tiles of `size` queries (side 0) or keys (side 1) that a head's sequences have together. */
+static int64_t most_tiles(const args_call *c, const LuattnParams *p, int side, int64_t size) {
   return least_of(workspace_table_tiles(total_of(c, side), p->shape.batch, (int)size), padded_tiles(p, side, size));
 }
 
-static bool has_table(const image_manifest *m) {
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (m->entry[i].role == LUATTN_ROLE_TILE_TABLE) return true;
-  return false;
-}
-
-static const manifest_entry *main_of(const image_manifest *m) {
-  for (uint32_t i = 0; i < m->num_entries; ++i)
-    if (luattn_role_is_main(m->entry[i].role)) return &m->entry[i];
-  return NULL;
-}
+static bool has_table(const image_manifest *m) { return sizes_entry(m, LUATTN_ROLE_TILE_TABLE) != NULL; }
 
 /* The tiles of the main kernel: of queries in forward, of keys in backward. */
 static int64_t main_size(const image_manifest *m) {
-  const manifest_entry *e = main_of(m);
+  const manifest_entry *e = sizes_main(m);
   if (e == NULL) return AUX_ROWS;
   return m->pass == LUATTN_FORWARD ? (int64_t)e->tile_m : (int64_t)e->tile_n * workspace_blocks_together(1, (int)e->tile_n);
 }
@@ -63,7 +55,7 @@ static bool holds_table(const args_call *c) {
   return batch != NULL && batch->table != NULL && batch->table_device == c->device;
 }
 
-bool tile_table_pays(const args_call *c, const LuattnParams *p) {
+static bool pays(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   if (!has_table(m) || p->shape.batch == 0) return false;
   if (m->pass == LUATTN_BACKWARD) return true;
@@ -93,7 +85,7 @@ static size_t place(const args_call *c, const LuattnParams *p, uintptr_t base, b
   return used;
 }
 
-luattn_status tile_table_take(const args_call *c, const LuattnParams *p, LuattnTileTable *out, bool *found) {
+static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, LuattnTileTable *out, bool *found) {
   const luattn_batch *batch = c->args->batch;
   *found = holds_table(c);
   if (!*found) return LUATTN_OK;
@@ -107,16 +99,12 @@ luattn_status tile_table_take(const args_call *c, const LuattnParams *p, LuattnT
   return LUATTN_OK;
 }
 
-size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t base, LuattnTileTable *out) {
-  return place(c, p, base, false, out);
-}
-
-/* Heads of forward: as in a batch of equal lengths (runtime/launch/order.h), whose heads all have the tiles of a table. */
-void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
+/* Heads of forward: as in a batch of equal lengths (runtime/call/order.h), whose heads all have the tiles of a table. */
+static void choose_together(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
   const image_manifest *m = c->info;
   const int64_t heads_kv = p->shape.heads_kv, group = p->shape.group;
   if (m->pass == LUATTN_BACKWARD) return;
-  const int64_t most = most_of(tile_table_most(c, p, 0, main_size(m)), 1);
+  const int64_t most = most_of(most_tiles(c, p, 0, main_size(m)), 1);
   LuattnParams one = *p; /* a batch of one entry */
   one.shape.batch = 1;
   const int64_t kv_bytes = (int64_t)sizes_elem(m) * (m->head_dim + m->head_dim_v);
@@ -124,17 +112,64 @@ void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable
   out->together = (unsigned)((heads_kv + groups - 1) / groups * group);
 }
 
+/* A table of packed sequences comes from the batch, or is made in the workspace, or there is none. */
+luattn_status tile_table_take(const args_call *c, prepared *p) {
+  const LuattnParams *dense = &p->all.dense;
+  LuattnTileTable *const table = &p->all.table;
+  bool found;
+  p->has_table = pays(c, dense);
+  if (!p->has_table) return LUATTN_OK;
+  TRY(take_from_batch(c, dense, table, &found));
+  p->makes_table = !found;
+  choose_together(c, dense, table);
+  if (found) return LUATTN_OK;
+  void *memory = room_take(&p->room, place(c, dense, 0, false, table), 1, 1, 1, 1);
+  (void)place(c, dense, (uintptr_t)memory, false, table);
+  return LUATTN_OK;
+}
+
+luattn_status tile_table_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+  (void)c, (void)entry;
+  if (p->makes_table) size[0] = (int64_t)p->all.dense.shape.batch + 1;
+  size[1] = size[2] = 1;
+  return LUATTN_OK;
+}
+
+void tile_table_q_tiles(const args_call *c, const prepared *p, int64_t tile, int64_t size[3]) {
+  size[0] = ceil_div(p->all.dense.shape.q_len, tile);
+  if (!p->has_table) return;
+  size[0] = most_tiles(c, &p->all.dense, 0, tile);
+  size[2] = 1;
+}
+
+void tile_table_kv_tiles(const args_call *c, const prepared *p, const manifest_entry *entry, int64_t size[3]) {
+  const LuattnParams *dense = &p->all.dense;
+  const int64_t together = sizes_blocks_together(c->info, entry);
+  size[0] = sizes_kv_blocks(c->info, entry, dense);
+  size[1] = dense->shape.heads_kv;
+  size[2] = (int64_t)dense->shape.batch * dense->schedule.num_splits;
+  if (!p->has_table) return;
+  size[0] = most_tiles(c, dense, 1, entry->tile_n * together) * together;
+  size[2] = 1;
+}
+
 /* ---- the batch's ---- */
 
+/* Sorts packed sequences into p->all.table. The device's context is current. */
+static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepared *p, cu_stream stream) {
+  p->makes_table = true;
+  return part_launch(kernel, c, LUATTN_ROLE_TILE_TABLE, tile_table_grid, p, &p->all, stream);
+}
+
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its table. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, LuattnCallParams *params,
-                               size_t *size, luattn_error *err) {
-  *c = launch_call(kernel, used, true, err);
-  memset(params, 0, sizeof *params);
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, size_t *size,
+                               luattn_error *err) {
+  *c = args_call_of(kernel, used, true, err);
+  prepared_begin(p, 0);
   *size = 0;
   if (!has_table(&kernel->info)) return LUATTN_OK;
-  TRY(args_fill(c, params));
-  if (params->dense.shape.batch > 0) *size = place(c, &params->dense, 0, true, &params->table);
+  TRY(args_fill(c, &p->all));
+  if (p->all.dense.shape.batch > 0) *size = place(c, &p->all.dense, 0, true, &p->all.table);
   return LUATTN_OK;
 }
 
@@ -142,16 +177,16 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnCallParams params;
+  prepared p;
   fail_clear(err);
   NEED(kernel);
   NEED(args);
   NEED(size);
   *size = 0;
-  TRY(choices_take(args, launch_place(kernel), &used, err));
+  TRY(choices_take(args, args_place(kernel), &used, err));
   if (kernel->cpu_run != NULL) return LUATTN_OK;
   if (split_list_of(&kernel->info)) return split_list_batch_size(kernel, &used, size, err);
-  return read_call(kernel, &used, &c, &params, size, err);
+  return read_call(kernel, &used, &c, &p, size, err);
 }
 
 static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
@@ -168,26 +203,26 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
-  LuattnCallParams params;
+  prepared p;
   size_t need;
   fail_clear(err);
   NEED(batch);
   NEED(kernel);
   NEED(args);
-  TRY(choices_take(args, launch_place(kernel), &used, err));
+  TRY(choices_take(args, args_place(kernel), &used, err));
   used.batch = batch;
   if (kernel->cpu_run != NULL) return LUATTN_OK;
   if (split_list_of(&kernel->info)) return split_list_prepare(batch, kernel, &used, memory, size, stream, err);
-  TRY(read_call(kernel, &used, &c, &params, &need, err));
+  TRY(read_call(kernel, &used, &c, &p, &need, err));
   if (need == 0) return LUATTN_OK;
   TRY(check_memory(&c, memory, size, need));
   c.shapes_only = false;
-  TRY(packed_fill(&c, &params)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &params));
-  TRY(packed_used(&c, &params.used));
-  (void)place(&c, &params.dense, (uintptr_t)memory, true, &params.table);
+  TRY(packed_fill(&c, &p.all)); /* checks the memory of arrays */
+  TRY(offsets_fill(&c, &p.all));
+  TRY(packed_used(&c, &p.all.used));
+  (void)place(&c, &p.all.dense, (uintptr_t)memory, true, &p.all.table);
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = launch_tile_table(kernel, &c, &params, stream);
+  const luattn_status status = make(kernel, &c, &p, stream);
   driver_pop(kernel->driver);
   if (status != LUATTN_OK) return status;
   batch->table = memory;
@@ -217,45 +252,42 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const ch
   return LUATTN_OK;
 }
 
-static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_pointer memory,
-                                char *host, size_t size, cu_stream stream) {
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_pointer memory, char *host,
+                                size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
-  LuattnCallParams again = *params;
-  const LuattnParams *p = &params->dense;
-  (void)place(c, p, (uintptr_t)memory, true, &again.table);
-  TRY(launch_tile_table(kernel, c, &again, stream));
+  prepared again = *p;
+  (void)place(c, &p->all.dense, (uintptr_t)memory, true, &again.all.table);
+  TRY(make(kernel, c, &again, stream));
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
   if (result == 0) result = d->copy_to_host(host + size, memory, size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading packed tiles of '%s'", c->info->spec_name);
-  return compare(c, p, host, host + size);
+  return compare(c, &p->all.dense, host, host + size);
 }
 
 /* Makes a table in memory of its own, and compares. The device's context is current. */
-static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, char *host,
-                                 size_t size, cu_stream stream) {
+static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const prepared *p, char *host, size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
   bool captured;
-  TRY(batch_check_captured(d, stream, &captured, c->err));
+  TRY(check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   const cu_result result = d->alloc(&memory, size);
   if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
-  const luattn_status status = make_again(kernel, c, params, memory, host, size, stream);
+  const luattn_status status = make_again(kernel, c, p, memory, host, size, stream);
   (void)d->free(memory);
   return status;
 }
 
-luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
-                               cu_stream stream) {
+luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
   LuattnTileTable unplaced;
-  if (makes || !holds_table(c) || !has_table(c->info) || !batch_check_asked()) return LUATTN_OK;
-  const size_t size = place(c, &params->dense, 0, true, &unplaced);
+  if (!p->has_table || p->makes_table || !check_asked()) return LUATTN_OK;
+  const size_t size = place(c, &p->all.dense, 0, true, &unplaced);
   char *host = malloc(2 * size);
   if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
   luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
   if (status == LUATTN_OK) {
-    status = check_table(kernel, c, params, host, size, stream);
+    status = check_table(kernel, c, p, host, size, stream);
     driver_pop(kernel->driver);
   }
   free(host);

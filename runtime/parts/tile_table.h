@@ -3,31 +3,19 @@
 #ifndef LUATTN_RUNTIME_TILE_TABLE_H
 #define LUATTN_RUNTIME_TILE_TABLE_H
 
-#include "runtime/device/driver.h"
-#include "runtime/launch/launch.h"
+#include "runtime/parts/part.h"
 
-/* Whether a launch takes tiles by a table, for which the image must have luattn_tile_table. Backward always does. In forward the
- * mean sequence must be shorter than 7/8 of the longest: otherwise the order of a batch of equal lengths is as good. Without a
- * table in the batch, the tiles that blocks would pass over must also take longer than making one, which is four for each
- * multiprocessor. */
-bool tile_table_pays(const args_call *c, const LuattnParams *p);
+/* A launch takes tiles by a table where the image has luattn_tile_table: backward always does. In forward the mean sequence must be
+ * shorter than 7/8 of the longest: otherwise the order of a batch of equal lengths is as good. Without a table in the batch, the
+ * tiles that blocks would pass over must also take longer than making one, which is four for each multiprocessor. Errors:
+ * LUATTN_INVALID (the batch's was made for a call with other totals of rows; says which). */
+part_take tile_table_take;
+part_check tile_table_check;
+part_grid tile_table_grid;
 
-/* Takes the table of the call's batch; *found is false if it has none for this device. Errors: LUATTN_INVALID (it was made for a call
- * with other totals of rows; says which). */
-luattn_status tile_table_take(const args_call *c, const LuattnParams *p, LuattnTileTable *out, bool *found);
-
-/* With LUATTN_CHECK=1: makes the table again and compares, if a launch takes one from its batch, which is where `makes` is false. Waits
- * for `stream`, and does nothing while that is captured. Errors: LUATTN_INVALID (lengths have changed), LUATTN_NO_MEMORY, LUATTN_CUDA. */
-luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, bool makes,
-                               cu_stream stream);
-
-/* Places the sets that a launch needs from `base` on, a multiple of 256 (0: only measures). Returns their bytes. */
-size_t tile_table_place(const args_call *c, const LuattnParams *p, uintptr_t base, LuattnTileTable *out);
-
-/* Enters how many heads come together. */
-void tile_table_order(const args_call *c, const LuattnParams *p, LuattnTileTable *out);
-
-/* An upper bound of the tiles of `size` queries (side 0) or keys (side 1) that a head's sequences have together. */
-int64_t tile_table_most(const args_call *c, const LuattnParams *p, int side, int64_t size);
+/* Tiles of `tile` queries along x, of a grid of other entries: those of all entries, or with a table at most as many as there are, which
+ * then have no entries along z. Likewise of keys, for luattn_dkdv. */
+void tile_table_q_tiles(const args_call *c, const prepared *p, int64_t tile, int64_t size[3]);
+void tile_table_kv_tiles(const args_call *c, const prepared *p, const manifest_entry *entry, int64_t size[3]);
 
 #endif

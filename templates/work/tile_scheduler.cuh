@@ -36,7 +36,7 @@ struct BlockSite {
 // of a group are neighbours. Within a group the last queries come first: under a causal mask they take
 // longest, and a long tile that starts last would leave other multiprocessors idle. A group should have
 // enough tiles to hide its own longest one, and no more, because the K and V of its heads share the L2 cache
-// (runtime/launch/order.h).
+// (runtime/call/order.h).
 LUATTN_FN BlockSite site_of(const LuattnOrder &o, u32 index) {
   const u32 group = quotient(index, o.group_tiles), within = index - group * o.group_tiles.d;
   const LuattnDivisor &heads = o.group_heads[group == o.last];

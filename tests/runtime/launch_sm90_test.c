@@ -314,6 +314,16 @@ static LuattnParams params_of_backward(problem *p, int asked) {
   return fake_get_event(6)->params;
 }
 
+static size_t workspace_of(problem *p, int asked) {
+  luattn_error err;
+  size_t size;
+  p->args.num_splits = asked;
+  luattn_kernel *kernel = load(p);
+  assert_int_equal(luattn_workspace_size(kernel, &p->args, &size, &err), LUATTN_OK);
+  luattn_kernel_unload(kernel);
+  return size;
+}
+
 /* Blocks share the queries of a kv tile: the grid covers all blocks, and the workspace has dk and dv of each,
  * in whole groups of 16 rows. luattn_finish runs even if dq is not requested. */
 static void backward_sm90_splits(void **state) {
@@ -323,16 +333,16 @@ static void backward_sm90_splits(void **state) {
   problem_open(&p, LUATTN_BACKWARD);
   p.info.family = LUATTN_SM90;
   p.info.can_split = 1;
+  const char *const end[] = {(char *)p.args.workspace + workspace_of(&p, 1), (char *)p.args.workspace + workspace_of(&p, 3)};
   const LuattnParams one = params_of_backward(&p, 1), three = params_of_backward(&p, 3);
   assert_int_equal(one.schedule.num_splits, 1);
   assert_null(one.scratch.dv_acc);
-  assert_ptr_equal(one.scratch.stats[0], (char *)one.scratch.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_ptr_equal(end[0], (char *)one.scratch.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
   assert_launch(5, "luattn_dkdv", 3 * HEADS_KV * BATCH * 3, 1, 1, 256, 200000);
   assert_int_equal(three.schedule.num_splits, 3);
   assert_ptr_equal(three.scratch.dv_acc,
                    (char *)three.scratch.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
-  assert_ptr_equal(three.scratch.stats[0],
-                   (char *)three.scratch.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
+  assert_ptr_equal(end[1], (char *)three.scratch.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   p.info.has_key_mod = 0;
   params_of_backward(&p, 1);

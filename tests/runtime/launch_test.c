@@ -99,11 +99,11 @@ static void forward_workspace(void **state) {
   p.args.workspace_size = size;
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_OK);
   const LuattnParams *a = &fake_get_event(0)->params;
-  assert_ptr_equal(a->tensors.k.data, p.args.workspace);
+  assert_ptr_equal(a->tensors.k.data, (char *)p.args.workspace + stats);
   assert_int_equal(a->tensors.k.seq, HEAD_DIM);
   assert_int_equal(a->tensors.k.head, HEAD_DIM * KV_LEN);
   assert_int_equal(a->tensors.k.batch, HEAD_DIM * KV_LEN * HEADS_KV);
-  assert_ptr_equal(a->scratch.stats[0], (char *)p.args.workspace + (copy + 255) / 256 * 256);
+  assert_ptr_equal(a->scratch.stats[0], p.args.workspace);
   assert_null(a->scratch.stats[1]);
   assert_null(a->scratch.bwd_rows);
   assert_null(a->scratch.dq_acc);
@@ -160,15 +160,15 @@ static void backward(void **state) {
   assert_ptr_equal(a->inputs.input[0].grad, p.slopes_grad.t.data);
   assert_null(a->inputs.input[3].grad);
   assert_ptr_equal(a->inputs.scalar_grad, p.scalar_grads.t.data);
-  /* k', three numbers per row, dq_acc, dk_acc (k has a mod), stats; no dv_acc. */
+  /* Stats, k', three numbers per row, dq_acc, dk_acc (k has a mod); no dv_acc. */
   const struct {
     const void *ptr;
     size_t bytes;
-  } part[] = {{a->tensors.k.data, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2},
+  } part[] = {{a->scratch.stats[0], (size_t)BATCH * 3 * 2 * 4},
+              {a->tensors.k.data, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2},
               {a->scratch.bwd_rows, (size_t)3 * BATCH * HEADS * Q_LEN * 4},
               {a->scratch.dq_acc, dq_bytes},
-              {a->scratch.dk_acc, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 4},
-              {a->scratch.stats[0], (size_t)BATCH * 3 * 2 * 4}};
+              {a->scratch.dk_acc, (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 4}};
   const char *next = p.args.workspace;
   for (size_t i = 0; i < sizeof part / sizeof *part; ++i) {
     assert_ptr_equal(part[i].ptr, next);

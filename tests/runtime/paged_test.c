@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "luattn/batch.h"
+#include "runtime/call/args.h"
 #include "runtime/call/paged.h"
 #include "runtime/launch/tma_descriptors.h"
 #include "tests/support/fake_cuda.h"

@@ -1,4 +1,4 @@
-// schedule_test.cpp: tests the order of q tiles, as a launch chooses it (runtime/launch/order.h) and kernels read it
+// schedule_test.cpp: tests the order of q tiles, as a launch chooses it (runtime/call/order.h) and kernels read it
 // (work/tile_scheduler.cuh). The order contains every tile once, one group of heads after another, and within
 // a group the last queries first. Persistent blocks draw tiles over several launches from one counter that is
 // never zeroed, with the draws of a launch in any order: every tile must be taken once, and the counter must
@@ -10,7 +10,7 @@ static unsigned atomicInc(unsigned *p, unsigned last) {
   *p = old >= last ? 0 : old + 1;
   return old;
 }
-#include "runtime/launch/order.h"
+#include "runtime/call/order.h"
 #include "work/tile_scheduler.cuh"
 
 constexpr int tile_m = 64, kv_bytes = 512;

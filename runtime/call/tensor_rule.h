@@ -1,0 +1,27 @@
+/* tensor_rule.h: the requirements on one tensor of a call. */
+#ifndef LUATTN_RUNTIME_TENSOR_RULE_H
+#define LUATTN_RUNTIME_TENSOR_RULE_H
+
+#include "runtime/call/args_call.h"
+
+typedef struct tensor_rule {
+  const char *name; /* as messages show it */
+  const char *axes; /* "batch, heads, q_len" */
+  int ndim;
+  int64_t shape[4];
+  DLDataType dtype;
+  bool is_output;     /* elements must not share memory */
+  bool is_contiguous; /* every axis; otherwise the strides are free */
+  bool is_row;        /* the last axis is contiguous, and read in vectors where the family needs that */
+} tensor_rule;
+
+/* Checks a tensor; stride[i] is 0 on an axis of one element; *data includes byte_offset. */
+luattn_status args_tensor(const args_call *c, const tensor_rule *rule, const DLTensor *t, long long stride[4],
+                          void **data);
+
+void args_dtype_text(DLDataType dtype, char *text, size_t size);
+DLDataType args_elem(const image_manifest *info); /* of q, k, v and o */
+DLDataType args_real(const image_manifest *info); /* float64 in float64 kernels, else float32 */
+size_t args_real_size(const image_manifest *info);
+
+#endif
