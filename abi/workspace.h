@@ -1,4 +1,4 @@
-/* workspace.h: sizes of a launch's workspace, for the runtime, which lays it out (runtime/launch/workspace_layout.c), for the
+/* workspace.h: sizes of a launch's workspace, for the runtime, whose parts take room in it (runtime/parts/), for the
  * memory estimate, and for the kernels. The same text is C11 and CUDA C++20. abi/params.h says what each part
  * is. */
 #ifndef LUATTN_ABI_WORKSPACE_H

@@ -112,7 +112,7 @@ static double visits(const image_manifest *m, const sizes *s) {
   return bytes + (backward ? 8 * s->batch * s->heads * (double)workspace_norms((int64_t)s->q_len) : 0);
 }
 
-/* The parts of the workspace, as runtime/launch/workspace_layout.c lays them out (abi/workspace.h). */
+/* The parts of the workspace, as runtime/parts/ take room for them (abi/workspace.h). */
 static double workspace(const image_manifest *m, const sizes *s) {
   const bool parameters = (m->wants & (LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS)) != 0,
              finish = has_role(m, LUATTN_ROLE_FINISH);
