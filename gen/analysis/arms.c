@@ -7,13 +7,36 @@
 
 enum { MAX_ARMS = 3000, NOT_DECIDED = 2, SYMBOL_OF_NODE = 1 << 20 };
 
+static uint8_t what_variable_reads(ir_var v) {
+  switch (v) {
+    case VAR_SCORE:
+    case VAR_KV:
+    case VAR_DOT:
+    case VAR_DP:
+      return ARMS_READS_ELEMENT;
+    case VAR_RED:
+    case VAR_STATE:
+    case VAR_FINAL:
+      return ARMS_READS_ROW;
+    default:
+      return 0;
+  }
+}
+
 static bool make_room(arms *A) {
-  const uint32_t count = ir_count(A->d->g);
+  const ir *g = A->d->g;
+  const uint32_t count = ir_count(g);
   if (count <= A->size) return true;
-  A->size = count + 64;
+  A->size = count;
   A->memo = arena_array(A->F.a, (size_t)A->size * NUM_ROLES, sizeof *A->memo);
-  A->stamp = arena_array(A->F.a, (size_t)A->size * NUM_ROLES, sizeof *A->stamp);
-  return A->memo != NULL && A->stamp != NULL;
+  A->reads = arena_raw(A->F.a, A->size, sizeof *A->reads);
+  if (A->memo == NULL || A->reads == NULL) return false;
+  for (ir_ref r = 1; r < count; r++) {
+    const ir_node *n = ir_get(g, r);
+    A->reads[r] = n->op == IR_VAR ? what_variable_reads(ir_var_of(n)) : 0;
+    for (int i = 0; i < n->nargs; i++) A->reads[r] |= A->reads[n->arg[i]];
+  }
+  return true;
 }
 
 arms *arms_open(const derivation *d, arena *a, bool whole_elements, long work) {
@@ -22,10 +45,25 @@ arms *arms_open(const derivation *d, arena *a, bool whole_elements, long work) {
   A->d = d;
   A->whole_elements = whole_elements;
   A->left = MAX_ARMS;
-  A->generation = 1;
   forms_open(&A->F, a, work);
   return make_room(A) ? A : NULL;
 }
+
+/* ---- what was made before ---- */
+
+/* Enters an arm, on which what the arms around it know holds, too. */
+static bool enter(arms *A) {
+  if (A->level + 1 == ARMS_MAX_LEVELS) return A->F.gave_up = true, false;
+  A->path[++A->level] = ++A->serial;
+  return true;
+}
+
+bool arms_remembers(const arms *A, const arm_memo *m, bool reads_element) {
+  return m->serial != 0 && m->level <= A->level && A->path[m->level] == m->serial &&
+         (!reads_element || m->level >= A->element_level);
+}
+
+arm_memo arms_note(const arms *A, const form *x) { return (arm_memo){x, A->path[A->level], A->level}; }
 
 /* ---- conditions ---- */
 
@@ -38,6 +76,21 @@ static int side_known(arms *A, const form *key, double at) {
     if (k->side == 0) return (k->at > at) - (k->at < at);
     if (k->side < 0 && at >= k->at) return -1;
     if (k->side > 0 && at <= k->at) return 1;
+  }
+  return NOT_DECIDED;
+}
+
+/* The side of what is further from a number than a key that is known, by what is above 0. */
+static int side_beyond(arms *A, const form *key, double at) {
+  double least;
+  for (int i = 0; i < A->num_known; i++) {
+    const arm *k = &A->known[i];
+    if (k->key == NULL || !is_visible(A, i)) continue;
+    const form *more = form_add(&A->F, key, k->key, -1);
+    if (k->side >= 0 && form_is_positive(&A->F, more, &least) && at <= k->at + least) return 1;
+    if (k->side > 0 || at < k->at) continue;
+    if (form_is_positive(&A->F, form_mul(&A->F, more, form_number(&A->F, -1)), &least) && at >= k->at - least)
+      return -1;
   }
   return NOT_DECIDED;
 }
@@ -109,6 +162,7 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
   int side = form_is_positive(F, key, &least) && (at < least || at <= 0) ? 1 : side_known(A, key, at);
   if (side == NOT_DECIDED) side = side_by_two(A, key, at);
+  if (side == NOT_DECIDED) side = side_beyond(A, key, at);
   const double low = low_of(A, key);
   if (low < 0 && at <= low) side = 1;
   if (key->n == 1 && key->t[0].n == 0 && depth == 0 && at > 0)
@@ -135,10 +189,7 @@ static int compare(arms *A, ir_ref x, ir_ref y) {
   return arms_sign(A, form_add(&A->F, left, right, -1));
 }
 
-bool arms_reads_element(const arms *A, ir_ref r) {
-  const ir *g = A->d->g;
-  return ir_uses(g, r, VAR_SCORE) || ir_uses(g, r, VAR_KV) || ir_uses(g, r, VAR_DOT) || ir_uses(g, r, VAR_DP);
-}
+bool arms_reads_element(const arms *A, ir_ref r) { return (A->reads[r] & ARMS_READS_ELEMENT) != 0; }
 
 static int holds(arms *A, ir_ref r);
 
@@ -195,6 +246,7 @@ static const form *leaf(arms *A, ir_ref r, bool positive) {
 const form *arms_reduction(arms *A, arms_role role, int k) {
   const derivation *d = A->d;
   if (role == BOTH) return A->both[k];
+  if (role == STEPPED) return A->stepped[k];
   return form_symbol(&A->F, (uint32_t)role * SPEC_MAX_RED + (uint32_t)k, false,
                      divisors_sum_is_positive(d, k), d->from_one[k] ? 1 : 0);
 }
@@ -204,7 +256,7 @@ static const form *variable(arms *A, ir_ref r, const ir_node *n) {
   const uint32_t i = ir_index_of(n);
   switch (ir_var_of(n)) {
     case VAR_STATE:
-      if (A->role == MERGED) return arms_form_as(A, MINE, d->next[i]);
+      if (A->role == MERGED || A->role == STEPPED) return arms_form_as(A, MINE, d->next[i]);
       return d->dropped[i] ? leaf(A, r, false) : arms_form(A, d->next[i]);
     case VAR_OTHER:
       return arms_form_as(A, THEIRS, d->next[i]);
@@ -329,9 +381,7 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
 }
 
 static bool is_whole(const arms *A, ir_ref r) {
-  const ir *g = A->d->g;
-  return A->whole_elements && arms_reads_element(A, r) && !ir_uses(g, r, VAR_RED) &&
-         !ir_uses(g, r, VAR_STATE) && !ir_uses(g, r, VAR_FINAL);
+  return A->whole_elements && A->reads[r] == ARMS_READS_ELEMENT;
 }
 
 static const form *make(arms *A, ir_ref r) {
@@ -367,11 +417,9 @@ const form *arms_form(arms *A, ir_ref r) {
   if (!make_room(A)) A->F.gave_up = true;
   if (A->F.gave_up) return number(A, 0);
   const size_t at = (size_t)r * NUM_ROLES + (size_t)A->role;
-  if (A->stamp[at] == A->generation) return A->memo[at];
+  if (arms_remembers(A, &A->memo[at], arms_reads_element(A, r))) return A->memo[at].x;
   const form *x = make(A, r);
-  if (A->undecided || A->F.gave_up) return x;
-  A->stamp[at] = A->generation;
-  A->memo[at] = x;
+  if (!A->undecided && !A->F.gave_up) A->memo[at] = arms_note(A, x);
   return x;
 }
 
@@ -415,37 +463,46 @@ static bool on_sides(arms *A, arms_claim *claim, void *what, bool (*walk)(arms *
 static bool is_over(const arms *A) { return A->F.gave_up || A->left <= 0; }
 
 static bool walk_all(arms *A, arms_claim *claim, void *what) {
-  A->generation++;
+  const int num_zero = A->num_zero;
+  if (!enter(A)) return false;
   A->undecided = false;
-  A->num_zero = 0;
   A->left--;
-  const bool ok = claim(A, what);
-  if (is_over(A)) return false;
-  if (A->undecided) return on_sides(A, claim, what, walk_all);
-  A->num_arms += ok;
+  bool ok = claim(A, what);
+  if (is_over(A))
+    ok = false;
+  else if (A->undecided)
+    ok = on_sides(A, claim, what, walk_all);
+  else
+    A->num_arms += ok;
+  A->level--;
+  A->num_zero = num_zero;
   return ok;
 }
 
 bool arms_all(arms *A, arms_claim *claim, void *what) {
-  A->num_known = A->first_of_element = 0;
+  A->num_known = A->first_of_element = A->level = A->element_level = A->num_zero = 0;
   return walk_all(A, claim, what);
 }
 
 static bool walk_element(arms *A, arms_claim *visit, void *what) {
-  A->generation++;
+  if (!enter(A)) return false;
   A->undecided = false;
   A->left--;
-  const bool ok = visit(A, what);
-  if (is_over(A)) return false;
-  if (!A->undecided) return ok;
-  return A->next.element && on_sides(A, visit, what, walk_element);
+  bool ok = visit(A, what);
+  if (is_over(A))
+    ok = false;
+  else if (A->undecided)
+    ok = A->next.element && on_sides(A, visit, what, walk_element);
+  A->level--;
+  return ok;
 }
 
 bool arms_each_element(arms *A, arms_claim *visit, void *what) {
-  const int before = A->first_of_element;
+  const int before = A->first_of_element, level = A->element_level;
   A->first_of_element = A->num_known;
+  A->element_level = A->level + 1;
   const bool ok = walk_element(A, visit, what);
   A->first_of_element = before;
-  A->generation++;
+  A->element_level = level;
   return ok;
 }

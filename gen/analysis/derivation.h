@@ -25,6 +25,7 @@ typedef struct derivation {
   ir_ref norm;                  /* N = d out / d VAR_OUT */
   ir_ref p;                     /* prob * norm */
   sample_lanes p_value, norm_value;
+  bool forward_is_prob; /* the user's `forward` is shown to be p */
 
   /* separate.c */
   int num_arms;                                       /* of the last proof */
@@ -45,7 +46,8 @@ typedef struct derivation {
   int num_passes, num_sums;
   derived_pass pass[DERIVED_MAX_PASSES];
   ir_ref sum[DERIVED_MAX_SUMS];
-  ir_ref p_s;                                         /* dP/ds at fixed R */
+  ir_ref p_s;                                         /* dP/ds at fixed R, */
+  ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
 } derivation;
 
 /* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps

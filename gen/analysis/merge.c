@@ -202,8 +202,6 @@ static uint8_t *cut_rows(merger *m) {
     const int first = s->first[r], count = s->first[r + 1] - first;
     for (int i = 0; i < count; i++) part[first + i] = (uint8_t)(i * PARTS / count);
   }
-  for (int k = 0; k < d->num_red; k++)
-    if ((s->red[k] = sample_buffer(s)) == NULL) return NULL;
   return part;
 }
 

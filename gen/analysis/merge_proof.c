@@ -3,6 +3,7 @@
 #include "gen/analysis/algebra.h"
 #include "gen/analysis/row_sums.h"
 
+enum { STEP_SERIAL = 2 * SPEC_MAX_RED };
 #define WORK 300000L /* 20000 suffice for a softmax with a sink */
 
 /* The larger of two parts' maxima. A term that reads other reductions is another one in the row. */
@@ -69,6 +70,7 @@ static bool find_needed(const derivation *d, bool *needed) {
 typedef struct rule {
   const online_merge *merge;
   bool needed[SPEC_MAX_STATE];
+  const char *what; /* is not shown to be the row's */
 } rule;
 
 /* States first: they ask where each part's maximum is before they ask whose is larger. */
@@ -100,8 +102,49 @@ static bool merges_by_lse(arms *A, void *what) {
          is_same(A, times(A, arms_form_as(A, THEIRS, d->p), of[1]), p);
 }
 
+/* The reductions of a step over THEIRS from the state of MINE. */
+static bool reduce_step(arms *A) {
+  const derivation *d = A->d;
+  for (int k = 0; k < d->num_red; k++) {
+    const ir_ref term = d->step.term[k];
+    if (d->step.kind[k] == IR_REDUCE_SUM)
+      A->stepped[k] = row_sum(A, (row_sum_of){term, STEPPED, THEIRS}, STEP_SERIAL + k);
+    else
+      A->stepped[k] = term == d->term[k] && !ir_uses(d->g, term, VAR_RED)
+                          ? arms_reduction(A, THEIRS, k)
+                          : row_sum_unknown(A, STEP_SERIAL + k);
+    if (A->undecided || A->F.gave_up) return false;
+  }
+  return true;
+}
+
+static bool steps_as_row(arms *A, void *what) {
+  rule *r = what;
+  const derivation *d = A->d;
+  if (!reduce_step(A) || !reduce_both(A)) return false;
+  for (int i = 0; i < d->o->num_state; i++) {
+    if (!r->needed[i]) continue;
+    r->what = d->o->state_name[i];
+    if (!is_same(A, arms_form_as(A, STEPPED, d->step.next[i]), arms_form_as(A, BOTH, d->next[i])))
+      return false;
+  }
+  const form *prob = arms_form_as(A, BOTH, d->prob);
+  const form *mine = times(A, arms_form_as(A, MINE, d->prob), arms_form_as(A, STEPPED, d->step.rescale));
+  r->what = "prob times o_scale of later steps";
+  if (!is_same(A, mine, prob)) return false;
+  r->what = "prob";
+  return is_same(A, arms_form_as(A, STEPPED, d->step.prob), prob);
+}
+
+bool parts_step_as_row(derivation *d, const char **what) {
+  rule r = {.what = "the new state"};
+  const bool ok = find_needed(d, r.needed) && algebra_proves(d, steps_as_row, &r, WORK);
+  *what = r.what;
+  return ok;
+}
+
 bool parts_merge_by_state(derivation *d, const online_merge *merge) {
-  rule r = {merge, {false}};
+  rule r = {.merge = merge};
   return find_needed(d, r.needed) && algebra_proves(d, merges_by_state, &r, WORK);
 }
 

@@ -7,6 +7,7 @@
 enum { MAX_WHOLE_POWER = 4 };
 
 static const form nothing = {0, false, NULL}, without_value = {0, true, NULL};
+static const form unit = {1, false, (form_term[]){{1, NULL, 0, NULL}}};
 
 void forms_open(forms *F, arena *a, long work) { *F = (forms){.a = a, .work = work}; }
 
@@ -18,11 +19,11 @@ static const form *give_up(forms *F) {
 }
 
 static form *new_form(forms *F, int n) {
-  form *x = arena_new(F->a, sizeof *x);
   F->work -= 1 + n;
-  if (x != NULL) x->t = n == 0 ? NULL : arena_array(F->a, (size_t)n, sizeof *x->t);
-  if (x == NULL || (n > 0 && x->t == NULL) || n > FORM_MAX_TERMS || F->work < 0) return give_up(F), NULL;
-  x->n = n;
+  if (n > FORM_MAX_TERMS || F->work < 0) return give_up(F), NULL;
+  form *x = arena_raw(F->a, 1, sizeof *x + (size_t)n * sizeof *x->t);
+  if (x == NULL) return give_up(F), NULL;
+  *x = (form){n, false, n == 0 ? NULL : (form_term *)(x + 1)};
   return x;
 }
 
@@ -42,9 +43,24 @@ static int order(forms *F, const form_term *x, const form_term *y) {
   return rest->n == 0 ? 0 : rest->t[0].c > 0 ? -1 : 1;
 }
 
+/* A copy of x by a number, which leaves the order of its terms. */
+static const form *multiplied(forms *F, const form *x, double c) {
+  if (x->n == 0) return x;
+  if (c == 0 || F->gave_up) return &nothing;
+  form *y = new_form(F, x->n);
+  if (y == NULL) return &nothing;
+  for (int i = 0; i < x->n; i++) {
+    y->t[i] = x->t[i];
+    y->t[i].c *= c;
+    if (!isfinite(y->t[i].c) || y->t[i].c == 0) return give_up(F);
+  }
+  return y;
+}
+
 const form *form_add(forms *F, const form *x, const form *y, double scale) {
   if (x->undefined || y->undefined) return &without_value;
   if (y->n == 0 || F->gave_up) return x;
+  if (x->n == 0) return multiplied(F, y, scale);
   form *sum = new_form(F, x->n + y->n);
   if (sum == NULL) return &nothing;
   int i = 0, j = 0, n = 0;
@@ -66,16 +82,18 @@ const form *form_add(forms *F, const form *x, const form *y, double scale) {
 }
 
 static const form *single(forms *F, double c, const form *e, const form_factor *f, int n) {
+  if (c == 0) return &nothing;
+  if (!isfinite(c)) return give_up(F);
   form *x = new_form(F, 1);
   if (x == NULL) return &nothing;
   x->t[0] = (form_term){c, e != NULL && e->n == 0 ? NULL : e, n, NULL};
-  x->t[0].f = n == 0 ? NULL : arena_array(F->a, (size_t)n, sizeof *f);
+  x->t[0].f = n == 0 ? NULL : arena_raw(F->a, (size_t)n, sizeof *f);
   if (n > 0 && x->t[0].f == NULL) return give_up(F);
   if (n > 0) memcpy(x->t[0].f, f, (size_t)n * sizeof *f);
-  return c == 0 ? &nothing : isfinite(c) ? x : give_up(F);
+  return x;
 }
 
-const form *form_number(forms *F, double x) { return single(F, x, NULL, NULL, 0); }
+const form *form_number(forms *F, double x) { return x == 1 ? &unit : single(F, x, NULL, NULL, 0); }
 
 bool form_is_number(const form *x, double *value) {
   *value = x->n == 0 ? 0 : x->t[0].c;
@@ -102,8 +120,14 @@ static const form *multiply_terms(forms *F, const form_term *x, const form_term 
   return single(F, x->c * y->c, e, f, n);
 }
 
+static bool is_number_term(const form_term *t) { return t->n == 0 && t->e == NULL; }
+
 const form *form_mul(forms *F, const form *x, const form *y) {
   if (x->undefined || y->undefined) return &without_value;
+  if (x->n == 0 || y->n == 0) return &nothing;
+  if (x->n == 1 && is_number_term(&x->t[0])) return x->t[0].c == 1 ? y : multiplied(F, y, x->t[0].c);
+  if (y->n == 1 && is_number_term(&y->t[0])) return y->t[0].c == 1 ? x : multiplied(F, x, y->t[0].c);
+  if (x->n == 1 && y->n == 1) return multiply_terms(F, &x->t[0], &y->t[0]);
   const form *sum = &nothing;
   for (int i = 0; i < x->n; i++)
     for (int j = 0; j < y->n && !F->gave_up; j++)
@@ -177,8 +201,6 @@ bool form_is_positive(const forms *F, const form *x, double *least) {
 
 /* ---- powers ---- */
 
-static const form *scaled(forms *F, const form *x, double c) { return form_add(F, &nothing, x, c); }
-
 /* Whether (c a^n ..)^power is c^power a^(n power) .. wherever it has a value. */
 static bool distributes(const forms *F, const form_term *t, double power) {
   int unknown = 0;
@@ -194,7 +216,7 @@ static bool distributes(const forms *F, const form_term *t, double power) {
 
 static const form *pow_of_term(forms *F, const form_term *t, double power) {
   form_factor f[FORM_MAX_FACTORS];
-  const form *e = t->e == NULL ? NULL : scaled(F, t->e, power);
+  const form *e = t->e == NULL ? NULL : multiplied(F, t->e, power);
   for (int k = 0; k < t->n; k++) f[k] = (form_factor){t->f[k].atom, t->f[k].power * power};
   const double c = pow(t->c, power);
   return c == 0 ? give_up(F) : single(F, c, e, f, t->n);
@@ -342,7 +364,7 @@ const form *form_given_zero(forms *F, const form *x, const form *zero) {
     for (int j = 0; j < zero->n; j++) alone &= j == i || power_of(&zero->t[j], t->f[0].atom) == 0;
     if (!alone) continue;
     const form *rest = form_add(F, zero, single(F, t->c, NULL, t->f, 1), -1);
-    return replaced(F, x, t->f[0].atom, scaled(F, rest, -1 / t->c));
+    return replaced(F, x, t->f[0].atom, multiplied(F, rest, -1 / t->c));
   }
   return x;
 }

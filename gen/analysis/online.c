@@ -84,10 +84,12 @@ static bool is_exp(const ir *g, ir_ref r) {
 /* P in the form that needs the fewest row numbers: `forward`, or exp(s - lse) where it equals that, or prob *
  * N. */
 static ir_ref choose_prob(derivation *d) {
-  if (d->o->forward != IR_NONE) {
+  if (d->forward_is_prob) {
     text_add(d->how, "; prob is forward");
     return d->o->forward;
   }
+  if (d->o->forward != IR_NONE)
+    text_add(d->how, "; forward is not used, as it is not shown to be online_fwd's prob");
   const ir_ref form = d->o->lse >= 0 && is_exp(d->g, d->prob) ? share_of_lse(d, d->prob) : IR_NONE;
   if (form != IR_NONE && separate_equal(d, form, d->p)) {
     text_add(d->how, "; prob is exp(score - lse)");
@@ -184,8 +186,9 @@ static two_forms direct_derivative(derivation *d, ir_ref prob, ir_ref whole, ir_
 }
 
 static ir_ref compose_ds(derivation *d, ir_ref prob) {
-  return element_gradient(d, (two_forms){d->p, prob}, direct_derivative(d, prob, d->p_s, d->score),
-                          d->term_s);
+  two_forms own = direct_derivative(d, prob, d->p_s, d->score);
+  own.whole = d->p_s_factored;
+  return element_gradient(d, (two_forms){d->p, prob}, own, d->term_s);
 }
 
 /* Writes a row number as exp(y - lse) times a constant, if it has that form: a sink's share of its row, which

@@ -63,7 +63,7 @@ const form *row_sum_unknown(arms *A, int serial) {
   return form_symbol(&A->F, UNKNOWN + (uint32_t)serial, false, false, 0);
 }
 
-const form *row_sum(arms *A, row_sum_of x, int serial) {
+static const form *sum_parts(arms *A, row_sum_of x, int serial) {
   const derivation *d = A->d;
   forms *F = &A->F;
   ir_ref root[SPEC_MAX_RED + 1];
@@ -91,4 +91,13 @@ const form *row_sum(arms *A, row_sum_of x, int serial) {
     if (pivot[j] >= 0) eliminate(A, p, n, j, pivot[j], sum);
   const form *whole = form_mul(F, sum[n], form_number(F, -1));
   return first_part(A, p, n) < 0 ? whole : form_add(F, whole, row_sum_unknown(A, serial), 1);
+}
+
+/* What is made of a sum on one arm holds on all of its parts, and so does what is then known to be 0. */
+const form *row_sum(arms *A, row_sum_of x, int serial) {
+  arm_memo *m = serial < ARMS_MAX_SUMS ? &A->sum[serial] : NULL;
+  if (m != NULL && arms_remembers(A, m, false)) return m->x;
+  const form *sum = sum_parts(A, x, serial);
+  if (m != NULL && !A->undecided && !A->F.gave_up) *m = arms_note(A, sum);
+  return sum;
 }

@@ -11,7 +11,8 @@ typedef struct row_sum_of {
   arms_role role, part;
 } row_sum_of;
 
-/* Its sum over the part, where the sums of terms are known; what is left of it is a new symbol, `serial`. */
+/* Its sum over the part, where the sums of terms are known; what is left of it is a new symbol, `serial`,
+ * which a claim gives to one sum alone. */
 const form *row_sum(arms *A, row_sum_of x, int serial);
 const form *row_sum_unknown(arms *A, int serial);
 

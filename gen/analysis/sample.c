@@ -43,21 +43,17 @@ double sample_draw_score(int row, int lane) {
 
 sample_lanes sample_buffer(sample *s) { return arena_array(s->a, (size_t)s->lanes, sizeof(double)); }
 
-static bool new_buffers(sample *s, sample_lanes *buffer, int n) {
-  for (int i = 0; i < n; i++)
-    if ((buffer[i] = sample_buffer(s)) == NULL) return false;
-  return true;
-}
+static sample_lanes raw_buffer(sample *s) { return arena_raw(s->a, (size_t)s->lanes, sizeof(double)); }
 
 /* Makes buffers for so many blocks, and says which lanes are a row. */
 static bool lay_out(sample *s, int blocks) {
   s->blocks = blocks;
   s->rows = blocks * SAMPLE_BLOCK_ROWS;
   s->lanes = blocks * IR_LANES;
-  if (!new_buffers(s, &s->score, 1) || !new_buffers(s, &s->zeros, 1) ||
-      !new_buffers(s, s->red, SPEC_MAX_RED) || !new_buffers(s, s->state, SPEC_MAX_STATE) ||
-      !new_buffers(s, s->final, SPEC_MAX_FINAL))
-    return false;
+  if ((s->score = sample_buffer(s)) == NULL || (s->zeros = sample_buffer(s)) == NULL) return false;
+  for (int k = 0; k < SPEC_MAX_RED; k++) s->red[k] = s->zeros;
+  for (int i = 0; i < SPEC_MAX_STATE; i++) s->state[i] = s->zeros;
+  for (int i = 0; i < SPEC_MAX_FINAL; i++) s->final[i] = s->zeros;
   int lane = 0;
   for (int r = 0; r < s->rows; r++) {
     s->first[r] = lane;
@@ -92,9 +88,9 @@ bool sample_grow(sample *s) { return draw(s, SAMPLE_BLOCKS); }
 
 uint64_t sample_hash(uint64_t a, uint64_t b) { return mix(mix(a) ^ b); }
 
-/* Returns x, but if there are conditions, of six rows two get a number near one that they compare with, and one gets a
- * number several times larger than usual. The edges take turns, and so do their two sides: an arm that few rows reach bears
- * out no claim. */
+/* Returns x, but if there are conditions, of six rows two get a number near one that they compare with, and
+ * one gets a number several times larger than usual. The edges take turns, and so do their two sides: an arm
+ * that few rows reach bears out no claim. */
 static double near_edge(const sample *s, uint64_t key, int row, double x) {
   if (s->num_edges == 0) return x;
   const uint64_t six = (uint64_t)row / 6, edges = (uint64_t)s->num_edges;
@@ -226,7 +222,7 @@ bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
   if (used == NULL || to == NULL) return false;
   int count = 0;
   for (int i = 0; i < n; i++) {
-    out[i] = roots[i] == IR_NONE ? s->zeros : sample_buffer(s);
+    out[i] = roots[i] == IR_NONE ? s->zeros : raw_buffer(s);
     if (out[i] == NULL) return false;
     if (roots[i] == IR_NONE) continue;
     to[count] = out[i];
@@ -241,8 +237,8 @@ bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
 
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which) {
   for (int k = 0; k < n; k++) {
-    sample_lanes x;
-    if (!sample_eval(s, &term[k], 1, &x)) return false;
+    sample_lanes x, red = sample_buffer(s);
+    if (red == NULL || !sample_eval(s, &term[k], 1, &x)) return false;
     for (int r = 0; r < s->rows; r++) {
       const bool is_max = kind[k] == IR_REDUCE_MAX;
       double sum = is_max ? -INFINITY : 0;
@@ -258,8 +254,9 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
         else if (y > sum)
           sum = y;
       }
-      for (int i = s->first[r]; i < s->first[r + 1]; i++) s->red[k][i] = sum;
+      for (int i = s->first[r]; i < s->first[r + 1]; i++) red[i] = sum;
     }
+    s->red[k] = red;
   }
   return true;
 }

@@ -87,7 +87,7 @@ double sample_draw_score(int row, int lane);
 /* Makes room for more rows; near ones keep their scores, and scores of the others are 0. */
 bool sample_extend(sample *s, int blocks);
 
-/* Evaluates and reduces term[0 .. n) in order into s->red, over lanes where part[lane] == which (part NULL:
+/* Evaluates and reduces term[0 .. n) in order into new s->red, over lanes where part[lane] == which (part NULL:
  * all). */
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which);
 

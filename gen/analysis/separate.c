@@ -183,6 +183,17 @@ const char *reduction_name(derivation *d, int k) {
   return arena_printf(d->a, "%s number %d", kind, k + 1);
 }
 
+/* N * dprob/ds, which is dP/ds where N does not read the score. */
+static ir_ref factored_slope(derivation *d) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1);
+  ir_ref slope = IR_NONE;
+  if (d->p_s == IR_NONE || d->norm == IR_NONE || ir_uses(g, d->norm, VAR_SCORE)) return d->p_s;
+  ir_grad(g, &d->prob, &one, 1, &d->score, &slope, 1);
+  derivation_simplify(d, &slope, 1);
+  return slope == IR_NONE ? d->p_s : ir_op2(g, IR_MUL, slope, d->norm);
+}
+
 static bool differentiate(derivation *d, partials *p) {
   ir *g = d->g;
   const int n = d->num_red;
@@ -197,6 +208,7 @@ static bool differentiate(derivation *d, partials *p) {
     p->ref[TERM + k] = d->term[k];
   }
   derivation_simplify(d, &d->p_s, 1);
+  d->p_s_factored = factored_slope(d);
   derivation_simplify(d, p->ref, NUM_PARTIALS);
   for (int k = 0; k < n; k++) d->term_s[k] = p->ref[TERM_S + k];
   p->value = derivation_eval(d, p->ref, NUM_PARTIALS);
@@ -489,8 +501,9 @@ static luattn_status without_weight(derivation *d) {
 
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
                                   int num_leaves) {
-  partials *p = arena_new(d->a, sizeof *p);
+  partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
   if (p == NULL) return derivation_no_memory(d);
+  for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
   if (count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS && d->p != IR_NONE) return without_weight(d);
   find_low(d);
   drop_stabilisers(d, p);

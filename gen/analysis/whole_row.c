@@ -1,6 +1,7 @@
 /* whole_row.c: runs an online function once over a whole row, and checks that this agrees with running it in
  * steps. */
-#include "gen/analysis/derivation.h"
+#include "gen/analysis/algebra.h"
+#include "gen/analysis/merge_proof.h"
 
 #include <math.h>
 #include <string.h>
@@ -78,22 +79,37 @@ static luattn_status run_once(derivation *d) {
   return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
 }
 
+/* Whether r is 0 wherever it has a value. */
+static bool is_zero(derivation *d, ir_ref r) {
+  const ir_node n = *ir_get(d->g, r);
+  double c;
+  if (ir_is_const(d->g, r, &c)) return c == 0;
+  switch (n.op) {
+    case IR_MUL:
+      return is_zero(d, n.arg[0]) || is_zero(d, n.arg[1]);
+    case IR_DIV:
+    case IR_NEG:
+      return is_zero(d, n.arg[0]);
+    case IR_ADD:
+    case IR_SUB:
+      return is_zero(d, n.arg[0]) && is_zero(d, n.arg[1]);
+    case IR_SELECT:
+      return is_zero(d, n.arg[1]) && is_zero(d, n.arg[2]);
+    default:
+      return algebra_is_zero(d, r);
+  }
+}
+
 static luattn_status check_linear(derivation *d) {
   ir *g = d->g;
   const ir_ref from = ir_variable(g, VAR_OUT, 0), zero = ir_real(g, 0);
   ir_ref at_zero = ir_substitute(g, d->o->out, &from, &zero, 1);
-  bool linear = d->norm != IR_NONE && !ir_uses(g, d->norm, VAR_OUT);
-  if (linear) {
-    derivation_simplify(d, &at_zero, 1);
-    sample_lanes *x = derivation_eval(d, &at_zero, 1);
-    if (x == NULL) return derivation_no_memory(d);
-    for (int i = 0; i < d->s->lanes; i++) {
-      if (d->s->valid[d->s->row_of[i]] && (*x)[i] != 0) linear = false;
-    }
-  }
-  if (linear) return LUATTN_OK;
+  derivation_simplify(d, &at_zero, 1);
+  if (d->norm != IR_NONE && !ir_uses(g, d->norm, VAR_OUT) && is_zero(d, at_zero)) return LUATTN_OK;
+  if (derivation_failed(d)) return derivation_no_memory(d);
   return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': online_fwd_epilogue is not linear in o; return o times or over "
+                     "%s: online_func '%s': online_fwd_epilogue is not linear in o, or not shown to be; "
+                     "return o times or over "
                      "something that does "
                      "not contain o",
                      d->t->file, d->o->name);
@@ -165,8 +181,6 @@ static luattn_status check_cut(derivation *d) {
   sample_lanes p = sample_buffer(s), *init = derivation_eval(d, o->init, o->num_state);
   if (whole == NULL || part == NULL || p == NULL || init == NULL) return derivation_no_memory(d);
   *whole = *s;
-  for (int k = 0; k < d->num_red; k++)
-    if ((s->red[k] = sample_buffer(s)) == NULL) return derivation_no_memory(d);
   for (int r = 0; r < s->rows; r++) {
     const int half = (s->first[r] + s->first[r + 1]) / 2;
     for (int i = s->first[r]; i < s->first[r + 1]; i++) part[i] = i >= half;
@@ -210,6 +224,23 @@ static luattn_status check_cut(derivation *d) {
   return LUATTN_OK;
 }
 
+/* What samples do not refute is proved. */
+static luattn_status prove_cut(derivation *d) {
+  const char *what;
+  if (parts_step_as_row(d, &what)) return LUATTN_OK;
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  return luattn_fail(
+      d->err, LUATTN_SPEC,
+      "%s: online_func '%s': tiles may change the result: %s of two steps is not shown to be that of one "
+      "step over "
+      "both, %s; update each row scalar by max(old, reduce_max(..)) or by old * factor + reduce_sum(..), "
+      "where the "
+      "factor is of maxima and o_scale is the same, and leave conditions on sums to the epilogue",
+      d->t->file, d->o->name, what,
+      d->too_long ? "which takes too many cases" : "for rows of any length and scalars of any value");
+}
+
+/* Samples refuse a wrong one; one that is not shown to be right is not used. */
 static luattn_status check_forward(derivation *d) {
   if (d->o->forward == IR_NONE) return LUATTN_OK;
   sample_lanes *x = derivation_eval(d, &d->o->forward, 1);
@@ -224,7 +255,8 @@ static luattn_status check_forward(derivation *d) {
         "online_fwd and its epilogue give prob %.9g and forward gives %.9g; correct forward, or leave it out",
         d->t->file, d->o->name, s->score[lane], s->first[r + 1] - s->first[r], d->p_value[lane], (*x)[lane]);
   }
-  return LUATTN_OK;
+  d->forward_is_prob = algebra_equal(d, d->o->forward, d->p);
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
 }
 
 luattn_status whole_run(derivation *d) {
@@ -232,5 +264,6 @@ luattn_status whole_run(derivation *d) {
   if (d->p != IR_NONE) TRY(sample_whole(d));
   TRY(check_linear(d));
   TRY(check_cut(d));
+  TRY(prove_cut(d));
   return check_forward(d);
 }
