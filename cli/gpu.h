@@ -11,7 +11,7 @@ struct cli_gpu {
   luattn_driver *driver; /* the engine's */
   int device;
   luattn_device_info info;
-  const char *plan[2]; /* owned by the engine; of the last passes, by luattn_pass */
+  const char *plan[KERNEL_PASSES]; /* owned by the engine; of the last passes, by luattn_pass */
 };
 
 /* Device copies of host arrays, for one run. */

@@ -27,7 +27,7 @@ typedef struct grid {
   bool is_warming; /* for this machine's cache: uses tiles measured on its GPUs, and fails if an image cannot
                     * be kept */
   bool has_bar;
-  int lengths[2]; /* by luattn_pass: 1 + the only luattn_lengths to compile for; 0: both */
+  int lengths[KERNEL_PASSES]; /* by luattn_pass: 1 + the only luattn_lengths to compile for; 0: both */
   char device[GRID_MAX_CHOICES]
              [128]; /* names of the local GPUs, if their architectures were asked for */
 } grid;

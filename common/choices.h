@@ -19,7 +19,7 @@ luattn_status choices_take_dense(const luattn_args *given, const char *place, lu
 
 /* Returns false where a choice is out of range, with a message without its place in *text. `is_float64`: the
  * pass computes in float64, not float32. num_splits is not checked in forward, which has none. Whether a
- * kernel supports the choices is checked elsewhere. */
+ * kernel supports the choices, and those for which it is compiled (CALL_CHOICE in abi/kernel_facts.def), are checked elsewhere. */
 bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size);
 
 /* The same for the value of a scalar. */

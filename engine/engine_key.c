@@ -1,4 +1,5 @@
 /* engine_key.c: reads from the arguments of a call which kernel it needs. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/batch.h"
@@ -96,18 +97,11 @@ static int wants_decode(const engine_place *at, luattn_pass pass, const luattn_a
   return kv_len >= LUATTN_DECODE_KEYS && !has_more_rows(args, LUATTN_DECODE_ROWS) ? 2 : 0;
 }
 
-/* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
-                         kernel_key *key, luattn_error *err) {
+/* What no kernel of an engine at this place does. */
+static luattn_status check_supported(const engine_place *at, luattn_pass pass, const luattn_args *args, luattn_error *err) {
   const char *place = kernel_pass_name(pass);
-  if ((unsigned)pass >= KERNEL_PASSES)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass, KERNEL_PASSES - 1);
-  const engine_place at = engine_get_place(e);
-  luattn_args taken;
-  const luattn_args *args = &taken;
-  TRY(choices_take(given, place, &taken, err));
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
-  if ((packed || paged) && at.cpu_relaxed)
+  if ((packed || paged) && at->cpu_relaxed)
     return luattn_fail(
         err, LUATTN_UNSUPPORTED,
         "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
@@ -122,8 +116,13 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                        "%s: keys_modified: is %d, and there is no %s over keys that key_mod has changed already; leave it 0, and give k and v as "
                        "they were before",
                        place, args->keys_modified, place);
+  return LUATTN_OK;
+}
+
+/* q and v give the head dims. */
+static luattn_status check_axes(const luattn_args *args, const char *place, const int ndims[2], luattn_error *err) {
   const DLTensor *tensor[] = {args->q, args->v};
-  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4}, ndim = ndims[0];
+  const bool paged = batch_is_paged(args->batch);
   for (int i = 0; i < 2; ++i)
     if (tensor[i] == NULL || tensor[i]->ndim != ndims[i] || tensor[i]->shape == NULL)
       return luattn_fail(
@@ -131,6 +130,64 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
           "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
           i == 0 ? "q" : "v", ndims[i], ndims[i] == 3 ? " beside cu_seqlens" : i == 1 && paged ? " of pages" : "",
           i == 1 && paged ? "batch" : "tensors");
+  return LUATTN_OK;
+}
+
+/* A launch says the same; the CPU path of a relaxed engine has messages of its own. */
+static luattn_status check_choices(const kernel_key *key, const luattn_args *args, const char *place, luattn_error *err) {
+  char wrong[300] = "";
+  luattn_spec_info info;
+  luattn_spec_get_info(key->spec, &info);
+#define CALL_CHOICE(name, serves_both, if_1, if_0) \
+  if (args->name != 0 && args->name != 1) snprintf(wrong, sizeof wrong, #name ": is %d, expected 0 or 1", args->name);
+#include "abi/kernel_facts.def"
+  if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong)) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", place, info.name, wrong);
+}
+
+static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key, luattn_error *err) {
+  const int64_t dim[] = {args->q->shape[ndims[0] - 1], args->v->shape[ndims[1] - 1]};
+  const int most = at->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
+  for (int i = 0; i < 2; ++i)
+    if (dim[i] < 1 || dim[i] > most)
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", kernel_pass_name(key->pass),
+                         i == 0 ? "q" : "v", (long long)dim[i], most);
+  key->head_dim = (int)dim[0];
+  key->head_dim_v = (int)dim[1];
+  return LUATTN_OK;
+}
+
+static void read_classes(const luattn_args *args, kernel_key *key) {
+  const luattn_batch *batch = args->batch;
+  key->lengths = luattn_lengths_of(key->pass, key->packed ? batch->lengths[0].longest : args->q->shape[2],
+                                   key->packed ? batch->lengths[1].longest : args->v->shape[2]);
+  if (key->decode == 0) return;
+  key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
+  key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
+}
+
+static luattn_status read_wants(const luattn_args *args, kernel_key *key, luattn_error *err) {
+  if (kernel_pass_wants(key->pass) == 0) return LUATTN_OK;
+  key->wants = wants_of(args);
+  if (key->wants != 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_INVALID, "%s: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one",
+                     kernel_pass_name(key->pass));
+}
+
+/* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
+luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
+                         kernel_key *key, luattn_error *err) {
+  const char *place = kernel_pass_name(pass);
+  if ((unsigned)pass >= KERNEL_PASSES)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass, KERNEL_PASSES - 1);
+  const engine_place at = engine_get_place(e);
+  luattn_args taken;
+  const luattn_args *args = &taken;
+  TRY(choices_take(given, place, &taken, err));
+  TRY(check_supported(&at, pass, args, err));
+  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
+  const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4};
+  TRY(check_axes(args, place, ndims, err));
   *key = (kernel_key){.spec = spec,
                       .pass = pass,
                       .packed = packed,
@@ -148,30 +205,10 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  char wrong[300]; /* a launch says the same; the CPU path of a relaxed engine has messages of its own */
-  if (!at.cpu_relaxed && !choices_ok(args, pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong))
-    return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", place, info.name, wrong);
+  if (!at.cpu_relaxed) TRY(check_choices(key, args, place, err));
   key->decode = wants_decode(&at, pass, args);
-  const int64_t dim[] = {args->q->shape[ndim - 1], args->v->shape[ndims[1] - 1]};
-  const int most = at.cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
-  for (int i = 0; i < 2; ++i)
-    if (dim[i] < 1 || dim[i] > most)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", place,
-                         i == 0 ? "q" : "v", (long long)dim[i], most);
-  key->head_dim = (int)dim[0];
-  key->head_dim_v = (int)dim[1];
-  key->lengths = luattn_lengths_of(pass, packed ? args->batch->lengths[0].longest : args->q->shape[2],
-                                   packed ? args->batch->lengths[1].longest : args->v->shape[2]);
-  if (key->decode) {
-    key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
-    key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
-  }
+  TRY(read_dims(&at, args, ndims, key, err));
+  read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
-  if (kernel_pass_wants(pass) == 0) return LUATTN_OK;
-  key->wants = wants_of(args);
-  if (key->wants == 0)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "%s: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one", place);
-  return LUATTN_OK;
+  return read_wants(args, key, err);
 }

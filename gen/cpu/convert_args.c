@@ -278,12 +278,13 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);
   TRY(check_args(args, is_forward, p, err));
-  if (args->large_scores != 0 && args->large_scores != 1)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: large_scores: is %d, expected 0 or 1", args->large_scores);
+#define CALL_CHOICE(name, serves_both, if_1, if_0)                                                      \
+  if (args->name != 0 && args->name != 1)                                                               \
+    return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is %d, expected 0 or 1", args->name); \
+  p->name = args->name != 0;
+#include "abi/kernel_facts.def"
   if (is_forward && args->append != NULL)
     return luattn_fail(err, LUATTN_INVALID, "cpu: append: is given, and only an engine's forward over keys in pages or a cache writes new rows; leave it NULL");
-  p->large_scores = args->large_scores != 0;
-  p->keys_modified = args->keys_modified != 0;
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};

@@ -117,6 +117,12 @@ class Frame:
         for name, value in numbers.items():
             setattr(self._args, name, value)
 
+    def set_choices(self, given: Mapping[str, Any]) -> None:
+        """CHOICES, for this call."""
+        for name in CHOICES:
+            if given.get(name):
+                setattr(self._args, name, 1)
+
     def set_scalar_grads(self, fill: Fill, grads: Any) -> None:
         """Where the scalars' gradients go; None: not wanted."""
         at = self._at[-1 - len(ARRAYS)]
@@ -288,7 +294,9 @@ class Frame:
     def clear(self) -> None:
         """Forgets what only some calls set."""
         args = self._args
-        args.random, args.num_splits, args.keys_modified = None, 0, 0
+        args.random, args.num_splits = None, 0
+        for name in CHOICES:
+            setattr(args, name, 0)
         if args.workspace:
             args.workspace, args.workspace_size = None, 0
         while self._missing:
@@ -330,12 +338,15 @@ ARRAYS = {
     "block_table": "block_table",
 }
 
+# Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def).
+CHOICES = ("keys_modified",)
+
 # Arguments of the ops that do not exist yet.
 LATER = ("exact_rows",)
 
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "keys_modified", "num_splits", "seed"))
+IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "num_splits", "seed", *CHOICES))
 
 
 FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k

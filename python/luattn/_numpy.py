@@ -123,8 +123,7 @@ def _attend(
         frame.set_numbers(scale, [float(x) for x in scalars])
         if not IN_NO_BATCH.issuperset(given):
             frame.set_batch(fill, given)
-        if given.get("keys_modified"):
-            frame.set_options(keys_modified=1)
+        frame.set_choices(given)
         if spec.draws:
             frame.set_seed(*given["seed"])
         frame.run(engine_of(capi.CPU), None)
@@ -196,8 +195,7 @@ def append(
         frame.set_inputs(fill, [x if x is None else np.asarray(x) for x in inputs])
         frame.set_numbers(0.0, scalars)
         frame.set_batch(fill, given)
-        if given.get("keys_modified"):
-            frame.set_options(keys_modified=1)
+        frame.set_choices(given)
         frame.append(engine_of(capi.CPU), fill, new_k, new_v, None)
     except InvalidError:
         _check_bytes(spec, {"k": k, "v": v, "new_k": new_k, "new_v": new_v}, inputs, given)

@@ -227,8 +227,7 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
         frame.set_batch(fill, given)
     if not frame.backward and given.get("num_splits"):
         frame.set_options(num_splits=given["num_splits"])
-    if given.get("keys_modified"):
-        frame.set_options(keys_modified=1)
+    frame.set_choices(given)
     seed = given.get("seed")
     if seed is None:
         return
