@@ -3,8 +3,8 @@
 
 #include "abi/kernel_facts.h"
 #include "abi/params.h"
-#include "common/limits.h"
 #include "gen/compile/fill_manifest.h"
+#include "gen/compile/large_integers.h"
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 
@@ -76,52 +76,12 @@ void manifest_fill_append_mods(const traced_spec *t, image_manifest *out) {
                                                .inputs = t->append_inputs};
 }
 
-static const char *name_of(ir_op op) {
-  switch (op) {
-    case IR_ADD:
-      return "+";
-    case IR_SUB:
-      return "-";
-    case IR_MUL:
-      return "*";
-    case IR_BAND:
-    case IR_SHR_BAND:
-      return "&";
-    case IR_BOR:
-      return "|";
-    case IR_BXOR:
-      return "~";
-    case IR_SHL:
-      return "<<";
-    case IR_SHR:
-      return ">>";
-    default:
-      return ir_op_name(op);
-  }
-}
-
-/* Suggests how to rewrite an op that exceeds 32 bits. */
-static const char *way_out(ir_op op) {
-  if (op == IR_SHR || op == IR_SHR_BAND)
-    return "where a number may be negative, zeros come down before the ones above its 32 bits: write (x >> "
-           "n) & mask "
-           "for some of its bits, max(x, 0) >> n, or x // 2 for x >> 1, which keeps the sign";
-  if (op == IR_SHL) return "bound the shift, as clamp(n, 0, 16) does; to ask for a bit, write (x >> n) & 1";
-  return "bound what it is made of, as clamp(x, lo, hi) does, or make it a float, as x + 0.0";
-}
-
 /* Refuses a spec whose integers might exceed a kernel's 32 bits at any length. */
 static luattn_status refuse_large(const compilation *c, luattn_error *err) {
-  const traced_spec *t = &c->spec.traced;
   /* Tile ranges that could overflow have been dropped already, so the overflow is in the spec's own
    * arithmetic, and too_large names its node; without one, memory ran out. */
   if (c->mask.too_large == IR_NONE) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  const ir_node *n = ir_get(t->g, c->mask.too_large);
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "%s:%u: an integer '%s' may reach %.10g, and kernels compute in 32 bits; inputs count as "
-      "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; %s",
-      t->file, n->line, name_of((ir_op)n->op), c->mask.largest, LUATTN_MAX_HEADS, way_out((ir_op)n->op));
+  return large_integers_refuse(&c->spec.traced, ir_get(c->spec.traced.g, c->mask.too_large), c->mask.largest, err);
 }
 
 luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_error *err) {

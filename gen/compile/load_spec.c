@@ -13,6 +13,7 @@
 #include "gen/analysis/large_scores.h"
 #include "gen/analysis/part_rule.h"
 #include "gen/base/hash.h"
+#include "gen/compile/large_integers.h"
 #include "gen/lua/front.h"
 #include "gen/lua/prelude.h"
 #include "luattn/merge.h"
