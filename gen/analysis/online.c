@@ -240,6 +240,8 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_log_slope(d, of_p, leaf);
   if (ratio != IR_NONE) {
     row = mul(g, neat_row(d, ratio), delta);
+    /* Of a row that keeps nothing delta is 0, and the ratio may be infinite. Where there is an lse, that is -inf and says so. */
+    if (d->o->lse < 0) row = ir_op3(g, IR_SELECT, ir_op2(g, IR_EQ, delta, ir_real(g, 0)), ir_real(g, 0), row);
     own = (two_forms){IR_NONE, IR_NONE};
   }
   const ir_ref element = element_gradient(d, (two_forms){d->p, prob}, own, partial);

@@ -158,7 +158,7 @@ static double loss(const luattn_spec *spec, const call *c) {
   if (luattn_cpu_forward(spec, &c->args, &err) != LUATTN_OK) fail_msg("%s", err.message);
   for (int64_t i = 0; i < tensor_count(&c->o); i++) sum += tensor_get(&c->o, i) * tensor_get(&c->dout, i);
   for (int64_t i = 0; c->args.lse != NULL && i < tensor_count(&c->lse); i++)
-    sum += tensor_get(&c->lse, i) * tensor_get(&c->dlse, i);
+    if (isfinite(tensor_get(&c->lse, i))) sum += tensor_get(&c->lse, i) * tensor_get(&c->dlse, i); /* of a row that keeps something */
   return sum;
 }
 
