@@ -284,7 +284,8 @@ int functions_random(lua_State *L) {
   check_draws(L);
   for (int i = 0; i < 4; i++) {
     const bool is_integer = value_is_traced(L, 1 + i) || lua_isinteger(L, 1 + i);
-    const operand x = s->mode == FRONT_TRACING || !is_integer ? value_get(L, 1 + i, "random") : (operand){0};
+    operand x = s->mode == FRONT_TRACING || !is_integer ? value_get(L, 1 + i, "random") : (operand){0};
+    if (s->mode == FRONT_TRACING) x = value_whole(L, x);
     if (!is_integer || (s->mode == FRONT_TRACING && ir_typeof(s->g, x.ref) != IR_INT))
       front_raise(L, "random: %s is a float; give an integer, as floor(x)", names[i]);
     at[i] = x.ref;
@@ -299,7 +300,7 @@ static int call_tointeger(lua_State *L) {
   check_count(L, "tointeger", 1, 1);
   lua_Integer whole;
   if (value_is_traced(L, 1)) {
-    const operand x = value_get(L, 1, "tointeger");
+    const operand x = value_whole(L, value_get(L, 1, "tointeger"));
     if (ir_typeof(front_of(L)->g, x.ref) != IR_INT)
       front_raise(L, "tointeger: a traced float may not be whole; use floor()");
   } else if (lua_isinteger(L, 1)) {
@@ -317,7 +318,7 @@ static int call_tointeger(lua_State *L) {
 static int call_math_type(lua_State *L) {
   check_count(L, "type", 1, 1);
   if (value_is_traced(L, 1)) {
-    const operand x = value_get(L, 1, "type");
+    const operand x = value_whole(L, value_get(L, 1, "type"));
     lua_pushstring(L, ir_typeof(front_of(L)->g, x.ref) == IR_INT ? "integer" : "float");
   } else if (lua_type(L, 1) == LUA_TNUMBER) {
     lua_pushstring(L, lua_isinteger(L, 1) ? "integer" : "float");

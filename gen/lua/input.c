@@ -141,7 +141,7 @@ static void add_index(lua_State *L, gather *t, int position) {
     t->number[t->count] = i;
   }
   if (s->mode == FRONT_TRACING) {
-    const operand x = value_get(L, -1, front_format(L, "index of input '%s'", info->name));
+    const operand x = value_whole(L, value_get(L, -1, front_format(L, "index of input '%s'", info->name)));
     if (ir_typeof(s->g, x.ref) != IR_INT) {
       front_raise(L,
                   "input '%s': index %d is a float expression; gathers take integers, so use // or floor()",

@@ -93,6 +93,38 @@ operand value_floor(lua_State *L, operand a) {
   ir *g = front_of(L)->g;
   if (a.ref == IR_NONE) front_no_memory(L);
   if (ir_typeof(g, a.ref) == IR_INT) return a;
+  return (operand){.ref = ir_op1(g, ir_is_wide(g, a.ref) ? IR_FLOOR : IR_FLOOR_INT, a.ref), .depth = a.depth + 1};
+}
+
+/* Whether a REAL is made of floor() and integers so that it is one. */
+static bool is_whole(const ir *g, ir_ref r) {
+  const ir_node *n = ir_get(g, r);
+  double c;
+  if (ir_is_const(g, r, &c)) return c == floor(c) && isfinite(c);
+  if (n->op == IR_FLOOR || n->op == IR_TO_REAL) return true;
+  if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_MUL && n->op != IR_NEG && n->op != IR_MOD && n->op != IR_FLOORDIV &&
+      n->op != IR_MIN && n->op != IR_MAX && n->op != IR_CLAMP && n->op != IR_ABS)
+    return false;
+  for (int i = 0; i < n->nargs; i++)
+    if (!is_whole(g, n->arg[i])) return false;
+  return true;
+}
+
+/* Whether min, max or clamp keep a number within 32 bits. */
+static bool is_bounded(const ir *g, ir_ref r) {
+  bool above = false, below = false;
+  double c;
+  for (const ir_node *n = ir_get(g, r); n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP; n = ir_get(g, n->arg[0]))
+    for (int i = 1; i < n->nargs; i++) {
+      const bool upper = n->op == IR_MIN || i == 2;
+      if (ir_is_const(g, n->arg[i], &c) && fabs(c) <= INT32_MAX) *(upper ? &above : &below) = true;
+    }
+  return above && below;
+}
+
+operand value_whole(lua_State *L, operand a) {
+  ir *g = front_of(L)->g;
+  if (ir_typeof(g, a.ref) == IR_INT || !ir_is_wide(g, a.ref) || !is_whole(g, a.ref)) return a;
   return (operand){.ref = ir_op1(g, IR_FLOOR_INT, a.ref), .depth = a.depth + 1};
 }
 
@@ -223,10 +255,19 @@ static ir_ref round_constant(ir *g, ir_op op, ir_ref r, bool wide, double x, boo
   return ir_int(g, (int64_t)whole + up);
 }
 
+/* floor(x) of data, which may lie beyond 32 bits. */
+static bool is_floor_of_data(const ir *g, ir_ref r) {
+  return ir_get(g, r)->op == IR_FLOOR_INT && (ir_uses_op(g, r, IR_LOAD) || ir_uses(g, r, VAR_SCORE));
+}
+
 bool value_compare(lua_State *L, ir_op op, operand a, operand b) {
   ir *g = front_of(L)->g;
   ir_ref x = a.ref, y = b.ref;
   if (x == IR_NONE || y == IR_NONE) front_no_memory(L);
+  if (is_floor_of_data(g, x) && is_floor_of_data(g, y)) {
+    x = ir_op1(g, IR_FLOOR, ir_get(g, x)->arg[0]);
+    y = ir_op1(g, IR_FLOOR, ir_get(g, y)->arg[0]);
+  }
   const bool x_int = ir_typeof(g, x) == IR_INT, y_int = ir_typeof(g, y) == IR_INT;
   if (x_int != y_int) {
     double value;
@@ -273,6 +314,9 @@ static operand get_bits(lua_State *L, int index, const char *sign) {
   operand x = value_get(L, index, sign);
   double c;
   if (ir_typeof(g, x.ref) == IR_INT) return x;
+  if (ir_is_wide(g, x.ref) && is_whole(g, x.ref) && is_bounded(g, x.ref)) return value_whole(L, x);
+  if (ir_is_wide(g, x.ref) && is_whole(g, x.ref))
+    front_raise(L, "%s takes integers of 32 bits, and floor(x) of an f64 input is not bound to them; write clamp(floor(x), 0, 2147483647)", sign);
   if (!ir_is_const(g, x.ref, &c))
     front_raise(L, "%s takes integers, and this is a float; write floor(x), which is an integer", sign);
   if (c != floor(c) || fabs(c) > (double)EXACT_INT)

@@ -25,7 +25,9 @@ operand value_bits(lua_State *L, ir_op op, operand a, operand b);
  * analysis knows. */
 operand value_clamp(lua_State *L, operand x, operand lo, operand hi);
 operand value_unary(lua_State *L, ir_op op, operand a); /* result REAL, except NEG and ABS of an INT */
-operand value_floor(lua_State *L, operand a);           /* INT */
+operand value_floor(lua_State *L, operand a);           /* INT; of a number of 64 bits a REAL that is whole */
+/* A REAL that is whole, as an INT, which beyond 32 bits is the nearest number of these; others as they are. */
+operand value_whole(lua_State *L, operand a);
 /* The answer of a comparison in this replay. op is LT, LE or EQ. */
 bool value_compare(lua_State *L, ir_op op, operand a, operand b);
 

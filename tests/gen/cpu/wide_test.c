@@ -132,7 +132,58 @@ static void test_documents_skip_tiles(void **state) {
   luattn_spec_free(spec);
 }
 
+/* floor(x) of float64 numbers beyond 32 bits: milliseconds, and beside them small ones. */
+static void check_floor(const char *keep, bool (*kept)(const double *t, int q, int kv), DLDataType type) {
+  char source[512];
+  luattn_error err;
+  call c;
+  double t[LENGTH];
+  int64_t shape = LENGTH, count = 0, want = 0;
+  snprintf(source, sizeof source,
+           "return attention { inputs = { t = { axes = {'n'}, dtype = 'f64' }, u = { axes = {4}, dtype = 'i32' } },\n"
+           "  block_mask = function(b, h, q_idx, kv_idx) return %s end }",
+           keep);
+  for (int i = 0; i < LENGTH; i++) t[i] = (i % 3 == 0 ? -1 : 1) * (i < 40 ? 1764345600000.25 : 3.25) + i / 3 * 0.5;
+  luattn_spec *spec = load_text(source);
+  call_new(&c, spec, (int[]){1, 1, 1, LENGTH, LENGTH, 4, 4}, DENSE, type, F32);
+  int32_t u[] = {0, 1, 2, 3};
+  int64_t four = 4;
+  DLTensor times = {.data = t, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLFloat, 64, 1}, .shape = &shape};
+  DLTensor small = {.data = u, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &four};
+  const luattn_input inputs[] = {{"t", &times, NULL}, {"u", &small, NULL}};
+  c.args.inputs = inputs, c.args.num_inputs = 2;
+  if (luattn_mask_count(spec, &c.args, &count, &err) != LUATTN_OK) fail_msg("%s: %s", keep, err.message);
+  for (int i = 0; i < LENGTH * LENGTH; i++) want += kept(t, i / LENGTH, i % LENGTH);
+  if (count != want) fail_msg("%s: keeps %d, expected %d", keep, (int)count, (int)want);
+  call_free(&c);
+  luattn_spec_free(spec);
+}
+
+static bool floors_not_later(const double *t, int q, int kv) { return floor(t[kv]) <= floor(t[q]); }
+static bool ceils_same(const double *t, int q, int kv) { return ceil(t[kv]) == ceil(t[q]); }
+static bool floors_apart(const double *t, int q, int kv) { return floor(t[q]) - floor(t[kv]) < 3; }
+static bool floors_rest(const double *t, int q, int kv) { return (void)kv, fmod(fmod(floor(t[q]), 7) + 7, 7) < 4; }
+static bool floors_of_products(const double *t, int q, int kv) { return floor(t[kv] * 4) > floor(t[q] * 4); }
+static bool floors_as_index(const double *t, int q, int kv) { return (void)kv, fmod(fmod(floor(t[q]), 4) + 4, 4) >= 2; }
+static bool floors_clamped(const double *t, int q, int kv) {
+  return (void)kv, ((int64_t)fmin(fmax(floor(t[q]), 0), 1e9) & 3) == 1;
+}
+
+static void test_floor(void **state) {
+  (void)state;
+  const DLDataType types[] = {F32, F64};
+  for (int i = 0; i < 2; i++) {
+    check_floor("floor(t[kv_idx]) <= floor(t[q_idx])", floors_not_later, types[i]);
+    check_floor("eq(ceil(t[kv_idx]), ceil(t[q_idx]))", ceils_same, types[i]);
+    check_floor("floor(t[q_idx]) - floor(t[kv_idx]) < 3", floors_apart, types[i]);
+    check_floor("floor(t[q_idx]) % 7 < 4", floors_rest, types[i]);
+    check_floor("floor(t[kv_idx] * 4) > floor(t[q_idx] * 4)", floors_of_products, types[i]);
+    check_floor("u[floor(t[q_idx]) % 4] >= 2", floors_as_index, types[i]);
+    check_floor("eq(clamp(floor(t[q_idx]), 0, 1000000000) & 3, 1)", floors_clamped, types[i]);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_documents_skip_tiles)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_documents_skip_tiles), cmocka_unit_test(test_floor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
