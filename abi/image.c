@@ -39,6 +39,7 @@ struct luattn_image {
   const char *plan_text;
   bool has_tiles, has_every_length;
   size_t code_offset, code_size;
+  size_t pass_offset[MANIFEST_MAX_PASSES], pass_size[MANIFEST_MAX_PASSES]; /* images of row passes; 0: not here */
   size_t size;
   _Alignas(16) unsigned char bytes[];
 };
@@ -86,6 +87,7 @@ static const section_kind kinds[] = {
     {"LENS", true, false, sizeof(uint32_t), 1, AT(every_length), 0},
 };
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
+static const char pass_tag[MANIFEST_MAX_PASSES][5] = {"PAS0", "PAS1"};
 
 /* The driver takes no size: it reads PTX up to the terminating 0, and a cubin as far as its headers
  * say. */
@@ -154,7 +156,7 @@ static bool is_written(const luattn_image *from, const section_kind *kind) {
   return true;
 }
 
-static writer put_all(const luattn_image *from, const void *code, unsigned char *bytes) {
+static writer put_all(const luattn_image *from, const luattn_image *const *passes, const void *code, unsigned char *bytes) {
   writer w = {.bytes = bytes, .used = sizeof(header)};
   for (int i = 0; i < NUM_KINDS; ++i) {
     const section_kind *k = &kinds[i];
@@ -164,6 +166,8 @@ static writer put_all(const luattn_image *from, const void *code, unsigned char 
       put(&w, k->tag, k->is_optional ? 0 : REQUIRED, (const char *)from + k->at, count * k->element);
   }
   if (from->plan_text != NULL) put(&w, "PLAN", 0, from->plan_text, strlen(from->plan_text) + 1);
+  for (int i = 0; i < MANIFEST_MAX_PASSES; ++i)
+    if (passes[i] != NULL) put(&w, pass_tag[i], REQUIRED, passes[i]->bytes, passes[i]->size);
   put(&w, "CODE", REQUIRED, code, from->code_size);
   return w;
 }
@@ -255,6 +259,12 @@ static luattn_status read_section(luattn_image *image, const section *s, const u
     if (s->size == 0 || s->size > MAX_CODE) return bad_size(s, "1 to 1073741824", err);
     image->code_offset = (size_t)(bytes - image->bytes);
     image->code_size = (size_t)s->size;
+    return LUATTN_OK;
+  }
+  for (int i = 0; i < MANIFEST_MAX_PASSES; ++i) {
+    if (memcmp(s->tag, pass_tag[i], sizeof s->tag) != 0) continue;
+    image->pass_offset[i] = (size_t)(bytes - image->bytes);
+    image->pass_size[i] = (size_t)s->size;
     return LUATTN_OK;
   }
   if (s->flags == 0) return LUATTN_OK;
@@ -365,8 +375,19 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
   return take_apart(out, image, err);
 }
 
+/* Writes what `from` says with `code`, and takes that apart again. */
+static luattn_status make(const luattn_image *from, const luattn_image *const *passes, const void *code, luattn_image **image, luattn_error *err) {
+  const size_t size = put_all(from, passes, code, NULL).used;
+  luattn_image *out = calloc(1, sizeof *out + size + PADDING);
+  if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
+  out->size = size;
+  sign(out, put_all(from, passes, code, out->bytes).count);
+  return take_apart(out, image, err);
+}
+
 luattn_status image_create(const image_manifest *manifest, const image_plan *plan, const void *code,
                            size_t code_size, luattn_image **image, luattn_error *err) {
+  static const luattn_image *const none[MANIFEST_MAX_PASSES];
   TRY(manifest_check(manifest, err));
   if (code_size == 0 || code_size > MAX_CODE)
     return luattn_fail(err, LUATTN_IMAGE, "image: code: has %zu bytes, expected 1 to %zu", code_size,
@@ -379,12 +400,28 @@ luattn_status image_create(const image_manifest *manifest, const image_plan *pla
     from.every_length = plan->every_length;
     from.has_tiles = from.has_every_length = true;
   }
-  const size_t size = put_all(&from, code, NULL).used;
-  luattn_image *out = calloc(1, sizeof *out + size + PADDING);
-  if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
-  out->size = size;
-  sign(out, put_all(&from, code, out->bytes).count);
-  return take_apart(out, image, err);
+  return make(&from, none, code, image, err);
+}
+
+luattn_status image_join(const luattn_image *image, const luattn_image *const passes[MANIFEST_MAX_PASSES], luattn_image **whole,
+                         luattn_error *err) {
+  return make(image, passes, image->bytes + image->code_offset, whole, err);
+}
+
+luattn_status image_open_pass(const luattn_image *image, int number, luattn_image **pass, luattn_error *err) {
+  const image_manifest *m = &image->manifest;
+  if (image->pass_size[number] == 0)
+    return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is missing, and kernels need it; compile it again", pass_tag[number]);
+  TRY(luattn_image_open(image->bytes + image->pass_offset[number], image->pass_size[number], pass, err));
+  const image_manifest *of = &(*pass)->manifest;
+  const uint32_t rows = m->passes[0].num_rows[number], sums = number == 0 ? m->passes[0].num_sums : 0;
+  const bool suits = of->pass == LUATTN_FORWARD && of->dtype == m->dtype && of->head_dim == m->head_dim && of->head_dim_v == m->head_dim_v &&
+                     of->packed == m->packed && of->num_inputs == m->num_inputs + rows && of->num_saved == sums && !of->has_lse &&
+                     !of->weights;
+  if (suits) return LUATTN_OK;
+  luattn_image_free(*pass);
+  *pass = NULL;
+  return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is no row pass of this backward; compile it again", pass_tag[number]);
 }
 
 /* ---- accessors ---- */

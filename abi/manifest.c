@@ -49,6 +49,20 @@ static luattn_status check_append_mods(const image_manifest *m, luattn_error *er
   return bad(err, "append_mods: inputs", of->inputs, "bits of inputs that there are");
 }
 
+static luattn_status check_row_passes(const image_manifest *m, luattn_error *err) {
+  const manifest_row_passes *p = &m->passes[0];
+  TRY(check_range(err, "row_passes: of a forward pass", m->pass == LUATTN_FORWARD, 0, 0));
+  TRY(check_range(err, "row_passes: count", p->count, 1, MANIFEST_MAX_PASSES));
+  TRY(check_range(err, "row_passes: num_sums", p->num_sums, 0, 8));
+  for (uint32_t i = 0; i < MANIFEST_MAX_PASSES; ++i) {
+    TRY(check_range(err, "row_passes: num_rows", p->num_rows[i], 0, i < p->count ? MANIFEST_MAX_PASS_ROWS : 0));
+    for (uint32_t j = 0; j < p->num_rows[i]; ++j)
+      if (p->row[i][j] < -(int32_t)m->has_lse || p->row[i][j] >= (int32_t)m->num_saved)
+        return bad(err, "row_passes: row", p->row[i][j], "-1 for an lse, or a row of saved");
+  }
+  return LUATTN_OK;
+}
+
 /* Offsets have no layout with bits. */
 static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err) {
   const manifest_tile_bits *t = &m->bits[0];
@@ -248,6 +262,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_sections(m, err));
   if (m->weights) TRY(check_weights(m, err));
   if (m->keys_modified) TRY(check_append_mods(m, err));
+  if (m->row_passes) TRY(check_row_passes(m, err));
   TRY(check_range(err, "wants", m->wants, 0, LUATTN_WANT_ALL));
   TRY(check_range(err, "params_bytes", m->params_bytes, 1, MANIFEST_MAX_PARAMS));
   if (m->max_len < 1 || m->max_len > INT32_MAX) return bad(err, "max_len", m->max_len, "1 to 2147483647");

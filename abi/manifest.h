@@ -71,6 +71,14 @@ typedef struct manifest_tile_bits {
   uint32_t spec[4];           /* luattn_spec_info.hash, low words first */
 } manifest_tile_bits;
 
+/* Row passes: forward passes with other weights that a backward launches before its own kernels, whose images are sections of its own. */
+enum { MANIFEST_MAX_PASSES = 2, MANIFEST_MAX_PASS_ROWS = 12 };
+typedef struct manifest_row_passes {
+  uint32_t count, num_sums;                               /* the first writes so many sums of a row to its saved */
+  uint32_t num_rows[MANIFEST_MAX_PASSES];                 /* the last inputs of each are numbers of a row along batch, head and query: */
+  int32_t row[MANIFEST_MAX_PASSES][MANIFEST_MAX_PASS_ROWS]; /* -1: lse; i: row i of saved */
+} manifest_row_passes;
+
 /* What APPEND applies to new rows, and takes then: LuattnAppendParams instead of LuattnAppend. */
 typedef struct manifest_append_mods {
   uint32_t key_mod, value_mod; /* whether there is one; always 0 where keys are not in pages */

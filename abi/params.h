@@ -334,9 +334,16 @@ typedef struct LuattnWeights {
   int rows, columns;
 } LuattnWeights;
 
+/* What row passes have left for luattn_prepare (gen/spec.h, derived_pass). */
+#define LUATTN_MAX_PASSES 2
+typedef struct LuattnRowPasses {
+  LuattnTensor o[LUATTN_MAX_PASSES]; /* of the shape of o: what dO is multiplied by, for a delta of each */
+  const void *sums;                  /* Real [sums][batch][heads][q_len], contiguous, as saved */
+} LuattnRowPasses;
+
 /* The parameters of kernels of packed sequences, with offsets, with masks from data, with tables of packed tiles, of those that draw,
- * of those for decoding, of those that read pages, of luattn_weights, and of those for decoding entries of different lengths, which
- * take all. Dense kernels take only the part before `packed`. */
+ * of those for decoding, of those that read pages, of luattn_weights, of those for decoding entries of different lengths, and of
+ * luattn_prepare after row passes, which takes all. Dense kernels take only the part before `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -372,6 +379,10 @@ struct LuattnSplitListParams : LuattnWeightParams {
   ABI_FOR_WORK_ALONE
   LuattnSplitList list;
 };
+struct LuattnRowPassParams : LuattnSplitListParams {
+  ABI_FOR_ALL
+  LuattnRowPasses passes;
+};
 /* Of luattn_append, where it applies mods: what hooks read, which is of the keys' lengths and inputs alone. */
 struct LuattnAppendParams : LuattnPagedParams {
   LuattnAppend append;
@@ -396,8 +407,9 @@ typedef struct LuattnCallParams {
     __extension__ struct {
       LuattnWeights weights;
       LuattnSplitList list;
+      LuattnRowPasses passes;
     };
-    LuattnAppend append; /* of luattn_append, which has neither */
+    LuattnAppend append; /* of luattn_append, which has none of these */
   };
 } LuattnCallParams;
 
@@ -444,10 +456,10 @@ ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offset
                LUATTN_AT(table) == LUATTN_PARAMS_THROUGH(tile_order) && LUATTN_AT(used) == LUATTN_PARAMS_THROUGH(table) &&
                LUATTN_AT(random) == LUATTN_PARAMS_THROUGH(used) && LUATTN_AT(splits) == LUATTN_PARAMS_THROUGH(random) &&
                LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) && LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
-               LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(append) == LUATTN_AT(weights),
+               LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) && LUATTN_AT(append) == LUATTN_AT(weights),
            "a part has padding of its own");
 ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
-               LUATTN_PARAMS_THROUGH(list) <= 4096, /* decode kernels have no TMA descriptors */
+               LUATTN_PARAMS_THROUGH(passes) <= 4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 #endif
 ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 && sizeof(LuattnTensors) == 424 &&
@@ -473,6 +485,7 @@ LUATTN_ENDS(LuattnSplitsParams, LuattnRandomParams, sizeof(LuattnSplits), splits
 LUATTN_ENDS(LuattnPagedParams, LuattnSplitsParams, sizeof(LuattnPaging), paging);
 LUATTN_ENDS(LuattnWeightParams, LuattnPagedParams, sizeof(LuattnWeights), weights);
 LUATTN_ENDS(LuattnSplitListParams, LuattnWeightParams, sizeof(LuattnSplitList), list);
+LUATTN_ENDS(LuattnRowPassParams, LuattnSplitListParams, sizeof(LuattnRowPasses), passes);
 LUATTN_ENDS(LuattnAppendParams, LuattnPagedParams, sizeof(LuattnAppend), append);
 #undef LUATTN_ENDS
 #endif

@@ -46,11 +46,6 @@ static const char *explain(const compilation *c, const char *shared_memory) {
 
 luattn_status attempt_make(compilation *c, luattn_error *err) {
   attempt *at = &c->at;
-  if (at->plan.pass == LUATTN_BACKWARD && c->spec.derived.num_passes > 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': its backward takes a row pass, which kernels have not; compute it on the CPU, or write "
-                       "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end",
-                       c->spec.traced.file, c->spec.traced.online.name);
   const char *shared_memory;
   lowered *f = arena_new(c->a, sizeof *f);
   if (f == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", c->spec.traced.name);

@@ -70,12 +70,20 @@ static luattn_status resolve_decode(compilation *c, luattn_error *err) {
   return compilation_note(c, arena_printf(c->a, "not the decode kernel: %s", why.message), err);
 }
 
+luattn_status compilation_take_target(const luattn_target *target, luattn_target *taken, luattn_error *err) {
+  static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
+  return struct_take(&rule, "target", target, taken, err);
+}
+
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,
                                luattn_error *err) {
-  static const struct_rule rule = STRUCT_RULE(luattn_target, wants);
   luattn_target taken;
   *out = NULL;
-  TRY(struct_take(&rule, "target", target, &taken, err));
+  TRY(compilation_take_target(target, &taken, err));
+  if (taken.large_scores && spec->derived.num_passes > 0)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': large_scores is 1, and its backward takes a row pass, which has no form for large scores; leave it 0",
+                       spec->traced.file, spec->traced.online.name);
   if (taken.pass == LUATTN_BACKWARD && spec->derived.missing != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", spec->derived.missing);
   arena *a = arena_open(arena_allocator(spec->a));

@@ -38,6 +38,9 @@ typedef struct compilation {
   image_plan planned; /* how the image was planned, without the note */
 } compilation;
 
+/* Converts a target of any version to this one's size. */
+luattn_status compilation_take_target(const luattn_target *target, luattn_target *taken, luattn_error *err);
+
 /* Opens an arena with a compilation in it, clones the IR, analyses the mask. Call compilation_close in any
  * case. */
 luattn_status compilation_open(const luattn_spec *spec, const luattn_target *target, compilation **out,

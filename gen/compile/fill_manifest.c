@@ -5,6 +5,7 @@
 #include "abi/params.h"
 #include "gen/compile/fill_manifest.h"
 #include "gen/compile/large_integers.h"
+#include "gen/compile/pass_spec.h"
 
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 
@@ -70,6 +71,20 @@ static void fill_tile_bits(const compilation *c, const mask_evaluated *bits, man
   for (int i = 0; i < 4; i++) out->spec[i] = (uint32_t)(c->spec.hash[i / 2] >> 32 * (i % 2));
 }
 
+/* Their images are compiled after this one, and joined to it (compile.c). */
+static luattn_status fill_row_passes(const compilation *c, manifest_row_passes *out, luattn_error *err) {
+  const derived_spec *d = &c->spec.derived;
+  *out = (manifest_row_passes){.count = (uint32_t)d->num_passes, .num_sums = (uint32_t)d->num_sums};
+  for (int i = 0; i < d->num_passes; i++) {
+    int row[PASS_MAX_ROWS];
+    const int count = pass_spec_rows(c->a, &c->spec, i, row);
+    if (count < 0) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+    for (int j = 0; j < count && j < MANIFEST_MAX_PASS_ROWS; j++) out->row[i][j] = row[j];
+    out->num_rows[i] = (uint32_t)count; /* too many are refused when the pass is compiled */
+  }
+  return LUATTN_OK;
+}
+
 void manifest_fill_append_mods(const traced_spec *t, image_manifest *out) {
   out->append_mods[0] = (manifest_append_mods){.key_mod = t->append_mod[0] != IR_NONE,
                                                .value_mod = t->append_mod[1] != IR_NONE,
@@ -99,7 +114,8 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
 #define IMAGE_SECTION(tag, need, fact, when, type, layout, range) out->fact = (when) ? 1 : 0;
 #include "abi/kernel_facts.def"
   const bool lists = p->decode && (p->packed || p->pages);
-  out->params_bytes = lists          ? LUATTN_PARAMS_THROUGH(list)
+  out->params_bytes = out->row_passes ? LUATTN_PARAMS_THROUGH(passes)
+                      : lists        ? LUATTN_PARAMS_THROUGH(list)
                       : p->weights   ? LUATTN_PARAMS_THROUGH(weights)
                       : p->pages     ? LUATTN_PARAMS_THROUGH(paging)
                       : p->decode    ? LUATTN_PARAMS_THROUGH(splits)
@@ -113,6 +129,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
   if (out->tile_bits) fill_tile_bits(c, l->rows.evaluated, &out->bits[0]);
   manifest_fill_append_mods(&c->spec.traced, out);
+  if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->num_bwd_rows = (uint32_t)l->num_rows;
   out->accumulates_dq = p->accumulates_dq;
   out->deterministic = p->deterministic;

@@ -280,6 +280,7 @@ static void prepare(writer *w) {
   open_function(
       w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
+  if (f->spec->derived.num_passes > 0) text_add(&w->out, "const Real *const passes = saved + %d;\n", f->spec->derived.num_saved);
   add_terms(w, &f->row_terms);
   return_array(w, f->row, f->num_rows);
   close_function(w);
@@ -300,6 +301,8 @@ static void constants(writer *w) {
   const constant numbers[] = {
       {"num_bwd_rows", f->num_rows, false},
       {"prob_rows", t->prob_rows, false},
+      {"num_passes", f->spec->derived.num_passes, f->spec->derived.num_passes == 0},
+      {"num_sums", f->spec->derived.num_sums, f->spec->derived.num_passes == 0},
       {"num_acc", f->num_acc, f->num_acc == 0},
       {"parameter_sums", t->sums, !sums},
       {"distance_step", f->distance_step, f->distance_step == 0},

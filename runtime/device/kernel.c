@@ -21,13 +21,13 @@ static luattn_status check_device(luattn_driver *driver, int device, const image
                        KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(),
                        LUATTN_PARAMS_VERSION);
   /* A kernel may take fewer bytes: the driver copies as many as it takes, from the first on. */
-  if (m->params_bytes > LUATTN_PARAMS_THROUGH(list))
+  if (m->params_bytes > LUATTN_PARAMS_THROUGH(passes))
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "
                        "compile it again",
                        KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(),
-                       LUATTN_PARAMS_THROUGH(list));
+                       LUATTN_PARAMS_THROUGH(passes));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)
@@ -105,6 +105,14 @@ static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   return alloc_zeros(k->driver, COUNTER_BYTES, &k->counters->counters, err);
 }
 
+static luattn_status load_pass(luattn_kernel *k, const luattn_image *image, int number, luattn_error *err) {
+  luattn_image *pass = NULL;
+  TRY(image_open_pass(image, number, &pass, err));
+  const luattn_status status = luattn_kernel_load(k->driver, k->device, pass, &k->pass[number], err);
+  luattn_image_free(pass);
+  return status;
+}
+
 luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
                                  luattn_kernel **kernel, luattn_error *err) {
   HOST_SCOPE;
@@ -131,6 +139,7 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
     if (status == LUATTN_OK) status = make_memory(k, err);
     driver_pop(driver);
   }
+  for (uint32_t i = 0; status == LUATTN_OK && m->row_passes && i < m->passes[0].count; ++i) status = load_pass(k, image, (int)i, err);
   if (status != LUATTN_OK) {
     luattn_kernel_unload(k);
     return status;
@@ -141,6 +150,7 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
 
 void luattn_kernel_unload(luattn_kernel *kernel) {
   if (kernel == NULL) return;
+  for (int i = 0; i < MANIFEST_MAX_PASSES; ++i) luattn_kernel_unload(kernel->pass[i]);
   if (kernel->module[0] != NULL && driver_push(kernel->driver, kernel->context, NULL) == LUATTN_OK) {
     if (kernel->zero != 0) (void)kernel->driver->free(kernel->zero);
     if (kernel->counters != NULL && kernel->counters->counters != 0)

@@ -23,6 +23,7 @@ struct luattn_kernel {
   descriptor_cache *descriptors;      /* sm90 family only */
   cu_module module[2]; /* of the main kernel, or of all; of the others, if they have a code of their own */
   cu_function function[MANIFEST_MAX_ENTRIES];
+  luattn_kernel *pass[MANIFEST_MAX_PASSES]; /* of a backward with row passes */
   image_manifest info;
   luattn_function_info functions[MANIFEST_MAX_ENTRIES]; /* in the form of luattn_kernel_describe */
 };

@@ -12,6 +12,7 @@
 #include "runtime/device/launch_entry.h"
 #include "runtime/launch/cpu_kernel.h"
 #include "runtime/launch/launch_parts.h"
+#include "runtime/launch/pass_launches.h"
 #include "runtime/launch/tma_descriptors.h"
 #include "runtime/parts/append.h"
 
@@ -80,13 +81,15 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   prepared p;
   TRY(args_fill(&c, &p.all));
   TRY(parts_take(&c, 0, &p));
+  pass_room passes;
+  TRY(pass_launches_take(kernel, &c, &p, &passes));
   *size = p.room.used;
   return LUATTN_OK;
 }
 
 /* Checks a call, and fills everything that its kernels take but descriptors; `weights` NULL: the kernel does not write them. */
-static luattn_status prepare(const luattn_kernel *kernel, const args_call *c, const DLTensor *weights, prepared *p, unsigned (*grid)[3],
-                             cu_stream stream) {
+static luattn_status prepare(const luattn_kernel *kernel, const args_call *c, const DLTensor *weights, prepared *p, pass_room *passes,
+                             unsigned (*grid)[3], cu_stream stream) {
   LuattnCallParams *const all = &p->all;
   TRY(args_fill(c, all));
   TRY(packed_used(c, &all->used));
@@ -94,6 +97,7 @@ static luattn_status prepare(const luattn_kernel *kernel, const args_call *c, co
   TRY(paged_table(c, &all->dense, &all->paging));
   if (weights != NULL) TRY(weights_fill(c, weights, &all->dense, &all->weights));
   TRY(parts_take(c, (uintptr_t)c->args->workspace, p));
+  TRY(pass_launches_take(kernel, c, p, passes));
   TRY(parts_check_workspace(c, p->room.used));
   TRY(parts_grids(c, p, grid));
   TRY(weights != NULL ? weights_apart(c, weights, p->room.used) : args_apart(c, p->room.used));
@@ -106,7 +110,8 @@ static luattn_status prepare(const luattn_kernel *kernel, const args_call *c, co
 }
 
 /* Starts what is prepared, in the order of the stream. The device's context is current. */
-static luattn_status start(const luattn_kernel *kernel, const args_call *c, prepared *p, unsigned (*grid)[3], cu_stream stream) {
+static luattn_status start(const luattn_kernel *kernel, const args_call *c, prepared *p, const pass_room *passes,
+                           unsigned (*grid)[3], cu_stream stream) {
   const luattn_args *used = c->args;
   LuattnPagedMaps maps; /* other kernels take the first part */
   if (kernel->info.family == LUATTN_SM90)
@@ -114,6 +119,7 @@ static luattn_status start(const luattn_kernel *kernel, const args_call *c, prep
   if (kernel->info.family == LUATTN_SM90 && kernel->info.paged)
     TRY(descriptors_fill_pages(kernel->driver, kernel->descriptors, c, &p->all.dense, &p->all.paging, &maps));
   TRY(append_first(kernel, used, stream, c->err));
+  TRY(pass_launches_start(kernel, c, p, passes, stream));
   TRY(place_counter(kernel, used->workspace, &p->all.dense, stream, c->err));
   TRY(zero_sums(kernel, &p->all.dense, (char *)used->workspace + p->sums, p->sums_size, stream, c->err));
   for (uint32_t i = 0; i < kernel->info.num_entries; ++i)
@@ -128,9 +134,10 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   const args_call c = args_call_of(kernel, used, false, err);
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
   prepared p;
-  TRY(prepare(kernel, &c, weights, &p, grid, stream));
+  pass_room passes;
+  TRY(prepare(kernel, &c, weights, &p, &passes, grid, stream));
   TRY(driver_push(kernel->driver, kernel->context, err));
-  const luattn_status status = start(kernel, &c, &p, grid, stream);
+  const luattn_status status = start(kernel, &c, &p, &passes, grid, stream);
   driver_pop(kernel->driver);
   return status;
 }

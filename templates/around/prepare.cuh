@@ -17,17 +17,17 @@ LUATTN_FN constexpr int lanes_for(int units) {
 template <int Width, int N>
 constexpr int lanes_for_width = lanes_for(Width / N);
 
-// Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time. A thread issues its
+// Computes delta[r] = sum over d of dO * O of the block's row r, N elements at a time; O is `of`. A thread issues its
 // loads for several rows before it waits for the first; rows past the end load the last row. With Once, loads
 // bypass the L1 cache, which pays if nothing is stored meanwhile (bench/journal.md).
 template <class Elem, int Width, int N, bool Once, class Real>
-LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len, Real *delta) {
+LUATTN_FN void row_dots(const LuattnParams &p, const LuattnTensor &of, int b, int h, int first, int len, Real *delta) {
   constexpr int lanes = lanes_for_width<Width, N>, groups = aux_threads / lanes, steps = aux_tile / groups,
                 rows = steps % 4 == 0 ? 4 : 1;
   static_assert(Width % N == 0);
   if (first >= len) return;  // no queries
   const int lane = int(threadIdx.x) % lanes;
-  const Elem *dout = row_of<const Elem>(p.tensors.dout, b, h, first), *o = row_of<const Elem>(p.tensors.o, b, h, first);
+  const Elem *dout = row_of<const Elem>(p.tensors.dout, b, h, first), *o = row_of<const Elem>(of, b, h, first);
 #pragma unroll 1
   for (int r = int(threadIdx.x) / lanes; r < aux_tile; r += groups * rows) {
     Real sum[rows] = {};
@@ -41,10 +41,10 @@ LUATTN_FN void row_dots(const LuattnParams &p, int b, int h, int first, int len,
         const int row = min_of(r + i * groups, len - 1 - first);
         if constexpr (Once) {
           x[i].load_once(dout + row * p.tensors.dout.seq + d);
-          y[i].load_once(o + row * p.tensors.o.seq + d);
+          y[i].load_once(o + row * of.seq + d);
         } else {
           x[i].load(dout + row * p.tensors.dout.seq + d);
-          y[i].load(o + row * p.tensors.o.seq + d);
+          y[i].load(o + row * of.seq + d);
         }
       }
       // ptxas would otherwise wait for the first rows before it issues the last loads. Code before a branch
@@ -104,6 +104,29 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
   return row;
 }
 
+// What row passes have left for the rows of a block: a delta for each pass, in shared memory, and sums.
+template <class Spec, class Config>
+struct PassedRows {
+  LUATTN_FN const LuattnRowPasses &of(const LuattnParams &p) { return static_cast<const LuattnRowPassParams &>(p).passes; }
+  template <class Real>
+  LUATTN_FN void dots(const LuattnParams &p, const SequenceOf<Config> &site, int first, Real (*delta)[aux_tile]) {
+    using Elem = typename Config::Elem;
+#pragma unroll 1
+    for (int i = 0; i < Spec::num_passes; ++i)
+      row_dots<Elem, Config::head_dim_v, per_access<Elem>, false>(p, of(p).o[i], site.b, site.h, site.first_q + first,
+                                                                  site.first_q + site.q_len, delta[i]);
+  }
+  template <class Real>
+  LUATTN_FN void numbers(const LuattnParams &p, const Real (*delta)[aux_tile], i64 plane, i64 at, Real *out) {
+#pragma unroll
+    for (int i = 0; i < Spec::num_passes; ++i) out[i] = delta[i][threadIdx.x];
+#pragma unroll
+    for (int i = 0; i < Spec::num_sums; ++i) out[Spec::num_passes + i] = static_cast<const Real *>(of(p).sums)[i * plane + at];
+  }
+};
+template <class Spec, class Config>
+using PrepareParamsOf = ConditionalOf<HasRowPasses<Spec>, LuattnRowPassParams, ParamsOf<Config>>;
+
 // Computes delta = sum over d of dO * O, then the row numbers that the main kernels read. A row without
 // weight keeps nothing, or all its scores are -inf; its lse is -inf. It gets the numbers of an lse of +inf
 // instead, which make all its weights 0 whatever its scores are, and no dlse. Its part of parameter gradients
@@ -130,7 +153,10 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   if (site.packed && first >= RowOrder::head_rows(site.q_len)) return;  // the grid is for the longest entry
   __shared__ Real delta[aux_tile];
   row_dots<Elem, width, per_access<Elem>, Needs<Spec, Config>::dq_first_store>(
-      p, site.b, site.h, site.first_q + first, site.first_q + site.q_len, delta);
+      p, p.tensors.o, site.b, site.h, site.first_q + first, site.first_q + site.q_len, delta);
+  constexpr int passed = row_pass_numbers<Spec>;
+  __shared__ Real passed_delta[LUATTN_MAX_PASSES][passed > 0 ? aux_tile : 1];
+  if constexpr (HasRowPasses<Spec>) PassedRows<Spec, Config>::dots(p, site, first, passed_delta);
   __syncthreads();
 
   typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
@@ -146,7 +172,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
   typename Spec::BwdRow out = {};
   if (threadIdx.x < aux_tile && q < site.q_len) {
     const i64 plane = site.q_rows(p), at = site.q_index(p, q);
-    Real lse = 0, dlse = 0, saved[Spec::num_saved > 0 ? Spec::num_saved : 1];
+    Real lse = 0, dlse = 0, saved[Spec::num_saved + passed > 0 ? Spec::num_saved + passed : 1];
     bool any = true;
     if constexpr (Spec::has_lse) {
       lse = *row_of<const Real>(p.tensors.lse, site.b, site.h, site.first_q + q);
@@ -156,6 +182,7 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
     }
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.tensors.saved)[i * plane + at];
+    if constexpr (HasRowPasses<Spec>) PassedRows<Spec, Config>::numbers(p, passed_delta, plane, at, saved + Spec::num_saved);
     out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x],
                         dlse, acc);
     if (!any) out = without_nan<Spec>(out);

@@ -13,6 +13,15 @@ enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8,
 template <class S>
 concept HasLaneSums = requires(typename S::Acc &acc) { acc.lanes.kept; };
 
+// Whether numbers of row passes, forward passes with another weight, reach prepare: num_passes deltas of their own, and num_sums
+// sums of the row.
+template <class S>
+concept HasRowPasses = requires { S::num_passes; };
+template <class S>
+constexpr int row_pass_numbers = 0;
+template <HasRowPasses S>
+constexpr int row_pass_numbers<S> = S::num_passes + S::num_sums;
+
 // Constants
 //   has_grad             false: NoGrad
 //   BwdRow, Acc          { Real x[num_bwd_rows]; }, { Real x[num_acc]; }, with at least one element: the row
@@ -36,7 +45,8 @@ concept HasLaneSums = requires(typename S::Acc &acc) { acc.lanes.kept; };
 //                        the row moves by its pitch with q, below q_len. The input is pair_grads_input
 //
 // Hooks
-//   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row.
+//   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row; behind the
+//                        num_saved numbers of forward, `saved` has those of row passes.
 //                        Not called for a row whose lse is -inf; the numbers of that row are 0. Without
 //                        has_lse it is also called for a row that keeps nothing: delta is 0, and acc then
 //                        stays unchanged

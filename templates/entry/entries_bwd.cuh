@@ -9,7 +9,7 @@
 #include "around/prepare.cuh"
 #include "around/round.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_prepare(const __grid_constant__ ParamsOf<Config> p) {
+    luattn_prepare(const __grid_constant__ PrepareParamsOf<Spec, Config> p) {
   if (has_sequences<Config>(p)) aux_prepare<Spec, Config, RowOrder>(p);
   write_gradient_padding<Config, aux_threads>(p);
 }

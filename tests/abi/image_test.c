@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,8 @@ static const bad_field bad_fields[] = {
     {FIELD(weights), 2, "weights: is 2, expected 0 to 1"},
     {FIELD(weights), 1, "weights: pass: is 1, expected 0 to 0"},
     {FIELD(keys_modified), 2, "keys_modified: is 2, expected 0 to 1"},
+    {FIELD(row_passes), 2, "row_passes: is 2, expected 0 to 1"},
+    {FIELD(row_passes), 1, "row_passes: count: is 0, expected 1 to 2"},
     {FIELD(num_inputs), 13, "num_inputs"},
     {FIELD(num_scalars), 33, "num_scalars"},
     {FIELD(num_stats), 9, "num_stats"},
@@ -442,9 +445,63 @@ static void random_mutations(void **state) {
   mutate(256);
 }
 
+/* A backward's image of one row pass that reads row `row`. */
+static luattn_image *with_pass(int32_t row) {
+  image_manifest info = sample(LUATTN_BACKWARD);
+  luattn_image *image = NULL;
+  luattn_error err;
+  info.row_passes = 1;
+  info.passes[0] = (manifest_row_passes){.count = 1, .num_rows = {1}, .row = {{row}}};
+  if (image_create(&info, NULL, cubin, sizeof cubin, &image, &err) != LUATTN_OK) assert_non_null(strstr(err.message, "row_passes: row: is"));
+  return image;
+}
+
+/* The sample as a row pass, which reads one number of a row. */
+static luattn_image *as_pass(luattn_pass pass, uint32_t head_dim) {
+  image_manifest info = sample(pass);
+  luattn_image *image;
+  snprintf(info.input[info.num_inputs].name, LUATTN_NAME_SIZE, "a row");
+  info.input[info.num_inputs++].num_axes = 0;
+  info.has_lse = info.num_saved = 0;
+  info.head_dim = head_dim;
+  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, NULL), LUATTN_OK);
+  return image;
+}
+
+static void row_passes(void **state) {
+  (void)state;
+  const uint32_t head_dim = sample(LUATTN_BACKWARD).head_dim;
+  luattn_image *alone = with_pass(-1), *good = as_pass(LUATTN_FORWARD, head_dim), *whole, *found = NULL, *again;
+  luattn_error err;
+  size_t size, found_size;
+  assert_null(with_pass(1000));
+  assert_int_equal(image_open_pass(alone, 0, &found, &err), LUATTN_IMAGE);
+  assert_non_null(strstr(err.message, "section 'PAS0': is missing"));
+  assert_int_equal(image_join(alone, (const luattn_image *[]){good, NULL}, &whole, &err), LUATTN_OK);
+  const void *bytes = luattn_image_bytes(whole, &size);
+  assert_int_equal(luattn_image_open(bytes, size, &again, &err), LUATTN_OK);
+  assert_int_equal(image_open_pass(again, 0, &found, &err), LUATTN_OK);
+  bytes = luattn_image_bytes(good, &size);
+  assert_memory_equal(luattn_image_bytes(found, &found_size), bytes, size);
+  assert_int_equal(found_size, size);
+  luattn_image_free(found);
+  luattn_image_free(again);
+  luattn_image_free(whole);
+  luattn_image *const wrong[] = {as_pass(LUATTN_BACKWARD, head_dim), as_pass(LUATTN_FORWARD, head_dim / 2)};
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(image_join(alone, (const luattn_image *[]){wrong[i], NULL}, &whole, &err), LUATTN_OK);
+    assert_int_equal(image_open_pass(whole, 0, &found, &err), LUATTN_IMAGE);
+    assert_non_null(strstr(err.message, "section 'PAS0': is no row pass of this backward"));
+    luattn_image_free(whole);
+    luattn_image_free(wrong[i]);
+  }
+  luattn_image_free(alone);
+  luattn_image_free(good);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),
+      cmocka_unit_test(round_trip), cmocka_unit_test(row_passes),
       cmocka_unit_test(manifest_is_checked),
       cmocka_unit_test(names_and_tiles_are_checked),
       cmocka_unit_test(cubins_end_where_they_say),
