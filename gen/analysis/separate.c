@@ -263,6 +263,7 @@ static bool drops_out_of_samples(derivation *d, const partials *p, const ir_ref 
         }
       }
     }
+    if (!isfinite(magnitude[0]) || !isfinite(magnitude[1])) continue; /* an overflow on the way says nothing */
     const double vanished = VANISHED + s->slack[r], rounding = ROUNDING + s->slack[r];
     if (!(fabs(sum[0]) <= vanished * magnitude[0] + rounding * fabs(d->p_value[lane]))) return false;
     if (!(fabs(sum[1]) <= vanished * magnitude[1] + rounding)) return false;
@@ -386,6 +387,7 @@ static bool vanishes_in_samples(const derivation *d, const partials *p, int base
       sum += x;
       magnitude += fabs(x);
     }
+    if (!isfinite(magnitude)) continue;
     const double slack = d->s->slack[d->s->row_of[i]], one = base == P_RED ? fabs(d->p_value[i]) : 1;
     if (!(fabs(sum) <= (VANISHED + slack) * magnitude + (ROUNDING + slack) * one)) return false;
   }
