@@ -132,6 +132,9 @@ typedef struct derived_spec {
   ir_ref saved[DERIVED_MAX_ROWS];
   bool reads_lse;        /* a row below reads lse */
   bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
+  /* Why kernels cannot run it, though the CPU can: it compares scores with the row's maximum (VAR_TIE), which kernels round in
+   * more ways than one. NULL: they can. */
+  const char *cpu_only;
   /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum over kept j of sum[i], which are of the same
    * variables as a weight. Sums come with a pass: its weight may be 0. */
   int num_passes;

@@ -42,7 +42,9 @@ typedef struct derivation {
 
   /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
   bool has_passes;
-  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero */
+  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that are it */
+  ir_ref share[SPEC_MAX_RED];   /* a maximum's, of an element: 1 where it is the maximum, else 0; IR_NONE: no maximum */
+  const char *cpu_only;         /* derived_spec.cpu_only */
   int num_passes, num_sums;
   derived_pass pass[DERIVED_MAX_PASSES];
   ir_ref sum[DERIVED_MAX_SUMS];

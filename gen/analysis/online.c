@@ -232,6 +232,8 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   for (int k = 0; k < d->num_red; k++) ir_grad(g, &d->term[k], &one, 1, &leaf, &partial[k], 1);
   ir_grad(g, &d->p, &one, 1, &leaf, &of_p, 1);
   if (d->o->lse >= 0) ir_grad(g, &d->final[d->o->lse], &one, 1, &leaf, &of_lse, 1);
+  for (int k = 0; k < d->num_red; k++)
+    if (d->share[k] != IR_NONE) partial[k] = mul(g, d->share[k], partial[k]);
   derivation_simplify(d, partial, d->num_red);
   derivation_simplify(d, &of_p, 1);
   derivation_simplify(d, &of_lse, 1);
@@ -298,6 +300,7 @@ static luattn_status recover_all(derivation *d, online_grad *out) {
   n = 0;
   out->prob = root[n++];
   out->ds = root[n++];
+  out->cpu_only = d->cpu_only;
   out->num_passes = d->num_passes, out->num_sums = d->num_sums;
   for (int i = 0; i < d->num_passes; i++) out->pass[i].weight = root[n++], out->pass[i].factor = root[n++];
   for (int i = 0; i < d->num_sums; i++) out->sum[i] = root[n++];

@@ -92,11 +92,25 @@ static ir_ref through_prob(taker *t, int k) {
   return mul(g, factor, weighted(t, d->prob));
 }
 
-/* S_mk. */
+/* S_mk; of a maximum m, whose adjoint is for each of the elements that are it, their sum. */
 static ir_ref reduced(taker *t, int m, int k) {
+  const ir_ref of_term = t->p->ref[TERM_RED + m * SPEC_MAX_RED + k];
   ir_ref x;
-  if (separate_reduced_partial(t->d, t->p, m, k, &x)) return x;
-  return summed(t, t->p->ref[TERM_RED + m * SPEC_MAX_RED + k]);
+  if (t->d->step.kind[m] == IR_REDUCE_MAX) return summed(t, mul(t->d->g, t->d->share[m], of_term));
+  return separate_reduced_partial(t->d, t->p, m, k, &x) ? x : summed(t, of_term);
+}
+
+/* The adjoint of a maximum over the number of elements that are it, each of which has its share. */
+static ir_ref shared(taker *t, int k, ir_ref sum) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), largest = d->red[k];
+  const ir_ref size = ir_op2(g, IR_ADD, one, ir_op1(g, IR_ABS, largest));
+  const ir_ref near = ir_op2(g, IR_MUL, ir_variable(g, VAR_TIE, 0), size), top = ir_op2(g, IR_ADD, d->term[k], near);
+  if (sum == IR_NONE) return IR_NONE;
+  d->share[k] = ir_op3(g, IR_SELECT, ir_op2(g, IR_LE, largest, top), one, zero);
+  const ir_ref count = summed(t, d->share[k]), each = ir_op2(g, IR_DIV, sum, count);
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, count), each, zero);
 }
 
 /* A_k, once those of later reductions are known. */
@@ -105,8 +119,11 @@ static ir_ref adjoint(taker *t, int k) {
   ir *g = d->g;
   const ir_ref delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
   if (t->want->gone[k]) return IR_NONE;
-  if (d->live[k] && t->want->why[k] == NULL)
-    return add(g, mul(g, d->a_delta[k], delta), mul(g, d->b_dlse[k], dlse));
+  const bool is_maximum = d->step.kind[k] == IR_REDUCE_MAX;
+  if (d->live[k] && t->want->why[k] == NULL) {
+    const ir_ref whole = add(g, mul(g, d->a_delta[k], delta), mul(g, d->b_dlse[k], dlse));
+    return is_maximum ? shared(t, k, whole) : whole;
+  }
   ir_ref sum = through_prob(t, k);
   sum = add(g, sum, mul(g, t->p->ref[LSE_RED + k], dlse));
   for (int m = k + 1; m < d->num_red; m++) {
@@ -114,7 +131,7 @@ static ir_ref adjoint(taker *t, int k) {
     sum = add(g, sum, mul(g, t->total[m], reduced(t, m, k)));
   }
   derivation_simplify(d, &sum, 1);
-  return sum;
+  return is_maximum ? shared(t, k, sum) : sum;
 }
 
 /* Numbers the sums behind the passes that there are. */
@@ -142,6 +159,9 @@ luattn_status row_pass_take(derivation *d, const partials *p, const wanted_adjoi
       return separate_refuse(d, k, arena_printf(d->a, "its adjoint needs %s than backward can take", t->too_many));
     d->adjoint[k] = d->live[k] ? t->total[k] : IR_NONE;
     if (want->why[k] != NULL) text_add(d->how, "; %s takes a row pass: %s", reduction_name(d, k), want->why[k]);
+    if (d->live[k] && d->share[k] != IR_NONE)
+      text_add(d->how, "; %s does not cancel: the elements that are it share its derivative", reduction_name(d, k));
+    if (d->share[k] != IR_NONE) d->term_s[k] = mul(d->g, d->share[k], d->term_s[k]);
   }
   d->has_passes = true;
   number_sums(d);

@@ -287,13 +287,17 @@ static bool drops_out(derivation *d, const partials *p, ir_ref x) {
   return true;
 }
 
-/* Whether x is the largest of `red`, and of a number *start below all scores. */
-static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
+/* Whether x is `red`, or the larger of that and a number *start. */
+static bool is_maximum_of(const ir *g, ir_ref x, ir_ref red, double *start) {
   const ir_node *n = ir_get(g, x);
   *start = -INFINITY;
   if (x == red) return true;
-  if (n->op != IR_MAX || (n->arg[0] != red && n->arg[1] != red)) return false;
-  return ir_is_const(g, n->arg[n->arg[0] == red], start) && *start <= LOW;
+  return n->op == IR_MAX && (n->arg[0] == red || n->arg[1] == red) && ir_is_const(g, n->arg[n->arg[0] == red], start);
+}
+
+/* The same with a number below all scores. */
+static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
+  return is_maximum_of(g, x, red, start) && (x == red || *start <= LOW);
 }
 
 /* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is there for such
@@ -325,12 +329,8 @@ static void find_sums_from_one(derivation *d, int i) {
   }
 }
 
-/* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
- * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
- * (VAR_STATE[i], as forward keeps it) wherever it appears. */
-static bool try_stabiliser(derivation *d, partials *p, int i) {
-  const derivation before = *d;
-  const ir_ref from = d->next[i], to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+/* Replaces a number of the row in the whole function, but for state i, which it is. */
+static void replace_number(derivation *d, int i, ir_ref from, ir_ref to) {
   ir_ref *root[3 + SPEC_MAX_RED + SPEC_MAX_FINAL + SPEC_MAX_STATE];
   int n = 0;
   root[n++] = &d->p;
@@ -342,6 +342,15 @@ static bool try_stabiliser(derivation *d, partials *p, int i) {
     if (k != i) root[n++] = &d->next[k];
   }
   for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
+}
+
+/* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
+ * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
+ * (VAR_STATE[i], as forward keeps it) wherever it appears. */
+static bool try_stabiliser(derivation *d, partials *p, int i) {
+  const derivation before = *d;
+  const ir_ref to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  replace_number(d, i, d->next[i], to);
   d->dropped[i] = true;
   find_sums_from_one(d, i);
   if (differentiate(d, p)) {
@@ -399,22 +408,24 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
   return !reads(d, p, base, k) || (vanishes_in_samples(d, p, base, k) && algebra_vanishes(d, &c));
 }
 
-luattn_status separate_refuse(derivation *d, int k, const char *why) {
-  if (derivation_failed(d)) return derivation_no_memory(d);
+/* "file: online_func 'x': WHAT: WHY (of reduction k); how to write it". NULL: out of memory. */
+static const char *complaint(derivation *d, const char *what, int k, const char *why) {
   const char *term = remedy_of(d);
-  if (derivation_failed(d) || arena_failed(d->a)) return derivation_no_memory(d);
   const char *remedy =
       d->o->backward == IR_NONE
           ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
           : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
             "final_rowscales, or the parameters out of online_func";
-  return luattn_fail(d->err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': runs forward only, as no backward can be derived: %s (%s)%s%s%s",
-                     d->t->file, d->o->name, why, reduction_name(d, k), term,
-                     *term != 0                  ? "or "
-                     : d->o->backward == IR_NONE ? "; write "
-                                                 : "; ",
-                     remedy);
+  const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
+  if (derivation_failed(d) || arena_failed(d->a)) return NULL;
+  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why, reduction_name(d, k), term,
+                      join, remedy);
+}
+
+luattn_status separate_refuse(derivation *d, int k, const char *why) {
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  const char *message = complaint(d, "runs forward only, as no backward can be derived", k, why);
+  return message == NULL ? derivation_no_memory(d) : luattn_fail(d->err, LUATTN_UNSUPPORTED, "%s", message);
 }
 
 bool separate_reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
@@ -501,6 +512,40 @@ static luattn_status without_weight(derivation *d) {
       d->t->file, d->o->name, d->s->rows - rows, d->s->rows);
 }
 
+#define LIVE_MAXIMUM \
+  "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row"
+
+/* Finds which reductions carry gradient. Returns the first maximum of them; -1: there is none. */
+static int find_live(derivation *d, const partials *p, wanted_adjoints *want, const ir_ref *leaf, int num_leaves, bool want_delta,
+                     bool want_dlse) {
+  int maximum = -1;
+  for (int k = 0; k < d->num_red; k++) {
+    const bool matters = term_matters(d, k, leaf, num_leaves);
+    want->of_p[k] = matters && want_delta && !vanishes(d, p, P_RED, k);
+    want->of_lse[k] = matters && want_dlse && !vanishes(d, p, LSE_RED, k);
+    d->live[k] = want->of_p[k] || want->of_lse[k];
+    if (d->live[k] && d->step.kind[k] == IR_REDUCE_MAX && maximum < 0) maximum = k;
+  }
+  return maximum;
+}
+
+/* Takes maxima with the number that their state starts at as one reduction, which is that state: nothing of the row says what
+ * the maximum alone was. */
+static luattn_status hold_maxima(derivation *d, partials *p) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    int k = 0;
+    double start;
+    while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start))) k++;
+    if (d->dropped[i] || k == d->num_red || d->next[i] == d->red[k]) continue;
+    replace_number(d, i, d->next[i], d->red[k]);
+    d->next[i] = d->red[k];
+    d->s->red[k] = d->s->state[i];
+  }
+  if (!differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  return LUATTN_OK;
+}
+
 luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
                                   int num_leaves) {
   partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
@@ -509,31 +554,27 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   if (count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS && d->p != IR_NONE) return without_weight(d);
   find_low(d);
   drop_stabilisers(d, p);
-  for (int k = 0; k < d->num_red; k++) {
-    d->live[k] = false;
-    d->a_delta[k] = d->b_dlse[k] = IR_NONE;
-  }
-  if (!differentiate(d, p)) return derivation_no_memory(d);
-  chain_values(d, p);
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->share[k] = IR_NONE;
   wanted_adjoints *want = arena_new(d->a, sizeof *want);
-  int first = -1;
-  if (want == NULL) return derivation_no_memory(d);
+  if (want == NULL || !differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  int maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  if (maximum >= 0 && d->elements_only) return separate_refuse(d, maximum, LIVE_MAXIMUM);
+  if (maximum >= 0) TRY(hold_maxima(d, p));
+  if (maximum >= 0) maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  int first = maximum;
   for (int k = 0; k < d->num_red; k++) {
-    if (!term_matters(d, k, leaf, num_leaves)) continue;
-    want->of_p[k] = want_delta && !vanishes(d, p, P_RED, k);
-    want->of_lse[k] = want_dlse && !vanishes(d, p, LSE_RED, k);
-    if (!want->of_p[k] && !want->of_lse[k]) continue;
-    if (d->step.kind[k] == IR_REDUCE_MAX) {
-      return separate_refuse(
-          d, k, "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row");
-    }
-    d->live[k] = true;
+    if (!d->live[k]) continue;
     want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
     if (first < 0 && want->why[k] != NULL) first = k;
   }
   if (derivation_failed(d)) return derivation_no_memory(d);
   if (first < 0) return LUATTN_OK;
   if (d->elements_only) return separate_refuse(d, first, want->why[first]);
+  if (maximum >= 0) {
+    d->cpu_only = complaint(d, "its backward runs on the CPU alone", maximum, LIVE_MAXIMUM);
+    if (d->cpu_only == NULL) return derivation_no_memory(d);
+  }
   for (int k = 0; k < d->num_red; k++)
     want->gone[k] = !d->live[k] && vanishes(d, p, P_RED, k) && vanishes(d, p, LSE_RED, k);
   return row_pass_take(d, p, want);
