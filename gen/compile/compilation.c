@@ -11,9 +11,10 @@
 #include "gen/analysis/mod_rows.h"
 #include "gen/plan/check_target.h"
 
-/* Notes that the spec has no backward, so that programs that compile only forward learn it at once. */
+/* Notes that kernels have no backward, so that programs that compile only forward learn it at once. */
 static const char *backward_note(const compilation *c) {
-  const char *missing = c->spec.derived.missing;
+  const derived_spec *d = &c->spec.derived;
+  const char *missing = d->missing != NULL ? d->missing : d->cpu_only;
   return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
 }
 

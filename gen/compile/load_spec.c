@@ -235,6 +235,8 @@ int luattn_spec_modifies_keys(const luattn_spec *spec) {
   return spec != NULL && (spec->traced.key_mod != IR_NONE || spec->traced.value_mod != IR_NONE);
 }
 
+const char *luattn_spec_cpu_only(const luattn_spec *spec) { return spec != NULL ? spec->derived.cpu_only : NULL; }
+
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;
   if (spec == NULL) return 0;

@@ -49,6 +49,10 @@ LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
 /* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
 LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
 
+/* Of a spec whose backward the CPU alone computes, the error message of compilations of it, which says how to rewrite the spec; NULL: kernels
+ * have its backward too, or nothing has, or spec is NULL. */
+LUATTN_API const char *luattn_spec_cpu_only(const luattn_spec *spec);
+
 /* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,

@@ -1,5 +1,5 @@
 -- softpick with an unscaled eps: p = relu(exp(s - m) - exp(-m)) / (sum |exp(s - m) - exp(-m)| + eps). The
--- result depends on the maximum m, whose derivative is concentrated on one score of the row: forward only.
+-- result depends on the maximum m, whose derivative is concentrated on one score of the row: kernels have no backward.
 return attention {
   name = "softpick",
   block_mask = causal(),
