@@ -24,12 +24,15 @@ enum {
   APPEND_HEADS = 4
 };
 
+/* Of each family and pass; NULL: it has no such kernel. */
+static const char *const entry_files[KERNEL_FAMILIES][KERNEL_PASSES] = {
+    [LUATTN_SIMT] = {[LUATTN_FORWARD] = "entry/fwd_simt.cu", [LUATTN_BACKWARD] = "entry/bwd_simt.cu"},
+    [LUATTN_SM80] = {[LUATTN_FORWARD] = "entry/fwd_sm80.cu", [LUATTN_BACKWARD] = "entry/bwd_sm80.cu"},
+    [LUATTN_SM90] = {[LUATTN_FORWARD] = "entry/fwd_sm90.cu", [LUATTN_BACKWARD] = "entry/bwd_sm90.cu"}};
+
 /* The kernel for p's family and tiles. */
 static void use_template(plan *p) {
-  static const char *const files[][2] = {[LUATTN_SIMT] = {"entry/fwd_simt.cu", "entry/bwd_simt.cu"},
-                                         [LUATTN_SM80] = {"entry/fwd_sm80.cu", "entry/bwd_sm80.cu"},
-                                         [LUATTN_SM90] = {"entry/fwd_sm90.cu", "entry/bwd_sm90.cu"}};
-  p->template_file = files[p->family][p->pass == LUATTN_BACKWARD];
+  p->template_file = entry_files[p->family][p->pass];
   if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
   if (p->decode) p->template_file = "entry/fwd_decode.cu";
   if (p->weights) p->template_file = "entry/weights.cu";
@@ -55,6 +58,9 @@ static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: %s does not run %s; %s does, or leave family 0", kernel_family_name(wanted),
                        kernel_dtype_name(p->dtype), half ? "sm80" : "simt");
+  if (entry_files[wanted][p->pass] == NULL)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it", kernel_pass_name(p->pass),
+                       kernel_family_name(wanted));
   if (wanted == LUATTN_SM90 && t->pages == 1)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
