@@ -26,10 +26,10 @@ static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_de
 static luattn_status read_wants(const cli_options *o, luattn_target *t, luattn_error *err) {
   static const char *const names[] = {"dq", "dk", "dv", "inputs", "scalars"}; /* in luattn_wants' order */
   if (o->wants == NULL) return LUATTN_OK;
-  if (t->pass == LUATTN_FORWARD)
+  if (kernel_pass_wants(t->pass) == 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--wants: '%s' names gradients, and forward computes none; give --pass backward, too",
-                       o->wants);
+                       "--wants: '%s' names gradients, and %s computes none; give --pass backward, too",
+                       o->wants, kernel_pass_name(t->pass));
   for (const char *at = o->wants, *end;; at = end + 1) {
     unsigned bit = 0;
     end = at + strcspn(at, ",");

@@ -13,7 +13,7 @@ typedef struct choices {
   luattn_target arch[GRID_MAX_CHOICES]; /* arch and ptx */
   luattn_dtype dtype[GRID_MAX_CHOICES];
   int dim[GRID_MAX_CHOICES][2];
-  luattn_pass pass[KERNEL_PASSES];
+  luattn_pass pass[2];
   int num_archs, num_dtypes, num_dims, num_passes, family;
 } choices;
 
@@ -144,8 +144,7 @@ static luattn_status read_choices(grid *g, choices *c, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "--jobs: is %ld, expected 1 to %d, or 0 for as many as there are processors", o->jobs,
                        MOST_JOBS);
-  *c = (choices){.num_passes = KERNEL_PASSES};
-  for (int i = 0; i < KERNEL_PASSES; i++) c->pass[i] = (luattn_pass)i;
+  *c = (choices){.pass = {LUATTN_FORWARD, LUATTN_BACKWARD}, .num_passes = 2};
   if (o->device != NULL)
     TRY(look_at_device(g, c, err));
   else if (o->arch == NULL)
