@@ -211,6 +211,18 @@ static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
   return check_range(err, "weights: paged", m->paged, 0, 0);
 }
 
+static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {
+  for (int i = 0; i < MANIFEST_MAX_SCALARS; ++i) {
+    const scalar_range *r = &m->ranges[0].of[i];
+    if (memchr(r->by, '\0', sizeof r->by) == NULL) return luattn_fail(err, LUATTN_IMAGE, "image: ranges: a name has no end; compile it again");
+    if (r->least != r->least || r->most != r->most)
+      return luattn_fail(err, LUATTN_IMAGE, "image: ranges: a limit is nan; compile it again");
+    TRY(check_range(err, "ranges: whole", r->whole, 0, 1));
+    TRY(check_range(err, "ranges: above", r->above, 0, 1));
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status check_sections(const image_manifest *m, luattn_error *err) {
 #define CHECKED LUATTN_OK
 #define NUMBER(least, most) check_range(err, name, *number, least, most)
@@ -269,6 +281,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_inputs(m, err));
   TRY(check_scalars(m, err));
   if (m->tile_bits) TRY(check_tile_bits(m, err));
+  if (m->has_ranges) TRY(check_ranges(m, err));
   TRY(check_entries(m, err));
   TRY(check_elsewhere(m, err));
   return check_stats(m, err);

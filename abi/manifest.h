@@ -8,6 +8,7 @@
 #define LUATTN_ABI_MANIFEST_H
 
 #include "abi/kernel_facts.h"
+#include "common/scalar_range.h"
 
 /* The kind of an entry, from which the runtime derives its grid. */
 typedef enum luattn_role {
@@ -84,6 +85,11 @@ typedef struct manifest_append_mods {
   uint32_t key_mod, value_mod; /* whether there is one; always 0 where keys are not in pages */
   uint32_t inputs;             /* which they read, a bit each */
 } manifest_append_mods;
+
+/* What the spec's library functions take scalars for. */
+typedef struct manifest_scalar_ranges {
+  scalar_range of[MANIFEST_MAX_SCALARS];
+} manifest_scalar_ranges;
 
 typedef struct image_manifest {
   /* Section "FACT", up to max_len. */

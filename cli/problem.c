@@ -463,9 +463,18 @@ static bool read_scalar(const char *text, double *x) {
   return isfinite(*x) || *letters == 'i' || *letters == 'I';
 }
 
+/* 1e400, which no float64 holds. */
+static bool is_too_large(const char *text) {
+  char *end;
+  return isinf(real_read(text, &end)) && *end == 0 && end != text;
+}
+
 static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_error *err) {
   for (int i = 0; i < o->num_sets; i++) {
     double x;
+    if (!read_scalar(o->set[i].value, &x) && is_too_large(o->set[i].value))
+      return luattn_fail(err, LUATTN_INVALID, "--set: %s: %s is larger than float64 holds, which is 1.8e308; give a smaller number, or %sinf",
+                         o->set[i].name, o->set[i].value, o->set[i].value[0] == '-' ? "-" : "");
     if (!read_scalar(o->set[i].value, &x))
       return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a number; give --set %s=1.5, or inf or -inf",
                          o->set[i].name, o->set[i].value, o->set[i].name);

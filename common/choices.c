@@ -72,11 +72,17 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
 }
 
 /* Infinity is a float32 value. A number below the normal range would become 0 or lose digits. */
-bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_float64, char *text,
+bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64, char *text,
                        size_t size) {
   const double x = fabs(value);
   if (isnan(value)) {
     snprintf(text, size, "scalar '%s': is nan, expected a number", name);
+    return false;
+  }
+  if (range != NULL && !scalar_range_has(range, value)) {
+    char words[128];
+    scalar_range_words(range, words, sizeof words);
+    host_format(text, size, "scalar '%s': is %.9g, and the spec takes it as %s; give %s", name, value, range->by, words);
     return false;
   }
   if (is_float64 || x == 0 || isinf(value) || (x >= (double)FLT_MIN && x <= (double)FLT_MAX)) return true;

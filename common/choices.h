@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "common/fail.h"
+#include "common/scalar_range.h"
 #include "luattn/tensors.h"
 
 enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 32 };
@@ -22,8 +23,8 @@ luattn_status choices_take_dense(const luattn_args *given, const char *place, lu
  * kernel supports the choices, and those for which it is compiled (CALL_CHOICE in abi/kernel_facts.def), are checked elsewhere. */
 bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size);
 
-/* The same for the value of a scalar. */
-bool choices_scalar_ok(const char *name, double value, bool is_default, bool is_float64, char *text,
+/* The same for the value of a scalar. range: what the spec takes it for; NULL: anything. */
+bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64, char *text,
                        size_t size);
 
 /* Returns seed and offset of a call that draws random numbers, in *out, or false if it has none, with a message as

@@ -7,6 +7,7 @@
 #ifndef LUATTN_GEN_SPEC_H
 #define LUATTN_GEN_SPEC_H
 
+#include "common/scalar_range.h"
 #include "gen/ir/ir.h"
 #include "luattn/compiler.h"
 
@@ -60,6 +61,8 @@ typedef struct traced_spec {
   int num_scalars;
   const char *scalar_name[32]; /* sorted */
   double scalar_default[32];
+  scalar_range scalar_range[32]; /* what functions of the library take it for */
+  int num_ranges;
   ir_ref score_mod;  /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
   ir_ref block_mask; /* BOOL; IR_NONE: everything is kept */
   ir_ref query_mod, key_mod, value_mod; /* of VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D; IR_NONE if none */

@@ -28,10 +28,12 @@ void manifest_fill_declared(const compilation *c, image_manifest *out) {
   copy_name(out->spec_name, t->name);
   out->num_inputs = (uint32_t)t->num_inputs;
   out->num_scalars = (uint32_t)t->num_scalars;
+  out->has_ranges = t->num_ranges > 0;
   for (int i = 0; i < t->num_inputs; i++) out->input[i] = t->input[i];
   for (int i = 0; i < t->num_scalars; i++) {
     copy_name(out->scalar[i].name, t->scalar_name[i]);
     out->scalar[i].value = t->scalar_default[i];
+    out->ranges[0].of[i] = t->scalar_range[i];
   }
   out->num_elsewhere = c->target.offsets != LUATTN_OFFSET_NONE ? (uint32_t)t->num_elsewhere : 0;
   for (uint32_t i = 0; i < out->num_elsewhere; i++) out->elsewhere[i] = (manifest_elsewhere){t->elsewhere[i].input, t->elsewhere[i].axis};

@@ -222,7 +222,7 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
   }
   for (int i = 0; i < t->num_scalars; i++) {
     char wrong[300];
-    if (!choices_scalar_ok(t->scalar_name[i], p->scalar[i], !given[i], p->takes_doubles, wrong, sizeof wrong))
+    if (!choices_scalar_ok(t->scalar_name[i], p->scalar[i], &t->scalar_range[i], !given[i], p->takes_doubles, wrong, sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);

@@ -1,5 +1,7 @@
 #include "gen/lua/library.h"
 
+#include <float.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "gen/lua/fields.h"
@@ -176,6 +178,55 @@ static int covers(lua_State *L) {
   return 0;
 }
 
+static double limit_at(lua_State *L, int index, const char *field, double otherwise) {
+  lua_getfield(L, index, field);
+  const double x = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : otherwise;
+  lua_pop(L, 1);
+  return x;
+}
+
+static bool flag_at(lua_State *L, int index, const char *field) {
+  lua_getfield(L, index, field);
+  const bool is = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return is;
+}
+
+/* Both of two ranges; the words are those of the narrower. */
+static void narrow(scalar_range *to, const scalar_range *more) {
+  if (to->by[0] == '\0') {
+    *to = *more;
+    return;
+  }
+  const bool higher = more->least > to->least || (more->least == to->least && more->above);
+  if (higher || more->most < to->most || more->whole > to->whole) snprintf(to->by, sizeof to->by, "%s", more->by);
+  if (higher) to->least = more->least, to->above = more->above;
+  if (more->most < to->most) to->most = more->most;
+  to->whole |= more->whole;
+}
+
+/* takes(what, x, {least = .., most = .., whole = .., above = ..}): notes what the scalar x, if it is one, is taken for; true: x is
+ * a plain number. */
+static int takes(lua_State *L) {
+  front_state *s = front_of(L);
+  if (s->mode != FRONT_TRACING) return 0;
+  if (!value_is_traced(L, 2)) return lua_pushboolean(L, 1), 1;
+  const ir_node *n = ir_get(s->g, value_get(L, 2, lua_tostring(L, 1)).ref);
+  if (n->op != IR_VAR || ir_var_of(n) != VAR_SCALAR) return 0;
+  traced_spec *t = s->spec;
+  const uint32_t i = ir_index_of(n);
+  scalar_range r = {.least = limit_at(L, 3, "least", -DBL_MAX), .most = limit_at(L, 3, "most", DBL_MAX)};
+  r.whole = flag_at(L, 3, "whole"), r.above = flag_at(L, 3, "above");
+  snprintf(r.by, sizeof r.by, "%s", lua_tostring(L, 1));
+  t->num_ranges += t->scalar_range[i].by[0] == '\0';
+  narrow(&t->scalar_range[i], &r);
+  if (scalar_range_has(&t->scalar_range[i], t->scalar_default[i])) return 0;
+  char words[128];
+  scalar_range_words(&t->scalar_range[i], words, sizeof words);
+  front_raise(L, "%s is the scalar '%s', whose default is %s; give %s", r.by, t->scalar_name[i],
+              front_format(L, "%.14g", t->scalar_default[i]), words);
+}
+
 /* An input that is read as a flag is a common one: it says how to declare it. */
 static void refuse_number(lua_State *L) __attribute__((noreturn));
 static void refuse_number(lua_State *L) {
@@ -207,7 +258,7 @@ int library_truth(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers};
+  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

@@ -2,7 +2,7 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
@@ -22,23 +22,46 @@ local function checked(what, f, result)
   return function(...) return check_result(what, f, result, f(...)) end
 end
 
--- A parameter may be a number, which `number` checks, the name of a scalar or input, or a function(b, h).
+-- What parameters are: of scalars a range, which each call is checked for; of numbers also a check of their own.
+local any = { number = finite }
+local width = { least = 0, most = math.huge, whole = true, number = function(what, x)
+  if x == math.huge then return x end
+  local n = math.tointeger(x)
+  if not n or n < 0 then error(what .. " is " .. shown(x) .. "; give an integer, at least 0, or nil or -1 for no bound") end
+  return n
+end }
+local count = { least = 0, whole = true, number = function(what, x) return whole(what, x, 0) end }
+local positive = { least = 0, above = true, number = function(what, x)
+  if not (x > 0 and x < math.huge) then error(what .. " is " .. shown(x) .. "; give a finite number above 0") end
+  return x
+end }
+
+-- A parameter is of such a kind: a number, the name of a scalar or input, or a function(b, h).
 -- An input named this way is read at [h] or [{b, h}].
-local function parameter(what, x, number)
+local function parameter(what, x, kind)
+  kind = kind or any
   if type(x) == "number" then
-    x = (number or finite)(what, x)
+    x = kind.number(what, x)
     return function() return x end
   end
   if type(x) == "function" then
     check_function(what, x, "head")
-    return checked(what, x, "number")
+    local f = checked(what, x, "number")
+    return function(b, h)
+      local value = f(b, h)
+      if takes(what, value, kind) then return kind.number(what .. ", which the function returned,", value) end
+      return value
+    end
   end
   if type(x) ~= "string" or tonumber(x) then
     error(what .. " is " .. shown(x) .. "; give a number, a name of a scalar or input, or a function(b, h)")
   end
   return function(b, h)
     local value = _ENV[x]
-    if type(value) == "number" then return value end
+    if type(value) == "number" then
+      if takes(what, value, kind) then return kind.number(what .. ", the global '" .. x .. "',", value) end
+      return value
+    end
     if type(value) ~= "userdata" then error(what .. ": '" .. x .. "' is " .. shown(value) .. "; name a scalar or an input") end
     if num_axes(value) == 2 then return value[{b, h}] end
     return value[h]
@@ -203,11 +226,7 @@ end
 local function window(what, left, right, offset)
   local function side(name, x)
     if type(x) == "nil" or (type(x) == "number" and (x == -1 or x == math.huge)) then return nil end
-    return parameter(what .. ": " .. name, x, function(of, n)
-      local width = math.tointeger(n)
-      if not width or width < 0 then error(of .. " is " .. shown(n) .. "; give an integer, at least 0, or nil or -1 for no bound") end
-      return width
-    end)
+    return parameter(what .. ": " .. name, x, width)
   end
   left, right = side("left", left), side("right", right)
   return function(b, h, q_idx, kv_idx)
@@ -229,7 +248,7 @@ end
 
 -- kv < n or kv <= q: the first n keys are seen by all.   T5 (Raffel et al. 2020), UniLM
 function prefix_lm(n)
-  local prefix = parameter("prefix_lm: n", n, function(what, x) return whole(what, x, 0) end)
+  local prefix = parameter("prefix_lm: n", n, count)
   return function(b, h, q_idx, kv_idx) return kv_idx < prefix(b, h) or kv_idx <= q_idx end
 end
 
@@ -382,10 +401,7 @@ end
 
 -- c * tanh(s / c).   Gemma 2 (2024), Grok-1
 function softcap(c)
-  local cap = parameter("softcap: c", c, function(what, x)
-    if not (x > 0 and x < math.huge) then error(what .. " is " .. shown(x) .. "; give a finite number above 0") end
-    return x
-  end)
+  local cap = parameter("softcap: c", c, positive)
   return function(score, b, h, q_idx, kv_idx) return cap(b, h) * tanh(score / cap(b, h)) end
 end
 

@@ -286,7 +286,8 @@ luattn_status args_scalars(const args_call *c, LuattnParams *params) {
   }
   for (uint32_t i = 0; i < m->num_scalars; ++i) {
     char text[300];
-    if (!choices_scalar_ok(m->scalar[i].name, params->inputs.scalar[i], !(seen >> i & 1u),
+    const scalar_range *range = m->has_ranges ? &m->ranges[0].of[i] : NULL;
+    if (!choices_scalar_ok(m->scalar[i].name, params->inputs.scalar[i], range, !(seen >> i & 1u),
                            m->dtype == LUATTN_F64, text, sizeof text))
       return args_fail(c, "%s", text);
   }

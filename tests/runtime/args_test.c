@@ -149,6 +149,8 @@ BEND(unknown_scalar, p->scalars[0].name = "temprature")
 BEND(scalar_escape, p->scalars[0].name = "cap\n")
 BEND(unnamed_scalar, p->scalars[0].name = NULL)
 BEND(nan_scalar, p->scalars[0].value = (double)NAN)
+BEND(scalar_out_of_range, (p->info.has_ranges = 1, p->info.ranges[0].of[0] = (scalar_range){.most = 1e30, .above = 1, .by = "softcap: c"},
+                           p->scalars[0].value = 0))
 BEND(scalar_beyond_float, p->scalars[0].value = 1e39)
 BEND(scalar_below_float, p->scalars[0].value = -1e-39)
 BEND(default_beyond_float, p->info.scalar[1].value = 1e300)
@@ -375,6 +377,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, input_on_cpu, "input 'slopes': is in CPU memory"},
     {LUATTN_FORWARD, unknown_scalar,
      "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},
+    {LUATTN_FORWARD, scalar_out_of_range, "scalar 'cap': is 0, and the spec takes it as softcap: c; give a finite number above 0"},
     {LUATTN_FORWARD, scalar_escape, "scalar 'cap?': the spec has no such scalar; did you mean 'cap'?"},
     {LUATTN_FORWARD, unnamed_scalar, "scalars: number 0 has no name"},
     {LUATTN_FORWARD, nan_scalar, "scalar 'cap': is nan"},
