@@ -145,6 +145,35 @@ static double low_of(const arms *A, const form *x) {
   return n->op == IR_VAR && ir_var_of(n) == VAR_STATE ? d->low_state[ir_index_of(n)] : 0;
 }
 
+/* The power of an atom that all terms have, with the least magnitude; 0: there is none. */
+static double common_power(const form *x, int atom) {
+  double common = 0;
+  for (int i = 0; i < x->n; i++) {
+    double power = 0;
+    for (int k = 0; k < x->t[i].n; k++)
+      if (x->t[i].f[k].atom == atom) power = x->t[i].f[k].power;
+    if (i > 0 && power * common <= 0) return 0;
+    if (i == 0 || fabs(power) < fabs(common)) common = power;
+  }
+  return common;
+}
+
+/* x without what all of its terms have and is above 0, which leaves its sign. */
+static const form *without_positive(arms *A, const form *x) {
+  forms *F = &A->F;
+  for (int k = 0; x->n > 0 && k < x->t[0].n;) {
+    const int atom = x->t[0].f[k].atom;
+    const double power = common_power(x, atom);
+    const form *of = form_of_atom(F, atom);
+    if (power == 0 || !(F->atom[atom].positive || side_known(A, of, 0) == 1))
+      k++;
+    else
+      x = form_mul(F, x, form_pow(F, of, -power));
+    if (F->gave_up) return x;
+  }
+  return x;
+}
+
 /* The sign of what is not a number by itself. Its number apart, it is a multiple of what arms compare; of an
  * exponential, the exponent is. */
 static int sign_of_key(arms *A, const form *x, int depth) {
@@ -152,6 +181,7 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   double c = 0, least;
   int first = -1;
   if (x->t[0].e != NULL) x = form_mul(F, x, form_exp(F, form_mul(F, x->t[0].e, form_number(F, -1))));
+  x = without_positive(A, x);
   for (int i = 0; i < x->n; i++) {
     const bool is_number = x->t[i].n == 0 && x->t[i].e == NULL;
     if (is_number) c = x->t[i].c;
@@ -174,8 +204,8 @@ static int sign_of_key(arms *A, const form *x, int depth) {
 
 int arms_sign(arms *A, const form *x) {
   double c, least;
-  if (x->undefined) A->F.gave_up = true; /* 1 / 0 may be infinite, and infinity is above something */
   if (A->undecided || A->F.gave_up) return NOT_DECIDED;
+  if (x->undefined) return A->F.gave_up = true, NOT_DECIDED; /* 1 / 0 may be infinite, and infinity is above something */
   if (form_is_number(x, &c)) return (c > 0) - (c < 0);
   return form_is_positive(&A->F, x, &least) ? 1 : sign_of_key(A, x, 0);
 }

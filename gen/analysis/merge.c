@@ -233,10 +233,10 @@ static luattn_status refuse(const merger *m, const difference *first) {
   const derivation *d = &m->d;
   const int r = d->s->row_of[first->lane];
   return luattn_fail(d->err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': parts of a row cannot be merged: in a row of %d scores, the whole row "
+                     "%s: online_func '%s': parts of a row cannot be merged: in a row of %.0f scores, the whole row "
                      "gives %s = %.9g for score %.6g, and its parts give %.9g; update each row scalar by max(old, "
                      "reduce_max(..)) or by old * factor + reduce_sum(..), where the factor is of maxima",
-                     d->t->file, d->o->name, d->s->first[r + 1] - d->s->first[r], first->what, first->whole,
+                     d->t->file, d->o->name, sample_row_length(d->s, r), first->what, first->whole,
                      d->s->score[first->lane], first->merged);
 }
 
@@ -403,9 +403,9 @@ luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error 
                        t->file, t->online.name);
   const int r = s->row_of[found.lane];
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %d scores, the whole row gives %s = "
+                     "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %.0f scores, the whole row gives %s = "
                      "%.9g for score %.6g, and its parts give %.9g; what a row has besides its scores, such as a sink, is in each "
                      "part",
-                     t->file, t->online.name, s->first[r + 1] - s->first[r], found.what, found.whole, s->score[found.lane],
+                     t->file, t->online.name, sample_row_length(s, r), found.what, found.whole, s->score[found.lane],
                      found.merged);
 }

@@ -19,6 +19,8 @@ static bool reduce_both(arms *A) {
   for (int k = 0; k < d->num_red; k++) {
     if (d->step.kind[k] == IR_REDUCE_MAX) {
       A->both[k] = larger(A, k);
+    } else if ((A->reads[d->term[k]] & ARMS_READS_ROW) == 0) {
+      A->both[k] = form_add(&A->F, arms_reduction(A, MINE, k), arms_reduction(A, THEIRS, k), 1);
     } else {
       const form *mine = row_sum(A, (row_sum_of){d->term[k], BOTH, MINE}, k);
       const form *theirs = row_sum(A, (row_sum_of){d->term[k], BOTH, THEIRS}, SPEC_MAX_RED + k);
@@ -69,6 +71,7 @@ static bool find_needed(const derivation *d, bool *needed) {
 
 typedef struct rule {
   const online_merge *merge;
+  online_split step; /* simplified, as the expressions of the whole row are */
   bool needed[SPEC_MAX_STATE];
   const char *what; /* is not shown to be the row's */
 } rule;
@@ -103,16 +106,15 @@ static bool merges_by_lse(arms *A, void *what) {
 }
 
 /* The reductions of a step over THEIRS from the state of MINE. */
-static bool reduce_step(arms *A) {
+static bool reduce_step(arms *A, const online_split *step) {
   const derivation *d = A->d;
   for (int k = 0; k < d->num_red; k++) {
-    const ir_ref term = d->step.term[k];
-    if (d->step.kind[k] == IR_REDUCE_SUM)
-      A->stepped[k] = row_sum(A, (row_sum_of){term, STEPPED, THEIRS}, STEP_SERIAL + k);
+    if (step->term[k] == d->term[k] && (A->reads[step->term[k]] & ARMS_READS_ROW) == 0)
+      A->stepped[k] = arms_reduction(A, THEIRS, k);
+    else if (step->kind[k] == IR_REDUCE_SUM)
+      A->stepped[k] = row_sum(A, (row_sum_of){step->term[k], STEPPED, THEIRS}, STEP_SERIAL + k);
     else
-      A->stepped[k] = term == d->term[k] && !ir_uses(d->g, term, VAR_RED)
-                          ? arms_reduction(A, THEIRS, k)
-                          : row_sum_unknown(A, STEP_SERIAL + k);
+      A->stepped[k] = row_sum_unknown(A, STEP_SERIAL + k);
     if (A->undecided || A->F.gave_up) return false;
   }
   return true;
@@ -121,23 +123,40 @@ static bool reduce_step(arms *A) {
 static bool steps_as_row(arms *A, void *what) {
   rule *r = what;
   const derivation *d = A->d;
-  if (!reduce_step(A) || !reduce_both(A)) return false;
+  const online_split *step = &r->step;
+  if (!reduce_step(A, step) || !reduce_both(A)) return false;
   for (int i = 0; i < d->o->num_state; i++) {
     if (!r->needed[i]) continue;
     r->what = d->o->state_name[i];
-    if (!is_same(A, arms_form_as(A, STEPPED, d->step.next[i]), arms_form_as(A, BOTH, d->next[i])))
-      return false;
+    if (!is_same(A, arms_form_as(A, STEPPED, step->next[i]), arms_form_as(A, BOTH, d->next[i]))) return false;
   }
   const form *prob = arms_form_as(A, BOTH, d->prob);
-  const form *mine = times(A, arms_form_as(A, MINE, d->prob), arms_form_as(A, STEPPED, d->step.rescale));
+  const form *mine = times(A, arms_form_as(A, MINE, d->prob), arms_form_as(A, STEPPED, step->rescale));
   r->what = "prob times o_scale of later steps";
   if (!is_same(A, mine, prob)) return false;
   r->what = "prob";
-  return is_same(A, arms_form_as(A, STEPPED, d->step.prob), prob);
+  return is_same(A, arms_form_as(A, STEPPED, step->prob), prob);
+}
+
+static void simplify_step(derivation *d, online_split *step) {
+  ir_ref root[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
+  int n = 0;
+  *step = d->step;
+  for (int k = 0; k < d->num_red; k++) root[n++] = step->term[k];
+  for (int i = 0; i < d->o->num_state; i++) root[n++] = step->next[i];
+  root[n++] = step->prob;
+  root[n++] = step->rescale;
+  derivation_simplify(d, root, n);
+  n = 0;
+  for (int k = 0; k < d->num_red; k++) step->term[k] = root[n++];
+  for (int i = 0; i < d->o->num_state; i++) step->next[i] = root[n++];
+  step->prob = root[n++];
+  step->rescale = root[n];
 }
 
 bool parts_step_as_row(derivation *d, const char **what) {
   rule r = {.what = "the new state"};
+  simplify_step(d, &r.step);
   const bool ok = find_needed(d, r.needed) && algebra_proves(d, steps_as_row, &r, WORK);
   *what = r.what;
   return ok;

@@ -156,6 +156,8 @@ static const form *atom_form(forms *F, form_atom x) {
   return single(F, 1, NULL, &(form_factor){at, 1}, 1);
 }
 
+const form *form_of_atom(forms *F, int atom) { return single(F, 1, NULL, &(form_factor){atom, 1}, 1); }
+
 const form *form_symbol(forms *F, uint32_t number, bool element, bool positive, double least) {
   return atom_form(F, (form_atom){FORM_SYMBOL, number, {NULL, NULL}, element, positive, least});
 }

@@ -61,6 +61,7 @@ const form *form_number(forms *F, double x);
 const form *form_symbol(forms *F, uint32_t number, bool element, bool positive, double least);
 const form *form_call(forms *F, uint32_t op, const form *x, const form *y); /* y may be NULL */
 const form *form_undefined(forms *F);
+const form *form_of_atom(forms *F, int atom);
 
 const form *form_add(forms *F, const form *x, const form *y, double scale); /* x + scale * y */
 const form *form_mul(forms *F, const form *x, const form *y);

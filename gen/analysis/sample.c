@@ -45,6 +45,28 @@ sample_lanes sample_buffer(sample *s) { return arena_array(s->a, (size_t)s->lane
 
 static sample_lanes raw_buffer(sample *s) { return arena_raw(s->a, (size_t)s->lanes, sizeof(double)); }
 
+enum { LONGEST = 4096, EXTREMES = 30 };
+#define MOVE 0x1p-40
+#define MOST_SLACK 1e-9
+
+/* How often each score of a near row occurs: a few rows are long. */
+static double repetitions(const sample *s, int row, int scores) {
+  const int place = row % SAMPLE_BLOCK_ROWS;
+  if (row >= s->near_rows || (place != 3 && place != 5 && place != 8)) return 1;
+  const double most = (double)LONGEST / scores;
+  return row == SAMPLE_BLOCK_ROWS - 1 ? most : fmax(1, floor(pow(most, uniform(99, (uint64_t)row))));
+}
+
+/* Rows with other scalars than those near their defaults. */
+static bool has_other_scalars(const sample *s, int row) { return row < s->near_rows && row % 7 >= 5; }
+static bool has_extreme_scalars(const sample *s, int row) { return has_other_scalars(s, row) && row % 14 == 6; }
+
+static double other_scalar(const sample *s, uint64_t key, int row) {
+  const double u = uniform(key, (uint64_t)row), sign = uniform(key, (uint64_t)row + 1000) < 0.3 ? -1 : 1;
+  if (has_extreme_scalars(s, row)) return sign * pow(10, EXTREMES * (2 * u - 1));
+  return row % 14 == 5 ? 1 : 3 * gaussian(key, (uint64_t)row);
+}
+
 /* Makes buffers for so many blocks, and says which lanes are a row. */
 static bool lay_out(sample *s, int blocks) {
   s->blocks = blocks;
@@ -58,15 +80,21 @@ static bool lay_out(sample *s, int blocks) {
   for (int r = 0; r < s->rows; r++) {
     s->first[r] = lane;
     s->valid[r] = true;
-    for (int j = 0; j < row_length[r % SAMPLE_BLOCK_ROWS]; j++, lane++) s->row_of[lane] = r;
+    s->extreme[r] = false;
+    const int scores = row_length[r % SAMPLE_BLOCK_ROWS];
+    const double count = repetitions(s, r, scores);
+    for (int j = 0; j < scores; j++, lane++) {
+      s->row_of[lane] = r;
+      s->count[lane] = count;
+    }
   }
   s->first[s->rows] = lane;
   return true;
 }
 
 static bool draw(sample *s, int blocks) {
+  s->near_rows = blocks * SAMPLE_BLOCK_ROWS;
   if (!lay_out(s, blocks)) return false;
-  s->near_rows = s->rows;
   for (int lane = 0; lane < s->lanes; lane++) s->score[lane] = sample_draw_score(s->row_of[lane], lane);
   return true;
 }
@@ -135,6 +163,7 @@ static double row_value(const sample *s, ir_var v, uint32_t index, int row) {
        * value. */
       const double x = s->t->scalar_default[index], u = uniform(key, r);
       if (row >= s->near_rows && row % 3 == 2 && fabs(x) > SAMPLE_LARGE) return copysign(0.5 + u, x);
+      if (has_other_scalars(s, row)) return near_edge(s, key, row, other_scalar(s, key, row));
       const double width = row % 5 == 0 ? 0 : row % 5 < 3 ? 1e-4 : 0.8;
       return near_edge(s, key, row, x == 0 ? width * (u - 0.5) : x * (1 + width * (u - 0.5)));
     }
@@ -150,7 +179,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
     const int lane = base + i;
     switch (v) {
       case VAR_SCORE:
-        out[i] = s->score[lane];
+        out[i] = s->moved ? s->score[lane] * (1 + MOVE * (lane % 2 == 0 ? 1 : -1)) : s->score[lane];
         break;
       case VAR_RED:
         out[i] = s->red[index][lane];
@@ -175,6 +204,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
         break;
       default:
         out[i] = row_value(s, v, index, s->row_of[lane]);
+        if (v == VAR_SCALAR && s->moved) out[i] *= 1 + MOVE * (index % 2 == 0 ? 1 : -1);
         break;
     }
   }
@@ -250,7 +280,7 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
         if (isnan(y))
           sum = y;
         else if (!is_max)
-          sum += y;
+          sum += s->count[i] * y;
         else if (y > sum)
           sum = y;
       }
@@ -271,4 +301,27 @@ int sample_count_valid(const sample *s) {
   int count = 0;
   for (int r = 0; r < s->near_rows; r++) count += s->valid[r];
   return count;
+}
+
+double sample_row_length(const sample *s, int row) {
+  double length = 0;
+  for (int i = s->first[row]; i < s->first[row + 1]; i++) length += s->count[i];
+  return length;
+}
+
+bool sample_reads_scalars(const sample *s, const ir_ref *roots, int n) {
+  for (int i = 0; i < n; i++)
+    if (roots[i] != IR_NONE && ir_uses(s->t->g, roots[i], VAR_SCALAR)) return true;
+  return false;
+}
+
+void sample_find_slack(sample *s, const double *x, const double *moved) {
+  for (int lane = 0; lane < s->lanes; lane++) {
+    const int r = s->row_of[lane];
+    if (!has_extreme_scalars(s, r)) continue;
+    s->extreme[r] = true;
+    const double slack = x[lane] == moved[lane] ? 0 : fabs(moved[lane] - x[lane]) / fabs(x[lane]) * (64 * 0x1p-53 / MOVE);
+    s->slack[r] = fmax(s->slack[r], slack);
+    if (!(slack <= MOST_SLACK)) s->valid[r] = false;
+  }
 }

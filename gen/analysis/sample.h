@@ -2,8 +2,9 @@
  *
  * "This maximum drops out" and "this factor does not depend on the score" are statements about functions, which algebra.h proves.
  * Random points in double precision, with every scalar and input perturbed, say which are worth a proof, and with what constant;
- * what they contradict is not claimed, whatever algebra says. Rows have 1 to 16 scores of many sizes and signs; a row on which the
- * function is not finite is left out. A statement may fail in one arm of a condition only, so edges.c draws some of the scores, and
+ * what they contradict is not claimed, whatever algebra says. Rows have 1 to 4096 scores of many sizes and signs, of which up to 16
+ * differ; a row on which the function is not finite is left out. Scalars are at and near their defaults, at 1, at random, and in
+ * some rows over 60 orders of magnitude. A statement may fail in one arm of a condition only, so edges.c draws some of the scores, and
  * of everything else, where conditions flip. It may also hold wherever a weight vanishes, so far_rows.c draws scores near the large
  * numbers of a function.
  */
@@ -22,8 +23,6 @@
 #define SAMPLE_LANES ((SAMPLE_BLOCKS + SAMPLE_FAR_BLOCKS) * IR_LANES)         /* at most */
 /* The only near rows with scores beyond exp's range, and on which two steps are compared with one. */
 #define SAMPLE_FIRST_ROWS (SAMPLE_FEW_BLOCKS * SAMPLE_BLOCK_ROWS)
-/* Where prob is 0 on all but fewer rows, nothing checks what is claimed. */
-#define SAMPLE_LEAST_ROWS 3
 #define SAMPLE_EDGES 16
 #define SAMPLE_LARGE 16 /* exp and its like are almost saturated this far off */
 
@@ -36,7 +35,10 @@ typedef struct sample {
   int near_rows; /* the rows before those of far_rows.c */
   int first[SAMPLE_ROWS + 1]; /* row r has lanes first[r] .. first[r + 1) */
   int row_of[SAMPLE_LANES];
+  double count[SAMPLE_LANES]; /* how often the row has the lane's score */
   bool valid[SAMPLE_ROWS];
+  bool extreme[SAMPLE_ROWS]; /* its scalars are: steps are compared on it, and slopes are not, which it rounds to nothing */
+  bool moved; /* scores and scalars are evaluated next to what they are: sample_find_slack */
   bool scaled[SAMPLE_ROWS];  /* a far row of the size that a factor demands */
   double slack[SAMPLE_ROWS]; /* what rounding adds to a relative error where numbers are large */
   sample_lanes score, zeros;
@@ -94,5 +96,10 @@ bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, cons
 /* Marks rows invalid where `x` is not finite. */
 void sample_require_finite(sample *s, const double *x);
 int sample_count_valid(const sample *s); /* number of near rows */
+double sample_row_length(const sample *s, int row);
+bool sample_reads_scalars(const sample *s, const ir_ref *roots, int n);
+/* How much of each lane's x rounding may make, given what it is of the moved sample: into the slack of extreme rows. Those on which
+ * that is much are left out. */
+void sample_find_slack(sample *s, const double *x, const double *moved);
 
 #endif

@@ -18,7 +18,8 @@
 #define LOW -1e3     /* at least so low starts a maximum that is to be below all scores, */
 #define NEAR_START 16 /* and it is near that where it is not so many times closer to 0 */
 
-static bool lane_valid(const derivation *d, int lane) { return d->s->valid[d->s->row_of[lane]]; }
+static bool row_valid(const derivation *d, int row) { return d->s->valid[row] && !d->s->extreme[row]; }
+static bool lane_valid(const derivation *d, int lane) { return row_valid(d, d->s->row_of[lane]); }
 
 /* The number of rows on which x differs from 0. */
 static int count_rows(const derivation *d, const double *x) {
@@ -230,7 +231,7 @@ static void chain_values(derivation *d, partials *p) {
           if (d->step.kind[j] == IR_REDUCE_MAX)
             direct = x[s->argmax[j][r]];
           else
-            for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += x[i];
+            for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += s->count[i] * x[i];
           sum += direct * p->total[m][k][r];
         }
         p->total[j][k][r] = sum;
@@ -246,7 +247,7 @@ static bool drops_out_of_samples(derivation *d, const partials *p, const ir_ref 
   if (v == NULL) return false;
   for (int lane = 0; lane < d->s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!s->valid[r]) continue;
+    if (!row_valid(d, r)) continue;
     double sum[2] = {v[0][lane], v[1][lane]};
     double magnitude[2] = {NOTHING + fabs(sum[0]), fabs(sum[1])};
     for (int k = 0; k < d->num_red; k++) {
@@ -254,7 +255,7 @@ static bool drops_out_of_samples(derivation *d, const partials *p, const ir_ref 
       if (d->step.kind[k] == IR_REDUCE_MAX)
         direct = v[2 + k][s->argmax[k][r]];
       else
-        for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += v[2 + k][i];
+        for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += s->count[i] * v[2 + k][i];
       for (int j = k; j < d->num_red; j++) {
         for (int of = 0; of < 2; of++) {
           const double y = p->value[(of == 0 ? P_RED : LSE_RED) + j][lane] * p->total[j][k][r] * direct;
@@ -448,12 +449,6 @@ static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
   return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
 }
 
-/* Whether x is 0 on every row, so that nothing can be shown of it. */
-static bool is_nothing(derivation *d, ir_ref x) {
-  const sample_lanes *v = derivation_eval(d, &x, 1);
-  return v != NULL && count_rows(d, v[0]) == 0;
-}
-
 /* The full adjoint of R_k: through P and lse, directly and through later reductions. Returns why it is no multiple of delta and
  * dlse; NULL: it is. */
 static const char *element_adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
@@ -484,9 +479,7 @@ static const char *element_adjoint(derivation *d, const partials *p, int k, bool
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
   if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), NULL;
   return d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
-         : is_nothing(d, of_prob)
-             ? "no row of scores that was tried meets the conditions under which prob depends on this reduction"
-             : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
+                    : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
 }
 
 /* Whether any requested derivative depends on f_k. */
@@ -499,17 +492,6 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
     if (x != IR_NONE) return true;
   }
   return false;
-}
-
-/* Refuses a function whose prob is 0 for all scores that were tried: nothing can be shown of it. */
-static luattn_status without_weight(derivation *d) {
-  const int rows = count_rows(d, d->p_value);
-  return luattn_fail(
-      d->err, LUATTN_UNSUPPORTED,
-      "%s: online_func '%s': runs forward only, as no backward can be derived: prob is 0 on %d "
-      "of %d rows of scores, from -900 to 900 and near its numbers up to 1e12; use smaller "
-      "numbers in online_fwd and its epilogue",
-      d->t->file, d->o->name, d->s->rows - rows, d->s->rows);
 }
 
 #define LIVE_MAXIMUM \
@@ -551,7 +533,6 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
   if (p == NULL) return derivation_no_memory(d);
   for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
-  if (count_rows(d, d->p_value) < SAMPLE_LEAST_ROWS && d->p != IR_NONE) return without_weight(d);
   find_low(d);
   drop_stabilisers(d, p);
   for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->share[k] = IR_NONE;

@@ -115,6 +115,22 @@ static luattn_status check_linear(derivation *d) {
                      d->t->file, d->o->name);
 }
 
+/* Finds how much rounding makes of what is evaluated on rows with extreme scalars. */
+static luattn_status find_slack(derivation *d, const ir_ref *root, int n, const sample_lanes *x) {
+  sample *s = d->s, *moved = arena_new(d->a, sizeof *moved);
+  if (moved == NULL) return derivation_no_memory(d);
+  *moved = *s;
+  moved->moved = true;
+  d->s = moved;
+  const bool ok = sample_reduce(moved, d->step.kind, d->term, d->num_red, NULL, 0);
+  const sample_lanes *y = ok ? derivation_eval(d, root, n) : NULL;
+  d->s = s;
+  if (y == NULL) return derivation_no_memory(d);
+  for (int k = 0; k < d->num_red; k++) sample_find_slack(s, s->red[k], moved->red[k]);
+  for (int i = 0; i < n; i++) sample_find_slack(s, x[i], y[i]);
+  return LUATTN_OK;
+}
+
 /* Reductions, states, finals and P of every row; rows where they are not finite are left out. */
 static luattn_status sample_whole(derivation *d) {
   const traced_online *o = d->o;
@@ -135,6 +151,7 @@ static luattn_status sample_whole(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, n);
   if (x == NULL) return derivation_no_memory(d);
   for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
+  if (sample_reads_scalars(s, conditional, 2 + d->num_red + o->num_final)) TRY(find_slack(d, root, n, x));
   if (!sample_leave_out_guards(s, d->g, conditional, 2 + d->num_red + o->num_final))
     return derivation_no_memory(d);
   for (int i = 0; i < o->num_state; i++) s->state[i] = x[2 + i];
@@ -195,14 +212,15 @@ static luattn_status check_cut(derivation *d) {
   if (x == NULL) return derivation_no_memory(d);
   *s = *whole;
   for (int lane = 0; lane < s->lanes; lane++) {
-    const int r = s->row_of[lane], count = s->first[r + 1] - s->first[r];
+    const int r = s->row_of[lane];
+    const double count = sample_row_length(s, r);
     /* On more rows, and on those that a large factor scales, one would accumulate too much rounding. */
     if (!s->valid[r] || s->scaled[r] || (r >= SAMPLE_FIRST_ROWS && r < s->near_rows)) continue;
     const double two = p[lane] * x[0][lane];
     if (!derivation_close(two, d->p_value[lane], s->slack[r])) {
       return luattn_fail(
           d->err, LUATTN_SPEC,
-          "%s: online_func '%s': tiles change the result: for score %.6g in a row of %d scores, one step "
+          "%s: online_func '%s': tiles change the result: for score %.6g in a row of %.0f scores, one step "
           "gives prob %.9g and two steps over its halves give %.9g; %s",
           d->t->file, o->name, s->score[lane], count, d->p_value[lane], two,
           part[lane] == 0 ? "correct o_scale or the new row scalars"
@@ -215,7 +233,7 @@ static luattn_status check_cut(derivation *d) {
           fabs(x[1 + i][lane] - s->final[i][lane]) < 1e-9 + s->slack[r])
         continue;
       return luattn_fail(d->err, LUATTN_SPEC,
-                         "%s: online_func '%s': tiles change the result: in a row of %d scores, one step "
+                         "%s: online_func '%s': tiles change the result: in a row of %.0f scores, one step "
                          "gives %s = %.9g and two "
                          "steps over its halves give %.9g; correct the new row scalars",
                          d->t->file, o->name, count, o->final_name[i], s->final[i][lane], x[1 + i][lane]);
@@ -251,9 +269,9 @@ static luattn_status check_forward(derivation *d) {
     if (!s->valid[r] || derivation_close((*x)[lane], d->p_value[lane], s->slack[r])) continue;
     return luattn_fail(
         d->err, LUATTN_SPEC,
-        "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %d scores, "
+        "%s: online_func '%s': forward disagrees with online_fwd: for score %.6g in a row of %.0f scores, "
         "online_fwd and its epilogue give prob %.9g and forward gives %.9g; correct forward, or leave it out",
-        d->t->file, d->o->name, s->score[lane], s->first[r + 1] - s->first[r], d->p_value[lane], (*x)[lane]);
+        d->t->file, d->o->name, s->score[lane], sample_row_length(s, r), d->p_value[lane], (*x)[lane]);
   }
   d->forward_is_prob = algebra_equal(d, d->o->forward, d->p);
   return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;

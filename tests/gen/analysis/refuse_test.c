@@ -221,6 +221,21 @@ static void test_wrong_later_step(void **state) {
   fixture_close(&f);
 }
 
+/* A sum of which each step adds 100 at most: samples have rows of 4096 scores. */
+static void test_long_rows(void **state) {
+  (void)state;
+  fixture f;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, RETENTION);
+  traced_online *o = &f.t.online;
+  const ir_ref p = OP1(SIGMOID, VAR(VAR_SCORE));
+  o->prob = p;
+  o->next[0] = OP2(ADD, VAR(VAR_STATE), OP2(MIN, OP1(REDUCE_SUM, p), ir_real(g, 100)));
+  expect_refusal(&f, (const char *[]){"tiles change the result", "o_scale", NULL});
+  fixture_close(&f);
+}
+
 /* A sum of which each step adds 1e15 at most: no sample says so, and longer rows have another weight in
  * another tile. */
 static void test_not_shown_of_long_rows(void **state) {
@@ -329,6 +344,7 @@ int main(void) {
       cmocka_unit_test(test_lost_reduction),
       cmocka_unit_test(test_unscaled_term),
       cmocka_unit_test(test_wrong_later_step),
+      cmocka_unit_test(test_long_rows),
       cmocka_unit_test(test_not_shown_of_long_rows),
       cmocka_unit_test(test_live_maximum),
       cmocka_unit_test(test_not_finite),
