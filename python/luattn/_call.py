@@ -367,13 +367,6 @@ def check_seed(spec: Spec, given: Mapping[str, Any]) -> None:
         raise InvalidError(f"{spec.name}: seed: the spec draws no random numbers: leave it out")
 
 
-def refuse_floats(place: str, numbers: Mapping[str, Any]) -> None:
-    """Integers that are given as floats, which C would cut off, or ctypes refuse without a name."""
-    for name, x in numbers.items():
-        if isinstance(x, float):
-            raise InvalidError(f"{place}: {name}: is {x!r}, expected an integer")
-
-
 def numbers_of(seed: Any) -> tuple[int, int]:
     """The seed and the offset that a user gave as a number, or as two."""
     given = seed.tolist() if hasattr(seed, "tolist") else seed

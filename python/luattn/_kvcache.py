@@ -75,14 +75,15 @@ class CacheCall:
             raise _fail(f"q: has headdim {q.shape[-1]}, and k_cache {k_cache.shape[3]}: they are the same")
         self.batch, self.device, self.packed = q.shape[0], q.device, packed
         if packed is not None:
+            self._check_array("cu_seqlens_q", packed[0], 1, None)
             self.batch = len(packed[0]) - 1
             if packed[1] is None and packed[0].is_cuda:
                 raise _fail("max_seqlen_q: is missing: the host does not read cu_seqlens_q on a GPU")
         self.caches, self.entries, self.leftpad, self.table = (k_cache, v_cache), entries, leftpad, table
-        if isinstance(lengths, bool):
-            raise _fail("cache_seqlens: is a bool, expected a torch.int32 tensor, or a number")
         if isinstance(lengths, int):
             lengths = torch.full((self.batch,), lengths, dtype=torch.int32, device=self.device)
+        elif lengths is not None and lengths.dim() == 0 and not torch.compiler.is_compiling():  # of a GPU, not read back
+            lengths = lengths.to(torch.int32).expand(self.batch).contiguous()
         self.lengths = lengths  # of what the cache has, before new rows; None: all of it
         self.packed_new = packed_new
         for name, array, axes, count in (
@@ -125,7 +126,7 @@ class CacheCall:
 
     def check_numbers(self, num_splits: int, chunk: int, cos: Tensor | None, sin: Tensor | None) -> None:
         for name, number in (("num_splits", num_splits), ("attention_chunk", chunk)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            if number < 0:
                 raise _fail(f"{name}: is {number!r}, expected a number of at least 0")
         self.num_splits = num_splits
         if (cos is None) != (sin is None):
@@ -237,6 +238,8 @@ class CacheCall:
 
         if slopes is not None and slopes.dim() not in (1, 2):
             raise _fail(f"alibi_slopes: has {slopes.dim()} axes, expected (nheads) or (batch_size, nheads)")
+        if isinstance(scale, Tensor) and scale.numel() != 1:
+            raise _fail(f"softmax_scale: has shape {tuple(scale.shape)}, expected one element, or a number")
         self.scale = scale if scale is None or isinstance(scale, Tensor) else check_scale(_NAME, scale, "softmax_scale")
         rotary = None if self.turns is None else (2 * self.turns[0].shape[1], self.interleaved, self.spread)
         self.spec = _spec(*window, softcap, 0 if slopes is None else slopes.dim(), 0.0, self.leftpad is not None, rotary, chunk)

@@ -91,7 +91,7 @@ def _attend(
     return_lse: bool,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """o, lse and saved."""
-    spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, None if scale is None else float(scale))
+    spec, inputs, scalars, scale = with_scale(spec, inputs, scalars, _number(spec.name, scale))
     refuse_later(spec.name, given)
     check_seed(spec, given)
     if q.dtype.itemsize == 2 and pads(spec, q.shape[-1], v.shape[-1]):
@@ -135,12 +135,22 @@ def _attend(
     return o, lse, saved
 
 
+def _number(name: str, scale: Any) -> float | None:
+    if scale is None or isinstance(scale, float):
+        return scale
+    if scale.numel() != 1:
+        raise InvalidError(f"{name}: scale: has shape {tuple(scale.shape)}, expected one element, or a number")
+    return float(scale.item())
+
+
 def _check_bytes(spec: Spec, arrays: Mapping[str, Any], inputs: Sequence[Any], given: Mapping[str, Any]) -> None:
-    """Names the array of foreign byte order, after fill has refused one."""
+    """Names the array whose numbers are of no type that kernels take, after fill has refused one."""
     named = {**arrays, **{f"input '{info.name}'": x for info, x in zip(spec.inputs, inputs)}, **given}
     for name, x in named.items():
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             raise InvalidError(f"{spec.name}: {name}: {_foreign(x)}")
+        if isinstance(x, np.ndarray) and x.dtype.name not in capi.DL_CODES:
+            raise InvalidError(f"{spec.name}: {name}: has type {x.dtype.name}, expected one of {', '.join(capi.DL_CODES)}")
 
 
 def _foreign(array: np.ndarray) -> str:

@@ -1,6 +1,7 @@
 """A loaded spec: what it declares, and the frames of calls that use it. Found again by its text, and freed after its last user."""
 
 import ctypes
+import gc
 import json
 import os
 import re
@@ -61,17 +62,28 @@ def free_unused() -> None:
 
 
 def _has_finished(device: int) -> bool:
-    """Waits for what runs on a GPU. False: a CUDA graph is being captured, which forbids it."""
+    """Waits for what runs on a GPU. False: a CUDA graph is being captured, by whatever thread: waiting and unloading kernels would break it."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        if torch.cuda.is_current_stream_capturing():
+        if _is_capturing(torch):
             return False
         torch.cuda.synchronize(device)
-    else:
-        for engine, of in [*opened.items()]:
-            if of == device:
-                call("luattn_synchronize", lib.luattn_engine_driver(engine), device, None)
+        return not _is_capturing(torch)  # another thread may have begun meanwhile
+    for engine, of in [*opened.items()]:
+        if of == device:
+            call("luattn_synchronize", lib.luattn_engine_driver(engine), device, None)
     return True
+
+
+def _is_capturing(torch: Any) -> bool:
+    """Whether any stream that Python has is being captured. CUDA tells of one stream at a time, and torch of the current one of this thread."""
+    if torch.cuda.is_current_stream_capturing():
+        return True
+    for stream in [x for x in gc.get_objects() if issubclass(type(x), torch.cuda.Stream)]:
+        with torch.cuda.stream(stream):
+            if torch.cuda.is_current_stream_capturing():
+                return True
+    return False
 
 
 class Spec:

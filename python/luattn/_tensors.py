@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _capi as capi
+from ._arguments import take
 from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._fit import needs_padding, padded
 from ._spec import Spec
@@ -258,13 +259,18 @@ def _check(spec: Spec, q: Tensor, inputs: Sequence[Tensor], scalars: Sequence[fl
         raise InvalidError(f"{spec.name}: {len(scalars)} scalars, expected {len(spec.scalars)}")
 
 
-def _check_devices(spec: Spec, q: Tensor, tensors: Sequence[Tensor | None]) -> None:
-    """Says it in torch's words, after the library has refused a call."""
-    for t in tensors:
-        if t is not None and t.device != q.device:
-            raise InvalidError(
-                f"{spec.name}: a tensor is on {t.device}, and q on {q.device}: move one of them"
-            )
+def _check_devices(
+    spec: Spec, q: Tensor, inputs: Sequence[Tensor | None], given: Mapping[str, Any], first: str = "q", **others: Tensor | None
+) -> None:
+    """Says in torch's words what is no tensor as kernels take it, after the library or DLPack has refused a call."""
+    named = {first: q, **others, **{f"input '{info.name}'": t for info, t in zip(spec.inputs, inputs)}, **given}
+    for name, t in named.items():
+        if not isinstance(t, Tensor) or name == "batch":
+            continue
+        if t.is_quantized or t.layout is not torch.strided or t.is_complex():
+            take(spec.name, name, "torch", t)
+        if t.device != q.device and (t.is_meta or name not in (*ARRAYS, "seed")):
+            raise InvalidError(f"{spec.name}: {name}: is on {t.device}, and {first} on {q.device}: move one of them")
 
 
 # --- both passes ---
@@ -328,8 +334,8 @@ def prepare_mask(
             bits = Bits(memory(q, size) if room is None else room, key)
         frame.prepare_mask(bits.handle, kernel, bits.memory.data_ptr(), size, stream)
         _keep(batch, batch._bits, spec, bits)
-    except InvalidError:
-        _check_devices(spec, q, (k, *inputs))
+    except RuntimeError:
+        _check_devices(spec, q, inputs, {}, k=k, v=v)
         raise
     finally:
         give_back(frame)
@@ -430,6 +436,9 @@ def append(
         if stream is not None and is_capturing():
             frame.note_capture()
         del arrays
+    except RuntimeError:
+        _check_devices(spec, k, (), given, "k", v=v, new_k=new_k, new_v=new_v)
+        raise
     finally:
         give_back(frame)
     return True
@@ -464,9 +473,9 @@ def forward(
         if given:
             _set_given(frame, given)
         run(frame, q, given)
-    except InvalidError:
-        _check_devices(spec, q, (k, v, *inputs))
-        if _are_aligned(q, k, v):
+    except RuntimeError as e:
+        _check_devices(spec, q, inputs, given, k=k, v=v)
+        if not isinstance(e, InvalidError) or _are_aligned(q, k, v):
             raise
         q, k, v = map(_aligned, (q, k, v))
         return forward(spec, q, k, v, inputs, scalars, scale, given, want_lse, made)  # which lie as q did
@@ -513,8 +522,8 @@ def weights(
             frame.set_workspace(workspace.data_ptr(), size)
         frame.run_weights(engine, fill, made, stream)
         del arrays
-    except InvalidError:
-        _check_devices(spec, q, (k, v, *inputs))
+    except RuntimeError:
+        _check_devices(spec, q, inputs, given, k=k, v=v)
         raise
     finally:
         give_back(frame)
@@ -530,7 +539,7 @@ def _clear(*tensors: Tensor | None) -> None:
 
 def _is_aligned(t: Tensor) -> bool:
     """As kernels read it: contiguous rows, and in half precision 16 bytes at once."""
-    *rest, last = strides = t.stride()
+    *rest, last = strides = t.stride() or (1,)
     if last != 1 or 0 in strides:
         return False
     if t.element_size() != 2:
@@ -592,9 +601,9 @@ def backward(
         if given:
             _set_given(frame, given)
         run(frame, q, given)
-    except InvalidError:
-        _check_devices(spec, q, (k, v, dout, o, lse, saved, *inputs))
-        if _are_aligned(q, k, v):
+    except RuntimeError as e:
+        _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout, dlse=dlse, o=o, lse=lse, saved=saved)
+        if not isinstance(e, InvalidError) or _are_aligned(q, k, v):
             raise
         q, k, v = map(_aligned, (q, k, v))
         return backward(

@@ -20,6 +20,7 @@ from . import _capi as capi
 from . import _tensors as tensors
 from . import _fit, _scale
 from ._call import ARRAYS, numbers_of
+from ._import_hook import when_imported
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
 
@@ -103,34 +104,39 @@ for _device in ("CPU", "CUDA"):
     _lib.impl("backward", _backward_kernel, _device)
 
 
-def _check_fake(text: str, q: Tensor, *others: Tensor | None) -> None:
-    """A tensor on meta brings a real q here, too, which would get results that nobody computes."""
-    if not q.is_meta and not is_fake(q):
-        for t in others:
-            if t is not None and t.is_meta:
-                raise InvalidError(f"{spec_in_graph(text).name}: a tensor is on {t.device}, and q on {q.device}: move one of them")
+def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str, Any], **others: Tensor | None) -> None:
+    """A tensor on meta brings real ones here, too, which would get results that nobody computes."""
+    if is_fake(q):
+        return
+    spec = spec_in_graph(text)
+    named = {**others, **{f"input '{info.name}'": t for info, t in zip(spec.inputs, inputs)}}
+    if not q.is_meta:
+        named |= {name: t for name, t in given.items() if isinstance(t, Tensor) and name != "batch"}
+    for name, t in named.items():
+        if t is not None and not is_fake(t) and t.is_meta != q.is_meta:
+            raise InvalidError(f"{spec.name}: {name}: is on {t.device}, and q on {q.device}: move one of them")
 
 
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    _check_fake(text, q, k, v, learned, *inputs, *_tensors_in(given))
+    _check_fake(text, inputs, q, given, k=k, v=v)
     return tuple(_filled(q, tensors.fake_results(spec_in_graph(text), q, v)))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
 def _(text, q, k, v, inputs, new_k, new_v, **given):  # type: ignore[no-untyped-def]
-    _check_fake(text, q, k, v, new_k, new_v, *inputs, *_tensors_in(given))
+    _check_fake(text, inputs, q, given, k=k, v=v, new_k=new_k, new_v=new_v)
 
 
 @torch.library.register_fake("luattn::weights", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
-    _check_fake(text, q, k, v, learned, *inputs, *_tensors_in(given))
+    _check_fake(text, inputs, q, given, k=k, v=v)
     return tensors.fake_weights(q, k, given)
 
 
 @torch.library.register_fake("luattn::backward", lib=_lib)
 def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
-    _check_fake(text, q, dout, dlse, k, v, o, lse, saved, rest[1], *inputs, *_tensors_in(given))
+    _check_fake(text, inputs, q, given, k=k, v=v, dout=dout, o=o)
     want_inputs = want_inputs or [False] * len(inputs)
     *made, dinputs = tensors.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs)
     return (*_filled(q, made), _filled(q, dinputs))
@@ -535,4 +541,8 @@ def _stack(spec: Spec, scalars: Sequence[float | Tensor]) -> Tensor:
     return torch.stack(numbers)
 
 
-from . import _flops as _flops  # noqa: E402  registers formulas of the ops that are defined here
+def _register_flops() -> None:
+    from . import _flops as _flops  # registers formulas of the ops that are defined here
+
+
+when_imported("torch.utils.flop_counter", _register_flops)  # which imports triton

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, refuse_floats, take_frame
+from ._arguments import AllArguments, Arguments, is_compiling, is_dense, is_tensor, mixed, take, what
+from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
 from ._library import call
 from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
@@ -20,11 +21,29 @@ from .progress import progress_bar
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
 _RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", *LATER)
 _NOTHING: dict[str, Any] = {}
+_TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
+_ARRAYS = {name: "integer?" if name.startswith("max_") else "tensor?" for name in _PACKED}
+_OFFSETS = {name: "offset?" if name.endswith("offset") and name != "head_offset" else "integer?" for name in WHOLE}
+_OF_CALL = Arguments(**_TENSORS, scale="scale?", return_lse="flag", return_state="flag", layout="layout", keys_modified="flag")
+_OF_PART = Arguments(q="tensor", **_OFFSETS, **_ARRAYS)
+_OF_APPEND = Arguments(
+    k="data", v="data", new_k="data", new_v="data", seqused_k="data", block_table="data?", cu_seqlens_q="data?", max_seqlen_k="integer?",
+    kv_offset="offset?", layout="layout", keys_modified="flag",
+)  # fmt: skip
+_OF_GRADIENTS = AllArguments(
+    **{name: "torch" for name in ("dout", "q", "k", "v", "o", "lse", "saved")}, dlse="torch?", scale="scale?", layout="layout"
+)
+_OF_PLAN = AllArguments(**{name: "data" for name in "qkv"}, backward="flag", layout="layout")
+_OF_TUNE = AllArguments(**{name: "torch" for name in "qkv"}, backward="flag", layout="layout", scale="real?", time_limit="real")
+_OF_PREPARE = Arguments(
+    dtype="dtype", head_dim="integer", head_dim_v="integer", device="integer", scalars="flag", decode="flag", threads="integer"
+)
+_OF_MASK = Arguments(q_len="integer", kv_len="integer", batch="integer", head="integer", tile="integer")
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
     """Loads a spec: the path of a Lua file, or its text. Errors: SpecError, with the file and the line."""
-    return Attention(load(spec))
+    return Attention(load(take("attention", "spec", "source", spec)))
 
 
 def _again(text: str, place: str) -> "Attention":
@@ -43,12 +62,17 @@ def prepare(
     threads: int = 0,
 ) -> None:
     """Attention.prepare for several at once, which share the threads. On a terminal tqdm, if installed, shows a bar."""
+    dtype, head_dim, head_dim_v, device, scalars, decode, threads = _OF_PREPARE.take(
+        "prepare", dtype, head_dim, head_dim_v, device, scalars, decode, threads
+    )
     name = str(dtype).removeprefix("torch.")
     if name not in capi.DTYPES:
         raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
-    refuse_floats("prepare", {"head_dim": head_dim, "head_dim_v": head_dim_v, "threads": threads})
     index = capi.DTYPES.index(name)
-    attentions, made = list(attentions), []
+    attentions, made = take("prepare", "attentions", "parts", attentions), list[Any]()
+    for attention in attentions:
+        if not isinstance(attention, Attention):
+            raise InvalidError(f"prepare: attentions: has {what(attention)}, expected what luattn.attention() returns")
     for attention in attentions:
         spec, (d, d_v) = attention._spec, _dims(attention, name, head_dim, head_dim_v)
         wants = spec.wants & (capi.WANT_ALL if scalars else capi.WANT_ALL - capi.WANT_SCALARS)
@@ -160,8 +184,11 @@ class Attention:
         and an offset, or these as an int64 tensor [2] where q is, which kernels read. None: torch's generator of q's device has it.
         """
         spec = self._spec
+        q, k, v, scale, return_lse, return_state, layout, keys_modified = _OF_CALL.take(
+            self.name, q, k, v, scale, return_lse, return_state, layout, keys_modified
+        )
         if layout == "bshd":
-            q, k, v = _swap(q), _swap(k), _swap(v)
+            q, k, v = self._swapped(q=q, k=k, v=v)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         if return_state:
@@ -176,11 +203,11 @@ class Attention:
             q_offset is kv_offset is q_len is kv_len is head_offset is heads is heads_kv is None
             and cu_seqlens_q is cu_seqlens_k is max_seqlen_q is max_seqlen_k is seqused_q is seqused_k is block_table is None
         ):
-            if type(max_seqlen_q) is float or type(max_seqlen_k) is float:
-                refuse_floats(self.name, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
-            whole = _whole(self.name, q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv)
-            packed = zip(_PACKED, (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table))
-            options = {**whole, **{name: x for name, x in packed if x is not None}, **options}
+            part = self._part_of(
+                q, q_offset, kv_offset, q_len, kv_len, head_offset, heads, heads_kv,
+                cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, block_table,
+            )  # fmt: skip
+            options = {**part, **options}
             if layout == "bshd" and cu_seqlens_q is not None:
                 raise InvalidError(
                     f"{self.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out"
@@ -192,7 +219,7 @@ class Attention:
         if keys_modified:
             options = {**options, "keys_modified": True}
         if seed is not None or spec.draws:
-            options = {**options, "seed": _seed_of(seed, q)}
+            options = {**options, "seed": _seed_of(self.name, seed, q)}
         if return_state:
             o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
             return (_swap(o) if layout == "bshd" else o), lse, state
@@ -200,6 +227,19 @@ class Attention:
         if layout == "bshd":
             o = _swap(o)
         return (o, lse) if return_lse else o
+
+    def _part_of(self, q: Any, *given: Any) -> dict[str, Any]:
+        """What WHOLE and _PACKED are to the ops."""
+        _, *found = _OF_PART.take(self.name, q, *given)
+        whole, packed = found[: len(WHOLE)], zip(_PACKED, found[len(WHOLE) :])
+        return {**_whole(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}
+
+    def _swapped(self, **tensors: Any) -> list[Any]:
+        """Heads before lengths, or the other way round."""
+        for name, t in tensors.items():
+            if len(t.shape) < 3:
+                raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, length, heads and head dim")
+        return [t.swapaxes(1, 2) for t in tensors.values()]
 
     def append(
         self,
@@ -228,16 +268,20 @@ class Attention:
         keys_modified=True: rows go through the spec's key_mod and value_mod first, at their positions, for calls with keys_modified=True;
         inputs and scalars that these read are keyword arguments. False: rows are copied as they are, for calls without it. Mixing the two
         applies mods twice, or never."""
+        place = f"{self.name}: append"
+        k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified = _OF_APPEND.take(
+            place, k, v, new_k, new_v, seqused_k, block_table, cu_seqlens_q, max_seqlen_k, kv_offset, layout, keys_modified
+        )
         if layout == "bshd":
-            k, v = _swap(k), _swap(v)
+            k, v = self._swapped(k=k, v=v)
             if cu_seqlens_q is None:
-                new_k, new_v = _swap(new_k), _swap(new_v)
+                new_k, new_v = self._swapped(new_k=new_k, new_v=new_v)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         inputs, scalars, later = self._sort(given, new_k, some=True)
         if later:
             raise InvalidError(f"{self.name}: append: {', '.join(later)}: is of calls alone; leave it out")
-        options = {} if kv_offset is None else _whole(self.name, None, kv_offset)
+        options = {} if kv_offset is None else _whole(new_k, cu_seqlens_q, None, kv_offset)
         arrays = {"seqused_k": seqused_k, "block_table": block_table, "cu_seqlens_q": cu_seqlens_q, "max_seqlen_k": max_seqlen_k}
         options |= {name: x for name, x in arrays.items() if x is not None}
         if keys_modified:
@@ -273,6 +317,8 @@ class Attention:
         With the states that return_state=True gave: for every spec whose parts merge. lse is then that of all keys, or 0 where the spec has none,
         and -inf in rows that keep nothing. return_state adds the state of all parts, for another merge, and return_saved what gradients() takes. These
         are tensors without gradients."""
+        for name, flag in (("return_state", return_state), ("return_saved", return_saved)):
+            take(f"{self.name}: merge", name, "flag", flag)
         if states is not None:
             o, lse, state, saved = merge_states(self._spec, outs, lses, states, layout, dtype)
             return (o, lse, *([state] if return_state else []), *([saved] if return_saved else []))
@@ -306,25 +352,28 @@ class Attention:
         from ._torch import gradients_of
 
         if is_numpy(q):
-            raise Unsupported(f"{self.name}: gradients: NumPy arrays have none; pass tensors of torch")
+            raise Unsupported(f"{self.name}: gradients: q: NumPy arrays have none; pass tensors of torch")
+        dout, q, k, v, o, lse, saved, dlse, scale, layout = _OF_GRADIENTS.take(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, layout)
         if layout == "bshd":
-            dout, q, k, v, o = map(_swap, (dout, q, k, v, o))
+            dout, q, k, v, o = self._swapped(dout=dout, q=q, k=k, v=v, o=o)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-        seed, packed = given.pop("seed", None), {name: given.pop(name) for name in _PACKED if name in given}
-        whole = _whole(self.name, *(given.pop(name, None) for name in WHOLE))
+        seed, part = given.pop("seed", None), self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
         inputs, scalars, later = self._sort(given, q)
-        options = {**whole, **packed, **later}
+        options = {**part, **later}
         if seed is not None or self._spec.draws:
-            options["seed"] = _seed_of(seed, q)
+            options["seed"] = _seed_of(self.name, seed, q)
         numbers = [float(x) for x in scalars]
         dq, dk, dv, named = gradients_of(self._spec, dout, dlse, q, k, v, o, lse, saved, inputs, numbers, scale, options)
         if layout == "bshd":
             dq, dk, dv = map(_swap, (dq, dk, dv))
         return dq, dk, dv, named
 
-    def _sort(self, given: dict[str, Any], q: Any, some: bool = False) -> tuple[list[Any], list[Any], dict[str, Any]]:
-        """Inputs and scalars in the spec's order, and arguments that do not exist yet. some: inputs that are missing are None."""
+    def _sort(
+        self, given: dict[str, Any], q: Any, some: bool = False, reads: bool = True
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """Inputs and scalars in the spec's order, and arguments that do not exist yet. some: inputs that are missing are None. reads: whether
+        the library looks at them, and refuses what it cannot read."""
         inputs: list[Any] = []
         scalars, later = [], {}
         for name, info in self.inputs.items():
@@ -334,9 +383,11 @@ class Attention:
             if name not in given:
                 raise InvalidError(f"{self.name}: input '{name}' is missing: pass {name}=")
             x = given[name]
-            inputs.append(_input_of(self.name, info, x, q) if isinstance(x, (int, float)) else x)
+            is_alike = reads and (type(x), type(q)) in _ALIKE and (is_numpy(x) or is_dense(x))
+            inputs.append(x if is_alike else _input_of(self.name, info, x, q))
         for name, default in self.scalars.items():
-            scalars.append(given.get(name, default))
+            x = given.get(name, default)
+            scalars.append(x if type(x) is float else _scalar_of(self.name, name, x, q))
         for name, value in given.items():
             if name in LATER:
                 later[name] = value
@@ -349,9 +400,12 @@ class Attention:
         self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", **inputs: Any
     ) -> str:
         """How these tensors are computed, one fact a line: kernels, tiles, and why. Compiles the kernel if it is new."""
-        given = self._sort(inputs, q)[0]
+        q, k, v, backward, layout = _OF_PLAN.take(f"{self.name}: plan", q, k, v, backward, layout)
+        given = self._sort(inputs, q, reads=False)[0]
         if layout == "bshd":
-            q, k, v = _swap(q), _swap(k), _swap(v)
+            q, k, v = self._swapped(q=q, k=k, v=v)
+        elif layout != "bhsd":
+            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         line = ""
         if q.dtype.itemsize == 2 and pads(self._spec, q.shape[-1], v.shape[-1]):
             line = padding_line(q.shape[-1], v.shape[-1])
@@ -402,22 +456,26 @@ class Attention:
         `time_limit` seconds a pass, half of them for compiling. No call of this spec may be running."""
         from ._tune import tune
 
+        q, k, v, backward, layout, scale, time_limit = _OF_TUNE.take(f"{self.name}: tune", q, k, v, backward, layout, scale, time_limit)
         inputs, scalars, later = self._sort(given, q)
         if later:
             raise InvalidError(f"{self.name}: tune: {', '.join(later)}: kernels of such calls are not tuned; leave it out")
         if layout == "bshd":
-            q, k, v = _swap(q), _swap(k), _swap(v)
-        if scale is not None and not is_plain(float(scale)):
-            raise InvalidError(f"{self.name}: tune: scale: is {float(scale):g}, expected a positive number: tiles do not depend on it")
+            q, k, v = self._swapped(q=q, k=k, v=v)
+        elif layout != "bhsd":
+            raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
+        if scale is not None and not is_plain(scale):
+            raise InvalidError(f"{self.name}: tune: scale: is {scale:g}, expected a positive number: tiles do not depend on it")
         numbers = [float(x) for x in scalars]
-        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else float(scale), backward, time_limit)
+        return tune(self._spec, q, k, v, inputs, numbers, 0.0 if scale is None else scale, backward, time_limit)
 
     def mask(
         self, q_len: int, kv_len: int, *, batch: int = 0, head: int = 0, tile: int = 64, **inputs: Any
     ) -> Mask:
         """Which tiles of `tile` x `tile` scores the mask leaves empty, full or partial, for one batch entry and head. A
         notebook shows it as a picture. Inputs that the mask reads are arrays or tensors on the CPU."""
-        return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None)[0])
+        q_len, kv_len, batch, head, tile = _OF_MASK.take(f"{self.name}: mask", q_len, kv_len, batch, head, tile)
+        return mask_of(self._spec, q_len, kv_len, batch, head, tile, self._sort(inputs, None, reads=False)[0])
 
 
 def _padded_of(numpy: bool) -> Any:
@@ -430,7 +488,8 @@ def _padded_of(numpy: bool) -> Any:
     return _fit.padded
 
 
-def _seed_of(seed: Any, q: Any) -> Any:
+def _seed_of(place: str, seed: Any, q: Any) -> Any:
+    seed = seed if is_compiling() else take(place, "seed", "seed?", seed)
     if is_numpy(q):
         return None if seed is None else numbers_of(seed)
     from ._torch import seed_of
@@ -442,22 +501,30 @@ def _swap(t: Any) -> Any:
     return t.swapaxes(1, 2)
 
 
-def _whole(place: str, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
+def _whole(q: Any, cu_seqlens_q: Any, q_offset: Any, kv_offset: Any, *rest: int | None) -> dict[str, Any]:
     """Arguments of the ops: the numbers of luattn_batch, unless the tensors are the whole, and offsets that are tensors."""
     if q_offset is kv_offset is None and not any(rest):
         return {}
-    refuse_floats(place, dict(zip(WHOLE, (q_offset, kv_offset, *rest))))
     options: dict[str, Any] = {}
     numbers = []
     for name, x in (("q_offset", q_offset), ("kv_offset", kv_offset)):
         is_number = x is None or isinstance(x, int)
         numbers.append((x or 0) if is_number else 0)
         if not is_number:
-            options[name] = x
+            options[name] = _of_each_entry(x, q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1)
     numbers += [x or 0 for x in rest]
     if any(numbers):
         options["whole"] = numbers
     return options
+
+
+def _of_each_entry(offset: Any, batch: int) -> Any:
+    """A number on a GPU, which is not read back, as one for each batch entry."""
+    if len(offset.shape):
+        return offset
+    import torch
+
+    return offset.clamp(-(2**31), 2**31 - 1).to(torch.int32).expand(batch).contiguous()
 
 
 _found: dict[bool, Any] = {}
@@ -485,24 +552,59 @@ def _state_of(numpy: bool) -> Any:
     return _torch.attend_state
 
 
+_ALIKE = set[tuple[type, type]]()  # types of inputs and of q that go together
 _INTEGERS = {"int64": (-(2**63), 2**63 - 1), "int32": (-(2**31), 2**31 - 1), "int16": (-(2**15), 2**15 - 1), "uint8": (0, 255), "bool": (0, 1)}
 
 
-def _input_of(name: str, info: InputInfo, number: float, q: Any) -> Any:
-    """A number as the input without axes that it stands for, where q is."""
+def _input_of(name: str, info: InputInfo, x: Any, q: Any) -> Any:
+    """A tensor where q is, which may be a number, as the input without axes that it stands for. q None: a tensor anywhere."""
+    torch_is_due = q is not None and is_tensor(q)
+    if is_compiling() and not isinstance(x, (int, float)):
+        return x
+    if type(x).__module__ == "numpy" and not hasattr(x, "__setitem__") and hasattr(x, "item"):
+        x = x.item()
+    if not isinstance(x, (int, float)):
+        take(name, f"input '{info.name}'", "input", x)
+        if is_tensor(x) and x.is_meta and not (torch_is_due and q.is_meta):
+            raise InvalidError(f"{name}: input '{info.name}': is on meta, without data, and the call's tensors have some: move one of them")
+        if q is not None and is_tensor(x) != torch_is_due:
+            if len(x.shape) or info.axes:
+                raise InvalidError(mixed(name, f"input '{info.name}'", x, "q", q))
+            x = x.item()  # a number in an array of another library
+        else:
+            _ALIKE.add((type(x), type(q)))
+            return x
+    return _number_as_input(name, info, x, q)
+
+
+def _number_as_input(name: str, info: InputInfo, number: Any, q: Any) -> Any:
     if info.axes:
         raise InvalidError(
             f"{name}: input '{info.name}' is the number {number:g}, expected a tensor with the axes {', '.join(info.axes)}"
         )
     dtype = "float32" if info.dtype == "any" else info.dtype
+    if isinstance(number, bool) and dtype != "bool":
+        raise InvalidError(f"{name}: input '{info.name}' is the bool {number}, expected a number")
     if dtype in _INTEGERS:
         least, most = _INTEGERS[dtype]
         if not (least <= number <= most and number == int(number)):  # nan is not within them
             raise InvalidError(f"{name}: input '{info.name}' is the number {number!r}, which {dtype} does not hold")
-    if is_numpy(q):
-        import numpy
+    if q is not None and not is_numpy(q):
+        import torch
 
-        return numpy.full((), number, dtype)
-    import torch
+        return torch.full((), number, dtype=getattr(torch, dtype), device=q.device)
+    import numpy
 
-    return torch.full((), number, dtype=getattr(torch, dtype), device=q.device)
+    return numpy.full((), number, dtype)
+
+
+def _scalar_of(place: str, name: str, x: Any, q: Any) -> Any:
+    """A number, or a tensor of one, with which a gradient goes."""
+    if is_compiling():
+        return x
+    x = take(place, f"scalar '{name}'", "scale", x)
+    if is_tensor(x) and q is not None and is_numpy(q):
+        if x.numel() != 1:
+            raise InvalidError(f"{place}: scalar '{name}': has shape {tuple(x.shape)}, expected one element, or a number")
+        return float(x.item())
+    return x

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _capi as capi
+from ._arguments import AllArguments, what
+from ._call import is_numpy
 from ._library import call, lib
 from ._spec import Spec
 from .errors import InvalidError
@@ -15,6 +17,10 @@ from .errors import InvalidError
 if TYPE_CHECKING:
     from .attention import Attention
 
+_KINDS = AllArguments(
+    q="data", k="data", v="data?", layout="layout", seqused_k="torch?", block_table="torch?", cu_seqlens_q="torch?", max_seqlen_q="integer?",
+    max_seqlen_k="integer?", keys_modified="flag",
+)  # fmt: skip
 _number = itertools.count(1)
 _batches: "weakref.WeakValueDictionary[int, Batch]" = weakref.WeakValueDictionary()
 
@@ -127,14 +133,20 @@ class Batch:
         prepare.
         """
         from ._tensors import prepare_mask, prepare_splits
+        from .attention import Attention
 
+        if not isinstance(attention, Attention):
+            raise InvalidError(f"Batch.prepare: attention: is {what(attention)}, expected what luattn.attention() returns")
+        q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified = _KINDS.take(
+            f"{attention.name}: Batch.prepare", q, k, v, layout, seqused_k, block_table, cu_seqlens_q, max_seqlen_q, max_seqlen_k, keys_modified
+        )
         if layout == "bshd" and cu_seqlens_q is not None:
             raise InvalidError(f"{attention.name}: layout: is 'bshd', and packed sequences have no batch axis; leave it out")
         if layout == "bshd":
-            q, k, v = q.swapaxes(1, 2), k.swapaxes(1, 2), None if v is None else v.swapaxes(1, 2)
+            q, k, v = attention._swapped(q=q, k=k, v=k if v is None else v)
         elif layout != "bhsd":
             raise InvalidError(f"{attention.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-        inputs, scalars, options = attention._sort(given, q)
+        inputs, scalars, options = attention._sort(given, q, reads=False)
         if options:
             raise InvalidError(f"{attention.name}: {next(iter(options))}: prepare takes inputs and scalars alone")
         numbers = [float(x) for x in scalars]
@@ -145,7 +157,7 @@ class Batch:
         lengths = {name: x for name, x in lengths.items() if x is not None}
         if lengths and seqused_k is None:
             raise InvalidError(f"{attention.name}: {next(iter(lengths))}: prepare takes it beside seqused_k alone")
-        if not q.is_cuda:
+        if is_numpy(q) or not q.is_cuda:
             return
         if lengths:
             if keys_modified:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _torch
+from ._arguments import Arguments, take
 from ._scale import check_scale
 from ._spec import Spec, spec_of
 from .errors import InvalidError, Unsupported
@@ -26,6 +27,27 @@ __all__ = [
     "varlen_attn",
 ]
 
+_OPTIONS = {
+    "dropout_p": "real", "softmax_scale": "scale?", "causal": "flag", "window_size": "pair", "softcap": "cap", "alibi_slopes": "torch?", "deterministic": "flag",
+    "return_attn_probs": "flag",
+}  # fmt: skip
+_QKV = {"q": "torch", "k": "torch", "v": "torch"}
+_CU = {"cu_seqlens_q": "torch", "cu_seqlens_k": "torch", "max_seqlen_q": "integer", "max_seqlen_k": "integer"}
+_OF_DENSE = Arguments(**_QKV, **_OPTIONS)
+_OF_VARLEN = Arguments(**_QKV, **_CU, **_OPTIONS, block_table="torch?")
+_OF_VARLEN_QKV = Arguments(qkv="torch", cu_seqlens="torch", max_seqlen="integer", **_OPTIONS)
+_OF_VARLEN_KV = Arguments(q="torch", kv="torch", **_CU, **_OPTIONS)
+_OF_VARLEN_ATTN = Arguments(
+    query="torch", key="torch", value="torch", cu_seq_q="torch", cu_seq_k="torch?", max_q="integer", max_k="integer", scale="scale?", window_size="pair",
+    enable_gqa="flag", seqused_k="torch?", block_table="torch?", num_splits="integer?", return_aux="aux?",
+)  # fmt: skip
+_OF_CACHE = Arguments(
+    **{name: "torch" for name in ("q", "k_cache", "v_cache")},
+    **{name: "torch?" for name in ("k", "v", "rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table", "page_table", "alibi_slopes")},
+    **{name: "torch?" for name in ("cu_seqlens_q", "cu_seqlens_k_new")},
+    cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="pair", softcap="cap", rotary_interleaved="flag", num_splits="integer",
+    return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer",
+)  # fmt: skip
 _Window = tuple[int, int]
 _Rotary = tuple[int, bool, bool] | None
 
@@ -90,9 +112,6 @@ def _loaded(*options: Any) -> Spec:
 
 
 def _window(name: str, window_size: Any, causal: bool, longest: int) -> _Window:
-    for n in window_size:
-        if not isinstance(n, int) and not hasattr(n, "__index__"):
-            raise InvalidError(f"{name}: window_size: has {n!r}, expected two integers, of which a negative one is no limit")
     left, right = (-1 if n < 0 or n >= longest else int(n) for n in window_size)
     return left, 0 if causal else right
 
@@ -132,8 +151,11 @@ def _attend(
     spec = _spec(*_window(name, window_size, causal, longest), _cap(name, softcap), slopes, float(dropout_p))
     inputs = () if alibi_slopes is None else (alibi_slopes,)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    said = "scale" if name == "varlen_attn" else "softmax_scale"
     if not isinstance(scale, Tensor):
-        scale = check_scale(name, scale, "scale" if name == "varlen_attn" else "softmax_scale")
+        scale = check_scale(name, scale, said)
+    elif scale.numel() != 1:
+        raise InvalidError(f"{name}: {said}: has shape {tuple(scale.shape)}, expected one element, or a number")
     if deterministic:
         given = {**given, "deterministic": True}
     if spec.draws:
@@ -148,6 +170,7 @@ def _attend(
 
 def _unbind(name: str, what: str, packed: Tensor, count: int) -> tuple[Tensor, ...]:
     """q, k and v out of [.., count, heads, headdim]."""
+    take(name, what, "torch", packed)
     if packed.dim() < 3 or packed.shape[-3] != count:
         raise InvalidError(
             f"{name}: {what}: is {tuple(packed.shape)}, expected {count} in the place of its third last axis"
@@ -180,6 +203,7 @@ def flash_attn_func(
 
 
 def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
+    q, k, v, *options = _OF_DENSE.take(name, q, k, v, *options)  # type: ignore[assignment]
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 4:
             raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (batch_size, seqlen, nheads, headdim)")
@@ -255,6 +279,13 @@ def flash_attn_varlen_func(
     k and v are [blocks, block size, heads_k, headdim], with blocks of any size, and cu_seqlens_k says how many rows each sequence has;
     without gradients.
     """
+    (
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+        return_attn_probs, block_table,
+    ) = _OF_VARLEN.take(
+        "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap,
+        alibi_slopes, deterministic, return_attn_probs, block_table,
+    )  # fmt: skip
     if block_table is not None:
         return _paged(
             "flash_attn_varlen_func", q, k, v, cu_seqlens_q, cu_seqlens_k.diff(), block_table, max_seqlen_q, max_seqlen_k, dropout_p,
@@ -307,11 +338,11 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of one tensor [total, 3, heads, headdim]."""
     name = "flash_attn_varlen_qkvpacked_func"
+    qkv, cu_seqlens, max_seqlen, *options = _OF_VARLEN_QKV.take(
+        name, qkv, cu_seqlens, max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    )
     q, k, v = _unbind(name, "qkv", qkv, 3)
-    return _packed(
-        name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
-        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-    )  # fmt: skip
+    return _packed(name, q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -332,11 +363,12 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func of keys and values in one tensor [total, 2, heads, headdim]."""
     name = "flash_attn_varlen_kvpacked_func"
-    k, v = _unbind(name, "kv", kv, 2)
-    return _packed(
-        name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-        softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options = _OF_VARLEN_KV.take(
+        name, q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
     )  # fmt: skip
+    k, v = _unbind(name, "kv", kv, 2)
+    return _packed(name, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
 
 
 def flash_attn_with_kvcache(
@@ -384,6 +416,15 @@ def flash_attn_with_kvcache(
     from ._kvcache import CacheCall, check_flash_attn_3
 
     check_flash_attn_3(of_flash_attn_3, cache_seqlens)
+    (
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
+        cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
+        attention_chunk,
+    ) = _OF_CACHE.take(
+        "flash_attn_with_kvcache", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes,
+        cu_seqlens_q, cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse,
+        max_seqlen_q, attention_chunk,
+    )  # fmt: skip
     if page_table is not None and block_table is not None:
         raise InvalidError("flash_attn_with_kvcache: page_table: is block_table's other name, and both are given")
     table = block_table if page_table is None else page_table
@@ -418,6 +459,9 @@ def varlen_attn(
 ) -> Any:
     """As torch.nn.attention.varlen's, with a gradient of lse too, and beside seqused_k; not beside block_table. window_size (-1, 0) is causal, aligned
     at the last query and key. num_splits is that of kernels for few queries and many keys; others do not split."""
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux = _OF_VARLEN_ATTN.take(
+        "varlen_attn", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa, seqused_k, block_table, num_splits, return_aux
+    )
     if cu_seq_k is None and (block_table is None or seqused_k is None):
         raise InvalidError("varlen_attn: cu_seq_k: is None, which goes with block_table and seqused_k alone")
     if query.dim() == 3 and key.dim() in (3, 4) and query.shape[1] != key.shape[-2] and not enable_gqa:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
+from ._arguments import is_tensor, is_torch_dtype, mixed, take
 from ._call import Fill, Tensors, is_numpy
 from ._library import call
 from ._spec import Spec
@@ -22,6 +23,7 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
     parts'; they may be in float32, for o in bfloat16.
     """
     outs, lses = check_parts(outs, lses, layout)
+    dtype = check_dtype(dtype, is_tensor(outs[0]))
     if is_numpy(outs[0]):
         o, lse = _merge_numpy(outs, lses, dtype)
     else:
@@ -33,11 +35,13 @@ def merge(outs: Sequence[Any], lses: Sequence[Any], *, layout: str = "bhsd", dty
 
 def check_parts(outs: Sequence[Any], lses: Sequence[Any], layout: str) -> tuple[list[Any], list[Any]]:
     """Both as lists, outs heads-first."""
-    outs, lses = list(outs), list(lses)
+    outs, lses = (take("merge", name, "parts", x) for name, x in (("outs", outs), ("lses", lses)))
+    take("merge", "layout", "layout", layout)
     if len(outs) != len(lses):
         raise InvalidError(f"merge: lses: are {len(lses)}, and outs {len(outs)}: each part has both")
     if not 1 <= len(outs) <= capi.MERGE_MAX:
         raise InvalidError(f"merge: outs: are {len(outs)}, expected 1 to {capi.MERGE_MAX}: merge more parts in turn")
+    _check_tensors(outs[0], outs=outs, lses=lses)
     for i, (o, lse) in enumerate(zip(outs, lses)):
         if o.ndim not in (3, 4) or lse.ndim != o.ndim - 1:
             raise InvalidError(f"merge: outs[{i}], lses[{i}]: have {o.ndim} and {lse.ndim} axes, expected 4 and 3, or packed 3 and 2")
@@ -45,15 +49,40 @@ def check_parts(outs: Sequence[Any], lses: Sequence[Any], layout: str) -> tuple[
         outs = [o.swapaxes(1, 2) for o in outs]
     elif layout != "bhsd":
         raise InvalidError(f"merge: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
-    return outs, lses
+    return list(outs), list(lses)
+
+
+def _check_tensors(first: Any, **lists: Sequence[Any]) -> None:
+    """That all are of torch, or all of NumPy."""
+    for name, tensors in lists.items():
+        for i, x in enumerate(tensors):
+            take("merge", f"{name}[{i}]", "tensor", x)
+            if is_tensor(x) != is_tensor(first):
+                raise InvalidError(mixed("merge", f"{name}[{i}]", x, "outs[0]", first))
+
+
+def check_dtype(dtype: Any, of_torch: bool) -> Any:
+    """Of o, as its library takes it."""
+    dtype = take("merge", "dtype", "dtype?", dtype)
+    if dtype is None:
+        return None
+    if of_torch:
+        import torch
+
+        return getattr(torch, str(getattr(dtype, "__name__", dtype)).removeprefix("torch."))
+    if is_torch_dtype(dtype):
+        raise InvalidError(f"merge: dtype: is {dtype}, and outs[0] a NumPy array: pass one of NumPy's")
+    return dtype
 
 
 def merge_states(spec: Spec, outs: Sequence[Any], lses: Sequence[Any], states: Sequence[Any], layout: str, dtype: Any) -> tuple[Any, Any, Any, Any]:
     """o, lse, state and saved of parts by their state; `spec`: whose attention they are parts of."""
     outs, lses = check_parts(outs, lses, layout)
-    states = list(states)
+    dtype = check_dtype(dtype, is_tensor(outs[0]))
+    states = take("merge", "states", "parts", states)
     if len(states) != len(outs):
         raise InvalidError(f"merge: states: are {len(states)}, and outs {len(outs)}: each part has one")
+    _check_tensors(outs[0], states=states)
     for i, (lse, state) in enumerate(zip(lses, states)):
         if state.ndim != lse.ndim + 1:
             raise InvalidError(f"merge: states[{i}]: has {state.ndim} axes, and lses[{i}] {lse.ndim}: it has one more, of the numbers of a row")

@@ -4,10 +4,13 @@ import ctypes
 from typing import Any
 
 from . import _capi as capi
-from ._call import Tensors, is_numpy, refuse_floats
+from ._arguments import AllArguments
+from ._call import Tensors, is_numpy
 from ._library import call
 from .engine import engine_of
 from .errors import InvalidError
+
+_KINDS = AllArguments(kv_indptr="data", kv_indices="data", kv_last_page_len="data", page_size="integer", max_pages="integer?")
 
 
 def page_table(
@@ -25,7 +28,9 @@ def page_table(
     GPU an entry with more pages is cut to these (include/luattn/pages.h). The kernel is compiled by the first call, which should not be
     captured.
     """
-    refuse_floats("page_table", {"page_size": page_size, "max_pages": max_pages})
+    kv_indptr, kv_indices, kv_last_page_len, page_size, max_pages = _KINDS.take(
+        "page_table", kv_indptr, kv_indices, kv_last_page_len, page_size, max_pages
+    )
     lists = {"kv_indptr": kv_indptr, "kv_indices": kv_indices, "kv_last_page_len": kv_last_page_len}
     for name, x in lists.items():
         if x.ndim != 1 or (name == "kv_indptr" and x.shape[0] < 1):

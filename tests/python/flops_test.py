@@ -1,8 +1,10 @@
 """flops_test.py: FLOPs of torch.utils.flop_counter are those of the scores that masks keep, in both passes."""
 
+import subprocess
+import sys
 import unittest
 
-from with_torch import torch  # exits without torch, so first
+from with_torch import ROOT, torch  # exits without torch, so first
 
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,6 +88,16 @@ class Flops(unittest.TestCase):
             q = torch.empty(1, 1, 1, 16).expand(4, 32, 1 << 17, 16)
             kept = kept_scores(causal._spec, q, q, [], [], {})
             self.assertAlmostEqual(kept / (128 * (1 << 17) * ((1 << 17) + 1) / 2), 1, places=2)
+
+    def test_registered_when_somebody_counts(self):
+        """Importing luattn does not import torch's counter, which imports triton; the counter knows the ops whenever it is imported."""
+        late = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import torch, luattn; name = 'torch.utils.flop_counter'; assert name not in sys.modules; "
+            "a = luattn.attention('return attention {}'); q = torch.ones(1, 1, 4, 8); from torch.utils.flop_counter import FlopCounterMode\n"
+            "with FlopCounterMode(display=False) as mode: a(q, q, q)\n"
+            "assert mode.get_total_flops() == 4 * 16 * 8, mode.get_total_flops(); assert not [x for x in sys.meta_path if 'luattn' in str(type(x))]"
+        )
+        subprocess.run([sys.executable, "-c", late, f"{ROOT}/python"], check=True)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,35 @@ class Specs(unittest.TestCase):
             luattn.attention("return attention { score_mod = function(s) return s + 12346 end }")
             self.assertIn(pointer, freed)
 
+    def test_not_freed_while_a_graph_is_captured(self):
+        """On a GPU that mocks stand for: by this thread, by another one on a stream of its own, and by one that begins while this one waits."""
+        current = []  # the stack of streams
+
+        class Stream:
+            is_capturing = False
+
+        @contextlib.contextmanager
+        def stream(s):
+            current.append(s)
+            yield
+            current.pop()
+
+        def synchronize(device):
+            waited.append(device)
+            other.is_capturing = other.is_capturing or begins
+
+        mine, other = Stream(), Stream()
+        current.append(mine)
+        cuda = mock.Mock(Stream=Stream, stream=stream, synchronize=synchronize, is_initialized=lambda: True)
+        cuda.is_current_stream_capturing = lambda: current[-1].is_capturing
+        with mock.patch.dict(sys.modules, torch=mock.Mock(cuda=cuda)):
+            for mine.is_capturing, other.is_capturing, begins, is_free, waits in (
+                (False, False, False, True, True), (True, False, False, False, False), (False, True, False, False, False), (False, False, True, False, True),
+            ):  # fmt: skip
+                waited = []
+                self.assertEqual(_spec._has_finished(3), is_free)
+                self.assertEqual(waited, [3] * waits)
+
     def test_parts_before_the_whole(self):
         freed = []
         with mock.patch.object(_spec, "lib", Watched(None, _library.lib)) as lib:
@@ -210,7 +239,7 @@ class Copies(unittest.TestCase):
             self.assertEqual(batch.token.device.type, "cpu")
             torch.testing.assert_close(drops(self.q, self.q, self.q, seed=3, a=2.0, batch=batch), want)
         lengths = torch.zeros(2, dtype=torch.int32, device="meta")
-        with self.assertRaisesRegex(luattn.InvalidError, "a tensor is on meta, and q on cpu"):
+        with self.assertRaisesRegex(luattn.InvalidError, "cu_seqlens_q: is on meta, and q on cpu"):
             torch.ops.luattn.forward(CAUSAL, *[self.q[0]] * 3, [], [], None, 0.0, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
         with torch.device("meta"):
             other = drops(self.q, self.q, self.q, seed=(3, 0), a=torch.tensor(2.0, device="cpu"))

@@ -156,21 +156,21 @@ class Errors(unittest.TestCase):
             luattn.attention(
                 "return attention { scalars = { scale = 1.0 }, score_mod = function(s) return s * scale end }"
             )
-        sigmoid = luattn.attention(example("sigmoid"))
+        sigmoid, q = luattn.attention(example("sigmoid")), np.zeros((1, 2, 4, 8), np.float32)
         with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: input 'bias' is missing"):
-            sigmoid(None, None, None)
+            sigmoid(q, q, q)
         with self.assertRaisesRegex(
             luattn.InvalidError, "sigmoid: there is no argument 'x'; the spec declares bias"
         ):
-            sigmoid(None, None, None, bias=None, x=None)
+            sigmoid(q, q, q, bias=np.zeros(2), x=None)
         with self.assertRaisesRegex(
             luattn.InvalidError, "sigmoid: layout: is 'sbhd', expected 'bhsd' or 'bshd'"
         ):
-            sigmoid(None, None, None, layout="sbhd")
+            sigmoid(q, q, q, layout="sbhd")
         with self.assertRaisesRegex(
             luattn.Unsupported, "sigmoid: return_lse: its online function has no lse"
         ):
-            sigmoid(None, None, None, bias=None, return_lse=True)
+            sigmoid(q, q, q, bias=None, return_lse=True)
 
 
 class Masks(unittest.TestCase):
@@ -297,7 +297,7 @@ class Arrays(unittest.TestCase):
         q, k, v = self.q, self.k, self.v
         for call, message in (
             (lambda: self.gemma2(q[0], k, v), "q: has 3 dimensions, expected 4"),
-            (lambda: self.gemma2(q.astype(np.complex128), k, v), "of type complex128"),
+            (lambda: self.gemma2(q.astype(np.complex128), k, v), "q: has type complex128, expected one of"),
             (lambda: self.gemma2(q.astype(np.float32), k, v), "k: has dtype float64, expected float32"),
             (lambda: self.gemma2(q, k, v, block_table=np.zeros(2)), "block_table: expected two axes"),
             (lambda: self.gemma2(q, k, v, seed=2), "gemma2: seed: the spec draws no random numbers: leave it out"),

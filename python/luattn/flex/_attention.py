@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
+from .._arguments import Arguments, is_torch_dtype, take, what
 from .._spec import Spec, spec_of
 from .._torch import attend as compute
 from .._torch import seed_of
@@ -24,27 +25,29 @@ __all__ = ["BlockMask", "create_block_mask", "flex_attention", "to_lua"]
 
 noop_mask = theirs.noop_mask
 
+_KINDS = Arguments(
+    query="torch", key="torch", value="torch", score_mod="function?", scale="scale?", enable_gqa="flag", return_lse="flag", return_aux="aux?"
+)
 _warned: set[str] = set()
 
 
 def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> str:
     """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
+    mod = take("to_lua", "mod", "function", mod)
+    dtype, device = take("to_lua", "dtype", "dtype", dtype), take("to_lua", "device", "device", device)
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise InvalidError(f"to_lua: device: is {device!r}, and torch has no GPU here")
+    if not is_torch_dtype(dtype):
+        raise InvalidError(f"to_lua: dtype: is {what(dtype)}, expected one of torch")
     count = len(inspect.signature(mod).parameters)
     score_mod, mask_mod = (mod, None) if count == 5 else (None, mod)
     return _programs.find(score_mod, mask_mod, Extras(), dtype, torch.device(device))[0].text
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-    tensors = (query, key, value)
-    if any(t.is_nested for t in tensors):
-        raise Unsupported(
-            "flex_attention: nested tensors do not exist yet: pass padded ones, and a mask_mod by documents"
-        )
-    for t in tensors:
+    for name, t in (("query", query), ("key", key), ("value", value)):
         if t.dim() != 4:
-            raise InvalidError(
-                f"flex_attention: a tensor has {t.dim()} dimensions, expected 4: batch, heads, length, head dim"
-            )
+            raise InvalidError(f"flex_attention: {name}: has {t.dim()} dimensions, expected 4: batch, heads, length, head dim")
     if not query.dtype == key.dtype == value.dtype:
         raise InvalidError(
             f"Expected query, key, and value to have the same dtype, but they have {query.dtype}, {key.dtype} and {value.dtype}"
@@ -70,7 +73,7 @@ def _mask_of(mask: Any, query: Tensor, key: Tensor) -> tuple[Mod | None, Tensor 
     if mask is None:
         return None, None
     if not isinstance(mask, theirs.BlockMask):
-        raise InvalidError(f"block_mask: is a {type(mask).__name__}, expected one of create_block_mask")
+        raise InvalidError(f"flex_attention: block_mask: is {what(mask)}, expected one of create_block_mask")
     mod: Mod | None = mask.mask_mod
     if mod is None or mod is getattr(theirs, "_sliced_mask_mod_error", mask):
         raise InvalidError(
@@ -118,6 +121,9 @@ def flex_attention(
     return_aux: Any = None,
 ) -> Any:
     """As FlexAttention's. lse is in natural log."""
+    query, key, value, score_mod, scale, enable_gqa, return_lse, return_aux = _KINDS.take(
+        "flex_attention", query, key, value, score_mod, scale, enable_gqa, return_lse, return_aux
+    )
     if return_aux is not None:
         if return_lse:
             raise InvalidError("return_lse and return_aux: return_aux=AuxRequest(lse=True) says both")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
+from .._arguments import Arguments
 from ..errors import InvalidError
 from ._trace import Mod
 
@@ -92,6 +93,9 @@ class BlockMask(theirs.BlockMask):
         return made
 
 
+_KINDS = Arguments(mask_mod="function", B="integer?", H="integer?", Q_LEN="integer", KV_LEN="integer", device="device?", BLOCK_SIZE="size")
+
+
 def create_block_mask(
     mask_mod: Mod,
     B: int | None,
@@ -103,6 +107,7 @@ def create_block_mask(
     **given: Any,
 ) -> BlockMask:
     """A BlockMask of a mask_mod. Nothing is computed here; FlexAttention's other arguments (_compile, ..) change nothing."""
+    mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE = _KINDS.take("create_block_mask", mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE)
     sizes = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     if len(sizes) != 2 or min(sizes) < 1:
         raise InvalidError(
