@@ -13,6 +13,7 @@ try:
 except ImportError as e:
     print(f"{e}: skipped")
     sys.exit(77)
+import luattn  # noqa: E402
 from luattn import flex  # noqa: E402
 from luattn.flex import _programs  # noqa: E402
 from eager_mods import Case, N  # noqa: E402
@@ -109,6 +110,9 @@ class Operations(Case):
             lambda b, h, i, j: (i >= j) & True | False,
             lambda b, h, i, j: (i >= j) == flag[j],
             lambda b, h, i, j: (i >= j) * flag[j],
+            lambda b, h, i, j: (i >= j + 3) + flag[j] + (i == 2),
+            lambda b, h, i, j: torch.maximum(i >= j, flag[j]) & torch.minimum(i > 1, flag[i] + True),
+            lambda b, h, i, j: torch.add(i >= j, flag[j]) & (((i >= j) + 1 + flag[i]) > 1),
             lambda b, h, i, j: torch.where(flag[i], i >= j, i <= j),
         ):
             self.same(mask_mod=mod)
@@ -176,6 +180,11 @@ class Refusals(Case):
             table[h] = s
             return s
 
+        def writes_fresh(s, b, h, i, j):
+            made = torch.zeros(3, dtype=torch.float64)
+            made[1] = s * 2
+            return made.sum()
+
         table, array = torch.zeros(2, dtype=torch.float64), np.zeros(N)
         here = r"flex_operations_test.py:\d+: "
         for mod, message in (
@@ -188,7 +197,8 @@ class Refusals(Case):
             (lambda s, b, h, i, j: s + undefined, "NameError: name 'undefined' is not defined"),  # noqa: F821
             (lambda s, b, h, i, j: torch.special.i0(s), "aten.*i0.* has no counterpart in a spec"),
             (lambda s, b, h, i, j: torch.vmap(lambda x: x * 2)(s[None])[0], "torch.vmap or torch.func inside of a mod"),
-            (writes, "__setitem__ writes a value of the mod into a captured tensor"),
+            (writes_fresh, "__setitem__ writes a value of the mod into a tensor that is none"),
+            (writes, "__setitem__ writes a value of the mod into a tensor that is none, captured or made by the mod: choose by torch.where"),
         ):
             with self.subTest(message):
                 self.refuses(here + message, mod)
@@ -196,7 +206,8 @@ class Refusals(Case):
             for _ in "ab":
                 _programs.clear()
                 self.ours(keeps)
-        self.refuses("a str as a mod: expected a function", "causal")
+        with self.assertRaisesRegex(luattn.InvalidError, "score_mod: is the string .causal., expected a function"):
+            self.ours("causal")
 
     def test_integers_that_wrap(self):
         small = torch.arange(N, dtype=torch.uint8)
@@ -207,6 +218,36 @@ class Refusals(Case):
         ):
             self.refuses(rf"flex_operations_test.py:\d+: {what}, which PyTorch cuts to its bits: .* tensor.to\(torch.int32\)", mod)
         self.same(lambda s, b, h, i, j: s + (small[i].int() - small[j].int()) * 0.25)
+
+    def test_integers_beyond_32_bits(self):
+        """PyTorch wraps what it computes in int32: refused by the values and lengths of a call, and right where these fit, or in 64 bits."""
+        ids = torch.arange(N, dtype=torch.int32) * 1000
+        for mod, name in (
+            (lambda b, h, i, j: (ids[i] + ids[j]) > 0, "add"),
+            (lambda b, h, i, j: (ids[i] - (-1 - ids[j])) > 0, "sub"),
+            (lambda b, h, i, j: torch.add(ids[i], ids[j], alpha=2) > j, "add"),
+            (lambda b, h, i, j: torch.where(ids[i] > 5, ids[i] + i, 3) + ids[j] > j, "add"),
+            (lambda b, h, i, j: (ids[i].abs() + ids[j].clamp(min=0)) % 1000 > j, "add"),
+        ):
+            before = ids.clone()
+            self.same(mask_mod=mod)
+            ids[1:] += 2**31 - 20000  # the same recording
+            self.refuses(rf"flex_operations_test.py:\d+: {name} of int32 may reach -?[0-9]+, and PyTorch wraps it at 2\^31.* x.long\(\)", mask_mod=mod)
+            ids.copy_(before)
+        wide = ids.long() + 2**31 - 20000
+        self.same(mask_mod=lambda b, h, i, j: (wide[i] + wide[j]) > 2**32 - 30000)
+        for mod, name in (
+            (lambda b, h, i, j: i * 2000000000 > 0, "mul"), (lambda b, h, i, j: i * 30000 * (j + 70000) > 12345, "mul"), (lambda b, h, i, j: i**12 > j, "pow"),
+            (lambda b, h, i, j: (i.long() * 2000000000).int() > j, "_to_copy"), (lambda b, h, i, j: (i + 2000000000) + j * 30000000 > 0, "add"),
+        ):  # fmt: skip
+            self.refuses(rf"{name} of int32 may reach", mask_mod=mod)
+        for factor in (1000, 3000, 5000, 2000000000):  # an argument of the kernel by then
+            mod = lambda b, h, i, j: i * factor - j > 7000  # noqa: B023, E731
+            if factor < 2000000000:
+                self.same(mask_mod=mod)
+            else:
+                self.refuses("mul of int32 may reach", mask_mod=mod)
+        self.same(mask_mod=lambda b, h, i, j: ((i * 1000000007 + j * 40503) & 65535) % 7 < 4)
 
     def test_written_after_it_was_read(self):
         count = torch.zeros((), dtype=torch.float64)

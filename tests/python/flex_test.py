@@ -508,7 +508,7 @@ class Arguments(unittest.TestCase):
                 lambda: flex.flex_attention(q, q, q, block_mask=short),
                 r"block_mask was created for \(1, 1, 16, 12\)",
             ),
-            (lambda: flex.flex_attention(q, q, q, block_mask=3), "block_mask: is a int"),
+            (lambda: flex.flex_attention(q, q, q, block_mask=3), "block_mask: is 3, expected one of"),
             (lambda: flex.flex_attention(q, q.half(), q), "have the same dtype"),
             (lambda: flex.flex_attention(q, q.to("meta"), q), "have the same device type"),
             (

@@ -20,6 +20,7 @@ SUMS = {
     "all": ("true", "{0} and {1}"), "amax": (None, "max({0}, {1})"), "amin": (None, "min({0}, {1})"),
     "max": (None, "max({0}, {1})"), "min": (None, "min({0}, {1})"),
 }  # fmt: skip
+_EXTREMES = ("amax", "amin", "max", "min")
 PRODUCTS = ("dot", "vdot", "mv", "mm", "matmul")
 _MOST = 512  # elements that a mod may go through for one score
 _MOST_COUNTED = 128  # sorted numbers; of more of them halves are left out. Tiles are known by ranges where numbers are counted
@@ -171,11 +172,11 @@ class Arrays(Elements):
             start = term(("0",) * len(sizes))
         total = self.local(start)
         names = tuple(f"i{self.loops + k}" for k in range(len(sizes)))
-        outside, self.lines = self.lines, []
+        outside, self.lines, elements, self.elements = self.lines, [], self.elements, {}
         self.loops += len(sizes)
         text = step.format(total, term(names))
         inside = [*self.lines, f"{total} = {text}"]
-        self.lines = outside
+        self.lines, self.elements = outside, elements
         self.loops -= len(sizes)
         for depth, (name, size) in enumerate(zip(names, sizes)):
             self.lines.append("  " * depth + f"for {name} = 0, {size - 1} do")
@@ -207,6 +208,8 @@ class Arrays(Elements):
                 self.where = before
                 return text
 
+            if name in _EXTREMES and self.has_slope(x):
+                return self.extreme_of(name, sizes, term)
             total = self.loop(sizes, term, start, step)
             return f"({total} / {math.prod(sizes)})" if name == "mean" else total
 
@@ -214,6 +217,21 @@ class Arrays(Elements):
             1 if axis in axes else size for axis, size in enumerate(source.shape) if keep or axis not in axes
         )
         return Array(shape, at)
+
+    def extreme_of(self, name: str, sizes: tuple[int, ...], term: Callable[[tuple[str, ...]], str]) -> str:
+        """The largest or smallest of several: amax and amin share the slope evenly among those that are equal, max and min give it to the
+        first one."""
+        if math.prod(sizes) <= 1 or name in ("max", "min"):
+            # Each term is a line of its own, because it stands twice in a step.
+            return self.loop(sizes, lambda where: self.local(term(where)), None, f"where({{0}} {'<' if name == 'max' else '>'} {{1}}, {{1}}, {{0}})")
+        most = self.local(f"stop_gradient({self.loop(sizes, term, None, f'{name[1:]}({{0}}, {{1}})')})")
+        count = self.loop(sizes, lambda where: f"where(eq({term(where)}, {most}), 1.0, 0.0)", "0.0", "{0} + {1}")
+
+        def share(where: tuple[str, ...]) -> str:
+            one = self.local(term(where))
+            return f"where(eq({one}, {most}), {one} / {count}, 0.0)"
+
+        return self.loop(sizes, share, "0.0", "{0} + {1}")
 
     @staticmethod
     def axes_of(node: fx.Node, n: int) -> tuple[list[int], bool]:

@@ -186,7 +186,9 @@ def attend_eagerly(
     kv_offset: int,
     mask: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    spec, inputs, scalars = _programs.find(score_mod, mask_mod, extras, query.dtype, query.device)
+    starts = [1 << 24 if isinstance(x, Tensor) else x for x in (q_offset, kv_offset)]
+    sizes = (query.shape[0], query.shape[1], query.shape[2] + starts[0], key.shape[2] + starts[1])
+    spec, inputs, scalars = _programs.find(score_mod, mask_mod, extras, query.dtype, query.device, sizes)
     batch = None
     if mask is not None and not (isinstance(q_offset, Tensor) or q_offset or kv_offset):  # parts of a whole have no bits
         batch = bits_of(mask, spec, query, key, value, inputs, scalars)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ._lua_text import LuaText, kind, name_of
+from ._bends import Bends
+from ._lua_text import kind, name_of
 
 # Written as a call of the same name.
 _CALLS = "abs exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid relu silu erf sin cos floor ceil softplus minimum maximum pow".split()
@@ -23,11 +24,13 @@ _OTHER_SIGNS = "(({0} < 0 and {1} > 0) or ({0} > 0 and {1} < 0))"
 # Of numbers that have names, because they stand in it more than once.
 _FORMULAS = {
     "square": "({0} * {0})", "tan": "(sin({0}) / cos({0}))", "sign": "where({0} > 0, 1, where({0} < 0, -1, 0))", "trunc": _TOWARDS_0,
-    "expm1": "(exp({0}) - 1)", "log10": "(log({0}) * 0.4342944819032518)", "erfc": "(1 - erf({0}))", "frac": f"({{0}} - {_TOWARDS_0})",
-    "round": "where(eq({0} - floor({0}), 0.5), 2.0 * floor(({0} + 0.5) / 2), floor({0} + 0.5) + 0.0)", "hypot": "sqrt({0} * {0} + {1} * {1})",
-    "sinh": "(0.5 * (exp({0}) - exp(-{0})))", "cosh": "(0.5 * (exp({0}) + exp(-{0})))", "isinf": "eq(abs({0}), math.huge)",
+    "log10": "(log({0}) * 0.4342944819032518)", "frac": f"({{0}} - {_TOWARDS_0})",
+    "round": "where(eq({0} - floor({0}), 0.5), 2.0 * floor(({0} + 0.5) / 2), floor({0} + 0.5) + 0.0)",
+    # A NaN loses against a number in max and min; a zero has a sign. One comparison each, because `and` and `or` make a spec branch.
+    "isnan": "(max({0}, 1) < min({0}, 2))", "signbit": "(1.0 / max({0}, -1.0) < 0)", "isinf": "eq(abs({0}), math.huge)", "isposinf": "eq({0}, math.huge)",
+    "isneginf": "eq({0}, -math.huge)",
     "fmod": f"where(ne({{0}} % {{1}}, 0) and {_OTHER_SIGNS}, {{0}} % {{1}} - {{1}}, {{0}} % {{1}})",
-    "xlogy": "where(eq({0}, 0), 0.0, {0} * log({1}))",
+    "xlogy": "where(eq({0}, 0), where({1} <= 0, 0.0, {0} * log(min({1}, 1e38))), {0} * log({1}))",
     "gelu": f"(0.5 * {{0}} * (1 + tanh({math.sqrt(2 / math.pi)!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}}))))",
 }  # fmt: skip
 _OF_WHOLE_NUMBERS = ("trunc", "floor", "ceil", "round")  # leave integers as they are
@@ -53,7 +56,7 @@ def _joined(word: str, x: str, y: str) -> str:
     return y if x in _NOT else x if y in _NOT else f"({x} {word} {y})"
 
 
-class Elements(LuaText):
+class Elements(Bends):
     """Operations that go element by element."""
 
     def expression(self, node: fx.Node) -> str:
@@ -88,8 +91,12 @@ class Elements(LuaText):
         if name in ("div", "floor_divide"):
             mode = "floor" if name == "floor_divide" else options.get("rounding_mode")
             return self.quotient(a[0], a[1], mode)
-        if name in ("clamp", "clamp_min", "clamp_max"):
+        if name in ("clamp", "clamp_min", "clamp_max", "clamp_between"):
             return self.clamped(name, a, options)
+        if name in ("maximum", "minimum"):
+            if kind(node) == "bool":
+                return _joined("or" if name == "maximum" else "and", self.test(a[0]), self.test(a[1]))
+            return self.extreme(name[:3], a[0], a[1])
         return self.formula(node, name, a, options)
 
     @staticmethod
@@ -105,8 +112,8 @@ class Elements(LuaText):
 
     def operator(self, node: fx.Node, name: str, a: Any, alpha: Any) -> str:
         x, y = (a[1], a[0]) if name == "rsub" else (a[0], a[1])
-        if name == "mul" and kind(node) == "bool":
-            return _joined("and", self.test(x), self.test(y))
+        if name in ("mul", "add") and kind(node) == "bool":  # of bools, PyTorch's sum is whether any is true
+            return _joined("and" if name == "mul" else "or", self.test(x), self.test(y))
         if kind(node) == "int" and _SIGNS.get(name) in ("*", "<<"):
             return f"({self.factor(x)} {_SIGNS[name]} {self.number(y) if name != 'mul' else self.factor(y)})"
         factor = "" if alpha == 1 else f" * {self.value(alpha)}"
@@ -126,6 +133,8 @@ class Elements(LuaText):
             return f"gelu({self.number(a[0])})"
         if name == "pow" and a[1] == 2:
             name, a = "square", a[:1]
+        if kind(a[0]) != "real" and (name.startswith("is") or name == "signbit"):
+            return "false" if name != "signbit" else f"({self.number(a[0])} < 0)"
         if name in _FORMULAS:
             if options.get("decimals"):
                 raise ValueError("round() with decimals: multiply before and divide after it")
@@ -181,7 +190,5 @@ class Elements(LuaText):
     def clamped(self, name: str, a: Any, options: dict[str, Any]) -> str:
         low = a[1] if name != "clamp_max" and len(a) > 1 else options.get("min")
         high = a[1] if name == "clamp_max" else a[2] if len(a) > 2 else options.get("max")
-        text = self.number(a[0])
-        if low is not None:
-            text = f"max({text}, {self.number(low)})"
-        return text if high is None else f"min({text}, {self.number(high)})"
+        by_numbers = name == "clamp_between" or not (isinstance(low, fx.Node) or isinstance(high, fx.Node))
+        return self.bounded(a[0], low, high, by_numbers)

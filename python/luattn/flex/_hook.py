@@ -12,6 +12,7 @@ from .. import _capi as capi
 from .._spec import Spec
 from ._arrays import PARTS, PRODUCTS, SUMS, VIEWS, Arrays
 from ._elements import SAME, STOPS
+from ._ranges import Limits, limits_of
 from ._lua_text import Array, bare, kind, name_of, shape_of
 from ._trace import Mod, NotTranslatable, place_of, trace
 
@@ -30,6 +31,7 @@ class Captured:
     # What the text in the making has used of them: names by index.
     used: dict[int, str] = field(default_factory=dict)
     used_numbers: dict[int, str] = field(default_factory=dict)
+    limits: list[Limits] = field(default_factory=list)  # of integers that may leave 32 bits
     factors: dict[int, str] = field(default_factory=dict)  # tensors of fewer than 64 bits whose integers are multiplied, and where
 
     def hold(self, t: Tensor) -> None:
@@ -51,7 +53,7 @@ class Writer(Arrays):
     def __init__(self, mod: Mod, dtype: torch.dtype | None, captured: Captured, device: torch.device) -> None:
         super().__init__()
         self.graph, self.place = trace(mod, dtype, device), place_of(mod)
-        self.captured = captured
+        self.captured, self.of_score = captured, dtype is not None
         self.parameters = iter(INDICES if dtype is None else ("score", *INDICES))
 
     def run(self, as_mask: bool) -> list[str]:
@@ -79,7 +81,14 @@ class Writer(Arrays):
                 self.lines.append(f"return {bare(self.test(result) if as_mask else self.number(result))}")
         for node in self.factors:
             self.note_factor(node)
+        limits = limits_of(self.graph, self.captured.tensors, self.of_score)
+        if limits is not None:
+            self.captured.limits.append(limits)
         return _needed(self.lines)
+
+    def learns(self, node: fx.Node) -> bool:
+        tensor = getattr(self.graph, str(node.target))
+        return any(known is tensor and grad for known, grad in zip(self.captured.tensors, self.captured.grads))
 
     def note_factor(self, node: fx.Node) -> None:
         place, root = node.stack_trace or self.place, node
@@ -139,11 +148,18 @@ class Writer(Arrays):
         return len(node.args) > 1 and isinstance(node.args[1], fx.Node)
 
     def element(self, node: fx.Node, where: tuple[str, ...]) -> str:
+        """Once in a loop where several read it."""
+        if (node, where) in self.elements:
+            return self.elements[node, where]
         before, self.where = self.where, where
         try:
-            return self.expression(node)
+            text = self.expression(node)
         finally:
             self.where = before
+        if len(node.users) > 1 and not text.isidentifier():
+            is_condition = self.of_score and kind(node) == "bool"
+            text = self.elements[node, where] = self.as_number(text) if is_condition else self.local(text)
+        return text
 
     def capture(self, node: fx.Node, tensor: Tensor) -> None:
         for k, number in enumerate(self.captured.numbers):

@@ -30,12 +30,15 @@ class LuaText:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.of_score = False  # whether it is no mask, which is known by its conditions
         self.count = 0  # of local variables
         self.loops = 0  # that the line in the making is inside of
         self.where: tuple[str, ...] = ()  # the element of arrays that is being written
         self.text: dict[fx.Node, str] = {}
         self.arrays: dict[fx.Node, Array] = {}
         self.at_least_0: set[fx.Node] = set()
+        self.elements: dict[tuple[fx.Node, tuple[str, ...]], str] = {}  # names of elements in the loop that is being written
+        self.slopes: dict[fx.Node, bool] = {}  # whether a gradient may go through
         self.loaded: set[Any] = set()  # integers of captured tensors
         self.factors: list[Any] = []  # those of fewer than 64 bits that are multiplied
 
@@ -84,8 +87,14 @@ class LuaText:
     def write(self, node: fx.Node, text: str) -> None:
         """A line of its own, unless it is short and used once: a Lua function has 200 local variables at most."""
         self.text[node] = text
-        if len(node.users) > 1 or len(text) > 60:
+        if len(node.users) > 1 and self.of_score and kind(node) == "bool" and not text.isidentifier():
+            self.text[node] = self.as_number(text)
+        elif len(node.users) > 1 or len(text) > 60:
             self.named(node)
+
+    def as_number(self, condition: str) -> str:
+        """A condition that several ask, as a number of a name: Lua's own truth values would make the hook branch."""
+        return f"ne({self.local(f'where({condition}, 1, 0)')}, 0)"
 
     def named(self, x: Any) -> str:
         """The number of x, which may be written several times."""

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ._signs import Entry, Kept, Sign
 from ._trace import place_of
-from ._trace import DETACHING, Lines, indexed, stop_gradient
+from ._trace import DETACHING, Lines, clamp_between, indexed, stop_gradient
 
 if TYPE_CHECKING:
     from ._recording import Recording
@@ -140,8 +140,9 @@ _IN_PLACE = {
 }  # fmt: skip
 
 
-def call(func: Any, args: list[Any], named: dict[str, Any]) -> Any:
-    """A function of an entry. Some do not take tensors of no data, or tensors in the place of numbers."""
+def call(func: Any, args: list[Any], named: dict[str, Any], by_numbers: bool = False) -> Any:
+    """A function of an entry. Some do not take tensors of no data, or tensors in the place of numbers. by_numbers: whether all of its
+    arguments but the first were numbers, though they are tensors here."""
     if func is Tensor.__getitem__:
         return indexed(args[0], args[1])
     if func in DETACHING:
@@ -149,12 +150,27 @@ def call(func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     func = _IN_PLACE.get(func, func)
     if func in (torch.tensor, torch.scalar_tensor) and isinstance(args[0], Tensor):
         return args[0].to(named.get("dtype") or args[0].dtype)
-    if getattr(func, "__name__", "") in ("clamp", "clip", "clamp_", "clip_"):
-        given = [*args[1:], *named.values()]
-        if any(isinstance(x, Tensor) for x in given):  # then all have to be
-            args[1:] = [_as_tensor(args[0], x) for x in args[1:]]
-            named = {k: _as_tensor(args[0], x) for k, x in named.items()}
+    if getattr(func, "__name__", "") in _CLAMPS and any(isinstance(x, Tensor) for x in (*args[1:], *named.values())):
+        args[1:] = [_as_tensor(args[0], x) for x in args[1:]]  # then all have to be
+        named = {k: _as_tensor(args[0], x) for k, x in named.items()}
+        if by_numbers:
+            return _clamped_by_numbers(func.__name__, args, named)
     return func(*args, **named)
+
+
+_CLAMPS = {x + end for x in ("clamp", "clip", "clamp_min", "clamp_max") for end in ("", "_")}
+
+
+def _clamped_by_numbers(name: str, args: list[Any], named: dict[str, Any]) -> Tensor:
+    bound = args[1] if len(args) > 1 else None
+    low = named.get("min") if name.startswith("clamp_max") or bound is None else bound
+    high = (args[2] if len(args) > 2 else named.get("max")) if not name.startswith("clamp_max") or bound is None else bound
+    found: Tensor = clamp_between(args[0], low, high)
+    return args[0].copy_(found) if name.endswith("_") else found
+
+
+def _is_by_numbers(args: Any, named: Any) -> bool:
+    return all(x.kind in ("int", "float") for x in (*args[1:], *[x for _, x in named]) if isinstance(x, Sign))
 
 
 def _as_tensor(like: Tensor, x: Any) -> Any:
@@ -179,6 +195,6 @@ class Replay:
         lines = recording.lines or [place_of(recording.mod)] * len(recording.entries)
         for (func, args, named), line in zip(recording.entries[len(given) :], lines[len(given) :]):
             Lines.given = line
-            results.append(call(func, *_decoded(args, named, stand_in)))
+            results.append(call(func, *_decoded(args, named, stand_in), _is_by_numbers(args, named)))
         found = decode(recording.result, stand_in)
         return found if isinstance(found, Tensor) else torch.full((), found, device=given[0].device)

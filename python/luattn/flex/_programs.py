@@ -23,11 +23,14 @@ from ..errors import Error
 from ._elements import MOST_FACTOR
 from ._hook import Captured
 from ._metas import Replay
+from ._ranges import Limits
 from ._recording import Held, Recording
 from ._trace import Lines, Mod, NotTranslatable
 from ._translate import Extras, translate
 
 _MOST = 256  # specs that are kept
+MOST_UNREAD = 1 << 24  # what integers of a tensor on a GPU count as after the first call, as for a spec
+_MOST_SIZES = 4096  # of calls, which are remembered
 _MOST_NUMBERS = 16  # that become arguments of one spec
 
 _lock = threading.RLock()  # torch.fx has global state
@@ -43,6 +46,9 @@ class _Variant:
     inputs: list[int | str]
     scalars: list[int]
     factors: dict[int, str]
+    limits: list[Limits] = field(default_factory=list)  # of integers
+    of_tensors: list[int] = field(default_factory=list)  # which tensors those of limits are; -1 - i: the number i
+    fits: set[tuple[int, ...]] = field(default_factory=set)  # sizes for which limits that ask no tensor have been looked at
     used: int = 0
 
 
@@ -112,9 +118,9 @@ class _Call:
 
 
 def find(
-    score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device
+    score_mod: Mod | None, mask_mod: Mod | None, extras: Extras, dtype: torch.dtype, device: torch.device, sizes: tuple[int, ...] | None = None
 ) -> tuple[Spec, list[Tensor], list[float]]:
-    """The spec of mods, its inputs and its scalars."""
+    """The spec of mods, its inputs and its scalars. sizes: the numbers that b, h, q_idx and kv_idx stay below; None: of no call."""
     mods = (score_mod, mask_mod)
     call = _Call(mods, extras, dtype, device, False)
     program = _programs.get(call.key)
@@ -128,6 +134,8 @@ def find(
                 with _no_hooks():
                     call = _Call(mods, extras, dtype, device, True)
                 variant = _learn(call, title)
+    if variant.limits and sizes is not None:
+        _check_limits(variant, call, sizes, variant.used == 0)
     variant.used = next(_clock)
     numbers, tensors = call.numbers, call.held.tensors
     for i, place in variant.factors.items():
@@ -163,7 +171,6 @@ def _learn(call: _Call, title: str) -> _Variant:
                 raise
         _settle(call, program, title)
     _make_room()
-    variant.used = next(_clock)
     program.variants[key] = variant
     _programs[call.key] = program
     return variant
@@ -233,8 +240,40 @@ def _translated(call: _Call, varying: list[int], title: str) -> _Variant:
     for i, place in factors.items():
         _check_factor(call.held.tensors[i], place, True)
     return _Variant(
-        spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars], factors
+        spec, [x if isinstance(x, str) else of_tensors[x] for x in inputs], [of_numbers[i] for i in scalars], factors, captured.limits, of_tensors
     )
+
+
+def _check_limits(variant: _Variant, call: _Call, sizes: tuple[int, ...], waits: bool) -> None:
+    """Raises where an integer would leave 32 bits, which PyTorch wraps."""
+    if sizes in variant.fits or torch._C._len_torch_dispatch_stack():
+        return
+    depends = False  # on more than sizes
+
+    def of_tensor(i: int) -> tuple[float, float]:
+        nonlocal depends
+        at = variant.of_tensors[i]
+        if at < 0:
+            depends = True
+            return call.numbers[-1 - at], call.numbers[-1 - at]
+        t = call.held.tensors[at]
+        depends = depends or t.device.type == "cpu" or waits
+        known = t.numel() and (t.device.type == "cpu" or waits and not torch.cuda.is_current_stream_capturing())
+        least, most = (int(x) for x in t.aminmax()) if known else (-MOST_UNREAD, MOST_UNREAD)
+        return least, most
+
+    for limits in variant.limits:
+        found = limits.find(sizes, of_tensor)
+        if found is not None:
+            name, place, end = found
+            raise NotTranslatable(
+                f"{place or variant.spec.place}: {name} of int32 may reach {end:.0f}, and PyTorch wraps it at 2^31, which kernels do not: compute with integers of "
+                "64 bits, x.long(), or with floats"
+            )
+    if not depends:
+        if len(variant.fits) >= _MOST_SIZES:
+            variant.fits.clear()
+        variant.fits.add(sizes)
 
 
 def _check_kernel(spec: Spec, dtype: torch.dtype) -> None:

@@ -219,7 +219,7 @@ class Recording:
         if type(x) is Lazy and x._real is None and not x.is_of_captured:
             x._written = True
             return
-        raise self.refusal(f"{title(func)} writes a value of the mod into a captured tensor: write into a copy, torch.where(..)")
+        raise self.refusal(f"{title(func)} writes a value of the mod into a tensor that is none, captured or made by the mod: choose by torch.where(..), or make one of values, torch.stack([..])")
 
     def typed(self, func: Any, args: tuple[Any, ...], named: tuple[Any, ...]) -> Any:
         """A function of which only its result says what it is: a tensor, several, or something of Python."""

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
+from ._functions import decompositions, slope_of
 
 Mod = Callable[..., Tensor]
 
@@ -103,6 +104,10 @@ _library = torch.library.Library("luattn", "FRAGMENT")
 _library.define("stop_gradient(Tensor x) -> Tensor")
 _library.impl("stop_gradient", torch.clone, "CompositeExplicitAutograd")
 stop_gradient = torch.ops.luattn.stop_gradient.default
+# A clamp by numbers that are arguments, whose slopes are not those of one by tensors.
+_library.define("clamp_between(Tensor x, Tensor? low, Tensor? high) -> Tensor")
+_library.impl("clamp_between", lambda x, low, high: torch.clamp(x, low, high), "CompositeExplicitAutograd")
+clamp_between = torch.ops.luattn.clamp_between.default
 DETACHING = (Tensor.detach, torch.detach, torch.ops.aten.detach.default, Tensor.data.__get__)  # type: ignore[attr-defined]
 
 
@@ -139,18 +144,56 @@ def _decompositions() -> Any:
     """Functions that PyTorch writes by others, which have counterparts in a spec."""
     names = (
         "leaky_relu elu hardtanh hardsigmoid hardswish mish lerp addcmul addcdiv logaddexp logaddexp2 heaviside threshold softshrink "
-        "hardshrink rad2deg deg2rad logit celu selu softsign asinh acosh float_power addmm "
+        "hardshrink rad2deg deg2rad logit celu selu softsign float_power addmm smooth_l1_loss huber_loss mse_loss "
         "addmv _softmax _log_softmax native_layer_norm native_group_norm logsumexp"
     )
     aten = torch.ops.aten
     known = get_decompositions([getattr(aten, name) for name in names.split() if hasattr(aten, name)])
     known[aten.log_sigmoid_forward.default] = _log_sigmoid
+    known |= {
+        aten.hardtanh.default: _hardtanh, aten.hardsigmoid.default: _hardsigmoid, aten.hardswish.default: _hardswish,
+        aten._softmax.default: _softmax, aten.logsumexp.default: _logsumexp,
+    }  # fmt: skip
+    known |= decompositions()
     return {**known, aten.var_mean.correction: _var_mean, aten.var.correction: lambda *a, **given: _var_mean(*a, **given)[0]}
 
 
 def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     """Smooth at 0, where minima and magnitudes are not."""
     return -torch.nn.functional.softplus(-x), torch.zeros_like(x)
+
+
+def _hardtanh(x: Tensor, low: Any = -1, high: Any = 1) -> Tensor:
+    """Flat at the bounds, as relu6 and the next two are."""
+    return torch.where(x <= low, low, torch.where(x >= high, high, x)).to(x.dtype)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return _hardtanh(x / 6 + 0.5, 0.0, 1.0)
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    is_below = x < -3 if _bends_outside() else x <= -3
+    return torch.where(is_below, 0.0, torch.where(x >= 3, x, x * (x / 6 + 0.5))).to(x.dtype)
+
+
+@functools.cache
+def _bends_outside() -> bool:
+    """In early versions of PyTorch hardswish has the slope of what is between its bounds at the lower one."""
+    return slope_of(torch.nn.functional.hardswish, -3.0) != 0
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    """The largest number takes part in no slope."""
+    weights = torch.exp(x - stop_gradient(torch.amax(x, dim, keepdim=True)))
+    return weights / weights.sum(dim, keepdim=True)
+
+
+def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    most = stop_gradient(torch.amax(x, dim, keepdim=True))
+    most = torch.where(most.abs() == torch.inf, 0.0, most).to(x.dtype)
+    found = torch.exp(x - most).sum(dim, keepdim=True).log() + most
+    return found if keepdim else found.squeeze(dim if isinstance(dim, int) else tuple(dim))
 
 
 def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
