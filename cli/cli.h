@@ -232,6 +232,9 @@ int cmd_pack(const cli_options *o);
 int cmd_warm(const cli_options *o);
 int cmd_devices(const cli_options *o);
 
+/* ---- failure.c ---- */
+
 int cli_fail(const luattn_error *err); /* prints `luattn: message`; returns the exit code */
+bool cli_has_failed(void);             /* whether it has printed one */
 
 #endif

@@ -58,19 +58,6 @@ static void print_help(FILE *to) {
           "included\n");
 }
 
-static bool has_told; /* the reason of a failure was printed */
-
-/* A message may quote a file: control characters become '?'. */
-int cli_fail(const luattn_error *err) {
-  fflush(stdout);
-  has_told = true;
-  fputs("luattn: ", stderr);
-  for (const char *c = err->message; *c != 0; c++)
-    fputc(((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ? '?' : *c, stderr);
-  fputc('\n', stderr);
-  return 1;
-}
-
 static int run_command(const command *c, int argc, char **argv) {
   cli_options o;
   luattn_error err;
@@ -140,7 +127,7 @@ static int finish(int code) {
   const bool flushed = fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && !ferror(stdout)) return code;
-  if (!has_told) /* the reason of an earlier write error is gone */
+  if (!cli_has_failed()) /* the reason of an earlier write error is gone */
     fprintf(stderr,
             "luattn: standard output: cannot be written%s%s; give it a file or a pipe that takes it\n",
             reason != 0 ? ": " : "", reason != 0 ? strerror(reason) : "");

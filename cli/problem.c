@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "cli/sequences.h"
+#include "cli/sequence_ends.h"
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/parallel.h"

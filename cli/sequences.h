@@ -1,16 +1,8 @@
-/* sequences.h: packed sequences, and each of them as a problem of its own. */
+/* sequences.h: each of a problem's packed sequences as a problem of its own. */
 #ifndef LUATTN_CLI_SEQUENCES_H
 #define LUATTN_CLI_SEQUENCES_H
 
 #include "cli/cli.h"
-
-/* Reads --cu-seqlens, or --cu-seqlens-q and --cu-seqlens-k: opens p->sequences, and sets the batch, q_len and kv_len (the
- * totals) and the longest lengths. Does nothing without these options. Then p->batch agrees with --shape, if it is given. */
-luattn_status sequences_option(const cli_options *o, cli_problem *p, luattn_error *err);
-void sequences_free(cli_problem *p);
-
-/* The size of axis j of an input: a packed axis has the rows of all sequences. */
-int64_t sequences_axis(const cli_problem *p, const luattn_input_info *info, uint32_t j);
 
 /* One sequence: a problem with tensors of its own, as a batch without other sequences. If the spec computes with b, the batch
  * has as many entries as make the last one's number right; the others are 0. Free it with problem_free. */

@@ -57,7 +57,7 @@ void host_floats_leave(host_floats *saved);
 int host_vformat(char *out, size_t size, const char *fmt, va_list args) __attribute__((format(printf, 3, 0)));
 int host_format(char *out, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Runs `call` with enough stack: recursion is as deep as the spec's expressions, and how much stack NVRTC
+/* errand.c: runs `call` with enough stack: recursion is as deep as the spec's expressions, and how much stack NVRTC
  * needs is unknown. `call` runs in the calling thread where HOST_STACK_LEAST bytes of stack are left, else in
  * a thread with a stack of HOST_STACK, for which the caller waits. Either way it runs in a scope as above.
  * Takes less than 2 KB of the caller's stack. Errors: those of `call`, and LUATTN_NO_MEMORY where the thread

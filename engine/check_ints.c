@@ -19,10 +19,9 @@ static luattn_status look(const engine_place *at, const luattn_spec *spec, int i
   return LUATTN_OK;
 }
 
-luattn_status engine_check_ints(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err) {
-  const engine_place at = engine_get_place(engine);
+luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err) {
   int matters[12], count = 0;
-  for (int i = 0; i < 12 && at.driver != NULL; ++i) /* on the CPU, the path itself looks */
+  for (int i = 0; i < 12 && at->driver != NULL; ++i) /* on the CPU, the path itself looks */
     if (int_range_matters(spec, i, INT_RANGE_SPEC)) matters[count++] = i;
   if (count == 0) return LUATTN_OK;
   HOST_SCOPE;
@@ -30,6 +29,6 @@ luattn_status engine_check_ints(luattn_engine *engine, const luattn_spec *spec, 
   luattn_spec_get_info(spec, &info);
   for (int i = 0; i < count; ++i)
     for (size_t j = 0; j < args->num_inputs && err->message[0] == 0; ++j)
-      if (strcmp(args->inputs[j].name, info.inputs[matters[i]].name) == 0) TRY(look(&at, spec, matters[i], &args->inputs[j], stream, err));
+      if (strcmp(args->inputs[j].name, info.inputs[matters[i]].name) == 0) TRY(look(at, spec, matters[i], &args->inputs[j], stream, err));
   return LUATTN_OK;
 }

@@ -77,7 +77,8 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
 static luattn_status kernel_of(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
                                const luattn_kernel **kernel, luattn_error *err) {
   kernel_key key;
-  TRY(engine_key(engine, spec, pass, args, false, &key, err));
+  const engine_place at = engine_get_place(engine);
+  TRY(engine_key(&at, spec, pass, args, false, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 
@@ -89,7 +90,8 @@ luattn_status luattn_engine_kernel(luattn_engine *engine, const luattn_spec *spe
   NEED(spec);
   NEED(args);
   NEED(kernel);
-  TRY(engine_key(engine, spec, pass, args, true, &key, err));
+  const engine_place at = engine_get_place(engine);
+  TRY(engine_key(&at, spec, pass, args, true, &key, err));
   return engine_kernel(engine, &key, kernel, err);
 }
 
@@ -102,7 +104,8 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   NEED(spec);
   NEED(args);
   NEED(plan);
-  TRY(engine_key(engine, spec, pass, args, false, &key, err));
+  const engine_place at = engine_get_place(engine);
+  TRY(engine_key(&at, spec, pass, args, false, &key, err));
   TRY(kernel_slots_ready(&engine->kernels, &key, &s, err));
   *plan = s->plan;
   return LUATTN_OK;
@@ -132,8 +135,9 @@ static luattn_status run_pass(luattn_engine *engine, const luattn_spec *spec, lu
   const luattn_kernel *kernel;
   luattn_error said;
   TRY(kernel_of(engine, spec, pass, args, &kernel, err));
+  const engine_place at = engine_get_place(engine);
   luattn_status status = luattn_launch(kernel, args, stream, &said);
-  if (status == LUATTN_OK) status = engine_check_ints(engine, spec, args, stream, &said);
+  if (status == LUATTN_OK) status = engine_check_ints(&at, spec, args, stream, &said);
   return engine_tell(status, &said, err);
 }
 

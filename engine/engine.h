@@ -10,11 +10,6 @@
 luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
                             luattn_error *err);
 
-/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. for_append: inputs may be missing where
- * keys are in pages. */
-luattn_status engine_key(const luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, bool for_append,
-                         kernel_key *key, luattn_error *err);
-
 /* Where the engine computes. */
 typedef struct engine_place {
   luattn_driver *driver; /* NULL: on the CPU */
@@ -23,6 +18,11 @@ typedef struct engine_place {
   bool never_compile, cpu_relaxed;
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
+
+/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. for_append: inputs may be missing where
+ * keys are in pages. */
+luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, bool for_append,
+                         kernel_key *key, luattn_error *err);
 
 /* What merge_parts.c and page_tables.c keep with an engine, behind the lock; `close` frees it with the engine. */
 typedef struct engine_merges {
@@ -40,6 +40,6 @@ luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn
 
 /* After a launch with LUATTN_CHECK=1: waits for the stream, and warns of integers of inputs beyond what kernels compute with. Does nothing
  * while the stream is captured. check_ints.c. Errors: LUATTN_NO_MEMORY, LUATTN_CUDA. */
-luattn_status engine_check_ints(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err);
+luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err);
 
 #endif

@@ -175,16 +175,15 @@ static luattn_status read_wants(const luattn_args *args, kernel_key *key, luattn
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
+luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
                          kernel_key *key, luattn_error *err) {
   const char *place = kernel_pass_name(pass);
   if ((unsigned)pass >= KERNEL_PASSES)
     return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass, KERNEL_PASSES - 1);
-  const engine_place at = engine_get_place(e);
   luattn_args taken;
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
-  TRY(check_supported(&at, pass, args, err));
+  TRY(check_supported(at, pass, args, err));
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4};
   TRY(check_axes(args, place, ndims, err));
@@ -205,9 +204,9 @@ luattn_status engine_key(const luattn_engine *e, const luattn_spec *spec, luattn
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  if (!at.cpu_relaxed) TRY(check_choices(key, args, place, err));
-  key->decode = wants_decode(&at, pass, args);
-  TRY(read_dims(&at, args, ndims, key, err));
+  if (!at->cpu_relaxed) TRY(check_choices(key, args, place, err));
+  key->decode = wants_decode(at, pass, args);
+  TRY(read_dims(at, args, ndims, key, err));
   read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
   return read_wants(args, key, err);

@@ -5,7 +5,8 @@
 static luattn_status find(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const luattn_kernel **kernel,
                           luattn_error *err) {
   kernel_key key;
-  TRY(engine_key(engine, spec, LUATTN_FORWARD, args, false, &key, err));
+  const engine_place at = engine_get_place(engine);
+  TRY(engine_key(&at, spec, LUATTN_FORWARD, args, false, &key, err));
   if (key.pages != 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "weights: batch: has %s, and there are no weights of keys in pages or in a part of a cache; copy them to k of equal "
@@ -40,7 +41,8 @@ luattn_status luattn_weights(luattn_engine *engine, const luattn_spec *spec, con
   NEED(args);
   NEED(weights);
   TRY(find(engine, spec, args, &kernel, err));
+  const engine_place at = engine_get_place(engine);
   luattn_status status = luattn_launch_weights(kernel, args, weights, stream, &said);
-  if (status == LUATTN_OK) status = engine_check_ints(engine, spec, args, stream, &said);
+  if (status == LUATTN_OK) status = engine_check_ints(&at, spec, args, stream, &said);
   return engine_tell(status, &said, err);
 }

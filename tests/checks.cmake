@@ -24,16 +24,27 @@ file(WRITE ${bad_tree}/kernels/templates/simt/bad.cuh "  const Site site{b, int(
 add_test(NAME check_kernels_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/kernels -P ${CMAKE_CURRENT_LIST_DIR}/check_kernels.cmake)
 set_tests_properties(check_kernels_refuses PROPERTIES PASS_REGULAR_EXPRESSION "simt/bad.cuh: ask work/.*sm80/bad.cuh: ask work/")
 
-add_test(NAME check_circles COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
-foreach(circle compile source parts tuned)
-  file(WRITE ${bad_tree}/circle/gen/compile/${circle}.h "\n")
+# Calls between all objects of the tree. A circle of three, and a folder that is free of circles and still said to have one.
+set(objects "")
+foreach(target common abi runtime_objects gen_base gen_ir gen_lua gen_analysis gen_plan gen_lower gen_emit gen_nvrtc gen_cache gen_cpu
+        gen_compile engine mask_means merge_parts cli_core -cli)
+  string(REGEX REPLACE "^luattn_-" "luattn-" target luattn_${target})
+  list(APPEND objects $<TARGET_OBJECTS:${target}>)
 endforeach()
-file(WRITE ${bad_tree}/circle/gen/compile/compile.c "#include \"gen/compile/tuned.h\"\n")
-file(WRITE ${bad_tree}/circle/gen/compile/tuned.c "#include \"gen/compile/source.h\"\n")
-file(WRITE ${bad_tree}/circle/gen/compile/source.c "#include \"gen/compile/parts.h\"\n")
-file(WRITE ${bad_tree}/circle/gen/compile/parts.c "#include \"gen/compile/source.h\"\n")
-add_test(NAME check_circles_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree}/circle -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
-set_tests_properties(check_circles_refuses PROPERTIES PASS_REGULAR_EXPRESSION "gen/compile/parts: calls source: in a circle")
+file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/objects.txt CONTENT "$<JOIN:${objects},\n>\n")
+set(check_circles ${CMAKE_COMMAND} -DNM=${CMAKE_NM})
+add_test(NAME check_circles COMMAND ${check_circles} -DBINARY=${PROJECT_BINARY_DIR} -DOBJECTS=${CMAKE_CURRENT_BINARY_DIR}/objects.txt
+  -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
+set(circle ${bad_tree}/circle)
+file(WRITE ${circle}/first.c "int second(void);\nint first(void);\nint first(void) { return second(); }\n")
+file(WRITE ${circle}/second.c "int third(void);\nint second(void);\nint second(void) { return third(); }\n")
+file(WRITE ${circle}/third.c "int first(void);\nint third(void);\nint third(void) { return first(); }\n")
+add_library(luattn_bad_circle OBJECT ${circle}/first.c ${circle}/second.c ${circle}/third.c)
+file(GENERATE OUTPUT ${circle}/objects.txt CONTENT "$<JOIN:$<TARGET_OBJECTS:luattn_bad_circle>,\n>\n")
+add_test(NAME check_circles_refuses COMMAND ${check_circles} -DBINARY=${CMAKE_CURRENT_BINARY_DIR} -DOBJECTS=${circle}/objects.txt -DOPEN=none
+  -P ${CMAKE_CURRENT_LIST_DIR}/check_circles.cmake)
+set_tests_properties(check_circles_refuses PROPERTIES
+  PASS_REGULAR_EXPRESSION "third: calls bad_tree/circle/first \\(first\\): in.*none: has no circle any more")
 
 add_test(NAME check_names COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
 file(WRITE ${bad_tree}/names/gen/emit/tile.c "\n")

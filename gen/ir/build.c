@@ -1,4 +1,4 @@
-/* build.c: builds nodes, hash-consed and typed. */
+/* build.c: holds nodes, hash-consed and typed, and builds leaves. */
 #include <assert.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 enum { FIRST_CAPACITY = 256 };
 
-static ir_ref fail(ir *g) {
+ir_ref ir_fail(ir *g) {
   g->failed = true;
   return IR_NONE;
 }
@@ -143,12 +143,12 @@ static ir_content content_of(const ir *g, const ir_node *n) {
   return c;
 }
 
-static ir_ref intern(ir *g, const ir_node *n) {
+ir_ref ir_intern(ir *g, const ir_node *n) {
   const uint32_t hash = hash_node(n);
   for (uint32_t i = hash & (g->table_size - 1); g->table[i] != IR_NONE; i = (i + 1) & (g->table_size - 1))
     if (same_node(&g->node[g->table[i]], n)) return g->table[i];
   const ir_node copy = *n; /* growing moves the array that n may point into */
-  if (g->count == g->capacity && !grow(g)) return fail(g);
+  if (g->count == g->capacity && !grow(g)) return ir_fail(g);
   const ir_ref r = g->count++;
   g->node[r] = copy;
   g->node[r].line = g->line;
@@ -180,11 +180,11 @@ bool ir_compares_wide(const ir *g, ir_ref r) {
 /* ---- leaves ---- */
 
 static ir_ref leaf(ir *g, ir_op op, ir_type type, int64_t imm) {
-  return intern(g, &(ir_node){.op = (uint16_t)op, .type = (uint8_t)type, .imm.integer = imm});
+  return ir_intern(g, &(ir_node){.op = (uint16_t)op, .type = (uint8_t)type, .imm.integer = imm});
 }
 
 ir_ref ir_real(ir *g, double x) {
-  return intern(g, &(ir_node){.op = IR_CONST_REAL, .type = IR_REAL, .imm.real = x});
+  return ir_intern(g, &(ir_node){.op = IR_CONST_REAL, .type = IR_REAL, .imm.real = x});
 }
 
 ir_ref ir_int(ir *g, int64_t x) { return leaf(g, IR_CONST_INT, IR_INT, x); }
@@ -200,11 +200,11 @@ ir_ref ir_load(ir *g, uint32_t input, ir_type type, const ir_ref *index, int n) 
   assert(n >= 1 && n <= 4);
   ir_node node = {.op = IR_LOAD, .type = (uint8_t)type, .nargs = (uint8_t)n, .imm.integer = input};
   for (int i = 0; i < n; ++i) {
-    if (index[i] == IR_NONE) return fail(g);
+    if (index[i] == IR_NONE) return ir_fail(g);
     assert(ir_typeof(g, index[i]) == IR_INT);
     node.arg[i] = index[i];
   }
-  return intern(g, &node);
+  return ir_intern(g, &node);
 }
 
 ir_ref ir_listed(ir *g, const ir_list *l) {
@@ -215,8 +215,8 @@ ir_ref ir_listed(ir *g, const ir_list *l) {
   node.arg[0] = l->x;
   for (int i = 1; i < l->num_axes; ++i) node.arg[i] = l->index[i - 1];
   for (int i = 0; i < l->num_axes; ++i)
-    if (node.arg[i] == IR_NONE) return fail(g);
-  return intern(g, &node);
+    if (node.arg[i] == IR_NONE) return ir_fail(g);
+  return ir_intern(g, &node);
 }
 
 ir_list ir_list_of(const ir_node *n) {
@@ -234,7 +234,7 @@ ir_ref ir_const_of(ir *g, ir_type type, double value) {
 
 ir_ref ir_zero(ir *g, ir_type type) { return ir_const_of(g, type, 0); }
 
-/* ---- ops ---- */
+/* ---- types ---- */
 
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg) {
   switch (ir_op_rule(op)) {
@@ -255,90 +255,6 @@ ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg) {
 
 ir_type ir_operand_type(const ir *g, const ir_node *n) {
   return n->nargs == 0 ? (ir_type)n->type : ir_typeof(g, n->arg[n->nargs - 1]);
-}
-
-/* Converts arguments to the types that the rule asks for. */
-static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
-  const int first = rule == SELECTS ? 1 : 0;
-  bool real = rule == REALS || rule == REDUCES;
-  if (rule == NUMS || rule == COMPARES || rule == SELECTS)
-    for (int i = first; i < n; ++i) real = real || ir_typeof(g, arg[i]) == IR_REAL;
-  for (int i = 0; (rule == INTS || rule == GATHERS) && i < n; ++i) assert(ir_typeof(g, arg[i]) == IR_INT);
-  if (real)
-    for (int i = first; i < n; ++i) arg[i] = ir_to_real(g, arg[i]);
-}
-
-static bool is_commutative(ir_op op) {
-  return op == IR_ADD || op == IR_SUM || op == IR_MUL || op == IR_PRODUCT || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
-         op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
-}
-
-/* Orders operands: constants last, otherwise the older node first. */
-static void order(const ir *g, ir_ref *arg) {
-  double unused;
-  const bool c0 = ir_const_value(g, arg[0], &unused), c1 = ir_const_value(g, arg[1], &unused);
-  if (c0 != c1 ? c0 : arg[0] > arg[1]) {
-    const ir_ref t = arg[0];
-    arg[0] = arg[1];
-    arg[1] = t;
-  }
-}
-
-static ir_ref make(ir *g, ir_op op, const ir_ref *args, int n) {
-  assert((unsigned)op < IR_OP_COUNT && ir_op_arity(op) == n);
-  ir_node node = {.op = (uint16_t)op, .nargs = (uint8_t)n};
-  for (int i = 0; i < n; ++i) {
-    if (args[i] == IR_NONE) return fail(g);
-    node.arg[i] = args[i];
-  }
-  const ir_rule rule = ir_op_rule(op);
-  if (rule == INT_TO_REAL && ir_typeof(g, args[0]) == IR_REAL) return args[0];
-  if (rule == REAL_TO_INT && ir_typeof(g, args[0]) == IR_INT) return args[0];
-  convert(g, rule, node.arg, n);
-  if (g->failed) return IR_NONE;
-  if (is_commutative(op)) order(g, node.arg);
-  node.type = (uint8_t)ir_result_type(g, op, node.arg);
-  const ir_ref folded = ir_fold(g, &node);
-  if (folded != IR_NONE) return folded;
-  return g->failed ? IR_NONE : intern(g, &node);
-}
-
-ir_ref ir_op1(ir *g, ir_op op, ir_ref a) { return make(g, op, &a, 1); }
-
-ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) { return make(g, op, (const ir_ref[]){a, b}, 2); }
-
-ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) {
-  return make(g, op, (const ir_ref[]){a, b, c}, 3);
-}
-
-ir_ref ir_random(ir *g, const ir_ref at[4]) { return make(g, IR_RANDOM, at, 4); }
-
-ir_ref ir_to_real(ir *g, ir_ref a) {
-  if (a == IR_NONE) return fail(g);
-  const ir_type type = ir_typeof(g, a);
-  assert(type != IR_BOOL);
-  return type == IR_INT ? ir_op1(g, IR_TO_REAL, a) : a;
-}
-
-ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
-  if (r == IR_NONE) return fail(g);
-  const ir_node node = *ir_get(g, r);
-  if (node.nargs == 0) return r;
-  if (memcmp(args, node.arg, node.nargs * sizeof *args) == 0) return r;
-  const uint32_t line = g->line;
-  g->line = node.line;
-  ir_list list = {.count = 0};
-  if (node.op == IR_LISTED) {
-    list = ir_list_of(&node);
-    list.x = args[0];
-    for (int i = 1; i < node.nargs; ++i) list.index[i - 1] = args[i];
-  }
-  const ir_ref made = node.op == IR_LOAD
-                          ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
-                      : node.op == IR_LISTED ? ir_listed(g, &list)
-                                             : make(g, (ir_op)node.op, args, node.nargs);
-  g->line = line;
-  return made;
 }
 
 /* ---- queries ---- */

@@ -1,6 +1,8 @@
-/* fold.c: folds constants and identities at construction, as far as they need no search. All rules are exact
+/* fold.c: builds ops, and folds constants and identities at construction, as far as they need no search. All rules are exact
  * for real numbers; only x * 0 = 0 differs for infinities. */
+#include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "gen/ir/graph.h"
 
@@ -215,7 +217,8 @@ static ir_ref fold_fma(ir *g, ir_ref a, ir_ref b, ir_ref c) {
   return IR_NONE;
 }
 
-ir_ref ir_fold(ir *g, const ir_node *n) {
+/* Returns the node that n folds to, or IR_NONE if n does not fold. */
+static ir_ref fold(ir *g, const ir_node *n) {
   const ir_ref constant = fold_constants(g, n);
   if (constant != IR_NONE || g->failed) return constant;
   const ir_op op = (ir_op)n->op;
@@ -270,4 +273,90 @@ ir_ref ir_fold(ir *g, const ir_node *n) {
     default:
       return IR_NONE;
   }
+}
+
+/* ---- ops ---- */
+
+/* Converts arguments to the types that the rule asks for. */
+static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
+  const int first = rule == SELECTS ? 1 : 0;
+  bool real = rule == REALS || rule == REDUCES;
+  if (rule == NUMS || rule == COMPARES || rule == SELECTS)
+    for (int i = first; i < n; ++i) real = real || ir_typeof(g, arg[i]) == IR_REAL;
+  for (int i = 0; (rule == INTS || rule == GATHERS) && i < n; ++i) assert(ir_typeof(g, arg[i]) == IR_INT);
+  if (real)
+    for (int i = first; i < n; ++i) arg[i] = ir_to_real(g, arg[i]);
+}
+
+static bool is_commutative(ir_op op) {
+  return op == IR_ADD || op == IR_SUM || op == IR_MUL || op == IR_PRODUCT || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
+         op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
+}
+
+/* Orders operands: constants last, otherwise the older node first. */
+static void order(const ir *g, ir_ref *arg) {
+  double unused;
+  const bool c0 = ir_const_value(g, arg[0], &unused), c1 = ir_const_value(g, arg[1], &unused);
+  if (c0 != c1 ? c0 : arg[0] > arg[1]) {
+    const ir_ref t = arg[0];
+    arg[0] = arg[1];
+    arg[1] = t;
+  }
+}
+
+static ir_ref make(ir *g, ir_op op, const ir_ref *args, int n) {
+  assert((unsigned)op < IR_OP_COUNT && ir_op_arity(op) == n);
+  ir_node node = {.op = (uint16_t)op, .nargs = (uint8_t)n};
+  for (int i = 0; i < n; ++i) {
+    if (args[i] == IR_NONE) return ir_fail(g);
+    node.arg[i] = args[i];
+  }
+  const ir_rule rule = ir_op_rule(op);
+  if (rule == INT_TO_REAL && ir_typeof(g, args[0]) == IR_REAL) return args[0];
+  if (rule == REAL_TO_INT && ir_typeof(g, args[0]) == IR_INT) return args[0];
+  convert(g, rule, node.arg, n);
+  if (g->failed) return IR_NONE;
+  if (is_commutative(op)) order(g, node.arg);
+  node.type = (uint8_t)ir_result_type(g, op, node.arg);
+  const ir_ref folded = fold(g, &node);
+  if (folded != IR_NONE) return folded;
+  return g->failed ? IR_NONE : ir_intern(g, &node);
+}
+
+ir_ref ir_op1(ir *g, ir_op op, ir_ref a) { return make(g, op, &a, 1); }
+
+ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) { return make(g, op, (const ir_ref[]){a, b}, 2); }
+
+ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) {
+  return make(g, op, (const ir_ref[]){a, b, c}, 3);
+}
+
+ir_ref ir_random(ir *g, const ir_ref at[4]) { return make(g, IR_RANDOM, at, 4); }
+
+ir_ref ir_to_real(ir *g, ir_ref a) {
+  if (a == IR_NONE) return ir_fail(g);
+  const ir_type type = ir_typeof(g, a);
+  assert(type != IR_BOOL);
+  return type == IR_INT ? ir_op1(g, IR_TO_REAL, a) : a;
+}
+
+ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
+  if (r == IR_NONE) return ir_fail(g);
+  const ir_node node = *ir_get(g, r);
+  if (node.nargs == 0) return r;
+  if (memcmp(args, node.arg, node.nargs * sizeof *args) == 0) return r;
+  const uint32_t line = g->line;
+  g->line = node.line;
+  ir_list list = {.count = 0};
+  if (node.op == IR_LISTED) {
+    list = ir_list_of(&node);
+    list.x = args[0];
+    for (int i = 1; i < node.nargs; ++i) list.index[i - 1] = args[i];
+  }
+  const ir_ref made = node.op == IR_LOAD
+                          ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
+                      : node.op == IR_LISTED ? ir_listed(g, &list)
+                                             : make(g, (ir_op)node.op, args, node.nargs);
+  g->line = line;
+  return made;
 }

@@ -50,8 +50,9 @@ struct ir {
 
 ir_rule ir_op_rule(ir_op op);
 bool ir_var_indexed(ir_var v); /* whether v is a family of variables */
-/* Returns the node that n folds to, or IR_NONE if n does not fold (fold.c). */
-ir_ref ir_fold(ir *g, const ir_node *n);
+/* The node with this content, which may be new; IR_NONE, and g has failed: out of memory. */
+ir_ref ir_intern(ir *g, const ir_node *n);
+ir_ref ir_fail(ir *g); /* g has failed; returns IR_NONE */
 /* Result type for these arguments (the rule's, given a node's own type for leaves). */
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg);
 /* The value column on single numbers (eval.c). */

@@ -1,40 +1,7 @@
-/* contract_hooks.c: lists the expressions of each function of the contract, for hoisting and for calls. */
+/* contract_hooks.c: hoists the expressions of each function of the contract, and chooses those that are called. */
 #include <string.h>
 
 #include "gen/lower/lowering.h"
-
-const char *const lowered_term_name[SPEC_MAX_RED] = {"term_0", "term_1", "term_2", "term_3",
-                                                     "term_4", "term_5", "term_6", "term_7"};
-const int lowered_sum_has[SUM_KINDS] = {[SUM_DISTANCE] = HAS_HEAD | HAS_Q | HAS_KV,
-                                        [SUM_ROW] = HAS_HEAD | HAS_Q,
-                                        [SUM_COL] = HAS_HEAD | HAS_KV,
-                                        [SUM_ELEMENT] = HAS_HEAD | HAS_Q | HAS_KV,
-                                        [SUM_LINEAR] = HAS_HEAD | HAS_Q | HAS_KV};
-
-int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
-  const int step = HAS_HEAD | HAS_ROW, num_state = lowered_traced(f)->online.num_state;
-  const forward_part part[FORWARD_PARTS] = {
-      {HAS_ELEMENT, &f->score, 1},
-      {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
-      {HAS_ELEMENT, &f->score_with, 1},
-      {HAS_HEAD | HAS_Q | HAS_KV, f->bias_row_index, f->num_bias_row_index},
-      {HAS_ELEMENT, &f->row_shift, 1},
-      {HAS_HEAD, &f->softcap_limit, 1},
-      {HAS_HEAD, &f->softcap_prob, 1},
-      {step, f->init, num_state},
-      {step, f->step.term, f->step.num_red},
-      {step, &f->step.prob, 1},
-      {step, &f->step.rescale, 1},
-      {step, f->step.next, num_state},
-      {step, f->raise, f->lazy_rescale ? num_state : 0},
-      {step, &f->out_scale, 1},
-      {step, &f->lse, 1},
-      {step, f->saved, f->spec->derived.num_saved},
-      {step, f->merged, f->has_merge ? num_state : 0},
-      {step, &f->merge_factor, f->has_merge ? 1 : 0}};
-  memcpy(out, part, sizeof part);
-  return FORWARD_PARTS;
-}
 
 /* Sets facts.grad_reads_row: the hooks of backward's main kernel other than `keep` have slots in Row. */
 static void plan_gradient_slots(lowered *f) {

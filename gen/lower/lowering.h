@@ -104,7 +104,7 @@ void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref
 void outline_choose_ops(lowered *f); /* chooses the hooks that call their long functions */
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
-/* contract_hooks.c: the expressions of the contract's functions. */
+/* lowered.c: the expressions of the contract's functions in forward. */
 typedef struct forward_part {
   int has;
   const ir_ref *root;
@@ -112,6 +112,8 @@ typedef struct forward_part {
 } forward_part;
 enum { FORWARD_PARTS = 18 };
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]); /* except `keep`; returns how many */
+
+/* contract_hooks.c: hoists and calls them. */
 void hooks_plan_slots(lowered *f);
 void hooks_choose_called(lowered *f, text *why);
 

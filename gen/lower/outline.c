@@ -10,19 +10,6 @@
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 
-bool *lowered_needed(const lowered *f, int has, const ir_ref *roots, int n) {
-  bool *need = arena_array(f->a, f->num_nodes, sizeof *need);
-  if (need == NULL) return NULL;
-  for (int i = 0; i < n; i++)
-    if (roots[i] != IR_NONE) need[roots[i]] = true;
-  for (uint32_t r = f->num_nodes; r-- > 1;) {
-    if (!need[r] || lowered_in_slot(f, has, r)) continue;
-    const ir_node *node = ir_get(f->g, r);
-    for (int i = 0; i < node->nargs; i++) need[node->arg[i]] = true;
-  }
-  return need;
-}
-
 /* Whether a producer warp of the sm90 forward, which has few registers, computes the hook. ptxas 13.0 crashes
  * on its calls of functions with a local array, such as sin and cos, which reduce large arguments. */
 static bool is_fetched(const plan *p, const char *name) {
@@ -148,16 +135,4 @@ void outline_choose_ops(lowered *f) {
       sums += long_work(f, lowered_sum_has[kind], need);
   }
   f->sums_call_ops = sums > POLICY_CALLED_OPS_MIN / 2 && !tiles_d256(f->plan);
-}
-
-bool lowered_calls_ops(const lowered *f, const char *name) {
-  for (int i = 0; i < f->num_hooks; i++)
-    if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].calls_ops;
-  return false;
-}
-
-bool lowered_is_called(const lowered *f, const char *name) {
-  for (int i = 0; i < f->num_hooks; i++)
-    if (strcmp(f->hook[i].name, name) == 0) return f->hook[i].outlined;
-  return false;
 }

@@ -1,0 +1,30 @@
+/* check_report.c: the lines of a report of comparisons. */
+#include <math.h>
+
+#include "cli/check.h"
+
+void check_add(check_report *r, const char *name, double error, double tolerance) {
+  if (r->count == CHECK_MAX_LINES) return;
+  check_line *l = &r->line[r->count++];
+  snprintf(l->name, sizeof l->name, "%s", name);
+  l->error = error, l->tolerance = tolerance;
+  l->ok = error <= tolerance && isfinite(tolerance); /* NaN fails, and so does a check that nothing could fail */
+  r->failed += !l->ok;
+}
+
+void check_print(const char *title, const check_report *r) {
+  printf("%s\n", title);
+  for (int i = 0; i < r->count; i++) {
+    const check_line *l = &r->line[i];
+    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance,
+           l->ok ? "ok" : "FAILED");
+  }
+  for (int i = 0; i < 32; i++)
+    if (r->jumps >> i & 1)
+      printf("  d_%s: not compared, as the result jumps or bends at this value; --set %s=.. moves it\n",
+             r->scalar_names[i], r->scalar_names[i]);
+  if (r->backward_disagrees)
+    printf(
+        "  the spec's own backward disagrees with differences of its forward: correct it, or leave it out, "
+        "and it is derived\n");
+}
