@@ -7,6 +7,7 @@
 #include "common/fail.h"
 #include "runtime/call/sizes.h"
 #include "runtime/call/tensor_rule.h"
+#include "runtime/launch/launch_kernel.h"
 
 /* The shapes of a call's rows: [batch, heads, q_len]; of packed sequences batch is 1, and q_len the rows of all. */
 typedef struct row_shape {
@@ -117,7 +118,7 @@ luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c
     pass_call call;
     size_t size;
     set_call(kernel, c, p, out, (int)i, &call);
-    TRY(luattn_workspace_size(kernel->pass[i], &call.args, &size, c->err));
+    TRY(kernel_launch_size(kernel->pass[i], &call.args, &size, c->err));
     if (size > out->size) out->size = size;
   }
   out->memory = room_take(&p->room, 1, (int64_t)out->size, 1, 1, 1);
@@ -129,7 +130,7 @@ luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *
   for (uint32_t i = 0; c->info->row_passes && i < c->info->passes[0].count; ++i) {
     pass_call call;
     set_call(kernel, c, p, shared, (int)i, &call);
-    TRY(luattn_launch(kernel->pass[i], &call.args, stream, c->err));
+    TRY(kernel_launch_alone(kernel->pass[i], &call.args, stream, c->err));
   }
   return LUATTN_OK;
 }
