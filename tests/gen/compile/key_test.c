@@ -220,6 +220,36 @@ static void test_every_part(void **state) {
   luattn_spec_free(spec);
 }
 
+/* Each fact of the table counts, in both keys; not input_types, in whose place the types of the inputs do. */
+static void test_every_fact(void **state) {
+  (void)state;
+  luattn_spec *spec = load(SPEC);
+  luattn_target target = target_new();
+  target.device = "a GPU";
+  compilation *c;
+  luattn_error err;
+  hash128 want, tuned[2], other[2];
+  if (compilation_open(spec, &target, &c, &err) != LUATTN_OK ||
+      plan_start(&c->spec, &c->target, &c->at.plan, &err) != LUATTN_OK || cache_key(c, false, &want, &err) != LUATTN_OK ||
+      cache_key_tuned(c, tuned, &err) != LUATTN_OK)
+    fail_msg("%s", err.message);
+  plan *p = &c->at.plan;
+#define COUNTS(name, type, member)                                                                            \
+  do {                                                                                                        \
+    const type was = member;                                                                                  \
+    const bool is_apart = strcmp(#name, "lengths") == 0 || strcmp(#name, "wants") == 0 || strcmp(#name, "many_rows") == 0; \
+    member = (type)(was ^ 1);                                                                                 \
+    if (strcmp(#name, "input_types") != 0) must_count(c, want, "the fact " #name, 0);                         \
+    assert_int_equal(cache_key_tuned(c, other, NULL), LUATTN_OK);                                             \
+    if (!is_apart && strcmp(#name, "input_types") != 0 && same(other[0], tuned[0])) fail_msg("%s does not count for tiles", #name); \
+    member = was;                                                                                             \
+  } while (0);
+#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, COUNTS(name, type, p->name))
+#include "abi/kernel_facts.def"
+  compilation_close(c);
+  luattn_spec_free(spec);
+}
+
 /* ---- templates ---- */
 
 static void append(const folder *dir, const char *name, const char *what) {
@@ -277,6 +307,6 @@ static void test_templates(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_keys_modified), cmocka_unit_test(test_specs),
-                                     cmocka_unit_test(test_every_part), cmocka_unit_test(test_channels), cmocka_unit_test(test_templates)};
+                                     cmocka_unit_test(test_every_part), cmocka_unit_test(test_every_fact), cmocka_unit_test(test_channels), cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -149,6 +150,19 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: ptx: is 5, expected 0 or 1");
   t.ptx = 0, t.one_code = -1;
   refused(&t, LUATTN_INVALID, "target: one_code: is -1, expected 0 or 1");
+}
+
+/* Each fact of the table has a range, and is named where it is outside; arch and input_types are checked by what there is. */
+static void test_ranges(void **state) {
+  (void)state;
+#define TARGET_FACT(name, type, range, expected, key)                                               \
+  do {                                                                                              \
+    luattn_target t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 80);                             \
+    t.name = (type)-1;                                                                              \
+    if (strcmp(#name, "arch") != 0 && strcmp(#name, "input_types") != 0)                            \
+      refused(&t, LUATTN_INVALID, "target: " #name ": ");                                           \
+  } while (0);
+#include "abi/kernel_facts.def"
 }
 
 /* If the sm90 backward has too few registers for a hook, its kernel of four warpgroups comes next, and then sm80's tiles, unless the
@@ -413,7 +427,8 @@ int main(void) {
       cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
       cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
-      cmocka_unit_test(test_packed_targets),       cmocka_unit_test(test_tiles_of_cells),
+      cmocka_unit_test(test_packed_targets), cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_tiles_of_cells),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);
 }
