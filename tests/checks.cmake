@@ -46,6 +46,13 @@ add_test(NAME check_circles_refuses COMMAND ${check_circles} -DBINARY=${CMAKE_CU
 set_tests_properties(check_circles_refuses PROPERTIES
   PASS_REGULAR_EXPRESSION "third: calls bad_tree/circle/first \\(first\\): in.*none: has no circle any more")
 
+# Of tests' times: what is registered twice the allowed time, and in no line.
+add_test(NAME check_costs COMMAND ${CMAKE_CURRENT_LIST_DIR}/costs.sh registered ${PROJECT_BINARY_DIR})
+file(WRITE ${bad_tree}/costs.txt "16 check_costs\n290 check_.*\n1 no_test\n")
+add_test(NAME check_costs_refuses COMMAND ${CMAKE_CURRENT_LIST_DIR}/costs.sh registered ${PROJECT_BINARY_DIR} ${bad_tree}/costs.txt)
+set_tests_properties(check_costs_refuses PROPERTIES PASS_REGULAR_EXPRESSION
+  "cpu_args: is in no line of tests/costs.txt.*check_costs: takes 16 s.*tests that always run take 307 s")
+
 add_test(NAME check_names COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
 file(WRITE ${bad_tree}/names/gen/emit/tile.c "\n")
 file(WRITE ${bad_tree}/names/gen/cpu/tile.c "\n")

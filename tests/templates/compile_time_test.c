@@ -69,6 +69,6 @@ int main(void) {
   for (int i = 0; i < COUNT(hooks); i++)
     for (int j = 0; j < COUNT(targets); j++)
       for (int pass = 0; pass < 2; pass++)
-        if (drawn(hooks[i], j + pass, 2)) failed += compile(hooks[i], j, pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD);
+        if (drawn(hooks[i], j + pass, 4)) failed += compile(hooks[i], j, pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD);
   return failed > 0;
 }
