@@ -134,15 +134,14 @@ static luattn_status check_axes(const luattn_args *args, const char *place, cons
 }
 
 /* A launch says the same; the CPU path of a relaxed engine has messages of its own. */
-static luattn_status check_choices(const kernel_key *key, const luattn_args *args, const char *place, luattn_error *err) {
-  char wrong[300] = "";
-  luattn_spec_info info;
-  luattn_spec_get_info(key->spec, &info);
+static luattn_status check_choices(const kernel_key *key, const luattn_args *args, const char *spec_name, luattn_error *err) {
+  char wrong[300];
+  wrong[0] = 0;
 #define CALL_CHOICE(name, serves_both, if_1, if_0) \
   if (args->name != 0 && args->name != 1) snprintf(wrong, sizeof wrong, #name ": is %d, expected 0 or 1", args->name);
 #include "abi/kernel_facts.def"
   if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong)) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", place, info.name, wrong);
+  return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", kernel_pass_name(key->pass), spec_name, wrong);
 }
 
 static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key, luattn_error *err) {
@@ -204,7 +203,7 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                        "%s: q: has DLPack dtype (code %d, %d bits, %d lanes), expected float64, float32, "
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
-  if (!at->cpu_relaxed) TRY(check_choices(key, args, place, err));
+  if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));
   key->decode = wants_decode(at, pass, args);
   TRY(read_dims(at, args, ndims, key, err));
   read_classes(args, key);
