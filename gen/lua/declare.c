@@ -8,6 +8,7 @@
 #include "gen/lua/fields.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
+#include "gen/lua/scan.h"
 #include "gen/lua/trace_online.h"
 
 #define DECLARED "luattn.declared" /* the argument of attention {..} */
@@ -27,10 +28,11 @@ int declare_names(lua_State *L, int table, const char *owner, const char **names
     lua_pop(L, 1);
     const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
     if (key == NULL)
-      front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, luaL_tolstring(L, -1, NULL));
+      front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, fields_shown(L, -1));
     if (!is_identifier(key, lua_rawlen(L, -1))) {
       front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
     }
+    if (scan_is_keyword(key)) front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
     if (strlen(key) >= LUATTN_NAME_SIZE) {
       front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1),
                   strlen(key), LUATTN_NAME_SIZE - 1);
@@ -97,6 +99,8 @@ static int32_t axis_of(lua_State *L, const char *owner) {
       front_raise(L, "%s: axis size %lld must be 1 to %d", owner, (long long)size, INT32_MAX);
     return (int32_t)size;
   }
+  if (lua_type(L, -1) == LUA_TNUMBER)
+    front_raise(L, "%s: an axis is the float %s; a size is an integer, 1 to %d", owner, fields_shown(L, -1), INT32_MAX);
   if (lua_type(L, -1) != LUA_TSTRING) {
     front_raise(L,
                 "%s: an axis is %s; it must be \"b\", \"h\", \"hkv\", \"q\", \"kv\", a size, or another "
@@ -120,9 +124,9 @@ static int32_t axis_of(lua_State *L, const char *owner) {
 
 /* Formats the axis at the top of the stack as the spec writes it. */
 static const char *axis_text(lua_State *L) {
-  const char *text = front_format(L, "%s", luaL_tolstring(L, -1, NULL));
+  const char *written = front_format(L, "%s", luaL_tolstring(L, -1, NULL));
   lua_pop(L, 1);
-  return text;
+  return written;
 }
 
 static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info, const char *names[4]) {
@@ -173,6 +177,9 @@ static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
                 "whose values must fit",
                 owner, name);
   }
+  if (lua_type(L, -1) != LUA_TSTRING)
+    front_raise(L, "%s: dtype is %s; it must be a name in quotes: f64, f32, bf16, f16, i32, i64, i16, u8, bool or any", owner,
+                fields_shown(L, -1));
   front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, i64, i16, u8, bool, any", owner,
               front_shown(L, -1));
 }
@@ -182,13 +189,13 @@ static const char *const dtype_short[] = {"f64",  "f32", "bf16", "f16", "i32",
 
 /* The dtype at the top of the stack. */
 static uint32_t dtype_at_top(lua_State *L, const char *owner) {
-  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL, *name = text;
-  if (text != NULL && strlen(text) != lua_rawlen(L, -1)) name = text = NULL; /* it contains a zero byte */
-  for (size_t i = 0; text != NULL && i < sizeof dtype_names / sizeof *dtype_names; i++)
-    if (strcmp(text, dtype_names[i].name) == 0) name = dtype_names[i].means;
+  const char *given = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL, *name = given;
+  if (given != NULL && strlen(given) != lua_rawlen(L, -1)) name = given = NULL; /* it contains a zero byte */
+  for (size_t i = 0; given != NULL && i < sizeof dtype_names / sizeof *dtype_names; i++)
+    if (strcmp(given, dtype_names[i].name) == 0) name = dtype_names[i].means;
   for (uint32_t dtype = 0; name != NULL && dtype < INPUT_DTYPES; dtype++)
     if (strcmp(name, dtype_short[dtype]) == 0) return dtype;
-  refuse_dtype(L, owner, text);
+  refuse_dtype(L, owner, given);
   return LUATTN_INPUT_F32;
 }
 

@@ -46,7 +46,7 @@ void fields_check(lua_State *L, int table, const char *owner, const field_row *r
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
     if (lua_type(L, -1) != LUA_TSTRING)
-      front_raise(L, "%s: field [%s] has no name; write name = value", owner, luaL_tolstring(L, -1, NULL));
+      front_raise(L, "%s: field [%s] has no name; write name = value", owner, fields_shown(L, -1));
     if (find(L, rows, n) == NULL) refuse_name(L, owner, rows, n);
   }
   for (int i = 0; i < n; i++) {
@@ -65,7 +65,7 @@ int fields_check_list(lua_State *L, int table, const char *owner, const char *ex
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
     if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 1 && (lua_Unsigned)lua_tointeger(L, -1) <= n) continue;
-    front_raise(L, "%s has the entry [%s]; %s", owner, luaL_tolstring(L, -1, NULL), example);
+    front_raise(L, "%s has the entry [%s]; %s", owner, lua_type(L, -1) == LUA_TSTRING ? front_shown(L, -1) : fields_shown(L, -1), example);
   }
   return n > INT_MAX ? INT_MAX : (int)n;
 }

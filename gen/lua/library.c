@@ -158,6 +158,22 @@ static int64_t longest_below(lua_State *L, int index, int64_t n) {
   return n - (adds ? (int64_t)c : -(int64_t)c);
 }
 
+/* Raises if a position is another less a constant, which may be below 0. */
+static void refuse_negative(lua_State *L, int index, const char *what) {
+  const front_state *s = front_of(L);
+  const ir_ref x = value_get(L, index, "a position").ref;
+  const ir_node n = *ir_get(s->g, x);
+  double c;
+  if ((n.op != IR_SUB && n.op != IR_ADD) || !ir_is_const(s->g, n.arg[1], &c)) return;
+  const int64_t less = n.op == IR_SUB ? (int64_t)c : -(int64_t)c;
+  if (less <= 0 || ir_get(s->g, n.arg[0])->op != IR_VAR) return;
+  const ir_ref below = ir_int(s->g, less - 1), minus_one = ir_int(s->g, -1);
+  if (replay_implies_less(L, below, n.arg[0]) || replay_implies_less(L, minus_one, x)) return;
+  const char *name = ir_var_name(ir_var_of(ir_get(s->g, n.arg[0])));
+  front_raise(L, "%s: is asked for the position %s - %lld, which is below 0 where %s is below %lld; ask it under `if %s >= %lld`, or move the grid "
+                 "by the padding it has", what, name, (long long)less, name, (long long)less, name, (long long)less);
+}
+
 /* covers(what, q_idx, kv_idx, n): limits lengths, if the positions are not known to be below n. */
 static int covers(lua_State *L) {
   front_state *s = front_of(L);
@@ -165,11 +181,12 @@ static int covers(lua_State *L) {
   int64_t longest = 0;
   for (int i = 2; i <= 3; i++) {
     if (!value_is_traced(L, i)) {
-      if (lua_tointeger(L, i) >= n)
+      if (lua_tointeger(L, i) >= n || lua_tointeger(L, i) < 0)
         front_raise(L, "%s: position %lld is outside of its %lld tokens", lua_tostring(L, 1), (long long)lua_tointeger(L, i),
                     (long long)n);
       continue;
     }
+    refuse_negative(L, i, lua_tostring(L, 1));
     const int64_t side = longest_below(L, i, n);
     if (side < 0 || side == INT64_MAX) return 0;
     if (side > longest) longest = side;
@@ -245,8 +262,12 @@ static void refuse_number(lua_State *L) {
 
 int library_truth(lua_State *L) {
   const bool is_call = lua_toboolean(L, 2);
+  const int decides = (int)lua_tointeger(L, 3);
   lua_settop(L, 1);
   if (value_is_traced(L, 1)) refuse_number(L);
+  if (lua_type(L, 1) == LUA_TNUMBER && (decides == 2 || (decides == 1 && lua_tonumber(L, 1) == 0)))
+    front_raise(L, "the number %s stands where a condition is needed, and in Lua each number is true, 0 too; write true or false, compare it, "
+                   "as in x > 0, or ask whether it is given by x ~= nil", fields_shown(L, 1));
   input_refuse_unindexed(L, 1, "a condition");
   if (!lua_isfunction(L, 1)) return 1;
   const char *call = library_maker(L, 1);
@@ -257,8 +278,24 @@ int library_truth(lua_State *L) {
                  "mask_not(..), and call one in a hook, as in mask(b, h, q_idx, kv_idx)");
 }
 
+static int raise_called(lua_State *L) {
+  const char *name = lua_tostring(L, lua_upvalueindex(1));
+  front_raise(L, "%s is an online function itself, and is not called; write online_func = %s", name, name);
+}
+
+/* uncalled(t, name): a call of the table t raises */
+static int uncalled(lua_State *L) {
+  lua_settop(L, 2);
+  lua_createtable(L, 0, 1);
+  lua_insert(L, 2);
+  lua_pushcclosure(L, raise_called, 1);
+  lua_setfield(L, 2, "__call");
+  lua_setmetatable(L, 1);
+  return 0;
+}
+
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes};
+  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

@@ -105,7 +105,8 @@ void front_load_file(lua_State *L) {
   lua_pop(L, 1); /* the syntax is right, so the text may be scanned by tokens */
 
   char message[256];
-  const int line = scan_equality(source, size, message, sizeof message);
+  int line = scan_equality(source, size, message, sizeof message);
+  if (line == 0) line = scan_numbers(source, size, message, sizeof message);
   if (line > 0) front_raise_at(L, line, "%s", message);
   run_guarded(L, source, size);
   declare_push(L, lua_gettop(L));

@@ -2,12 +2,13 @@
 -- them. All of it is plain Lua over the functions that every spec has. In formulas s is a score, q is q_idx
 -- and kv is kv_idx; positions count from 0.
 
-local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes = ... -- gen/lua/library.c
+local num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled = ... -- gen/lua/library.c
 
 local function whole(what, x, least)
   local integer = math.type(x) and math.tointeger(x)
   if not integer or integer < least or integer > 2147483647 then
-    error(what .. " is " .. shown(x) .. "; give an integer, at least " .. least)
+    local large = type(x) == "number" and x > 2147483647
+    error(what .. " is " .. shown(x) .. "; give an integer, at " .. (large and "most 2147483647" or "least " .. least))
   end
   return integer
 end
@@ -289,7 +290,9 @@ end
 function block_diffusion(block, n)
   block = whole("block_diffusion: block", block, 1)
   if type(n) ~= "nil" then n = whole("block_diffusion: n", n, 1) end
+  local what = "block_diffusion of n = " .. (n or 0)
   return function(b, h, q_idx, kv_idx)
+    if n then covers(what, q_idx, kv_idx, 2 * n) end
     local length = n or q_len // 2
     local q_noised, kv_noised = q_idx < length, kv_idx < length
     local q_block = where(q_noised, q_idx, q_idx - length) // block
@@ -528,6 +531,12 @@ end
 
 ---- Calls
 
+for name, online in pairs {
+  online_softmax = online_softmax, softmax_one = softmax_one, online_retention = online_retention,
+  online_retention_detached = online_retention_detached, sigmoid_attention = sigmoid_attention,
+  relu_attention = relu_attention, square_relu = square_relu, identity = identity,
+} do uncalled(online, name) end
+
 -- Of each function above: how a call of it is written, for messages, and how many arguments it takes.
 local calls = {
   attention_sink = {"attention_sink(\"logits\")", 1}, dropout = {"dropout(0.1)", 2},
@@ -541,6 +550,10 @@ local calls = {
   mask_and = {"mask_and(causal(), document(\"ids\"))"}, mask_or = {"mask_or(causal(), prefix_lm(64))"},
   mask_not = {"mask_not(causal())", 1}, chain = {"chain(softcap(50), alibi())"},
 }
+local masks = {
+  causal = true, causal_bottom_right = true, sliding_window = true, sliding_window_bottom_right = true, prefix_lm = true, document = true,
+  dilated_window = true, global_sliding = true, block_diffusion = true, neighborhood = true,
+}
 for name, call in pairs(calls) do
   local f, most = _ENV[name], call[2]
   local function counted(...)
@@ -549,7 +562,13 @@ for name, call in pairs(calls) do
       error(name .. ": got " .. n .. (n == 1 and " argument" or " arguments") .. ", and takes " .. (most == 0 and "none" or most > 1 and "up to " .. most or "one") ..
             "; write " .. call[1])
     end
-    return made(f(...))
+    local g = f(...)
+    if not masks[name] then return made(g) end
+    return made(function(...)
+      local n = select("#", ...)
+      if n < 4 then error("a mask of " .. name .. " is called with (b, h, q_idx, kv_idx), and got " .. n .. (n == 1 and " argument" or " arguments")) end
+      return g(...)
+    end)
   end
   _ENV[name] = counted
   makes(counted, call[1])

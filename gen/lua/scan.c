@@ -1,9 +1,12 @@
 #include "gen/lua/scan.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/real.h"
 
 typedef enum token_kind {
   TOKEN_END,
@@ -141,6 +144,36 @@ static token next_token(scanner *s) {
   }
   t.size = (size_t)(s->at - t.start);
   return t;
+}
+
+bool scan_is_keyword(const char *name) {
+  return word_kind(&(token){.kind = TOKEN_NAME, .start = name, .size = strlen(name)}) == TOKEN_KEYWORD;
+}
+
+/* Whether an integer in hexadecimal has more than 64 bits: Lua keeps the last ones. */
+static bool is_cut(const token *t) {
+  const char *p = t->start + 2, *end = t->start + t->size;
+  if (t->size < 3 || *t->start != '0' || (t->start[1] | 32) != 'x') return false;
+  for (const char *q = p; q < end; q++)
+    if (!isxdigit((unsigned char)*q)) return false; /* a float */
+  while (p < end && *p == '0') p++;
+  return end - p > 16;
+}
+
+int scan_numbers(const char *source, size_t source_size, char *message, size_t size) {
+  scanner s = {.at = source, .end = source + source_size, .line = 1};
+  for (token t = next_token(&s); t.kind != TOKEN_END; t = next_token(&s)) {
+    char digits[64];
+    if (t.kind != TOKEN_NUMBER || t.size >= sizeof digits) continue;
+    memcpy(digits, t.start, t.size);
+    digits[t.size] = '\0';
+    const bool cut = is_cut(&t);
+    if (!cut && !isinf(real_read(digits, &(char *){NULL}))) continue;
+    snprintf(message, size, cut ? "%s has more than 64 bits, and Lua would keep the last 64; write fewer digits"
+                                : "%s is larger than float64 holds, and Lua would read it as infinity; write math.huge", digits);
+    return t.line;
+  }
+  return 0;
 }
 
 static bool is_literal(const token *t) {
@@ -337,6 +370,7 @@ typedef struct truth_frame {
 typedef struct truth_edge {
   const char *at;
   bool opens, is_call;
+  int decides; /* 1: by if, elseif, while, until or not; 2: it is also written as a number */
 } truth_edge;
 
 typedef struct truth_scan {
@@ -350,10 +384,11 @@ typedef struct truth_scan {
 static bool ends_call(const token *t) { return is_sign(t, ')') || is_sign(t, '}') || t->kind == TOKEN_STRING; }
 
 /* From `start` to the end of the token before. */
-static void wrap(truth_scan *s, const char *start) {
+static void wrap(truth_scan *s, const char *start, bool decides) {
   const char *end = s->before.start + s->before.size;
-  s->edges[s->count++] = (truth_edge){start, true, false};
-  s->edges[s->count++] = (truth_edge){end, false, ends_call(&s->before)};
+  const bool is_literal_number = s->before.kind == TOKEN_NUMBER && s->before.start == start;
+  s->edges[s->count++] = (truth_edge){start, true, false, 0};
+  s->edges[s->count++] = (truth_edge){end, false, ends_call(&s->before), !decides ? 0 : is_literal_number ? 2 : 1};
 }
 
 static bool is_any(const token *t, token_kind kind, const char *const *words) {
@@ -372,14 +407,14 @@ static bool is_suffix(const token *before, const token *t) {
 static void take_operands(truth_scan *s, const token *t, const token *after) {
   static const char *const unary[] = {"not", "-", "#", "~", NULL};
   truth_frame *f = &s->frame[s->depth];
-  if (f->negated != NULL && !is_suffix(&s->before, t)) wrap(s, f->negated), f->negated = NULL;
+  if (f->negated != NULL && !is_suffix(&s->before, t)) wrap(s, f->negated, true), f->negated = NULL;
   if (f->negates_next && !is_any(t, t->kind, unary)) f->negated = t->start;
   f->negates_next = t->kind == TOKEN_KEYWORD && is_token(t, "not");
   const bool joins = t->kind == TOKEN_KEYWORD && (is_token(t, "and") || is_token(t, "or"));
   const bool decides = t->kind == TOKEN_KEYWORD && (is_token(t, "then") || is_token(t, "do")) && f->is_condition;
   const bool equals = t->kind == TOKEN_SIGN && (is_token(t, "==") || is_token(t, "~=")) && is_literal(after) && !is_token(after, "nil") &&
                       !is_literal(&s->before);
-  if ((joins || decides || equals) && f->operand != NULL) wrap(s, f->operand);
+  if ((joins || decides || equals) && f->operand != NULL) wrap(s, f->operand, decides);
   if (f->operand == NULL) f->operand = t->start;
 }
 
@@ -433,7 +468,10 @@ bool scan_truths(arena *a, const char *source, size_t source_size, text *out) {
   for (size_t i = 0; i < scan->count; copied = scan->edges[i++].at) {
     const truth_edge *e = &scan->edges[i];
     text_bytes(out, copied, (size_t)(e->at - copied));
-    text_add(out, "%s", e->opens ? " " SCAN_TRUTH "((" : e->is_call ? "), true)" : "))");
+    if (e->opens)
+      text_add(out, " " SCAN_TRUTH "((");
+    else
+      text_add(out, "), %s, %d)", e->is_call ? "true" : "false", e->decides);
   }
   text_bytes(out, copied, (size_t)(source + source_size - copied));
   return !text_failed(out);

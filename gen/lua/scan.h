@@ -37,4 +37,9 @@ bool scan_truths(arena *a, const char *source, size_t source_size, text *out);
  * `where` or __condition of its own. Line numbers stay the same. */
 int scan_conditions(const char *source, size_t source_size, text *out);
 
+bool scan_is_keyword(const char *name);
+
+/* Returns the line of a number that Lua reads as another, and writes what is wrong with it to message; 0: there is none. */
+int scan_numbers(const char *source, size_t source_size, char *message, size_t size);
+
 #endif

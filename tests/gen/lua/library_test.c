@@ -40,7 +40,7 @@ static void test_against_oracle(void **state) {
       "inputs = { is_global = { axes = {'tokens'}, dtype = 'bool' } }, block_mask = global_sliding(6, "
       "'is_global')",
       "block_mask = block_diffusion(4)",
-      "block_mask = block_diffusion(4, 100)",
+      "block_mask = block_diffusion(4, 100000)",
       "block_mask = neighborhood { kernel = {7} }",
       "block_mask = neighborhood { kernel = {4}, stride = {3}, dilation = {2}, causal = {true} }",
       "block_mask = neighborhood { size = {128, 128}, kernel = {3, 4}, stride = {2, 1}, dilation = {1, 3} }",
