@@ -128,14 +128,10 @@ static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
 }
 
 /* What the CPU alone does. */
-static luattn_status refuse_passes(const compilation *c, luattn_error *err) {
+static luattn_status refuse_cpu_only(const compilation *c, luattn_error *err) {
   if (c->target.pass != LUATTN_BACKWARD) return LUATTN_OK;
-  if (c->spec.derived.cpu_only != NULL) return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", c->spec.derived.cpu_only);
-  if (c->spec.derived.num_passes == 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': its backward takes a row pass, which kernels have not; compute it on the CPU, or write "
-                     "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end",
-                     c->spec.traced.file, c->spec.traced.online.name);
+  if (c->spec.derived.cpu_only == NULL) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", c->spec.derived.cpu_only);
 }
 
 luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
@@ -143,7 +139,7 @@ luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
   if (t == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
   TRY(refuse_mods(c, err));
-  TRY(refuse_passes(c, err));
+  TRY(refuse_cpu_only(c, err));
   TRY(use_tuned(c, t, err));
   const luattn_status status = pipeline_source(c, err);
   if (status != LUATTN_OK) {
@@ -311,7 +307,7 @@ luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_
   r->report = report;
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* fills the target's defaults */
   TRY(refuse_mods(c, err));
-  TRY(refuse_passes(c, err));
+  TRY(refuse_cpu_only(c, err));
   const luattn_status ready = look_around(c, r, &said);
   if (ready != LUATTN_OK) {
     TRY(pipeline_source(c, err)); /* errors of the target come first */
