@@ -120,6 +120,11 @@ static luattn_status find_rows(const luattn_merge_args *args, luattn_pass pass, 
   memset(out, 0, sizeof *out);
   if (args->spec == NULL) return LUATTN_OK;
   TRY(merge_code_get_rows(args->spec, out, err));
+  if (pass == LUATTN_FORWARD && args->saved != NULL && out->whole_rows)
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "luattn_merge: saved: is given, and backward of %s takes a row pass, which needs all keys of a row in one call; give NULL, and call "
+                       "luattn_backward with all keys",
+                       out->name);
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
                      "luattn_merge_backward: spec: is %s, and a merge by state has no gradient of its own; call luattn_backward of the spec that its parts "

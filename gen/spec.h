@@ -79,6 +79,7 @@ typedef struct traced_spec {
   unsigned append_inputs;
   traced_online online;
   bool random; /* a hook calls random() */
+  bool by_passes; /* backward takes a row pass wherever it can, for tests and for measuring: LUATTN_ROW_PASSES=1 */
   /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are: analysis/int_range.c. */
   uint16_t inexact_ints[2][3];
   int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/reads_elsewhere.c */
@@ -163,6 +164,7 @@ typedef struct derived_spec {
  * expressions read besides, the same in every part, such as a sink. */
 typedef struct part_rule {
   int num_rows, num_state;
+  bool whole_rows; /* the function's backward takes a row pass, so that parts have none */
   ir_ref state[SPEC_MAX_STATE]; /* of both parts */
   ir_ref factor, other_factor;  /* of the parts' sums of prob * v */
   ir_ref scale;                 /* what makes O of such a sum */

@@ -180,6 +180,7 @@ static luattn_status split_backward(rewrite *w, luattn_error *err) {
   ir *g = w->g;
   int state;
   ir_ref rest;
+  if (d->num_passes > 0) return refuse(w, "backward takes a row pass, which reads scores as they are", err);
   if (!d->reads_lse) return LUATTN_OK;
   if (!take_maximum(&w->spec->traced, o->final[o->lse], &state, &rest) || rest == IR_NONE)
     return refuse(w, "lse is no sum of a running maximum and another number, as in log(l) + m", err);

@@ -336,6 +336,7 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   }
   bool derived;
   d->elements_only = given;
+  d->by_passes = t->by_passes && !given;
   TRY(find_adjoints(d, leaf, num_leaves, &derived));
   *out = (online_grad){.prob = choose_prob(d)};
   for (int i = 0; i < num_leaves; i++) {

@@ -54,6 +54,7 @@ static void put_back(taker *k) {
   rule->lse = o->lse >= 0 ? k->root[n] : IR_NONE;
   n++;
   rule->num_saved = k->spec->derived.num_saved;
+  rule->whole_rows = k->spec->derived.num_passes > 0;
   for (int i = 0; i < rule->num_saved; i++) rule->saved[i] = k->root[n++];
   rule->num_state = o->num_state;
   rule->num_rows = o->num_state + k->num_from;

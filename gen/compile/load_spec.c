@@ -43,6 +43,17 @@ static bool hash_spec(luattn_spec *spec, const char *text, size_t size) {
   return true;
 }
 
+/* Gives the spec the hash of what was made of it. */
+static bool hash_made(luattn_spec *spec, const char *what, int number) {
+  hasher h;
+  if (!hasher_open(&h)) return false;
+  hasher_add(&h, "spec", spec->hash, sizeof spec->hash);
+  hasher_add(&h, what, &number, sizeof number);
+  const hash128 hash = hasher_close(&h);
+  spec->hash[0] = hash.lo, spec->hash[1] = hash.hi;
+  return true;
+}
+
 static luattn_status check_size(const traced_spec *t, const char *name, luattn_error *err) {
   const uint32_t count = (uint32_t)ir_count(t->g);
   if (count <= MAX_OPERATIONS) return LUATTN_OK;
@@ -74,9 +85,12 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
   if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced))) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  const char *passes = getenv("LUATTN_ROW_PASSES");
+  spec->traced.by_passes = passes != NULL && strcmp(passes, "1") == 0;
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* derived nodes have no source line */
   if (status == LUATTN_OK) status = derive_spec(a, &spec->traced, &spec->derived, err);
-  if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) || arena_failed(a)))
+  if (status == LUATTN_OK && (!hash_spec(spec, given->text, given->size) ||
+                              (spec->traced.by_passes && !hash_made(spec, "by passes", 1)) || arena_failed(a)))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status != LUATTN_OK) {
     arena_close(a);
@@ -145,17 +159,6 @@ luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocat
   NEED(spec);
   load_call call = {.name = path, .allocator = allocator, .spec = spec};
   return host_run(load_file, &call, err);
-}
-
-/* Gives the spec the hash of what was made of it. */
-static bool hash_made(luattn_spec *spec, const char *what, int number) {
-  hasher h;
-  if (!hasher_open(&h)) return false;
-  hasher_add(&h, "spec", spec->hash, sizeof spec->hash);
-  hasher_add(&h, what, &number, sizeof number);
-  const hash128 hash = hasher_close(&h);
-  spec->hash[0] = hash.lo, spec->hash[1] = hash.hi;
-  return true;
 }
 
 luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err) {
@@ -236,6 +239,8 @@ int luattn_spec_modifies_keys(const luattn_spec *spec) {
 }
 
 const char *luattn_spec_cpu_only(const luattn_spec *spec) { return spec != NULL ? spec->derived.cpu_only : NULL; }
+
+int luattn_spec_row_passes(const luattn_spec *spec) { return spec != NULL ? spec->derived.num_passes : 0; }
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {
   luattn_spec_info info;

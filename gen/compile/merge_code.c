@@ -100,7 +100,7 @@ luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out,
                        "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call forward of that one for "
                        "each part",
                        spec->traced.name);
-  *out = (merge_code_rows){spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}};
+  *out = (merge_code_rows){spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}, rule->whole_rows};
   return LUATTN_OK;
 }
 

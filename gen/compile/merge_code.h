@@ -2,6 +2,7 @@
 #ifndef LUATTN_GEN_MERGE_CODE_H
 #define LUATTN_GEN_MERGE_CODE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/fail.h"
@@ -23,6 +24,7 @@ typedef struct merge_code_rows {
   const char *name;
   int num_rows, num_saved; /* of a row's state, and of what backward reads */
   uint64_t hash[2];
+  bool whole_rows; /* backward needs all keys of a row at once */
 } merge_code_rows;
 /* Errors: LUATTN_INVALID: luattn_spec_parts has not made it. */
 luattn_status merge_code_get_rows(const struct luattn_spec *spec, merge_code_rows *out, luattn_error *err);

@@ -2,6 +2,7 @@
  */
 #include "gen/cpu/backward.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -193,11 +194,26 @@ static luattn_status open_mods(backward *w, luattn_error *err) {
   return LUATTN_OK;
 }
 
+/* A row pass sums over the keys of a call, so these have to be the row's. */
+static luattn_status need_whole_rows(const cpu_problem *p, luattn_error *err) {
+  if (p->spec->derived.num_passes == 0) return LUATTN_OK;
+  for (int b = 0; b < p->batch; b++) {
+    const int64_t whole = problem_length(p, LUATTN_AXIS_KV, b);
+    if (whole == p->kv_len) continue;
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "cpu: k: has %d of %" PRId64 " keys, and backward of %s takes a row pass, which needs all keys of a row in one call; give all, or "
+                       "write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end",
+                       p->kv_len, whole, p->spec->traced.name);
+  }
+  return LUATTN_OK;
+}
+
 static luattn_status backward_open(backward *w, const cpu_call *given, arena *a, luattn_error *err) {
   TRY(problem_open(given, false, a, &w->p, err));
   cpu_problem *p = &w->p;
   const luattn_args *args = given->args;
   const derived_spec *derived = &p->spec->derived; /* for these head dims */
+  TRY(need_whole_rows(p, err));
   TRY(scores_open(p, &w->scores, err));
   TRY(passes_open(w, err));
   TRY(rows_open(w, err));

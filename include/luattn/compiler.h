@@ -53,6 +53,10 @@ LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
  * have its backward too, or nothing has, or spec is NULL. */
 LUATTN_API const char *luattn_spec_cpu_only(const luattn_spec *spec);
 
+/* How often backward goes through a row before it computes gradients (docs/numerics.md): 0, but for functions that need it. A backward that does
+ * needs all keys of a row in one call. */
+LUATTN_API int luattn_spec_row_passes(const luattn_spec *spec);
+
 /* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
   LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,

@@ -89,6 +89,8 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_get_info.restype = None
     lib.luattn_spec_draws.argtypes = [_P]
     lib.luattn_spec_draws.restype = ctypes.c_int
+    lib.luattn_spec_row_passes.argtypes = [_P]
+    lib.luattn_spec_row_passes.restype = ctypes.c_int
     lib.luattn_spec_wants.argtypes = [_P]
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]

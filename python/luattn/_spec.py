@@ -133,6 +133,8 @@ class Spec:
         self.why_no_backward: str = info.why_no_backward.decode() if info.why_no_backward else ""
         self.draws = bool(lib.luattn_spec_draws(self.pointer))  # random numbers, of a seed
         self.wants: int = lib.luattn_spec_wants(self.pointer)
+        self.row_passes: int = lib.luattn_spec_row_passes(self.pointer)  # before backward, which then needs all keys of a row in one call
+        self.merged_saved = 0 if self.row_passes else self.num_saved  # numbers of a row that gradients of a part read
         self.saves = self.has_lse, self.num_saved  # what decides the results of a call
         self.pads = _CHANNELS.search(text) is None  # whether channels of zeros behind the last one change nothing
 

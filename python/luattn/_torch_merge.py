@@ -86,7 +86,7 @@ def _backward_kernel(dout, dlse, outs, lses, want_outs, want_lses):  # type: ign
 
 def _state_results(text, outs, lses, dtype):  # type: ignore[no-untyped-def]
     spec, lse = spec_in_graph(text), lses[0]
-    return (*_results(outs, lses, dtype), *(lse.new_empty((n, *lse.shape)) for n in (spec.parts().num_saved, spec.num_saved)))
+    return (*_results(outs, lses, dtype), *(lse.new_empty((n, *lse.shape)) for n in (spec.parts().num_saved, spec.merged_saved)))
 
 
 def _states_kernel(text, outs, lses, states, dtype=None):  # type: ignore[no-untyped-def]

@@ -353,6 +353,8 @@ class Attention:
 
         if is_numpy(q):
             raise Unsupported(f"{self.name}: gradients: q: NumPy arrays have none; pass tensors of torch")
+        if self._spec.row_passes:
+            raise Unsupported(f"{self.name}: gradients: backward takes a row pass, which needs all keys of a row in one call; call it with all keys")
         dout, q, k, v, o, lse, saved, dlse, scale, layout = _OF_GRADIENTS.take(f"{self.name}: gradients", dout, q, k, v, o, lse, saved, dlse, scale, layout)
         if layout == "bshd":
             dout, q, k, v, o = self._swapped(dout=dout, q=q, k=k, v=v, o=o)

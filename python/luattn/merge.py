@@ -107,7 +107,7 @@ def _merge_numpy(outs: list[Any], lses: list[Any], dtype: Any, spec: Spec | None
     if spec is None:
         made.forward(o, lse, capi.CPU, None)
         return o, lse
-    state, saved = (np.empty((n, *lse.shape), lse.dtype) for n in (spec.parts().num_saved, spec.num_saved))
+    state, saved = (np.empty((n, *lse.shape), lse.dtype) for n in (spec.parts().num_saved, spec.merged_saved))
     made.set_states(spec.parts(), states, state, saved)
     made.forward(o, lse, capi.CPU, None)
     return o, lse, state, saved
@@ -138,7 +138,7 @@ class MergeCall:
         self._states = (ctypes.c_void_p * len(states))(*(self._put(t) for t in states))
         self._spec = parts  # which stays as long as the call
         self._args.spec, self._args.states = parts.pointer, ctypes.addressof(self._states)
-        self._args.state, self._args.saved = self._put(state), self._put(saved)
+        self._args.state, self._args.saved = self._put(state), self._put(saved if saved.shape[0] else None)
 
     def forward(self, o: Any, lse: Any, device: int, stream: int | None) -> None:
         self._args.o, self._args.lse = self._put(o), self._put(lse)
