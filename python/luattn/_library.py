@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -104,11 +105,13 @@ lib = _load()
 
 
 def call(name: str, *args: Any) -> None:
-    """Calls a function that takes a luattn_error * last. Raises what it reports."""
+    """Calls a function that takes a luattn_error * last. Raises what it reports, and passes its warning on."""
     err = capi.Error()
     status = getattr(lib, name)(*args, ctypes.byref(err))
     if status or thrown:
         raise_error(status, err)
+    if err.message:
+        warnings.warn(err.message.decode("utf-8", "replace"), RuntimeWarning, stacklevel=2)
 
 
 # What callbacks raised while the library called them, by thread; None: of a thread that Python has not started.

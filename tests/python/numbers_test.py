@@ -12,6 +12,7 @@ try:
 except ImportError as e:
     print(f"{e}: skipped")
     sys.exit(77)
+import luattn  # noqa: E402
 from luattn import flex  # noqa: E402
 
 N = 48
@@ -104,6 +105,11 @@ class Wide(unittest.TestCase):
             flex.create_block_mask(lambda b, h, i, j: times[j] <= times[i], None, None, N, N)
         with self.assertWarnsRegex(RuntimeWarning, "element 0 is 33554432, .* less than 2\\^24 = 16777216 .*; declare the input i64"):
             flex.flex_attention(q, k, v, lambda s, b, h, i, j: s - 0.1 * (times[i].float() - times[j].float()))
+
+    def test_a_picture_of_a_mask_warns(self):
+        spec = "return attention { inputs = { t = { axes = {'n'}, dtype = 'i32' } }, block_mask = function(b, h, q, kv) return t[kv] * 2 <= t[q] end }"
+        with self.assertWarnsRegex(RuntimeWarning, "input 't': element 0 is 33554432"):
+            luattn.attention(spec).mask(N, N, t=2**25 + torch.arange(N, dtype=torch.int32))
 
 
 if __name__ == "__main__":
