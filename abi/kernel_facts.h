@@ -6,7 +6,8 @@
 
 #include "luattn/compiler.h"
 
-/* For the rows of TARGET_FACT: what follows `key`, where the fact is of an engine's key; only where it is CALL; only where it is CLASS. */
+/* For the rows of TARGET_FACT: what follows `key`, where the fact is of an engine's key; only where it is CALL; only
+ * where it is CLASS. */
 #define OF_KEY(key, ...) OF_KEY_##key(__VA_ARGS__)
 #define OF_CALL(key, ...) OF_CALL_##key(__VA_ARGS__)
 #define OF_CLASS(key, ...) OF_CLASS_##key(__VA_ARGS__)

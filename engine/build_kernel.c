@@ -15,9 +15,9 @@ static bool knows_spec(const luattn_pack *pack, const uint64_t hash[2]) {
   return false;
 }
 
-/* Searches the packs for a key that leaves nothing open. *kernel stays NULL if no pack has the kernel for this device; *err then holds the
- * message of the first pack that knows the spec, or else of the last one. A damaged pack, or one made for
- * another luattn, is an error: compiling instead would hide it. */
+/* Searches the packs for a key that leaves nothing open. *kernel stays NULL if no pack has the kernel for this device;
+ * *err then holds the message of the first pack that knows the spec, or else of the last one. A damaged pack, or one
+ * made for another luattn, is an error: compiling instead would hide it. */
 static luattn_status search_packs(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel,
                                   luattn_compile_report *report, luattn_error *err) {
   luattn_spec_info info;
@@ -32,8 +32,7 @@ static luattn_status search_packs(const engine_setup *e, const kernel_key *key, 
   for (size_t i = 0; i < e->num_packs; ++i) {
     size_t index;
     luattn_error said;
-    const luattn_status status =
-        luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, &said);
+    const luattn_status status = luattn_pack_kernel(e->packs[i], e->driver, e->device, &query, kernel, &index, &said);
     if (status == LUATTN_OK || !told || status != LUATTN_UNSUPPORTED) *err = said;
     if (status == LUATTN_UNSUPPORTED) {
       told = told || knows_spec(e->packs[i], info.hash);
@@ -43,15 +42,14 @@ static luattn_status search_packs(const engine_setup *e, const kernel_key *key, 
     /* If only an image for the other lengths exists, it serves these too. */
     const uint32_t lengths = luattn_pack_get_entry(e->packs[i], index)->lengths;
     report->every_length = lengths != 1 + (uint32_t)key->lengths;
-    snprintf(report->plan, sizeof report->plan, "from pack number %zu of the engine's, entry %zu\n", i,
-             index);
+    snprintf(report->plan, sizeof report->plan, "from pack number %zu of the engine's, entry %zu\n", i, index);
     return status;
   }
   return LUATTN_OK;
 }
 
-/* Where the key leaves open whether it is decode, the kernel for all lengths serves if no pack has the decode kernel, as it does for
- * a spec that has none. */
+/* Where the key leaves open whether it is decode, the kernel for all lengths serves if no pack has the decode kernel,
+ * as it does for a spec that has none. */
 static luattn_status look_in_packs(const engine_setup *e, const kernel_key *given, luattn_kernel **kernel,
                                    luattn_compile_report *report, luattn_error *err) {
   kernel_key key = *given;
@@ -63,12 +61,13 @@ static luattn_status look_in_packs(const engine_setup *e, const kernel_key *give
   if (*kernel == NULL) return LUATTN_OK;
   report->every_length = 1;
   const size_t used = strlen(report->plan);
-  snprintf(report->plan + used, sizeof report->plan - used, "not the decode kernel: no pack has one of this spec, type and head dims for this device\n");
+  snprintf(report->plan + used, sizeof report->plan - used,
+           "not the decode kernel: no pack has one of this spec, type and head dims for this device\n");
   return LUATTN_OK;
 }
 
-static luattn_status compile(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel, luattn_compile_report *report,
-                             luattn_error *err) {
+static luattn_status compile(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel,
+                             luattn_compile_report *report, luattn_error *err) {
   luattn_target target = {.struct_size = sizeof target,
                           .arch = e->arch,
                           .family = key->weights ? 0 : e->family, /* the kernel is of simt */
@@ -117,8 +116,8 @@ static double now_ms(void) {
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-luattn_status build_kernel(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel, luattn_compile_report *report,
-                           luattn_error *err) {
+luattn_status build_kernel(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel,
+                           luattn_compile_report *report, luattn_error *err) {
   const double start = now_ms();
   TRY(build(e, key, kernel, report, err));
   if (e->log == NULL || e->device == LUATTN_CPU) return LUATTN_OK;

@@ -6,7 +6,7 @@
 #include "engine/kernel_key.h"
 
 /* Logs a success. report->plan and report->every_length are set; on success *err has a warning, or none. */
-luattn_status build_kernel(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel, luattn_compile_report *report,
-                           luattn_error *err);
+luattn_status build_kernel(const engine_setup *e, const kernel_key *key, luattn_kernel **kernel,
+                           luattn_compile_report *report, luattn_error *err);
 
 #endif

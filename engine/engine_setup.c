@@ -22,7 +22,8 @@ static luattn_status check_options(const luattn_engine_options *o, luattn_error 
              {"cpu_relaxed", o->cpu_relaxed, 0, 1, "0 or 1"}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (all[i].value < all[i].least || all[i].value > all[i].most)
-      return luattn_fail(err, LUATTN_INVALID, "luattn_engine_options: %s: is %d, expected %s", all[i].name, all[i].value, all[i].means);
+      return luattn_fail(err, LUATTN_INVALID, "luattn_engine_options: %s: is %d, expected %s", all[i].name,
+                         all[i].value, all[i].means);
   return LUATTN_OK;
 }
 
@@ -32,9 +33,8 @@ static luattn_status copy_packs(engine_setup *e, const luattn_engine_options *op
   if (options->num_packs == 0) return LUATTN_OK;
   for (size_t i = 0; i < options->num_packs; ++i)
     if (options->packs == NULL || options->packs[i] == NULL)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_engine_options: packs: number %zu of %zu is NULL; open it first", i,
-                         options->num_packs);
+      return luattn_fail(err, LUATTN_INVALID, "luattn_engine_options: packs: number %zu of %zu is NULL; open it first",
+                         i, options->num_packs);
   e->packs = calloc(options->num_packs, sizeof *e->packs);
   if (e->packs == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_open: out of memory");
   for (size_t i = 0; i < options->num_packs; ++i) e->packs[i] = options->packs[i];
@@ -71,11 +71,10 @@ luattn_status engine_setup_open(engine_setup *e, const luattn_engine_options *gi
   }
   if (e->device == LUATTN_CPU) return LUATTN_OK;
   if (e->cpu_relaxed)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "luattn_engine_options: cpu_relaxed: is set, and device is %d; a GPU takes no other arguments, "
-        "leave it 0, or set device to LUATTN_CPU",
-        e->device);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_engine_options: cpu_relaxed: is set, and device is %d; a GPU takes no other arguments, "
+                       "leave it 0, or set device to LUATTN_CPU",
+                       e->device);
   TRY(luattn_driver_open(&e->driver, err));
   luattn_device_info info;
   TRY(luattn_device_get_info(e->driver, e->device, &info, err));

@@ -52,9 +52,8 @@ luattn_status kernel_slots_forget(kernel_slots *k, const luattn_spec *spec, luat
   free(taken);
   if (failed) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine_forget: out of memory");
   if (idle) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "luattn_engine_forget: spec: a kernel of it is being compiled; wait for the calls that use it");
+  return luattn_fail(err, LUATTN_INVALID,
+                     "luattn_engine_forget: spec: a kernel of it is being compiled; wait for the calls that use it");
 }
 
 /* Whether the slot's kernel is for this key, which is another class of it. */
@@ -124,8 +123,7 @@ static void wait_for(kernel_slots *k, const slot *s) {
 
 /* Called and returns with the lock held. *out: the slot with the result for this key, ready or failed.
  * *fresh: it was finished during this call. */
-static luattn_status resolve(kernel_slots *k, const kernel_key *key, const slot **out, bool *fresh,
-                             luattn_error *err) {
+static luattn_status resolve(kernel_slots *k, const kernel_key *key, const slot **out, bool *fresh, luattn_error *err) {
   for (*fresh = false;;) {
     slot *s = find_slot(k, key);
     if (s == NULL) s = add_slot(k, key);

@@ -1,5 +1,5 @@
-/* kernel_slots.h: the kernels of an engine, by key. Each is built once, outside the lock; other threads that ask for the same key wait
- * for it. */
+/* kernel_slots.h: the kernels of an engine, by key. Each is built once, outside the lock; other threads that ask for
+ * the same key wait for it. */
 #ifndef LUATTN_ENGINE_KERNEL_SLOTS_H
 #define LUATTN_ENGINE_KERNEL_SLOTS_H
 
@@ -16,7 +16,8 @@ typedef struct slot {
   unsigned attempt; /* lets waiting threads tell how their attempt ended */
   luattn_kernel *kernel;
   bool every_length; /* this kernel also serves the other key.lengths */
-  bool is_fallback;  /* it is not the decode kernel, though key.decode asks for that where the spec has it; and so serves all rows */
+  bool is_fallback; /* it is not the decode kernel, though key.decode asks for that where the spec has it; and so serves
+                       all rows */
   char plan[sizeof((luattn_compile_report *)NULL)->plan];
   luattn_error error;
 } slot;

@@ -19,10 +19,10 @@ void log_line(const kernel_key *key, const luattn_compile_report *report, double
   char dims[32], variants[128] = "";
   luattn_spec_get_info(key->spec, &info);
   host_format(dims, sizeof dims, key->head_dim == key->head_dim_v ? "%d" : "%d and %d", key->head_dim, key->head_dim_v);
-#define KERNEL_VARIANT(name, value, says)                                  \
-  do {                                                                     \
-    const int64_t x = (int64_t)key->name;                                  \
-    if (x != 0) add_text(variants, sizeof variants, says);                 \
+#define KERNEL_VARIANT(name, value, says)                  \
+  do {                                                     \
+    const int64_t x = (int64_t)key->name;                  \
+    if (x != 0) add_text(variants, sizeof variants, says); \
   } while (0);
 #include "abi/kernel_facts.def"
   host_format(out, size, "%s: %s, %s, head dim %s, %s%s%s: %s in %.0f ms", info.name, kernel_pass_name(key->pass),

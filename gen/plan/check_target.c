@@ -7,10 +7,10 @@
 #include "gen/plan/tiles.h"
 
 static luattn_status check_ranges(const luattn_target *t, luattn_error *err) {
-#define TARGET_FACT(name, type, range, expected, key)                                             \
-  do {                                                                                            \
-    const long long x = (long long)t->name;                                                       \
-    (void)x;                                                                                      \
+#define TARGET_FACT(name, type, range, expected, key)                                               \
+  do {                                                                                              \
+    const long long x = (long long)t->name;                                                         \
+    (void)x;                                                                                        \
     if (!(range)) return luattn_fail(err, LUATTN_INVALID, "target: " #name ": " expected, t->name); \
   } while (0);
 #include "abi/kernel_facts.def"
@@ -29,11 +29,13 @@ luattn_status target_check_decode(const luattn_target *t, luattn_error *err) {
   const bool half = t->dtype == LUATTN_BF16 || t->dtype == LUATTN_F16;
   if (t->decode == 0) return LUATTN_OK;
   if (t->pass != LUATTN_FORWARD)
-    return luattn_fail(err, LUATTN_INVALID, "target: decode: is %d for a %s kernel, and is of forward alone; leave it 0", t->decode,
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: decode: is %d for a %s kernel, and is of forward alone; leave it 0", t->decode,
                        kernel_pass_name(t->pass));
   if (!half)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is %d for %s, and the decode kernel runs f16 and bf16; leave it 0",
-                       t->decode, kernel_dtype_name(t->dtype));
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: decode: is %d for %s, and the decode kernel runs f16 and bf16; leave it 0", t->decode,
+                       kernel_dtype_name(t->dtype));
   if (t->family != 0 && t->family != 1 + (int)LUATTN_SM80)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: decode: is %d for the family %s, and the decode kernel is of sm80; leave family 0",
@@ -43,16 +45,18 @@ luattn_status target_check_decode(const luattn_target *t, luattn_error *err) {
 
 static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
   if (t->pages == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: pages: is %d, and there is no %s over keys in pages; copy them to k and v of equal lengths, or "
-                     "to packed sequences",
-                     (int)t->pages, kernel_pass_name(t->pass));
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "target: pages: is %d, and there is no %s over keys in pages; copy them to k and v of equal lengths, or "
+      "to packed sequences",
+      (int)t->pages, kernel_pass_name(t->pass));
 }
 
 static luattn_status check_keys_modified(const luattn_target *t, luattn_error *err) {
   if (t->keys_modified == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: keys_modified: is 1, and there is no %s over keys that key_mod has changed already; leave it 0, and give k "
+                     "target: keys_modified: is 1, and there is no %s over keys that key_mod has changed already; "
+                     "leave it 0, and give k "
                      "and v as they were before",
                      kernel_pass_name(t->pass));
 }
@@ -60,16 +64,22 @@ static luattn_status check_keys_modified(const luattn_target *t, luattn_error *e
 static luattn_status check_weights(const luattn_target *t, luattn_error *err) {
   char pass[32];
   snprintf(pass, sizeof pass, "a %s pass", kernel_pass_name(t->pass));
-  const char *beside = t->pass != LUATTN_FORWARD ? pass : t->decode != 0 ? "decode" : t->large_scores != 0 ? "large_scores" : NULL;
+  const char *beside = t->pass != LUATTN_FORWARD ? pass
+                       : t->decode != 0          ? "decode"
+                       : t->large_scores != 0    ? "large_scores"
+                                                 : NULL;
   if (t->weights == 0) return LUATTN_OK;
   if (beside != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "target: weights: is 1 beside %s, and is a kernel of its own; leave one of both 0", beside);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "target: weights: is 1 beside %s, and is a kernel of its own; leave one of both 0", beside);
   if (t->pages != 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: weights: is 1 for keys in pages, of which there are no weights; copy them to k of equal lengths, or to "
+                       "target: weights: is 1 for keys in pages, of which there are no weights; copy them to k of "
+                       "equal lengths, or to "
                        "packed sequences");
   if (t->family > 1 + (int)LUATTN_SIMT)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: weights: is 1 for the family %s, and the kernel is of simt; leave family 0",
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "target: weights: is 1 for the family %s, and the kernel is of simt; leave family 0",
                        kernel_family_name((uint32_t)t->family - 1));
   return LUATTN_OK;
 }

@@ -1,5 +1,5 @@
-/* stored_test.c: images and packs in stored/, which luattn 0.1.0 wrote, stay readable: each image has one more section than a plain one, and
- * is written again with the same bytes. */
+/* stored_test.c: images and packs in stored/, which luattn 0.1.0 wrote, stay readable: each image has one more section
+ * than a plain one, and is written again with the same bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +18,24 @@ static void describe(const luattn_kernel_description *d, char *out, size_t size)
   const struct {
     const char *name;
     long long value;
-  } all[] = {{"pass", d->pass},           {"family", d->family},   {"is_ptx", d->is_ptx},       {"wants", d->wants},
-             {"deterministic", d->deterministic}, {"has_mask", d->has_mask}, {"num_saved", d->num_saved}, {"draws_tiles", d->draws_tiles},
-             {"can_split", d->can_split}, {"second_code", (long long)d->second_code}, {"packed", d->packed},
-             {"offsets", d->offsets},     {"large_scores", d->large_scores}, {"random", d->random}, {"decode", d->decode},
-             {"pages", d->pages},         {"weights", d->weights}, {"keys_modified", d->keys_modified}};
+  } all[] = {{"pass", d->pass},
+             {"family", d->family},
+             {"is_ptx", d->is_ptx},
+             {"wants", d->wants},
+             {"deterministic", d->deterministic},
+             {"has_mask", d->has_mask},
+             {"num_saved", d->num_saved},
+             {"draws_tiles", d->draws_tiles},
+             {"can_split", d->can_split},
+             {"second_code", (long long)d->second_code},
+             {"packed", d->packed},
+             {"offsets", d->offsets},
+             {"large_scores", d->large_scores},
+             {"random", d->random},
+             {"decode", d->decode},
+             {"pages", d->pages},
+             {"weights", d->weights},
+             {"keys_modified", d->keys_modified}};
   size_t used = (size_t)snprintf(out, size, "%s:", d->spec_name);
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (all[i].value != 0) used += (size_t)snprintf(out + used, size - used, " %s %lld", all[i].name, all[i].value);
@@ -86,13 +99,22 @@ static void sections_hold_what_they_held(void **state) {
   (void)state;
   luattn_image *image = open_stored("tile_bits");
   const manifest_tile_bits *bits = &image_get_manifest(image)->bits[0];
-  const manifest_tile_bits want = {.layout = 1, .by_batch = 1, .rows = 64, .columns = 32, .cost = 100, .inputs = 2, .scalars = 1,
-                                   .reads_heads = 1, .has_reals = 1, .spec = {1, 2, 3, 4}};
+  const manifest_tile_bits want = {.layout = 1,
+                                   .by_batch = 1,
+                                   .rows = 64,
+                                   .columns = 32,
+                                   .cost = 100,
+                                   .inputs = 2,
+                                   .scalars = 1,
+                                   .reads_heads = 1,
+                                   .has_reals = 1,
+                                   .spec = {1, 2, 3, 4}};
   assert_int_equal(image_get_manifest(image)->tile_bits, 1);
   assert_memory_equal(bits, &want, sizeof want);
   luattn_image_free(image);
   image = open_stored("keys_modified");
-  assert_memory_equal(&image_get_manifest(image)->append_mods[0], (&(manifest_append_mods){1, 1, 2}), sizeof(manifest_append_mods));
+  assert_memory_equal(&image_get_manifest(image)->append_mods[0], (&(manifest_append_mods){1, 1, 2}),
+                      sizeof(manifest_append_mods));
   luattn_image_free(image);
   image = open_stored("offsets");
   assert_int_equal(image_get_manifest(image)->num_elsewhere, 1);
@@ -143,8 +165,12 @@ static void check_pack(int version, const int *of, size_t count) {
   }
   assert_null(luattn_pack_get_entry(pack, count));
   size_t index;
-  const luattn_pack_query query = {.struct_size = sizeof query, .dtype = LUATTN_BF16, .head_dim = HEAD_DIM, .head_dim_v = HEAD_DIM_V,
-                                   .arch = 90, .packed = version == 2};
+  const luattn_pack_query query = {.struct_size = sizeof query,
+                                   .dtype = LUATTN_BF16,
+                                   .head_dim = HEAD_DIM,
+                                   .head_dim_v = HEAD_DIM_V,
+                                   .arch = 90,
+                                   .packed = version == 2};
   if (luattn_pack_find(pack, &query, &index, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(index, 0);
   luattn_pack_close(pack);
@@ -157,7 +183,8 @@ static void packs_are_read(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(images_say_what_they_said), cmocka_unit_test(sections_hold_what_they_held),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(images_say_what_they_said),
+                                     cmocka_unit_test(sections_hold_what_they_held),
                                      cmocka_unit_test(images_are_written_as_before), cmocka_unit_test(packs_are_read)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

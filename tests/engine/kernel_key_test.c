@@ -42,12 +42,12 @@ static void packs_hold_some(void **state) {
     kernel_key_fill_query(&key, &query);                     \
     assert_int_equal(query.name, 1);                         \
   } while (0);
-#define KERNEL_UNPACKED(name, value, says, asks, are_for)                     \
-  do {                                                                        \
-    kernel_key key = zero;                                                    \
-    key.name = 1;                                                             \
-    assert_string_equal(kernel_key_unpacked(&key, &asked_by), are_for);       \
-    assert_string_equal(asked_by, asks);                                      \
+#define KERNEL_UNPACKED(name, value, says, asks, are_for)               \
+  do {                                                                  \
+    kernel_key key = zero;                                              \
+    key.name = 1;                                                       \
+    assert_string_equal(kernel_key_unpacked(&key, &asked_by), are_for); \
+    assert_string_equal(asked_by, asks);                                \
   } while (0);
 #include "abi/kernel_facts.def"
 }
