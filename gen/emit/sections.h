@@ -58,9 +58,10 @@ const char *emit_merge(writer *w);  /* spec_online.c; only where the plan merges
 void emit_row_map(writer *w, const char *type, const row_tables *t, int width);
 
 /* spec_mask.c: bounds_lines prints statements that bound the roots over a tile; bounds_of returns the bounds
- * of one root. */
+ * of one root, bounds_of_index those of an index of an input, relative to the call's tensors. */
 void bounds_lines(writer *w, const ir_ref *roots, int n);
 const char *bounds_of(writer *w, ir_ref r);
+const char *bounds_of_index(writer *w, unsigned input, int axis, ir_ref r);
 
 static inline const traced_spec *writer_traced(const writer *w) { return &w->f->spec->traced; }
 static inline bool writer_forward(const writer *w) { return w->f->plan->pass == LUATTN_FORWARD; }

@@ -160,7 +160,7 @@ static void same_bucket(writer *w) {
     for (int j = 0; j < terms->term[i].num_index; j++)
       if (!lowered_is_point(w->f, terms->term[i].index[j])) {
         text_add(&w->out, "%sis_one_place(%s, p.inputs.input[%d].size[%d])", glue,
-                 offsets_bounds(w, (unsigned)terms->term[i].input, j, terms->term[i].index[j]),
+                 bounds_of_index(w, (unsigned)terms->term[i].input, j, terms->term[i].index[j]),
                  terms->term[i].input, j);
         glue = " && ";
       }

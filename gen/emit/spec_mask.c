@@ -60,6 +60,10 @@ const char *bounds_of(writer *w, ir_ref r) {
   return writer_format(w, "b%d", w->temp[r]);
 }
 
+const char *bounds_of_index(writer *w, unsigned input, int axis, ir_ref r) {
+  return offsets_bounds(w, input, axis, r, bounds_of(w, r));
+}
+
 /* Minima and maxima of the block. */
 static void stat_bounds(writer *w, const ir_node *n, int stat) {
   const int last = n->nargs - 1;
@@ -70,14 +74,14 @@ static void stat_bounds(writer *w, const ir_node *n, int stat) {
   text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
            function, stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);
-  text_add(&w->out, "), %s)", offsets_bounds(w, input, last, n->arg[last]));
+  text_add(&w->out, "), %s)", bounds_of_index(w, input, last, n->arg[last]));
 }
 
 /* The number itself, where bounds leave one place. */
 static void place_bounds(writer *w, const ir_node *n) {
   const unsigned input = ir_index_of(n);
   text_add(&w->out, "place_bounds<%s>(p.inputs.input[%u]", writer_input_type(w, input), input);
-  for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", offsets_bounds(w, input, i, n->arg[i]));
+  for (int i = 0; i < n->nargs; i++) text_add(&w->out, ", %s", bounds_of_index(w, input, i, n->arg[i]));
   text_add(&w->out, ")");
 }
 
@@ -114,7 +118,7 @@ static void list_bounds(writer *w, const ir_node *n) {
   body_list(w, n);
   text_add(&w->out, ", %s", bounds_of(w, l.x));
   for (int i = 0; i < l.num_axes - 1; i++)
-    text_add(&w->out, ", %s", offsets_bounds(w, l.input, i + (i >= l.axis), l.index[i]));
+    text_add(&w->out, ", %s", bounds_of_index(w, l.input, i + (i >= l.axis), l.index[i]));
   text_add(&w->out, ")");
 }
 
@@ -280,7 +284,9 @@ static void interval_functions(writer *w, const char *name, const char *position
           m->hi[1]);
   if (m->period == 0) return;
   remainders(w, arena_printf(a, "Range %s_remainders(" P ", int %s)", name, position), m);
-  offsets_phase(w, name, axis, m->period);
+  open_function(w, arena_printf(a, "int %s_phase(" P ")", name));
+  text_add(&w->out, "return %s;\n", offsets_phase(w, axis, m->period));
+  close_function(w);
 }
 
 /* Forward kernels use the ranges of rows, backward kernels those of columns. */

@@ -106,17 +106,17 @@ bool entry_rows_shift(const writer *w, unsigned input, int axis) {
   return packed_axis_of(&writer_traced(w)->input[input], w->f->plan->packed, w->f->plan->pages != 0) == axis;
 }
 
-const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r) {
-  return of_entry(w, "entry_index", input, axis, offsets_own_index(w, input, axis, r));
+const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r, const char *value) {
+  return of_entry(w, "entry_index", input, axis, offsets_own_index(w, input, axis, r, value));
 }
 
-const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r) {
+const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r, const char *value) {
   const ir_node *n = ir_get(w->f->g, r);
-  const char *off = taken_off(w, input, axis), *index = body_int(w, r);
-  if (off == NULL) return index;
+  const char *off = taken_off(w, input, axis);
+  if (off == NULL) return value;
   const char *added = n->op == IR_VAR ? added_to(w, n) : NULL;
   if (added != NULL && strcmp(off, added) == 0 && !w->outlined && !writer_in_slot(w, r)) return writer_own(w, n);
-  return writer_format(w, "own_index(%s, whole.%s)", index, off);
+  return writer_format(w, "own_index(%s, whole.%s)", value, off);
 }
 
 const char *offsets_tile(writer *w, ir_var position) {
@@ -125,16 +125,16 @@ const char *offsets_tile(writer *w, ir_var position) {
   return of_q ? "ivi_make(q0 + whole.q, q1 + whole.q)" : "ivi_make(kv0 + whole.kv, kv1 + whole.kv)";
 }
 
-static const char *own_bounds(writer *w, unsigned input, int axis, ir_ref r) {
+static const char *own_bounds(writer *w, unsigned input, int axis, ir_ref r, const char *bounds) {
   const char *off = taken_off(w, input, axis);
-  if (off == NULL) return bounds_of(w, r);
+  if (off == NULL) return bounds;
   if (offsets_is_place(w, input, axis, r))
     return ir_is_var(w->f->g, r, VAR_Q) ? "ivi_make(q0, q1)" : "ivi_make(kv0, kv1)";
-  return writer_format(w, "ivi_sub(%s, ivi_point(whole.%s))", bounds_of(w, r), off);
+  return writer_format(w, "ivi_sub(%s, ivi_point(whole.%s))", bounds, off);
 }
 
-const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r) {
-  return of_entry(w, "entry_bounds", input, axis, own_bounds(w, input, axis, r));
+const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r, const char *bounds) {
+  return of_entry(w, "entry_bounds", input, axis, own_bounds(w, input, axis, r, bounds));
 }
 
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis) {
@@ -145,10 +145,8 @@ const char *offsets_range(writer *w, const char *lo, const char *hi, const char 
                        hi != NULL ? hi : writer_format(w, "whole.%s + %s", axis, len), axis, len);
 }
 
-void offsets_phase(writer *w, const char *line, const char *axis, int period) {
-  open_function(w, writer_format(w, "int %s_phase(" P ")", line));
-  text_add(&w->out, is_whole(w) ? "return whole.%s %% %d;\n" : "return 0;\n", axis, period);
-  close_function(w);
+const char *offsets_phase(writer *w, const char *axis, int period) {
+  return is_whole(w) ? writer_format(w, "whole.%s %% %d", axis, period) : "0";
 }
 
 void offsets_close(writer *w) {

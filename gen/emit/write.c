@@ -2,40 +2,10 @@
  * from.
  */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/real.h"
 #include "gen/emit/write.h"
-
-bool writer_open(writer *w, const lowered *f) {
-  memset(w, 0, sizeof *w);
-  w->f = f;
-  w->places = "q";
-  text_init(&w->out, f->a);
-  w->need = arena_array(f->a, f->num_nodes, sizeof *w->need);
-  w->param = arena_array(f->a, f->num_nodes, sizeof *w->param);
-  w->temp = arena_array(f->a, f->num_nodes, sizeof *w->temp);
-  w->reach = arena_array(f->a, f->num_nodes, sizeof *w->reach);
-  w->slot_name = arena_array(f->a, f->num_nodes, sizeof *w->slot_name);
-  return w->need != NULL && w->param != NULL && w->temp != NULL && w->reach != NULL && w->slot_name != NULL;
-}
-
-bool writer_in_slot(const writer *w, ir_ref r) {
-  return w->outlined ? w->param[r] != 0 : lowered_in_slot(w->f, w->has, r);
-}
-
-const char *writer_format(writer *w, const char *fmt, ...) {
-  char buffer[256];
-  va_list args;
-  va_start(args, fmt);
-  const int n = vsnprintf(buffer, sizeof buffer, fmt, args);
-  va_end(args);
-  const char *s = n < 0 || (size_t)n >= sizeof buffer ? NULL : arena_copy(w->f->a, buffer, (size_t)n);
-  if (s == NULL) w->failed = true;
-  return s == NULL ? "" : s;
-}
 
 void body_begin(writer *w, int has, const char *state) {
   w->has = has;
@@ -44,40 +14,6 @@ void body_begin(writer *w, int has, const char *state) {
   w->outlined = w->calls_ops = false;
   w->element = "0";
   memset(w->temp, 0, w->f->num_nodes * sizeof *w->temp);
-}
-
-const char *writer_type(const writer *w, ir_ref r) {
-  const ir_type t = ir_typeof(w->f->g, r);
-  if (writer_is_wide(w, r)) return t == IR_REAL ? "double" : "i64";
-  return t == IR_REAL ? "Real" : t == IR_INT ? "int" : "bool";
-}
-
-bool writer_is_wide(const writer *w, ir_ref r) {
-  return ir_is_wide(w->f->g, r) && (ir_typeof(w->f->g, r) == IR_INT || w->f->plan->dtype != LUATTN_F64);
-}
-
-/* The type as stored: "bf16_t". */
-const char *writer_input_type(const writer *w, uint32_t input) {
-  switch (w->f->spec->traced.input[input].dtype) {
-    case LUATTN_INPUT_F64:
-      return "double";
-    case LUATTN_INPUT_F32:
-      return "float";
-    case LUATTN_INPUT_BF16:
-      return "bf16_t";
-    case LUATTN_INPUT_F16:
-      return "half_t";
-    case LUATTN_INPUT_I32:
-      return "int";
-    case LUATTN_INPUT_I64:
-      return "i64";
-    case LUATTN_INPUT_I16:
-      return "short";
-    case LUATTN_INPUT_U8:
-      return "byte_t";
-    default:
-      return "unsigned char";
-  }
 }
 
 static const char *real_literal(writer *w, double x) {
@@ -96,94 +32,11 @@ static const char *int_literal(writer *w, long long x) {
   return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
 }
 
-/* Returns final row value i: lse first, if the online function has one, then the saved rows. */
-static const char *final_value(writer *w, unsigned i) {
-  const unsigned first = w->f->spec->traced.online.lse >= 0 ? 1 : 0;
-  return i < first ? "lse" : writer_format(w, "saved[%u]", i - first);
-}
-
-/* Names in spec.cuh of the variables without an index. */
-static const char *const single[VAR_COUNT] = {
-    [VAR_SCORE] = "score",
-    [VAR_B] = "s.b",
-    [VAR_H] = "s.h",
-    [VAR_Q] = "q",
-    [VAR_KV] = "kv",
-    [VAR_Q_LEN] = "s.q_len",
-    [VAR_KV_LEN] = "s.kv_len",
-    [VAR_HEADS] = "Site::heads(p)",
-    [VAR_HEADS_KV] = "Site::heads_kv(p)",
-    [VAR_SCALE] = "Real(p.scale)",
-    [VAR_TIE] = "Real(sizeof(Real) == 8 ? 0x1p-40 : 0x1p-14)",
-    [VAR_X] = "x",
-    [VAR_POS] = "i",
-    [VAR_D] = "d",
-    [VAR_GRAD] = "g",
-    [VAR_DOT] = "dot",
-    [VAR_DP] = "dp",
-    [VAR_DELTA] = "delta",
-    [VAR_DLSE] = "dlse",
-    [VAR_SHIFT] = "row.shift",
-    [VAR_TERM] = "term",
-};
-
-/* Number i of a family of variables. */
-static const char *member(writer *w, ir_var family, unsigned i) {
-  static const char *const tile[] = {"q0", "q1", "kv0", "kv1"};
-  static const char *const part[] = {"q.base", "q.offset", "kv.base", "kv.offset"};
-  switch (family) {
-    case VAR_SCALAR:
-      return writer_format(w, "Real(p.inputs.scalar[%u])", i);
-    case VAR_STATE:
-      return writer_format(w, "%s.x[%u]", w->state, i);
-    case VAR_OTHER:
-      return writer_format(w, "theirs.x[%u]", i);
-    case VAR_RED:
-      return writer_format(w, "red[%u]", i);
-    case VAR_ROW:
-      return writer_format(w, "bwd.x[%u]", i);
-    case VAR_FINAL:
-      return final_value(w, i);
-    case VAR_PASS:
-      return writer_format(w, "passes[%u]", i);
-    case VAR_TILE:
-      return i < 4 ? tile[i] : "";
-    case VAR_PART:
-      return i < 4 ? part[i] : "";
-    case VAR_READ:
-      return writer_format(w, "row.x[%u]", i);
-    case VAR_READ_GRAD:
-      return writer_format(w, "row.g[%u]", i);
-    case VAR_CHANNEL:
-      return writer_format(w, "row.d[%u]", i);
-    default:
-      w->failed = true; /* analysis/ leaves no others */
-      return "";
-  }
-}
-
-const char *writer_own(writer *w, const ir_node *n) {
-  const ir_var v = ir_var_of(n);
-  return single[v] != NULL ? single[v] : member(w, v, ir_index_of(n));
-}
-
 static const char *variable(writer *w, const ir_node *n) { return offsets_variable(w, n, writer_own(w, n)); }
 
 static bool is_statement(const ir_node *n) {
   return n->op != IR_CONST_REAL && n->op != IR_CONST_INT && n->op != IR_CONST_BOOL && n->op != IR_VAR &&
          n->op != IR_STOP_GRADIENT;
-}
-
-const char *writer_parameter(writer *w, ir_ref r) {
-  const char *outside = w->param[r] == PARAM_SLOT ? w->slot_name[r] : writer_own(w, ir_get(w->f->g, r));
-  char name[128];
-  size_t n = 0;
-  for (; *outside != 0 && n < sizeof name - 1; outside++) {
-    const bool word = strchr("[].", *outside) == NULL;
-    if (word || (n > 0 && name[n - 1] != '_' && outside[1] != 0)) name[n++] = word ? *outside : '_';
-  }
-  name[n] = 0;
-  return writer_format(w, "%s", name);
 }
 
 const char *body_value(writer *w, ir_ref r) {
@@ -244,25 +97,15 @@ static void add_spelling(writer *w, const char *spelling, ir_ref r) {
   }
 }
 
-const char *writer_file(const writer *w) {
-  const char *path = w->f->spec->traced.file, *slash = strrchr(path, '/');
-  return slash != NULL ? slash + 1 : path;
-}
-
-void writer_line_end(writer *w, const ir_node *n) {
-  if (n->line > 0)
-    text_add(&w->out, ";  // %s:%u\n", writer_file(w), n->line);
-  else
-    text_add(&w->out, ";\n");
-}
+static const char *index_of(writer *w, unsigned input, int axis, ir_ref r) { return offsets_index(w, input, axis, r, body_int(w, r)); }
 
 void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
-  for (int i = 0; i < n; i++) text_add(&w->out, ", %s", offsets_index(w, input, i, index[i]));
+  for (int i = 0; i < n; i++) text_add(&w->out, ", %s", index_of(w, input, i, index[i]));
 }
 
 void body_row_index(writer *w, unsigned input, const ir_ref *index, int n) {
   body_index(w, input, index, n - 1);
-  text_add(&w->out, ", %s", offsets_own_index(w, input, n - 1, index[n - 1]));
+  text_add(&w->out, ", %s", offsets_own_index(w, input, n - 1, index[n - 1], body_int(w, index[n - 1])));
 }
 
 /* NVRTC's front end checks whether the initializer of an integer or a bool is a constant. The check recurses
@@ -324,7 +167,7 @@ static void listed(writer *w, const ir_node *n) {
   body_list(w, n);
   text_add(&w->out, ", %s", body_value(w, l.x));
   for (int i = 0; i < l.num_axes - 1; i++)
-    text_add(&w->out, ", %s", offsets_index(w, l.input, i + (i >= l.axis), l.index[i]));
+    text_add(&w->out, ", %s", index_of(w, l.input, i + (i >= l.axis), l.index[i]));
   text_add(&w->out, ")");
 }
 

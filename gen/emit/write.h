@@ -28,7 +28,7 @@ typedef struct writer {
   bool failed;
 } writer;
 
-bool writer_open(writer *w, const lowered *f); /* false: out of memory */
+bool writer_open(writer *w, const lowered *f); /* writer.c; false: out of memory */
 
 /* A body: begin, then lines() for any roots, then value() of each. */
 void body_begin(writer *w, int has, const char *state);
@@ -57,21 +57,22 @@ const char *outline_close(writer *w); /* the call of it */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: the kernel's variable */
 const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
 /* offsets_index returns an input's index, relative to the call's tensors, and where sequences are packed an index of the
- * entry's own rows; offsets_own_index the same without that last step. offsets_bounds returns its bounds over a tile. */
-const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r);
-const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r);
-const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r);
+ * entry's own rows; offsets_own_index the same without that last step; `value`: r as an integer. offsets_bounds returns its
+ * bounds over a tile; `bounds`: those of r. */
+const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r, const char *value);
+const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r, const char *value);
+const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r, const char *bounds);
 /* Whether index r is the kernel's own position, so that a tile lies in one block of stats. */
 bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
-void offsets_phase(writer *w, const char *line, const char *axis, int period); /* row_phase, column_phase */
+const char *offsets_phase(writer *w, const char *axis, int period); /* of row_phase, column_phase */
 void offsets_close(writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */
 /* Whether sequences are packed, or keys in pages, and some input has an axis of positions of entries whose lengths differ; whether this axis has the rows of all sequences. */
 bool entry_rows_are_read(const writer *w);
 bool entry_rows_shift(const writer *w, unsigned input, int axis);
 
-/* Whether the function being written reads r from a slot or a parameter instead of computing it. */
+/* writer.c. Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "q", "s.h" */
 const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
