@@ -20,15 +20,14 @@ static luattn_status look(const engine_place *at, const luattn_spec *spec, int i
 }
 
 luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err) {
-  int matters[12], count = 0;
-  for (int i = 0; i < 12 && at->driver != NULL; ++i) /* on the CPU, the path itself looks */
-    if (int_range_matters(spec, i, INT_RANGE_SPEC)) matters[count++] = i;
-  if (count == 0) return LUATTN_OK;
+  const unsigned matter = int_range_inputs(spec, INT_RANGE_SPEC);
+  if (matter == 0 || at->driver == NULL) return LUATTN_OK; /* on the CPU the path itself looks */
   HOST_SCOPE;
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
-  for (int i = 0; i < count; ++i)
+  for (size_t i = 0; i < info.num_inputs; ++i)
     for (size_t j = 0; j < args->num_inputs && err->message[0] == 0; ++j)
-      if (strcmp(args->inputs[j].name, info.inputs[matters[i]].name) == 0) TRY(look(at, spec, matters[i], &args->inputs[j], stream, err));
+      if ((matter >> i & 1) != 0 && strcmp(args->inputs[j].name, info.inputs[i].name) == 0)
+        TRY(look(at, spec, (int)i, &args->inputs[j], stream, err));
   return LUATTN_OK;
 }

@@ -132,9 +132,7 @@ bool int_range_find(traced_spec *t) {
   return true;
 }
 
-bool int_range_matters(const luattn_spec *spec, int input, int_range_hooks hooks) {
-  return (spec->traced.inexact_ints[hooks][SPREAD_FAR] >> input & 1) != 0;
-}
+unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks) { return spec->traced.inexact_ints[hooks][SPREAD_FAR]; }
 
 /* What is seen of the values: the least and the most, and the first that is beyond the range. */
 typedef struct seen {
@@ -143,10 +141,11 @@ typedef struct seen {
 } seen;
 
 static seen look_at(const DLTensor *values) {
-  const char *base = (const char *)values->data + values->byte_offset;
   int64_t count = 1, index[4] = {0};
   seen s = {.least = INT32_MAX, .most = INT32_MIN, .at = -1};
   for (int i = 0; i < values->ndim; i++) count *= values->shape[i];
+  if (count == 0) return s; /* perhaps at NULL */
+  const char *base = (const char *)values->data + values->byte_offset;
   for (int64_t at = 0; at < count; at++) {
     int64_t element = values->strides == NULL ? at : 0;
     int32_t x;
@@ -161,7 +160,7 @@ static seen look_at(const DLTensor *values) {
 }
 
 bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values, char text[INT_RANGE_TEXT]) {
-  if (!int_range_matters(spec, input, hooks)) return false;
+  if ((int_range_inputs(spec, hooks) >> input & 1) == 0) return false;
   const seen s = look_at(values);
   if (s.at < 0) return false;
   const int64_t apart = (int64_t)s.most - s.least;

@@ -16,8 +16,8 @@ bool int_range_find(struct traced_spec *t);
 
 typedef enum int_range_hooks { INT_RANGE_MASK, INT_RANGE_SPEC } int_range_hooks; /* what is computed: the mask alone, or all hooks */
 
-/* Whether these values of input `input` would be looked at: it is i32, and the hooks compute with it. */
-bool int_range_matters(const luattn_spec *spec, int input, int_range_hooks hooks);
+/* The inputs (a bit each) whose values matter: they are i32, and the hooks compute with them. */
+unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks);
 
 enum { INT_RANGE_TEXT = 256 };
 /* The warning of the input's values, on the host: "element 3 is 16777217, and ..", to follow the name of the input. false: there is none. */

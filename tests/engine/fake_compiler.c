@@ -79,9 +79,9 @@ luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *ar
 }
 
 /* Specs here have no hooks. */
-bool int_range_matters(const luattn_spec *spec, int input, int_range_hooks hooks) {
-  (void)spec, (void)input, (void)hooks;
-  return false;
+unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks) {
+  (void)spec, (void)hooks;
+  return 0;
 }
 
 bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values, char text[INT_RANGE_TEXT]) {
