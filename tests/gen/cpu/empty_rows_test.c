@@ -12,7 +12,7 @@ static const char *const epilogues[] = {
     "local x = min(r.l, -t * (1 + w[q_idx]) * exp(-r.m)) return o / x, { r = x }",
     "local x = max(r.l, t * (1 + w[q_idx]) * exp(-r.m)) return o / x, { r = x }",
     "local x = r.l + t * (1 + w[q_idx]) * exp(-r.m) return o / x, { r = x }",
-    "local x = sqrt(r.l * t * (1 + w[q_idx])) return o / x, { r = x }",
+    "local x = sqrt(r.l * abs(t) * (1 + w[q_idx])) return o / x, { r = x }",
     "local x = r.l ^ (t * (1 + w[q_idx])) return o / x, { r = x }",
     "local x = log1p(r.l) * t * (1 + w[q_idx]) return o / x, { r = x }",
     "local x = r.l * exp(t + w[q_idx]) return o / x, { r = x }",
