@@ -84,6 +84,7 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   spec->a = a;
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
+  if (status == LUATTN_OK) status = large_integers_check(a, &spec->traced, err);
   if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced))) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   const char *passes = getenv("LUATTN_ROW_PASSES");
   spec->traced.by_passes = passes != NULL && strcmp(passes, "1") == 0;
