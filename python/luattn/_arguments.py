@@ -15,14 +15,13 @@ from .errors import InvalidError
 
 _WRONG: Any = object()
 is_compiling: Callable[[], bool] = lambda: False  # noqa: E731
-_strided: list[Any] = []
+is_dynamo_compiling: Callable[[], bool] = lambda: False  # noqa: E731
 
 
 def _ask_torch() -> None:
-    global is_compiling
-    torch = sys.modules["torch"]
-    is_compiling = torch.compiler.is_compiling
-    _strided.append(torch.strided)
+    global is_compiling, is_dynamo_compiling
+    compiler = sys.modules["torch"].compiler
+    is_compiling, is_dynamo_compiling = compiler.is_compiling, compiler.is_dynamo_compiling
 
 
 when_imported("torch", _ask_torch)
@@ -278,6 +277,17 @@ def _remedy(x: Any) -> str:
     return "convert it by torch.from_dlpack or numpy.asarray" if hasattr(x, "__dlpack__") and not _is_array(x) else ""
 
 
+def _have_strides(given: Sequence[Any], places: Sequence[int]) -> bool:
+    """Whether these tensors are dense, and have axes: asked at once, because each question takes its time."""
+    try:
+        for i in places:
+            if not given[i].stride():
+                return False
+    except RuntimeError:  # sparse, or nested
+        return False
+    return True
+
+
 class Arguments:
     """The kinds of a function's arguments. Types are remembered, and the library looks at tensors of such types itself."""
 
@@ -290,16 +300,14 @@ class Arguments:
 
     def take(self, place: str, *given: Any) -> Sequence[Any]:
         """What they stand for. Inside of torch.compile they are taken as they are."""
-        if is_compiling():
+        if is_dynamo_compiling():
             return given
         types = tuple(map(type, given))
         known = self._known.get(types)
-        if known is not None:
-            for i in known:
-                if given[i].layout is not _strided[0] or given[i].is_nested or not given[i].dim():
-                    break
-            else:
-                return given
+        if known is not None and _have_strides(given, known):
+            return given
+        if is_compiling():  # by fake tensors
+            return given
         found = [take(place, name, kind, x) for (name, kind), x in zip(self._kinds, given)]
         self._check_library(place, given)
         if self._remembers and all(self._is_known(kind, x) for (_, kind), x in zip(self._kinds, given)):

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _OPTIONS = {
-    "dropout_p": "real", "softmax_scale": "scale?", "causal": "flag", "window_size": "pair", "softcap": "cap", "alibi_slopes": "torch?", "deterministic": "flag",
+    "dropout_p": "real", "softmax_scale": "scale?", "causal": "flag", "window_size": "any", "softcap": "cap", "alibi_slopes": "torch?", "deterministic": "flag",
     "return_attn_probs": "flag",
 }  # fmt: skip
 _QKV = {"q": "torch", "k": "torch", "v": "torch"}
@@ -38,14 +38,14 @@ _OF_VARLEN = Arguments(**_QKV, **_CU, **_OPTIONS, block_table="torch?")
 _OF_VARLEN_QKV = Arguments(qkv="torch", cu_seqlens="torch", max_seqlen="integer", **_OPTIONS)
 _OF_VARLEN_KV = Arguments(q="torch", kv="torch", **_CU, **_OPTIONS)
 _OF_VARLEN_ATTN = Arguments(
-    query="torch", key="torch", value="torch", cu_seq_q="torch", cu_seq_k="torch?", max_q="integer", max_k="integer", scale="scale?", window_size="pair",
+    query="torch", key="torch", value="torch", cu_seq_q="torch", cu_seq_k="torch?", max_q="integer", max_k="integer", scale="scale?", window_size="any",
     enable_gqa="flag", seqused_k="torch?", block_table="torch?", num_splits="integer?", return_aux="aux?",
 )  # fmt: skip
 _OF_CACHE = Arguments(
     **{name: "torch" for name in ("q", "k_cache", "v_cache")},
     **{name: "torch?" for name in ("k", "v", "rotary_cos", "rotary_sin", "cache_batch_idx", "cache_leftpad", "block_table", "page_table", "alibi_slopes")},
     **{name: "torch?" for name in ("cu_seqlens_q", "cu_seqlens_k_new")},
-    cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="pair", softcap="cap", rotary_interleaved="flag", num_splits="integer",
+    cache_seqlens="length?", softmax_scale="scale?", causal="flag", window_size="any", softcap="cap", rotary_interleaved="flag", num_splits="integer",
     return_softmax_lse="flag", max_seqlen_q="integer?", attention_chunk="integer",
 )  # fmt: skip
 _Window = tuple[int, int]
@@ -112,6 +112,8 @@ def _loaded(*options: Any) -> Spec:
 
 
 def _window(name: str, window_size: Any, causal: bool, longest: int) -> _Window:
+    if type(window_size) is not tuple or len(window_size) != 2 or type(window_size[0]) is not int or type(window_size[1]) is not int:
+        window_size = window_size if torch.compiler.is_compiling() else take(name, "window_size", "pair", window_size)
     left, right = (-1 if n < 0 or n >= longest else int(n) for n in window_size)
     return left, 0 if causal else right
 

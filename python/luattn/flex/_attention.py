@@ -35,7 +35,7 @@ def to_lua(mod: Mod, dtype: torch.dtype = torch.float32, device: Any = "cpu") ->
     """The spec of a score_mod (five parameters) or a mask_mod (four). device: where the tensors are that it captures."""
     mod = take("to_lua", "mod", "function", mod)
     dtype, device = take("to_lua", "dtype", "dtype", dtype), take("to_lua", "device", "device", device)
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    if (isinstance(device, int) or torch.device(device).type == "cuda") and not torch.cuda.is_available():
         raise InvalidError(f"to_lua: device: is {device!r}, and torch has no GPU here")
     if not is_torch_dtype(dtype):
         raise InvalidError(f"to_lua: dtype: is {what(dtype)}, expected one of torch")

@@ -17,13 +17,13 @@ _MADE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_f
 
 @functools.cache
 def slope_at_bound() -> float:
-    """Of clamp() at a bound that is a number: 1 before PyTorch 2.12, then 0."""
+    """Of clamp() at a bound that is a number: 1 in PyTorch 2.11, 0 in 2.15."""
     return slope_of(lambda x: torch.clamp(x, min=0.0), 0.0)
 
 
 @functools.cache
 def slope_at_tie() -> float:
-    """Of clamp() where it equals a bound that is a tensor: 1, or a half."""
+    """Of clamp() where it equals a bound that is a tensor: 1 in PyTorch 2.11, a half in 2.15."""
     return slope_of(lambda x: torch.clamp(x, min=x.detach()), 0.0)
 
 

@@ -191,7 +191,7 @@ def _sinc(x: Tensor) -> Tensor:
 
 
 def _of_tie(x: Tensor, y: Tensor, is_first: Tensor, halves: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Before PyTorch 2.12 the first of equal ones had all of the slope."""
+    """The first of equal ones has all of the slope in PyTorch 2.11, and a half in 2.15."""
     return _where(is_first, x, y) if _first_has_all() else halves(x, y)
 
 
