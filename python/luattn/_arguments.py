@@ -16,12 +16,14 @@ from .errors import InvalidError
 _WRONG: Any = object()
 is_compiling: Callable[[], bool] = lambda: False  # noqa: E731
 is_dynamo_compiling: Callable[[], bool] = lambda: False  # noqa: E731
+_strided: list[Any] = []
 
 
 def _ask_torch() -> None:
     global is_compiling, is_dynamo_compiling
     compiler = sys.modules["torch"].compiler
     is_compiling, is_dynamo_compiling = compiler.is_compiling, compiler.is_dynamo_compiling
+    _strided.append(sys.modules["torch"].strided)
 
 
 when_imported("torch", _ask_torch)
@@ -278,12 +280,13 @@ def _remedy(x: Any) -> str:
 
 
 def _have_strides(given: Sequence[Any], places: Sequence[int]) -> bool:
-    """Whether these tensors are dense, and have axes: asked at once, because each question takes its time."""
+    """Whether these tensors are dense, and have axes."""
     try:
         for i in places:
-            if not given[i].stride():
+            t = given[i]
+            if t.layout is not _strided[0] or t.is_quantized or not t.stride():
                 return False
-    except RuntimeError:  # sparse, or nested
+    except RuntimeError:  # nested
         return False
     return True
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _capi as capi
-from ._arguments import AllArguments, Arguments, is_compiling, is_dense, is_tensor, mixed, take, what
+from ._arguments import AllArguments, Arguments, is_compiling, is_dense, take, what
 from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
+from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._spec import InputInfo, Spec, load, spec_of
 from .batch import Batch
@@ -385,11 +386,11 @@ class Attention:
             if name not in given:
                 raise InvalidError(f"{self.name}: input '{name}' is missing: pass {name}=")
             x = given[name]
-            is_alike = reads and (type(x), type(q)) in _ALIKE and (is_numpy(x) or is_dense(x))
-            inputs.append(x if is_alike else _input_of(self.name, info, x, q))
+            is_alike = reads and (type(x), type(q)) in ALIKE and (is_numpy(x) or is_dense(x))
+            inputs.append(x if is_alike else input_of(self.name, info, x, q))
         for name, default in self.scalars.items():
             x = given.get(name, default)
-            scalars.append(x if type(x) is float else _scalar_of(self.name, name, x, q))
+            scalars.append(x if type(x) is float else scalar_of(self.name, name, x, q))
         for name, value in given.items():
             if name in LATER:
                 later[name] = value
@@ -552,61 +553,3 @@ def _state_of(numpy: bool) -> Any:
     from . import _torch
 
     return _torch.attend_state
-
-
-_ALIKE = set[tuple[type, type]]()  # types of inputs and of q that go together
-_INTEGERS = {"int64": (-(2**63), 2**63 - 1), "int32": (-(2**31), 2**31 - 1), "int16": (-(2**15), 2**15 - 1), "uint8": (0, 255), "bool": (0, 1)}
-
-
-def _input_of(name: str, info: InputInfo, x: Any, q: Any) -> Any:
-    """A tensor where q is, which may be a number, as the input without axes that it stands for. q None: a tensor anywhere."""
-    torch_is_due = q is not None and is_tensor(q)
-    if is_compiling() and not isinstance(x, (int, float)):
-        return x
-    if type(x).__module__ == "numpy" and not hasattr(x, "__setitem__") and hasattr(x, "item"):
-        x = x.item()
-    if not isinstance(x, (int, float)):
-        take(name, f"input '{info.name}'", "input", x)
-        if is_tensor(x) and x.is_meta and not (torch_is_due and q.is_meta):
-            raise InvalidError(f"{name}: input '{info.name}': is on meta, without data, and the call's tensors have some: move one of them")
-        if q is not None and is_tensor(x) != torch_is_due:
-            if len(x.shape) or info.axes:
-                raise InvalidError(mixed(name, f"input '{info.name}'", x, "q", q))
-            x = x.item()  # a number in an array of another library
-        else:
-            _ALIKE.add((type(x), type(q)))
-            return x
-    return _number_as_input(name, info, x, q)
-
-
-def _number_as_input(name: str, info: InputInfo, number: Any, q: Any) -> Any:
-    if info.axes:
-        raise InvalidError(
-            f"{name}: input '{info.name}' is the number {number:g}, expected a tensor with the axes {', '.join(info.axes)}"
-        )
-    dtype = "float32" if info.dtype == "any" else info.dtype
-    if isinstance(number, bool) and dtype != "bool":
-        raise InvalidError(f"{name}: input '{info.name}' is the bool {number}, expected a number")
-    if dtype in _INTEGERS:
-        least, most = _INTEGERS[dtype]
-        if not (least <= number <= most and number == int(number)):  # nan is not within them
-            raise InvalidError(f"{name}: input '{info.name}' is the number {number!r}, which {dtype} does not hold")
-    if q is not None and not is_numpy(q):
-        import torch
-
-        return torch.full((), number, dtype=getattr(torch, dtype), device=q.device)
-    import numpy
-
-    return numpy.full((), number, dtype)
-
-
-def _scalar_of(place: str, name: str, x: Any, q: Any) -> Any:
-    """A number, or a tensor of one, with which a gradient goes."""
-    if is_compiling():
-        return x
-    x = take(place, f"scalar '{name}'", "scale", x)
-    if is_tensor(x) and q is not None and is_numpy(q):
-        if x.numel() != 1:
-            raise InvalidError(f"{place}: scalar '{name}': has shape {tuple(x.shape)}, expected one element, or a number")
-        return float(x.item())
-    return x

@@ -125,6 +125,21 @@ class Functions(unittest.TestCase):
         want = [(torch.atan2(rows[0] + one, rows[1]) + torch.asinh(rows[2] * one)).sum() + torch.erfc(rows[3] + one).amax() for one in x]
         torch.testing.assert_close(got, torch.stack(want))
 
+    def test_long_chains(self):
+        """Of many operations, each of which is read twice."""
+        x = torch.randn(5, dtype=torch.float64)
+
+        def mod(one):
+            y = one
+            for _ in range(20):
+                y = torch.maximum(y, torch.zeros_like(y)) * 0.5 + y.clamp(-2.0, 2.0) * 0.4
+            return y
+
+        torch.testing.assert_close(self.scores(mod, x), mod(x))
+        rows = torch.zeros(1, 1, 4, 8)
+        many = flex.flex_attention(rows, rows, rows, lambda s, b, h, i, j: s + sum([(i + j * k).abs() for k in range(60)]) * 0.0)
+        self.assertEqual(many.shape, rows.shape)
+
     def test_integers(self):
         self.assertEqual(N, 12)
         x = torch.arange(5)

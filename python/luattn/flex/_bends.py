@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from ._functions import slope_of
 from ._lua_text import LuaText, kind, name_of
@@ -27,36 +27,33 @@ def slope_at_tie() -> float:
     return slope_of(lambda x: torch.clamp(x, min=x.detach()), 0.0)
 
 
+STOPS = ("stop_gradient", "detach")
+
+
 class Bends(LuaText):
     """Clamps, and the larger and smaller of two."""
 
-    def has_slope(self, x: Any) -> bool:
-        """Whether a gradient may go through x: it depends on the score, or on a captured tensor that requires one."""
-        if not isinstance(x, fx.Node) or kind(x) != "real":
-            return False
-        if x not in self.slopes:
-            self.slopes[x] = x.op != "call_function" or name_of(x) not in _MADE + ("stop_gradient",) and any(map(self.may_have_slope, x.all_input_nodes))
-            if x.op == "get_attr":
-                self.slopes[x] = self.learns(x)
-        return self.slopes[x]
+    def note_slope(self, node: fx.Node) -> None:
+        """Notes of each node, in their order, whether a gradient may go through it: it depends on the score, or on a captured tensor that
+        requires one; and whether a spec folds it to a number, so that the slope of a maximum beside it is not PyTorch's."""
+        if node.op == "call_function":
+            inputs, is_made = node.all_input_nodes, name_of(node) in _MADE
+            self.slopes[node] = not is_made and name_of(node) not in STOPS and any(self.slopes.get(x, False) for x in inputs)
+            self.constants[node] = is_made or all(self.constants.get(x, False) for x in inputs)
+        else:
+            is_number = isinstance(node.meta.get("val"), Tensor) and kind(node) == "real"
+            self.slopes[node] = is_number and (node.op == "placeholder" or self.learns(node))
+            self.constants[node] = node.op == "get_attr" and node not in self.arrays and not self.text[node].isidentifier()
 
-    def may_have_slope(self, x: fx.Node) -> bool:
-        """The same of what may be several tensors."""
-        if isinstance(x.meta.get("val"), torch.Tensor):
-            return self.has_slope(x)
-        return any(map(self.may_have_slope, x.all_input_nodes))
+    def has_slope(self, x: Any) -> bool:
+        return isinstance(x, fx.Node) and kind(x) == "real" and self.slopes[x]
+
+    def is_constant(self, x: Any) -> bool:
+        return not isinstance(x, fx.Node) or self.constants[x]
 
     def learns(self, node: fx.Node) -> bool:
         """Whether a captured tensor requires a gradient."""
         raise NotImplementedError
-
-    def is_constant(self, x: Any) -> bool:
-        """Whether a spec folds x to a number: the slope of a maximum beside one is not that of PyTorch."""
-        if not isinstance(x, fx.Node) or x.op == "call_function" and name_of(x) in _MADE:
-            return True
-        if x.op != "call_function":
-            return x.op == "get_attr" and x not in self.arrays and not self.text[x].isidentifier()
-        return all(map(self.is_constant, x.all_input_nodes))
 
     def extreme(self, name: str, a: Any, b: Any) -> str:
         """maximum and minimum of two: at a tie each has half of the slope."""

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._bends import STOPS as STOPS
 from ._bends import Bends
 from ._lua_text import kind, name_of
 
@@ -38,7 +39,6 @@ _CONSTANTS = {"zeros_like": 0, "new_zeros": 0, "zeros": 0, "ones_like": 1, "new_
 _FILLED = {"full_like": 1, "full": 1, "new_full": 2, "scalar_tensor": 0}  # and which argument is the number
 # Themselves.
 SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
-STOPS = ("stop_gradient", "detach")
 # Kernels compute in 32 bits but for i64, and take such integers of inputs as less than 2^24 from 0: a page times its size would not fit.
 MOST_FACTOR = 1 << 20
 _NARROW = (torch.uint8, torch.int8, torch.int16)

@@ -60,6 +60,7 @@ class Writer(Arrays):
         for node in self.graph.graph.nodes:
             try:
                 self.visit(node)
+                self.note_slope(node)
             except ValueError as e:
                 raise NotTranslatable(f"{node.stack_trace or self.place}: {e}") from None
             except (

@@ -39,6 +39,7 @@ class LuaText:
         self.at_least_0: set[fx.Node] = set()
         self.elements: dict[tuple[fx.Node, tuple[str, ...]], str] = {}  # names of elements in the loop that is being written
         self.slopes: dict[fx.Node, bool] = {}  # whether a gradient may go through
+        self.constants: dict[fx.Node, bool] = {}  # whether a spec folds it to a number
         self.loaded: set[Any] = set()  # integers of captured tensors
         self.factors: list[Any] = []  # those of fewer than 64 bits that are multiplied
 

@@ -50,7 +50,7 @@ class Limits:
 def limits_of(graph: fx.GraphModule, captured: Sequence[Tensor], has_score: bool) -> Limits | None:
     """None: nothing in it may leave 32 bits, whatever a call has."""
     made, places = Limits(), dict[Any, int]()
-    parameters = iter(range(-has_score, 4))
+    parameters, low_bits = iter(range(-has_score, 4)), _keeping_low_bits(graph)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             index = next(parameters)
@@ -67,7 +67,7 @@ def limits_of(graph: fx.GraphModule, captured: Sequence[Tensor], has_score: bool
             value = float(tensor.item()) if known is None and tensor.numel() == 1 else None
             _add(made, places, node, _unknown if value is None else _constant(value), ())
         elif node.op == "call_function" and isinstance(node.meta.get("val"), (Tensor, tuple, list)):
-            _compute(made, places, node)
+            _compute(made, places, node, low_bits)
     ends = [(float(x.min), float(x.max)) for x in (torch.iinfo(t.dtype) for t in captured if _is_integer(t) and t.dtype != torch.bool)]
     worst = made.find([1 << 24] * 4, lambda _: _union(*ends) if ends else _ALL) if made.checks else None
     return made if worst is not None else None
@@ -95,7 +95,7 @@ def _constant(x: float) -> Callable[..., Range]:
     return lambda *_: (x, x)
 
 
-def _compute(made: Limits, places: dict[Any, int], node: fx.Node) -> None:
+def _compute(made: Limits, places: dict[Any, int], node: fx.Node, low_bits: set[fx.Node]) -> None:
     value = node.meta["val"]
     if isinstance(value, Tensor) and not _is_integer(value):
         return
@@ -116,13 +116,14 @@ def _compute(made: Limits, places: dict[Any, int], node: fx.Node) -> None:
     if step is _unknown and not (isinstance(value, Tensor) and value.dtype != torch.int64):
         step = _unbounded
     at = _add(made, places, node, step, tuple(map(place, given)))
-    if isinstance(value, Tensor) and value.dtype == torch.int32 and name in _WRAPPING and not _low_bits_alone(node):
+    if isinstance(value, Tensor) and value.dtype == torch.int32 and name in _WRAPPING and node not in low_bits:
         if name != "_to_copy" or _is_integer(args[0].meta["val"]):
             made.checks.append((at, name, node.stack_trace or ""))
 
 
-def _low_bits_alone(node: fx.Node) -> bool:
-    """Whether all that reads a result keeps its low bits, as a hash does: these are the same wrapped or not."""
+def _keeping_low_bits(graph: fx.GraphModule) -> set[fx.Node]:
+    """Of which all that reads a result keeps its low bits, as a hash does: these are the same wrapped or not."""
+    found = set[fx.Node]()
 
     def keeps(user: fx.Node) -> bool:
         name, number = name_of(user), user.args[1] if len(user.args) > 1 else None
@@ -130,9 +131,12 @@ def _low_bits_alone(node: fx.Node) -> bool:
             return any(isinstance(x, int) and x >= 0 for x in user.args)
         if name == "remainder":
             return isinstance(number, int) and number > 0 and number & (number - 1) == 0
-        return name in ("add", "sub", "rsub", "mul", "neg") and _low_bits_alone(user)
+        return name in ("add", "sub", "rsub", "mul", "neg") and user in found
 
-    return bool(node.users) and all(map(keeps, node.users))
+    for node in reversed(graph.graph.nodes):
+        if node.op == "call_function" and node.users and all(map(keeps, node.users)):
+            found.add(node)
+    return found
 
 
 _WRAPPING = ("add", "sub", "rsub", "mul", "neg", "abs", "square", "pow", "bitwise_left_shift", "__lshift__", "_to_copy", "addcmul")
