@@ -16,6 +16,7 @@
 #define NOTHING 1e-250
 #define LOWEST -1e30 /* scores below count as -inf */
 #define LOW -1e3     /* at least so low starts a maximum that is to be below all scores, */
+#define LOST 0x1p-60 /* beside 1 */
 #define NEAR_START 16 /* and it is near that where it is not so many times closer to 0 */
 
 static bool row_valid(const derivation *d, int row) { return d->s->valid[row] && !d->s->extreme[row]; }
@@ -330,7 +331,7 @@ static void find_sums_from_one(derivation *d, int i) {
   }
 }
 
-/* Replaces a number of the row in the whole function, but for state i, which it is. */
+/* Replaces a number of the row in the whole function, but for state i, which it is; -1: in all states. */
 static void replace_number(derivation *d, int i, ir_ref from, ir_ref to) {
   ir_ref *root[3 + SPEC_MAX_RED + SPEC_MAX_FINAL + SPEC_MAX_STATE];
   int n = 0;
@@ -345,6 +346,21 @@ static void replace_number(derivation *d, int i, ir_ref from, ir_ref to) {
   for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
 }
 
+/* Leaves out numbers beside sums of at least 1 that are below the last bit of 1 in every type, as the 1e-30 of l + 1e-30: the sum is
+ * the same without. */
+static void drop_lost_addends(derivation *d) {
+  ir *g = d->g;
+  for (ir_ref r = 1, count = ir_count(g); r < count; r++) {
+    const ir_node n = *ir_get(g, r);
+    double c;
+    for (int i = 0; i < 2 && n.op == IR_ADD && n.type == IR_REAL; i++) {
+      const ir_node x = *ir_get(g, n.arg[i]);
+      if (x.op != IR_VAR || ir_var_of(&x) != VAR_RED || !d->from_one[ir_index_of(&x)]) continue;
+      if (ir_is_const(g, n.arg[1 - i], &c) && fabs(c) <= LOST) replace_number(d, -1, r, n.arg[i]);
+    }
+  }
+}
+
 /* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
  * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
  * (VAR_STATE[i], as forward keeps it) wherever it appears. */
@@ -354,6 +370,7 @@ static bool try_stabiliser(derivation *d, partials *p, int i) {
   replace_number(d, i, d->next[i], to);
   d->dropped[i] = true;
   find_sums_from_one(d, i);
+  drop_lost_addends(d);
   if (differentiate(d, p)) {
     chain_values(d, p);
     if (drops_out(d, p, to)) return true;

@@ -198,6 +198,16 @@ class Passes(unittest.TestCase):
                 if b is not None:
                     self.assertLessEqual((a - b).abs().max().item(), 1e-5 * max(1.0, b.abs().max().item()), name)
 
+    def test_parts(self):
+        """Parts of a row merge as those of every function, without what only backward reads."""
+        torch.manual_seed(6)
+        f = luattn.attention(spec_of("a logarithm of a sum"))
+        t = [a.detach() for a in self.given(4, 30, batch=1)]
+        cut = (0, 11, 30)
+        parts = [f(t[0], t[1][:, :, i:j], t[2][:, :, i:j], bias=t[3], x=t[4], kv_offset=i, kv_len=30, return_state=True) for i, j in zip(cut, cut[1:])]
+        o = f.merge(*zip(*parts))[0]
+        torch.testing.assert_close(o, f(*t[:3], bias=t[3], x=t[4]), rtol=1e-12, atol=1e-12)
+
     def test_refusals(self):
         f = luattn.attention(spec_of("a logarithm of a sum"))
         t = [a.detach() for a in self.given(4, 6, batch=1)]

@@ -46,6 +46,13 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*
   "kv_idx) return score * exp2(-abs(q_idx - kv_idx) / 64) end,\n"                                          \
   "  block_mask = function(b, h, q_idx, kv_idx) return q_idx % 70 > 3 and abs(q_idx - kv_idx) < 40 end }"
 
+#define TAKES_A_PASS                                                                                       \
+  "return attention { name = 'pass', scalars = { x = 0.7 }, block_mask = causal(), online_func = {\n"      \
+  "  online_rowscales = { m = 0, l = 0 }, online_fwd = function(s, r)\n"                                   \
+  "    local m, p = max(r.m, reduce_max(s)), sigmoid(s)\n"                                                 \
+  "    return p, { m = m, l = r.l + reduce_sum(p) }, 1 end,\n"                                             \
+  "  online_fwd_epilogue = function(o, r) return o * log(1 + x * r.l) / (1 + r.l + r.m) end } }"
+
 enum { MOST_INPUTS = 5 };
 static int only_threads; /* of the command line; 0: several numbers of threads */
 
@@ -148,6 +155,7 @@ static void same_bits(void **state) {
     int size[7];
   } cases[] = {
       {EVERY_SUM, {2, 4, 2, 150, 170, 6, 3}}, {EVERY_SUM, {1, 1, 1, 300, 330, 5, 4}},
+      {TAKES_A_PASS, {1, 4, 2, 150, 170, 6, 3}},
       {EVERY_SUM, {1, 2, 1, 70, 4200, 2, 2}}, {PLAIN, {1, 1, 1, 200, 131, 8, 8}},
       {PLAIN, {3, 6, 3, 20, 40, 16, 8}},      {KEEPS_NOTHING, {1, 2, 1, 260, 250, 7, 9}},
       {EVERY_SUM, {2, 6, 3, 129, 65, 4, 4}},
