@@ -101,7 +101,7 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
                          (unsigned)e->role, kernel_pass_name(m->pass));
     TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
-    /* runtime/launch/launch_grids.c divides by these tile sizes */
+    /* grids of runtime/ divide by these tile sizes */
     const bool by_m = e->role != LUATTN_ROLE_STATS,
                by_n = e->role == LUATTN_ROLE_FORWARD || e->role == LUATTN_ROLE_DKDV;
     TRY(check_range(err, "entry: tile_m", e->tile_m, by_m, 1u << 20));
