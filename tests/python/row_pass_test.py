@@ -7,6 +7,9 @@ import unittest
 from with_torch import torch  # exits without torch, so first
 
 import luattn
+from luattn import _capi as capi
+from luattn._numpy import fill
+from luattn.merge import MergeCall
 
 SOFTMAX = """local m = max(r.m, reduce_max(s))
     local f, p = exp(r.m - m), exp(s - m)
@@ -72,6 +75,7 @@ FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weig
     "softpick": ("m = 0, l = 0", SOFTPICK, "o / (r.l + 1e-6)", softpick),
     "a normalised sigmoid": ("l = 0", SIGMOID, "o / max(r.l, x)", sigmoid_of(lambda l, x: 1 / torch.maximum(l, x))),
     "a logarithm of a sum": ("l = 0", SIGMOID, "o * log(1 + x * r.l) / (1 + r.l)", sigmoid_of(lambda l, x: (1 + x * l).log() / (1 + l))),
+    "a factor above 1": ("l = 0", SIGMOID, "o * (2 + sin(x * r.l)) / (1 + r.l)", sigmoid_of(lambda l, x: (2 + torch.sin(x * l)) / (1 + l))),
     "moments": ("n = 0, a = 0, b = 0", "return s, { n = r.n + reduce_sum(1 + 0 * s), a = r.a + reduce_sum(s), b = r.b + reduce_sum(s * s) }, 1",
                 "o * rsqrt(r.b - r.a * r.a / max(r.n, 1) + x * x + 1e-3) * tanh(r.a)", moments),
     "two sums": ("a = 0, b = 0", "local p = sigmoid(s) return p, { a = r.a + reduce_sum(p), b = r.b + reduce_sum(s * s * p) }, 1",
@@ -201,12 +205,17 @@ class Passes(unittest.TestCase):
     def test_parts(self):
         """Parts of a row merge as those of every function, without what only backward reads."""
         torch.manual_seed(6)
-        f = luattn.attention(spec_of("a logarithm of a sum"))
+        f = luattn.attention(spec_of("a factor above 1"))
         t = [a.detach() for a in self.given(4, 30, batch=1)]
         cut = (0, 11, 30)
         parts = [f(t[0], t[1][:, :, i:j], t[2][:, :, i:j], bias=t[3], x=t[4], kv_offset=i, kv_len=30, return_state=True) for i, j in zip(cut, cut[1:])]
         o = f.merge(*zip(*parts))[0]
         torch.testing.assert_close(o, f(*t[:3], bias=t[3], x=t[4]), rtol=1e-12, atol=1e-12)
+        outs, lses, states = ([a.numpy() for a in of] for of in zip(*parts))
+        merge = MergeCall(fill, outs, lses)
+        merge.set_states(f._spec.parts(), states, None, torch.empty(f._spec.num_saved, 1, 4, 4, dtype=torch.float64).numpy())
+        with self.assertRaisesRegex(luattn.Unsupported, "saved: is given, and backward of f takes a row pass, which needs all keys of a row in one call"):
+            merge.forward(outs[0].copy(), lses[0].copy(), capi.CPU, None)
 
     def test_refusals(self):
         f = luattn.attention(spec_of("a logarithm of a sum"))
