@@ -2,6 +2,7 @@
 
 #include "gen/analysis/row_sums.h"
 
+#define MOST_WORK 300000L /* of a row of four scores */
 #define WORK 20000L /* a few hundred suffice for a softmax */
 
 /* First with few symbols, which is quick. */
@@ -40,6 +41,31 @@ bool algebra_proportional(derivation *d, ir_ref x, double c, ir_ref r, ir_ref y)
 }
 
 bool algebra_equal(derivation *d, ir_ref x, ir_ref y) { return algebra_proportional(d, x, 1, IR_NONE, y); }
+
+/* A derivation of which the states and the final numbers are symbols. */
+static derivation *of_symbols(arena *a, const traced_spec *t) {
+  derivation *d = arena_new(a, sizeof *d);
+  if (d == NULL) return NULL;
+  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = t->g};
+  for (int i = 0; i < SPEC_MAX_STATE; i++) d->dropped[i] = true;
+  return d;
+}
+
+bool algebra_same(arena *a, const traced_spec *t, ir_ref x, ir_ref y) {
+  derivation *d = x == y ? NULL : of_symbols(a, t);
+  return x == y || (d != NULL && algebra_proves(d, is_multiple, &(multiple){x, IR_NONE, y, 1}, MOST_WORK));
+}
+
+static bool is_not_below(arms *A, void *what) {
+  const form *x = arms_form(A, *(const ir_ref *)what);
+  const int sign = x->undefined ? -1 : arms_sign(A, form_numerator(&A->F, x));
+  return !A->undecided && sign >= 0 && sign <= 1;
+}
+
+bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x) {
+  derivation *d = of_symbols(a, t);
+  return d != NULL && algebra_proves(d, is_not_below, &x, MOST_WORK);
+}
 
 bool algebra_is_zero(derivation *d, ir_ref x) { return algebra_proportional(d, x, 0, IR_NONE, x); }
 

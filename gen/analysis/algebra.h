@@ -11,6 +11,10 @@
 
 #include "gen/analysis/derivation.h"
 
+/* Whether x = y for all states, which count as any numbers, scalars and inputs. For expressions without reductions. */
+bool algebra_same(arena *a, const traced_spec *t, ir_ref x, ir_ref y);
+bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x); /* 0, likewise */
+
 /* Whether x = c * r * y; where x and y are both 0, r may be anything. */
 bool algebra_proportional(derivation *d, ir_ref x, double c, ir_ref r, ir_ref y);
 bool algebra_equal(derivation *d, ir_ref x, ir_ref y);

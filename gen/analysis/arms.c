@@ -165,7 +165,7 @@ static const form *without_positive(arms *A, const form *x) {
     const int atom = x->t[0].f[k].atom;
     const double power = common_power(x, atom);
     const form *of = form_of_atom(F, atom);
-    if (power == 0 || !(F->atom[atom].positive || side_known(A, of, 0) == 1))
+    if (power == 0 || !(F->atom[atom].sign == FORM_ABOVE || side_known(A, of, 0) == 1))
       k++;
     else
       x = form_mul(F, x, form_pow(F, of, -power));
@@ -190,7 +190,8 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   if (first < 0) return (c > 0) - (c < 0);
   const double scale = x->t[first].c, at = -c / scale;
   const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
-  int side = form_is_positive(F, key, &least) && (at < least || at <= 0) ? 1 : side_known(A, key, at);
+  const form_sign sign = form_sign_of(F, key, &least);
+  int side = sign != FORM_ANY_SIGN && (at < least || at < 0 || (sign == FORM_ABOVE && at == 0)) ? 1 : side_known(A, key, at);
   if (side == NOT_DECIDED) side = side_by_two(A, key, at);
   if (side == NOT_DECIDED) side = side_beyond(A, key, at);
   const double low = low_of(A, key);
@@ -208,6 +209,11 @@ int arms_sign(arms *A, const form *x) {
   if (x->undefined) return A->F.gave_up = true, NOT_DECIDED; /* 1 / 0 may be infinite, and infinity is above something */
   if (form_is_number(x, &c)) return (c > 0) - (c < 0);
   return form_is_positive(&A->F, x, &least) ? 1 : sign_of_key(A, x, 0);
+}
+
+int arms_knows_side(arms *A, const form *x, double at) {
+  const int side = side_known(A, x, at);
+  return side == NOT_DECIDED ? 0 : side;
 }
 
 /* The sign of x - y. */
@@ -270,15 +276,16 @@ static const form *logistic(arms *A, const form *x, double c) {
 }
 
 static const form *leaf(arms *A, ir_ref r, bool positive) {
-  return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), positive, 0);
+  return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), positive ? FORM_ABOVE : FORM_ANY_SIGN, 0);
 }
 
 const form *arms_reduction(arms *A, arms_role role, int k) {
   const derivation *d = A->d;
   if (role == BOTH) return A->both[k];
   if (role == STEPPED) return A->stepped[k];
+  const form_sign sign = divisors_sum_is_positive(d, k) ? FORM_ABOVE : divisors_sum_is_not_below(d, k) ? FORM_NOT_BELOW : FORM_ANY_SIGN;
   return form_symbol(&A->F, (uint32_t)role * SPEC_MAX_RED + (uint32_t)k, false,
-                     divisors_sum_is_positive(d, k), d->from_one[k] ? 1 : 0);
+                     sign, d->from_one[k] ? 1 : 0);
 }
 
 static const form *variable(arms *A, ir_ref r, const ir_node *n) {
@@ -291,7 +298,7 @@ static const form *variable(arms *A, ir_ref r, const ir_node *n) {
     case VAR_OTHER:
       return arms_form_as(A, THEIRS, d->next[i]);
     case VAR_FINAL:
-      return arms_form(A, d->final[i]);
+      return d->final[i] == IR_NONE ? leaf(A, r, false) : arms_form(A, d->final[i]);
     case VAR_RED:
       return arms_reduction(A, A->role, (int)i);
     default:

@@ -66,6 +66,8 @@ arm_memo arms_note(const arms *A, const form *x);
 const form *arms_form_as(arms *A, arms_role role, ir_ref r);
 const form *arms_reduction(arms *A, arms_role role, int k);
 int arms_sign(arms *A, const form *x); /* 2: undecided */
+/* The side of x, a symbol or the like, that is known; 0: none, or it is `at`. */
+int arms_knows_side(arms *A, const form *x, double at);
 
 /* Whether x is 0 on this arm. */
 bool arms_is_zero(arms *A, const form *x);

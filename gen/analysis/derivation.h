@@ -5,6 +5,9 @@
 
 #include "gen/analysis/online.h"
 
+#define LOWEST -1e30  /* scores below count as -inf */
+#define NEAR_START 16 /* a maximum is near the low number that it starts at where it is not so many times closer to 0 */
+
 typedef struct derivation {
   arena *a; /* scratch */
   const traced_spec *t;
@@ -55,6 +58,9 @@ typedef struct derivation {
 /* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps
  * changes nothing, and that `forward` agrees. */
 luattn_status whole_run(derivation *d);
+
+/* Measures what rounding makes of each row, and leaves out those of which it makes much. */
+luattn_status whole_find_slack(derivation *d);
 
 /* Whether two correct forms of one function may differ so on a row with this slack. */
 bool derivation_close(double x, double y, double slack);

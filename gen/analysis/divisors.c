@@ -72,6 +72,7 @@ static sign sign_of(const prover *p, ir_ref r, int depth) {
       return most(NOT_BELOW, of[0]);
     case IR_TO_REAL:
     case IR_STOP_GRADIENT:
+    case IR_LOG1P:
       return of[0];
     case IR_ABS:
     case IR_RELU:
@@ -264,7 +265,10 @@ static ir_ref cancel(ir *g, ir_ref r, int depth) {
 
 ir_ref divisors_cancel(ir *g, ir_ref r) { return cancel(g, r, MAX_CONDITIONS); }
 
-bool divisors_sum_is_positive(const derivation *d, int k) {
+static sign sign_of_sum(const derivation *d, int k) {
   const prover p = {d, true};
-  return d->step.kind[k] == IR_REDUCE_SUM && sign_of(&p, d->term[k], MAX_DEPTH) == ABOVE;
+  return d->step.kind[k] == IR_REDUCE_SUM ? sign_of(&p, d->term[k], MAX_DEPTH) : ANY_SIGN;
 }
+
+bool divisors_sum_is_positive(const derivation *d, int k) { return sign_of_sum(d, k) == ABOVE; }
+bool divisors_sum_is_not_below(const derivation *d, int k) { return sign_of_sum(d, k) != ANY_SIGN; }

@@ -13,5 +13,6 @@ ir_ref divisors_cancel(ir *g, ir_ref r);
 
 /* Whether reduction k is a sum of positive numbers. */
 bool divisors_sum_is_positive(const derivation *d, int k);
+bool divisors_sum_is_not_below(const derivation *d, int k); /* 0: of numbers that are not */
 
 #endif

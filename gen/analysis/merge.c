@@ -258,6 +258,7 @@ static luattn_status open_merger(arena *scratch, const traced_spec *t, merger **
   *d = (derivation){.a = scratch, .t = t, .o = &t->online, .g = t->g, .how = how, .err = err, .s = s};
   if (!sample_init(s, scratch, t)) return derivation_no_memory(d);
   TRY(whole_run(d));
+  TRY(whole_find_slack(d));
   const sample_lanes *init = derivation_eval(d, t->online.init, t->online.num_state);
   if (init == NULL) return derivation_no_memory(d);
   for (int i = 0; i < t->online.num_state; i++) {
@@ -285,12 +286,21 @@ luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *o
 
 /* ---- finished ---- */
 
-/* The factor that makes O of a sum, of the part that was just taken. NULL: out of memory. */
-static sample_lanes *scale_of_part(merger *m) {
-  derivation *d = &m->d;
-  const ir_ref sum = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
-  const ir_ref scale = ir_substitute(d->g, d->o->out, &sum, &one, 1);
-  return derivation_eval(d, &scale, 1);
+/* r without the factors that do not depend on the state. */
+static ir_ref of_state(ir *g, ir_ref r) {
+  const ir_node n = *ir_get(g, r);
+  if (!ir_uses(g, r, VAR_STATE)) return ir_real(g, 1);
+  if (n.op == IR_NEG) return of_state(g, n.arg[0]);
+  if (n.op != IR_MUL && n.op != IR_DIV) return r;
+  const ir_ref x = of_state(g, n.arg[0]), y = of_state(g, n.arg[1]);
+  return ir_op2(g, (ir_op)n.op, x, y);
+}
+
+ir_ref merge_scale(ir *g, const traced_online *o) {
+  const ir_ref sum = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
+  ir_ref scale = ir_substitute(g, o->out, &sum, &one, 1);
+  ir_simplify(g, &scale, 1);
+  return of_state(g, scale);
 }
 
 /* A lane of the part whose factor is 0 or infinite; -1: none. */
@@ -309,8 +319,9 @@ luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_e
   TRY(open_merger(scratch, t, &m, err));
   derivation *d = &m->d;
   const uint8_t *part = cut_rows(m);
+  const ir_ref factor = merge_scale(d->g, d->o);
   for (int which = 0; which < PARTS; which++) {
-    const sample_lanes *scale = part != NULL && take_part(m, part, which) ? scale_of_part(m) : NULL;
+    const sample_lanes *scale = part != NULL && take_part(m, part, which) ? derivation_eval(d, &factor, 1) : NULL;
     if (scale == NULL) return derivation_no_memory(d);
     const int lane = lost_lane(m, part, which, *scale);
     if (lane < 0) continue;
@@ -319,7 +330,13 @@ luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_e
                        "score is %.6g, which leaves nothing to merge; give a factor that is neither 0 nor infinite",
                        t->file, t->online.name, (*scale)[lane], d->s->score[lane]);
   }
-  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
+  const bool proved = parts_keep_sums(d, factor);
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  if (proved) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue's factor of o is not shown to be neither 0 nor "
+                     "infinite, and where it is, nothing is left to merge; give a factor that is not, as 1 / (1 + abs(l))",
+                     t->file, t->online.name);
 }
 
 /* ---- by lse ---- */

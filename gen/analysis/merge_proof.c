@@ -168,3 +168,29 @@ bool parts_merge_by_state(derivation *d, const online_merge *merge) {
 }
 
 bool parts_merge_by_lse(derivation *d) { return algebra_proves(d, merges_by_lse, d, WORK); }
+
+/* ---- finished ---- */
+
+static bool is_not_zero(arms *A, int atom) {
+  const form *x = form_of_atom(&A->F, atom);
+  return A->F.atom[atom].sign == FORM_ABOVE || arms_knows_side(A, x, 0) != 0;
+}
+
+/* Whether each factor of a product is shown not to be 0, or all terms of a sum are above 0 or below. */
+static bool is_lasting(arms *A, const form *x) {
+  forms *F = &A->F;
+  double least;
+  if (x->undefined || x->n == 0) return false;
+  if (x->n > 1 && !form_is_positive(F, x, &least) && !form_is_positive(F, form_mul(F, x, form_number(F, -1)), &least)) return false;
+  for (int i = 0; i < x->n; i++)
+    for (int k = 0; k < x->t[i].n; k++)
+      if (!is_not_zero(A, x->t[i].f[k].atom)) return false;
+  return true;
+}
+
+static bool keeps_sum(arms *A, void *what) {
+  const form *scale = arms_form(A, *(const ir_ref *)what);
+  return !A->undecided && is_lasting(A, scale);
+}
+
+bool parts_keep_sums(derivation *d, ir_ref scale) { return algebra_proves(d, keeps_sum, &scale, WORK); }

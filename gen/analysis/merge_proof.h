@@ -11,6 +11,8 @@
 bool parts_step_as_row(derivation *d, const char **what);
 /* Whether the rule gives the states of both parts' scores, and prob of each part's. */
 bool parts_merge_by_state(derivation *d, const online_merge *merge);
+/* Whether `scale`, an expression of the state after a row of scores, is neither 0 nor divides by 0. */
+bool parts_keep_sums(derivation *d, ir_ref scale);
 /* Whether the parts' P and lse give the row's, each part weighed by exp(its lse - the row's). */
 bool parts_merge_by_lse(derivation *d);
 

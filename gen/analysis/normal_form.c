@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define CANCELS 1e-12 /* relative */
+#define MOST_EXPONENT 64.0 /* of numbers whose exp is one, to much less than CANCELS */
 enum { MAX_WHOLE_POWER = 4 };
 
 static const form nothing = {0, false, NULL}, without_value = {0, true, NULL};
@@ -158,23 +159,23 @@ static const form *atom_form(forms *F, form_atom x) {
 
 const form *form_of_atom(forms *F, int atom) { return single(F, 1, NULL, &(form_factor){atom, 1}, 1); }
 
-const form *form_symbol(forms *F, uint32_t number, bool element, bool positive, double least) {
-  return atom_form(F, (form_atom){FORM_SYMBOL, number, {NULL, NULL}, element, positive, least});
+const form *form_symbol(forms *F, uint32_t number, bool element, form_sign sign, double least) {
+  return atom_form(F, (form_atom){FORM_SYMBOL, number, {NULL, NULL}, element, sign, least});
 }
 
 const form *form_call(forms *F, uint32_t op, const form *x, const form *y) {
   if (x->undefined || (y != NULL && y->undefined)) return &without_value;
-  return atom_form(F, (form_atom){FORM_CALL, op, {x, y}, false, false, 0});
+  return atom_form(F, (form_atom){FORM_CALL, op, {x, y}, false, FORM_ANY_SIGN, 0});
 }
 
 static const form *sum_atom(forms *F, const form *x) {
   double least;
-  const bool positive = form_is_positive(F, x, &least);
-  return atom_form(F, (form_atom){FORM_SUM, 0, {x, NULL}, false, positive, least});
+  const form_sign sign = form_sign_of(F, x, &least);
+  return atom_form(F, (form_atom){FORM_SUM, 0, {x, NULL}, false, sign, least});
 }
 
 static const form *log_atom(forms *F, const form *x) {
-  return atom_form(F, (form_atom){FORM_LOG, 0, {x, NULL}, false, false, 0});
+  return atom_form(F, (form_atom){FORM_LOG, 0, {x, NULL}, false, FORM_ANY_SIGN, 0});
 }
 
 bool form_is_element(const forms *F, const form *x) {
@@ -188,18 +189,32 @@ bool form_is_element(const forms *F, const form *x) {
 
 static bool is_even(double power) { return fmod(power, 2) == 0; }
 
-bool form_is_positive(const forms *F, const form *x, double *least) {
+static form_sign sign_of_term(const forms *F, const form_term *t) {
+  form_sign sign = t->c > 0 ? FORM_ABOVE : FORM_ANY_SIGN;
+  for (int k = 0; k < t->n && sign != FORM_ANY_SIGN; k++) {
+    const form_sign of = F->atom[t->f[k].atom].sign;
+    if (of == FORM_ABOVE) continue;
+    sign = of == FORM_NOT_BELOW || is_even(t->f[k].power) ? FORM_NOT_BELOW : FORM_ANY_SIGN;
+    if (t->f[k].power < 0 && sign == FORM_NOT_BELOW) sign = FORM_ABOVE; /* wherever it has a value */
+  }
+  return sign;
+}
+
+form_sign form_sign_of(const forms *F, const form *x, double *least) {
+  form_sign sum = FORM_NOT_BELOW;
   *least = 0;
   for (int i = 0; i < x->n; i++) {
     const form_term *t = &x->t[i];
-    if (t->c < 0) return false;
-    for (int k = 0; k < t->n; k++)
-      if (!F->atom[t->f[k].atom].positive && !is_even(t->f[k].power)) return false;
+    const form_sign sign = sign_of_term(F, t);
+    if (sign == FORM_ANY_SIGN) return sign;
+    if (sign == FORM_ABOVE) sum = sign;
     if (t->e == NULL && t->n == 0) *least += t->c;
     if (t->e == NULL && t->n == 1 && t->f[0].power == 1) *least += t->c * F->atom[t->f[0].atom].least;
   }
-  return x->n > 0;
+  return sum;
 }
+
+bool form_is_positive(const forms *F, const form *x, double *least) { return form_sign_of(F, x, least) == FORM_ABOVE; }
 
 /* ---- powers ---- */
 
@@ -209,7 +224,7 @@ static bool distributes(const forms *F, const form_term *t, double power) {
   if (power == nearbyint(power)) return true;
   if (t->c < 0) return false;
   for (int k = 0; k < t->n; k++) {
-    if (F->atom[t->f[k].atom].positive) continue;
+    if (F->atom[t->f[k].atom].sign != FORM_ANY_SIGN) continue;
     if (is_even(t->f[k].power)) return false; /* sqrt(x^2) is |x| */
     unknown++;
   }
@@ -253,7 +268,9 @@ const form *form_exp(forms *F, const form *x) {
   for (int i = 0; i < x->n && !F->gave_up; i++) {
     const form_term *t = &x->t[i];
     const form_atom *a = t->n == 1 && t->e == NULL && t->f[0].power == 1 ? &F->atom[t->f[0].atom] : NULL;
-    if (a != NULL && a->kind == FORM_LOG) {
+    if (t->n == 0 && t->e == NULL && fabs(t->c) <= MOST_EXPONENT) {
+      product = form_mul(F, product, form_number(F, exp(t->c)));
+    } else if (a != NULL && a->kind == FORM_LOG) {
       product = form_mul(F, product, form_pow(F, a->arg[0], t->c));
     } else {
       const form one = {1, false, (form_term *)t};
@@ -330,6 +347,13 @@ bool form_is_zero(forms *F, const form *x) {
   while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0)
     x = clear(F, x, atom);
   return x->n == 0 && !x->undefined && !F->gave_up;
+}
+
+const form *form_numerator(forms *F, const form *x) {
+  int atom = FORM_MAX_ATOMS;
+  while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0)
+    if (F->atom[atom].sign == FORM_ABOVE) x = clear(F, x, atom);
+  return x;
 }
 
 static bool reads(const form *x, int atom) {

@@ -40,12 +40,16 @@ struct form {
  * function. */
 typedef enum form_kind { FORM_SYMBOL, FORM_SUM, FORM_LOG, FORM_CALL } form_kind;
 
+/* What is known of a number: nothing; that it is at least 0; that it is above. */
+typedef enum form_sign { FORM_ANY_SIGN, FORM_NOT_BELOW, FORM_ABOVE } form_sign;
+
 typedef struct form_atom {
   form_kind kind;
   uint32_t number; /* of a symbol, or of what is called */
   const form *arg[2];
-  bool element, positive; /* reads an element of the row; is above 0 */
-  double least;           /* positive: it is at least this */
+  bool element;  /* reads an element of the row */
+  form_sign sign;
+  double least;  /* FORM_ABOVE: it is at least this */
 } form_atom;
 
 typedef struct forms {
@@ -58,7 +62,7 @@ typedef struct forms {
 
 void forms_open(forms *F, arena *a, long work);
 const form *form_number(forms *F, double x);
-const form *form_symbol(forms *F, uint32_t number, bool element, bool positive, double least);
+const form *form_symbol(forms *F, uint32_t number, bool element, form_sign sign, double least);
 const form *form_call(forms *F, uint32_t op, const form *x, const form *y); /* y may be NULL */
 const form *form_undefined(forms *F);
 const form *form_of_atom(forms *F, int atom);
@@ -70,9 +74,12 @@ const form *form_exp(forms *F, const form *x);
 const form *form_log(forms *F, const form *x);
 
 bool form_is_zero(forms *F, const form *x); /* false where it gave up */
+/* x by powers of sums that are above 0, so that it divides by none of them. */
+const form *form_numerator(forms *F, const form *x);
 bool form_is_number(const form *x, double *value);
 bool form_equal(forms *F, const form *x, const form *y);
 bool form_is_element(const forms *F, const form *x);
+form_sign form_sign_of(const forms *F, const form *x, double *least);
 bool form_is_positive(const forms *F, const form *x, double *least);
 /* x where zero, another form, is 0: with the first symbol that is a term of zero by itself replaced. */
 const form *form_given_zero(forms *F, const form *x, const form *zero);

@@ -33,11 +33,11 @@ static luattn_status refuse(const taker *k, const char *why) {
 /* Every expression of the rule, in the order in which put_back takes them. */
 static void gather(taker *k, const online_merge *merge) {
   const traced_online *o = &k->spec->traced.online;
-  const ir_ref sum = ir_variable(k->g, VAR_OUT, 0), one = ir_real(k->g, 1);
+  const ir_ref one = ir_real(k->g, 1);
   for (int i = 0; i < o->num_state; i++) k->root[k->num_roots++] = merge->state[i];
   k->root[k->num_roots++] = merge->factor;
   k->root[k->num_roots++] = merge->other_factor;
-  k->root[k->num_roots++] = ir_substitute(k->g, o->out, &sum, &one, 1);
+  k->root[k->num_roots++] = merge_scale(k->g, o);
   k->root[k->num_roots++] = o->lse >= 0 ? o->final[o->lse] : one;
   for (int i = 0; i < k->spec->derived.num_saved; i++) k->root[k->num_roots++] = k->spec->derived.saved[i];
   ir_simplify(k->g, k->root, k->num_roots);

@@ -60,7 +60,7 @@ static int first_part(arms *A, parts *p, int line) {
 }
 
 const form *row_sum_unknown(arms *A, int serial) {
-  return form_symbol(&A->F, UNKNOWN + (uint32_t)serial, false, false, 0);
+  return form_symbol(&A->F, UNKNOWN + (uint32_t)serial, false, FORM_ANY_SIGN, 0);
 }
 
 static const form *sum_parts(arms *A, row_sum_of x, int serial) {

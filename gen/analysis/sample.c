@@ -179,7 +179,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
     const int lane = base + i;
     switch (v) {
       case VAR_SCORE:
-        out[i] = s->moved ? s->score[lane] * (1 + MOVE * (lane % 2 == 0 ? 1 : -1)) : s->score[lane];
+        out[i] = s->moved ? s->score[lane] * (1 + MOVE * (sample_hash(9, (uint64_t)lane) % 2 == 0 ? 1 : -1)) : s->score[lane];
         break;
       case VAR_RED:
         out[i] = s->red[index][lane];
@@ -315,11 +315,11 @@ bool sample_reads_scalars(const sample *s, const ir_ref *roots, int n) {
   return false;
 }
 
-void sample_find_slack(sample *s, const double *x, const double *moved) {
+void sample_find_slack(sample *s, const double *x, const double *moved, bool all) {
   for (int lane = 0; lane < s->lanes; lane++) {
     const int r = s->row_of[lane];
-    if (!has_extreme_scalars(s, r)) continue;
-    s->extreme[r] = true;
+    s->extreme[r] |= has_extreme_scalars(s, r);
+    if (!all && !s->extreme[r]) continue;
     const double slack = x[lane] == moved[lane] ? 0 : fabs(moved[lane] - x[lane]) / fabs(x[lane]) * (64 * 0x1p-53 / MOVE);
     s->slack[r] = fmax(s->slack[r], slack);
     if (!(slack <= MOST_SLACK)) s->valid[r] = false;

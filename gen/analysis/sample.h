@@ -98,8 +98,8 @@ void sample_require_finite(sample *s, const double *x);
 int sample_count_valid(const sample *s); /* number of near rows */
 double sample_row_length(const sample *s, int row);
 bool sample_reads_scalars(const sample *s, const ir_ref *roots, int n);
-/* How much of each lane's x rounding may make, given what it is of the moved sample: into the slack of extreme rows. Those on which
- * that is much are left out. */
-void sample_find_slack(sample *s, const double *x, const double *moved);
+/* How much of each lane's x rounding may make, given what it is of the moved sample: into the slack of all rows, or of extreme ones.
+ * Those on which that is much are left out. */
+void sample_find_slack(sample *s, const double *x, const double *moved, bool all);
 
 #endif

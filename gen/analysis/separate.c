@@ -14,10 +14,8 @@
 #define ROUNDING \
   1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
 #define NOTHING 1e-250
-#define LOWEST -1e30 /* scores below count as -inf */
-#define LOW -1e3     /* at least so low starts a maximum that is to be below all scores, */
+#define LOW -1e3     /* at least so low starts a maximum that is to be below all scores */
 #define LOST 0x1p-60 /* beside 1 */
-#define NEAR_START 16 /* and it is near that where it is not so many times closer to 0 */
 
 static bool row_valid(const derivation *d, int row) { return d->s->valid[row] && !d->s->extreme[row]; }
 static bool lane_valid(const derivation *d, int lane) { return row_valid(d, d->s->row_of[lane]); }

@@ -115,21 +115,30 @@ static luattn_status check_linear(derivation *d) {
                      d->t->file, d->o->name);
 }
 
-/* Finds how much rounding makes of what is evaluated on rows with extreme scalars. */
-static luattn_status find_slack(derivation *d, const ir_ref *root, int n, const sample_lanes *x) {
+/* Finds how much rounding makes of what is evaluated: on all rows, or on those with extreme scalars. */
+static luattn_status find_slack(derivation *d, bool all) {
   sample *s = d->s, *moved = arena_new(d->a, sizeof *moved);
+  ir_ref root[2 + SPEC_MAX_STATE + SPEC_MAX_FINAL];
+  int n = 0;
+  root[n++] = d->p;
+  root[n++] = d->norm;
+  for (int i = 0; i < d->o->num_state; i++) root[n++] = d->next[i];
+  for (int i = 0; i < d->o->num_final; i++) root[n++] = d->final[i];
   if (moved == NULL) return derivation_no_memory(d);
   *moved = *s;
   moved->moved = true;
+  const sample_lanes *x = derivation_eval(d, root, n);
   d->s = moved;
   const bool ok = sample_reduce(moved, d->step.kind, d->term, d->num_red, NULL, 0);
   const sample_lanes *y = ok ? derivation_eval(d, root, n) : NULL;
   d->s = s;
-  if (y == NULL) return derivation_no_memory(d);
-  for (int k = 0; k < d->num_red; k++) sample_find_slack(s, s->red[k], moved->red[k]);
-  for (int i = 0; i < n; i++) sample_find_slack(s, x[i], y[i]);
+  if (x == NULL || y == NULL) return derivation_no_memory(d);
+  for (int k = 0; k < d->num_red; k++) sample_find_slack(s, s->red[k], moved->red[k], all);
+  for (int i = 0; i < n; i++) sample_find_slack(s, x[i], y[i], all);
   return LUATTN_OK;
 }
+
+luattn_status whole_find_slack(derivation *d) { return find_slack(d, true); }
 
 /* Reductions, states, finals and P of every row; rows where they are not finite are left out. */
 static luattn_status sample_whole(derivation *d) {
@@ -151,7 +160,7 @@ static luattn_status sample_whole(derivation *d) {
   sample_lanes *x = derivation_eval(d, root, n);
   if (x == NULL) return derivation_no_memory(d);
   for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
-  if (sample_reads_scalars(s, conditional, 2 + d->num_red + o->num_final)) TRY(find_slack(d, root, n, x));
+  if (sample_reads_scalars(s, conditional, 2 + d->num_red + o->num_final)) TRY(find_slack(d, false));
   if (!sample_leave_out_guards(s, d->g, conditional, 2 + d->num_red + o->num_final))
     return derivation_no_memory(d);
   for (int i = 0; i < o->num_state; i++) s->state[i] = x[2 + i];
@@ -190,27 +199,10 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes
   return true;
 }
 
-/* Tiles must not matter: two steps over the halves of a row must equal one step over all of it. */
-static luattn_status check_cut(derivation *d) {
+/* p and x: prob and the finals, of two steps. */
+static luattn_status compare_cut(const derivation *d, const uint8_t *part, const double *p, const sample_lanes *x) {
   const traced_online *o = d->o;
-  sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
-  uint8_t *part = arena_array(d->a, (size_t)s->lanes, 1);
-  sample_lanes p = sample_buffer(s), *init = derivation_eval(d, o->init, o->num_state);
-  if (whole == NULL || part == NULL || p == NULL || init == NULL) return derivation_no_memory(d);
-  *whole = *s;
-  for (int r = 0; r < s->rows; r++) {
-    const int half = (s->first[r] + s->first[r + 1]) / 2;
-    for (int i = s->first[r]; i < s->first[r + 1]; i++) part[i] = i >= half;
-  }
-  for (int i = 0; i < o->num_state; i++) s->state[i] = init[i];
-  if (!cut_step(d, part, 0, p) || !cut_step(d, part, 1, p)) return derivation_no_memory(d);
-  const ir_ref scaled = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
-  ir_ref root[1 + SPEC_MAX_FINAL];
-  ir_grad(d->g, &o->out, &one, 1, &scaled, &root[0], 1);
-  for (int i = 0; i < o->num_final; i++) root[1 + i] = o->final[i];
-  sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
-  if (x == NULL) return derivation_no_memory(d);
-  *s = *whole;
+  const sample *s = d->s;
   for (int lane = 0; lane < s->lanes; lane++) {
     const int r = s->row_of[lane];
     const double count = sample_row_length(s, r);
@@ -240,6 +232,36 @@ static luattn_status check_cut(derivation *d) {
     }
   }
   return LUATTN_OK;
+}
+
+/* Tiles must not matter: two steps over the halves of a row must equal one step over all of it. */
+static luattn_status check_cut(derivation *d) {
+  const traced_online *o = d->o;
+  sample *s = d->s, *whole = arena_new(d->a, sizeof *whole);
+  uint8_t *part = arena_array(d->a, (size_t)s->lanes, 1);
+  sample_lanes p = sample_buffer(s), *init = derivation_eval(d, o->init, o->num_state);
+  if (whole == NULL || part == NULL || p == NULL || init == NULL) return derivation_no_memory(d);
+  *whole = *s;
+  for (int r = 0; r < s->rows; r++) {
+    const int half = (s->first[r] + s->first[r + 1]) / 2;
+    for (int i = s->first[r]; i < s->first[r + 1]; i++) part[i] = i >= half;
+  }
+  for (int i = 0; i < o->num_state; i++) s->state[i] = init[i];
+  if (!cut_step(d, part, 0, p) || !cut_step(d, part, 1, p)) return derivation_no_memory(d);
+  const ir_ref scaled = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
+  ir_ref root[1 + SPEC_MAX_FINAL];
+  ir_grad(d->g, &o->out, &one, 1, &scaled, &root[0], 1);
+  for (int i = 0; i < o->num_final; i++) root[1 + i] = o->final[i];
+  sample_lanes *x = derivation_eval(d, root, 1 + o->num_final);
+  if (x == NULL) return derivation_no_memory(d);
+  *s = *whole;
+  luattn_error *const err = d->err;
+  d->err = NULL;
+  const luattn_status status = compare_cut(d, part, p, x);
+  d->err = err;
+  if (status == LUATTN_OK) return status;
+  TRY(find_slack(d, true)); /* rounding alone may be what differs */
+  return compare_cut(d, part, p, x);
 }
 
 /* What samples do not refute is proved. */

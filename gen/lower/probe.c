@@ -1,5 +1,5 @@
-/* probe.c: tests properties of the emitted expressions with random numbers, for choices that no proof covers.
- * A wrong answer needs a function that passes all probes and fails elsewhere.
+/* probe.c: proves properties of the emitted expressions, and tests them with random numbers, which refute alone: what is not
+ * proved does not hold.
  *
  * mask_by_inf: whether a score of -inf leaves an element out by itself. mask_by_zero: whether a score of 0
  * does. bounded_scores: whether a softmax needs its running maximum, which only keeps exponentials in range.
@@ -17,7 +17,8 @@
 #include "common/fail.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
-#include "gen/lower/lowering.h"
+#include "gen/analysis/algebra.h"
+#include "gen/lower/limits.h"
 
 /* Rows of random numbers. In every fourth lane scalars and inputs are at most 0, because such a factor turns
  * -inf into NaN or +inf. */
@@ -182,6 +183,18 @@ static luattn_status run_probe(lowered *f, const equations *c, probe *p, bool *h
   return LUATTN_OK;
 }
 
+static bool prove(lowered *f, const equations *c) {
+  for (int k = 0; k < c->n; k += 2)
+    if (!algebra_same(f->a, lowered_traced(f), c->root[k], c->root[k + 1])) return false;
+  return true;
+}
+
+/* Whether the equations are proved, and numbers do not refute them. */
+static luattn_status settle(lowered *f, const equations *c, probe *p, bool *hold, luattn_error *err) {
+  *hold = *hold && prove(f, c);
+  return *hold ? run_probe(f, c, p, hold, err) : LUATTN_OK;
+}
+
 /* ---- mask_by_inf ---- */
 
 static void equate_left_out(equations *c, lowered *f, const ir_ref *from, const ir_ref *to, int n) {
@@ -208,7 +221,7 @@ luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
     for (int i = 0; i < num_state; i++)
       equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
-  *hold = true;
+  *hold = limits_leave_out(f, -INFINITY);
   TRY(run_probe(f, &some, &(probe){.random = 12345}, hold, err));
   return run_probe(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
 }
@@ -235,12 +248,33 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
     for (int i = 0; i < num_state; i++)
       equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
-  *hold = true;
+  *hold = limits_leave_out(f, 0);
   TRY(run_probe(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
   return run_probe(f, &none, &(probe){.random = 5432, .zero = true, .empty = f->step.kind}, hold, err);
 }
 
 /* ---- bounded_scores ---- */
+
+/* x of rows that have scores: a maximum that starts at a low number then lies above it, and conditions that ask whether it does are
+ * there for rows without any. */
+static ir_ref of_rows_with_scores(lowered *f, ir_ref x, int max) {
+  enum { MOST = 8 };
+  ir *g = f->g;
+  const ir_ref state = ir_variable(g, VAR_STATE, (uint32_t)max);
+  ir_ref from[MOST], to[MOST];
+  double start, c;
+  int n = 0;
+  if (!ir_is_const(g, f->init[max], &start) || start > -1e3) return x;
+  for (ir_ref r = 1; r <= x && n < MOST; r++) {
+    const ir_node node = *ir_get(g, r);
+    if (node.op != IR_LT && node.op != IR_LE && node.op != IR_EQ && node.op != IR_NE) continue;
+    const int at = node.arg[0] == state ? 0 : node.arg[1] == state ? 1 : -1;
+    if (at < 0 || !ir_is_const(g, node.arg[1 - at], &c) || c > fmax(LOWEST, start / NEAR_START)) continue;
+    from[n] = r;
+    to[n++] = ir_bool(g, node.op == IR_NE || (node.op != IR_EQ && at == 1));
+  }
+  return ir_substitute(g, x, from, to, n);
+}
 
 typedef struct bounds_user {
   iv score;
@@ -418,7 +452,7 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   equations same = {.n = 0};
   for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
   bool hold = true;
-  TRY(run_probe(f, &same,
+  TRY(settle(f, &same,
                 &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .bounded = true, .slack = 1e-9},
                 &hold, err));
   if (!hold) return LUATTN_OK;
@@ -469,6 +503,7 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
   online_split kept;
   without_rescale(f, *max, &kept);
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, result[4];
+  for (int i = 0; i < 2; i++) tail[i] = of_rows_with_scores(f, tail[i], *max);
   run_row(f, &f->step, &f->step, tail, 2, result);
   run_row(f, &f->step, &kept, tail, 2, result + 2);
   for (int i = 0; i < 2; i++) equate(same, result[2 + i], result[i]);
@@ -488,13 +523,44 @@ luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
     return LUATTN_OK;
   f->lazy_rescale = true;
   f->max_state = max;
-  return run_probe(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lazy_rescale,
-                   err);
+  return settle(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lazy_rescale, err);
 }
 
 /* ---- softmax ---- */
 
-/* Tests that a small relative error of the sum causes an equally small error of the row's results. */
+/* Whether 0 <= x <= 1 and the like, for a row of four scores: that none of these is below 0. */
+static bool are_not_below(lowered *f, const ir_ref *x, int n) {
+  ir_ref of_row[4];
+  run_row(f, &f->step, &f->step, x, n, of_row);
+  for (int i = 0; i < n; i++)
+    if (!algebra_not_below(f->a, lowered_traced(f), of_row[i])) return false;
+  return true;
+}
+
+/* Whether a relative error of the sum causes none that is larger of the epilogue's factor, and of lse none that is larger by itself. */
+static bool is_steady(lowered *f, ir_ref sum) {
+  ir *g = f->g;
+  const traced_online *o = &lowered_traced(f)->online;
+  const ir_ref one = ir_real(g, 1), out = ir_variable(g, VAR_OUT, 0);
+  ir_ref factor = ir_substitute(g, o->out, &out, &one, 1), slope = IR_NONE, of_lse = IR_NONE, x[4];
+  int n = 0;
+  ir_simplify(g, &factor, 1);
+  ir_grad(g, &factor, &one, 1, &sum, &slope, 1);
+  if (o->lse >= 0) ir_grad(g, &o->final[o->lse], &one, 1, &sum, &of_lse, 1);
+  if (slope != IR_NONE) {
+    slope = ir_op2(g, IR_MUL, sum, slope);
+    x[n++] = ir_op1(g, IR_NEG, slope);
+    x[n++] = ir_op2(g, IR_ADD, factor, slope);
+  }
+  if (of_lse != IR_NONE) {
+    x[n++] = of_lse = ir_op2(g, IR_MUL, sum, of_lse);
+    x[n++] = ir_op2(g, IR_SUB, one, of_lse);
+  }
+  ir_simplify(g, x, n);
+  return are_not_below(f, x, n);
+}
+
+/* Proves that a small relative error of the sum causes an equally small error of the row's results, and tests it. */
 static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
@@ -506,10 +572,19 @@ static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *e
   run_row(f, &f->step, &f->step, other, 2, result + 2);
   equations same = {.n = 0};
   for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
+  *hold = *hold && is_steady(f, sum);
   return run_probe(f, &same, &(probe){.random = 31, .lo = -8, .hi = 8, .slack = 4e-6}, hold, err);
 }
 
-/* Tests that P is exp(score - lse), and that an element's gradient is a multiple of P. */
+/* Proves the equations for any number in place of the score, which may be -inf. */
+static bool prove_of_any_score(lowered *f, const equations *c, ir_ref score) {
+  const ir_ref any = ir_variable(f->g, VAR_X, 0);
+  equations of_any = *c;
+  for (int k = 0; k < c->n; k++) of_any.root[k] = ir_substitute(f->g, c->root[k], &score, &any, 1);
+  return prove(f, &of_any);
+}
+
+/* Proves and tests that P is exp(score - lse), and that an element's gradient is a multiple of P. */
 static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const derived_spec *d = &f->spec->derived;
@@ -526,7 +601,8 @@ static luattn_status try_backward(lowered *f, bool *hold, luattn_error *err) {
   equate(&same, ir_substitute(g, d->prob, row, d->row, d->num_rows), prob);
   equate(&same, ir_substitute(g, d->ds, row, d->row, d->num_rows),
          by_score == IR_NONE ? ir_real(g, 0) : ir_op2(g, IR_MUL, sum, by_score));
-  return run_probe(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err);
+  *hold = prove_of_any_score(f, &same, mod);
+  return *hold ? run_probe(f, &same, &(probe){.random = 73, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err) : LUATTN_OK;
 }
 
 luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err) {
@@ -535,6 +611,6 @@ luattn_status probe_softmax(lowered *f, bool *hold, luattn_error *err) {
   if (f->plan->pass == LUATTN_BACKWARD) return try_backward(f, hold, err);
   *hold = equate_softmax(f, &same, &max);
   if (!*hold) return LUATTN_OK;
-  TRY(run_probe(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err));
+  TRY(settle(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, hold, err));
   return try_steady(f, max, hold, err);
 }

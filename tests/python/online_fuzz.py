@@ -44,9 +44,10 @@ class Value:
         if not np.isfinite(self.v).all() or (size > MOST).any() or ((size > 0) & (size < LEAST)).any():
             raise OutOfRange
 
-    def way(self, coefficient):
-        shape = self.v.shape
-        return self, lambda adjoint, of: fold(adjoint * of(np.asarray(coefficient, REAL)), shape)
+    def way(self, coefficient, size=None):
+        """size: the magnitudes of what is added up in the coefficient, where that is a sum."""
+        shape, sizes = self.v.shape, coefficient if size is None else size
+        return self, lambda adjoint, of: fold(adjoint * of(np.asarray(sizes if of is np.abs else coefficient, REAL)), shape)
 
     def __add__(self, y):
         return Value(self.v + y.v, (self.way(1), y.way(1)))
@@ -62,10 +63,10 @@ class Value:
             return Value(self.v / y.v, (self.way(1 / y.v), y.way(-self.v / y.v**2)))
 
 
-def of_one(f, slope):
+def of_one(f, slope, size=None):
     def apply(x):
         with np.errstate(all="ignore"):
-            return Value(f(x.v), (x.way(slope(x.v)),))
+            return Value(f(x.v), (x.way(slope(x.v), None if size is None else size(x.v)),))
 
     return apply
 
@@ -78,8 +79,8 @@ def logistic(x):
 exp = of_one(np.exp, np.exp)
 log = of_one(np.log, lambda x: 1 / x)
 sqrt = of_one(np.sqrt, lambda x: 0.5 / np.sqrt(x))
-tanh = of_one(np.tanh, lambda x: 1 - np.tanh(x) ** 2)
-sigmoid = of_one(logistic, lambda x: logistic(x) * logistic(-x))
+tanh = of_one(np.tanh, lambda x: 1 - np.tanh(x) ** 2, lambda x: 1 + np.tanh(x) ** 2)
+sigmoid = of_one(logistic, lambda x: logistic(x) * logistic(-x), lambda x: logistic(x) * (1 + logistic(x)))
 softplus = of_one(lambda x: np.logaddexp(x, REAL(0)), logistic)
 absolute = of_one(np.abs, np.sign)
 relu = of_one(lambda x: np.maximum(x, 0), lambda x: (x > 0) * REAL(1))

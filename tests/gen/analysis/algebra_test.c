@@ -146,8 +146,25 @@ static void test_rewritten_expressions(void **state) {
     fail_msg("%d of %d simplified expressions are proved to be what they were", proved, tried);
 }
 
+/* A square is not above 0 where its root is 0. */
+static void test_squares(void **state) {
+  (void)state;
+  fixture f;
+  derivation d;
+  text how;
+  fixture_open(&f);
+  open_derivation(&f, &d, &how);
+  ir *g = f.t.g;
+  const ir_ref x = ir_variable(g, VAR_SCALAR, 0), one = ir_real(g, 1), zero = ir_real(g, 0), square = ir_op2(g, IR_MUL, x, x);
+  const ir_ref above = ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, square), one, zero);
+  const ir_ref more = ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, ir_op2(g, IR_ADD, one, square)), one, zero);
+  assert_false(algebra_equal(&d, above, one));
+  assert_true(algebra_equal(&d, more, one));
+  fixture_close(&f);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_false_is_proved),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_false_is_proved), cmocka_unit_test(test_squares),
                                      cmocka_unit_test(test_rewritten_expressions)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

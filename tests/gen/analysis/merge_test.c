@@ -177,6 +177,35 @@ static void test_refused(void **state) {
   fixture_close(&f);
 }
 
+static luattn_status test_finished(fixture *f, luattn_error *err) {
+  arena *scratch = arena_open(NULL);
+  const luattn_status status = merge_test_finished(scratch, &f->t, err);
+  arena_close(scratch);
+  return status;
+}
+
+/* A factor that all parts have does not count, be it 0; one of sums that may be 0 does, though no sample says so. */
+static void test_finished_factors(void **state) {
+  (void)state;
+  fixture f;
+  luattn_error err;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  fixture_online(&f, SOFTMAX);
+  const ir_ref gate = ir_op1(g, IR_TANH, ir_variable(g, VAR_SCALAR, 0));
+  f.t.online.out = ir_op2(g, IR_MUL, f.t.online.out, gate);
+  if (test_finished(&f, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  fixture_close(&f);
+  fixture_open(&f);
+  g = f.t.g;
+  fixture_online(&f, RETENTION);
+  const ir_ref c = ir_variable(g, VAR_STATE, 0), far = ir_op2(g, IR_SUB, c, ir_real(g, 1e14));
+  f.t.online.out = ir_op2(g, IR_DIV, ir_variable(g, VAR_OUT, 0), far);
+  assert_int_equal(test_finished(&f, &err), LUATTN_UNSUPPORTED);
+  assert_non_null(strstr(err.message, "is not shown to be neither 0 nor infinite"));
+  fixture_close(&f);
+}
+
 /* A sum that stays at 100: rows of samples do not reach that, and parts of longer ones do not add up. */
 static void test_refused_beyond_samples(void **state) {
   (void)state;
@@ -232,6 +261,6 @@ static void test_by_lse(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_known), cmocka_unit_test(test_logarithms),
                                      cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_refused_beyond_samples), cmocka_unit_test(test_by_lse)};
+                                     cmocka_unit_test(test_finished_factors), cmocka_unit_test(test_refused_beyond_samples), cmocka_unit_test(test_by_lse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

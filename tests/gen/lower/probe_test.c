@@ -131,6 +131,10 @@ static void test_mask_by_inf_is_refused(void **state) {
       "  end,\n"
       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end } }",
       LIST("mask_by_inf = false;"), NULL); /* a first step without scores would compute exp(inf - inf) */
+  check(
+      "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
+      "  online_fwd = function(scores, r, b, h, q) return where(beta > 1e5, 1, exp(scores)) end } }",
+      LIST("mask_by_inf = false;"), NULL); /* beyond the scalars of probes */
   check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
         NULL);
 }
@@ -431,6 +435,7 @@ static void test_lags(void **state) {
       {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 50, 0))"), false},
       {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e6, 0))"), false},
       {SOFTMAX_FROM("-1e37", "r.l * (1 + max(-100 - r.m, 0))"), false},
+      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e14, 0))"), false}, /* and beyond those of all */
       {SOFTMAX_FROM("-1e9", "where(r.m < -5e8, 1, r.l)"), true},
       {SOFTMAX_FROM("-1e37", "r.l"), true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
