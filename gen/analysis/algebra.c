@@ -56,11 +56,16 @@ bool algebra_same(arena *a, const traced_spec *t, ir_ref x, ir_ref y) {
   return x == y || (d != NULL && algebra_proves(d, is_multiple, &(multiple){x, IR_NONE, y, 1}, MOST_WORK));
 }
 
-static bool is_not_below(arms *A, void *what) {
-  const form *x = arms_form(A, *(const ir_ref *)what);
-  const int sign = x->undefined ? -1 : arms_sign(A, form_numerator(&A->F, x));
-  return !A->undecided && sign >= 0 && sign <= 1;
+bool algebra_is_not_below(arms *A, const form *x) {
+  double least;
+  if (x->undefined || A->undecided) return false;
+  x = form_numerator(&A->F, x);
+  if (form_sign_of(&A->F, x, &least) != FORM_ANY_SIGN) return true;
+  const int sign = arms_sign(A, x);
+  return !A->undecided && sign >= 0;
 }
+
+static bool is_not_below(arms *A, void *what) { return algebra_is_not_below(A, arms_form(A, *(const ir_ref *)what)); }
 
 bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x) {
   derivation *d = of_symbols(a, t);

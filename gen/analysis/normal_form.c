@@ -381,6 +381,10 @@ static const form *replaced(forms *F, const form *x, int atom, const form *by) {
   return sum;
 }
 
+const form *form_with(forms *F, const form *x, const form *symbol, const form *by) {
+  return replaced(F, x, symbol->t[0].f[0].atom, by);
+}
+
 const form *form_given_zero(forms *F, const form *x, const form *zero) {
   for (int i = 0; i < zero->n; i++) {
     const form_term *t = &zero->t[i];

@@ -81,6 +81,8 @@ bool form_equal(forms *F, const form *x, const form *y);
 bool form_is_element(const forms *F, const form *x);
 form_sign form_sign_of(const forms *F, const form *x, double *least);
 bool form_is_positive(const forms *F, const form *x, double *least);
+/* x with another form in place of a symbol. */
+const form *form_with(forms *F, const form *x, const form *symbol, const form *by);
 /* x where zero, another form, is 0: with the first symbol that is a term of zero by itself replaced. */
 const form *form_given_zero(forms *F, const form *x, const form *zero);
 /* Splits a term in what reads an element (with c = 1) and what does not. */

@@ -16,6 +16,9 @@ typedef struct row_sum_of {
 const form *row_sum(arms *A, row_sum_of x, int serial);
 const form *row_sum_unknown(arms *A, int serial);
 
+/* Whether x is 0 or above, as far as this arm knows. */
+bool algebra_is_not_below(arms *A, const form *x);
+
 /* Whether the claim holds on all arms, shown with so many terms of forms: algebra.c. */
 bool algebra_proves(derivation *d, arms_claim *claim, void *what, long work);
 

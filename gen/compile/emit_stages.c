@@ -92,12 +92,13 @@ static void add_terms(compilation *c, roots *r, const char *where, const derived
   }
 }
 
-static void stage_grad(compilation *c, text *out) {
+static luattn_status stage_grad(compilation *c, text *out, luattn_error *err) {
   const derived_spec *d = &c->spec.derived;
   roots *r = arena_new(c->a, sizeof *r);
-  if (r == NULL) return;
+  if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: grad: out of memory");
   text_add(out, "# %s\n", d->missing != NULL ? d->missing : d->how);
-  if (d->missing != NULL) return;
+  if (c->spec.parts == NULL) TRY(derive_describe(c->a, &c->spec.traced, out, err));
+  if (d->missing != NULL) return LUATTN_OK;
   print_rows(c, out);
   for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
   for (int i = 0; i < d->num_passes; i++) {
@@ -117,6 +118,7 @@ static void stage_grad(compilation *c, text *out) {
   add_terms(c, r, "key_mod", &d->key_mod.terms);
   add_terms(c, r, "value_mod", &d->value_mod.terms);
   print(c, out, r);
+  return LUATTN_OK;
 }
 
 /* A function whose parts cannot be merged has its reason printed. */
@@ -184,7 +186,7 @@ static luattn_status stage_merge_spec(compilation *c, text *out, luattn_error *e
 
 static luattn_status stage(compilation *c, const char *name, text *out, luattn_error *err) {
   if (strcmp(name, "ir") == 0) return stage_ir(c, out), LUATTN_OK;
-  if (strcmp(name, "grad") == 0) return stage_grad(c, out), LUATTN_OK;
+  if (strcmp(name, "grad") == 0) return stage_grad(c, out, err);
   if (strcmp(name, "merge") == 0) return stage_merge(c, out, err);
   if (strcmp(name, "merge_spec") == 0) return stage_merge_spec(c, out, err);
   if (strcmp(name, "mask") == 0) return stage_mask(c, out), LUATTN_OK;
