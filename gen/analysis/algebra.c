@@ -46,7 +46,7 @@ bool algebra_equal(derivation *d, ir_ref x, ir_ref y) { return algebra_proportio
 static derivation *of_symbols(arena *a, const traced_spec *t) {
   derivation *d = arena_new(a, sizeof *d);
   if (d == NULL) return NULL;
-  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = t->g};
+  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = t->g, .low_score = LOWEST};
   for (int i = 0; i < SPEC_MAX_STATE; i++) d->dropped[i] = true;
   return d;
 }

@@ -133,7 +133,7 @@ static int ask(arms *A, arm next) {
   return NOT_DECIDED;
 }
 
-/* What a form that is one maximum lies above in rows that have scores; 0: it is none. */
+/* What a form that is one maximum lies above in rows that have scores, or one score; 0: it is none. */
 static double low_of(const arms *A, const form *x) {
   const derivation *d = A->d;
   if (x->n != 1 || x->t[0].n != 1 || x->t[0].e != NULL || x->t[0].f[0].power != 1) return 0;
@@ -142,6 +142,7 @@ static double low_of(const arms *A, const form *x) {
   if (a->number < NUM_ROLES * SPEC_MAX_RED) return d->low_red[a->number % SPEC_MAX_RED];
   if (a->number < SYMBOL_OF_NODE || a->number - SYMBOL_OF_NODE >= ir_count(d->g)) return 0;
   const ir_node *n = ir_get(d->g, a->number - SYMBOL_OF_NODE);
+  if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return d->low_score;
   return n->op == IR_VAR && ir_var_of(n) == VAR_STATE ? d->low_state[ir_index_of(n)] : 0;
 }
 

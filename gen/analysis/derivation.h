@@ -36,6 +36,7 @@ typedef struct derivation {
   bool divides;                                       /* a ratio was left, since it divides by what may be 0 */
   bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
   double low_state[SPEC_MAX_STATE], low_red[SPEC_MAX_RED]; /* maxima of rows that have scores lie above; 0: none does */
+  double low_score; /* scores do: 0: nothing is known */
   bool from_one[SPEC_MAX_RED];                        /* R_k is a sum of exp(x - max x): at least 1 */
   bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
   ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */

@@ -12,6 +12,7 @@
   1e-8 /* relative; the most by which two correct forms of one function differ on the sampled \
         * rows */
 #define NOTHING 1e-250
+#define ROUNDING (256 * 0x1p-53) /* of sums that are added up in another order */
 
 bool derivation_close(double x, double y, double slack) {
   return x == y || fabs(x - y) <= (CLOSE + slack) * fmax(fabs(x), fabs(y)) + NOTHING;
@@ -107,6 +108,10 @@ static luattn_status check_linear(derivation *d) {
   derivation_simplify(d, &at_zero, 1);
   if (d->norm != IR_NONE && !ir_uses(g, d->norm, VAR_OUT) && is_zero(d, at_zero)) return LUATTN_OK;
   if (derivation_failed(d)) return derivation_no_memory(d);
+  if (d->norm == IR_NONE && is_zero(d, at_zero))
+    return luattn_fail(d->err, LUATTN_SPEC,
+                       "%s: online_func '%s': online_fwd_epilogue gives 0 whatever o is; return o times or over something that is not 0",
+                       d->t->file, d->o->name);
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd_epilogue is not linear in o, or not shown to be; "
                      "return o times or over "
@@ -138,7 +143,6 @@ static luattn_status find_slack(derivation *d, bool all) {
   return LUATTN_OK;
 }
 
-luattn_status whole_find_slack(derivation *d) { return find_slack(d, true); }
 
 /* Reductions, states, finals and P of every row; rows where they are not finite are left out. */
 static luattn_status sample_whole(derivation *d) {
@@ -197,6 +201,64 @@ static bool cut_step(derivation *d, const uint8_t *part, int which, sample_lanes
     for (int i = 0; i < num_state; i++) s->state[i][lane] = x[2 + i][lane];
   }
   return true;
+}
+
+/* The magnitude of what is added up in node r, given those of what is below it. */
+static ir_ref size_of_node(ir *g, ir_ref r, const ir_ref *size) {
+  const ir_node n = *ir_get(g, r);
+  const ir_ref own = ir_op1(g, IR_ABS, r);
+  if (n.nargs == 0 || ir_typeof(g, n.arg[0]) == IR_INT) return own;
+  const ir_ref a = size[n.arg[0]], b = n.nargs > 1 ? size[n.arg[1]] : IR_NONE;
+  switch (n.op) {
+    case IR_ADD:
+    case IR_SUB:
+      return ir_op2(g, IR_ADD, a, b);
+    case IR_MUL:
+      return ir_op2(g, IR_MUL, a, b);
+    case IR_DIV:
+      return ir_op2(g, IR_DIV, a, ir_op1(g, IR_ABS, n.arg[1]));
+    case IR_NEG:
+    case IR_ABS:
+      return a;
+    case IR_SELECT:
+      return ir_op3(g, IR_SELECT, n.arg[0], b, size[n.arg[2]]);
+    case IR_MIN:
+    case IR_MAX:
+      return ir_op2(g, IR_MAX, a, b);
+    case IR_EXP:
+    case IR_EXP2:
+      return ir_op2(g, IR_MUL, own, ir_op2(g, IR_ADD, ir_real(g, 1), a));
+    default:
+      return own;
+  }
+}
+
+/* The magnitude of what is added up in r, which its rounding is relative to. IR_NONE: out of memory. */
+static ir_ref size_of(derivation *d, ir_ref root) {
+  ir_ref *size = arena_array(d->a, (size_t)root + 1, sizeof *size);
+  bool *under = arena_array(d->a, (size_t)root + 1, sizeof *under);
+  if (size == NULL || under == NULL) return IR_NONE;
+  under[root] = true;
+  for (ir_ref r = root; r > IR_NONE; r--)
+    for (int i = 0; under[r] && i < ir_get(d->g, r)->nargs; i++) under[ir_get(d->g, r)->arg[i]] = true;
+  for (ir_ref r = 1; r <= root; r++) /* arguments before users */
+    if (under[r] && ir_typeof(d->g, r) == IR_REAL) size[r] = size_of_node(d->g, r, size);
+  return size[root];
+}
+
+/* Leaves out the rows of whose P rounding may make more than a claim that holds allows. */
+static luattn_status leave_out_cancelled(derivation *d) {
+  const ir_ref size = size_of(d, d->p);
+  const sample_lanes *x = size == IR_NONE ? NULL : derivation_eval(d, &size, 1);
+  if (x == NULL) return derivation_no_memory(d);
+  for (int lane = 0; lane < d->s->lanes; lane++)
+    if (!(ROUNDING * (*x)[lane] <= CLOSE * fabs(d->p_value[lane]))) d->s->valid[d->s->row_of[lane]] = false;
+  return LUATTN_OK;
+}
+
+luattn_status whole_find_slack(derivation *d) {
+  TRY(find_slack(d, true));
+  return leave_out_cancelled(d);
 }
 
 /* p and x: prob and the finals, of two steps. */
@@ -261,6 +323,7 @@ static luattn_status check_cut(derivation *d) {
   d->err = err;
   if (status == LUATTN_OK) return status;
   TRY(find_slack(d, true)); /* rounding alone may be what differs */
+  TRY(leave_out_cancelled(d));
   return compare_cut(d, part, p, x);
 }
 

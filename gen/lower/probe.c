@@ -18,7 +18,7 @@
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
 #include "gen/analysis/algebra.h"
-#include "gen/lower/limits.h"
+#include "gen/lower/left_out.h"
 
 /* Rows of random numbers. In every fourth lane scalars and inputs are at most 0, because such a factor turns
  * -inf into NaN or +inf. */
@@ -221,7 +221,7 @@ luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
     for (int i = 0; i < num_state; i++)
       equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
-  *hold = limits_leave_out(f, -INFINITY);
+  *hold = left_out_by_score(f, -INFINITY);
   TRY(run_probe(f, &some, &(probe){.random = 12345}, hold, err));
   return run_probe(f, &none, &(probe){.random = 54321, .empty = f->step.kind}, hold, err);
 }
@@ -248,7 +248,7 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
     for (int i = 0; i < num_state; i++)
       equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
-  *hold = limits_leave_out(f, 0);
+  *hold = left_out_by_score(f, 0);
   TRY(run_probe(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
   return run_probe(f, &none, &(probe){.random = 5432, .zero = true, .empty = f->step.kind}, hold, err);
 }
@@ -350,7 +350,7 @@ static void without_maximum(lowered *f, const online_split *s, int max, int red,
   for (int i = 0; i < num_state; i++) out->next[i] = root[roots++];
 }
 
-/* Builds the epilogue of a row of four scores in two steps, with values of 1 and 3. */
+/* Builds the epilogue of a row of three scores in two steps, with values of 1 and 3, and of 1. */
 static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail,
                     int n, ir_ref *result) {
   ir *g = f->g;
@@ -368,14 +368,14 @@ static void run_row(lowered *f, const online_split *first, const online_split *s
     memcpy(to[1], to[0], sizeof to[0]);
     for (uint32_t e = 0; e < 2; e++) to[e][SCORE] = ir_variable(g, VAR_SCORE, 2 * step + e);
     for (int k = 0; k < s->num_red; k++) {
-      const ir_ref a = ir_substitute(g, s->term[k], from, to[0], NAMES),
-                   b = ir_substitute(g, s->term[k], from, to[1], NAMES);
-      to[0][RED + k] = to[1][RED + k] = ir_op2(g, s->kind[k] == IR_REDUCE_MAX ? IR_MAX : IR_ADD, a, b);
+      ir_ref a = ir_substitute(g, s->term[k], from, to[0], NAMES);
+      if (step == 0) a = ir_op2(g, s->kind[k] == IR_REDUCE_MAX ? IR_MAX : IR_ADD, a, ir_substitute(g, s->term[k], from, to[1], NAMES));
+      to[0][RED + k] = to[1][RED + k] = a;
     }
-    const ir_ref p = ir_substitute(g, s->prob, from, to[0], NAMES),
-                 q = ir_op2(g, IR_MUL, ir_real(g, 3), ir_substitute(g, s->prob, from, to[1], NAMES));
+    ir_ref p = ir_substitute(g, s->prob, from, to[0], NAMES);
+    if (step == 0) p = ir_op2(g, IR_ADD, p, ir_op2(g, IR_MUL, ir_real(g, 3), ir_substitute(g, s->prob, from, to[1], NAMES)));
     sum = ir_op2(g, IR_MUL, sum, ir_substitute(g, s->rescale, from, to[0], NAMES));
-    sum = ir_op2(g, IR_ADD, sum, ir_op2(g, IR_ADD, p, q));
+    sum = ir_op2(g, IR_ADD, sum, p);
     for (int i = 0; i < o->num_state; i++) next[i] = ir_substitute(g, s->next[i], from, to[0], NAMES);
     for (int i = 0; i < o->num_state; i++) to[0][STATE + i] = next[i];
   }
@@ -528,7 +528,7 @@ luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
 
 /* ---- softmax ---- */
 
-/* Whether 0 <= x <= 1 and the like, for a row of four scores: that none of these is below 0. */
+/* Whether 0 <= x <= 1 and the like, for a row of scores: that none of these is below 0. */
 static bool are_not_below(lowered *f, const ir_ref *x, int n) {
   ir_ref of_row[4];
   run_row(f, &f->step, &f->step, x, n, of_row);

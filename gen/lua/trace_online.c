@@ -230,6 +230,7 @@ enum { FREE, LINEAR, NONLINEAR };
 
 static bool is_zero(const ir *g, ir_ref r) {
   double x;
+  while (ir_get(g, r)->op == IR_DIV) r = ir_get(g, r)->arg[0];
   return ir_is_const(g, r, &x) && x == 0;
 }
 

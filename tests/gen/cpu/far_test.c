@@ -167,9 +167,14 @@ static void test_without_weight(void **state) {
   static const char *const online[] = {
       "attention_sink(1e30)",
       "{ name = 'f', online_rowscales = { c = 0 }, online_fwd = function(s, r) return s, { c = r.c + reduce_sum(s * s) } end,\n"
-      "  online_fwd_epilogue = function(o, r) return o * relu(gate) / (1 + r.c) end }"};
-  for (int i = 0; i < 2; i++) {
-    char source[512];
+      "  online_fwd_epilogue = function(o, r) return o * relu(gate) / (1 + r.c) end }",
+      /* of which rounding leaves nothing where one weight is nearly 1 */
+      "{ name = 'f', online_rowscales = { m = -1e37, l = 0, k = 0 }, final_rowscales = { 'lse' }, online_fwd = function(s, r)\n"
+      "  local m = max(r.m, reduce_max(s)) local f, p = exp(r.m - m), exp(s - m)\n"
+      "  return p, { m = m, l = r.l * f + reduce_sum(p), k = r.k * f * f + reduce_sum(p * p) }, f end,\n"
+      "  online_fwd_epilogue = function(o, r) return o * (r.k / r.l - sigmoid(log(r.l) + r.m)) / r.l, { lse = log(r.l) + r.m } end }"};
+  for (int i = 0; i < 3; i++) {
+    char source[1024];
     snprintf(source, sizeof source, "return attention { scalars = { gate = -2 }, online_func = %s }", online[i]);
     luattn_spec *spec = load_text(source);
     luattn_spec_info info;

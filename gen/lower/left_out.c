@@ -1,7 +1,7 @@
-/* limits.c: shows what a step makes of a score of -inf or 0, for every state, scalar and input, so that such
+/* left_out.c: shows what a step makes of a score of -inf or 0, for every state, scalar and input, so that such
  * scores leave their elements out. An expression is a number, a number above 0, some finite number, or
  * unknown, by what its arguments are. */
-#include "gen/lower/limits.h"
+#include "gen/lower/left_out.h"
 
 #include <math.h>
 
@@ -243,7 +243,7 @@ static bool is_left_out(lowered *f, limits *l, const ir_ref *from, const ir_ref 
   return is_number(limit_of(l, ir_substitute(g, f->step.prob, from, to, n)), 0);
 }
 
-bool limits_leave_out(lowered *f, double score) {
+bool left_out_by_score(lowered *f, double score) {
   ir *g = f->g;
   const int num_state = lowered_traced(f)->online.num_state, num_red = f->step.num_red;
   ir_ref state[SPEC_MAX_STATE], red[SPEC_MAX_RED], before[SPEC_MAX_RED], stepped[SPEC_MAX_STATE],
