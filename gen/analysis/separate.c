@@ -100,43 +100,58 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
   return n;
 }
 
-/* `cancelled`: after what both share has been cancelled. */
-static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
-  enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5, MAX_TOO_LONG = 2 };
+enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5, MAX_TOO_LONG = 2 };
+
+/* A search for x / y among candidates. */
+typedef struct search {
+  ir_ref x, y;
+  const double *vx; /* x of each sample */
+  bool cancelled;   /* after what both share has been cancelled */
+  int too_long;
+} search;
+
+/* The first of n candidates that is x / y, up to a factor where `exact` is not asked; IR_NONE: none is. */
+static ir_ref first_ratio(derivation *d, search *of, const ir_ref *candidate, int n, bool exact) {
   ir *g = d->g;
-  if (x == y) return ir_real(g, 1);
-  ir_ref root[1 + MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
-  root[0] = x;
-  const int num_rows = simple_rows(d, x, root + 1, MAX_ROWS);
-  ir_ref scaled[MAX_ROWS + MAX_TRIALS];
-  for (int i = 0; i < num_rows; i++) scaled[i] = ir_op2(g, IR_MUL, y, root[1 + i]);
-  const int num_trials = trial_scores(d, trial, MAX_TRIALS);
-  for (int i = 0; i < num_trials; i++) {
-    const ir_ref top = ir_substitute(g, x, &d->score, &trial[i], 1);
-    ir_ref ratio = ir_grad_div(g, top, ir_substitute(g, y, &d->score, &trial[i], 1));
-    derivation_simplify(d, &ratio, 1);
-    root[1 + num_rows + i] = ratio;
-    scaled[num_rows + i] = ir_op2(g, IR_MUL, y, ratio);
-  }
-  sample_lanes *v = derivation_eval(d, scaled, num_rows + num_trials), *vx = derivation_eval(d, &x, 1);
-  if (v == NULL || vx == NULL) return IR_NONE;
-  for (int i = 0, too_long = 0; i < num_rows + num_trials && too_long < MAX_TOO_LONG; i++) {
+  ir_ref scaled[MAX_ROWS + MAX_TRIALS] = {IR_NONE};
+  for (int i = 0; i < n; i++) scaled[i] = ir_op2(g, IR_MUL, of->y, candidate[i]);
+  const sample_lanes *v = derivation_eval(d, scaled, n);
+  for (int i = 0; v != NULL && i < n && of->too_long < MAX_TOO_LONG; i++) {
     double c = 0;
-    if (!proportional(d, *vx, v[i], &c) || (i >= num_rows && c != 1)) continue;
-    if (!algebra_proportional(d, x, c, root[1 + i], y)) {
-      too_long += d->too_long;
+    if (!proportional(d, of->vx, v[i], &c) || (exact && c != 1)) continue;
+    if (!algebra_proportional(d, of->x, c, candidate[i], of->y)) {
+      of->too_long += d->too_long;
       continue;
     }
-    ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), root[1 + i]);
+    ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), candidate[i]);
     derivation_simplify(d, &ratio, 1);
-    if (cancelled) {
+    if (of->cancelled) {
       ratio = divisors_cancel(g, ratio);
       derivation_simplify(d, &ratio, 1);
     }
-    if (divisors_safe(d, ratio, x, y)) return ratio;
+    if (divisors_safe(d, ratio, of->x, of->y)) return ratio;
     d->divides = true;
   }
   return IR_NONE;
+}
+
+/* `cancelled`: after what both share has been cancelled. */
+static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
+  ir *g = d->g;
+  if (x == y) return ir_real(g, 1);
+  ir_ref candidate[MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
+  const sample_lanes *vx = derivation_eval(d, &x, 1);
+  if (vx == NULL) return IR_NONE;
+  search of = {x, y, vx[0], cancelled, 0};
+  const ir_ref simple = first_ratio(d, &of, candidate, simple_rows(d, x, candidate, MAX_ROWS), false);
+  if (simple != IR_NONE || of.too_long >= MAX_TOO_LONG) return simple;
+  const int num_trials = trial_scores(d, trial, MAX_TRIALS);
+  for (int i = 0; i < num_trials; i++) {
+    const ir_ref top = ir_substitute(g, x, &d->score, &trial[i], 1);
+    candidate[i] = ir_grad_div(g, top, ir_substitute(g, y, &d->score, &trial[i], 1));
+    derivation_simplify(d, &candidate[i], 1);
+  }
+  return first_ratio(d, &of, candidate, num_trials, true);
 }
 
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
