@@ -246,14 +246,23 @@ static ir_ref size_of(derivation *d, ir_ref root) {
   return size[root];
 }
 
-/* Leaves out the rows of whose P rounding may make more than a claim that holds allows. */
-static luattn_status leave_out_cancelled(derivation *d) {
-  const ir_ref size = size_of(d, d->p);
-  const sample_lanes *x = size == IR_NONE ? NULL : derivation_eval(d, &size, 1);
-  if (x == NULL) return derivation_no_memory(d);
+/* Leaves out the rows of whose x, an expression, rounding may make more than a claim that holds allows. */
+static luattn_status leave_out_of(derivation *d, ir_ref x, const double *value) {
+  const ir_ref size = size_of(d, x);
+  const sample_lanes *v = size == IR_NONE ? NULL : derivation_eval(d, &size, 1);
+  if (v == NULL) return derivation_no_memory(d);
   for (int lane = 0; lane < d->s->lanes; lane++)
-    if (!(ROUNDING * (*x)[lane] <= CLOSE * fabs(d->p_value[lane]))) d->s->valid[d->s->row_of[lane]] = false;
+    if (!(ROUNDING * (*v)[lane] <= CLOSE * fabs(value[lane]))) d->s->valid[d->s->row_of[lane]] = false;
   return LUATTN_OK;
+}
+
+/* Of P, and of the epilogue's factor as it is written, which may cancel where the simplified one does not. */
+static luattn_status leave_out_cancelled(derivation *d) {
+  const ir_ref sum = ir_variable(d->g, VAR_OUT, 0), one = ir_real(d->g, 1);
+  ir_ref factor = IR_NONE;
+  ir_grad(d->g, &d->o->out, &one, 1, &sum, &factor, 1);
+  TRY(leave_out_of(d, d->p, d->p_value));
+  return factor == IR_NONE ? LUATTN_OK : leave_out_of(d, factor, d->norm_value);
 }
 
 luattn_status whole_find_slack(derivation *d) {
