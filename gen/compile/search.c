@@ -81,18 +81,28 @@ static luattn_status refuse_work(const compilation *c, double estimate, double l
       t->file, w->line, what, estimate, limit, 100 * w->share);
 }
 
-/* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. Fails if it is not and no
- * earlier attempt is usable, except where another family is next, whose kernels compile faster.
- */
+/* Whether tiles that were passed over for the time that they take to compile are a fact in the plan. */
+static luattn_status tell_why(compilation *c, const search *s, luattn_error *err) {
+  if (s->passed_over == 0) return LUATTN_OK;
+  const char *line = arena_printf(c->a, "tiles before these are estimated at %.1f times what `causal` takes to compile", s->passed_over);
+  if (line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
+  c->at.why = compilation_add_line(c->a, c->at.why, line);
+  return LUATTN_OK;
+}
+
+/* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. The first tiles beyond it say why a spec is
+ * refused, if all that follow are beyond it as well: smaller ones have fewer copies, and another family may be next. */
 static luattn_status account(compilation *c, search *s, bool *allowed, luattn_error *err) {
   const double estimate = policy_compile_estimate(&c->at.plan, &c->at.lowered->work);
   double limit;
   TRY(get_limit(&limit, err));
-  *allowed = s->work + estimate <= limit;
+  *allowed = s->work + estimate * (s->passed_over > 0 ? POLICY_LATER_TILES : 1) <= limit;
   if (*allowed) s->work += estimate;
-  if (*allowed || (s->least >= 0 && s->least < PTXAS_UNUSABLE)) return LUATTN_OK;
-  if (s->work == 0 && c->at.plan.may_fall_back) return LUATTN_OK;
-  return refuse_work(c, s->work + estimate, limit, err);
+  if (*allowed) return tell_why(c, s, err);
+  if (s->least >= 0 && s->least < PTXAS_UNUSABLE) return LUATTN_OK;
+  if (s->work > 0 || c->at.plan.forced) return refuse_work(c, s->work + estimate, limit, err);
+  if (s->passed_over == 0) (void)refuse_work(c, s->passed_over = estimate, limit, &s->refusal);
+  return LUATTN_OK;
 }
 
 /* Runs NVRTC over c->at, and keeps the result if it is the best so far. A good result is kept even if a later

@@ -22,6 +22,7 @@ typedef struct search {
   nvrtc lib;
   bool is_open;
   double work;  /* estimate for all compiled attempts, in units of the time for `causal` */
+  double passed_over; /* estimate of the first tiles, if they are beyond the limit; else 0 */
   int compiled; /* attempts that NVRTC compiled */
   int spills;   /* of the last one */
   int least;            /* spills of the best attempt; -1: none so far */
@@ -29,7 +30,7 @@ typedef struct search {
   bool made;            /* c->at is made, and the loop goes on with it */
   attempt crowded;      /* the first crowded attempt; lowered NULL: none */
   bool takes_crowded;   /* crowded attempts are acceptable: the search for others ends */
-  luattn_error refusal; /* why the first attempt could not be made */
+  luattn_error refusal; /* why the first attempt could not be made or compiled */
 } search;
 search *search_new(compilation *c); /* NULL: out of memory */
 

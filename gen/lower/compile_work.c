@@ -9,13 +9,18 @@ typedef struct counter {
   bool calls_ops; /* and it calls its long functions */
 } counter;
 
+/* An integer of 64 bits takes two registers, and instructions with carries; a quotient of two is a loop. */
+static double times_of_wide(ir_op op) { return op == IR_MOD || op == IR_FLOORDIV ? POLICY_WIDE_QUOTIENT : POLICY_WIDE_INTEGER; }
+
 /* Returns the number of simple instructions that take NVRTC as long as node r. Sines reduce large arguments
  * with loops and an array. A chain of selects, such as the gradient of 400 minima, takes four times as long
  * as a chain of products. */
 static double cost_of(const counter *c, ir_ref r) {
-  const ir_op op = ir_get(c->f->g, r)->op;
+  const ir_node *n = ir_get(c->f->g, r);
+  const ir_op op = n->op;
   if (c->calls_ops && lowered_is_long(c->f, r)) return POLICY_CALL_COST;
-  const double times = op == IR_SIN || op == IR_COS ? 1.5 : op == IR_SELECT && c->outlined ? 6 : 1;
+  double times = op == IR_SIN || op == IR_COS ? 1.5 : op == IR_RANDOM ? 1.6 : op == IR_SELECT && c->outlined ? 6 : 1;
+  if (n->type == IR_INT && ir_is_wide(c->f->g, r)) times *= times_of_wide(op);
   return lowered_op_cost(c->f, r) * times;
 }
 
@@ -59,16 +64,33 @@ static void count_call(counter *c, const hook *h) {
   if (of_head > f->work.head_arguments) f->work.head_arguments = of_head;
 }
 
+/* Counts what a called function reads from inputs: each read is compared with those before it. */
+static void count_reads(counter *c, const hook *h) {
+  double reads = 0;
+  for (uint32_t r = 1; r < c->f->num_nodes; r++)
+    reads += h->need[r] && ir_get(c->f->g, r)->op == IR_LOAD && !lowered_in_slot(c->f, h->has, r);
+  c->f->work.reads += reads * reads / 1e4;
+}
+
+/* The copies of an inlined mod that reads other channels of its row are in two loops, of whole vectors and of what is left of a
+ * row: rotary embedding with its sine and cosine in the mods of q and k takes sm80's forward 8 times as long. */
+static double copies_of(const lowered *f, const hook *h) {
+  for (uint32_t r = 1; r < f->num_nodes; r++)
+    if (h->need[r] && (ir_is_var(f->g, r, VAR_READ) || ir_is_var(f->g, r, VAR_READ_GRAD))) return POLICY_ROW_MOD_COPIES * h->copies;
+  return h->copies;
+}
+
 static void count_hooks(counter *c) {
   for (int i = 0; i < c->f->num_hooks; i++) {
     const hook *h = &c->f->hook[i];
+    if (h->outlined) count_reads(c, h);
     const bool fetched = h->inlined; /* always inlined: a producer warp computes it */
     c->outlined = h->outlined, c->calls_ops = h->calls_ops;
     count_nodes(c,
                 h->outlined ? WORK_CALLED
                 : fetched   ? WORK_FETCHED
                             : WORK_INLINED,
-                h->has, h->need, h->outlined ? 1 : h->copies);
+                h->has, h->need, h->outlined ? 1 : copies_of(c->f, h));
     if (h->outlined) count_call(c, h);
   }
   c->outlined = c->calls_ops = false;
@@ -127,23 +149,39 @@ static void count_gradients(counter *c) {
   }
 }
 
-/* Row and Col of all rows and columns that a thread computes: more than there are registers for are spilled.
- */
+/* Numbers that have slots, but that a called function would rather compute again than be handed. */
+static double not_handed_on(const lowered *f, const slots *s) {
+  double n = 0;
+  for (int i = 0; i < s->count; i++) n += f->cost[s->ref[i]] < POLICY_HANDED_ON_MIN;
+  return n;
+}
+
+/* Row and Col of all rows and columns that a thread computes: more than there are registers for are spilled. Beside a
+ * call they lie in memory, and NVVM compares each access with those before it. */
 static void count_slots(counter *c) {
-  const plan_copies copies = tiles_copies(c->f->plan);
-  const slots *row = &c->f->slot[SLOTS_ROW], *col = &c->f->slot[SLOTS_COL];
+  lowered *f = c->f;
+  const plan_copies copies = tiles_copies(f->plan);
+  const slots *row = &f->slot[SLOTS_ROW], *col = &f->slot[SLOTS_COL];
   for (int i = 0; i < row->count; i++) count(c, WORK_SLOTS, row->ref[i], copies.row);
   for (int i = 0; i < col->count; i++) count(c, WORK_SLOTS, col->ref[i], copies.col);
+  if (f->work.of[WORK_CALLS] == 0) return;
+  f->work.positions = not_handed_on(f, row) + not_handed_on(f, col);
+  const double inlined = (lowered_is_called(f, "row") ? 0 : copies.row * row->count) + (lowered_is_called(f, "col") ? 0 : copies.col * col->count);
+  f->work.beside = inlined * f->work.of[WORK_CALLS] / 1e6;
 }
+
+static bool is_of_bits(ir_op op) { return op == IR_BAND || op == IR_BOR || op == IR_BXOR || op == IR_SHL || op == IR_SHR || op == IR_SHR_BAND; }
 
 /* Interval arithmetic takes several instructions for each operation. */
 static void count_bounds(counter *c) {
   ir_ref root[LOWERED_MAX_BOUNDED];
   const bool *need = lowered_bounded_nodes(c->f, root, lowered_bounded_roots(c->f, root));
-  for (uint32_t r = 1; need != NULL && r < c->f->num_nodes; r++)
-    if (need[r] && ir_get(c->f->g, r)->nargs > 0)
-      count(c, lowered_is_point(c->f, r) ? WORK_ONCE : WORK_BOUNDS, r,
-            lowered_is_point(c->f, r) ? cost_of(c, r) : 1);
+  for (uint32_t r = 1; need != NULL && r < c->f->num_nodes; r++) {
+    if (!need[r] || ir_get(c->f->g, r)->nargs == 0) continue;
+    const bool is_point = lowered_is_point(c->f, r);
+    count(c, is_point ? WORK_ONCE : WORK_BOUNDS, r, is_point ? cost_of(c, r) : 1);
+    if (!is_point && !c->f->facts.bounds_small && is_of_bits(ir_get(c->f->g, r)->op)) count(c, WORK_BITS, r, 1);
+  }
 }
 
 static void count_rest(counter *c) {
@@ -187,6 +225,7 @@ void compile_work_count(lowered *f) {
     f->failed = true;
     return;
   }
+  f->work.is_evaluated = f->facts.tile_bits;
   count_hooks(&c);
   count_gradients(&c);
   count_bounds(&c);

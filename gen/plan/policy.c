@@ -272,28 +272,42 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
 
 /* ---- the time to compile ---- */
 
-/* What 1000 instructions of a kind add, over what `causal` takes for the same family and pass: fitted to the
- * CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and random specs, then raised, as
- * large ones grow faster than their instructions: of 565 others one in twenty takes less than 0.49 of the
- * estimate, one in twenty more than 1.16. Inlined code has larger weights in sm80 and simt, whose own kernels
+/* What 1000 instructions of a kind add, over what `causal` takes for the same family and pass, and the square of that
+ * number: fitted to the CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and random specs, then
+ * raised, as large ones grow faster than their instructions, and by 350 images of specs that are hard to estimate
+ * (tests/templates/hard_specs.py). Inlined code has larger weights in sm80 and simt, whose own kernels
  * compile in half of sm90's time. An argument of a call is moved for each score, and simt's backward has two
  * kernels with calls. A block's sum is a register in all of a kernel's loops and an atomic at its end. A
- * bound takes some ten instructions. */
+ * bound takes some ten instructions, a bound of bits in 64 bits more than a hundred. */
 typedef struct compile_weights {
-  double
-      of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, slots, once */
-  double called_twice; /* weight of the square of the called work */
+  double of[WORK_KINDS]; /* inlined, fetched, called, calls, summed, added, sums, flushed, bounds, bits, slots, once */
+  double square[WORK_KINDS]; /* slots: of kernels without calls */
+  double reads;     /* of the square of what a called function reads: 8 heads' biases in a layer of 48 are 440 numbers, which take
+                     * sm80's forward 9.6 times as long as `causal`, and those of 24 a third of that */
+  double positions; /* of the square of the numbers of a row and a column, in hundreds, beside calls: 60, 90 and 121 of each take sm80's
+                     * forward 6, 11 and 18 times as long */
+  double beside;    /* of slots that inlined code fills, beside calls */
+  double evaluated; /* the kernel that evaluates a mask for cells */
 } compile_weights;
 static const compile_weights compile_weight[][2] = {
-    [LUATTN_SIMT] = {{{0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 0, 0.05}, 0.008},
-                     {{0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 0, 0.2}, 0.012}},
-    [LUATTN_SM80] = {{{0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 0, 0.05}, 0.006},
-                     {{0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 0, 0.8}, 0.008}},
-    [LUATTN_SM90] = {{{0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 0, 0.1}, 0.006},
-                     {{0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 9, 0, 0.5}, 0.006}}};
-/* Weight of the square of the sines that an sm90 forward producer computes for keys: 7000 instructions of
- * sines take ten times as long as `causal`, 26000 a hundred times. */
-static const double fetched_twice = 0.2;
+    [LUATTN_SIMT] = {{.of = {0.32, 0, 0.17, 1.1, 0, 0, 0, 0, 10, 100, 0, 0.05},
+                      .square = {[WORK_INLINED] = 0.044, [WORK_CALLED] = 0.02, [WORK_SLOTS] = 50},
+                      .reads = 1.1, .positions = 0.6, .beside = 10, .evaluated = 0.4},
+                     {.of = {0.33, 0, 0.3, 5, 0.8, 1.4, 0.5, 28, 8, 100, 0, 0.2},
+                      .square = {[WORK_INLINED] = 0.02, [WORK_CALLED] = 0.012, [WORK_SLOTS] = 30, [WORK_ONCE] = 2},
+                      .reads = 0.13, .positions = 0.5, .beside = 10, .evaluated = 0.4}},
+    [LUATTN_SM80] = {{.of = {0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 120, 0, 0.05},
+                      .square = {[WORK_INLINED] = 0.024, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.011, [WORK_BOUNDS] = 2.7},
+                      .reads = 0.37, .positions = 2.4, .beside = 20, .evaluated = 0.45},
+                     {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
+                      .square = {[WORK_INLINED] = 0.006, [WORK_CALLED] = 0.03, [WORK_CALLS] = 0.028, [WORK_BOUNDS] = 2.7, [WORK_SLOTS] = 49},
+                      .reads = 0.06, .positions = 1.4, .beside = 10, .evaluated = 0.45}},
+    [LUATTN_SM90] = {{.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
+                      .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
+                      .reads = 0.18, .positions = 1.05, .beside = 5, .evaluated = 0.3},
+                     {.of = {0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 6, 62, 0, 0.5},
+                      .square = {[WORK_INLINED] = 0.0045, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.025, [WORK_SLOTS] = 20},
+                      .reads = 0.1, .positions = 0.4, .beside = 5, .evaluated = 0.3}}};
 /* Weight of the arguments of calls beyond 4000 in sm80's forward, where they are numbers of rows and columns:
  * these are stored and loaded for each call, and NVVM's value numbering compares each load of a block with
  * the stores before it. */
@@ -323,26 +337,42 @@ double policy_work_weight(const plan *p, work_kind kind) {
   return compile_weight[p->family][p->pass == LUATTN_BACKWARD].of[kind] / 1000;
 }
 
-double policy_compile_estimate(const plan *p, const compile_work *w) {
+/* What grows faster than the code. */
+static double beyond_the_code(const plan *p, const compile_work *w) {
   const compile_weights *weights = &compile_weight[p->family][p->pass == LUATTN_BACKWARD];
-  const double fetched = w->of[WORK_FETCHED] / 1000, called = w->of[WORK_CALLED] / 1000;
-  double estimate = 1;
-  for (int kind = 0; kind < WORK_KINDS; kind++) estimate += weights->of[kind] * w->of[kind] / 1000;
-  estimate += fetched_twice * fetched * fetched + weights->called_twice * called * called;
-  if (p->family == LUATTN_SM80 && p->pass == LUATTN_FORWARD && w->of[WORK_SLOTS] > 300)
-    estimate += handed_on * fmax(w->of[WORK_CALLS] / 1000 - 4, 0);
-  if (p->family != LUATTN_SM90 && p->pass == LUATTN_FORWARD) {
+  double more = weights->reads * w->reads + weights->beside * w->beside;
+  for (int kind = 0; kind < WORK_KINDS; kind++) {
+    const double thousands = kind == WORK_SLOTS && w->of[WORK_CALLS] > 0 ? 0 : w->of[kind] / 1000;
+    more += weights->square[kind] * thousands * thousands;
+  }
+  more += weights->positions * w->positions * w->positions / 1e4;
+  return more + (w->is_evaluated ? weights->evaluated : 0);
+}
+
+/* What calls hand on. */
+static double beside_calls(const plan *p, const compile_work *w) {
+  const bool forward = p->pass == LUATTN_FORWARD;
+  const double called = w->of[WORK_CALLED] / 1000, flushed = w->of[WORK_FLUSHED];
+  double more = 0;
+  if (p->family == LUATTN_SM80 && forward && w->of[WORK_SLOTS] > 300)
+    more += handed_on * fmax(w->of[WORK_CALLS] / 1000 - 4, 0);
+  if (p->family != LUATTN_SM90 && forward) {
     const double beyond = fmax(w->head_arguments - head_arguments_held[p->family], 0);
-    estimate += head_arguments_twice * beyond * beyond;
+    more += head_arguments_twice * beyond * beyond;
   }
-  if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD) {
+  if (p->family == LUATTN_SM80 && !forward) {
     const double beyond = fmax(w->head_arguments - head_arguments_held_sm80_backward, 0);
-    estimate += head_arguments_twice_sm80_backward * beyond * beyond;
+    more += head_arguments_twice_sm80_backward * beyond * beyond;
+    if (!p->fallback) more += summed_in_calls * flushed * fmax(called - 6, 0);
   }
-  if (p->family == LUATTN_SM80 && p->pass == LUATTN_BACKWARD && !p->fallback)
-    estimate += summed_in_calls * w->of[WORK_FLUSHED] * fmax(called - 6, 0);
-  if (p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD)
-    estimate += summed_in_calls_sm90 * fmax(w->of[WORK_FLUSHED] - POLICY_SUMS_SM90, 0) * called;
+  if (p->family == LUATTN_SM90 && !forward)
+    more += summed_in_calls_sm90 * fmax(flushed - POLICY_SUMS_SM90, 0) * called;
+  return more;
+}
+
+double policy_compile_estimate(const plan *p, const compile_work *w) {
+  double estimate = 1 + beyond_the_code(p, w) + beside_calls(p, w);
+  for (int kind = 0; kind < WORK_KINDS; kind++) estimate += policy_work_weight(p, kind) * w->of[kind];
   return p->fallback ? fallback_share * estimate : estimate;
 }
 

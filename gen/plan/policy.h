@@ -52,13 +52,17 @@ enum {
    * times for 200, and next to no time for calls of one. Calls are slower, but such hooks are long anyway. */
   POLICY_LONG_OP = 12,
   POLICY_CALLED_OPS_MIN = 3500,
-  POLICY_CALL_COST = 10, /* NVRTC's work for such a call */
+  POLICY_CALL_COST = 7, /* NVRTC's work for such a call */
+  /* NVRTC's work for an integer of 64 bits, in times of that for one of 32 bits; for a quotient or remainder of two. */
+  POLICY_WIDE_INTEGER = 2,
+  POLICY_WIDE_QUOTIENT = 10,
+  POLICY_ROW_MOD_COPIES = 3, /* NVRTC's work for a mod that reads other channels, in times of that for one that does not */
   /* The most operations of a score with bounds for tile skipping: at 600, NVRTC takes a hundred times as long
    * as for a kernel without. */
   POLICY_SKIP_BOUNDS_MAX = 48,
-  /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of
-   * millions. */
-  POLICY_INITIALIZER_MAX = 20000,
+  /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of millions, in all initializers
+   * together. At 20000 a chain of 675 remainders took it two seconds, of three in all; at 200 a tenth of one. */
+  POLICY_INITIALIZER_MAX = 200,
   /* Rows of the table from which tuning steps; later rows exist because they need few registers. */
   POLICY_TUNED_ROWS = 3,
 };
@@ -143,6 +147,7 @@ typedef enum work_kind {
   WORK_SUMS,    /* gradients made from sums of dS */
   WORK_FLUSHED, /* sums of a block, which it adds to memory at its end */
   WORK_BOUNDS,  /* operations that are bounded over tiles */
+  WORK_BITS,    /* bit operations among them, of numbers that may need 64 bits */
   WORK_SLOTS,   /* numbers of rows and columns that a thread holds */
   WORK_ONCE,    /* code with one copy: numbers of a head, prepare, ranges */
   WORK_KINDS
@@ -151,6 +156,10 @@ typedef struct compile_work compile_work;
 struct compile_work {
   double of[WORK_KINDS]; /* instructions, roughly */
   int head_arguments;    /* numbers of a head that one call hands on: the most of all called hooks */
+  double reads;          /* the square of what a called function reads from inputs, in hundreds, of all of them together */
+  double positions;      /* numbers of a row and of a column that have slots and are not handed on, beside calls */
+  double beside;         /* slots that inlined code fills, times arguments of calls, in thousands of both */
+  bool is_evaluated;     /* the mask is evaluated for cells, by a kernel of its own */
   uint32_t line;         /* the line of the spec that adds most; 0: none */
   double share;          /* that line's share of the work */
 };
@@ -161,6 +170,9 @@ double policy_compile_estimate(const plan *p, const compile_work *w);
 /* A spec with a larger estimate is refused. The limit also bounds NVRTC's memory: some 100 MB for `causal`,
  * less than 1 GB at this limit. */
 #define POLICY_COMPILE_LIMIT 8.0
+/* How often the estimate counts of tiles that are taken because those before them are beyond the limit: it is fitted to first choices, and
+ * 64 x 16 with 512 numbers of rows and columns took 12.5 times as long as `causal` of 3.8 estimated. */
+#define POLICY_LATER_TILES 3.5
 
 /* Options that disable passes of NVVM's optimizer for a kernel; returns how many. */
 enum { POLICY_MAX_LEFT_OUT = 2 };

@@ -299,6 +299,56 @@ static void test_head_arguments(void **state) {
   }
 }
 
+/* Shapes of specs whose cost grows faster than their code, each at a size that takes less than 8 times as long as `causal` to compile, and
+ * at one that takes more than 10: what a called function reads, bits of 64-bit integers in a mask, remainders of them. */
+static void test_what_grows(void **state) {
+  (void)state;
+  static const char layer[] =
+      "return attention { inputs = { t = { axes = {8, 'q', 'kv'} }, w = { axes = {%d, 8} } },\n score_mod = function(s, b, h, q, kv)\n"
+      "  for j = 0, %d do local z = 0.0 for i = 0, 7 do z = z + w[{j, i}] * t[{i, q, kv}] end s = s + relu(z) end\n  return s end }";
+  static const char bits[] =
+      "return attention { inputs = { id = { axes = {%d, 'kv'}, dtype = 'i64' } },\n block_mask = function(b, h, q, kv) local n = 0\n"
+      "  for i = 1, %d do n = n + where((id[{0, kv}] >> i) & 1 > 0, 1, 0) end\n  return n > q %% 7 end }";
+  static const char remainders[] =
+      "return attention { inputs = { id = { axes = {%d, 'q'}, dtype = 'i64' } },\n score_mod = function(s, b, h, q, kv) local n = id[{0, q}] - kv\n"
+      "  for i = 1, %d do n = (n + i) %% 1021 end\n  return s + 0.001 * n end }";
+  static const struct {
+    const char *form;
+    luattn_pass pass;
+    int count;
+    bool fits;
+  } cases[] = {{layer, LUATTN_FORWARD, 16, true},  {layer, LUATTN_FORWARD, 96, false},    {bits, LUATTN_BACKWARD, 8, true},
+               {bits, LUATTN_BACKWARD, 60, false}, {remainders, LUATTN_BACKWARD, 40, true}, {remainders, LUATTN_BACKWARD, 250, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char source[1024];
+    luattn_target target = target_new();
+    luattn_image *image = NULL;
+    luattn_error err;
+    snprintf(source, sizeof source, cases[i].form, cases[i].count, cases[i].count - 1);
+    luattn_spec *spec = load(source);
+    target.dtype = LUATTN_F16, target.head_dim = 64, target.pass = cases[i].pass;
+    const luattn_status status = luattn_compile(spec, &target, &image, NULL, &err);
+    assert_int_equal(status, cases[i].fits ? LUATTN_OK : LUATTN_UNSUPPORTED);
+    if (!cases[i].fits) assert_non_null(strstr(err.message, ": to compile the spec is estimated at "));
+    luattn_image_free(image);
+    luattn_spec_free(spec);
+  }
+}
+
+/* Tiles that would take too long give way to smaller ones, which have fewer copies of a hook; the plan says so. */
+static void test_smaller_tiles(void **state) {
+  (void)state;
+  luattn_spec *spec = load("return attention { inputs = { t = { axes = {'q', 30} }, u = { axes = {'kv', 30} } },\n"
+                           "  score_mod = function(s, b, h, q, kv) for i = 0, 29 do s = s + t[{q, i}] * u[{kv, i}] end return s end }");
+  luattn_target target = target_new();
+  luattn_compile_report report;
+  target.dtype = LUATTN_F16, target.head_dim = 64, target.pass = LUATTN_FORWARD;
+  luattn_image_free(compile(spec, &target, &report));
+  assert_true(report.tiles.tile_m < 128);
+  assert_non_null(strstr(report.plan, "tiles before these are estimated at "));
+  luattn_spec_free(spec);
+}
+
 /* If ptxas runs out of registers for a plan, others are tried; if it does for all, the error says so. */
 static void test_exhausted(void **state) {
   (void)state;
@@ -619,6 +669,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_two_compilations),
       cmocka_unit_test(test_sure_spills),
       cmocka_unit_test(test_budget),
+      cmocka_unit_test(test_what_grows),
+      cmocka_unit_test(test_smaller_tiles),
       cmocka_unit_test(test_head_arguments),
       cmocka_unit_test(test_exhausted),
       cmocka_unit_test(test_crowded),
