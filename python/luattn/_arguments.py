@@ -73,9 +73,9 @@ def is_torch_dtype(x: Any) -> bool:
 
 
 def _is_array(x: Any) -> bool:
-    """A NumPy array with data of its own alone: a masked one has flags too, and a matrix multiplies otherwise."""
+    """A NumPy array with data of its own alone: a masked one has flags too, a matrix multiplies otherwise, and others' may have units."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(x, numpy.ndarray) and not isinstance(x, (numpy.ma.MaskedArray, numpy.matrix))
+    return numpy is not None and isinstance(x, numpy.ndarray) and type(x).__module__ == "numpy" and not isinstance(x, (numpy.ma.MaskedArray, numpy.matrix))
 
 
 def is_dense(x: Any) -> bool:
