@@ -388,7 +388,7 @@ class Machine(unittest.TestCase):
             want = flex.flex_attention(q, k, v, mod, mask)
             with (
                 mock.patch.multiple(_tensors, fill=fill, run=run, results=results),
-                mock.patch.object(_programs, "_integer", lambda x, _: on_device(torch.tensor(x, dtype=torch.int32))),
+                mock.patch.object(_programs, "_integer", lambda x, _: on_device(torch.tensor(x))),
             ):
                 on = on_device(bias)
                 o = flex.flex_attention(*map(on_device, (q, k, v)), mod, mask)
