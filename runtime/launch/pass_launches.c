@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "common/batch.h"
 #include "common/fail.h"
 #include "runtime/call/sizes.h"
 #include "runtime/call/tensor_rule.h"
@@ -101,12 +102,24 @@ static void set_call(const luattn_kernel *k, const args_call *c, const prepared 
   set_inputs(c, &k->pass[number]->info, number, out);
 }
 
+/* A row pass sums over the keys of a call, so these have to be the row's. */
+static luattn_status need_whole_rows(const args_call *c) {
+  if (c->args->batch == NULL) return LUATTN_OK;
+  const batch_offset *keys = &c->args->batch->offset[1];
+  const int64_t own = c->info->packed ? -1 : c->args->k->shape[2];
+  const bool offset = keys->number != 0 || c->args->batch->array[BATCH_KV_OFFSETS].is_given;
+  if (!offset && (keys->whole == 0 || keys->whole == own)) return LUATTN_OK;
+  return args_fail(c, "batch: says that k is some keys of a whole, and this backward takes a row pass, which needs all keys of a row in one call; give "
+                      "all, or write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end");
+}
+
 luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_room *out) {
   const image_manifest *m = c->info;
   const manifest_row_passes *of = &m->passes[0];
   LuattnRowPasses *to = &p->all.passes;
   *out = (pass_room){NULL, 0};
   if (!m->row_passes) return LUATTN_OK;
+  TRY(need_whole_rows(c));
   const row_shape s = shape_of(c);
   const long long dim = m->head_dim_v, row = s.packed ? s.heads * dim : dim;
   for (uint32_t i = 0; i < of->count; ++i) {

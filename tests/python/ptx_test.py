@@ -113,6 +113,25 @@ class Machine(unittest.TestCase):
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
 
+    def test_row_pass_of_a_part(self):
+        """A row pass sums over the keys of its call, so that some keys of a whole have none."""
+        attention = luattn.attention("""return attention { online_func = { online_rowscales = { l = 0 }, final_rowscales = { "lse" },
+            online_fwd = function(s, r) local p = sigmoid(s) return p, { l = r.l + reduce_sum(p) }, 1 end,
+            online_fwd_epilogue = function(o, r) return o * sin(r.l) / (1 + r.l), { lse = log(r.l) } end } }""")
+        tensors, dout = [torch.randn(1, 1, n, 16) for n in (5, 7, 7)], torch.randn(1, 1, 5, 16)
+        want = self.compute(attention, tensors, dout, {}, {})
+        host = _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients
+        _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = fill, run, results, gradients
+        try:
+            on_gpu = [on_device(t) for t in tensors]
+            found = self.compute(attention, on_gpu, on_device(dout), {"kv_len": 7}, {})
+            with self.assertRaisesRegex(luattn.Error, "k is some keys of a whole, and this backward takes a row pass, which needs all keys of a row"):
+                self.compute(attention, on_gpu, on_device(dout), {"kv_len": 9}, {})
+        finally:
+            _tensors.fill, _tensors.run, _tensors.results, _tensors.gradients = host
+        for a, b in zip(found, want):
+            self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-5)
+
     def test_benchmarks(self):
         """bench/builds.py: calls of the package, loaded once more under another name for its library."""
         sys.path.insert(0, f"{ROOT}/bench")
