@@ -2,7 +2,9 @@
 to 1e-9 of the sum of magnitudes, over long rows, masks, groups of heads, packed sequences, rows that keep nothing, score mods and parameters.
 Exits with 77 where torch is not installed."""
 
+import os
 import unittest
+from unittest import mock
 
 from with_torch import torch  # exits without torch, so first
 
@@ -76,6 +78,7 @@ FUNCTIONS = {  # the state at its start, a step, what the epilogue returns, weig
     "a normalised sigmoid": ("l = 0", SIGMOID, "o / max(r.l, x)", sigmoid_of(lambda l, x: 1 / torch.maximum(l, x))),
     "a logarithm of a sum": ("l = 0", SIGMOID, "o * log(1 + x * r.l) / (1 + r.l)", sigmoid_of(lambda l, x: (1 + x * l).log() / (1 + l))),
     "a factor above 1": ("l = 0", SIGMOID, "o * (2 + sin(x * r.l)) / (1 + r.l)", sigmoid_of(lambda l, x: (2 + torch.sin(x * l)) / (1 + l))),
+    "a plain sum": ("l = 0", SIGMOID, "o / (1 + r.l)", sigmoid_of(lambda l, x: 1 / (1 + l))),
     "moments": ("n = 0, a = 0, b = 0", "return s, { n = r.n + reduce_sum(1 + 0 * s), a = r.a + reduce_sum(s), b = r.b + reduce_sum(s * s) }, 1",
                 "o * rsqrt(r.b - r.a * r.a / max(r.n, 1) + x * x + 1e-3) * tanh(r.a)", moments),
     "two sums": ("a = 0, b = 0", "local p = sigmoid(s) return p, { a = r.a + reduce_sum(p), b = r.b + reduce_sum(s * s * p) }, 1",
@@ -203,9 +206,12 @@ class Passes(unittest.TestCase):
                     self.assertLessEqual((a - b).abs().max().item(), 1e-5 * max(1.0, b.abs().max().item()), name)
 
     def test_parts(self):
-        """Parts of a row merge as those of every function, without what only backward reads."""
+        """Parts of a row merge as those of every function, without what only backward reads. A function whose parts merge has factors above 0,
+        and takes passes only where it is told to."""
         torch.manual_seed(6)
-        f = luattn.attention(spec_of("a factor above 1"))
+        with mock.patch.dict(os.environ, LUATTN_ROW_PASSES="1"):
+            f = luattn.attention(spec_of("a plain sum") + "  -- by passes")
+        self.assertEqual(f._spec.row_passes, 1)
         t = [a.detach() for a in self.given(4, 30, batch=1)]
         cut = (0, 11, 30)
         parts = [f(t[0], t[1][:, :, i:j], t[2][:, :, i:j], bias=t[3], x=t[4], kv_offset=i, kv_len=30, return_state=True) for i, j in zip(cut, cut[1:])]
