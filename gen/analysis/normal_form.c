@@ -382,7 +382,7 @@ static const form *replaced(forms *F, const form *x, int atom, const form *by) {
 }
 
 const form *form_with(forms *F, const form *x, const form *symbol, const form *by) {
-  return replaced(F, x, symbol->t[0].f[0].atom, by);
+  return F->gave_up ? x : replaced(F, x, symbol->t[0].f[0].atom, by);
 }
 
 const form *form_given_zero(forms *F, const form *x, const form *zero) {
