@@ -27,6 +27,10 @@ class OutOfRange(Exception):
     """Numbers that float64 does not have."""
 
 
+class AtKink(Exception):
+    """Two numbers of one maximum or minimum are equal: its slope is a convention, and another one where a number of the spec is one of them."""
+
+
 # --- the reference: values with their derivatives, signed and in magnitude ---
 
 
@@ -98,6 +102,8 @@ def select(condition, x, y):
 
 def extremum(x, y, sign):
     share = (np.sign((x.v - y.v) * sign) + 1) / 2
+    if x is not y and (share == 0.5).any():
+        raise AtKink
     return Value(np.where(share >= REAL(0.5), x.v, y.v), (x.way(share), y.way(1 - share)))
 
 
@@ -355,6 +361,8 @@ def main():
                 print(f"seed {seed}, {case.keys} keys, x = {case.x!r}: {wrong}\n{case.source}", flush=True)
         except OutOfRange:
             counts["without a value in float64"] += 1
+        except AtKink:
+            counts["at a kink"] += 1
         except luattn.Error as error:
             counts["refused"] += 1
             refusals[reason(str(error))] += 1
