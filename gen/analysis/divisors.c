@@ -5,7 +5,7 @@
 enum { MAX_FACTORS = 32, MAX_DEPTH = 24, MAX_CONDITIONS = 4, MAX_STEPS = 4000 };
 
 /* What is known of a sign. An exponential is above 0, but may underflow; in the sum of a row one of them does
- * not. */
+ * not, but where all are the same. */
 typedef enum sign { ANY_SIGN, NOT_BELOW, ABOVE } sign;
 
 typedef struct prover {
@@ -81,7 +81,7 @@ static sign sign_of(const prover *p, ir_ref r, int depth) {
     case IR_EXP2:
     case IR_SIGMOID:
     case IR_SOFTPLUS:
-      return p->in_sum ? ABOVE : NOT_BELOW;
+      return p->in_sum && ir_uses(p->d->g, r, VAR_SCORE) ? ABOVE : NOT_BELOW;
     default:
       return ANY_SIGN;
   }

@@ -11,12 +11,13 @@ from online_fuzz import AtKink, Case, OutOfRange
 import luattn
 
 SEED, COUNT = os.environ.get("LUATTN_TEST_SEED", ""), 60
+FOUND = (846, 21385)  # sums that cancel to rounding; a sum whose terms are all the same and underflow to 0
 
 
 class Online(unittest.TestCase):
     def test_none_is_wrong(self):
         draw, right = random.Random(SEED), 0
-        for seed in (draw.randrange(10**9) for _ in range(COUNT)):
+        for seed in (*FOUND, *(draw.randrange(10**9) for _ in range(COUNT))):
             case = Case(seed)
             try:
                 wrong = case.wrong()
