@@ -191,6 +191,7 @@ static void count_rest(counter *c) {
   forward_part part[FORWARD_PARTS];
   count_function(c, WORK_ONCE, 0, f->slot[SLOTS_HEAD].ref, f->slot[SLOTS_HEAD].count, 1);
   count_function(c, WORK_ONCE, 0, ranges, 4, 1);
+  if (f->plan->pass == LUATTN_BACKWARD) count_function(c, WORK_ONCE, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1, 1);
   for (int i = f->plan->pass == LUATTN_FORWARD ? hooks_of_forward(f, part) : 0; i-- > 0;) {
     const bool is_hook =
         part[i].root == &f->score || part[i].root == f->step.term || part[i].root == &f->step.prob;

@@ -300,13 +300,13 @@ static const compile_weights compile_weight[][2] = {
                       .square = {[WORK_INLINED] = 0.024, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.011, [WORK_BOUNDS] = 2.7},
                       .reads = 0.37, .positions = 2.4, .beside = 20, .evaluated = 0.45},
                      {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
-                      .square = {[WORK_INLINED] = 0.006, [WORK_CALLED] = 0.03, [WORK_CALLS] = 0.028, [WORK_BOUNDS] = 2.7, [WORK_SLOTS] = 49},
+                      .square = {[WORK_INLINED] = 0.006, [WORK_CALLED] = 0.03, [WORK_CALLS] = 0.028, [WORK_BOUNDS] = 2.7, [WORK_SLOTS] = 49, [WORK_ONCE] = 0.7},
                       .reads = 0.06, .positions = 1.4, .beside = 10, .evaluated = 0.45}},
     [LUATTN_SM90] = {{.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
                       .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
                       .reads = 0.18, .positions = 1.05, .beside = 5, .evaluated = 0.3},
                      {.of = {0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 6, 62, 0, 0.5},
-                      .square = {[WORK_INLINED] = 0.0045, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.025, [WORK_SLOTS] = 20},
+                      .square = {[WORK_INLINED] = 0.0045, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.025, [WORK_SLOTS] = 20, [WORK_ONCE] = 0.35},
                       .reads = 0.1, .positions = 0.4, .beside = 5, .evaluated = 0.3}}};
 /* Weight of the arguments of calls beyond 4000 in sm80's forward, where they are numbers of rows and columns:
  * these are stored and loaded for each call, and NVVM's value numbering compares each load of a block with

@@ -312,13 +312,17 @@ static void test_what_grows(void **state) {
   static const char remainders[] =
       "return attention { inputs = { id = { axes = {%d, 'q'}, dtype = 'i64' } },\n score_mod = function(s, b, h, q, kv) local n = id[{0, q}] - kv\n"
       "  for i = 1, %d do n = (n + i) %% 1021 end\n  return s + 0.001 * n end }";
+  static const char distances[] =
+      "return attention { inputs = { u = { axes = {'h', %d} } },\n score_mod = function(s, b, h, q, kv) local n = 0\n"
+      "  for i = 0, %d do n = n + where(q - kv >= 3 * i, u[{h, i}], 0) end\n  return s + n end }";
   static const struct {
     const char *form;
     luattn_pass pass;
     int count;
     bool fits;
   } cases[] = {{layer, LUATTN_FORWARD, 16, true},  {layer, LUATTN_FORWARD, 96, false},    {bits, LUATTN_BACKWARD, 8, true},
-               {bits, LUATTN_BACKWARD, 60, false}, {remainders, LUATTN_BACKWARD, 40, true}, {remainders, LUATTN_BACKWARD, 250, false}};
+               {bits, LUATTN_BACKWARD, 60, false}, {remainders, LUATTN_BACKWARD, 40, true}, {remainders, LUATTN_BACKWARD, 250, false},
+               {distances, LUATTN_BACKWARD, 32, true}, {distances, LUATTN_BACKWARD, 278, false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[1024];
     luattn_target target = target_new();
