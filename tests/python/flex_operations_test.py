@@ -248,6 +248,7 @@ class Refusals(Case):
             else:
                 self.refuses("mul of int32 may reach", mask_mod=mod)
         self.same(mask_mod=lambda b, h, i, j: ((i * 1000000007 + j * 40503) & 65535) % 7 < 4)
+        self.same(mask_mod=lambda b, h, i, j: ((i ^ (j + 5)) + (i | j) + (i >> 1) * 3) % 5 > 1)  # bounded by their bits
 
     def test_written_after_it_was_read(self):
         count = torch.zeros((), dtype=torch.float64)

@@ -183,6 +183,10 @@ def _step(name: str, args: list[Any], options: dict[str, Any], node: fx.Node) ->
         return _constant_range(0, float(ends.meta["val"].numel())), ()
     if name == "bitwise_and":
         return _bits_of_and, args[:2]
+    if name in ("bitwise_or", "bitwise_xor"):
+        return _bits_of_or, args[:2]
+    if name in ("bitwise_right_shift", "__rshift__"):
+        return lambda a, _: (min(a[0], 0.0), max(a[1], 0.0)), args[:2]
     if name == "arange":
         ends = [float(x) for x in args if isinstance(x, (int, float))]
         return _constant_range(min(0.0, *ends) if ends else 0.0, max(0.0, *ends) if ends else 0.0), ()
@@ -238,6 +242,13 @@ def _quotient(a: Range, b: Range) -> Range:
     if b[0] > 0:
         return min(0.0, a[0] / b[0] - 1), max(0.0, a[1] / b[0])
     return -most - 1, most
+
+
+def _bits_of_or(a: Range, b: Range) -> Range:
+    """Of as many bits as the longer one has."""
+    most = max(-a[0] - 1, a[1], -b[0] - 1, b[1])
+    end = 2.0 ** math.frexp(most)[1] if math.isfinite(most) else most
+    return (0.0 if a[0] >= 0 and b[0] >= 0 else -end), end - 1
 
 
 def _bits_of_and(a: Range, b: Range) -> Range:
