@@ -26,7 +26,7 @@ set_tests_properties(check_kernels_refuses PROPERTIES PASS_REGULAR_EXPRESSION "s
 
 # Calls between all objects of the tree. A circle of three, and a folder that is free of circles and still said to have one.
 set(objects "")
-foreach(target common abi runtime_objects gen_base gen_ir gen_lua gen_analysis gen_plan gen_lower gen_emit gen_nvrtc gen_cache gen_cpu
+foreach(target common abi runtime_objects gen_base gen_ir gen_lua gen_analysis gen_family gen_plan gen_lower gen_emit gen_nvrtc gen_cache gen_cpu
         gen_compile engine mask_means merge_parts cli_core -cli)
   string(REGEX REPLACE "^luattn_-" "luattn-" target luattn_${target})
   list(APPEND objects $<TARGET_OBJECTS:${target}>)

@@ -64,12 +64,11 @@ bool attempt_next_tiles(compilation *c) {
   return plan_alternative(c->a, &c->spec, &c->target, p->softcap_poly, p->rank + 1, &c->at.plan);
 }
 
-/* Whether two plans spill alike. The sm80 backward keeps as many prefetch addresses with one stage as with
- * two. */
+/* Whether two plans spill alike. */
 static bool spill_alike(const plan *a, const plan *b) {
   luattn_tiles x = plan_tiles(a), y = plan_tiles(b);
   if (a->family != b->family) return false;
-  if (a->family == LUATTN_SM80 && a->pass == LUATTN_BACKWARD) x.stages = y.stages;
+  if (plan_kernel(a)->stages_spill_alike) x.stages = y.stages;
   return plan_same_tiles(&x, &y);
 }
 

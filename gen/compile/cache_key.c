@@ -132,7 +132,7 @@ static bool is_entry(const template_file *f) {
 }
 
 luattn_status cache_key_origin(const compilation *c, hash128 *origin, luattn_error *err) {
-  const char *arch = compilation_arch(c, c->a), *entry = c->at.plan.template_file;
+  const char *arch = compilation_arch(c, c->a), *entry = plan_kernel(&c->at.plan)->file;
   hasher h;
   if (arch == NULL || !hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   for (int i = 0; i < c->num_templates; i++)

@@ -105,7 +105,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   const plan *p = &c->at.plan;
   memset(out, 0, sizeof *out);
   out->pass = p->pass;
-  out->family = p->family;
+  out->family = p->family->id;
   out->dtype = p->dtype;
   out->arch = (uint32_t)p->arch;
   out->arch_suffix[0] = p->arch_suffix;
@@ -115,7 +115,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   const lowered *l = c->at.lowered;
 #define IMAGE_SECTION(tag, need, fact, when, type, layout, range) out->fact = (when) ? 1 : 0;
 #include "abi/kernel_facts.def"
-  const bool lists = p->decode && (p->packed || p->pages);
+  const bool lists = p->family->merges && (p->packed || p->pages);
   out->params_bytes = out->row_passes ? LUATTN_PARAMS_THROUGH(passes)
                       : lists        ? LUATTN_PARAMS_THROUGH(list)
                       : p->weights   ? LUATTN_PARAMS_THROUGH(weights)
@@ -133,12 +133,12 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   manifest_fill_append_mods(&c->spec.traced, out);
   if (out->row_passes) TRY(fill_row_passes(c, &out->passes[0], err));
   out->num_bwd_rows = (uint32_t)l->num_rows;
-  out->accumulates_dq = p->accumulates_dq;
+  out->accumulates_dq = plan_kernel(p)->accumulates_dq;
   out->deterministic = p->deterministic;
-  out->can_split = p->decode || (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90 && !p->packed);
+  out->can_split = plan_kernel(p)->splits && (p->family->merges || !p->packed);
   out->wants = p->wants;
   out->draws_tiles =
-      p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && (c->mask.keep != IR_NONE || p->packed || p->pages);
+      plan_kernel(p)->draws_tiles && (c->mask.keep != IR_NONE || p->packed || p->pages);
   out->is_ptx = c->target.ptx != 0;
   out->reads_ahead = l->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */

@@ -41,7 +41,7 @@ luattn_status pipeline_source(compilation *c, luattn_error *err) {
 
 static bool is_plan_of(const compilation *c, const image_manifest *info) {
   const plan *p = &c->at.plan;
-  bool same = info->family == (uint32_t)p->family && info->num_entries == (uint32_t)p->num_entries &&
+  bool same = info->family == (uint32_t)p->family->id && info->num_entries == (uint32_t)p->num_entries &&
               info->reads_ahead == c->at.info.reads_ahead;
   for (int i = 0; same && i < p->num_entries; i++) {
     const plan_entry *a = &p->entry[i];

@@ -59,7 +59,7 @@ static nvrtc_options options(const compilation *c, program_part part, bool recen
 
 static const template_file *entry_file(const compilation *c) {
   for (int i = 0; i < c->num_templates; i++)
-    if (strcmp(c->templates[i].name, c->at.plan.template_file) == 0) return &c->templates[i];
+    if (strcmp(c->templates[i].name, plan_kernel(&c->at.plan)->file) == 0) return &c->templates[i];
   return NULL;
 }
 
@@ -78,7 +78,7 @@ static luattn_status compile_program(const compilation *c, const nvrtc *lib, pro
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   if (entry == NULL)
     return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates",
-                       c->at.plan.template_file);
+                       plan_kernel(&c->at.plan)->file);
   int n = 0;
   for (int i = 0; i < c->num_templates; i++)
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];

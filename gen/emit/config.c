@@ -14,20 +14,20 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
                  {"tile_n", p->tile_n},
                  {"threads", p->threads},
                  {"stages", p->stages},
-                 {"shared_bytes", tiles_least_shared_of(p, rows)},
+                 {"shared_bytes", tiles_shared_bytes(p, rows)},
                  {"sm80_warps_n", p->sm80_warps_n},
                  {"sm80_chunk_m", p->sm80_chunk_m},
                  {"dropout_keep", p->keep}};
   const struct {
     const char *name;
     bool value;
-  } flags[] = {{"fast_math", p->fast_math},
+  } flags[] = {{"fast_math", p->family->fast_math},
                {"wants_dq", (p->wants & LUATTN_WANT_DQ) != 0},
                {"wants_dk", (p->wants & LUATTN_WANT_DK) != 0},
                {"wants_dv", (p->wants & LUATTN_WANT_DV) != 0},
                {"wants_inputs", (p->wants & LUATTN_WANT_INPUTS) != 0},
                {"wants_scalars", (p->wants & LUATTN_WANT_SCALARS) != 0},
-               {"accumulates_dq", p->accumulates_dq},
+               {"accumulates_dq", plan_kernel(p)->accumulates_dq},
                {"deterministic", p->deterministic},
                {"dq_first_store", p->dq_first_store},
                {"packed", p->packed},
@@ -47,16 +47,17 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "  static constexpr int offsets = %d;\n", (int)p->offsets);
   text_add(&t, "};\n");
-  if (p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD)
+  const family_kernel *kernel = plan_kernel(p);
+  if (kernel->o_widths != NULL)
     text_add(&t,
              "\n// Widths of products, of S and of O, that arch/wgmma.cuh and sm90/fwd/o_wgmma.cuh are to "
              "define.\n"
              "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
-             tiles_product_widths(p), tiles_o_widths(p));
-  if (p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD)
+             kernel->product_widths(p), kernel->o_widths(p));
+  else if (kernel->product_widths != NULL)
     text_add(&t,
              "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
-             tiles_product_widths(p));
+             kernel->product_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;
 }

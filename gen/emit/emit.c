@@ -34,9 +34,9 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_TILE_BITS       // the mask is evaluated for cells\n");
   if (w->f->facts.tile_bits && mask_reads_table(t, &w->f->mask->evaluated))
     text_add(&w->out, "#define LUATTN_BLOCK_TABLE     // an entry that writes what the mask reads\n");
-  if (w->f->plan->packed && !w->f->plan->pages && w->f->plan->family == LUATTN_SM90)
+  if (w->f->plan->packed && !w->f->plan->pages && w->f->plan->family->lists_tiles)
     text_add(&w->out, "#define LUATTN_TILE_TABLE      // an entry that lists the tiles of packed sequences\n");
-  if (w->f->plan->decode && (w->f->plan->packed || w->f->plan->pages))
+  if (w->f->plan->family->merges && (w->f->plan->packed || w->f->plan->pages))
     text_add(&w->out, "#define LUATTN_SPLIT_LIST      // an entry that lists the blocks of entries of different lengths\n");
   if (w->f->plan->pages)
     text_add(&w->out, "#define LUATTN_APPEND          // an entry that writes rows to a cache\n");

@@ -45,7 +45,7 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
  * themselves first. */
 static const char *ordered_adder_of(const writer *w, const derived_term *t) {
   return w->f->pairs[t->input] != 0          ? "add_input_grad_alone"
-         : w->f->plan->family == LUATTN_SM90 ? "add_input_grad_called"
+         : w->f->plan->family->calls_sums ? "add_input_grad_called"
                                              : "add_input_grad_together";
 }
 

@@ -73,7 +73,7 @@ luattn_status accumulators_collect(lowered *f, luattn_error *err) {
   if (status != LUATTN_UNSUPPORTED) return status;
   f->num_acc = 0;
   if (f->plan->pass == LUATTN_BACKWARD) {
-    if (f->plan->family == LUATTN_SM90) return no_registers(f, err);
+    if (!plan_kernel(f->plan)->has_lane_sums) return no_registers(f, err);
     TRY(collect_others(f, err));
     collect_by_lane(f);
   }

@@ -215,7 +215,7 @@ static bool is_flag_line(const lowered *f, ir_ref r) {
 /* Finds the flags that an evaluated mask reads for each score, preferably those of a query's own. */
 static void find_flag_line(lowered *f) {
   ir_ref all[LOWERED_MAX_CONJUNCTS];
-  if (!f->facts.tile_bits || f->plan->family == LUATTN_SIMT || lowered_is_called(f, "keep")) return;
+  if (!f->facts.tile_bits || !f->plan->family->groups_masks || lowered_is_called(f, "keep")) return;
   const int n = conjuncts(f->g, f->keep, all, 0);
   for (int i = 0; i < n; i++)
     if (is_flag_line(f, all[i]) && (f->flag_line == IR_NONE || ir_uses(f->g, all[i], VAR_Q)))
@@ -254,8 +254,7 @@ const bool *lowered_mask_slots(const lowered *f, int kind) {
  * lane can ask for all of them. */
 static void find_keep_of_query(lowered *f) {
   ir_ref all[LOWERED_MAX_CONJUNCTS];
-  const bool sm90 = f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_BACKWARD;
-  if (!sm90 || !f->has_lists || !f->facts.tile_bits || f->facts.keep_runs || f->flag_line != IR_NONE ||
+  if (!plan_kernel(f->plan)->reads_query_lists || !f->has_lists || !f->facts.tile_bits || f->facts.keep_runs || f->flag_line != IR_NONE ||
       lowered_is_called(f, "keep"))
     return;
   const int n = conjuncts(f->g, f->keep, all, 0);
@@ -277,7 +276,7 @@ static void find_keep_of_query(lowered *f) {
 static bool keep_runs(const lowered *f) {
   const int kind = f->plan->pass == LUATTN_FORWARD ? SLOTS_COL : SLOTS_ROW;
   bool any = false;
-  if (!f->facts.tile_bits || f->plan->family == LUATTN_SIMT || f->flag_line != IR_NONE ||
+  if (!f->facts.tile_bits || !f->plan->family->groups_masks || f->flag_line != IR_NONE ||
       lowered_is_called(f, "keep"))
     return false;
   const bool *read = lowered_mask_slots(f, kind);
@@ -317,9 +316,7 @@ void facts_find(lowered *f) {
 
 /* Whether a kernel keeps Row. The sm90 backward, whose columns are queries, does not need Row for masks. */
 static bool needs_rows(const lowered *f) {
-  const plan *p = f->plan;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_BACKWARD || tiles_d256(p) || f->facts.grad_reads_row)
-    return true;
+  if (!plan_kernel(f->plan)->masks_without_row || f->facts.grad_reads_row) return true;
   return f->keep != IR_NONE && (f->facts.column_intervals == 0 || f->mask->columns.apart);
 }
 
@@ -340,7 +337,7 @@ static int64_t max_len(const lowered *f) {
 static bool is_crowded(const lowered *f) {
   bool pairs = false;
   for (int i = 0; i < lowered_traced(f)->num_inputs; i++) pairs |= f->pairs[i] != 0;
-  return policy_is_crowded(f->plan, &f->rows, f->outlined_work > 0, f->mask_by_zero, pairs);
+  return policy_is_crowded(f->plan, &f->rows, &(crowding){f->outlined_work > 0, f->mask_by_zero, pairs});
 }
 
 /* Of a score, besides the hooks: its position, and what was found of the others. Where blocks may decide cells, one of so

@@ -12,7 +12,7 @@ int lowered_op_cost(const lowered *f, ir_ref r) {
                * constant */
   return ir_op_cost((ir_op)n->op, (ir_type)n->type,
                     p->dtype == LUATTN_F64 ? IR_DOUBLE
-                    : p->fast_math         ? IR_FAST
+                    : p->family->fast_math         ? IR_FAST
                                            : IR_ACCURATE);
 }
 

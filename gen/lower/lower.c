@@ -48,7 +48,7 @@ static luattn_status lower_gradient(lowered *f, luattn_error *err) {
   multiply_add_roots(f, roots, n);
   prepared_rows_take(f, roots, n);
   if (f->plan->pass == LUATTN_BACKWARD) distance_term_take_gradient(f, roots, n);
-  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family == LUATTN_SM90 && !f->plan->no_bias_rows)
+  if (f->plan->pass == LUATTN_BACKWARD && f->plan->family->stages_bias_rows && !f->plan->no_bias_rows)
     bias_row_take_gradient(f, roots, n);
   f->grad_prob = roots[0];
   f->grad_ds = roots[1];
@@ -68,9 +68,9 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   TRY(online_step_build(f, err));
   approximate_nothing(f);
   if (p->merges) TRY(row_parts_merge(f, err));
-  if (p->decode && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
-  if (p->pass == LUATTN_FORWARD && !p->decode) distance_term_take(f); /* rows of a tile of decode have many distances */
-  if (p->pass == LUATTN_FORWARD && p->family == LUATTN_SM90) bias_row_take(f);
+  if (p->family->merges && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
+  if (plan_kernel(p)->has_distance_terms) distance_term_take(f);
+  if (p->pass == LUATTN_FORWARD && p->family->stages_bias_rows) bias_row_take(f);
   approximate_gradient(f);
   TRY(lower_gradient(f, err)); /* in forward images too: a Spec without a hook does not satisfy the
                                 * contract */
@@ -95,7 +95,7 @@ static void write_notes(const lowered *f, text *why) {
 /* Says how kernels test the scores of a tile that an evaluated mask keeps in part, where not one by one. */
 static void note_partial_tiles(const lowered *f, text *why) {
   const bool forward = f->plan->pass == LUATTN_FORWARD,
-             every = forward || (f->plan->family == LUATTN_SM90 && !tiles_d256(f->plan));
+             every = forward || plan_kernel(f->plan)->regroups_all_masks;
   if (!every && (f->num_keep_beside > 0 || f->facts.keep_is_cheap || f->facts.grad_adds_to_memory)) return;
   if (f->flag_line != IR_NONE)
     text_add(why,

@@ -295,10 +295,10 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       return lin_of_atom(ir_op1(g, IR_EXP2, lin_write(w, &power)));
     }
     case IR_SIGMOID: /* only with fast math: the accurate function does not use exp2 */
-      if (!w->f->plan->fast_math) break;
+      if (!w->f->plan->family->fast_math) break;
       return lin_of_atom(sigmoid_of(w, sigmoid_is_coarse(w->f) ? IR_SIGMOID2_ALTERNATING : IR_SIGMOID2, a, LOG2E));
     case IR_TANH: { /* 2 / (1 + e^-2x) - 1; with fast math, its absolute error near 0 is small enough */
-      if (!w->f->plan->fast_math) break;
+      if (!w->f->plan->family->fast_math) break;
       if (tanh_is_coarse(w->f))
         return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
       lin l = lin_of_atom(sigmoid_of(w, IR_SIGMOID2, a, 2 * LOG2E));

@@ -13,7 +13,7 @@
 /* Whether a producer warp of the sm90 forward, which has few registers, computes the hook. ptxas 13.0 crashes
  * on its calls of functions with a local array, such as sin and cos, which reduce large arguments. */
 static bool is_fetched(const plan *p, const char *name) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && strcmp(name, "col") == 0;
+  return plan_kernel(p)->fetches_columns && strcmp(name, "col") == 0;
 }
 
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n) {
@@ -77,7 +77,7 @@ static void outline_largest(lowered *f, text *why) {
 /* Where the sm90 forward does not stage numbers of keys, consumers compute them for each column that a thread has, which
  * a function can do for them; producers, which cannot call it, have no part in that. */
 static bool leave_to_consumers(lowered *f) {
-  if (f->plan->family != LUATTN_SM90 || f->plan->pass != LUATTN_FORWARD) return false;
+  if (!plan_kernel(f->plan)->fetches_columns) return false;
   if (!facts_score_reads_col(f) || facts_stage_columns(f)) return false;
   for (int i = 0; i < f->num_hooks; i++) {
     hook *h = &f->hook[i];
@@ -105,7 +105,7 @@ bool lowered_is_long(const lowered *f, ir_ref r) {
 /* ptxas crashes on calls of functions with a local array in warps that released registers (is_fetched), such
  * as the warps that fill Row and Col in the sm90 family. */
 static bool may_call(const lowered *f, const char *name) {
-  return f->plan->family != LUATTN_SM90 || (strcmp(name, "row") != 0 && strcmp(name, "col") != 0);
+  return !f->plan->family->fills_slots_apart || (strcmp(name, "row") != 0 && strcmp(name, "col") != 0);
 }
 
 /* Counts the instructions of long functions that are inlined in a function with parameters `has`. */
@@ -134,5 +134,5 @@ void outline_choose_ops(lowered *f) {
     else
       sums += long_work(f, lowered_sum_has[kind], need);
   }
-  f->sums_call_ops = sums > POLICY_CALLED_OPS_MIN / 2 && !tiles_d256(f->plan);
+  f->sums_call_ops = sums > POLICY_CALLED_OPS_MIN / 2 && !plan_kernel(f->plan)->sums_in_small_warp;
 }

@@ -428,7 +428,7 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
   int red;
-  const int max = f->plan->fast_math ? running_maximum(f, &f->step, &red) : -1;
+  const int max = f->plan->family->fast_math ? running_maximum(f, &f->step, &red) : -1;
   if (max < 0) return LUATTN_OK;
   const iv score = bounds_of(f, lowered_traced(f)->score_mod, iv_all());
   if (iv_unbounded(score)) return LUATTN_OK;
@@ -516,10 +516,9 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
 }
 
 luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
-  const plan *p = f->plan;
   equations same = {.n = 0};
   int max;
-  if (p->family != LUATTN_SM90 || p->pass != LUATTN_FORWARD || !equate_softmax(f, &same, &max))
+  if (!plan_kernel(f->plan)->rescales_lazily || !equate_softmax(f, &same, &max))
     return LUATTN_OK;
   f->lazy_rescale = true;
   f->max_state = max;

@@ -8,9 +8,9 @@
  */
 #include "gen/lower/lowering.h"
 
-/* Only the sm90 forward supports shifts. Large scores have none: backward has to round them as forward does. */
+/* Large scores have none: backward has to round them as forward does. */
 static bool kernel_has_shift(const plan *p) {
-  return p->family == LUATTN_SM90 && p->pass == LUATTN_FORWARD && !p->large_scores;
+  return plan_kernel(p)->shifts_rows && !p->large_scores;
 }
 
 /* Under a causal mask a distance needs no abs, and is linear. */

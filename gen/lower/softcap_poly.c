@@ -54,18 +54,18 @@ static void tanh_polynomial(lowered *f) {
 
 /* Whether P are 1 / (1 + 2^-score), and scores are used for nothing else. */
 static bool is_sigmoid(const lowered *f) {
-  return f->plan->family == LUATTN_SM90 && f->plan->pass == LUATTN_FORWARD && f->plan->fast_math &&
+  return plan_kernel(f->plan)->has_polynomials &&
          f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
          f->step.prob == ir_op1(f->g, IR_SIGMOID2_ALTERNATING, ir_variable(f->g, VAR_SCORE, 0));
 }
 
-/* Only the sm90 forward supports them. Its only reduction may be the sum of P. */
+/* The only reduction may be the sum of P. */
 void softcap_poly_choose(lowered *f) {
   const ir_ref score = ir_variable(f->g, VAR_SCORE, 0);
   const bool sums = f->step.num_red == 1 && f->prob_term == 0 && f->red_deferred[0];
   f->softcap_limit = f->softcap_prob = IR_NONE;
   f->prob_is_sigmoid = is_sigmoid(f);
-  if (f->plan->family != LUATTN_SM90 || f->plan->pass != LUATTN_FORWARD || !f->plan->fast_math ||
+  if (!plan_kernel(f->plan)->has_polynomials ||
       f->has_rescale || f->lazy_rescale || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
       (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
     return;

@@ -26,12 +26,12 @@ bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n) {
 }
 
 /* An index of a gradient that is a nonlinear function of q - kv may be the same for all distances of a tile.
- * That helps only if the factor is the same, too. The sm80 family does not test for it. */
+ * That helps only if the factor is the same, too. */
 static bool has_same_bucket(const lowered *f) {
   const derived_terms *terms = &f->sum[SUM_DISTANCE];
   for (int i = 0; i < terms->count; i++)
     if (terms->term[i].num_index == 0 || !lowered_is_point(f, terms->term[i].factor)) return false;
-  return terms->count > 0 && f->distance_step == 0 && f->plan->family == LUATTN_SM90;
+  return terms->count > 0 && f->distance_step == 0 && f->plan->family->tests_buckets;
 }
 
 int lowered_distance_indices(const lowered *f, ir_ref index[4 * DERIVED_MAX_TERMS]) {

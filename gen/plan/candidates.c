@@ -2,25 +2,13 @@
 
 #include "gen/plan/policy.h"
 
-/* Checks what tiles_check leaves to the kernels' own assertions. */
-static bool suits_kernel(const plan *p) {
-  const bool sm90 = p->family == LUATTN_SM90;
-  if (p->decode) return p->stages >= 2 && p->stages <= 8 && p->threads >= 32 && p->threads <= 256;
-  if (p->threads != 128 && p->threads != 256 && !sm90) return false;
-  if (p->family == LUATTN_SIMT)
-    return p->stages == 2 && p->threads / 16 <= p->tile_m && p->threads / 16 <= p->tile_n;
-  if (p->pass == LUATTN_BACKWARD && p->tile_m > 128) return false;
-  return p->stages >= (sm90 ? 2 : 1) && p->stages <= (sm90 ? 4 : 2);
-}
-
 static bool is_feasible(const plan *started, const luattn_tiles *t) {
   plan p = *started;
   p.tile_m = t->tile_m, p.tile_n = t->tile_n, p.threads = t->threads, p.stages = t->stages;
   p.sm80_warps_n = t->warps_n, p.sm80_chunk_m = t->chunk_m;
-  const bool backward_sm80 = p.family == LUATTN_SM80 && p.pass == LUATTN_BACKWARD;
-  if (t->tile_m < 16 || t->tile_n < 16 || !suits_kernel(&p)) return false;
-  if (backward_sm80 && (t->chunk_m < 16 || t->chunk_m > 32 || t->threads / 32 % t->warps_n != 0))
-    return false;
+  if (t->tile_m < 16 || t->tile_n < 16) return false;
+  family_settle(&p);
+  if (!plan_kernel(&p)->suits(&p)) return false;
   return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit &&
          policy_fits_registers(&p);
 }
@@ -41,11 +29,10 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan 
                      [STAGES] = &t.stages,
                      [CHUNK_M] = &t.chunk_m};
   *at[s->field] = *at[s->field] * s->times / s->over + s->more;
-  if (p->family == LUATTN_SM90) {
-    plan there = *p;
-    there.tile_m = t.tile_m, there.tile_n = t.tile_n;
-    t.threads = tiles_sm90_threads(&there);
-  }
+  plan there = *p;
+  there.tile_m = t.tile_m, there.tile_n = t.tile_n;
+  family_settle(&there);
+  if (plan_kernel(&there)->threads != NULL) t.threads = plan_kernel(&there)->threads(&there);
   return t;
 }
 
@@ -69,15 +56,11 @@ static void add(list *l, const plan *p, const luattn_tiles *t) {
   l->tiles[l->count++] = *t;
 }
 
-/* Warps by keys of a warp's tile by stages: all that fit, as many as there is room for. */
-static int add_decode(list *l, const plan *p) {
-  for (int tile_m = 16; tile_m <= 32; tile_m *= 2)
-    for (int warps = 2; warps <= 8; warps *= 2)
-      for (int keys = 16; keys <= 64; keys *= 2)
-        for (int stages = 2; stages <= 4; stages++)
-          add(l, p, &(luattn_tiles){tile_m, warps * keys, 32 * warps, stages, 0, 0});
-  for (int keys = 16; keys <= 32; keys *= 2) /* 64 rows: of four warps, two share keys */
-    for (int stages = 3; stages <= 6; stages++) add(l, p, &(luattn_tiles){64, 2 * keys, 128, stages, 0, 0});
+/* All of the family's own that fit, as many as there is room for. */
+static int add_all(list *l, const plan *p) {
+  luattn_tiles own[PLAN_MAX_CANDIDATES];
+  const int count = plan_kernel(p)->candidates(own);
+  for (int i = 0; i < count; i++) add(l, p, &own[i]);
   return l->count;
 }
 
@@ -85,14 +68,14 @@ int plan_candidates(const plan *started, luattn_tiles out[PLAN_MAX_CANDIDATES]) 
   plan p = *started;
   list l = {out, 0};
   luattn_tiles from;
-  const bool sixteens = p.pass == LUATTN_FORWARD && p.family != LUATTN_SIMT;
+  const bool sixteens = plan_kernel(started)->steps_of_16;
   const step *steps = sixteens ? forward_steps : other_steps;
   const int count = (int)(sixteens ? sizeof forward_steps : sizeof other_steps) / (int)sizeof *steps;
   p.lengths = LUATTN_LONG; /* one list for all lengths */
   for (int rank = 0; policy_tiles(&p, rank, &from); rank++) add(&l, &p, &from);
   p.softcap_poly = true;
   if (policy_tiles(&p, 0, &from)) add(&l, &p, &from);
-  if (p.decode) return add_decode(&l, &p);
+  if (plan_kernel(&p)->candidates != NULL) return add_all(&l, &p);
   const int best = l.count < POLICY_TUNED_ROWS ? l.count : POLICY_TUNED_ROWS;
   for (int i = 0; i < best; i++)
     for (int j = 0; j < count; j++) {

@@ -7,7 +7,6 @@
 
 /* The candidates for p's family, pass and dims: the table, and its neighbours. At most PLAN_MAX_CANDIDATES;
  * returns how many. */
-enum { PLAN_MAX_CANDIDATES = 64 };
 int plan_candidates(const plan *p, luattn_tiles out[PLAN_MAX_CANDIDATES]);
 
 #endif

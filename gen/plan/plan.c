@@ -24,72 +24,32 @@ enum {
   APPEND_HEADS = 4
 };
 
-/* Of each family and pass; NULL: it has no such kernel. */
-static const char *const entry_files[KERNEL_FAMILIES][KERNEL_PASSES] = {
-    [LUATTN_SIMT] = {[LUATTN_FORWARD] = "entry/fwd_simt.cu", [LUATTN_BACKWARD] = "entry/bwd_simt.cu"},
-    [LUATTN_SM80] = {[LUATTN_FORWARD] = "entry/fwd_sm80.cu", [LUATTN_BACKWARD] = "entry/bwd_sm80.cu"},
-    [LUATTN_SM90] = {[LUATTN_FORWARD] = "entry/fwd_sm90.cu", [LUATTN_BACKWARD] = "entry/bwd_sm90.cu"}};
-
-/* The kernel for p's family and tiles. */
-static void use_template(plan *p) {
-  p->template_file = entry_files[p->family][p->pass];
-  if (tiles_d256(p)) p->template_file = "entry/bwd_d256.cu";
-  if (p->decode) p->template_file = "entry/fwd_decode.cu";
-  if (p->weights) p->template_file = "entry/weights.cu";
-}
-
-static void use_family(plan *p, luattn_family family) {
-  p->family = family;
-  p->fast_math = family != LUATTN_SIMT;
-  p->accumulates_dq = p->pass == LUATTN_BACKWARD && family != LUATTN_SIMT;
-  use_template(p);
-}
-
 /* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
-  const bool half = p->dtype == LUATTN_BF16 || p->dtype == LUATTN_F16;
-  const luattn_family wanted = t->family > 0                    ? (luattn_family)(t->family - 1)
-                               : !half || p->weights            ? LUATTN_SIMT
-                               : p->decode                      ? LUATTN_SM80
-                               : t->arch == 90 && t->pages != 1 ? LUATTN_SM90
-                                                                : LUATTN_SM80;
-  p->small_pages = half && t->family == 0 && !p->decode && t->arch == 90 && t->pages == 1;
-  if (half == (wanted == LUATTN_SIMT) && !p->weights)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: %s does not run %s; %s does, or leave family 0", kernel_family_name(wanted),
-                       kernel_dtype_name(p->dtype), half ? "sm80" : "simt");
-  if (entry_files[wanted][p->pass] == NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it", kernel_pass_name(p->pass),
-                       kernel_family_name(wanted));
-  if (wanted == LUATTN_SM90 && t->pages == 1)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
-                       "or leave family 0");
-  if (wanted == LUATTN_SM90 && t->arch != 90)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0",
-                       t->arch);
+  const bool half = (1u << p->dtype & FAMILY_HALVES) != 0;
+  p->family = family_choose(p, t->family);
+  TRY(family_can_run(p->family, p, err));
+  family_settle(p);
+  p->small_pages = half && t->family == 0 && !p->family->merges && t->arch == 90 && t->pages == 1;
   if (half && (p->head_dim % 8 != 0 || p->head_dim_v % 8 != 0)) {
     const bool in_v = p->head_dim % 8 == 0;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: %s: is %d; the %s family needs multiples of 8 in %s; pad the last "
                        "dimension with zeros (and keep the scale), or use f32",
                        in_v ? "head_dim_v" : "head_dim", in_v ? p->head_dim_v : p->head_dim,
-                       kernel_family_name(wanted), kernel_dtype_name(p->dtype));
+                       kernel_family_name(p->family->id), kernel_dtype_name(p->dtype));
   }
-  use_family(p, wanted);
   return LUATTN_OK;
 }
 
 static void take(plan *p, const luattn_tiles *c, const luattn_target *t) {
   p->tile_m = t->tile_m > 0 ? t->tile_m : c->tile_m;
   p->tile_n = t->tile_n > 0 ? t->tile_n : c->tile_n;
-  p->threads = c->threads;
-  if (p->family == LUATTN_SM90) p->threads = tiles_sm90_threads(p);
+  family_settle(p);
+  p->threads = plan_kernel(p)->threads != NULL ? plan_kernel(p)->threads(p) : c->threads;
   p->stages = c->stages;
   p->sm80_warps_n = c->warps_n;
   p->sm80_chunk_m = c->chunk_m;
-  use_template(p);
 }
 
 /* Takes choice *rank among the family's tiles that fit shared memory, or subtracts their number from
@@ -104,11 +64,10 @@ static bool choose_in_family(plan *p, const luattn_target *t, int *rank) {
   return false;
 }
 
-/* sm90's backward falls back to sm80's for hooks that leave its products too few registers. */
 static bool fall_back(plan *p) {
   if (!p->may_fall_back) return false;
   p->may_fall_back = false;
-  use_family(p, LUATTN_SM80);
+  p->family = plan_kernel(p)->falls_back_to;
   return p->fallback = true;
 }
 
@@ -177,48 +136,33 @@ static bool stores_first(const plan *p, const traced_spec *t) {
 }
 
 static const char *explain(arena *a, const plan *p) {
+  const char *const note = p->family->note != NULL ? p->family->note(a, p) : "";
   text t;
   text_init(&t, a);
-  static const char *const what[] = {
-      [LUATTN_SIMT] = "multiply-adds in the storage type, any head dims",
-      [LUATTN_SM80] = "mma.sync with f32 accumulation, head dims that are multiples of 8",
-      [LUATTN_SM90] = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8"};
-  if (p->decode)
-    text_add(&t,
-             "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
-             "luattn_merge merges what blocks leave\n");
-  if (p->weights) text_add(&t, "weights: luattn_weights writes those of V instead of O, for tests and pictures\n");
-  text_add(&t, "family %s: %s, %s\n", kernel_family_name(p->family), kernel_dtype_name(p->dtype),
-           p->weights ? "multiply-adds in f32 or f64" : what[p->family]);
-  if (p->family == LUATTN_SM80 && p->fallback)
-    text_add(&t,
-             "fallback: the sm90 family has too few registers or too little shared memory for this spec\n");
-  else if (p->small_pages)
-    text_add(&t, "fallback: the sm90 family reads pages whose sizes are multiples of 8, and these may have any size\n");
-  else if (p->family == LUATTN_SM80 && p->arch == 90 && !p->decode)
-    text_add(&t, "family: asked for by the caller; sm90 is faster on sm_%d\n", p->arch);
-  else if (p->family == LUATTN_SM80 && p->arch >= 90 && !p->decode)
-    text_add(&t, "fallback: sm_%d could run faster kernels of its own; this version has none\n", p->arch);
+  if (p->family->before != NULL) text_add(&t, "%s", p->family->before);
+  text_add(&t, "family %s: %s, %s\n", kernel_family_name(p->family->id), kernel_dtype_name(p->dtype), p->family->says);
+  if (note == NULL) return NULL;
+  text_add(&t, "%s", note);
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
            : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
                             : p->softcap_poly ? "first choice for these head dims and a soft cap"
-                            : p->lengths == LUATTN_SHORT && p->decode ? "first choice for these head dims and up to 16 rows of a kv head"
+                            : p->lengths == LUATTN_SHORT && p->family->merges ? "first choice for these head dims and up to 16 rows of a kv head"
                             : p->many_rows  ? "first choice for these head dims and more than 32 rows of a kv head"
                             : p->lengths == LUATTN_SHORT   ? "first choice for these head dims, a mask and short lengths"
                                             : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
-             !p->accumulates_dq ? "in its own kernel, in a fixed order"
+             !plan_kernel(p)->accumulates_dq ? "in its own kernel, in a fixed order"
              : p->deterministic ? "added up in f32 beside dk and dv, kv tiles in turn (deterministic), then "
                                   "written by luattn_finish"
              : p->dq_first_store
                  ? "stored in f32 by the first kv tile of each q tile, beside dk and dv, the others added by "
                    "atomics, then written by luattn_finish"
                  : "added up by atomics in f32 beside dk and dv, then written by luattn_finish");
-  if (p->pass == LUATTN_BACKWARD && p->family == LUATTN_SM90)
+  if (p->pass == LUATTN_BACKWARD && plan_kernel(p)->splits)
     text_add(&t,
              "queries: shared among blocks where kv tiles are fewer than multiprocessors "
              "(luattn_args.num_splits)\n");
@@ -238,14 +182,12 @@ static void fill_defaults(plan *p, const struct luattn_spec *spec, const luattn_
   if (p->wants == 0 || wants == 0) p->wants = wants;
   p->decode = t->decode != 0;
   p->keys_modified = spec->traced.keys_modified;
-  /* Forward gives the same bits in every run; decode, whatever else is in the batch. */
-  p->deterministic = (p->pass == LUATTN_BACKWARD || p->decode) && t->deterministic != 0;
 }
 
 /* Classes of lengths and rows count where the family has tiles of their own for them. */
 static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_target *t) {
-  const bool may_be_short = t->lengths == LUATTN_SHORT && (p->decode || spec->traced.block_mask != IR_NONE) && !p->picked,
-             may_be_many = t->many_rows != 0 && p->decode && t->lengths == LUATTN_LONG && !p->picked;
+  const bool may_be_short = t->lengths == LUATTN_SHORT && (p->family->merges || spec->traced.block_mask != IR_NONE) && !p->picked,
+             may_be_many = t->many_rows != 0 && p->family->merges && t->lengths == LUATTN_LONG && !p->picked;
   p->lengths = may_be_short && policy_knows_short(p) ? LUATTN_SHORT : LUATTN_LONG;
   p->many_rows = may_be_many && policy_knows_many_rows(p);
 }
@@ -256,7 +198,6 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
 #define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
   fill_defaults(p, spec, t);
-  p->merges = p->decode;
   p->arch = t->arch;
   p->arch_suffix = t->arch == 90 ? 'a' : 0;
   p->shared_limit = tiles_shared_limit(t->arch);
@@ -264,13 +205,16 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
   p->draws = spec_draws(&spec->traced);
   p->picked = t->tiles != NULL;
   p->forced = p->picked || t->tile_m != 0 || t->tile_n != 0;
-  p->rounds = p->deterministic && has_parameters(p, &spec->traced);
   TRY(choose_family(t, p, err));
-  if (p->pages == 8 && p->family != LUATTN_SM90) p->pages = 1; /* others read rows one by one */
+  p->merges = p->family->merges;
+  /* Forward gives the same bits in every run; kernels that merge, whatever else is in the batch. */
+  p->deterministic = (p->pass == LUATTN_BACKWARD || p->merges) && t->deterministic != 0;
+  p->rounds = p->deterministic && has_parameters(p, &spec->traced);
+  if (p->pages > p->family->page_multiple) p->pages = p->family->page_multiple;
   p->by_cells = spec->by_cells && tiles_may_have_bits(p);
   p->by_query_blocks = spec->by_query_blocks && p->by_cells;
   p->by_narrow_blocks = spec->by_narrow_blocks && p->by_cells;
-  p->may_fall_back = p->family == LUATTN_SM90 && p->pass == LUATTN_BACKWARD && t->family == 0 && !p->forced;
+  p->may_fall_back = plan_kernel(p)->falls_back_to != NULL && t->family == 0 && !p->forced;
   fill_classes(p, spec, t);
   return LUATTN_OK;
 }
@@ -279,7 +223,7 @@ luattn_target plan_target(const plan *p, const luattn_target *given) {
   luattn_target t = *given;
 #define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, t.name = p->name;)
 #include "abi/kernel_facts.def"
-  t.family = 1 + (int)p->family;
+  t.family = 1 + (int)p->family->id;
   t.deterministic = p->deterministic;
   return t;
 }
@@ -320,10 +264,10 @@ bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target
   bool found = false;
   if (plan_start(spec, target, out, NULL) != LUATTN_OK || out->forced)
     return plan_choose(a, spec, target, out, NULL) == LUATTN_OK;
-  if (family != out->family && !fall_back(out)) return false;
+  if (family != out->family->id && !fall_back(out)) return false;
   const int count = plan_candidates(out, list);
   for (int i = 0; i < count; i++) found |= plan_same_tiles(tiles, &list[i]);
-  if (!found || family != out->family) return false;
+  if (!found || family != out->family->id) return false;
   take(out, tiles, target);
   out->dq_first_store = stores_first(out, &spec->traced);
   out->why = explain(a, out);
@@ -348,7 +292,7 @@ static void add_entry(plan *p, const char *name, luattn_role role, int threads, 
 }
 
 static void add_main(plan *p, const char *name, luattn_role role, const plan_rows *rows) {
-  add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, role, rows));
+  add_entry(p, name, role, p->threads, 0, tiles_shared_bytes(p, rows));
 }
 
 /* Adds the kernels of a backward image. Must match struct Needs in contract/needs.cuh, which leaves out the
@@ -360,10 +304,10 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool dk = (p->wants & LUATTN_WANT_DK) != 0 || (mod_k && parameters);
   const bool dv = (p->wants & LUATTN_WANT_DV) != 0 || (mod_v && parameters);
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
-  if (dk || dv || parameters || (dq && p->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
-  if (dq && !p->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
-  const bool splits = p->family == LUATTN_SM90; /* dk and dv may then be split */
-  if ((dq && (mod_q || p->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
+  if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
+  if (dq && !plan_kernel(p)->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
+  const bool splits = plan_kernel(p)->splits; /* dk and dv may then be split */
+  if ((dq && (mod_q || plan_kernel(p)->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
     add_entry(p, "luattn_finish", LUATTN_ROLE_FINISH, AUX_THREADS, AUX_TILE, 0);
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
@@ -376,7 +320,7 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
   const char *line = arena_printf(
       a, "mask: tiles by ranges of positions%s%s\n", minima ? ", and by minima and maxima of numbers in blocks" : "",
       !undecided  ? ""
-      : p->decode ? " alone, which do not decide it: decode does not evaluate it for cells"
+      : p->family->merges ? " alone, which do not decide it: decode does not evaluate it for cells"
                   : " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells");
   if (e != NULL)
     line = arena_printf(
@@ -391,15 +335,15 @@ static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) 
 
 /* In which order kernels take the tiles of packed sequences. The rules are those of runtime/parts/tile_table.c. */
 static const char *explain_packed(const plan *p) {
-  if (!p->packed || p->pages || p->decode) return "";
-  if (p->family != LUATTN_SM90) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
+  if (!p->packed || p->pages || p->family->merges) return "";
+  if (!p->family->lists_tiles) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
   if (p->pass == LUATTN_BACKWARD) return "packed: luattn_tile_table lists the tiles, the longest sequence first\n";
   return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than 7/8 of the longest, "
          "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal lengths\n";
 }
 
 static const char *explain_list(const plan *p) {
-  if (!p->decode || (!p->packed && p->pages == 0)) return "";
+  if (!p->family->merges || (!p->packed && p->pages == 0)) return "";
   if (p->deterministic) return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length alone\n";
   return "splits: as many for each entry, or a batch's list of blocks of about as many keys (luattn_split_list)\n";
 }
@@ -407,7 +351,7 @@ static const char *explain_list(const plan *p) {
 /* How kernels read keys in pages. */
 static const char *explain_pages(const plan *p) {
   if (p->pages == 0) return p->keys_modified ? "keys_modified: k and v are read as they are, without key_mod and value_mod\n" : "";
-  if (p->family == LUATTN_SM90)
+  if (p->pages > 1)
     return "pages: of sizes that are multiples of 8, or one for each entry, by TMA, in boxes of as many rows as divide a page and a tile\n";
   return "pages: of any size, by copies that look up the page of each row\n";
 }
@@ -424,9 +368,9 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     if (!p->packed && !p->pages) /* whose sequences have an order */
       add_entry(p, "luattn_tile_order", LUATTN_ROLE_TILE_ORDER, ORDER_THREADS, MASK_CELL, 0);
   }
-  if (p->packed && !p->pages && p->family == LUATTN_SM90)
+  if (p->packed && !p->pages && p->family->lists_tiles)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
-  if (p->decode && (p->packed || p->pages)) add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
+  if (p->family->merges && (p->packed || p->pages)) add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
   if (p->pages) {
@@ -441,23 +385,16 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
               0);
   }
   if (p->pass == LUATTN_FORWARD)
-    add_main(p, p->weights ? "luattn_weights" : "luattn_fwd", LUATTN_ROLE_FORWARD, rows);
-  if (p->decode) /* threads: merge_threads of around/merge.cuh */
+    add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
+  if (p->family->merges) /* threads: merge_threads of around/merge.cuh */
     add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
   if (p->pass == LUATTN_BACKWARD)
     add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
-  /* Static shared memory holds the sums of parameter gradients (one number per warp, except in the sm90
-   * backward up to head dim 128) and the tile that a block took from the scheduler. */
-  const bool in_blocks = p->family != LUATTN_SM90 || tiles_d256(p);
-  const int sums = !in_blocks ? 0
-                              : p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4) +
-                                    (p->deterministic && p->family == LUATTN_SM80 ? 16 : 0);
-  /* The sm90 family's tiles begin at the next multiple of 1024. */
-  const int fixed = p->family == LUATTN_SM90 ? (sums + 1023) / 1024 * 1024 : sums;
-  const int bytes = e->shared_bytes + (p->pass == LUATTN_BACKWARD ? fixed : 0);
+  const int fixed = plan_kernel(p)->static_bytes != NULL ? plan_kernel(p)->static_bytes(p, rows) : 0,
+            bytes = e->shared_bytes + fixed;
   if (bytes > p->shared_limit)
     return luattn_fail(
         err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,

@@ -1,6 +1,6 @@
 /* policy.h: every threshold of the generator that was measured, with its reason; bench/journal/ has the
- * measurements. tiles.c has the limits that follow from a kernel's arithmetic (shared memory, shapes of
- * products). */
+ * measurements. Those of one family alone, and the limits that follow from a kernel's arithmetic (shared memory, shapes
+ * of products), are in gen/family/. */
 #ifndef LUATTN_GEN_POLICY_H
 #define LUATTN_GEN_POLICY_H
 
@@ -42,9 +42,6 @@ enum {
   POLICY_COMPILES_MAX = 2,
   /* What tiles that surely spill are taken to spill, in bytes. */
   POLICY_SURE_SPILLS = 1 << 12,
-  /* The most sums that a gradient adds to for each score, because the sm90 backward has registers for no
-   * more at head dim 128; below, dK and dV leave it some. */
-  POLICY_SUMS_SM90 = 12,
   /* Additional spilled bytes that bias rows in registers may cause. */
   POLICY_BIAS_ROWS_SPILL = 200,
   /* Functions with at least this many instructions are called by hooks that have many of them: sines, powers,
@@ -103,66 +100,27 @@ bool policy_sums_elements(const plan *p);
 bool policy_sums_elements_of_distances(const plan *p);
 
 /* Whether other tiles are known to be better than these, without the compilation that ptxas's answer would
- * take. sm90 forward: bias rows that do not fit shared memory; up to head dim 64 three consumers with a
- * called hook, which have registers for 96 columns of scores, and with P masked by scores of 0, which do not
- * replace their scores; and bias rows, whose loaders need the registers of the third. sm90 backward:
- * gradients of pair biases; and bias rows, which take a register for each score. */
-bool policy_is_crowded(const plan *p, const plan_rows *rows, bool calls, bool mask_by_zero, bool has_pairs);
+ * take. */
+bool policy_is_crowded(const plan *p, const plan_rows *rows, const crowding *by);
 
 /* Returns the spilled bytes that cost less than smaller tiles would. In general 64: a few outside of the
  * inner loops. With called hooks more, since no tiles change their time: four bytes are a store and a load,
  * so a quarter of the hooks' instructions in bytes is at most an eighth of their time; but more bytes than a
- * thread has registers are accumulators, spilled around each product. sm90 backward: 288, because the tiles
- * after the first are slower by a third. Above head dim 128: 768, because the next ones take 1.3 to 1.8 times
- * as long, and with parameter gradients up to 80 times; there the loading warps, which have time, spill up to
- * 200 of the bytes, and the one that sums dS up to 400. Below it they spill up to 88, and for bias rows 112:
- * with 390 in all such a kernel is 1.4 times as fast as the next. Three consumers of the sm90 forward spill
- * around each call: 144 bytes there cost two thirds of the speed. */
+ * thread has registers are accumulators, spilled around each product. */
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work);
-struct compile_work;
-/* Whether a gradient adds to so many sums for each score that the sm90 backward certainly lacks registers, so
- * compiling it is pointless: with 16 sums it spills 700 bytes, with 26 and more 4 to 20 KB. */
-bool policy_lacks_registers(const plan *p, const struct compile_work *w);
-/* Whether the tables' first tiles of the sm80 family certainly spill: calls in which a thread hands on more numbers
- * of rows and columns than it has registers. Compiling them takes three times as long as the tiles that follow. */
-bool policy_surely_spills(const plan *p, const struct compile_work *w);
+/* Whether a gradient adds to so many sums for each score that the family certainly lacks registers, so compiling it is
+ * pointless. */
+bool policy_lacks_registers(const plan *p, const compile_work *w);
+/* Whether the tables' first tiles certainly spill, so that compiling them is pointless. */
+bool policy_surely_spills(const plan *p, const compile_work *w);
 /* Returns how many of the table's next choices would also spill too much, after one that spilled `spills`
  * bytes; they are not compiled. */
 int policy_tiles_skipped(const plan *p, int spills);
-/* Whether to give up staged bias rows. They make an sm90 backward kernel 1.05 to 1.5 times as fast up to 190
- * spilled bytes of luattn_dkdv, and cost it 0.09 of its speed at 270 and 290. Above head dim 128 they are
- * faster even at 600. */
+/* Whether to give up staged bias rows, which spill so many bytes of a kernel. */
 bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_bytes);
 
 /* ---- the time to compile */
 
-/* Code that a spec adds to a kernel without hooks. */
-typedef enum work_kind {
-  WORK_INLINED, /* hooks, times their copies */
-  WORK_FETCHED, /* inlined sines of keys in producers of the sm90 forward */
-  WORK_CALLED,  /* hooks out of line */
-  WORK_CALLS,   /* arguments of calls, times the calls' copies */
-  WORK_SUMMED,  /* gradients that are added to sums in registers */
-  WORK_ADDED,   /* gradients that are added to memory */
-  WORK_SUMS,    /* gradients made from sums of dS */
-  WORK_FLUSHED, /* sums of a block, which it adds to memory at its end */
-  WORK_BOUNDS,  /* operations that are bounded over tiles */
-  WORK_BITS,    /* bit operations among them, of numbers that may need 64 bits */
-  WORK_SLOTS,   /* numbers of rows and columns that a thread holds */
-  WORK_ONCE,    /* code with one copy: numbers of a head, prepare, ranges */
-  WORK_KINDS
-} work_kind;
-typedef struct compile_work compile_work;
-struct compile_work {
-  double of[WORK_KINDS]; /* instructions, roughly */
-  int head_arguments;    /* numbers of a head that one call hands on: the most of all called hooks */
-  double reads;          /* the square of what a called function reads from inputs, in hundreds, of all of them together */
-  double positions;      /* numbers of a row and of a column that have slots and are not handed on, beside calls */
-  double beside;         /* slots that inlined code fills, times arguments of calls, in thousands of both */
-  bool is_evaluated;     /* the mask is evaluated for cells, by a kernel of its own */
-  uint32_t line;         /* the line of the spec that adds most; 0: none */
-  double share;          /* that line's share of the work */
-};
 double policy_work_weight(const plan *p, work_kind kind); /* of an instruction, in units of the time for
                                                            * `causal` */
 /* Estimates NVRTC's time, in units of the time for `causal` with the same target, head dims and pass. */

@@ -60,7 +60,7 @@ static void test_every_plan_fits(void **state) {
             const char *line;
             if (plan_choose(mem, spec, &t, &p, &err) != LUATTN_OK) fail_msg("%s", err.message);
             const bool hopper = archs[a] == 90;
-            assert_int_equal(p.family, !half ? LUATTN_SIMT : hopper ? LUATTN_SM90 : LUATTN_SM80);
+            assert_int_equal(p.family->id, !half ? LUATTN_SIMT : hopper ? LUATTN_SM90 : LUATTN_SM80);
             assert_int_equal(strstr(p.why, "fallback") != NULL, half && archs[a] >= 90 && !hopper);
             int rank = 0;
             do {
@@ -139,7 +139,7 @@ static void test_packed_targets(void **state) {
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
   t.packed = 1;
   assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-  assert_int_equal(p.family, LUATTN_SM90);
+  assert_int_equal(p.family->id, LUATTN_SM90);
   assert_true(p.packed);
   arena_close(a);
   t.packed = 2;
@@ -173,16 +173,16 @@ static void test_backward_falls_back(void **state) {
   plan p;
   luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 128, 0, 90);
   assert_true(plan_alternative(a, spec, &t, false, 0, &p));
-  assert_int_equal(p.family, LUATTN_SM90);
-  assert_string_equal(p.template_file, "entry/bwd_sm90.cu");
+  assert_int_equal(p.family->id, LUATTN_SM90);
+  assert_string_equal(plan_kernel(&p)->file, "entry/bwd_sm90.cu");
   assert_true(plan_alternative(a, spec, &t, false, 1, &p));
-  assert_int_equal(p.family, LUATTN_SM90);
+  assert_int_equal(p.family->id, LUATTN_SM90);
   assert_int_equal(p.tile_n, 64);
-  assert_string_equal(p.template_file, "entry/bwd_d256.cu");
+  assert_string_equal(plan_kernel(&p)->file, "entry/bwd_d256.cu");
   assert_true(plan_alternative(a, spec, &t, false, 2, &p));
-  assert_int_equal(p.family, LUATTN_SM80);
-  assert_string_equal(p.template_file, "entry/bwd_sm80.cu");
-  assert_true(p.accumulates_dq && p.fast_math);
+  assert_int_equal(p.family->id, LUATTN_SM80);
+  assert_string_equal(plan_kernel(&p)->file, "entry/bwd_sm80.cu");
+  assert_true(plan_kernel(&p)->accumulates_dq && p.family->fast_math);
   assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
   t.family = 1 + LUATTN_SM90;
   assert_false(plan_alternative(a, spec, &t, false, 2, &p));
@@ -202,7 +202,7 @@ static void test_deterministic_families(void **state) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, dim, dim == 128 ? 192 : 0, 90);
     t.deterministic = 1;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_int_equal(p.family, LUATTN_SM90);
+    assert_int_equal(p.family->id, LUATTN_SM90);
     assert_true(p.deterministic);
     assert_non_null(strstr(p.why, "kv tiles in turn (deterministic)"));
     t.pass = LUATTN_FORWARD;
@@ -223,7 +223,7 @@ static void test_wide_backward_of_any_wants(void **state) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_BF16, 192, 128, 90);
     t.wants = wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
-    assert_string_equal(p.template_file, "entry/bwd_d256.cu");
+    assert_string_equal(plan_kernel(&p)->file, "entry/bwd_d256.cu");
     assert_null(strstr(p.why, "fallback"));
   }
   arena_close(a);
@@ -239,14 +239,14 @@ static void test_wide_backward(void **state) {
   for (int i = 0; i < 3; i++) {
     luattn_target t = target_of(LUATTN_BACKWARD, LUATTN_F16, dims[i][0], dims[i][1], 90);
     assert_true(plan_alternative(a, spec, &t, false, 0, &p));
-    assert_string_equal(p.template_file, "entry/bwd_d256.cu");
-    assert_true(p.tile_m == 64 && p.tile_n == 64 && p.threads == 512 && p.accumulates_dq);
+    assert_string_equal(plan_kernel(&p)->file, "entry/bwd_d256.cu");
+    assert_true(p.tile_m == 64 && p.tile_n == 64 && p.threads == 512 && plan_kernel(&p)->accumulates_dq);
     assert_true(plan_alternative(a, spec, &t, false, 1, &p));
-    assert_string_equal(p.template_file, "entry/bwd_sm80.cu");
+    assert_string_equal(plan_kernel(&p)->file, "entry/bwd_sm80.cu");
     assert_non_null(strstr(p.why, "fallback: the sm90 family has too few registers"));
     t.pass = LUATTN_FORWARD;
     assert_true(plan_alternative(a, spec, &t, false, 0, &p));
-    assert_string_equal(p.template_file, "entry/fwd_sm90.cu");
+    assert_string_equal(plan_kernel(&p)->file, "entry/fwd_sm90.cu");
   }
   arena_close(a);
 }

@@ -1,0 +1,38 @@
+/* parts.c: what families have in common. */
+#include "gen/family/parts.h"
+
+LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
+  return (LayoutSizes){.head_dim = p->head_dim,
+                       .head_dim_v = p->head_dim_v,
+                       .tile_m = p->tile_m,
+                       .tile_n = p->tile_n,
+                       .threads = p->threads,
+                       .stages = p->stages,
+                       .elem = p->dtype == LUATTN_F64 ? 8 : 4,
+                       .row = r->row_bytes,
+                       .bwd_row = r->bwd_row_bytes,
+                       .bias_elem = r->bias_row_bytes,
+                       .col = r->col_bytes,
+                       .warps_n = p->sm80_warps_n,
+                       .has_terms = r->has_distance_term,
+                       .hands_sums = p->deterministic && r->sums_distances,
+                       .in_order = p->deterministic};
+}
+
+luattn_status family_refuse(const char *name, int value, const char *rule, luattn_error *err) {
+  return luattn_fail(err, LUATTN_INVALID,
+                     "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value,
+                     rule);
+}
+
+int family_sum_bytes(const plan *p, const plan_rows *rows) {
+  return p->threads / 32 * rows->num_acc * (p->dtype == LUATTN_F64 ? 8 : 4);
+}
+
+double family_head_arguments(const compile_work *w, int held, double twice) {
+  const double beyond = w->head_arguments > held ? w->head_arguments - held : 0;
+  return twice * beyond * beyond;
+}
+
+const char combine_less_often[] = "-full-inst-combine=0", combine_nothing[] = "-disable-InstructionCombiningPass",
+           hoist_nothing[] = "-disable-LICMPass";
