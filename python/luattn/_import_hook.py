@@ -1,6 +1,5 @@
 """Runs a function once a module of another package is imported, which would take too long to import for it."""
 
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -21,19 +20,25 @@ class _Finder:
         self._name, self._run = name, run
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What the other finders find, whose loader runs the function afterwards. Once: then this one is gone."""
-        if name != self._name or self not in sys.meta_path:
+        """What the finders behind this one find, whose loader runs the function afterwards. Others ask too, who only look whether the module
+        could be imported, and an import may fail: this one stays until the function has run."""
+        if name != self._name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec(name)
+        finders = list(sys.meta_path)
+        behind = finders[finders.index(self) + 1 :] if self in finders else []  # type: ignore[arg-type]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in behind)), None)
         if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            load = loader.exec_module
+            self._follow(spec.loader)
+        return spec
 
-            def load_and_run(module: ModuleType) -> None:
-                load(module)
-                sys.modules.setdefault(name, module)
+    def _follow(self, loader: Any) -> None:
+        load = loader.exec_module
+
+        def load_and_run(module: ModuleType) -> None:
+            load(module)
+            if module.__name__ == self._name and self in sys.meta_path:
+                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.modules.setdefault(self._name, module)
                 self._run()
 
-            loader.exec_module = load_and_run
-        return spec
+        loader.exec_module = load_and_run

@@ -1,7 +1,10 @@
 """flops_test.py: FLOPs of torch.utils.flop_counter are those of the scores that masks keep, in both passes."""
 
+import functools
+import importlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from with_torch import ROOT, torch  # exits without torch, so first
@@ -10,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import luattn
 from luattn import flex
+from luattn._import_hook import when_imported
 from luattn.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
 causal = luattn.attention("return attention { block_mask = causal() }")
@@ -98,6 +102,32 @@ class Flops(unittest.TestCase):
             "assert mode.get_total_flops() == 4 * 16 * 8, mode.get_total_flops(); assert not [x for x in sys.meta_path if 'luattn' in str(type(x))]"
         )
         subprocess.run([sys.executable, "-c", late, f"{ROOT}/python"], check=True)
+
+    def test_torch_is_looked_for_before_it_is_imported(self):
+        """As transformers does, to see whether it is there."""
+        looked = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import luattn, importlib.util; assert importlib.util.find_spec('torch').origin; "
+            "assert 'torch' not in sys.modules; import torch; a = luattn.attention('return attention {}'); q = torch.ones(1, 1, 4, 8)\n"
+            "for _ in range(3): a(q, q, q)\n"
+            "assert luattn._arguments.is_compiling is torch.compiler.is_compiling"
+        )
+        subprocess.run([sys.executable, "-c", looked, f"{ROOT}/python"], check=True)
+
+    def test_what_waits_for_an_import_outlives_one_that_fails(self):
+        ran = []
+        with tempfile.TemporaryDirectory() as path:
+            with open(f"{path}/fails_once.py", "w") as module:
+                module.write("import sys; sys.tried = not getattr(sys, 'tried', False); assert not sys.tried")
+            sys.path.insert(0, path)
+            self.addCleanup(sys.path.remove, path)
+            for mark in "ab":
+                when_imported("fails_once", functools.partial(ran.append, mark))
+            with self.assertRaises(AssertionError):
+                importlib.import_module("fails_once")
+            self.assertEqual(ran, [])
+            importlib.import_module("fails_once")
+        self.assertEqual(sorted(ran), ["a", "b"])
+        self.assertFalse([x for x in sys.meta_path if "luattn" in str(type(x))])
 
 
 if __name__ == "__main__":
