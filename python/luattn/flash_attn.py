@@ -100,10 +100,19 @@ def _text(
 def _spec(
     left: int, right: int, softcap: float, slopes: int, dropout_p: float, leftpad: bool = False, rotary: _Rotary = None, chunk: int = 0
 ) -> Spec:
-    return _loaded(left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk)
+    options = left, right, softcap, slopes, dropout_p, leftpad, rotary, chunk
+    if torch.compiler.is_dynamo_compiling():  # its numbers may be symbols, which a spec turns into constants that the graph is guarded by
+        from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+        options = tuple(guard_scalar(x) if isinstance(x, (int, float)) else x for x in options)  # type: ignore[assignment]
+    return _constant(*options)
 
 
-_spec._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
+def _constant(*options: Any) -> Spec:
+    return _loaded(*options)
+
+
+_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does, after seconds of imports
 
 
 @functools.lru_cache(256)

@@ -11,6 +11,7 @@ import unittest
 from problems import ROOT, backward_op, example, forward_op, grads, problem  # exits without torch, so first
 
 import luattn
+import luattn.flash_attn
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -80,6 +81,16 @@ class Graphs(unittest.TestCase):
                 want = grads(lambda: attention(*qkv, return_lse=True, **inputs), tensors)  # noqa: B023
                 for a, b in zip(grads(lambda: run(*tensors), tensors), want):  # noqa: B023
                     torch.testing.assert_close(a, b, atol=0, rtol=0)
+
+    def test_numbers_of_flash_attn_that_vary(self):
+        """What a spec has as constants, Dynamo may hold as symbols: with dynamic=True, and where a call has had another number."""
+        varied = [{"softcap": cap} for cap in (0.0, 30.0, 50.0, 20.0)], [{"window_size": (left, 0)} for left in (2, 3, 4, 20)]
+        for dynamic, calls in ((dynamic, calls) for dynamic in (None, True) for calls in varied):
+            torch._dynamo.reset()
+            run = torch.compile(luattn.flash_attn.flash_attn_func, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+            for n, options in zip((5, 9, 12, 12), calls):
+                q = torch.randn(1, n, 2, 16)
+                torch.testing.assert_close(run(q, q, q, **options), luattn.flash_attn.flash_attn_func(q, q, q, **options), atol=0, rtol=0)
 
     def test_a_graph_in_comments(self):
         """Inductor writes nodes into comments of what it generates, so no argument of an op may have a new line."""
