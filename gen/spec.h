@@ -117,13 +117,13 @@ typedef struct derived_mod {
 } derived_mod;
 
 #define DERIVED_MAX_PASSES 2
-#define DERIVED_MAX_SUMS 4
+#define DERIVED_MAX_SUMS 6 /* one for each pass says how large its weights are */
 
 /* A row pass: forward with another weight. With O_k = factor * sum over kept j of weight_j v_j, VAR_PASS[k] = rowsum(dO * O_k).
  * Dropout drops what forward's drops. */
 typedef struct derived_pass {
   ir_ref weight; /* of VAR_SCORE (after score_mod), VAR_FINAL as derived_spec.row reads it, leaves; never NaN where a score is -inf */
-  ir_ref factor; /* of VAR_FINAL and leaves of the row */
+  ir_ref factor; /* of VAR_FINAL, leaves of the row, and the sums among VAR_PASS */
 } derived_pass;
 
 /* What backward needs, separated by where it is computed. */

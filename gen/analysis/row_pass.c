@@ -15,6 +15,7 @@ typedef struct taker {
   const partials *p;
   const wanted_adjoints *want;
   ir_ref total[SPEC_MAX_RED]; /* A_k; IR_NONE: zero */
+  int num_sizes;              /* sums that only say how large weights are */
   const char *too_many;       /* what there is no room for */
 } taker;
 
@@ -37,38 +38,50 @@ static ir_ref of_kept_scores(derivation *d, ir_ref x) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, lowest, d->score), x, ir_real(g, 0));
 }
 
-/* A positive number of the row as large as the sum of weights, so that what a pass stores is as large as v; 1: none is known. */
-static ir_ref size_of(derivation *d, ir_ref weight) {
+/* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be, until these are known. */
+static ir_ref find_sum(derivation *d, ir_ref x, int most) {
+  int i = 0;
+  x = of_kept_scores(d, x);
+  while (i < d->num_sums && d->sum[i] != x) i++;
+  if (i >= most) return IR_NONE;
+  if (i == d->num_sums) d->sum[d->num_sums++] = x;
+  return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
+}
+
+static ir_ref summed(taker *t, ir_ref x) {
+  const ir_ref sum = find_sum(t->d, x, DERIVED_MAX_SUMS - DERIVED_MAX_PASSES + t->num_sizes);
+  if (sum == IR_NONE) t->too_many = "another sum over the row";
+  return sum;
+}
+
+/* A positive number of the row as large as the sum of weights, so that what a pass stores is as large as v: one that forward keeps, or else a
+ * sum of the pass. */
+static ir_ref size_of(taker *t, ir_ref weight) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1);
   for (int k = 0; k < d->num_red; k++) {
     if (d->term[k] != weight || !divisors_sum_is_positive(d, k)) continue;
-    return d->from_one[k] ? d->red[k] : ir_op2(d->g, IR_ADD, ir_real(d->g, 1), d->red[k]);
+    return d->from_one[k] ? d->red[k] : ir_op2(g, IR_ADD, one, d->red[k]);
   }
-  return ir_real(d->g, 1);
+  const int before = d->num_sums;
+  const ir_ref sum = find_sum(d, ir_op1(g, IR_ABS, weight), DERIVED_MAX_SUMS);
+  t->num_sizes += d->num_sums - before;
+  return ir_op2(g, IR_ADD, one, sum);
 }
 
 /* rowsum(dO * sum of weight v). */
 static ir_ref weighted(taker *t, ir_ref weight) {
   derivation *d = t->d;
   ir *g = d->g;
-  const ir_ref size = size_of(d, weight);
+  const ir_ref of_kept = of_kept_scores(d, weight);
   int k = 0;
-  weight = of_kept_scores(d, weight);
-  while (k < d->num_passes && d->pass[k].weight != weight) k++;
+  while (k < d->num_passes && d->pass[k].weight != of_kept) k++;
   if (k == DERIVED_MAX_PASSES) return t->too_many = "another row pass", IR_NONE;
-  if (k == d->num_passes) d->pass[d->num_passes++] = (derived_pass){weight, ir_op2(g, IR_DIV, ir_real(g, 1), size)};
+  const ir_ref size = size_of(t, weight);
+  if (k == d->num_passes) d->pass[d->num_passes++] = (derived_pass){of_kept, ir_op2(g, IR_DIV, ir_real(g, 1), size)};
   const ir_ref pass = ir_variable(g, VAR_PASS, (uint32_t)k);
   return ir_op2(g, IR_MUL, pass, size);
-}
-
-/* The sum of x over the row. Sums are numbered behind all passes that there may be, until these are known. */
-static ir_ref summed(taker *t, ir_ref x) {
-  derivation *d = t->d;
-  int i = 0;
-  x = of_kept_scores(d, x);
-  while (i < d->num_sums && d->sum[i] != x) i++;
-  if (i == DERIVED_MAX_SUMS) return t->too_many = "another sum over the row", IR_NONE;
-  if (i == d->num_sums) d->sum[d->num_sums++] = x;
-  return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
 }
 
 /* Lambda_k, the adjoint through prob alone. */
@@ -146,6 +159,7 @@ static void number_sums(derivation *d) {
   }
   for (int k = 0; k < d->num_red; k++)
     if (d->adjoint[k] != IR_NONE) d->adjoint[k] = ir_substitute(g, d->adjoint[k], from, to, d->num_sums);
+  for (int k = 0; k < d->num_passes; k++) d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
 }
 
 luattn_status row_pass_take(derivation *d, const partials *p, const wanted_adjoints *want) {

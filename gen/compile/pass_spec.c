@@ -9,21 +9,22 @@
 
 #define MAX_INPUTS (sizeof((traced_spec *)0)->input / sizeof(luattn_input_info))
 
-/* The expressions of a pass: its weight, its factor, and in the first the sums. */
+/* The expressions of a pass: its weight, its factor, and the sums in the first, which saves them, and where its factor reads them. */
 typedef struct pass_roots {
   ir_ref ref[2 + DERIVED_MAX_SUMS];
   int count;
 } pass_roots;
 
-static pass_roots roots_of(const derived_spec *d, int number) {
+static pass_roots roots_of(const ir *g, const derived_spec *d, int number) {
   pass_roots r = {{d->pass[number].weight, d->pass[number].factor}, 2};
-  for (int i = 0; i < d->num_sums && number == 0; i++) r.ref[r.count++] = d->sum[i];
+  const bool sums = number == 0 || ir_uses(g, r.ref[1], VAR_PASS);
+  for (int i = 0; i < d->num_sums && sums; i++) r.ref[r.count++] = d->sum[i];
   return r;
 }
 
 int pass_spec_rows(arena *scratch, const luattn_spec *of, int number, int row[PASS_MAX_ROWS]) {
   const ir *g = of->traced.g;
-  const pass_roots roots = roots_of(&of->derived, number);
+  const pass_roots roots = roots_of(of->traced.g, &of->derived, number);
   const int has_lse = of->traced.online.lse >= 0;
   bool *used = arena_array(scratch, ir_count(g), sizeof *used), reads[PASS_MAX_ROWS] = {false};
   int count = 0;
@@ -77,33 +78,36 @@ static luattn_status declare_rows(arena *a, const luattn_spec *of, int number, b
 }
 
 /* The online function of a pass: sums of weights, of which nothing depends on what came before. */
-static void write_online(traced_online *o, ir *g, const pass_roots *roots) {
+static void write_online(traced_online *o, ir *g, const pass_roots *roots, int num_passes) {
   const traced_online of = *o;
   const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), sum = ir_variable(g, VAR_OUT, 0);
   *o = (traced_online){.name = of.name, .lse = -1, .keep = of.keep, .forward = IR_NONE, .backward = IR_NONE};
   o->prob = roots->ref[0];
   o->rescale = one;
-  o->out = ir_op2(g, IR_MUL, sum, roots->ref[1]);
+  ir_ref factor = roots->ref[1];
   for (int i = 2; i < roots->count; i++) {
     const int k = o->num_state++;
     const ir_ref before = ir_variable(g, VAR_STATE, (uint32_t)k), added = ir_op1(g, IR_REDUCE_SUM, roots->ref[i]);
     o->state_name[k] = "sum";
     o->init[k] = zero;
     o->next[k] = ir_op2(g, IR_ADD, before, added);
+    const ir_ref whole = ir_variable(g, VAR_PASS, (uint32_t)(num_passes + k));
+    factor = ir_substitute(g, factor, &whole, &before, 1);
   }
+  o->out = ir_op2(g, IR_MUL, sum, factor);
 }
 
 luattn_status pass_spec_make(arena *a, const luattn_spec *of, int number, luattn_dtype dtype, luattn_spec *out, luattn_error *err) {
-  pass_roots roots = roots_of(&of->derived, number);
+  pass_roots roots = roots_of(of->traced.g, &of->derived, number);
   *out = *of;
   out->a = a;
   ir *const g = out->traced.g = ir_clone(a, of->traced.g);
   if (g == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", of->traced.file);
   TRY(declare_rows(a, of, number, dtype == LUATTN_F64, &out->traced, &roots, err));
-  write_online(&out->traced.online, g, &roots);
+  write_online(&out->traced.online, g, &roots, of->derived.num_passes);
   const ir_ref zero = ir_real(g, 0);
   out->derived = (derived_spec){.missing = "a row pass has no backward", .prob = zero, .ds = zero, .how = "no backward"};
-  out->derived.num_saved = out->traced.online.num_state;
+  out->derived.num_saved = number == 0 ? out->traced.online.num_state : 0;
   for (int i = 0; i < out->derived.num_saved; i++) out->derived.saved[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", of->traced.file) : LUATTN_OK;
 }

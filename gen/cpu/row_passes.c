@@ -91,6 +91,7 @@ void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classe
     if (count > 0) add_tile(w, lanes, count, score, pass);
   }
   for (int k = 0; k < derived->num_passes; k++) out[k] = &factor[k];
+  lanes->pass = pass; /* of which factors read the sums */
   program_run(&w->factors, lanes, 1, out);
   for (int k = 0; k < derived->num_passes; k++)
     pass[k] = factor[k] * (is_noise(w) ? sqrt(pass[k] + output_noise(w, lanes, k)) : pass[k]);
