@@ -138,6 +138,21 @@ typedef struct image_manifest {
 } image_manifest;
 
 /* The call that launches it, as messages begin: "forward", "backward", "weights". */
+/* How an image's kernels are launched. Follows from the manifest, so that images of before have it too. */
+typedef struct image_traits {
+  bool takes_descriptors; /* reads tensors by TMA */
+  bool is_resident;       /* blocks stay, and take one tile after another in an order that the launch gives */
+  bool numbers_tiles;     /* forward's tiles are numbered in the launch's order */
+  bool groups_rows;       /* rows of a head in accumulators and bwd_rows lie in groups of 16 */
+  bool pairs_blocks;      /* backward's blocks of 64 keys work in pairs */
+  bool prepares_sums;     /* luattn_prepare zeroes dq_acc and the counters */
+  bool reads_tile_words;  /* walks take tile bits as words, of tiles of one or two cells; else the class of each tile */
+  int vector_bits;        /* rows of elements of up to so many bits are moved 16 bytes at a time; 0: one by one */
+  int products;           /* multiply-adds in the time of an instruction of each lane, of which half of the most can be
+                           * issued: an estimate that is good within a factor of two */
+} image_traits;
+const image_traits *manifest_traits(const image_manifest *m);
+
 static inline const char *manifest_pass_name(const image_manifest *m) { return m->weights ? "weights" : kernel_pass_name(m->pass); }
 
 /* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is

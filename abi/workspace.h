@@ -14,9 +14,9 @@ typedef int workspace_count;
 typedef long long workspace_count;
 #endif
 
-/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: the sm90 family rounds up to 16
- * (templates/sink/dq_acc.cuh), and copies 16 bytes at a time. */
-ABI_FN workspace_count workspace_rows(int is_sm90, workspace_count len) { return is_sm90 ? (len + 15) / 16 * 16 : len; }
+/* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: in groups, rounded up to 16 (templates/sink/dq_acc.cuh), and
+ * copied 16 bytes at a time. */
+ABI_FN workspace_count workspace_rows(int in_groups, workspace_count len) { return in_groups ? (len + 15) / 16 * 16 : len; }
 
 /* Packed sequences: the rows of a head in an accumulator whose rows lie in groups of up to 16 (templates/sink/dq_acc.cuh).
  * Each entry begins at a multiple of 16: the first row of entry `entry`, whose first row in tensors is `first`, and with
@@ -25,16 +25,15 @@ ABI_FN workspace_count workspace_packed_rows(workspace_count first, workspace_co
   return (first + 16 * entry) / 16 * 16;
 }
 
-/* The number of blocks for a kv tile of the main backward kernel: two in the sm90 family above head dim 128,
- * whose blocks have 64 positions each. */
-ABI_FN int workspace_blocks_together(int is_sm90, int tile_n) { return is_sm90 && tile_n == 64 ? 2 : 1; }
+/* The number of blocks for a kv tile of the main backward kernel: two where blocks of 64 positions work in pairs. */
+ABI_FN int workspace_blocks_together(int in_pairs, int tile_n) { return in_pairs && tile_n == 64 ? 2 : 1; }
 
 /* LuattnScratch.turns: the index of the first q tile's entry, which follows the work counter. */
 #define LUATTN_TURNS_FIRST 32
-/* Numbers of a q tile: one; in the sm80 family one for each warp's part of it; in the sm90 family one for
- * each block of the cluster (templates/work/dq_order.cuh, templates/sm90/bwd/dq_first_store.cuh). */
-ABI_FN int workspace_turns(int is_sm90, int threads, int tile_n) {
-  return is_sm90 ? workspace_blocks_together(is_sm90, tile_n) : threads / 32;
+/* Numbers of a q tile: one; in the sm80 family one for each warp's part of it; where blocks work in
+ * pairs one for each block of the cluster (templates/work/dq_order.cuh, templates/sm90/bwd/dq_first_store.cuh). */
+ABI_FN int workspace_turns(int in_pairs, int threads, int tile_n) {
+  return in_pairs ? workspace_blocks_together(in_pairs, tile_n) : threads / 32;
 }
 
 /* LuattnScratch.visits: the number of 32-bit words of a tile bitmap, which has one bit per tile. */

@@ -64,15 +64,15 @@ static bool has_role(const image_manifest *m, luattn_role role) {
 
 /* Counts the work counter of kv tiles and the counters of q tiles. */
 static double counters(const image_manifest *m, const sizes *s, bool dq) {
-  const bool sm90 = m->family == LUATTN_SM90;
+  const image_traits *t = manifest_traits(m);
   double bytes = 0;
   for (uint32_t i = 0; i < m->num_entries; i++) {
     const manifest_entry *e = &m->entry[i];
     if (e->role != LUATTN_ROLE_DKDV) continue;
-    const bool counts = dq && m->accumulates_dq && (sm90 || m->deterministic);
-    const int each = workspace_turns(sm90, (int)e->threads, (int)e->tile_n);
+    const bool counts = dq && m->accumulates_dq && (t->is_resident || m->deterministic);
+    const int each = workspace_turns(t->pairs_blocks, (int)e->threads, (int)e->tile_n);
     const double tiles = counts ? ceil(s->q_len / e->tile_m) : 0;
-    if (sm90 || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * each);
+    if (t->is_resident || counts) bytes += 4 * (LUATTN_TURNS_FIRST + s->batch * s->heads * tiles * each);
   }
   return bytes;
 }
@@ -120,9 +120,9 @@ static double workspace(const image_manifest *m, const sizes *s) {
   if (m->has_query_mod) bytes += q_rows(s) * s->dim * s->elem;
   if (m->has_key_mod) bytes += kv_rows(s) * s->dim * s->elem;
   if (m->has_value_mod) bytes += kv_rows(s) * s->dim_v * s->elem;
-  const bool sm90 = m->family == LUATTN_SM90;
-  const double padded_rows = s->batch * s->heads * (double)workspace_rows(sm90, (int64_t)s->q_len),
-               padded_kv = s->batch * s->heads_kv * (double)workspace_rows(sm90, (int64_t)s->kv_len);
+  const bool in_groups = manifest_traits(m)->groups_rows;
+  const double padded_rows = s->batch * s->heads * (double)workspace_rows(in_groups, (int64_t)s->q_len),
+               padded_kv = s->batch * s->heads_kv * (double)workspace_rows(in_groups, (int64_t)s->kv_len);
   if (m->pass == LUATTN_BACKWARD) bytes += padded_rows * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
   const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,

@@ -114,7 +114,7 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
   out->pages = table->is_given ? (int)a->batch->pages : 1;
   out->num_pages = (int)a->k->shape[0];
   out->page_size = order_divisor((unsigned)page_size);
-  if (c->info->family != LUATTN_SM90 || c->info->on_cpu) return LUATTN_OK;
+  if (!manifest_traits(c->info)->takes_descriptors || c->info->on_cpu) return LUATTN_OK;
   const manifest_entry *main = sizes_entry(c->info, LUATTN_ROLE_FORWARD);
   if (main == NULL) return LUATTN_OK;
   out->box_rows = batch_has_one_page(a->batch) ? (int)main->tile_n : common_divisor(page_size, (int)main->tile_n);

@@ -61,11 +61,11 @@ void sizes_of_stat(const image_manifest *m, const LuattnParams *p, uint32_t stat
 }
 
 bool sizes_draws_kv(const image_manifest *m) {
-  return m->family == LUATTN_SM90 && m->pass == LUATTN_BACKWARD && sizes_entry(m, LUATTN_ROLE_DKDV) != NULL;
+  return manifest_traits(m)->is_resident && m->pass == LUATTN_BACKWARD && sizes_entry(m, LUATTN_ROLE_DKDV) != NULL;
 }
 
 int64_t sizes_blocks_together(const image_manifest *m, const manifest_entry *dkdv) {
-  return workspace_blocks_together(m->family == LUATTN_SM90, (int)dkdv->tile_n);
+  return workspace_blocks_together(manifest_traits(m)->pairs_blocks, (int)dkdv->tile_n);
 }
 
 int64_t sizes_kv_blocks(const image_manifest *m, const manifest_entry *dkdv, const LuattnParams *p) {

@@ -150,13 +150,12 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
   }
 }
 
-/* The families with tensor cores move 16 bytes at a time. All sizes are powers of two, tested with masks: a
+/* All sizes are powers of two, tested with masks: a
  * dozen 64-bit divisions per launch would take a third of the time of all checks. */
 static luattn_status check_alignment(const args_call *c, const tensor_rule *rule, const DLTensor *t,
                                      const long long stride[4], uintptr_t address) {
   const unsigned elem = rule->dtype.bits / 8u;
-  /* The simt family has 16-bit tensors where it writes weights, whose mods read vectors. */
-  const bool vectors = rule->is_row && (c->info->family != LUATTN_SIMT || (c->info->weights && rule->dtype.bits == 16));
+  const bool vectors = rule->is_row && rule->dtype.bits <= manifest_traits(c->info)->vector_bits;
   const unsigned align = vectors ? 16 : elem;
   if ((address & (align - 1)) != 0)
     return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",

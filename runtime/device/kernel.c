@@ -96,9 +96,10 @@ static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer
 /* Allocates the device memory that launches share. */
 static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   if (k->info.num_inputs > 0) TRY(alloc_zeros(k->driver, 8, &k->zero, err));
-  if (k->info.family == LUATTN_SM90) k->descriptors = calloc(1, sizeof *k->descriptors);
+  const bool describes = manifest_traits(&k->info)->takes_descriptors;
+  if (describes) k->descriptors = calloc(1, sizeof *k->descriptors);
   if (k->info.draws_tiles) k->counters = calloc(1, sizeof *k->counters);
-  if ((k->info.family == LUATTN_SM90 && k->descriptors == NULL) ||
+  if ((describes && k->descriptors == NULL) ||
       (k->info.draws_tiles && k->counters == NULL))
     return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
   if (k->counters == NULL) return LUATTN_OK;

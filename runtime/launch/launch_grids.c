@@ -45,9 +45,8 @@ luattn_status forward_grid(const args_call *c, const manifest_entry *entry, cons
   else
     tile_table_q_tiles(c, p, entry->tile_m, size);
   sizes_add_padding(c, &p->all, size);
-  if (c->info->decode) return LUATTN_OK;
-  if (c->info->family == LUATTN_SM90) return make_resident(c, entry, 1, size);
-  return c->info->family == LUATTN_SM80 ? check_tiles(c, entry, size, INT32_MAX) : LUATTN_OK;
+  if (manifest_traits(c->info)->is_resident) return make_resident(c, entry, 1, size);
+  return manifest_traits(c->info)->numbers_tiles ? check_tiles(c, entry, size, INT32_MAX) : LUATTN_OK;
 }
 
 luattn_status dkdv_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {

@@ -27,11 +27,11 @@ static void find_alone(const image_manifest *m, LuattnParams *p) {
  * come before all others (LuattnTileOrder), it is the order of the others, none of which is long. */
 static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnTileOrder *by_length) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  if (main == NULL || m->family == LUATTN_SIMT || m->decode) return;
+  if (main == NULL || !manifest_traits(m)->numbers_tiles) return;
   const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
                 tiles = q_tiles * p->shape.heads * p->shape.batch;
   if (tiles == 0) return;
-  const bool stays = m->family == LUATTN_SM90;
+  const bool stays = manifest_traits(m)->is_resident;
   const int64_t kv_bytes = (int64_t)sizes_elem(m) * (m->head_dim + m->head_dim_v);
   order_fill(p, q_tiles - by_length->first,
              stays ? order_groups_resident(p, q_tiles, m->has_mask && by_length->tiles == NULL, kv_bytes) : order_groups(tiles));
@@ -99,7 +99,7 @@ luattn_status kernel_launch_check(kernel_launch *l, cu_stream stream) {
 luattn_status kernel_launch_describe(kernel_launch *l) {
   const luattn_kernel *k = l->kernel;
   const LuattnCallParams *all = &l->p.all;
-  if (k->info.family != LUATTN_SM90) return LUATTN_OK;
+  if (!manifest_traits(&k->info)->takes_descriptors) return LUATTN_OK;
   TRY(descriptors_fill(k->driver, k->descriptors, &l->c, all, &all->paging, &l->maps.usual));
   if (!k->info.paged) return LUATTN_OK;
   return descriptors_fill_pages(k->driver, k->descriptors, &l->c, &all->dense, &all->paging, &l->maps);

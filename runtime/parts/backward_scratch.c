@@ -14,7 +14,7 @@ static bool is_needed(const image_manifest *m, unsigned want, uint32_t has_mod) 
 
 /* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows. */
 static int64_t padded_rows(const image_manifest *m, int len) {
-  return workspace_rows(m->family == LUATTN_SM90, len);
+  return workspace_rows(manifest_traits(m)->groups_rows, len);
 }
 
 /* Rows of a head, or with a batch axis of all entries, in an array of backward that has rows of queries; in_groups: an
@@ -22,14 +22,14 @@ static int64_t padded_rows(const image_manifest *m, int len) {
 static int64_t all_q_rows(const args_call *c, const LuattnParams *p, bool in_groups) {
   if (!c->info->packed) return p->shape.batch * padded_rows(c->info, p->shape.q_len);
   const int64_t total = c->args->q->shape[0];
-  return in_groups || c->info->family == LUATTN_SM90 ? workspace_packed_rows(total, p->shape.batch) : total;
+  return in_groups || manifest_traits(c->info)->groups_rows ? workspace_packed_rows(total, p->shape.batch) : total;
 }
 
-/* The same for rows of keys, in dk_acc and dv_acc: the sm90 family's have groups of rows. */
+/* The same for rows of keys, in dk_acc and dv_acc. */
 static int64_t all_kv_rows(const args_call *c, const LuattnParams *p) {
   if (!c->info->packed) return (int64_t)p->shape.batch * padded_rows(c->info, p->shape.kv_len);
   const int64_t total = c->args->k->shape[0];
-  return c->info->family == LUATTN_SM90 ? workspace_packed_rows(total, p->shape.batch) : total;
+  return manifest_traits(c->info)->groups_rows ? workspace_packed_rows(total, p->shape.batch) : total;
 }
 
 static bool adds_dq(const image_manifest *m) {
@@ -39,7 +39,7 @@ static bool adds_dq(const image_manifest *m) {
 /* Counters for the q tiles of a head (work/dq_order.cuh, sm90/bwd/dq_first_store.cuh). */
 static int64_t num_turns(const image_manifest *m, const LuattnParams *p) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_DKDV);
-  const int each = workspace_turns(m->family == LUATTN_SM90, (int)main->threads, (int)main->tile_n);
+  const int each = workspace_turns(manifest_traits(m)->pairs_blocks, (int)main->threads, (int)main->tile_n);
   return ceil_div(p->shape.q_len, main->tile_m) * each;
 }
 
@@ -80,7 +80,7 @@ static bool is_ordered(const args_call *c, uint32_t input, LuattnParams *p) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_DKDV);
   const pairs_sizes s = sizes_of_pairs(m, input, p);
   if (pairs_in_any_order(info, &s)) return true;
-  if (m->family != LUATTN_SM90 || m->packed || main == NULL || p->schedule.num_splits > 1 ||
+  if (!manifest_traits(m)->is_resident || m->packed || main == NULL || p->schedule.num_splits > 1 ||
       !pairs_in_batch_order(info, &s))
     return false;
   if (sizes_kv_blocks(m, main, p) * p->shape.heads_kv * 8 < c->multiprocessors) return false;
@@ -108,13 +108,13 @@ static void take_ordered(room *w, const args_call *c, LuattnParams *p) {
   if (m->wants & LUATTN_WANT_SCALARS) p->inputs.scalar_exact = room_take(w, limbs, m->num_scalars, 1, 1, 1);
 }
 
-/* Accumulators, side by side, so that one memset zeroes them; in the sm90 family prepare zeroes dq_acc, while
- * it waits for loads, and the counters. */
+/* Accumulators, side by side, so that one memset zeroes them, unless prepare zeroes dq_acc, while it
+ * waits for loads, and the counters. */
 static void take_sums(const args_call *c, prepared *out) {
   LuattnParams *const p = &out->all.dense;
   room *const w = &out->room;
   const image_manifest *m = c->info;
-  const bool adds = sizes_entry(m, LUATTN_ROLE_FINISH) != NULL && adds_dq(m), by_prepare = m->family == LUATTN_SM90;
+  const bool adds = sizes_entry(m, LUATTN_ROLE_FINISH) != NULL && adds_dq(m), by_prepare = manifest_traits(m)->prepares_sums;
   if (adds && by_prepare)
     p->scratch.dq_acc = room_take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);
   if (sizes_draws_kv(m)) p->scratch.turns = room_take(w, sizeof *p->scratch.turns, num_counters(m, p), 1, 1, 1);

@@ -4,12 +4,6 @@
 #include "luattn/tensors.h"
 #include "runtime/call/sizes.h"
 
-/* Multiply-adds in the time of an instruction of each lane, of which half of the most can be issued: an estimate that
- * is good within a factor of two. */
-static double products_an_instruction(const image_manifest *m) {
-  return m->family == LUATTN_SM90 ? 40 : m->family == LUATTN_SM80 ? 20 : 2;
-}
-
 /* Below this many instructions, about 10 us on an H100, a launch more takes longer than it saves. */
 static const double least_work = 1 << 27;
 
@@ -28,7 +22,7 @@ static const int64_t least_ranks = 16;
 static double instructions(const image_manifest *m, const LuattnShape *s) {
   const double scores = (double)s->q_len * s->kv_len, d = m->head_dim, dv = m->head_dim_v;
   const double products = m->pass == LUATTN_FORWARD ? d + dv : 3 * d + 2 * dv;
-  return scores * s->batch * s->heads * products / products_an_instruction(m);
+  return scores * s->batch * s->heads * products / manifest_traits(m)->products;
 }
 
 static int64_t words_of(int64_t rows, int64_t cells) { return rows * workspace_bit_words(cells) * 2; }
@@ -75,7 +69,7 @@ int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const Lu
   const manifest_entry *e = sizes_main(m);
   const bool forward = m->pass == LUATTN_FORWARD;
   const int64_t size = forward ? e->tile_m
-                               : (int64_t)e->tile_n * workspace_blocks_together(m->family == LUATTN_SM90, (int)e->tile_n);
+                               : (int64_t)e->tile_n * sizes_blocks_together(m, e);
   const int64_t heads = forward ? s->heads : s->heads_kv, len = forward ? s->q_len : s->kv_len,
                 count = (len + size - 1) / size;
   if (count < least_ranks || count * heads * s->batch <= multiprocessors) return 0;
@@ -108,11 +102,10 @@ unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, co
   return NULL;
 }
 
-/* The sm90 family's walks take words of tiles of one or two cells (work/tile_bits.cuh, has_words); others ask for the class of
- * each tile. */
+/* Walks that take words have tiles of one or two cells (work/tile_bits.cuh, has_words). */
 bool tile_bits_decide(const image_manifest *m) {
   const manifest_entry *e = sizes_main(m);
   if (e == NULL) return false;
   const uint32_t along = m->pass == LUATTN_FORWARD ? e->tile_n : e->tile_m;
-  return m->family != LUATTN_SM90 || along == LUATTN_CELL || along == 2 * LUATTN_CELL;
+  return !manifest_traits(m)->reads_tile_words || along == LUATTN_CELL || along == 2 * LUATTN_CELL;
 }

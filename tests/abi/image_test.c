@@ -54,6 +54,20 @@ static void round_trip(void **state) {
   luattn_image_free(NULL);
 }
 
+/* Images say by what they have always held how their kernels are launched. */
+static void traits_follow(void **state) {
+  (void)state;
+  const image_manifest simt = {.family = LUATTN_SIMT}, sm80 = {.family = LUATTN_SM80}, sm90 = {.family = LUATTN_SM90},
+                       decode = {.family = LUATTN_SM80, .decode = 1}, weights = {.family = LUATTN_SIMT, .weights = 1};
+  assert_true(manifest_traits(&sm90)->takes_descriptors && manifest_traits(&sm90)->is_resident);
+  assert_false(manifest_traits(&sm80)->takes_descriptors || manifest_traits(&sm80)->is_resident);
+  assert_true(manifest_traits(&sm80)->numbers_tiles);
+  assert_false(manifest_traits(&decode)->numbers_tiles || manifest_traits(&simt)->numbers_tiles);
+  assert_int_equal(manifest_traits(&decode)->vector_bits, 64);
+  assert_int_equal(manifest_traits(&simt)->vector_bits, 0);
+  assert_int_equal(manifest_traits(&weights)->vector_bits, 16);
+}
+
 /* A member at `offset` of the manifest and a bad value for it. image_create must refuse the value with a
  * message that names the member. */
 typedef struct bad_field {
@@ -509,6 +523,7 @@ int main(void) {
       cmocka_unit_test(header_is_checked),
       cmocka_unit_test(every_truncation_and_bit_flip),
       cmocka_unit_test(random_mutations),
+      cmocka_unit_test(traits_follow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
