@@ -66,7 +66,7 @@ def prepare(
     dtype, head_dim, head_dim_v, device, scalars, decode, threads = _OF_PREPARE.take(
         "prepare", dtype, head_dim, head_dim_v, device, scalars, decode, threads
     )
-    name = str(dtype).removeprefix("torch.")
+    name = str(getattr(dtype, "__name__", dtype)).removeprefix("torch.")
     if name not in capi.DTYPES:
         raise InvalidError(f"prepare: dtype: is {name}, expected one of {', '.join(capi.DTYPES)}")
     index = capi.DTYPES.index(name)

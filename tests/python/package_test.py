@@ -113,6 +113,14 @@ class Loading(unittest.TestCase):
         ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
         self.assertEqual(ran.stdout, "[] False False\n", ran.stderr)
 
+    @unittest.skipUnless(np, "without NumPy")
+    def test_prepare_takes_a_type_by_any_name(self):
+        for dtype in ("float16", np.dtype("float16"), np.float16):
+            try:
+                luattn.prepare([], dtype, 64)
+            except luattn.CudaError:  # without a GPU, once the type is known
+                continue
+
     def test_version(self):
         self.assertEqual(lib.luattn_version().decode(), luattn.__version__)
 
