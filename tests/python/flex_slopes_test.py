@@ -47,6 +47,7 @@ BENDS = {
     "shrink": lambda s: F.softshrink(at(0.5, s)) + 2 * F.softshrink(at(-0.5, s)) + 4 * F.hardshrink(at(0.5, s)) + 8 * F.softsign(at(0.0, s)),
     "abs": lambda s: at(0.0, s).abs() + 2 * F.logsigmoid(at(0.0, s)) + 4 * torch.xlogy(at(0.0, s), s * 0 + 2) + 8 * several(s).softmax(0)[1],
     "logsumexp": lambda s: several(s).logsumexp(0) + torch.stack([s, s * 2, s * 3]).masked_fill(torch.tensor([True, False, True]), -torch.inf).amax(),
+    "of no axes": lambda s: s.mean() + 2 * s.sum(0) + 4 * s.amax() + 8 * s.prod() * (s > 0).any() + F.mse_loss(s, s.detach() - 1) + F.l1_loss(s, s.detach() - 1),
     "fmax": lambda s: torch.fmax(at(0.0, s), at(0.0, s, 2.0)) + 4 * torch.fmin(at(0.0, s), torch.tensor(0.0)) + 0.1 * s,
 }  # fmt: skip
 
@@ -86,6 +87,7 @@ FUNCTIONS = {
     "hypot": (lambda x: torch.hypot(x, torch.full_like(x, 3.0)), EVERYWHERE[1:-1]), "copysign": (lambda x: torch.copysign(x, torch.full_like(x, -1.0)), EVERYWHERE[1:-1]),
     "copysign of a number": (lambda x: torch.copysign(x, -2.0) + torch.copysign(torch.full_like(x, 2.0), x), EVERYWHERE[1:-1]),
     "nan_to_num": (torch.nan_to_num, EVERYWHERE[1:-1]), "signbit": (lambda x: torch.where(torch.signbit(x), 3.0, x), EVERYWHERE[1:-1]),
+    "logit": (torch.logit, (0.01, 0.1, 0.3, 0.9)), "logit with eps": (lambda x: torch.logit(x, 0.15), (0.01, 0.1, 0.3, 0.9)), "sgn": (torch.sgn, EVERYWHERE),
 }  # fmt: skip
 
 

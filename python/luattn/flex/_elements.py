@@ -24,7 +24,7 @@ _TOWARDS_0 = "where({0} < 0, -(floor(-{0}) + 0.0), floor({0}) + 0.0)"  # a real,
 _OTHER_SIGNS = "(({0} < 0 and {1} > 0) or ({0} > 0 and {1} < 0))"
 # Of numbers that have names, because they stand in it more than once.
 _FORMULAS = {
-    "square": "({0} * {0})", "tan": "(sin({0}) / cos({0}))", "sign": "where({0} > 0, 1, where({0} < 0, -1, 0))", "trunc": _TOWARDS_0,
+    "square": "({0} * {0})", "tan": "(sin({0}) / cos({0}))", "sign": "where({0} > 0, 1, where({0} < 0, -1, 0))", "sgn": "where({0} > 0, 1, where({0} < 0, -1, 0))", "trunc": _TOWARDS_0,
     "log10": "(log({0}) * 0.4342944819032518)", "frac": f"({{0}} - {_TOWARDS_0})",
     "round": "where(eq({0} - floor({0}), 0.5), 2.0 * floor(({0} + 0.5) / 2), floor({0} + 0.5) + 0.0)",
     # A NaN loses against a number in max and min; a zero has a sign. One comparison each, because `and` and `or` make a spec branch.
@@ -38,6 +38,7 @@ _OF_WHOLE_NUMBERS = ("trunc", "floor", "ceil", "round")  # leave integers as the
 _CONSTANTS = {"zeros_like": 0, "new_zeros": 0, "zeros": 0, "ones_like": 1, "new_ones": 1, "ones": 1}
 _FILLED = {"full_like": 1, "full": 1, "new_full": 2, "scalar_tensor": 0}  # and which argument is the number
 # Themselves.
+_OF_AXES = ("sum", "mean", "prod", "amax", "amin", "any", "all", "max", "min")  # of a value that has none: itself
 SAME = ("clone", "alias", "lift_fresh_copy", "lift_fresh", "contiguous")
 # Kernels compute in 32 bits but for i64, and take such integers of inputs as less than 2^24 from 0: a page times its size would not fit.
 MOST_FACTOR = 1 << 20
@@ -152,6 +153,8 @@ class Elements(Bends):
             return f"(1.0 / {self.number(a[0])})"
         if name in SAME:
             return self.value(a[0])
+        if name in _OF_AXES and len(node.all_input_nodes) == 1:
+            return self.converted(a[0], kind(node))
         if name in STOPS:
             return f"stop_gradient({self.number(a[0])})" if kind(node) == "real" else self.value(a[0])
         if name == "_to_copy":

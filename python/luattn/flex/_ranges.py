@@ -176,7 +176,7 @@ def _step(name: str, args: list[Any], options: dict[str, Any], node: fx.Node) ->
         return _remainder, args[:2]
     if name in ("div", "floor_divide"):
         return _quotient, args[:2]
-    if name == "sign":
+    if name in ("sign", "sgn"):
         return lambda *_: (-1, 1), ()
     if name in ("searchsorted", "bucketize"):
         ends = args[0] if name == "searchsorted" else args[1]

@@ -144,7 +144,7 @@ def _decompositions() -> Any:
     """Functions that PyTorch writes by others, which have counterparts in a spec."""
     names = (
         "leaky_relu elu hardtanh hardsigmoid hardswish mish lerp addcmul addcdiv logaddexp logaddexp2 heaviside threshold softshrink "
-        "hardshrink rad2deg deg2rad logit celu selu softsign float_power addmm smooth_l1_loss huber_loss mse_loss "
+        "hardshrink rad2deg deg2rad celu selu softsign float_power addmm smooth_l1_loss huber_loss mse_loss "
         "addmv _softmax _log_softmax native_layer_norm native_group_norm logsumexp"
     )
     aten = torch.ops.aten
@@ -152,7 +152,7 @@ def _decompositions() -> Any:
     known[aten.log_sigmoid_forward.default] = _log_sigmoid
     known |= {
         aten.hardtanh.default: _hardtanh, aten.hardsigmoid.default: _hardsigmoid, aten.hardswish.default: _hardswish,
-        aten._softmax.default: _softmax, aten.logsumexp.default: _logsumexp,
+        aten._softmax.default: _softmax, aten.logsumexp.default: _logsumexp, aten.logit.default: _logit,
     }  # fmt: skip
     known |= decompositions()
     return {**known, aten.var_mean.correction: _var_mean, aten.var.correction: lambda *a, **given: _var_mean(*a, **given)[0]}
@@ -181,6 +181,13 @@ def _hardswish(x: Tensor) -> Tensor:
 def _bends_outside() -> bool:
     """In early versions of PyTorch hardswish has the slope of what is between its bounds at the lower one."""
     return slope_of(torch.nn.functional.hardswish, -3.0) != 0
+
+
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """PyTorch's own bounds x by -1 and 2 where it has no bounds, of which a spec would compute NaN."""
+    if eps is not None:
+        x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x)).to(x.dtype)
+    return torch.log(x / (1 - x))
 
 
 def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
