@@ -28,7 +28,7 @@ typedef enum purpose { GRADIENTS, PARAMETER_NOISE, TENSOR_NOISE, KINKS, SCORE_NO
 
 /* State shared by a row's tiles. */
 typedef struct row_state {
-  bool is_live; /* the row kept a score */
+  bool is_live; /* the row may have kept a score */
   double number[DERIVED_MAX_ROWS], delta, dlse;
   double size; /* SCORE_NOISE: |lse| */
 } row_state;

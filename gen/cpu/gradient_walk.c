@@ -67,7 +67,14 @@ static size_t lanes_at(const backward *w, size_t tile, int row) {
 
 /* ---- rows ---- */
 
-/* Row numbers from what forward saved; not live if the row kept nothing. `n` is its number in the stage; classes: of the tiles of
+static bool any_tile(const unsigned char *classes, int count) {
+  for (int t = 0; t < count; t++)
+    if (classes[t] != 0) return true;
+  return false;
+}
+
+/* Row numbers from what forward saved. A row with an lse of -inf keeps nothing, or its scores are all -inf, or its lse is of something else than
+ * its weights: it gets the numbers of an lse of +inf, as in kernels (prepare.cuh). `n` is its number in the stage; classes: of the tiles of
  * its block. */
 static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const unsigned char *classes) {
   const cpu_problem *p = &w->p;
@@ -78,10 +85,13 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const
   const int64_t at[] = {lanes->b, lanes->h, q};
   const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, q);
   int num_final = 0;
+  bool no_lse = false;
   *row = (row_state){.is_live = false};
   if (p->spec->traced.online.lse >= 0) {
     final[num_final++] = view_get(&w->lse, at);
-    if (final[0] == -INFINITY) return;
+    no_lse = final[0] == -INFINITY;
+    if (no_lse && !any_tile(classes, s->blocks.kv_tiles)) return;
+    if (no_lse) final[0] = INFINITY;
   }
   for (int i = 0; i < derived->num_saved; i++)
     final[num_final++] = view_get(&w->saved, (int64_t[]){i, at[0], at[1], at[2]});
@@ -92,15 +102,18 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const
   if (is_noise(w)) delta = sqrt(delta); /* the roundings of o in the products are independent */
   lanes->final = final;
   lanes->delta = row->delta = delta;
-  lanes->dlse = row->dlse = w->dlse.data != NULL ? view_get(&w->dlse, at) : 0;
+  lanes->dlse = row->dlse = w->dlse.data != NULL && !no_lse ? view_get(&w->dlse, at) : 0;
   passes_run(w, lanes, classes, pass);
   lanes->pass = pass;
   for (int i = 0; i < derived->num_rows; i++) out[i] = &row->number[i];
   program_run(&w->rows, lanes, 1, out);
-  row->size = w->magnifies && p->spec->traced.online.lse >= 0 ? fabs(final[0]) : 0;
+  for (int i = 0; i < derived->num_rows && no_lse; i++)
+    if (isnan(row->number[i])) row->number[i] = 0;
+  row->size = w->magnifies && p->spec->traced.online.lse >= 0 && !no_lse ? fabs(final[0]) : 0;
   const size_t first = n * (size_t)w->row_terms.num_wanted;
   terms_run(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &row->size : NULL, 1,
             s->row_value + first, s->row_offset + first);
+  for (int i = 0; i < w->row_terms.num_wanted && no_lse; i++) s->row_value[first + (size_t)i] = 0;
   row->is_live = true;
 }
 

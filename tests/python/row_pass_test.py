@@ -223,6 +223,18 @@ class Passes(unittest.TestCase):
         with self.assertRaisesRegex(luattn.Unsupported, "saved: is given, and backward of f takes a row pass, which needs all keys of a row in one call"):
             merge.forward(outs[0].copy(), lses[0].copy(), capi.CPU, None)
 
+    def test_lse_of_nothing(self):
+        """An lse of -inf does not say that a row has no weights."""
+        torch.manual_seed(7)
+        f = luattn.attention(spec_of("a factor above 1").replace("l = 0", "l = 0, c = 0").replace("reduce_sum(p) }", "reduce_sum(p), c = r.c + reduce_sum(relu(s)) }")
+                             .replace("(1 + r.l) end", "(1 + r.l), { lse = log(r.c) } end").replace("online_fwd =", 'final_rowscales = { "lse" }, online_fwd =', 1))
+        t = self.given(20, 2)
+        dout = torch.randn(*t[0].shape, dtype=torch.float64)
+        o, lse = f(*t[:3], bias=t[3], x=t[4], return_lse=True)
+        self.assertTrue(torch.isneginf(lse).any())
+        grad = lambda y: torch.autograd.grad((y * dout).sum(), t)
+        self.check("an lse of -inf", grad(o), grad(reference("a factor above 1", *t, torch.ones(20, 2, dtype=torch.bool))))
+
     def test_refusals(self):
         f = luattn.attention(spec_of("a logarithm of a sum"))
         t = [a.detach() for a in self.given(4, 6, batch=1)]
