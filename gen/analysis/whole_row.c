@@ -42,7 +42,7 @@ sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n) {
   return NULL;
 }
 
-bool derivation_failed(const derivation *d) { return d->no_memory || ir_failed(d->g); }
+bool derivation_failed(const derivation *d) { return d->no_memory || ir_failed(d->g) || arena_failed(d->a); }
 
 luattn_status derivation_no_memory(derivation *d) {
   return luattn_fail(d->err, LUATTN_NO_MEMORY, "%s: online_func '%s': out of memory", d->t->file, d->o->name);

@@ -184,6 +184,7 @@ static limit make(limits *l, ir_ref r) {
 }
 
 static limit limit_of(limits *l, ir_ref r) {
+  if (r == IR_NONE) return unknown; /* out of memory, which lowering reports */
   if (r < l->count && l->memo[r].known) return l->memo[r];
   const limit made = make(l, r);
   if (r < l->count) l->memo[r] = made;
@@ -196,6 +197,7 @@ static ir_ref with_infinities(limits *l, ir_ref root) {
   ir *g = l->f->g;
   ir_ref from[MOST], to[MOST];
   int n = 0;
+  if (root == IR_NONE) return root;
   bool *under = arena_array(l->f->a, (size_t)root + 1, sizeof *under);
   if (under == NULL) return root;
   under[root] = true;
@@ -229,6 +231,7 @@ static bool step_is_nothing(lowered *f, limits *l, const ir_ref *state, const ir
     root[i] = with_infinities(l, x);
   }
   ir_simplify(g, root, num_state + 1);
+  if (ir_failed(g)) return false;
   for (int i = 0; i <= num_state; i++)
     if (!algebra_same(f->a, &f->spec->traced, root[i], i == num_state ? ir_real(g, 1) : now[i])) return false;
   return true;
