@@ -51,9 +51,16 @@ static derivation *of_symbols(arena *a, const traced_spec *t) {
   return d;
 }
 
+/* Memory that runs out in a proof is no answer: `a`, which its owner asks, has failed then. */
+static bool proves_of_symbols(arena *a, const traced_spec *t, arms_claim *claim, void *what) {
+  derivation *d = of_symbols(a, t);
+  const bool ok = d != NULL && algebra_proves(d, claim, what, MOST_WORK);
+  if (d != NULL && d->no_memory) arena_fail(a);
+  return ok;
+}
+
 bool algebra_same(arena *a, const traced_spec *t, ir_ref x, ir_ref y) {
-  derivation *d = x == y ? NULL : of_symbols(a, t);
-  return x == y || (d != NULL && algebra_proves(d, is_multiple, &(multiple){x, IR_NONE, y, 1}, MOST_WORK));
+  return x == y || proves_of_symbols(a, t, is_multiple, &(multiple){x, IR_NONE, y, 1});
 }
 
 bool algebra_is_not_below(arms *A, const form *x) {
@@ -67,10 +74,7 @@ bool algebra_is_not_below(arms *A, const form *x) {
 
 static bool is_not_below(arms *A, void *what) { return algebra_is_not_below(A, arms_form(A, *(const ir_ref *)what)); }
 
-bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x) {
-  derivation *d = of_symbols(a, t);
-  return d != NULL && algebra_proves(d, is_not_below, &x, MOST_WORK);
-}
+bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x) { return proves_of_symbols(a, t, is_not_below, &x); }
 
 bool algebra_is_zero(derivation *d, ir_ref x) { return algebra_proportional(d, x, 0, IR_NONE, x); }
 

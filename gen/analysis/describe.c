@@ -55,6 +55,7 @@ static void say_merges(derivation *d, text *out) {
   text_add(out, "# %s\n", status == LUATTN_OK ? "parts of a row merge by their state" : why.message);
   const luattn_status by_lse = d->o->lse < 0 ? LUATTN_UNSUPPORTED : merge_test_lse(d->a, d->t, &why);
   text_add(out, "# %s\n", by_lse == LUATTN_OK ? "finished parts merge by their lse" : d->o->lse < 0 ? "there is no lse to merge by" : why.message);
+  d->no_memory |= status == LUATTN_NO_MEMORY || by_lse == LUATTN_NO_MEMORY;
 }
 
 luattn_status derive_describe(arena *scratch, const traced_spec *t, struct text *out, luattn_error *err) {

@@ -102,6 +102,8 @@ void *arena_new(arena *a, size_t size) {
 
 bool arena_failed(const arena *a) { return a->failed; }
 
+void arena_fail(arena *a) { a->failed = true; }
+
 void *arena_array(arena *a, size_t count, size_t size) {
   return arena_new(a, size != 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size);
 }

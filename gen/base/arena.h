@@ -22,6 +22,7 @@ char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf,
  * allocation relies on this check at the end: a result that is worse only for lack of memory must not be
  * cached. */
 bool arena_failed(const arena *a);
+void arena_fail(arena *a); /* as if it had: another arena, on which what lies in this one depends, has */
 const luattn_allocator *arena_allocator(const arena *a);
 
 #endif
