@@ -276,9 +276,10 @@ static const form *logistic(arms *A, const form *x, double c) {
   return inverse(A, plus(A, number(A, 1), exp_of(A, x, -c)));
 }
 
-static const form *leaf(arms *A, ir_ref r, bool positive) {
-  return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), positive ? FORM_ABOVE : FORM_ANY_SIGN, 0);
+static const form *signed_leaf(arms *A, ir_ref r, form_sign sign) {
+  return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), sign, 0);
 }
+static const form *leaf(arms *A, ir_ref r, bool positive) { return signed_leaf(A, r, positive ? FORM_ABOVE : FORM_ANY_SIGN); }
 
 const form *arms_reduction(arms *A, arms_role role, int k) {
   const derivation *d = A->d;
@@ -302,6 +303,13 @@ static const form *variable(arms *A, ir_ref r, const ir_node *n) {
       return d->final[i] == IR_NONE ? leaf(A, r, false) : arms_form(A, d->final[i]);
     case VAR_RED:
       return arms_reduction(A, A->role, (int)i);
+    case VAR_B:
+    case VAR_H:
+    case VAR_Q:
+    case VAR_KV:
+    case VAR_Q_LEN:
+    case VAR_KV_LEN:
+      return signed_leaf(A, r, FORM_NOT_BELOW);
     default:
       return leaf(A, r, ir_var_of(n) == VAR_SCALE);
   }

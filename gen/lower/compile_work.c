@@ -73,7 +73,7 @@ static void count_reads(counter *c, const hook *h) {
 }
 
 /* The copies of an inlined mod that reads other channels of its row are in two loops, of whole vectors and of what is left of a
- * row: rotary embedding with its sine and cosine in the mods of q and k takes sm80's forward 8 times as long. */
+ * row. */
 static double copies_of(const lowered *f, const hook *h) {
   for (uint32_t r = 1; r < f->num_nodes; r++)
     if (h->need[r] && (ir_is_var(f->g, r, VAR_READ) || ir_is_var(f->g, r, VAR_READ_GRAD))) return POLICY_ROW_MOD_COPIES * h->copies;

@@ -286,7 +286,7 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, int *or
   const size_t order = size - without - bits;
   int wrong = 0;
   if (order > 0) {
-    const uint32_t *words = (const uint32_t *)((const char *)workspace.host + size - bits - order);
+    const uint32_t *words = (const uint32_t *)((const char *)workspace.host + size - order);
     static const int sizes[] = {32, 64, 128, 192};
     size_t written = 0; /* the workspace was filled with ones */
     int tile = 0;

@@ -164,6 +164,9 @@ class Errors(unittest.TestCase):
             luattn.attention(
                 "return attention { scalars = { scale = 1.0 }, score_mod = function(s) return s * scale end }"
             )
+
+    @unittest.skipUnless(np, "without NumPy")
+    def test_names_of_a_call(self):
         sigmoid, q = luattn.attention(example("sigmoid")), np.zeros((1, 2, 4, 8), np.float32)
         with self.assertRaisesRegex(luattn.InvalidError, "sigmoid: input 'bias' is missing"):
             sigmoid(q, q, q)
