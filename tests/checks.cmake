@@ -53,6 +53,8 @@ add_test(NAME check_costs_refuses COMMAND ${CMAKE_CURRENT_LIST_DIR}/costs.sh reg
 set_tests_properties(check_costs_refuses PROPERTIES PASS_REGULAR_EXPRESSION
   "cpu_args: is in no line of tests/costs.txt.*check_costs: takes 16 s.*tests that always run take 307 s")
 
+add_test(NAME check_format COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_format.sh ${PROJECT_SOURCE_DIR})
+set_tests_properties(check_format PROPERTIES SKIP_RETURN_CODE 77)
 add_test(NAME check_names COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
 file(WRITE ${bad_tree}/names/gen/emit/tile.c "\n")
 file(WRITE ${bad_tree}/names/gen/cpu/tile.c "\n")

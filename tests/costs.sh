@@ -3,7 +3,7 @@
 #
 #   registered  fails if a test is neither drawn (tests/drawn.sh) nor in a line of COSTS, a line has no test, a line of one test takes over
 #               MOST_ONE seconds, or all lines together take over MOST_ALL
-#   measured    compares the last run of ctest with COSTS: fails if the tests of a line took over twice as long, and 3 s more. Where all
+#   measured    compares the last run of ctest with COSTS: fails if the tests of a line took over four times as long, and 20 s more. Where all
 #               tests took longer than recorded, as on another or a busy machine, each may by as much
 #   record      prints COSTS with the seconds of the last run
 set -euo pipefail
@@ -75,7 +75,7 @@ awk -v what="$what" -v most_all="$MOST_ALL" -v most_one="$MOST_ONE" '
       factor = known > 0 && whole > known ? whole / known : 1
       printf "tests that always run: %.0f s of one core, recorded are %.0f\n", whole, known
       for (i = 1; i <= lines; i++)
-        if (ran[i] == tests[i] && took[i] > 2 * factor * recorded[i] + 3)
+        if (ran[i] == tests[i] && took[i] > 4 * factor * recorded[i] + 20)
           wrong(sprintf("%s: took %.1f s, and %.1f are recorded in tests/costs.txt: make it faster, draw it, or record what it takes", names[i], took[i], recorded[i]))
     }
     exit failed
