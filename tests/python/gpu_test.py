@@ -137,7 +137,7 @@ class Gpu(unittest.TestCase):
     def test_a_tensor_elsewhere(self):
         causal = example("causal")
         q = rand(1, 2, 100, 64)
-        with self.assertRaisesRegex(luattn.InvalidError, "causal: a tensor is on cpu, and q on cuda:0: move one"):
+        with self.assertRaisesRegex(luattn.InvalidError, "causal: k: is on cpu, and q on cuda:0: move one"):
             causal(q, q.cpu(), q)
 
     def test_streams(self):
