@@ -13,9 +13,7 @@ static uint64_t read_number(const unsigned char *at, int bytes) {
   return x;
 }
 
-static bool is_within(uint64_t offset, uint64_t count, size_t size) {
-  return offset <= size && count <= size - offset;
-}
+static bool is_within(uint64_t offset, uint64_t count, size_t size) { return offset <= size && count <= size - offset; }
 
 bool elf_is_within(const void *bytes, size_t size) {
   static const unsigned char magic[4] = {0x7f, 'E', 'L', 'F'};

@@ -45,9 +45,8 @@ struct luattn_image {
 };
 
 _Static_assert(sizeof(header) == 48 && sizeof(section) == 16, "neither has holes");
-_Static_assert(sizeof(manifest_entry) == 92 && sizeof(luattn_input_info) == 96 &&
-                   sizeof(luattn_scalar_info) == 72 && sizeof(manifest_stat) == 12 &&
-                   sizeof(luattn_tiles) == 24,
+_Static_assert(sizeof(manifest_entry) == 92 && sizeof(luattn_input_info) == 96 && sizeof(luattn_scalar_info) == 72 &&
+                   sizeof(manifest_stat) == 12 && sizeof(luattn_tiles) == 24,
                "what sections hold has no holes");
 _Static_assert(offsetof(image_manifest, max_len) == offsetof(image_manifest, reads_ahead) + 4,
                "the fixed part of the manifest has no holes");
@@ -71,15 +70,13 @@ static const section_kind kinds[] = {
     {"FACT", false, true, FACT_SIZE, 1, AT(manifest), 0},
     {"PARM", false, true, 2 * sizeof(uint32_t), 1, AT(manifest.params_version), 0},
     {"HASH", false, true, 2 * sizeof(uint64_t), 1, AT(manifest.source_hash), 0},
-    {"ENTR", false, true, sizeof(manifest_entry), MANIFEST_MAX_ENTRIES, AT(manifest.entry),
-     AT(manifest.num_entries)},
-    {"INPT", false, false, sizeof(luattn_input_info), MANIFEST_MAX_INPUTS, AT(manifest.input),
-     AT(manifest.num_inputs)},
+    {"ENTR", false, true, sizeof(manifest_entry), MANIFEST_MAX_ENTRIES, AT(manifest.entry), AT(manifest.num_entries)},
+    {"INPT", false, false, sizeof(luattn_input_info), MANIFEST_MAX_INPUTS, AT(manifest.input), AT(manifest.num_inputs)},
     {"SCAL", false, false, sizeof(luattn_scalar_info), MANIFEST_MAX_SCALARS, AT(manifest.scalar),
      AT(manifest.num_scalars)},
-    {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat),
-     AT(manifest.num_stats)},
-    {"ELSE", false, false, sizeof(manifest_elsewhere), MANIFEST_MAX_ELSEWHERE, AT(manifest.elsewhere), AT(manifest.num_elsewhere)},
+    {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat), AT(manifest.num_stats)},
+    {"ELSE", false, false, sizeof(manifest_elsewhere), MANIFEST_MAX_ELSEWHERE, AT(manifest.elsewhere),
+     AT(manifest.num_elsewhere)},
 #define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
   {tag, NEED_##need, false, sizeof(type), 1, AT(manifest.layout), AT(manifest.fact)},
 #include "abi/kernel_facts.def"
@@ -93,18 +90,15 @@ static const char pass_tag[MANIFEST_MAX_PASSES][5] = {"PAS0", "PAS1"};
  * say. */
 static luattn_status check_one(const image_manifest *m, const void *code, size_t size, luattn_error *err) {
   if (m->is_ptx && ((const char *)code)[size - 1] != '\0')
-    return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again",
-                       size);
-  static const unsigned char fatbin[] = {0x50, 0xed, 0x55,
-                                         0xba}; /* a fatbinary, which holds several cubins */
+    return luattn_fail(err, LUATTN_IMAGE, "image: PTX of %zu bytes: does not end in a 0; compile it again", size);
+  static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba}; /* a fatbinary, which holds several cubins */
   if (size >= sizeof fatbin && memcmp(code, fatbin, sizeof fatbin) == 0)
-    return luattn_fail(
-        err, LUATTN_IMAGE,
-        "image: code of %zu bytes: is a fatbin, and luattn writes cubins and PTX; compile it again", size);
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: code of %zu bytes: is a fatbin, and luattn writes cubins and PTX; compile it again",
+                       size);
   if (!elf_is_within(code, size))
     return luattn_fail(err, LUATTN_IMAGE,
-                       "image: cubin of %zu bytes: says that parts of it lie outside of it; compile it again",
-                       size);
+                       "image: cubin of %zu bytes: says that parts of it lie outside of it; compile it again", size);
   return LUATTN_OK;
 }
 
@@ -114,11 +108,10 @@ static luattn_status check_code(const image_manifest *m, const void *code, size_
   if (second == 0) return check_one(m, code, size, err);
   if (second % 64 != 0 || second <= PADDING || second >= size ||
       memcmp((const char *)code + second - PADDING, zeros, PADDING) != 0)
-    return luattn_fail(
-        err, LUATTN_IMAGE,
-        "image: second_code: is %zu in a code of %zu bytes, expected a multiple of 64 inside it, "
-        "behind 64 zeros; compile it again",
-        second, size);
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: second_code: is %zu in a code of %zu bytes, expected a multiple of 64 inside it, "
+                       "behind 64 zeros; compile it again",
+                       second, size);
   TRY(check_one(m, code, second, err));
   return check_one(m, (const char *)code + second, size - second, err);
 }
@@ -156,7 +149,8 @@ static bool is_written(const luattn_image *from, const section_kind *kind) {
   return true;
 }
 
-static writer put_all(const luattn_image *from, const luattn_image *const *passes, const void *code, unsigned char *bytes) {
+static writer put_all(const luattn_image *from, const luattn_image *const *passes, const void *code,
+                      unsigned char *bytes) {
   writer w = {.bytes = bytes, .used = sizeof(header)};
   for (int i = 0; i < NUM_KINDS; ++i) {
     const section_kind *k = &kinds[i];
@@ -194,12 +188,10 @@ static luattn_status check_header(const header *h, size_t size, luattn_error *er
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: byte 12: was written on a machine of another byte order; compile it here");
   if (h->version != IMAGE_FORMAT_VERSION)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: byte 8: format version is %u, this luattn reads %u; compile it again",
+    return luattn_fail(err, LUATTN_IMAGE, "image: byte 8: format version is %u, this luattn reads %u; compile it again",
                        (unsigned)h->version, IMAGE_FORMAT_VERSION);
   if (h->total_size != size)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: byte 32: says %llu bytes, but there are %zu; it was cut or extended",
+    return luattn_fail(err, LUATTN_IMAGE, "image: byte 32: says %llu bytes, but there are %zu; it was cut or extended",
                        (unsigned long long)h->total_size, size);
   if (h->num_sections > IMAGE_MAX_SECTIONS)
     return luattn_fail(err, LUATTN_IMAGE, "image: byte 40: says %llu sections, at most %u fit; it is damaged",
@@ -224,16 +216,15 @@ static luattn_status bad_size(const section *s, const char *expected, luattn_err
                      tag_text(s->tag, tag), (unsigned long long)s->size, expected);
 }
 
-static luattn_status read_kind(luattn_image *image, const section_kind *k, const section *s,
-                               const unsigned char *bytes, luattn_error *err) {
+static luattn_status read_kind(luattn_image *image, const section_kind *k, const section *s, const unsigned char *bytes,
+                               luattn_error *err) {
   char expected[64];
   if (k->count == 0) {
     snprintf(expected, sizeof expected, "%zu", k->element);
     if (s->size != k->element) return bad_size(s, expected, err);
   } else {
     snprintf(expected, sizeof expected, "%zu for each of 1 to %zu", k->element, k->most);
-    if (s->size == 0 || s->size % k->element != 0 || s->size / k->element > k->most)
-      return bad_size(s, expected, err);
+    if (s->size == 0 || s->size % k->element != 0 || s->size / k->element > k->most) return bad_size(s, expected, err);
     const uint32_t count = (uint32_t)(s->size / k->element);
     memcpy((char *)image + k->count, &count, sizeof count);
   }
@@ -280,8 +271,7 @@ static luattn_status check_complete(const section *seen, uint64_t count, luattn_
     const char *tag = i < 0 ? "CODE" : kinds[i].tag;
     bool is_there = i >= 0 && !kinds[i].is_needed;
     for (uint64_t j = 0; j < count; ++j) is_there |= memcmp(seen[j].tag, tag, sizeof seen[j].tag) == 0;
-    if (!is_there)
-      return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is missing; compile it again", tag);
+    if (!is_there) return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is missing; compile it again", tag);
   }
   return LUATTN_OK;
 }
@@ -296,16 +286,15 @@ static luattn_status read_sections(luattn_image *image, luattn_error *err) {
     section *s = &seen[i];
     at = round_up(at);
     if (at > image->size || image->size - at < sizeof *s)
-      return luattn_fail(err, LUATTN_IMAGE,
-                         "image: byte %zu: there is no section %llu of %llu; it was cut or extended", at,
-                         (unsigned long long)i, (unsigned long long)h.num_sections);
+      return luattn_fail(err, LUATTN_IMAGE, "image: byte %zu: there is no section %llu of %llu; it was cut or extended",
+                         at, (unsigned long long)i, (unsigned long long)h.num_sections);
     memcpy(s, image->bytes + at, sizeof *s);
     at += sizeof *s;
     tag_text(s->tag, tag);
     if (s->size > image->size - at)
       return luattn_fail(err, LUATTN_IMAGE,
-                         "image: section '%s': says %llu bytes, and %zu are left; it was cut or extended",
-                         tag, (unsigned long long)s->size, image->size - at);
+                         "image: section '%s': says %llu bytes, and %zu are left; it was cut or extended", tag,
+                         (unsigned long long)s->size, image->size - at);
     if (s->flags > REQUIRED)
       return luattn_fail(err, LUATTN_IMAGE,
                          "image: section '%s': has flags %u, which luattn %s does not know; use a later "
@@ -331,8 +320,8 @@ static luattn_status check_plan(const luattn_image *image, luattn_error *err) {
   for (size_t i = 0; i < sizeof number / sizeof *number; ++i)
     if (number[i] < 0 || number[i] > 1 << 20)
       return luattn_fail(err, LUATTN_IMAGE,
-                         "image: section 'TILE': number %zu is %d, expected 0 to 1048576; compile it again",
-                         i, number[i]);
+                         "image: section 'TILE': number %zu is %d, expected 0 to 1048576; compile it again", i,
+                         number[i]);
   if (image->every_length <= 1) return LUATTN_OK;
   return luattn_fail(err, LUATTN_IMAGE, "image: section 'LENS': is %u, expected 0 to 1; compile it again",
                      (unsigned)image->every_length);
@@ -343,8 +332,7 @@ static luattn_status take_apart(luattn_image *out, luattn_image **image, luattn_
   luattn_status status = read_sections(out, err);
   if (status == LUATTN_OK) status = manifest_check(&out->manifest, err);
   if (status == LUATTN_OK) status = check_plan(out, err);
-  if (status == LUATTN_OK)
-    status = check_code(&out->manifest, out->bytes + out->code_offset, out->code_size, err);
+  if (status == LUATTN_OK) status = check_code(&out->manifest, out->bytes + out->code_offset, out->code_size, err);
   if (status != LUATTN_OK) {
     free(out);
     return status;
@@ -360,14 +348,13 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
   NEED(bytes);
   NEED(image);
   if (size < sizeof h)
-    return luattn_fail(err, LUATTN_IMAGE, "image: has %zu bytes, fewer than its header of %zu; it was cut",
-                       size, sizeof h);
+    return luattn_fail(err, LUATTN_IMAGE, "image: has %zu bytes, fewer than its header of %zu; it was cut", size,
+                       sizeof h);
   memcpy(&h, bytes, sizeof h);
   TRY(check_header(&h, size, err));
   const XXH128_hash_t sum = checksum(bytes, size);
   if (sum.low64 != h.checksum_low || sum.high64 != h.checksum_high)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: byte 16: checksum does not match the contents; it is damaged");
+    return luattn_fail(err, LUATTN_IMAGE, "image: byte 16: checksum does not match the contents; it is damaged");
   luattn_image *out = calloc(1, sizeof *out + size + PADDING);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
   out->size = size;
@@ -376,7 +363,8 @@ luattn_status luattn_image_open(const void *bytes, size_t size, luattn_image **i
 }
 
 /* Writes what `from` says with `code`, and takes that apart again. */
-static luattn_status make(const luattn_image *from, const luattn_image *const *passes, const void *code, luattn_image **image, luattn_error *err) {
+static luattn_status make(const luattn_image *from, const luattn_image *const *passes, const void *code,
+                          luattn_image **image, luattn_error *err) {
   const size_t size = put_all(from, passes, code, NULL).used;
   luattn_image *out = calloc(1, sizeof *out + size + PADDING);
   if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "image: no memory for %zu bytes", size);
@@ -385,13 +373,12 @@ static luattn_status make(const luattn_image *from, const luattn_image *const *p
   return take_apart(out, image, err);
 }
 
-luattn_status image_create(const image_manifest *manifest, const image_plan *plan, const void *code,
-                           size_t code_size, luattn_image **image, luattn_error *err) {
+luattn_status image_create(const image_manifest *manifest, const image_plan *plan, const void *code, size_t code_size,
+                           luattn_image **image, luattn_error *err) {
   static const luattn_image *const none[MANIFEST_MAX_PASSES];
   TRY(manifest_check(manifest, err));
   if (code_size == 0 || code_size > MAX_CODE)
-    return luattn_fail(err, LUATTN_IMAGE, "image: code: has %zu bytes, expected 1 to %zu", code_size,
-                       MAX_CODE);
+    return luattn_fail(err, LUATTN_IMAGE, "image: code: has %zu bytes, expected 1 to %zu", code_size, MAX_CODE);
   TRY(check_code(manifest, code, code_size, err));
   luattn_image from = {.manifest = *manifest, .code_size = code_size};
   if (plan != NULL) {
@@ -403,25 +390,27 @@ luattn_status image_create(const image_manifest *manifest, const image_plan *pla
   return make(&from, none, code, image, err);
 }
 
-luattn_status image_join(const luattn_image *image, const luattn_image *const passes[MANIFEST_MAX_PASSES], luattn_image **whole,
-                         luattn_error *err) {
+luattn_status image_join(const luattn_image *image, const luattn_image *const passes[MANIFEST_MAX_PASSES],
+                         luattn_image **whole, luattn_error *err) {
   return make(image, passes, image->bytes + image->code_offset, whole, err);
 }
 
 luattn_status image_open_pass(const luattn_image *image, int number, luattn_image **pass, luattn_error *err) {
   const image_manifest *m = &image->manifest;
   if (image->pass_size[number] == 0)
-    return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is missing, and kernels need it; compile it again", pass_tag[number]);
+    return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is missing, and kernels need it; compile it again",
+                       pass_tag[number]);
   TRY(luattn_image_open(image->bytes + image->pass_offset[number], image->pass_size[number], pass, err));
   const image_manifest *of = &(*pass)->manifest;
   const uint32_t rows = m->passes[0].num_rows[number], sums = number == 0 ? m->passes[0].num_sums : 0;
-  const bool suits = of->pass == LUATTN_FORWARD && of->dtype == m->dtype && of->head_dim == m->head_dim && of->head_dim_v == m->head_dim_v &&
-                     of->packed == m->packed && of->num_inputs == m->num_inputs + rows && of->num_saved == sums && !of->has_lse &&
-                     !of->weights;
+  const bool suits = of->pass == LUATTN_FORWARD && of->dtype == m->dtype && of->head_dim == m->head_dim &&
+                     of->head_dim_v == m->head_dim_v && of->packed == m->packed &&
+                     of->num_inputs == m->num_inputs + rows && of->num_saved == sums && !of->has_lse && !of->weights;
   if (suits) return LUATTN_OK;
   luattn_image_free(*pass);
   *pass = NULL;
-  return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is no row pass of this backward; compile it again", pass_tag[number]);
+  return luattn_fail(err, LUATTN_IMAGE, "image: section '%s': is no row pass of this backward; compile it again",
+                     pass_tag[number]);
 }
 
 /* ---- accessors ---- */
@@ -433,9 +422,7 @@ const void *luattn_image_bytes(const luattn_image *image, size_t *size) {
   return image != NULL ? image->bytes : NULL;
 }
 
-const image_manifest *image_get_manifest(const luattn_image *image) {
-  return image != NULL ? &image->manifest : NULL;
-}
+const image_manifest *image_get_manifest(const luattn_image *image) { return image != NULL ? &image->manifest : NULL; }
 
 bool image_get_plan(const luattn_image *image, image_plan *plan) {
   if (image->plan_text == NULL || !image->has_tiles || !image->has_every_length) return false;

@@ -19,7 +19,8 @@
  *   INPT  required  luattn_input_info each; left out where there are none, as are the next two
  *   SCAL  required  luattn_scalar_info each
  *   STAT  required  manifest_stat each
- *   ELSE  required  manifest_elsewhere each                    only where kernels take offsets, of inputs that they read elsewhere
+ *   ELSE  required  manifest_elsewhere each                    only where kernels take offsets, of inputs that they
+ * read elsewhere
  *   ..              those of IMAGE_SECTION in abi/kernel_facts.def, each only where its fact holds
  *   PAS0  required  the image of the first row pass, whole; PAS1: of the second
  *   PLAN            the plan's text, ending in 0
@@ -55,10 +56,11 @@ luattn_status image_create(const image_manifest *manifest, const image_plan *pla
                            luattn_image **image, luattn_error *err);
 
 /* A copy of a backward's image that also holds the images of its row passes; NULL where there is none. */
-luattn_status image_join(const luattn_image *image, const luattn_image *const passes[MANIFEST_MAX_PASSES], luattn_image **whole,
-                         luattn_error *err);
+luattn_status image_join(const luattn_image *image, const luattn_image *const passes[MANIFEST_MAX_PASSES],
+                         luattn_image **whole, luattn_error *err);
 
-/* Opens the image of row pass `number` of manifest.passes, which the caller frees. Errors: LUATTN_IMAGE (it is not there, or is of something else). */
+/* Opens the image of row pass `number` of manifest.passes, which the caller frees. Errors: LUATTN_IMAGE (it is not
+ * there, or is of something else). */
 luattn_status image_open_pass(const luattn_image *image, int number, luattn_image **pass, luattn_error *err);
 
 /* Valid as long as the image; NULL for NULL. */

@@ -10,41 +10,40 @@
 #include "luattn/compiler.h"
 
 static luattn_status bad(luattn_error *err, const char *subject, long long value, const char *expected) {
-  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %lld, expected %s; compile it again", subject, value,
-                     expected);
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %lld, expected %s; compile it again", subject, value, expected);
 }
 
-static luattn_status check_range(luattn_error *err, const char *subject, uint64_t value, uint64_t low,
-                                 uint64_t high) {
+static luattn_status check_range(luattn_error *err, const char *subject, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %llu, expected %llu to %llu; compile it again",
-                     subject, (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+  return luattn_fail(err, LUATTN_IMAGE, "image: %s: is %llu, expected %llu to %llu; compile it again", subject,
+                     (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
 }
 
 static luattn_status check_name(luattn_error *err, const char *subject, const char *name, size_t size,
                                 bool may_be_empty) {
   if (memchr(name, '\0', size) == NULL)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: %s: its name does not end within %zu bytes; compile it again", subject, size);
+    return luattn_fail(err, LUATTN_IMAGE, "image: %s: its name does not end within %zu bytes; compile it again",
+                       subject, size);
   if (!may_be_empty && name[0] == '\0')
     return luattn_fail(err, LUATTN_IMAGE, "image: %s: its name is empty; compile it again", subject);
   return LUATTN_OK;
 }
 
 static bool role_in_pass(uint32_t role, uint32_t pass) {
-  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS ||
-      role == LUATTN_ROLE_REACH || role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER ||
-      role == LUATTN_ROLE_BLOCK_TABLE || role == LUATTN_ROLE_TILE_TABLE ||
-      role == LUATTN_ROLE_APPEND)
+  if (role == LUATTN_ROLE_STATS || role == LUATTN_ROLE_MOD || role == LUATTN_ROLE_NORMS || role == LUATTN_ROLE_REACH ||
+      role == LUATTN_ROLE_TILE_BITS || role == LUATTN_ROLE_TILE_ORDER || role == LUATTN_ROLE_BLOCK_TABLE ||
+      role == LUATTN_ROLE_TILE_TABLE || role == LUATTN_ROLE_APPEND)
     return true;
-  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) == (pass == LUATTN_FORWARD);
+  return (role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_MERGE || role == LUATTN_ROLE_SPLIT_LIST) ==
+         (pass == LUATTN_FORWARD);
 }
 
 static luattn_status check_append_mods(const image_manifest *m, luattn_error *err) {
   const manifest_append_mods *of = &m->append_mods[0];
   TRY(check_range(err, "append_mods: key_mod", of->key_mod, 0, m->paged));
   TRY(check_range(err, "append_mods: value_mod", of->value_mod, 0, m->paged));
-  TRY(check_range(err, "append_mods: inputs", of->inputs, 0, of->key_mod || of->value_mod ? (1u << MANIFEST_MAX_INPUTS) - 1 : 0));
+  TRY(check_range(err, "append_mods: inputs", of->inputs, 0,
+                  of->key_mod || of->value_mod ? (1u << MANIFEST_MAX_INPUTS) - 1 : 0));
   if (of->inputs >> m->num_inputs == 0) return LUATTN_OK;
   return bad(err, "append_mods: inputs", of->inputs, "bits of inputs that there are");
 }
@@ -76,29 +75,28 @@ static luattn_status check_tile_bits(const image_manifest *m, luattn_error *err)
   TRY(check_range(err, "tile_bits: scalars", t->scalars, 0, (UINT64_C(1) << m->num_scalars) - 1));
   TRY(check_range(err, "tile_bits: reads_heads", t->reads_heads, 0, 1));
   TRY(check_range(err, "tile_bits: has_reals", t->has_reals, 0, 1));
-  TRY(check_range(err, "tile_bits: by_batch, where sequences have lengths of their own", t->by_batch, m->packed || m->paged, 1));
+  TRY(check_range(err, "tile_bits: by_batch, where sequences have lengths of their own", t->by_batch,
+                  m->packed || m->paged, 1));
   return check_range(err, "tile_bits: offsets", m->offsets, 0, 0);
 }
 
 static bool has_parameters(const image_manifest *m) {
   bool some = (m->wants & LUATTN_WANT_SCALARS) != 0 && m->num_scalars > 0;
-  for (uint32_t i = 0; i < m->num_inputs; ++i)
-    some |= (m->wants & LUATTN_WANT_INPUTS) != 0 && m->input[i].grad != 0;
+  for (uint32_t i = 0; i < m->num_inputs; ++i) some |= (m->wants & LUATTN_WANT_INPUTS) != 0 && m->input[i].grad != 0;
   return some;
 }
 
 static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "num_entries", m->num_entries, 1, MANIFEST_MAX_ENTRIES));
-  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false, lists = false,
-       attends = false;
+  bool finishes = false, rounds = false, adds = false, norms = false, reaches = false, orders = false, sorts = false,
+       lists = false, attends = false;
   for (uint32_t i = 0; i < m->num_entries; ++i) {
     const manifest_entry *e = &m->entry[i];
     TRY(check_name(err, "entry", e->name, sizeof e->name, false));
     TRY(check_range(err, "entry: role", e->role, 0, LUATTN_ROLE_COUNT - 1));
     if (!role_in_pass(e->role, m->pass))
-      return luattn_fail(err, LUATTN_IMAGE,
-                         "image: entry '%s': role %u does not belong to a %s pass; compile it again", e->name,
-                         (unsigned)e->role, kernel_pass_name(m->pass));
+      return luattn_fail(err, LUATTN_IMAGE, "image: entry '%s': role %u does not belong to a %s pass; compile it again",
+                         e->name, (unsigned)e->role, kernel_pass_name(m->pass));
     TRY(check_range(err, "entry: threads", e->threads, 32, 1024));
     TRY(check_range(err, "entry: shared_bytes", e->shared_bytes, 0, 1u << 20));
     /* grids of runtime/ divide by these tile sizes */
@@ -123,24 +121,23 @@ static luattn_status check_entries(const image_manifest *m, luattn_error *err) {
     return luattn_fail(err, LUATTN_IMAGE,
                        "image: entries: a table of packed sequences, and sequences are not packed; compile it again");
   if (lists && !(m->decode && (m->packed || m->paged)))
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: entries: a list of splits, and no decode kernel of entries of different lengths; compile it again");
+    return luattn_fail(
+        err, LUATTN_IMAGE,
+        "image: entries: a list of splits, and no decode kernel of entries of different lengths; compile it again");
   if (m->decode && !attends)
-    return luattn_fail(err, LUATTN_IMAGE, "image: entries: no decode kernel whose tiles could be split; compile it again");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: entries: no decode kernel whose tiles could be split; compile it again");
   if (norms != reaches)
-    return luattn_fail(
-        err, LUATTN_IMAGE,
-        "image: entries: one of the norms of q and k and of the tiles that they leave is missing; "
-        "compile it again");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: entries: one of the norms of q and k and of the tiles that they leave is missing; "
+                       "compile it again");
   if (m->deterministic && has_parameters(m) && !rounds)
-    return luattn_fail(
-        err, LUATTN_IMAGE,
-        "image: deterministic: no entry rounds the sums of inputs and scalars; compile it again");
+    return luattn_fail(err, LUATTN_IMAGE,
+                       "image: deterministic: no entry rounds the sums of inputs and scalars; compile it again");
   if (m->accumulates_dq && m->deterministic && !adds)
     return luattn_fail(err, LUATTN_IMAGE, "image: deterministic: no entry adds to dq_acc; compile it again");
   if (m->accumulates_dq && (m->wants & LUATTN_WANT_DQ) && !finishes)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: accumulates_dq: no entry turns the sums into dq; compile it again");
+    return luattn_fail(err, LUATTN_IMAGE, "image: accumulates_dq: no entry turns the sums into dq; compile it again");
   return LUATTN_OK;
 }
 
@@ -153,8 +150,7 @@ static luattn_status check_inputs(const image_manifest *m, luattn_error *err) {
     TRY(check_range(err, "input: num_axes", in->num_axes, 0, 4));
     TRY(check_range(err, "input: grad", in->grad, 0, 1));
     for (uint32_t a = 0; a < 8; ++a)
-      TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0,
-                      a < in->num_axes ? LUATTN_INDEX_KV : 0));
+      TRY(check_range(err, "input: pairs", in->pairs >> 4 * a & 15, 0, a < in->num_axes ? LUATTN_INDEX_KV : 0));
     for (uint32_t a = 0; a < in->num_axes; ++a)
       if (in->axis[a] < LUATTN_AXIS_KV) return bad(err, "input: axis", in->axis[a], "a size, or -5 to 0");
     for (uint32_t j = 0; j < i; ++j)
@@ -170,8 +166,7 @@ static luattn_status check_scalars(const image_manifest *m, luattn_error *err) {
     const char *name = m->scalar[i].name;
     TRY(check_name(err, "scalar", name, sizeof m->scalar[i].name, false));
     if (i > 0 && strcmp(m->scalar[i - 1].name, name) >= 0)
-      return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again",
-                         name);
+      return luattn_fail(err, LUATTN_IMAGE, "image: scalar '%s': names are not in order; compile it again", name);
   }
   return LUATTN_OK;
 }
@@ -184,8 +179,7 @@ static luattn_status check_stats(const image_manifest *m, luattn_error *err) {
     const luattn_input_info *in = &m->input[s->input];
     if (!input_is_integer(in->dtype) && in->dtype != LUATTN_INPUT_BOOL)
       return bad(err, "stat: dtype of its input", in->dtype, "that of an integer or of a flag");
-    if (s->axis + (uint64_t)1 != in->num_axes)
-      return bad(err, "stat: axis", s->axis, "its input's last axis");
+    if (s->axis + (uint64_t)1 != in->num_axes) return bad(err, "stat: axis", s->axis, "its input's last axis");
     TRY(check_range(err, "stat: block", s->block, 1, 1u << 20));
   }
   return LUATTN_OK;
@@ -214,7 +208,8 @@ static luattn_status check_weights(const image_manifest *m, luattn_error *err) {
 static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {
   for (int i = 0; i < MANIFEST_MAX_SCALARS; ++i) {
     const scalar_range *r = &m->ranges[0].of[i];
-    if (memchr(r->by, '\0', sizeof r->by) == NULL) return luattn_fail(err, LUATTN_IMAGE, "image: ranges: a name has no end; compile it again");
+    if (memchr(r->by, '\0', sizeof r->by) == NULL)
+      return luattn_fail(err, LUATTN_IMAGE, "image: ranges: a name has no end; compile it again");
     if (r->least != r->least || r->most != r->most)
       return luattn_fail(err, LUATTN_IMAGE, "image: ranges: a limit is nan; compile it again");
     TRY(check_range(err, "ranges: whole", r->whole, 0, 1));
@@ -242,9 +237,17 @@ const image_traits *manifest_traits(const image_manifest *m) {
   static const image_traits of_family[KERNEL_FAMILIES] = {
       [LUATTN_SIMT] = {.products = 2},
       [LUATTN_SM80] = {.numbers_tiles = true, .vector_bits = 64, .products = 20},
-      [LUATTN_SM90] = {.takes_descriptors = true, .is_resident = true, .numbers_tiles = true, .groups_rows = true, .pairs_blocks = true,
-                       .prepares_sums = true, .reads_tile_words = true, .vector_bits = 64, .products = 40}};
-  static const image_traits of_weights = {.vector_bits = 16, .products = 2}, of_decode = {.vector_bits = 64, .products = 20};
+      [LUATTN_SM90] = {.takes_descriptors = true,
+                       .is_resident = true,
+                       .numbers_tiles = true,
+                       .groups_rows = true,
+                       .pairs_blocks = true,
+                       .prepares_sums = true,
+                       .reads_tile_words = true,
+                       .vector_bits = 64,
+                       .products = 40}};
+  static const image_traits of_weights = {.vector_bits = 16, .products = 2},
+                            of_decode = {.vector_bits = 64, .products = 20};
   return m->weights ? &of_weights : m->decode ? &of_decode : &of_family[m->family];
 }
 
@@ -256,8 +259,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_range(err, "arch", m->arch, 50, 999));
   TRY(check_name(err, "arch_suffix", m->arch_suffix, sizeof m->arch_suffix, true));
   if (m->arch_suffix[0] != '\0' && strcmp(m->arch_suffix, "a") != 0)
-    return luattn_fail(err, LUATTN_IMAGE,
-                       "image: arch_suffix: is '%s', expected 'a' or nothing; compile it again",
+    return luattn_fail(err, LUATTN_IMAGE, "image: arch_suffix: is '%s', expected 'a' or nothing; compile it again",
                        m->arch_suffix);
   TRY(check_range(err, "head_dim", m->head_dim, 1, 1024));
   TRY(check_range(err, "head_dim_v", m->head_dim_v, 1, 1024));
@@ -279,8 +281,7 @@ luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
       {"has_mask", m->has_mask},
       {"reads_ahead", m->reads_ahead},
   };
-  for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i)
-    TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
+  for (size_t i = 0; i < sizeof flag / sizeof *flag; ++i) TRY(check_range(err, flag[i].name, flag[i].value, 0, 1));
   TRY(check_sections(m, err));
   if (m->weights) TRY(check_weights(m, err));
   if (m->keys_modified) TRY(check_append_mods(m, err));
@@ -317,36 +318,37 @@ static int has_role(const image_manifest *m, luattn_role role) {
   return 0;
 }
 
-luattn_status manifest_describe(const image_manifest *m, const luattn_function_info *functions,
-                                const char *place, luattn_kernel_description *out, luattn_error *err) {
+luattn_status manifest_describe(const image_manifest *m, const luattn_function_info *functions, const char *place,
+                                luattn_kernel_description *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_kernel_description, pass);
-  luattn_kernel_description d = {.spec_name = m->spec_name,
-                                 .pass = (luattn_pass)m->pass,
-                                 .family = (luattn_family)m->family,
-                                 .dtype = (luattn_dtype)m->dtype,
-                                 .arch = (int)m->arch,
-                                 .is_ptx = (int)m->is_ptx,
-                                 .head_dim = (int)m->head_dim,
-                                 .head_dim_v = (int)m->head_dim_v,
-                                 .wants = m->wants,
-                                 .deterministic = (int)m->deterministic,
-                                 .has_lse = (int)m->has_lse,
-                                 .has_mask = (int)m->has_mask,
-                                 .num_saved = (int)m->num_saved,
-                                 .draws_tiles = (int)m->draws_tiles,
-                                 .can_split = (int)m->can_split,
-                                 .can_skip = has_role(m, LUATTN_ROLE_REACH),
-                                 .max_len = m->max_len,
-                                 .second_code = m->second_code,
-                                 .source_hash = {m->source_hash[0], m->source_hash[1]},
-                                 .num_functions = m->num_entries,
-                                 .functions = functions,
-                                 .num_inputs = m->num_inputs,
-                                 .inputs = m->input,
-                                 .num_scalars = m->num_scalars,
-                                 .scalars = m->scalar,
-                                 .on_cpu = (int)m->on_cpu,
-                                 .random = (int)m->random,
+  luattn_kernel_description d = {
+      .spec_name = m->spec_name,
+      .pass = (luattn_pass)m->pass,
+      .family = (luattn_family)m->family,
+      .dtype = (luattn_dtype)m->dtype,
+      .arch = (int)m->arch,
+      .is_ptx = (int)m->is_ptx,
+      .head_dim = (int)m->head_dim,
+      .head_dim_v = (int)m->head_dim_v,
+      .wants = m->wants,
+      .deterministic = (int)m->deterministic,
+      .has_lse = (int)m->has_lse,
+      .has_mask = (int)m->has_mask,
+      .num_saved = (int)m->num_saved,
+      .draws_tiles = (int)m->draws_tiles,
+      .can_split = (int)m->can_split,
+      .can_skip = has_role(m, LUATTN_ROLE_REACH),
+      .max_len = m->max_len,
+      .second_code = m->second_code,
+      .source_hash = {m->source_hash[0], m->source_hash[1]},
+      .num_functions = m->num_entries,
+      .functions = functions,
+      .num_inputs = m->num_inputs,
+      .inputs = m->input,
+      .num_scalars = m->num_scalars,
+      .scalars = m->scalar,
+      .on_cpu = (int)m->on_cpu,
+      .random = (int)m->random,
 #define KERNEL_VARIANT(name, value, says) .name = (int)(value),
 #include "abi/kernel_facts.def"
   };

@@ -15,8 +15,8 @@ typedef enum luattn_role {
   LUATTN_ROLE_STATS,   /* block minima and maxima of an integer input; grid (blocks, rows, stat). Absent where
                         * PREPARE computes them */
   LUATTN_ROLE_MOD,     /* writes q', k', v' into the workspace; grid (positions, heads, batch * 3) */
-  LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q| too, and of
-                        * lse: (positions / tile_m, heads, batch * 2) */
+  LUATTN_ROLE_NORMS,   /* bounds of |k| into the workspace; grid (kv_len / tile_m, heads_kv, batch); in backward of |q|
+                        * too, and of lse: (positions / tile_m, heads, batch * 2) */
   LUATTN_ROLE_REACH,   /* bitmap of the tiles of FORWARD or DKDV that are not skipped; grid (q tiles, heads,
                         * batch), in backward (groups of 4 x 32 q tiles of a kv tile, 32 per warp; heads;
                         * batch); tile_m and tile_n are the main entry's */
@@ -25,17 +25,18 @@ typedef enum luattn_role {
   LUATTN_ROLE_DKDV,    /* grid (ceil(kv_len / tile_n), heads_kv, batch), or the resident blocks of a
                         * persistent kernel; may add into dq_acc */
   LUATTN_ROLE_DQ,      /* grid (ceil(q_len / tile_m), heads, batch) */
-  LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3) */
+  LUATTN_ROLE_FINISH,  /* accumulators and mods' derivatives to dq, dk, dv; grid (positions / tile_m, heads, batch * 3)
+                        */
   LUATTN_ROLE_ROUND,   /* exact sums to gradients of inputs and scalars; grid (elements / tile_m, inputs + 1, 1) */
-  LUATTN_ROLE_TILE_BITS, /* tile bits of a mask from data; grid (32 columns of cells, 8 rows of cells, sets) */
-  LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1); or all orders of a
-                          * batch: (sets of bits, LUATTN_ORDERS, 1) */
+  LUATTN_ROLE_TILE_BITS,  /* tile bits of a mask from data; grid (32 columns of cells, 8 rows of cells, sets) */
+  LUATTN_ROLE_TILE_ORDER, /* the order of FORWARD's or DKDV's tiles by tile bits; grid (sets of the order, 1, 1); or all
+                           * orders of a batch: (sets of bits, LUATTN_ORDERS, 1) */
   LUATTN_ROLE_BLOCK_TABLE, /* LuattnBlockTable; grid (block rows, heads, batch). A launch leaves it out */
-  LUATTN_ROLE_TILE_TABLE, /* LuattnTileTable; grid (sequences + 1, 1, 1) */
-  LUATTN_ROLE_MERGE,      /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
-  LUATTN_ROLE_APPEND, /* LuattnAppend; a thread has a vector of 16 bytes, or an element, of k or v for tile_n heads (tile_m: for one); grid
-                       * (threads / tile_m, 2, 1). A launch leaves it out */
-  LUATTN_ROLE_SPLIT_LIST, /* LuattnSplitList; grid (1, 1, 1) */
+  LUATTN_ROLE_TILE_TABLE,  /* LuattnTileTable; grid (sequences + 1, 1, 1) */
+  LUATTN_ROLE_MERGE,       /* decode: what the blocks of a row leave becomes O; grid (q_len, heads, batch) */
+  LUATTN_ROLE_APPEND,      /* LuattnAppend; a thread has a vector of 16 bytes, or an element, of k or v for tile_n heads
+                            * (tile_m: for one); grid (threads / tile_m, 2, 1). A launch leaves it out */
+  LUATTN_ROLE_SPLIT_LIST,  /* LuattnSplitList; grid (1, 1, 1) */
   LUATTN_ROLE_COUNT
 } luattn_role;
 
@@ -43,22 +44,32 @@ typedef enum luattn_role {
  * takes about as long. */
 static inline int luattn_role_is_main(uint32_t role) { return role == LUATTN_ROLE_FORWARD || role == LUATTN_ROLE_DKDV; }
 
-enum { MANIFEST_MAX_ENTRIES = 12, MANIFEST_MAX_INPUTS = 12, MANIFEST_MAX_SCALARS = 32, MANIFEST_MAX_STATS = 8, MANIFEST_MAX_ELSEWHERE = 48 };
+enum {
+  MANIFEST_MAX_ENTRIES = 12,
+  MANIFEST_MAX_INPUTS = 12,
+  MANIFEST_MAX_SCALARS = 32,
+  MANIFEST_MAX_STATS = 8,
+  MANIFEST_MAX_ELSEWHERE = 48
+};
 enum { MANIFEST_MAX_PARAMS = 4096 }; /* bytes of parameters that any CUDA kernel may take */
 
 typedef struct manifest_entry {
-  char name[LUATTN_NAME_SIZE]; /* symbol in the image's code */
-  uint32_t role;               /* luattn_role */
-  uint32_t threads, shared_bytes; /* dynamic shared memory */
-  uint32_t tile_m, tile_n;     /* rows and columns a block covers, as its role's grid needs */
+  char name[LUATTN_NAME_SIZE];     /* symbol in the image's code */
+  uint32_t role;                   /* luattn_role */
+  uint32_t threads, shared_bytes;  /* dynamic shared memory */
+  uint32_t tile_m, tile_n;         /* rows and columns a block covers, as its role's grid needs */
   uint32_t registers, local_bytes; /* as ptxas reported; local_bytes > 0 means spills or a stack */
 } manifest_entry;
 
 /* Block minima and maxima of an integer input along one axis. */
-typedef struct manifest_stat { uint32_t input, axis, block; } manifest_stat;
+typedef struct manifest_stat {
+  uint32_t input, axis, block;
+} manifest_stat;
 
 /* An axis of an input, q, kv, h or hkv, that kernels read at other places than its own. */
-typedef struct manifest_elsewhere { uint32_t input, axis; } manifest_elsewhere;
+typedef struct manifest_elsewhere {
+  uint32_t input, axis;
+} manifest_elsewhere;
 
 /* A mask from data, which luattn_tile_bits evaluates. */
 typedef struct manifest_tile_bits {
@@ -72,11 +83,13 @@ typedef struct manifest_tile_bits {
   uint32_t spec[4];           /* luattn_spec_info.hash, low words first */
 } manifest_tile_bits;
 
-/* Row passes: forward passes with other weights that a backward launches before its own kernels, whose images are sections of its own. */
+/* Row passes: forward passes with other weights that a backward launches before its own kernels, whose images are
+ * sections of its own. */
 enum { MANIFEST_MAX_PASSES = 2, MANIFEST_MAX_PASS_ROWS = 12 };
 typedef struct manifest_row_passes {
-  uint32_t count, num_sums;                               /* the first writes so many sums of a row to its saved */
-  uint32_t num_rows[MANIFEST_MAX_PASSES];                 /* the last inputs of each are numbers of a row along batch, head and query: */
+  uint32_t count, num_sums; /* the first writes so many sums of a row to its saved */
+  uint32_t
+      num_rows[MANIFEST_MAX_PASSES]; /* the last inputs of each are numbers of a row along batch, head and query: */
   int32_t row[MANIFEST_MAX_PASSES][MANIFEST_MAX_PASS_ROWS]; /* -1: lse; i: row i of saved */
 } manifest_row_passes;
 
@@ -94,42 +107,42 @@ typedef struct manifest_scalar_ranges {
 typedef struct image_manifest {
   /* Section "FACT", up to max_len. */
   char spec_name[LUATTN_NAME_SIZE];
-  uint32_t pass, family, dtype;       /* luattn_pass, luattn_family, luattn_dtype */
-  uint32_t arch;                      /* 80, 86, 90, ..; arch_suffix 'a' where the code runs on that
-                                       * architecture only */
+  uint32_t pass, family, dtype; /* luattn_pass, luattn_family, luattn_dtype */
+  uint32_t arch;                /* 80, 86, 90, ..; arch_suffix 'a' where the code runs on that
+                                 * architecture only */
   char arch_suffix[4];
   uint32_t head_dim, head_dim_v;
   uint32_t num_saved, num_bwd_rows;
   uint32_t has_lse;
   uint32_t has_query_mod, has_key_mod, has_value_mod;
-  uint32_t accumulates_dq;            /* DKDV adds into dq_acc and FINISH writes dq */
-  uint32_t wants;                     /* gradients compiled in: luattn_wants */
-  uint32_t draws_tiles;               /* FORWARD draws its tiles from a work counter
-                                       * (luattn_workspace_size) */
-  uint32_t is_ptx;                    /* PTX that the driver compiles, for this architecture and later ones;
-                                       * otherwise a cubin */
-  uint32_t deterministic;             /* backward gives the same bits in every run */
-  uint32_t can_split;                 /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
-  uint32_t has_mask;                  /* a mask exists: some kv tiles have more work than others */
-  uint32_t second_code;               /* offset in the code of a second cubin (PTX), with all kernels except
-                                       * the main one; a multiple of 64, after at least 64 zeros; 0: there is
-                                       * only one */
-  uint32_t reads_ahead;               /* scores read bias rows that were staged ahead of them */
-  int64_t max_len;                    /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
+  uint32_t accumulates_dq; /* DKDV adds into dq_acc and FINISH writes dq */
+  uint32_t wants;          /* gradients compiled in: luattn_wants */
+  uint32_t draws_tiles;    /* FORWARD draws its tiles from a work counter
+                            * (luattn_workspace_size) */
+  uint32_t is_ptx;         /* PTX that the driver compiles, for this architecture and later ones;
+                            * otherwise a cubin */
+  uint32_t deterministic;  /* backward gives the same bits in every run */
+  uint32_t can_split;      /* blocks of DKDV may share the queries of a kv tile: luattn_args.num_splits */
+  uint32_t has_mask;       /* a mask exists: some kv tiles have more work than others */
+  uint32_t second_code;    /* offset in the code of a second cubin (PTX), with all kernels except
+                            * the main one; a multiple of 64, after at least 64 zeros; 0: there is
+                            * only one */
+  uint32_t reads_ahead;    /* scores read bias rows that were staged ahead of them */
+  int64_t max_len;         /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
 
   uint32_t params_version, params_bytes; /* section "PARM": the layout of the parameter block (abi/params.h),
                                           * and how many of its bytes, from the first, the kernels take */
-  uint64_t source_hash[2];            /* section "HASH": the cache's key */
+  uint64_t source_hash[2];               /* section "HASH": the cache's key */
   /* Sections that some images have (abi/kernel_facts.def): whether they do, and what it holds. */
 #define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
   uint32_t fact;                                                  \
   type layout[1];
 #include "abi/kernel_facts.def"
-  uint32_t on_cpu;                    /* not stored in images: the CPU path computes, and there is no code */
+  uint32_t on_cpu; /* not stored in images: the CPU path computes, and there is no code */
 
   /* Sections "ENTR", "INPT", "SCAL" and "STAT": each has as many elements as its size says. */
   uint32_t num_entries, num_inputs, num_scalars, num_stats;
-  uint32_t num_elsewhere;                                /* section "ELSE", which images without offsets lack */
+  uint32_t num_elsewhere; /* section "ELSE", which images without offsets lack */
   manifest_elsewhere elsewhere[MANIFEST_MAX_ELSEWHERE];
   manifest_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
   luattn_input_info input[MANIFEST_MAX_INPUTS];
@@ -153,7 +166,9 @@ typedef struct image_traits {
 } image_traits;
 const image_traits *manifest_traits(const image_manifest *m);
 
-static inline const char *manifest_pass_name(const image_manifest *m) { return m->weights ? "weights" : kernel_pass_name(m->pass); }
+static inline const char *manifest_pass_name(const image_manifest *m) {
+  return m->weights ? "weights" : kernel_pass_name(m->pass);
+}
 
 /* Checks every number and name that later code relies on. Errors: LUATTN_IMAGE, "image: " and what is
  * wrong. */

@@ -21,14 +21,14 @@ typedef struct LuattnPart {
 /* Rows are of (batch entry, head, query); packed ones have one batch entry. Rows of o have `dim` contiguous numbers. */
 typedef struct LuattnMergeParams {
   LuattnPart part[LUATTN_MOST_PARTS];
-  LuattnTensor o, lse;     /* forward: lse may be null */
-  LuattnTensor dout, dlse; /* backward: null: 0 */
+  LuattnTensor o, lse;           /* forward: lse may be null */
+  LuattnTensor dout, dlse;       /* backward: null: 0 */
   LuattnRowNumbers state, saved; /* of a merge by state: null: not wanted */
-  int count;               /* of parts */
-  int rows, dim;           /* rows: of all heads of all batch entries */
+  int count;                     /* of parts */
+  int rows, dim;                 /* rows: of all heads of all batch entries */
   LuattnDivisor heads, q_len;
-  int wide;                /* every row of o, d_o and dout allows accesses of 16 bytes */
-  int lanes;               /* threads of a row, a power of two up to 32 */
+  int wide;  /* every row of o, d_o and dout allows accesses of 16 bytes */
+  int lanes; /* threads of a row, a power of two up to 32 */
   int unused;
 } LuattnMergeParams;
 

@@ -10,7 +10,7 @@ typedef struct LuattnPageLists {
   int *table, *used;     /* [batch, pages]; [batch] */
   LuattnDivisor columns; /* pages, or 1 if there are none: threads of an entry */
   int batch, pages, page_size;
-  int total;             /* of indices */
+  int total; /* of indices */
 } LuattnPageLists;
 
 #endif

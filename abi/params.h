@@ -3,8 +3,8 @@
  * Every kernel of luattn takes one LuattnParams by value (`const __grid_constant__`). The runtime fills it
  * from the caller's tensors; the device reads it from the constant bank. A field is null or zero if the
  * kernel does not use it. Strides are in elements, never in bytes. "Real" is float, or double in f64 kernels.
- * Every image records LUATTN_PARAMS_VERSION: a runtime refuses an image that was built for another layout.
- */
+ * Every image records LUATTN_PARAMS_VERSION: a runtime refuses an image that was built for another
+ * layout. */
 #ifndef LUATTN_PARAMS_H
 #define LUATTN_PARAMS_H
 
@@ -15,9 +15,10 @@
 #define LUATTN_MAX_SCALARS 32 /* run-time scalars of one spec */
 #define LUATTN_MAX_AXES 4     /* axes of one extra input */
 #define LUATTN_MAX_SPLITS 64  /* blocks that share a kv tile of backward, or a tile of rows of a decode kernel */
-#define LUATTN_SPLIT_KEYS 2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
-#define LUATTN_TABLE_SIZES 3  /* sizes of tiles that a tile table has: abi/workspace.h */
-#define LUATTN_MAX_STATS 8    /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
+#define LUATTN_SPLIT_KEYS \
+  2048 /* keys of a block of a deterministic decode kernel, unless that is more than LUATTN_MAX_SPLITS blocks */
+#define LUATTN_TABLE_SIZES 3 /* sizes of tiles that a tile table has: abi/workspace.h */
+#define LUATTN_MAX_STATS 8   /* (1-D integer input, axis) pairs whose block minima and maxima a mask needs */
 
 /* A tensor with a batch, a head and a sequence axis; the last axis, if there is one, is contiguous. */
 typedef struct LuattnTensor {
@@ -45,7 +46,8 @@ typedef struct LuattnDivisor {
   unsigned d, multiplier, shift;
 } LuattnDivisor;
 
-/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh, runtime/call/order.h. */
+/* The order in which a forward kernel on the tensor cores takes q tiles: work/tile_scheduler.cuh,
+ * runtime/call/order.h. */
 typedef struct LuattnOrder {
   unsigned q_tiles, tiles;      /* q tiles of a head; of all heads of all batches */
   unsigned last;                /* the last group of heads, counted from 0 */
@@ -62,8 +64,8 @@ typedef struct LuattnShape {
 
 /* Work distribution of the sm90 family's backward. */
 typedef struct LuattnSchedule {
-  int num_splits; /* number of blocks that share the q tiles of a kv tile; above 1, dk and dv go to dk_acc,
-                   * dv_acc */
+  int num_splits;      /* number of blocks that share the q tiles of a kv tile; above 1, dk and dv go to dk_acc,
+                        * dv_acc */
   int batches_in_turn; /* deterministic: 1: a block processes its kv tile for all batches in sequence, so that
                         * contributions to one element of a gradient arrive in batch order (common/pairs.h) */
 } LuattnSchedule;
@@ -76,26 +78,26 @@ typedef struct LuattnTensors {
   LuattnTensor q, k, v;
   LuattnTensor src_q, src_k, src_v;
 
-  LuattnTensor o;    /* output of forward, input of backward */
-  LuattnTensor lse;  /* Real, [batch, heads, q_len]; null if there is none, or if it is not requested */
-  void *saved;       /* Real [num_saved][batch][heads][q_len], contiguous: what forward keeps for backward beyond lse */
+  LuattnTensor o;   /* output of forward, input of backward */
+  LuattnTensor lse; /* Real, [batch, heads, q_len]; null if there is none, or if it is not requested */
+  void *saved;      /* Real [num_saved][batch][heads][q_len], contiguous: what forward keeps for backward beyond lse */
 
   LuattnTensor dout;
-  LuattnTensor dlse; /* Real, [batch, heads, q_len], or null */
+  LuattnTensor dlse;       /* Real, [batch, heads, q_len], or null */
   LuattnTensor dq, dk, dv; /* the caller's; null if not requested */
 } LuattnTensors;
 
 /* Workspace; abi/workspace.h computes the sizes. */
 typedef struct LuattnScratch {
-  void *bwd_rows; /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
-                   * by prepare, read by the main kernels */
-  void *dq_acc;   /* Real [batch][heads][q_len][head_dim], or null. Zeroed by the runtime, in the sm90 family
-                   * by prepare, unless the first contribution is stored instead of added (work/dq_order.cuh,
-                   * sm90/bwd/dq_first_store.cuh). Where luattn_dkdv adds into it, a head has the layout, and
-                   * in the sm90 family the row count, of sink/dq_acc.cuh */
-  void *dk_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
-                   * out as dq_acc */
-  void *dv_acc;   /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; same layout */
+  void *bwd_rows;  /* Real [num_bwd_rows][batch][heads][q_len], in the sm90 family q_len up to a multiple of 16; written
+                    * by prepare, read by the main kernels */
+  void *dq_acc;    /* Real [batch][heads][q_len][head_dim], or null. Zeroed by the runtime, in the sm90 family
+                    * by prepare, unless the first contribution is stored instead of added (work/dq_order.cuh,
+                    * sm90/bwd/dq_first_store.cuh). Where luattn_dkdv adds into it, a head has the layout, and
+                    * in the sm90 family the row count, of sink/dq_acc.cuh */
+  void *dk_acc;    /* Real [num_splits][batch][heads_kv][kv_len][head_dim], or null; in the sm90 family laid
+                    * out as dq_acc */
+  void *dv_acc;    /* Real [num_splits][batch][heads_kv][kv_len][head_dim_v], or null; same layout */
   unsigned *turns; /* dQ order. In a deterministic backward that adds into dq_acc: the semaphores of
                     * work/dq_order.cuh, zeroed by the runtime, in the sm90 family by prepare. In the other
                     * backward kernels of the sm90 family: a work counter (sm90/bwd/bwd_pipeline.cuh) and,
@@ -104,11 +106,11 @@ typedef struct LuattnScratch {
   unsigned *tickets; /* work counter: the number of tiles drawn so far (work/tile_scheduler.cuh), 0 before and
                       * after a launch; or null */
   /* Tile skipping (around/tile_skipping.cuh), else null. For each LUATTN_NORM_ROWS positions: */
-  float *norm_k; /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: an upper bound of |k| */
-  float *norm_q, *least_lse; /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: an upper bound of
-                              * |q|, and the least lse of rows that keep something */
-  unsigned *visits; /* tile bitmap: [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the
-                     * last axis rounded up to a multiple of 32; 1: the tile is computed */
+  float *norm_k;                /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: an upper bound of |k| */
+  float *norm_q, *least_lse;    /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: an upper bound of
+                                 * |q|, and the least lse of rows that keep something */
+  unsigned *visits;             /* tile bitmap: [batch][heads][q tiles][kv tiles], in backward [kv tiles][q tiles], the
+                                 * last axis rounded up to a multiple of 32; 1: the tile is computed */
   int *stats[LUATTN_MAX_STATS]; /* int [rows][blocks][2] = {min, max}; see contract/contract.cuh */
 } LuattnScratch;
 
@@ -116,7 +118,7 @@ typedef struct LuattnScratch {
 typedef struct LuattnInputs {
   LuattnInput input[LUATTN_MAX_INPUTS];
   double scalar[LUATTN_MAX_SCALARS];
-  void *scalar_grad; /* Real [num_scalars], zeroed by the runtime, or null */
+  void *scalar_grad;                /* Real [num_scalars], zeroed by the runtime, or null */
   unsigned long long *scalar_exact; /* as LuattnInput.exact */
   int num_scalars;
   unsigned alone; /* bit i, backward: at most one score adds to an element of input i's gradient
@@ -126,29 +128,28 @@ typedef struct LuattnInputs {
 /* Makes the sizes of a call and its schedule private to the structs in templates/ that hand out work. Other
  * kernel code that names them does not compile. */
 #ifdef __CUDACC__
-#define ABI_FOR_WORK_ALONE \
- private: \
-  friend struct Site; /* ops/hook_types.cuh: what hooks see */ \
-  friend struct DenseSequence; /* work/sequence.cuh */ \
-  friend struct PackedSequence; \
-  template <class> \
-  friend struct PagedSequence; \
-  friend struct BlockSite; /* work/tile_scheduler.cuh */ \
-  template <bool, bool, bool> \
-  friend struct TileScheduler; \
-  friend struct TileTable; /* work/tile_table.cuh */ \
-  friend struct SplitList; /* work/split_list.cuh */ \
-  template <class, bool> \
-  friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */ \
-  template <class, class, int> \
-  friend struct PackedKvTileScheduler; \
-  friend struct KvBlock; /* work/dq_order.cuh */ \
-  friend struct QShare; /* work/tile_walk.cuh */ \
-  template <class, class, int> \
-  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */ \
-  friend struct AroundParams; /* around/around.cuh */
-#define ABI_FOR_ALL \
- public:
+#define ABI_FOR_WORK_ALONE                                              \
+ private:                                                               \
+  friend struct Site;          /* ops/hook_types.cuh: what hooks see */ \
+  friend struct DenseSequence; /* work/sequence.cuh */                  \
+  friend struct PackedSequence;                                         \
+  template <class>                                                      \
+  friend struct PagedSequence;                                          \
+  friend struct BlockSite; /* work/tile_scheduler.cuh */                \
+  template <bool, bool, bool>                                           \
+  friend struct TileScheduler;                                          \
+  friend struct TileTable; /* work/tile_table.cuh */                    \
+  friend struct SplitList; /* work/split_list.cuh */                    \
+  template <class, bool>                                                \
+  friend struct PackedTileScheduler; /* work/packed_scheduler.cuh */    \
+  template <class, class, int>                                          \
+  friend struct PackedKvTileScheduler;                                  \
+  friend struct KvBlock; /* work/dq_order.cuh */                        \
+  friend struct QShare;  /* work/tile_walk.cuh */                       \
+  template <class, class, int>                                          \
+  friend struct KvTileScheduler; /* work/kv_tile_scheduler.cuh */       \
+  friend struct AroundParams;    /* around/around.cuh */
+#define ABI_FOR_ALL public:
 #else
 #define ABI_FOR_WORK_ALONE
 #define ABI_FOR_ALL
@@ -162,7 +163,7 @@ typedef struct LuattnParams {
   LuattnShape shape;
   LuattnSchedule schedule;
   ABI_FOR_ALL
-  double scale;      /* scores are scale * dot(q, k); > 0 */
+  double scale; /* scores are scale * dot(q, k); > 0 */
   ABI_FOR_WORK_ALONE
   LuattnOrder order; /* forward, except for the simt family */
   ABI_FOR_ALL
@@ -171,12 +172,13 @@ typedef struct LuattnParams {
   LuattnInputs inputs;
 } LuattnParams;
 
-/* In TMA descriptors of packed rows the row axis ends at row 1 << LUATTN_WRAP_LOG2 (runtime/launch/tma_descriptors.c). */
+/* In TMA descriptors of packed rows the row axis ends at row 1 << LUATTN_WRAP_LOG2
+ * (runtime/launch/tma_descriptors.c). */
 #define LUATTN_WRAP_LOG2 30
 
-/* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no batch axis.
- * Entry b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. q_len and kv_len are the longest entries'. lse is [heads][total_q],
- * saved [num_saved][heads][total_q]. */
+/* Packed sequences: entries of the batch follow one another along the position axis of q, k, v and o, which have no
+ * batch axis. Entry b has rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. q_len and kv_len are the longest entries'. lse
+ * is [heads][total_q], saved [num_saved][heads][total_q]. */
 typedef struct LuattnPacked {
   const int *cu_seqlens_q, *cu_seqlens_k; /* [batch + 1], on the device */
   int total_q, total_k;
@@ -188,9 +190,9 @@ typedef struct LuattnPacked {
 typedef struct LuattnOffsets {
   const int *q_offsets, *kv_offsets; /* [batch], on the device; null: the numbers below */
   int q_offset, kv_offset;
-  int q_len, kv_len;           /* of the whole; 0: offset + length */
-  int most_q, most_kv;         /* upper bounds of offset + length, to which values from the device are
-                                * clamped */
+  int q_len, kv_len;   /* of the whole; 0: offset + length */
+  int most_q, most_kv; /* upper bounds of offset + length, to which values from the device are
+                        * clamped */
   int head_offset, kv_head_offset, heads, heads_kv;
 } LuattnOffsets;
 
@@ -199,41 +201,43 @@ typedef struct LuattnOffsets {
  * of pair w is of cell 32 w + i of the line. Kept: some score of the cell is; whole: all inside the lengths are. Both
  * are 0 past the ends. */
 typedef struct LuattnTileBits {
-  unsigned *rows;         /* [sets][q cells], a line of kv cells each; null: ranges and minima classify tiles */
-  unsigned *columns;      /* [sets][kv cells], a line of q cells each */
-  unsigned batch, heads;  /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
+  unsigned *rows;        /* [sets][q cells], a line of kv cells each; null: ranges and minima classify tiles */
+  unsigned *columns;     /* [sets][kv cells], a line of q cells each */
+  unsigned batch, heads; /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
 } LuattnTileBits;
 
 /* The order in which blocks take a head's tiles, the longest first by its tile bits (around/tile_order.cuh,
- * work/tile_order.cuh): q tiles in forward, kv tiles of luattn_dkdv in backward. A set is of one batch entry and head (backward:
- * kv head). */
+ * work/tile_order.cuh): q tiles in forward, kv tiles of luattn_dkdv in backward. A set is of one batch entry and head
+ * (backward: kv head). */
 typedef struct LuattnTileOrder {
   unsigned *tiles;       /* [sets][2][count]: the tile of each rank, then the rank of each tile; null: no order */
   unsigned count, first; /* tiles of a head; ranks that the tiles of all heads have before those of other ranks */
   unsigned batch, heads; /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
-  unsigned size;         /* positions of a tile, except for the last one; 0: luattn_tile_order writes all orders of a batch
-                            (workspace_order_words) from `tiles` on, and reads no other member */
-  unsigned descending;   /* tiles that are as long as one another: 1: the last first; 0: the first first */
+  unsigned size; /* positions of a tile, except for the last one; 0: luattn_tile_order writes all orders of a batch
+                    (workspace_order_words) from `tiles` on, and reads no other member */
+  unsigned descending; /* tiles that are as long as one another: 1: the last first; 0: the first first */
 } LuattnTileOrder;
 
-/* The tiles of packed sequences in the order in which blocks take them, the longest sequence first (luattn_tile_table writes
- * it, around/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of one head, of one of the
- * sizes of workspace_table_size. Its first element is a LuattnPackedHead. */
+/* The tiles of packed sequences in the order in which blocks take them, the longest sequence first (luattn_tile_table
+ * writes it, around/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of one
+ * head, of one of the sizes of workspace_table_size. Its first element is a LuattnPackedHead. */
 typedef struct LuattnPackedTile {
   unsigned entry, tile, count; /* the sequence, the tile's number in it, and the number of its tiles */
   unsigned unused;
 } LuattnPackedTile;
 typedef struct LuattnPackedHead {
   unsigned rows, columns, count; /* count: of all tiles */
-  unsigned last;                 /* of a set of keys: the last tiles, of whole sequences, come for one kv head after another; if all these
-                                  * sequences have `columns` tiles, in the order of `rows` sequences' first tiles, then their second ones,
-                                  * .. (else rows is 1). Heads of the sequences before them come one after another. 0 in a set of queries */
+  unsigned
+      last; /* of a set of keys: the last tiles, of whole sequences, come for one kv head after another; if all these
+             * sequences have `columns` tiles, in the order of `rows` sequences' first tiles, then their second ones,
+             * .. (else rows is 1). Heads of the sequences before them come one after another. 0 in a set of queries */
 } LuattnPackedHead;
 typedef struct LuattnTileTable {
-  LuattnPackedTile *sets[2][LUATTN_TABLE_SIZES]; /* null: luattn_tile_table leaves it out. Where forward has none for its tiles,
-                                                  * blocks are for all that sequences of the longest one's length would have */
-  unsigned together; /* query heads of forward whose tiles come together */
-  unsigned at_end;   /* LuattnPackedHead.last is at least so many, or all tiles */
+  LuattnPackedTile
+      *sets[2][LUATTN_TABLE_SIZES]; /* null: luattn_tile_table leaves it out. Where forward has none for its tiles,
+                                     * blocks are for all that sequences of the longest one's length would have */
+  unsigned together;                /* query heads of forward whose tiles come together */
+  unsigned at_end;                  /* LuattnPackedHead.last is at least so many, or all tiles */
 } LuattnTileTable;
 
 /* Packed sequences whose last rows are not used: how many are, of each sequence; null: all. */
@@ -241,13 +245,13 @@ typedef struct LuattnUsed {
   const int *seqused_q, *seqused_k; /* [batch], on the device */
 } LuattnUsed;
 
-/* Lists of blocks of keys, for each row of blocks, as FlexAttention's BlockMask has them: the blocks in part, then the whole
- * ones. luattn_block_table writes 1 and 2 there, and 0 elsewhere. Strides are of batch entries, heads, rows, and numbers
- * of a row. */
+/* Lists of blocks of keys, for each row of blocks, as FlexAttention's BlockMask has them: the blocks in part, then the
+ * whole ones. luattn_block_table writes 1 and 2 there, and 0 elsewhere. Strides are of batch entries, heads, rows, and
+ * numbers of a row. */
 typedef struct LuattnBlockList {
   const int *count, *index; /* null: no such list */
   long long count_stride[3], index_stride[4];
-  int most;                 /* indices of a row */
+  int most; /* indices of a row */
 } LuattnBlockList;
 typedef struct LuattnBlockTable {
   LuattnBlockList list[2];
@@ -257,75 +261,82 @@ typedef struct LuattnBlockTable {
 
 /* What random numbers are drawn from (abi/philox.h). */
 typedef struct LuattnRandom {
-  const unsigned long long *seed_at, *offset_at; /* on the device; null: the numbers below. offset_at's is added to `offset` */
+  const unsigned long long *seed_at,
+      *offset_at; /* on the device; null: the numbers below. offset_at's is added to `offset` */
   unsigned long long seed, offset;
   int heads, first_head; /* query heads of the whole; the call's first one there */
 } LuattnRandom;
 
 /* Partial results of blocks that share the keys of a row, for luattn_merge (around/merge.cuh). Rows are those of lse:
- * [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split keeps a score of
- * the row, else 0; neither O nor the other numbers are read there. */
+ * [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split keeps a
+ * score of the row, else 0; neither O nor the other numbers are read there. */
 typedef struct LuattnSplits {
   void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
   void *state; /* Real [num_state + 1][count][rows] */
-  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched. With a list (LuattnSplitList): of places,
-                * where `rows` are [heads_kv][its rows] */
+  int count;   /* of splits; 1: blocks store O themselves, and luattn_merge is not launched. With a list
+                * (LuattnSplitList): of places, where `rows` are [heads_kv][its rows] */
   int unused;
 } LuattnSplits;
 
-/* Distances from a page, a head and a row to the next, along the last axis of LuattnPagedMaps' k_whole or v_whole. row 0: there are none. */
+/* Distances from a page, a head and a row to the next, along the last axis of LuattnPagedMaps' k_whole or v_whole. row
+ * 0: there are none. */
 typedef struct LuattnPageSteps {
   int page, head, row;
 } LuattnPageSteps;
 
-/* Keys in pages. k and v are [num_pages, heads_kv, page_size, head_dim], where LuattnTensor.batch is the stride of pages. Position i of
- * entry b is row i % page_size of page block_table[b * pages + i / page_size]; without a table, of page b. kv_len is the longest
- * entry's; an entry's own length is LuattnUsed.seqused_k[b]. Nothing reads the table past an entry's last page. */
+/* Keys in pages. k and v are [num_pages, heads_kv, page_size, head_dim], where LuattnTensor.batch is the stride of
+ * pages. Position i of entry b is row i % page_size of page block_table[b * pages + i / page_size]; without a table, of
+ * page b. kv_len is the longest entry's; an entry's own length is LuattnUsed.seqused_k[b]. Nothing reads the table past
+ * an entry's last page. */
 typedef struct LuattnPaging {
-  const int *block_table;  /* [batch][pages], on the device; or null */
+  const int *block_table; /* [batch][pages], on the device; or null */
   int pages;
   LuattnDivisor page_size;
-  /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v) rows behind
-   * the one of the page before. */
+  /* The sm90 family's boxes: each has box_rows rows of one page, and a page's first row lies page_rows_k (page_rows_v)
+   * rows behind the one of the page before. */
   int box_rows, page_rows_k, page_rows_v;
   LuattnPageSteps steps_k, steps_v;
-  int num_pages;           /* of k and v: other numbers in block_table count as the last page; 0 (from an earlier luattn): nothing is known */
+  int num_pages; /* of k and v: other numbers in block_table count as the last page; 0 (from an earlier luattn): nothing
+                    is known */
 } LuattnPaging;
 
 /* The blocks of a decode kernel whose entries differ in length (luattn_split_list writes them, around/split_list.cuh;
- * work/split_list.cuh reads them): the longest first, each with an equal part of what the rows of a tile may keep of their entry. */
+ * work/split_list.cuh reads them): the longest first, each with an equal part of what the rows of a tile may keep of
+ * their entry. */
 typedef struct LuattnSplitItem {
   unsigned entry, tile; /* of rows: query * group + head of the group */
   unsigned split;       /* its number in the tile, and from bit 16 on how many the tile has */
-  unsigned first;       /* the place of the tile's first split among partial results; of a tile that has one block, unused */
+  unsigned first; /* the place of the tile's first split among partial results; of a tile that has one block, unused */
 } LuattnSplitItem;
 typedef struct LuattnTileSplits {
   unsigned first, count; /* as in the tile's items; 0 and 0: the entry has no such tile */
 } LuattnTileSplits;
 typedef struct LuattnSplitList {
-  LuattnSplitItem *items;   /* [1 + most_items]; the first one's `entry` is the number of those behind it. null: there is no list, and
-                             * each tile has LuattnSplits.count blocks */
+  LuattnSplitItem *items; /* [1 + most_items]; the first one's `entry` is the number of those behind it. null: there is
+                           * no list, and each tile has LuattnSplits.count blocks */
   LuattnTileSplits *of_tile; /* [batch][tiles] */
-  unsigned most_items, most_parts; /* most_parts: blocks of a head that share tiles with others; with a list, LuattnSplits.count */
-  int tile_m, tiles, rows;  /* rows of a tile; tiles of an entry; rows of a tile in partial results, at most tile_m */
+  unsigned most_items,
+      most_parts; /* most_parts: blocks of a head that share tiles with others; with a list, LuattnSplits.count */
+  int tile_m, tiles, rows; /* rows of a tile; tiles of an entry; rows of a tile in partial results, at most tile_m */
   int heads_kv;
-  int chunk;                /* keys of a block, whatever other entries have; 0: chosen from all lengths */
-  /* What luattn_split_list weighs up, in keys of a head that memory delivers meanwhile: `resident` blocks run at once on so many
-   * multiprocessors, a round of them has to start and end, and a part has to be written and read. */
+  int chunk; /* keys of a block, whatever other entries have; 0: chosen from all lengths */
+  /* What luattn_split_list weighs up, in keys of a head that memory delivers meanwhile: `resident` blocks run at once
+   * on so many multiprocessors, a round of them has to start and end, and a part has to be written and read. */
   float resident, multiprocessors, start, part;
   int unused;
 } LuattnSplitList;
 
-/* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b] + i. */
+/* New rows of a cache's keys (0) and values (1), for luattn_append: row i of entry b becomes its position seqused_k[b]
+ * + i. */
 typedef struct LuattnAppend {
-  LuattnTensor to[2];      /* as LuattnTensors.k and v in pages */
-  LuattnTensor from[2];    /* [batch, heads_kv, rows, ..]; packed [total rows, heads_kv, ..], as cu_seqlens says */
+  LuattnTensor to[2];   /* as LuattnTensors.k and v in pages */
+  LuattnTensor from[2]; /* [batch, heads_kv, rows, ..]; packed [total rows, heads_kv, ..], as cu_seqlens says */
   LuattnPaging paging;
-  const int *seqused_k;    /* [batch]: rows that entries have before */
-  const int *cu_seqlens;   /* [batch + 1], or null */
+  const int *seqused_k;         /* [batch]: rows that entries have before */
+  const int *cu_seqlens;        /* [batch + 1], or null */
   LuattnDivisor heads_kv, rows; /* rows: of an entry, if they are not packed */
-  int batch, total;        /* total: rows of all entries */
-  LuattnDivisor groups;    /* of heads_kv, of as many heads as a thread has: for around/append_modified.cuh */
+  int batch, total;             /* total: rows of all entries */
+  LuattnDivisor groups;         /* of heads_kv, of as many heads as a thread has: for around/append_modified.cuh */
 } LuattnAppend;
 
 /* The weights of V, for luattn_weights: Real [batch][heads][rows][columns], those of the longest entry. */
@@ -341,9 +352,10 @@ typedef struct LuattnRowPasses {
   const void *sums;                  /* Real [sums][batch][heads][q_len], contiguous, as saved */
 } LuattnRowPasses;
 
-/* The parameters of kernels of packed sequences, with offsets, with masks from data, with tables of packed tiles, of those that draw,
- * of those for decoding, of those that read pages, of luattn_weights, of those for decoding entries of different lengths, and of
- * luattn_prepare after row passes, which takes all. Dense kernels take only the part before `packed`. */
+/* The parameters of kernels of packed sequences, with offsets, with masks from data, with tables of packed tiles, of
+ * those that draw, of those for decoding, of those that read pages, of luattn_weights, of those for decoding entries of
+ * different lengths, and of luattn_prepare after row passes, which takes all. Dense kernels take only the part before
+ * `packed`. */
 #ifdef __cplusplus
 struct LuattnPackedParams : LuattnParams {
   ABI_FOR_WORK_ALONE
@@ -389,8 +401,8 @@ struct LuattnAppendParams : LuattnPagedParams {
 };
 #endif
 
-/* The same as the host fills it: one block of named members, of which a kernel takes the beginning, through the last member of its
- * struct. Assertions at the end of this file compare the two. */
+/* The same as the host fills it: one block of named members, of which a kernel takes the beginning, through the last
+ * member of its struct. Assertions at the end of this file compare the two. */
 #ifndef __CUDACC__
 typedef struct LuattnCallParams {
   LuattnParams dense;
@@ -437,9 +449,9 @@ typedef struct LuattnTensorMaps {
   };
 } LuattnTensorMaps;
 
-/* Those of a forward kernel over keys in pages. `usual` has k and v as packed rows, for boxes that an entry's end may cut. A box that it
- * does not takes less time to issue from k_whole or v_whole, with the axes channel, row of a box, and steps, which
- * lead to each row of each page of each head. */
+/* Those of a forward kernel over keys in pages. `usual` has k and v as packed rows, for boxes that an entry's end may
+ * cut. A box that it does not takes less time to issue from k_whole or v_whole, with the axes channel, row of a box,
+ * and steps, which lead to each row of each page of each head. */
 typedef struct LuattnPagedMaps {
   LuattnTensorMaps usual;
   LuattnTensorMap k_whole, v_whole;
@@ -448,31 +460,38 @@ typedef struct LuattnPagedMaps {
 /* An image records that it was built for LUATTN_PARAMS_VERSION; these assertions pin that layout, as far as
  * the host can. */
 #ifndef __CUDACC__
-ABI_ASSERT(LUATTN_AT(dense.shape) == 0 && LUATTN_AT(dense.schedule) == 24 && LUATTN_AT(dense.scale) == 32 && LUATTN_AT(dense.order) == 40 &&
-               LUATTN_AT(dense.tensors) == 112 && LUATTN_AT(dense.scratch) == 536 && LUATTN_AT(dense.inputs) == 680,
+ABI_ASSERT(LUATTN_AT(dense.shape) == 0 && LUATTN_AT(dense.schedule) == 24 && LUATTN_AT(dense.scale) == 32 &&
+               LUATTN_AT(dense.order) == 40 && LUATTN_AT(dense.tensors) == 112 && LUATTN_AT(dense.scratch) == 536 &&
+               LUATTN_AT(dense.inputs) == 680,
            "what lies before the end has another place: append instead, or take another LUATTN_PARAMS_VERSION");
 ABI_ASSERT(LUATTN_AT(packed) == LUATTN_PARAMS_THROUGH(dense) && LUATTN_AT(offsets) == LUATTN_PARAMS_THROUGH(packed) &&
-               LUATTN_AT(bits) == LUATTN_PARAMS_THROUGH(offsets) && LUATTN_AT(tile_order) == LUATTN_PARAMS_THROUGH(bits) &&
-               LUATTN_AT(table) == LUATTN_PARAMS_THROUGH(tile_order) && LUATTN_AT(used) == LUATTN_PARAMS_THROUGH(table) &&
-               LUATTN_AT(random) == LUATTN_PARAMS_THROUGH(used) && LUATTN_AT(splits) == LUATTN_PARAMS_THROUGH(random) &&
-               LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) && LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
-               LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) && LUATTN_AT(append) == LUATTN_AT(weights),
+               LUATTN_AT(bits) == LUATTN_PARAMS_THROUGH(offsets) &&
+               LUATTN_AT(tile_order) == LUATTN_PARAMS_THROUGH(bits) &&
+               LUATTN_AT(table) == LUATTN_PARAMS_THROUGH(tile_order) &&
+               LUATTN_AT(used) == LUATTN_PARAMS_THROUGH(table) && LUATTN_AT(random) == LUATTN_PARAMS_THROUGH(used) &&
+               LUATTN_AT(splits) == LUATTN_PARAMS_THROUGH(random) &&
+               LUATTN_AT(paging) == LUATTN_PARAMS_THROUGH(splits) &&
+               LUATTN_AT(weights) == LUATTN_PARAMS_THROUGH(paging) &&
+               LUATTN_AT(list) == LUATTN_PARAMS_THROUGH(weights) && LUATTN_AT(passes) == LUATTN_PARAMS_THROUGH(list) &&
+               LUATTN_AT(append) == LUATTN_AT(weights),
            "a part has padding of its own");
-ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 && (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
+ABI_ASSERT(LUATTN_PARAMS_THROUGH(append) <= 4096 &&
+               (LUATTN_PARAMS_THROUGH(paging) + 63) / 64 * 64 + sizeof(LuattnPagedMaps) <= 4096 &&
                LUATTN_PARAMS_THROUGH(passes) <= 4096, /* nor decode kernels nor luattn_prepare have TMA descriptors */
            "a driver before CUDA 12.1 gives a kernel 4096 bytes of parameters");
 #endif
-ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 && sizeof(LuattnTensors) == 424 &&
-               sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
+ABI_ASSERT(sizeof(LuattnShape) == 24 && sizeof(LuattnSchedule) == 8 && sizeof(LuattnOrder) == 72 &&
+               sizeof(LuattnTensors) == 424 && sizeof(LuattnScratch) == 144 && sizeof(LuattnInputs) == 1240,
            "a struct that is there has another size: append another one instead");
 
-/* The kernels' structs have no padding of their own (every kernel compiles this), and end where the host's block says (as C++ on the
- * host does, in tests). */
+/* The kernels' structs have no padding of their own (every kernel compiles this), and end where the host's block says
+ * (as C++ on the host does, in tests). */
 #ifdef __cplusplus
 #ifdef __CUDACC__
-#define LUATTN_ENDS(type, before, bytes, member) ABI_ASSERT(sizeof(type) == sizeof(before) + (bytes), "a part has padding of its own")
+#define LUATTN_ENDS(type, before, bytes, member) \
+  ABI_ASSERT(sizeof(type) == sizeof(before) + (bytes), "a part has padding of its own")
 #else
-#define LUATTN_ENDS(type, before, bytes, member)                                                   \
+#define LUATTN_ENDS(type, before, bytes, member)                                                        \
   ABI_ASSERT(sizeof(type) == sizeof(before) + (bytes) && sizeof(type) == LUATTN_PARAMS_THROUGH(member), \
              "the kernels' struct has padding of its own, or the host's block another layout")
 #endif

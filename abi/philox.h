@@ -3,19 +3,20 @@
  *
  * Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
  *
- * A draw depends on the seed, the offset and the place of a score alone: batch entry b, query head h and positions q and
- * kv, all of the whole of which a call's tensors may be a part. Two calls of Philox give 32 draws of 8 bits, for the scores of
- * a patch: queries x, x ^ 1, x ^ 8 and x ^ 9, and keys y ^ 0 .. 3 and y ^ 8 .. 11.
+ * A draw depends on the seed, the offset and the place of a score alone: batch entry b, query head h and positions q
+ * and kv, all of the whole of which a call's tensors may be a part. Two calls of Philox give 32 draws of 8 bits, for
+ * the scores of a patch: queries x, x ^ 1, x ^ 8 and x ^ 9, and keys y ^ 0 .. 3 and y ^ 8 .. 11.
  *
  *     key        the seed, low word first
  *     counter    offset + b * heads + h, low word first; q / 16 * 4 + q % 8 / 2; kv / 16 * 4 + kv % 8 / 4 * 2 + call
  *     planes     the words of call 0, then those of call 1: bits 7, 6, .. 0 of all draws of the patch
- *     bit        of each plane that belongs to a score: kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2 + kv / 8 % 2
+ *     bit        of each plane that belongs to a score: kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2 + kv /
+ * 8 % 2
  *
  * A score's weight is kept if its draw is below `keep`, that is, with probability keep / 256, and is then multiplied by
- * 256 / keep. Planes compare all draws of a patch at once. Patches and bits lie so that in the accumulators of mma and wgmma, and
- * in their transpose, four lanes share a patch, and a byte of it is a lane's (templates/score/dropout.cuh).
- */
+ * 256 / keep. Planes compare all draws of a patch at once. Patches and bits lie so that in the accumulators of mma and
+ * wgmma, and in their transpose, four lanes share a patch, and a byte of it is a lane's
+ * (templates/score/dropout.cuh). */
 #ifndef LUATTN_PHILOX_H
 #define LUATTN_PHILOX_H
 
@@ -27,7 +28,8 @@ typedef struct LuattnPhilox {
 
 enum { LUATTN_KEEP_ALL = 256 }; /* `keep` without dropout */
 
-/* The 64 bits of a product. Of products in C, NVVM makes 64-bit ones by a constant, and ptxas adds 0 to the high word of each. */
+/* The 64 bits of a product. Of products in C, NVVM makes 64-bit ones by a constant, and ptxas adds 0 to the high word
+ * of each. */
 ABI_FN unsigned long long philox_product(unsigned x, unsigned by) {
 #ifdef __CUDA_ARCH__
   unsigned long long wide = 0;
@@ -66,8 +68,8 @@ ABI_FN int dropout_bit(int q, int kv) {
   return (kv >> 1 & 1) * 16 + (kv & 1) * 8 + (q & 1) * 4 + (q >> 3 & 1) * 2 + (kv >> 3 & 1);
 }
 
-/* Bits of the scores of a patch whose draws are below `keep`, 1 to 255: from the lowest bit on, where keep has a 1, a 0 in the
- * plane makes a draw less, and where it has a 0, a 1 makes it greater. */
+/* Bits of the scores of a patch whose draws are below `keep`, 1 to 255: from the lowest bit on, where keep has a 1, a 0
+ * in the plane makes a draw less, and where it has a 0, a 1 makes it greater. */
 ABI_FN unsigned dropout_kept(LuattnPhilox high, LuattnPhilox low, int keep) {
   unsigned below = 0;
 #ifdef __CUDACC__
@@ -81,8 +83,10 @@ ABI_FN unsigned dropout_kept(LuattnPhilox high, LuattnPhilox low, int keep) {
 }
 
 /* The scores of a patch that are kept. */
-ABI_FN unsigned dropout_draw(unsigned long long key, unsigned long long counter, unsigned q_patch, unsigned kv_patch, int keep) {
-  return dropout_kept(philox_4x32_10(key, counter, q_patch, kv_patch), philox_4x32_10(key, counter, q_patch, kv_patch + 1), keep);
+ABI_FN unsigned dropout_draw(unsigned long long key, unsigned long long counter, unsigned q_patch, unsigned kv_patch,
+                             int keep) {
+  return dropout_kept(philox_4x32_10(key, counter, q_patch, kv_patch),
+                      philox_4x32_10(key, counter, q_patch, kv_patch + 1), keep);
 }
 
 /* The counter of a head of a batch entry. */
@@ -90,8 +94,9 @@ ABI_FN unsigned long long dropout_counter(unsigned long long offset, int b, int 
   return offset + (unsigned long long)((long long)b * heads + h);
 }
 
-/* random(b, h, q, kv) of a spec, in steps of 2^-24: the upper 24 bits of the first word for this counter of b and h, and words q + 2^31
- * and kv (mod 2^32). Patches of dropout have a 0 in bit 31 of the third word, so the two never meet. */
+/* random(b, h, q, kv) of a spec, in steps of 2^-24: the upper 24 bits of the first word for this counter of b and h,
+ * and words q + 2^31 and kv (mod 2^32). Patches of dropout have a 0 in bit 31 of the third word, so the two never
+ * meet. */
 ABI_FN unsigned random_bits(unsigned long long key, unsigned long long counter, int q, int kv) {
   return philox_4x32_10(key, counter, (unsigned)q | 0x80000000u, (unsigned)kv).x[0] >> 8;
 }

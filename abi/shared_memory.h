@@ -72,8 +72,9 @@ ABI_FN FwdSm80Layout fwd_sm80_layout(LayoutSizes s) {
 /* Decode: warps have tiles of keys of their own, or with 64 rows two warps the same, for 32 rows each. */
 ABI_FN int decode_row_groups(int tile_m) { return tile_m > 32 ? 2 : 1; }
 
-/* Decode: Q; for each such warp or two a ring of stages, each a tile of K and one of V. After the loop the rings' memory has the warps' sums,
- * rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers and whether a score was kept. */
+/* Decode: Q; for each such warp or two a ring of stages, each a tile of K and one of V. After the loop the rings'
+ * memory has the warps' sums, rows of f32 padded by 32 bytes to avoid bank conflicts, and their states: up to 8 numbers
+ * and whether a score was kept. */
 #define LUATTN_DECODE_STATES 9
 typedef struct DecodeLayout {
   int k, v;                   /* bytes of a warp's tile */
@@ -83,7 +84,8 @@ typedef struct DecodeLayout {
 } DecodeLayout;
 
 ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
-  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16), warps = s.threads / 32 / decode_row_groups(s.tile_m);
+  const int dim = layout_round(s.head_dim, 16), dim_v = layout_round(s.head_dim_v, 16),
+            warps = s.threads / 32 / decode_row_groups(s.tile_m);
   DecodeLayout l = {0};
   l.k = 2 * s.tile_n / warps * dim;
   l.v = 2 * s.tile_n / warps * dim_v;
@@ -99,8 +101,8 @@ ABI_FN DecodeLayout decode_layout(LayoutSizes s) {
 /* sm80 backward: K and V; the stages of Q, dO and dS; P, where warps share its rows; the stages of row
  * numbers. */
 typedef struct BwdSm80Layout {
-  int q, dout, p;   /* bytes of a tile */
-  int bwd_row, row; /* bytes for the rows of a q tile */
+  int q, dout, p;                                         /* bytes of a tile */
+  int bwd_row, row;                                       /* bytes for the rows of a q tile */
   int at_v, at_q, at_do, at_ds, at_p, at_bwd_row, at_row; /* K is at 0 */
   int bytes;
 } BwdSm80Layout;
@@ -129,10 +131,10 @@ ABI_FN BwdSm80Layout bwd_sm80_layout(LayoutSizes s) {
  * and columns, and 512 bytes of barriers and tile messages. Bias rows, then columns are staged only if all of
  * them fit; Boxes of O use the remaining space. */
 typedef struct FwdSm90Layout {
-  int q, k, v;              /* bytes of a consumer's Q, of a stage of K, of V */
-  int bias_rows, cols;          /* bytes per consumer, per stage, if they are staged */
+  int q, k, v;         /* bytes of a consumer's Q, of a stage of K, of V */
+  int bias_rows, cols; /* bytes per consumer, per stage, if they are staged */
   int has_bias_rows, has_cols;
-  int o_boxes;              /* O boxes of a warp: 16 rows of 64 channels each */
+  int o_boxes; /* O boxes of a warp: 16 rows of 64 channels each */
   int without_o, bytes;
 } FwdSm90Layout;
 
@@ -160,14 +162,14 @@ ABI_FN FwdSm90Layout fwd_sm90_layout(LayoutSizes s) {
  * warp, which also holds 16 rows of dK or dV; distance sums; the stages of row numbers; barriers and tile
  * messages; 256 bytes of ones. */
 typedef struct BwdSm90Layout {
-  int k, v, q, dout, ds;  /* bytes of a tile */
-  int dq;                 /* bytes of a consumer warp's dQ staging */
-  int row_pitch;          /* bytes of its rows of dK or dV, padded by 16 to avoid bank conflicts along
-                           * columns */
-  int bwd_row, rows;      /* bytes for a q tile: of its BwdRows, and of everything kept per row */
-  int barriers;           /* bytes, without the ones */
-  int ds_slots;           /* one more than pipeline stages, if it fits: dQ of a tile is then computed one tile
-                           * later; else two */
+  int k, v, q, dout, ds; /* bytes of a tile */
+  int dq;                /* bytes of a consumer warp's dQ staging */
+  int row_pitch;         /* bytes of its rows of dK or dV, padded by 16 to avoid bank conflicts along
+                          * columns */
+  int bwd_row, rows;     /* bytes for a q tile: of its BwdRows, and of everything kept per row */
+  int barriers;          /* bytes, without the ones */
+  int ds_slots;          /* one more than pipeline stages, if it fits: dQ of a tile is then computed one tile
+                          * later; else two */
   int at_v, at_q, at_do, at_ds, at_dq, at_sums, at_rows, at_barriers; /* K is at 0 */
   int bytes;
 } BwdSm90Layout;
@@ -204,8 +206,8 @@ ABI_FN BwdSm90Layout bwd_sm90_layout(LayoutSizes s) {
  * for which it computes dQ; the stages of Q and dO; P, two dS stages and two of the peer's; the stages of row
  * numbers; barriers and tile messages. */
 typedef struct BwdD256Layout {
-  int k, v;          /* bytes of a tile of K, Q; of V, dO */
-  int bwd_row, rows; /* as above */
+  int k, v;                                                                  /* bytes of a tile of K, Q; of V, dO */
+  int bwd_row, rows;                                                         /* as above */
   int at_peer_k, at_q, at_do, at_p, at_ds, at_peer_ds, at_rows, at_barriers; /* K is at 0 */
   int bytes;
 } BwdD256Layout;

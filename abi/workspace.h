@@ -16,11 +16,13 @@ typedef long long workspace_count;
 
 /* Rows of a head in dq_acc, dk_acc, dv_acc and bwd_rows: in groups, rounded up to 16 (templates/sink/dq_acc.cuh), and
  * copied 16 bytes at a time. */
-ABI_FN workspace_count workspace_rows(int in_groups, workspace_count len) { return in_groups ? (len + 15) / 16 * 16 : len; }
+ABI_FN workspace_count workspace_rows(int in_groups, workspace_count len) {
+  return in_groups ? (len + 15) / 16 * 16 : len;
+}
 
-/* Packed sequences: the rows of a head in an accumulator whose rows lie in groups of up to 16 (templates/sink/dq_acc.cuh).
- * Each entry begins at a multiple of 16: the first row of entry `entry`, whose first row in tensors is `first`, and with
- * the total of rows and the number of entries, the number of all rows. */
+/* Packed sequences: the rows of a head in an accumulator whose rows lie in groups of up to 16
+ * (templates/sink/dq_acc.cuh). Each entry begins at a multiple of 16: the first row of entry `entry`, whose first row
+ * in tensors is `first`, and with the total of rows and the number of entries, the number of all rows. */
 ABI_FN workspace_count workspace_packed_rows(workspace_count first, workspace_count entry) {
   return (first + 16 * entry) / 16 * 16;
 }
@@ -44,28 +46,29 @@ ABI_FN workspace_count workspace_words(workspace_count tiles) { return (tiles + 
 ABI_FN workspace_count workspace_cells(workspace_count len) { return (len + LUATTN_CELL - 1) / LUATTN_CELL; }
 ABI_FN workspace_count workspace_bit_words(workspace_count cells) { return (cells + 31) / 32; }
 
-/* The orders of tiles (LuattnTileOrder) that lie beside tile bits in a batch, for kernels of several tile sizes: those of q
- * tiles, of kv tiles upwards, and of kv tiles downwards, each for tiles of 64, 128 and 192 positions. */
+/* The orders of tiles (LuattnTileOrder) that lie beside tile bits in a batch, for kernels of several tile sizes: those
+ * of q tiles, of kv tiles upwards, and of kv tiles downwards, each for tiles of 64, 128 and 192 positions. */
 #define LUATTN_ORDER_SIZES 3
 #define LUATTN_ORDERS (3 * LUATTN_ORDER_SIZES)
 ABI_FN int workspace_order_size(int order) { return (order % LUATTN_ORDER_SIZES + 1) * LUATTN_CELL; }
 ABI_FN int workspace_order_of_kv(int order) { return order >= LUATTN_ORDER_SIZES; }
 ABI_FN int workspace_order_descends(int order) { return order / LUATTN_ORDER_SIZES != 1; }
-/* Tiles of a set, and 32-bit words of all orders before number `order`, which lie one after another. Sets are of heads of q in
- * orders of q tiles, and of heads of k in the others. */
+/* Tiles of a set, and 32-bit words of all orders before number `order`, which lie one after another. Sets are of heads
+ * of q in orders of q tiles, and of heads of k in the others. */
 ABI_FN workspace_count workspace_order_tiles(int order, workspace_count q_len, workspace_count kv_len) {
-  return ((workspace_order_of_kv(order) ? kv_len : q_len) + workspace_order_size(order) - 1) / workspace_order_size(order);
+  return ((workspace_order_of_kv(order) ? kv_len : q_len) + workspace_order_size(order) - 1) /
+         workspace_order_size(order);
 }
-ABI_FN workspace_count workspace_order_words(int order, workspace_count q_len, workspace_count kv_len, workspace_count q_sets,
-                                             workspace_count kv_sets) {
+ABI_FN workspace_count workspace_order_words(int order, workspace_count q_len, workspace_count kv_len,
+                                             workspace_count q_sets, workspace_count kv_sets) {
   workspace_count words = 0;
   for (int i = 0; i < order; ++i)
     words += 2 * workspace_order_tiles(i, q_len, kv_len) * (workspace_order_of_kv(i) ? kv_sets : q_sets);
   return words;
 }
 
-/* LuattnTileTable: the sizes of tiles that it has sets for, the set of a size (-1: none), and the most tiles in a set of a head
- * whose `batch` sequences have `total` rows. */
+/* LuattnTileTable: the sizes of tiles that it has sets for, the set of a size (-1: none), and the most tiles in a set
+ * of a head whose `batch` sequences have `total` rows. */
 ABI_FN int workspace_table_slot(int size) { return size == 64 ? 0 : size == 128 ? 1 : size == 192 ? 2 : -1; }
 ABI_FN int workspace_table_size(int slot) { return 64 * (slot + 1); }
 ABI_FN workspace_count workspace_table_tiles(workspace_count total, workspace_count batch, int size) {

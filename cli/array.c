@@ -54,8 +54,7 @@ int64_t array_count(const array *a) {
 
 size_t array_bytes(const array *a) { return (size_t)array_count(a) * (a->t.dtype.bits / 8u); }
 
-luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last,
-                        luattn_error *err) {
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err) {
   static const int plain[4] = {0, 1, 2, 3}, swapped[4] = {0, 2, 1, 3};
   const int *order = heads_last && ndim == 4 ? swapped : plain; /* memory order of the logical axes */
   *a = (array){0};

@@ -27,11 +27,12 @@ static double distance(const array *got, const array *want, const array *allowed
 typedef struct comparison {
   check_report *out;
   luattn_dtype dtype;
-  const cli_result *got, *want, *rounded; /* rounded: of plain arithmetic in the type, in f64 of a coarser one (plain_scale) */
-  const cli_result *noise;                /* of gradients (cpu_gradient_noise); may be NULL */
-  const cli_result *kinks;                /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
-  const cli_result *scores;               /* effect of rounded scores (cpu_forward_score_noise), or NULL */
-  double exponent;                        /* and the magnitude of a row's exponents (likewise) */
+  const cli_result *got, *want,
+      *rounded;             /* rounded: of plain arithmetic in the type, in f64 of a coarser one (plain_scale) */
+  const cli_result *noise;  /* of gradients (cpu_gradient_noise); may be NULL */
+  const cli_result *kinks;  /* of dq, dk, dv (cpu_gradient_kinks); may be NULL */
+  const cli_result *scores; /* effect of rounded scores (cpu_forward_score_noise), or NULL */
+  double exponent;          /* and the magnitude of a row's exponents (likewise) */
 } comparison;
 
 /* Returns the largest finite value: infinities must not widen a tolerance. */
@@ -54,10 +55,7 @@ static double rounding_of(luattn_dtype type, double biggest) {
 /* Half the unit roundoff of a half type, a little less than the standard deviation of one rounding (0.58 of
  * it); of others a quarter of the tolerance. */
 static double unit_of(luattn_dtype type) {
-  return type == LUATTN_F64   ? 1e-12 / 4
-         : type == LUATTN_F32 ? 1e-5 / 4
-         : type == LUATTN_F16 ? 0x1p-12
-                              : 0x1p-9;
+  return type == LUATTN_F64 ? 1e-12 / 4 : type == LUATTN_F32 ? 1e-5 / 4 : type == LUATTN_F16 ? 0x1p-12 : 0x1p-9;
 }
 
 static bool is_tensor_gradient(size_t offset) {
@@ -68,13 +66,14 @@ static const array *at_offset(const cli_result *r, size_t offset) {
   return r != NULL ? (const array *)(const void *)((const char *)r + offset) : NULL;
 }
 
-/* What the distance of `rounded` to `want` is multiplied by, for the error of plain arithmetic. In f64 arithmetic of 16 bits less is off by
- * 2^16 times as much, however ill-conditioned the hooks are. Two computations are compared that are both off, and their largest error may
- * be twice the one of these, which few elements have. */
+/* What the distance of `rounded` to `want` is multiplied by, for the error of plain arithmetic. In f64 arithmetic of 16
+ * bits less is off by 2^16 times as much, however ill-conditioned the hooks are. Two computations are compared that are
+ * both off, and their largest error may be twice the one of these, which few elements have. */
 static double plain_scale(luattn_dtype type) { return type == LUATTN_F64 ? 4 / CPU_COARSENESS : 1; }
 
-/* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded tensors. For dq, dk
- * and dv it is at least two standard deviations of their roundings: the largest of few errors may be small by luck. */
+/* The error of plain arithmetic in the type: constants and operations of hooks in float32, and in half types rounded
+ * tensors. For dq, dk and dv it is at least two standard deviations of their roundings: the largest of few errors may
+ * be small by luck. */
 static double plain_error(const comparison *c, size_t offset, const array *want) {
   double ignored;
   const double error = plain_scale(c->dtype) * distance(at_offset(c->rounded, offset), want, NULL, &ignored);
@@ -180,8 +179,8 @@ typedef struct score_noise {
   bool matters; /* the effect exceeds a tenth of the rest of the tolerance; otherwise only of.o is filled */
 } score_noise;
 
-static luattn_status score_noise_compute(const cli_problem *p, const cli_result *want, bool backward,
-                                         score_noise *out, luattn_error *err) {
+static luattn_status score_noise_compute(const cli_problem *p, const cli_result *want, bool backward, score_noise *out,
+                                         luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   cli_binding bind;
   TRY(result_new(p, f64, f64, backward, &out->of, err));
@@ -204,9 +203,7 @@ static void keep_wanted(cli_result *r, unsigned wants) {
   if (!(wants & LUATTN_WANT_SCALARS)) array_free(&r->scalar_grads);
 }
 
-static DLDataType real_of(const cli_problem *p) {
-  return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32);
-}
+static DLDataType real_of(const cli_problem *p) { return dtype_dl(p->dtype == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32); }
 
 /* Results of the CPU path: in double precision; by plain arithmetic in another type; the magnitude of the terms of
  * parameter gradients; the possible error of other gradients where a derivative jumps; and the effect of
@@ -272,8 +269,7 @@ static luattn_status references_of_sequences(const cli_problem *p, bool backward
 }
 
 /* references_free also frees the results of a failed call */
-static luattn_status references_compute(const cli_problem *p, bool backward, references *r,
-                                        luattn_error *err) {
+static luattn_status references_compute(const cli_problem *p, bool backward, references *r, luattn_error *err) {
   const DLDataType f64 = dtype_dl(LUATTN_F64);
   *r = (references){0};
   if (p->sequences != NULL) return references_of_sequences(p, backward, r, err);
@@ -287,8 +283,7 @@ static luattn_status references_compute(const cli_problem *p, bool backward, ref
   return gradient_kinks(p, r, err);
 }
 
-static comparison comparison_of(const cli_problem *p, const cli_result *got, const references *r,
-                                check_report *out) {
+static comparison comparison_of(const cli_problem *p, const cli_result *got, const references *r, check_report *out) {
   return (comparison){out,
                       p->dtype,
                       got,
@@ -348,8 +343,7 @@ luattn_status check_results(const cli_problem *p, const cli_result *got, bool ba
   return s;
 }
 
-luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
-                            luattn_error *err) {
+luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out, luattn_error *err) {
   cli_result got;
   const bool backward = p->info.has_backward != 0 && luattn_spec_cpu_only(p->spec) == NULL;
   *out = (check_report){0};
@@ -378,8 +372,7 @@ luattn_status check_sequences(const cli_problem *p, check_report *out, luattn_er
 static luattn_status widen(array *from, luattn_error *err) {
   array to;
   const uint8_t code = from->t.dtype.code;
-  if (from->storage == NULL || (code != kDLFloat && code != kDLBfloat) || from->t.dtype.bits == 64)
-    return LUATTN_OK;
+  if (from->storage == NULL || (code != kDLFloat && code != kDLBfloat) || from->t.dtype.bits == 64) return LUATTN_OK;
   TRY(array_new(&to, dtype_dl(LUATTN_F64), from->t.ndim, from->shape, false, err));
   for (int64_t j = 0, n = array_count(from); j < n; j++) array_set(&to, j, array_get(from, j));
   array_free(from);
@@ -431,9 +424,7 @@ static double squares_of_errors(const comparison *c, size_t offset) {
     const double moved = scores != NULL ? unit * array_get(scores, i) : 0;
     sum += error * error + type * type * x * x + moved * moved;
   }
-  for (int64_t i = 0, n = noise->storage != NULL && offset >= offsetof(cli_result, input_grad)
-                              ? array_count(noise)
-                              : 0;
+  for (int64_t i = 0, n = noise->storage != NULL && offset >= offsetof(cli_result, input_grad) ? array_count(noise) : 0;
        i < n; i++) {
     const double x = unit_of(c->dtype) * array_get(noise, i);
     sum += x * x;
@@ -459,8 +450,8 @@ static luattn_status widen_problem(cli_problem *p, luattn_error *err) {
   return widen_inputs(p, err);
 }
 
-luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
-                                    check_report *out, luattn_error *err) {
+luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, check_report *out,
+                                    luattn_error *err) {
   references r;
   double allowed[2];
   *out = (check_report){0};

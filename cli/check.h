@@ -24,8 +24,9 @@ typedef struct check_report {
 
 /* Checks kernels against the CPU path in double precision, forward and backward (the gradients in `wants`,
  * luattn_wants), on the same stored values. Tolerances:
- * - f64: 1e-12, f32: 1e-5, of the largest value, plus twice (gradients: three times) the error of plain arithmetic in that type,
- *   which ill-conditioned hooks magnify. In f64, that error is 2^-14 of the one of arithmetic with 16 bits less.
+ * - f64: 1e-12, f32: 1e-5, of the largest value, plus twice (gradients: three times) the error of plain arithmetic in
+ * that type, which ill-conditioned hooks magnify. In f64, that error is 2^-14 of the one of arithmetic with 16 bits
+ * less.
  * - f16, bf16: twice (gradients: three times) the error of the same computation with its intermediates
  *   rounded to that type, plus 1e-5 of the largest value (for the part in f32), and for o two roundings of
  *   the type.
@@ -37,8 +38,7 @@ typedef struct check_report {
  * - gradients of inputs and scalars: sums that may cancel to nearly nothing, so the tolerance grows by twice
  *   the unit roundoff (f64: 1e-12, f32: 1e-5) times that root.
  * - all: the tolerance grows with the magnitude of scores (check.c, score_tolerance). */
-luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out,
-                            luattn_error *err);
+luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out, luattn_error *err);
 
 /* The same for given results, of the forward pass or of both. What `got` lacks is not compared. */
 luattn_status check_results(const cli_problem *p, const cli_result *got, bool backward, check_report *out,
@@ -65,8 +65,7 @@ bool spec_gives_backward(const luattn_spec *spec);
  * scalars. The difference is at most `allowed` plus the tolerance of check_slopes. p's arrays hold
  * float64. */
 luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
-                            const double allowed[2], cli_result *scratch, check_report *out,
-                            luattn_error *err);
+                            const double allowed[2], cli_result *scratch, check_report *out, luattn_error *err);
 
 /* Checks the adjoint identity for kernels, at the values that they read. A random direction is independent of
  * the errors of single gradients, so along it they add up to about the root of the sum of their squares. The
@@ -75,8 +74,8 @@ luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_resu
 luattn_status check_kernels_adjoint(cli_gpu *gpu, const cli_options *o, cli_problem *p, check_report *out,
                                     luattn_error *err);
 /* The same for given results of both passes. */
-luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
-                                    check_report *out, luattn_error *err);
+luattn_status check_results_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, check_report *out,
+                                    luattn_error *err);
 
 void check_add(check_report *r, const char *name, double error, double tolerance); /* prints one line */
 void check_print(const char *title, const check_report *r);

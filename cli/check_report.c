@@ -16,8 +16,7 @@ void check_print(const char *title, const check_report *r) {
   printf("%s\n", title);
   for (int i = 0; i < r->count; i++) {
     const check_line *l = &r->line[i];
-    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance,
-           l->ok ? "ok" : "FAILED");
+    printf("  %-18s error %-10.3g tolerance %-10.3g %s\n", l->name, l->error, l->tolerance, l->ok ? "ok" : "FAILED");
   }
   for (int i = 0; i < 32; i++)
     if (r->jumps >> i & 1)

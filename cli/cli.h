@@ -53,8 +53,7 @@ enum {
 };
 
 /* `name`: the subcommand, for messages. Splits NAME=VALUE words of argv in place. */
-luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
-                            luattn_error *err);
+luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out, luattn_error *err);
 void options_print(FILE *to, int command); /* prints the options of --help */
 /* Parses "M,N,..": at most `most` numbers from 0 to INT32_MAX. Returns how many there are, 0 on any other
  * text. */
@@ -64,8 +63,9 @@ bool parse_head_dim(const char *text, int out[2]);
 
 /* ---- kernel_options.c ---- */
 
-/* --dtype and --pass, which leave *out as it is where they are not given; --family, as luattn_target.family; one value of --arch, of which
- * only arch and ptx are set; --lengths, as luattn_engine_options.lengths: 0 or 1 + luattn_lengths. */
+/* --dtype and --pass, which leave *out as it is where they are not given; --family, as luattn_target.family; one value
+ * of --arch, of which only arch and ptx are set; --lengths, as luattn_engine_options.lengths: 0 or 1 +
+ * luattn_lengths. */
 bool dtype_parse(const char *name, luattn_dtype *out);
 luattn_status dtype_option(const cli_options *o, luattn_dtype *out, luattn_error *err);
 luattn_status pass_option(const cli_options *o, luattn_pass *out, luattn_error *err);
@@ -85,14 +85,13 @@ size_t array_bytes(const array *a);
 DLDataType dtype_dl(luattn_dtype t);
 DLDataType dtype_of_input(uint32_t input_dtype); /* luattn_input_dtype */
 /* `heads_last`: axes 1 and 2 are stored swapped (logical order stays [batch, heads, len, dim]). */
-luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last,
-                        luattn_error *err);
+luattn_status array_new(array *a, DLDataType type, int ndim, const int64_t *shape, bool heads_last, luattn_error *err);
 void array_free(array *a);
 /* Reads an element by its flat index in logical row-major order; array_at: its address. */
 double array_get(const array *a, int64_t flat);
 const void *array_at(const array *a, int64_t flat);
 void array_set(array *a, int64_t flat, double x);
-#define ARRAY_BOOL 6 /* DLPack's code for bool */
+#define ARRAY_BOOL 6                   /* DLPack's code for bool */
 bool array_is_integer(const array *a); /* of any width; a bool is none */
 int64_t array_integer(const array *a, int64_t flat);
 bool array_set_integer(array *a, int64_t flat, int64_t x); /* false: the type does not hold it */
@@ -115,7 +114,8 @@ luattn_status spec_option(const cli_options *o, luattn_spec **out, luattn_error 
 typedef struct cli_problem {
   const luattn_spec *spec;
   luattn_spec_info info;
-  int batch, heads, heads_kv, q_len, kv_len, dim, dim_v; /* packed: the number of sequences, and the totals of their rows */
+  int batch, heads, heads_kv, q_len, kv_len, dim,
+      dim_v;               /* packed: the number of sequences, and the totals of their rows */
   luattn_batch *sequences; /* packed sequences (sequences.h); NULL: entries of equal lengths */
   array ends[2];           /* int32: 0 and where each ends, of q and of k */
   int longest[2];
@@ -129,10 +129,10 @@ typedef struct cli_problem {
   const unsigned char *kept; /* what the mask keeps, a byte for each score, if known: naive_forward then does
                               * not call the mask */
   bool heads_last;
-  bool decode;       /* luattn_args.decode is LUATTN_DECODE_ALWAYS */
+  bool decode;                                                /* luattn_args.decode is LUATTN_DECODE_ALWAYS */
 #define CALL_CHOICE(name, serves_both, if_1, if_0) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
-  uint64_t seed;     /* of dropout: --seed */
+  uint64_t seed; /* of dropout: --seed */
 } cli_problem;
 
 /* --shape or --head-dim, of which only the sizes are set. */
@@ -151,12 +151,12 @@ typedef struct cli_result {
   array o, lse, saved, weights /* those of V, if asked for */, dq, dk, dv, input_grad[12], scalar_grads;
 } cli_result;
 size_t problem_num_saved(const cli_problem *p); /* rows of `saved` */
-luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
-                         cli_result *out, luattn_error *err);
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *out,
+                         luattn_error *err);
 void result_free(cli_result *r);
 
-/* Arguments that point into a problem and a result; `bind` holds the inputs' bindings and must outlive them.
- */
+/* Arguments that point into a problem and a result; `bind` holds the inputs' bindings and must outlive
+ * them. */
 typedef struct cli_binding {
   luattn_input inputs[12];
   luattn_random random;
@@ -187,8 +187,8 @@ luattn_status gpu_bench(cli_gpu *g, const cli_problem *p, bool backward, int rep
 
 /* ---- cmd_bench.c ---- */
 
-/* Counts all scores, over batch and heads, and those that the mask keeps; *error: two standard deviations, where there are
- * too many to evaluate; 0: exact. */
+/* Counts all scores, over batch and heads, and those that the mask keeps; *error: two standard deviations, where there
+ * are too many to evaluate; 0: exact. */
 luattn_status bench_kept(const cli_problem *p, double *all, double *kept, double *error, luattn_error *err);
 /* FLOPs of a pass with so many scores. */
 double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
@@ -198,7 +198,8 @@ double bench_flops(const cli_problem *p, luattn_pass pass, double kept);
 /* luattn_target.input_types where an input of any type has the type of q, k and v. */
 uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype);
 /* Kernels of a pass; of o only dtype, family, head dims, and arch, or that of a device. */
-luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pass pass, luattn_target *out, luattn_error *err);
+luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pass pass, luattn_target *out,
+                          luattn_error *err);
 /* " +- 1.2%", what is unknown of a number; "" if it is exact. */
 const char *mask_error_text(double number, double error, char text[32]);
 /* "ranges of positions, ..": by what means. */

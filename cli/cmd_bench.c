@@ -27,7 +27,8 @@ static luattn_status kept_of_last(cli_problem *p, double *all, double *kept, dou
   return LUATTN_OK;
 }
 
-static luattn_status kept_of_sequences(const cli_problem *p, double *all, double *kept, double *error, luattn_error *err) {
+static luattn_status kept_of_sequences(const cli_problem *p, double *all, double *kept, double *error,
+                                       luattn_error *err) {
   *all = *kept = *error = 0;
   for (int i = 0; i < p->batch; i++) {
     cli_problem one;
@@ -54,8 +55,8 @@ luattn_status bench_kept(const cli_problem *p, double *all, double *out, double 
 }
 
 /* The tiles that the kernels which were measured compute. */
-static luattn_status print_tiles(const cli_options *o, const luattn_device_info *device, const cli_problem *p, luattn_pass pass,
-                                 luattn_error *err) {
+static luattn_status print_tiles(const cli_options *o, const luattn_device_info *device, const cli_problem *p,
+                                 luattn_pass pass, luattn_error *err) {
   cli_result r = {0};
   cli_binding bind;
   cli_options with_arch = *o;
@@ -88,11 +89,9 @@ static luattn_status bench(const cli_options *o, cli_gpu *gpu, const cli_problem
          p->large_scores ? ", large scores" : "");
   printf("  the mask keeps %.2f%% of the scores%s\n", all > 0 ? 100 * kept / all : 0,
          mask_error_text(kept, error, text));
-  printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward,
-         bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
+  printf("  forward   %9.4f ms  %7.1f TFLOP/s\n", forward, bench_flops(p, LUATTN_FORWARD, kept) / forward / 1e9);
   if (o->backward)
-    printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward,
-           bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
+    printf("  backward  %9.4f ms  %7.1f TFLOP/s\n", backward, bench_flops(p, LUATTN_BACKWARD, kept) / backward / 1e9);
   TRY(print_tiles(o, &gpu->info, p, LUATTN_FORWARD, err));
   if (o->backward) TRY(print_tiles(o, &gpu->info, p, LUATTN_BACKWARD, err));
   gpu_print_tuning(gpu);
@@ -104,8 +103,7 @@ static luattn_status open_and_bench(const cli_options *o, const luattn_spec *spe
   cli_gpu *gpu;
   cli_problem p;
   if (o->repeat < 1 || o->repeat > 1000) {
-    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld launches are not possible; use 1 to 1000",
-                       o->repeat);
+    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld launches are not possible; use 1 to 1000", o->repeat);
   }
   TRY(gpu_open(o, &gpu, err));
   luattn_status status = problem_read(spec, o, o->backward, &p, err);

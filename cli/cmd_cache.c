@@ -25,8 +25,8 @@ static luattn_status check_options(const cli_options *o, luattn_error *err) {
   const bool is_info = strcmp(o->spec, "info") == 0;
   if (o->max_bytes == NULL || (!is_info && strcmp(o->spec, "clear") != 0)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,
-                     "cache: %s: %s, so that --max-bytes '%s' has no use; leave it out, or use prune",
-                     o->spec, is_info ? "removes nothing" : "removes everything", o->max_bytes);
+                     "cache: %s: %s, so that --max-bytes '%s' has no use; leave it out, or use prune", o->spec,
+                     is_info ? "removes nothing" : "removes everything", o->max_bytes);
 }
 
 static luattn_status run(const cli_options *o, luattn_error *err) {
@@ -57,8 +57,8 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
     TRY(size_to_keep(o, &limit, err));
     TRY(cache_prune(dir, limit, &removed, err));
   } else {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "cache: '%s' is not something it can do; use info, prune or clear", o->spec);
+    return luattn_fail(err, LUATTN_INVALID, "cache: '%s' is not something it can do; use info, prune or clear",
+                       o->spec);
   }
   printf("%s: removed %zu images\n", dir, removed);
   return LUATTN_OK;
@@ -80,8 +80,8 @@ int cmd_devices(const cli_options *o) {
     luattn_device_info info;
     status = luattn_device_get_info(driver, i, &info, &err);
     if (status != LUATTN_OK) break;
-    printf("cuda:%d  %s  sm_%d  %d multiprocessors  %d KB shared memory a block  %.1f GB\n", i, info.name,
-           info.arch, info.multiprocessors, info.shared_bytes_per_block / 1024, (double)info.memory / 1e9);
+    printf("cuda:%d  %s  sm_%d  %d multiprocessors  %d KB shared memory a block  %.1f GB\n", i, info.name, info.arch,
+           info.multiprocessors, info.shared_bytes_per_block / 1024, (double)info.memory / 1e9);
   }
   luattn_driver_close(driver);
   return status == LUATTN_OK ? 0 : cli_fail(&err);

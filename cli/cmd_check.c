@@ -45,8 +45,8 @@ static luattn_status against_plain_lua(const cli_options *given, const luattn_sp
   return status;
 }
 
-static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu,
-                                 bool *failed, luattn_error *err) {
+static luattn_status against_cpu(const cli_options *given, const luattn_spec *spec, cli_gpu *gpu, bool *failed,
+                                 luattn_error *err) {
   luattn_status status = LUATTN_OK;
   for (uint32_t i = 0; i < KERNEL_DTYPES && status == LUATTN_OK; i++) {
     cli_options o = *given;
@@ -58,8 +58,9 @@ static luattn_status against_cpu(const cli_options *given, const luattn_spec *sp
     status = check_kernels(gpu, &p, LUATTN_WANT_ALL, &r, err);
     if (status == LUATTN_OK) {
       char title[512], text[128];
-      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name, kernel_dtype_name(i), gpu_name(gpu),
-               p.sequences != NULL ? ", one sequence at a time" : "", problem_text(&p, text));
+      snprintf(title, sizeof title, "%s: kernels in %s on %s against the CPU path in f64%s (%s)", p.info.name,
+               kernel_dtype_name(i), gpu_name(gpu), p.sequences != NULL ? ", one sequence at a time" : "",
+               problem_text(&p, text));
       check_print(title, &r);
       gpu_print_tuning(gpu);
       *failed |= r.failed > 0;
@@ -96,7 +97,8 @@ static luattn_status given_backward(const cli_options *given, const luattn_spec 
 }
 
 /* The CPU path over packed sequences against itself over each sequence alone. */
-static luattn_status against_sequences(const cli_options *given, const luattn_spec *spec, bool *failed, luattn_error *err) {
+static luattn_status against_sequences(const cli_options *given, const luattn_spec *spec, bool *failed,
+                                       luattn_error *err) {
   cli_options o = *given;
   cli_problem p;
   check_report r;
@@ -105,7 +107,8 @@ static luattn_status against_sequences(const cli_options *given, const luattn_sp
   luattn_status status = check_sequences(&p, &r, err);
   if (status == LUATTN_OK) {
     char title[512], text[128];
-    snprintf(title, sizeof title, "%s: the CPU path, packed, against one sequence at a time (%s)", p.info.name, problem_text(&p, text));
+    snprintf(title, sizeof title, "%s: the CPU path, packed, against one sequence at a time (%s)", p.info.name,
+             problem_text(&p, text));
     check_print(title, &r);
     *failed |= r.failed > 0;
     status = print_kept(&p, err);
@@ -114,10 +117,12 @@ static luattn_status against_sequences(const cli_options *given, const luattn_sp
   return status;
 }
 
-static luattn_status check_packed(const cli_options *o, const luattn_spec *spec, cli_gpu *gpu, bool *failed, luattn_error *err) {
+static luattn_status check_packed(const cli_options *o, const luattn_spec *spec, cli_gpu *gpu, bool *failed,
+                                  luattn_error *err) {
   if (o->full)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--full: plain Lua computes entries of equal lengths; leave it out, or --cu-seqlens: each sequence is compared with itself alone");
+                       "--full: plain Lua computes entries of equal lengths; leave it out, or --cu-seqlens: each "
+                       "sequence is compared with itself alone");
   if (spec_gives_backward(spec))
     printf("the spec's own backward is not compared with differences beside --cu-seqlens: check it without\n");
   return gpu == NULL ? against_sequences(o, spec, failed, err) : against_cpu(o, spec, gpu, failed, err);
@@ -132,7 +137,8 @@ static luattn_status check(const cli_options *o, const luattn_spec *spec, bool *
              plain = !packed && (gpu == NULL || o->full), by_hand = !packed && !plain && spec_gives_backward(spec);
   luattn_status status = plain || by_hand ? spec_can_be_reread(o->spec, err) : LUATTN_OK;
   if (gpu == NULL && (o->dtype != NULL || o->family != NULL || o->deterministic || o->decode))
-    printf("no kernels run, so --dtype, --family, --decode and --deterministic change nothing: %s is in f64\n", packed ? "the CPU path" : "plain Lua");
+    printf("no kernels run, so --dtype, --family, --decode and --deterministic change nothing: %s is in f64\n",
+           packed ? "the CPU path" : "plain Lua");
   if (packed) status = check_packed(o, spec, gpu, failed, err);
   if (status == LUATTN_OK && plain) status = against_plain_lua(o, spec, failed, err);
   if (status == LUATTN_OK && by_hand) status = given_backward(o, spec, failed, err);
@@ -152,7 +158,9 @@ int cmd_check(const cli_options *o) {
   luattn_spec_get_info(spec, &info);
   const luattn_status status = check(o, spec, &failed, &err);
   if (status == LUATTN_OK && (!info.has_backward || o->keys_modified))
-    printf("gradients are not compared: %s\n", info.has_backward ? "there is no backward over keys that key_mod has changed already (--keys-modified)" : info.why_no_backward);
+    printf("gradients are not compared: %s\n",
+           info.has_backward ? "there is no backward over keys that key_mod has changed already (--keys-modified)"
+                             : info.why_no_backward);
   luattn_spec_free(spec);
   if (status != LUATTN_OK) return cli_fail(&err);
   printf(failed ? "FAILED\n" : "all within tolerance\n");

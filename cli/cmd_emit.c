@@ -6,12 +6,10 @@
 #include "cli/cli.h"
 
 /* --arch, or --device: the architecture of a local GPU, and the tiles that are remembered for it. */
-static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_device_info *device,
-                               luattn_error *err) {
+static luattn_status read_arch(const cli_options *o, luattn_target *t, luattn_device_info *device, luattn_error *err) {
   if (o->arch != NULL && o->device != NULL)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--arch: '%s' and --device '%s' both name an architecture; give one", o->arch,
-                       o->device);
+    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' and --device '%s' both name an architecture; give one",
+                       o->arch, o->device);
   if (o->device != NULL) {
     int driver_version;
     TRY(gpu_look(o, device, &driver_version, err));
@@ -28,14 +26,13 @@ static luattn_status read_wants(const cli_options *o, luattn_target *t, luattn_e
   if (o->wants == NULL) return LUATTN_OK;
   if (kernel_pass_wants(t->pass) == 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "--wants: '%s' names gradients, and %s computes none; give --pass backward, too",
-                       o->wants, kernel_pass_name(t->pass));
+                       "--wants: '%s' names gradients, and %s computes none; give --pass backward, too", o->wants,
+                       kernel_pass_name(t->pass));
   for (const char *at = o->wants, *end;; at = end + 1) {
     unsigned bit = 0;
     end = at + strcspn(at, ",");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-      if (strlen(names[i]) == (size_t)(end - at) && memcmp(names[i], at, (size_t)(end - at)) == 0)
-        bit = 1u << i;
+      if (strlen(names[i]) == (size_t)(end - at) && memcmp(names[i], at, (size_t)(end - at)) == 0) bit = 1u << i;
     if (bit == 0)
       return luattn_fail(err, LUATTN_INVALID,
                          "--wants: '%.*s' is not a kind of gradient; use dq, dk, dv, inputs or scalars",
@@ -61,20 +58,17 @@ static luattn_status read_target(const cli_options *o, luattn_target *t, luattn_
   TRY(family_option(o, &t->family, err));
   TRY(read_arch(o, t, device, err));
   if (o->tile != NULL && (parse_sizes(o->tile, 2, tile) != 2 || tile[0] < 1 || tile[1] < 1)) {
-    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
-                       o->tile);
+    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64", o->tile);
   }
   t->tile_m = tile[0], t->tile_n = tile[1];
   if (o->backward && o->pass != NULL && strcmp(o->pass, "backward") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' and --backward ask for two passes; give one",
-                       o->pass);
+    return luattn_fail(err, LUATTN_INVALID, "--pass: '%s' and --backward ask for two passes; give one", o->pass);
   if (o->backward) t->pass = LUATTN_BACKWARD;
   TRY(pass_option(o, &t->pass, err));
   TRY(read_wants(o, t, err));
   if (o->offsets != NULL && strcmp(o->offsets, "numbers") != 0 && strcmp(o->offsets, "arrays") != 0)
     return luattn_fail(err, LUATTN_INVALID, "--offsets: '%s' is not numbers or arrays", o->offsets);
-  if (o->offsets != NULL)
-    t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
+  if (o->offsets != NULL) t->offsets = o->offsets[0] == 'n' ? LUATTN_OFFSET_NUMBERS : LUATTN_OFFSET_ARRAYS;
 #define CALL_CHOICE(name, serves_both, if_1, if_0) t->name = o->name;
 #include "abi/kernel_facts.def"
   t->decode = o->decode;
@@ -103,8 +97,7 @@ static luattn_status emit_cubin(const luattn_spec *spec, const luattn_target *t,
   const void *cubin = luattn_image_cubin(image, &size);
   const bool ok = fwrite(cubin, 1, size, stdout) == size && fflush(stdout) == 0;
   luattn_image_free(image);
-  return ok ? LUATTN_OK
-            : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
+  return ok ? LUATTN_OK : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
 static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_error *err) {
@@ -133,8 +126,7 @@ static luattn_status emit(const cli_options *o, const luattn_spec *spec, luattn_
   TRY(luattn_emit(spec, &target, o->stage, &text, err));
   const bool ok = fputs(text, stdout) != EOF && fflush(stdout) == 0;
   luattn_text_free(text);
-  return ok ? LUATTN_OK
-            : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
+  return ok ? LUATTN_OK : luattn_fail(err, LUATTN_IO, "standard output: cannot be written: %s", strerror(errno));
 }
 
 int cmd_emit(const cli_options *o) {

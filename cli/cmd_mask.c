@@ -34,16 +34,14 @@ static luattn_status write_svg(const char *path, const picture *m, luattn_error 
   static const char *const colour[] = {"#ffffff", "#f2a65a", "#3b6ea8"};
   FILE *f = fopen(path, "w");
   if (f == NULL) {
-    return luattn_fail(err, LUATTN_IO,
-                       "--svg: '%s' cannot be written: %s; name a file in a folder that exists", path,
+    return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; name a file in a folder that exists", path,
                        strerror(errno));
   }
   const int cell = m->columns > 128 || m->rows > 128 ? 4 : 10;
-  fprintf(
-      f,
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
-      "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n",
-      m->columns * cell, m->rows * cell);
+  fprintf(f,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
+          "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n",
+          m->columns * cell, m->rows * cell);
   for (int r = 0; r < m->rows; r++) {
     for (int c = 0; c < m->columns;) {
       const unsigned char *row = m->tile + (size_t)r * (size_t)m->columns;
@@ -57,17 +55,15 @@ static luattn_status write_svg(const char *path, const picture *m, luattn_error 
     }
   }
   fprintf(f, "</svg>\n");
-  return fclose(f) == 0 ? LUATTN_OK
-                        : luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space",
-                                      path, strerror(errno));
+  return fclose(f) == 0
+             ? LUATTN_OK
+             : luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space", path, strerror(errno));
 }
 
-static luattn_status in_range(const char *option, long given, int count, const char *axis,
-                              luattn_error *err) {
+static luattn_status in_range(const char *option, long given, int count, const char *axis, luattn_error *err) {
   if (given >= 0 && given < count) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "%s: is %ld, expected at least 0 and less than %d, the %s of --shape", option, given,
-                     count, axis);
+  return luattn_fail(err, LUATTN_INVALID, "%s: is %ld, expected at least 0 and less than %d, the %s of --shape", option,
+                     given, count, axis);
 }
 
 static void print_counts(const cli_options *o, const cli_problem *p, const picture *m, const size_t count[3]) {
@@ -118,8 +114,7 @@ static luattn_status draw(const cli_options *o, const cli_problem *p, luattn_err
   cli_result r = {0};
   cli_binding bind;
   if (o->tile != NULL && (parse_sizes(o->tile, 2, size) != 2 || size[0] < 1 || size[1] < 1)) {
-    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64",
-                       o->tile);
+    return luattn_fail(err, LUATTN_INVALID, "--tile: '%s' is not M,N; give two positive sizes such as 64,64", o->tile);
   }
   TRY(in_range("--batch", o->batch, p->batch, "B", err));
   TRY(in_range("--head", o->head, p->heads, "H", err));

@@ -29,8 +29,8 @@ static luattn_status read_text(const char *path, char **text, size_t *size, luat
   return luattn_fail(err, LUATTN_IO, "%s: cannot be read again for the pack", path);
 }
 
-static void collect_image(const grid_kernel *k, luattn_lengths lengths, luattn_pack_item *all,
-                          luattn_pack_item *item, size_t *count) {
+static void collect_image(const grid_kernel *k, luattn_lengths lengths, luattn_pack_item *all, luattn_pack_item *item,
+                          size_t *count) {
   if (k->image[lengths] == NULL) return;
   all->kind = LUATTN_PACK_IMAGE;
   all->image = k->image[lengths];
@@ -94,23 +94,20 @@ static luattn_status check_output(const char *path, luattn_error *err) {
   if (path[0] == 0)
     return luattn_fail(err, LUATTN_INVALID, "-o: is empty; name the file to write, such as model.luapack");
   if (slash != NULL && slash[1] == 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "-o: '%s' names a folder; name a file in it, such as model.luapack", path);
+    return luattn_fail(err, LUATTN_INVALID, "-o: '%s' names a folder; name a file in it, such as model.luapack", path);
   if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
     return luattn_fail(err, LUATTN_INVALID, "-o: '%s' is %s", path,
-                       S_ISLNK(st.st_mode) ? "a symbolic link; name the file that it points to"
-                       : S_ISDIR(st.st_mode)
-                           ? "a folder; name a file in it, such as model.luapack"
-                           : "a device, a pipe or a socket; name a regular file or a new one");
+                       S_ISLNK(st.st_mode)   ? "a symbolic link; name the file that it points to"
+                       : S_ISDIR(st.st_mode) ? "a folder; name a file in it, such as model.luapack"
+                                             : "a device, a pipe or a socket; name a regular file or a new one");
   snprintf(folder, sizeof folder, "%.*s",
            slash == NULL   ? 1
            : slash == path ? 1
                            : (int)(slash - path),
            slash == NULL ? "." : path);
   if (access(folder, W_OK | X_OK) == 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IO,
-                     "-o: '%s' cannot be created: %s; name a file in a folder that can be written", path,
-                     strerror(errno));
+  return luattn_fail(err, LUATTN_IO, "-o: '%s' cannot be created: %s; name a file in a folder that can be written",
+                     path, strerror(errno));
 }
 
 static luattn_status make_pack(const cli_options *o, luattn_error *err) {
@@ -120,8 +117,7 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID,
                        "pack: --out is for --list alone; name the file to write with -o, and leave it out");
   if (o->pack == NULL)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "pack: -o is missing; name the file to write, such as -o model.luapack");
+    return luattn_fail(err, LUATTN_INVALID, "pack: -o is missing; name the file to write, such as -o model.luapack");
   TRY(check_output(o->pack, err));
   for (int i = 0; i < o->num_specs && o->with_specs; i++) TRY(spec_can_be_reread(o->specs[i], err));
   luattn_status status = grid_open(o, &g, err);
@@ -140,8 +136,7 @@ static luattn_status make_pack(const cli_options *o, luattn_error *err) {
         "%s: %zu kernels of %zu spec%s, %lld bytes (%.2f MB before compression), %zu from the cache, %.1f "
         "s\n",
         o->pack, g.num_images, g.num_specs, g.num_specs == 1 ? "" : "s",
-        stat(o->pack, &st) == 0 ? (long long)st.st_size : -1LL, (double)bytes / 1e6, g.from_cache,
-        now() - start);
+        stat(o->pack, &st) == 0 ? (long long)st.st_size : -1LL, (double)bytes / 1e6, g.from_cache, now() - start);
   }
   grid_close(&g);
   return status;
@@ -154,16 +149,15 @@ static void clean_name(const char *name, char out[LUATTN_NAME_SIZE]) {
   size_t i = 0;
   for (; name[i] != 0 && i + 1 < LUATTN_NAME_SIZE; i++) {
     const char c = name[i];
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '_' || c == '-' || (c == '.' && i > 0);
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == '-' || (c == '.' && i > 0);
     out[i] = plain ? c : '_';
   }
   out[i] = 0;
 }
 
 static void entry_words(const luattn_pack_entry *e, char dims[24], char arch[24]) {
-  snprintf(dims, 24, e->head_dim == e->head_dim_v ? "%u" : "%ux%u", (unsigned)e->head_dim,
-           (unsigned)e->head_dim_v);
+  snprintf(dims, 24, e->head_dim == e->head_dim_v ? "%u" : "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
   snprintf(arch, 24, "%s_%u%.3s", e->is_ptx ? "compute" : "sm", (unsigned)e->arch, e->arch_suffix);
 }
 
@@ -176,8 +170,8 @@ static const char *lengths_name(const luattn_pack_entry *e) {
 static void variant_text(const luattn_kernel_description *d, const char *between, char out[64]) {
   char pages[16];
   snprintf(pages, sizeof pages, "%spages%s%d", between, between[0] == '_' ? "" : " ", d->pages);
-  snprintf(out, 64, "%s%s%s%s%s", d->packed ? between : "", d->packed ? "packed" : "", d->pages != 0 ? pages : "", d->decode ? between : "",
-           d->decode ? "decode" : "");
+  snprintf(out, 64, "%s%s%s%s%s", d->packed ? between : "", d->packed ? "packed" : "", d->pages != 0 ? pages : "",
+           d->decode ? between : "", d->decode ? "decode" : "");
 }
 
 static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_error *err) {
@@ -198,10 +192,10 @@ static luattn_status list_image(const luattn_pack *pack, size_t index, luattn_er
   TRY(status);
   clean_name(e->spec_name, name);
   entry_words(e, dims, arch);
-  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s%s\n", name, kernel_pass_name(e->pass),
-         kernel_dtype_name(e->dtype), dims, lengths_name(e), arch, kernel_family_name(e->family), registers,
-         shared, (unsigned long long)e->size, (unsigned long long)e->stored_size,
-         (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9u %8u %9llu %9llu  %016llx%016llx%s%s\n", name,
+         kernel_pass_name(e->pass), kernel_dtype_name(e->dtype), dims, lengths_name(e), arch,
+         kernel_family_name(e->family), registers, shared, (unsigned long long)e->size,
+         (unsigned long long)e->stored_size, (unsigned long long)e->spec_hash[1], (unsigned long long)e->spec_hash[0],
          e->deterministic ? "  deterministic" : "", variant);
   return LUATTN_OK;
 }
@@ -231,16 +225,16 @@ static luattn_status list_text(const luattn_pack *pack, size_t index, const char
   if (e->kind == LUATTN_PACK_SPEC)
     snprintf(file, sizeof file, "%s.lua", name);
   else
-    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s%s.cuh", name, kernel_pass_name(e->pass),
-             kernel_dtype_name(e->dtype), dims, arch, e->lengths == 2 ? "_short" : "", variant);
+    snprintf(file, sizeof file, "%s_%s_%s_%s_%s%s%s.cuh", name, kernel_pass_name(e->pass), kernel_dtype_name(e->dtype),
+             dims, arch, e->lengths == 2 ? "_short" : "", variant);
   TRY(luattn_pack_read(pack, index, &bytes, &size, err));
   luattn_status status = LUATTN_OK;
   if (folder != NULL && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) < sizeof path) {
     FILE *f = fopen(path, "wx"); /* never overwrites */
     const bool ok = f != NULL && fwrite(bytes, 1, size, f) == size;
     if ((f != NULL && fclose(f) != 0) || !ok)
-      status = luattn_fail(err, LUATTN_IO, "%s: cannot be written: %s; name a new folder with --out", path,
-                           strerror(errno));
+      status =
+          luattn_fail(err, LUATTN_IO, "%s: cannot be written: %s; name a new folder with --out", path, strerror(errno));
   }
   if (status == LUATTN_OK) printf("%-24s %s, %zu bytes\n", name, file, size);
   luattn_pack_free(bytes);
@@ -254,12 +248,11 @@ static luattn_status list_entries(const luattn_pack *pack, const cli_options *o,
   luattn_pack_get_info(pack, &info);
   clean_name(info.luattn_version, version[0]);
   clean_name(info.nvrtc_version, version[1]);
-  for (size_t i = 0; i < info.num_entries; i++)
-    images += luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
+  for (size_t i = 0; i < info.num_entries; i++) images += luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
   printf("%s: %zu kernels, %zu bytes, luattn %s, NVRTC %s\n", o->spec, images, info.bytes,
          version[0][0] != 0 ? version[0] : "unknown", version[1][0] != 0 ? version[1] : "unknown");
-  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9s %8s %9s %9s  %s\n", "spec", "pass", "dtype", "head dim",
-         "lengths", "arch", "family", "registers", "shared", "bytes", "stored", "spec hash");
+  printf("%-24s %-8s %-5s %-8s %-7s %-10s %-6s %9s %8s %9s %9s  %s\n", "spec", "pass", "dtype", "head dim", "lengths",
+         "arch", "family", "registers", "shared", "bytes", "stored", "spec hash");
   for (size_t i = 0; i < info.num_entries; i++) {
     const bool is_image = luattn_pack_get_entry(pack, i)->kind == LUATTN_PACK_IMAGE;
     if (is_image)
@@ -290,15 +283,13 @@ static luattn_status check_list_options(const cli_options *o, luattn_error *err)
                 {"--pages", o->pages != NULL},
                 {"--cache-dir", o->cache_dir != NULL}};
   if (o->pack != NULL)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "pack: --list: writes no pack, so that -o '%s' has no use; name a folder for specs and "
-        "sources with --out",
-        o->pack);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "pack: --list: writes no pack, so that -o '%s' has no use; name a folder for specs and "
+                       "sources with --out",
+                       o->pack);
   for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
     if (unused[i].is_given)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "pack: --list: compiles nothing, so that %s has no use; leave it out",
+      return luattn_fail(err, LUATTN_INVALID, "pack: --list: compiles nothing, so that %s has no use; leave it out",
                          unused[i].name);
   return LUATTN_OK;
 }
@@ -307,11 +298,10 @@ static luattn_status list_pack(const cli_options *o, luattn_error *err) {
   luattn_pack *pack;
   TRY(check_list_options(o, err));
   if (o->num_specs > 1)
-    return luattn_fail(err, LUATTN_INVALID, "pack: --list: '%s' is one file too many; name one pack",
-                       o->specs[1]);
+    return luattn_fail(err, LUATTN_INVALID, "pack: --list: '%s' is one file too many; name one pack", o->specs[1]);
   if (o->out != NULL && mkdir(o->out, 0777) != 0 && errno != EEXIST)
-    return luattn_fail(err, LUATTN_IO, "--out: '%s' cannot be created: %s; name a folder in one that exists",
-                       o->out, strerror(errno));
+    return luattn_fail(err, LUATTN_IO, "--out: '%s' cannot be created: %s; name a folder in one that exists", o->out,
+                       strerror(errno));
   TRY(luattn_pack_open(o->spec, &pack, err));
   const luattn_status status = list_entries(pack, o, err);
   luattn_pack_close(pack);

@@ -54,8 +54,7 @@ static luattn_status show_tensor(const cli_options *o, const char *name, const c
   return show(o, name, &file, err);
 }
 
-static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r,
-                              luattn_error *err) {
+static luattn_status show_all(const cli_options *o, const cli_problem *p, const cli_result *r, luattn_error *err) {
   TRY(show_tensor(o, "out", p, &r->o, err));
   TRY(show(o, "lse", &r->lse, err));
   TRY(show(o, "weights", &r->weights, err));
@@ -101,23 +100,24 @@ static luattn_status make_folder(const cli_options *o, luattn_error *err) {
   const int reason = errno;
   if (reason == EEXIST && stat(o->out, &st) == 0 && S_ISDIR(st.st_mode)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_IO,
-                     "--out: '%s' cannot be created: %s; name a folder in one that exists and can be written",
-                     o->out, strerror(reason == EEXIST ? ENOTDIR : reason));
+                     "--out: '%s' cannot be created: %s; name a folder in one that exists and can be written", o->out,
+                     strerror(reason == EEXIST ? ENOTDIR : reason));
 }
 
 /* Refuses --dlse alone: it matters only in backward, which was not asked for. */
 static luattn_status check_gradients(const cli_options *o, bool backward, luattn_error *err) {
   if (o->dlse == NULL || backward) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "--dlse: '%s' is a gradient that forward does not read; add --dout do.npy, or --backward "
-      "for a random dout",
-      o->dlse);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "--dlse: '%s' is a gradient that forward does not read; add --dout do.npy, or --backward "
+                     "for a random dout",
+                     o->dlse);
 }
 
-static luattn_status weights_option(const cli_options *o, const cli_problem *p, bool on_gpu, cli_result *r, luattn_error *err) {
+static luattn_status weights_option(const cli_options *o, const cli_problem *p, bool on_gpu, cli_result *r,
+                                    luattn_error *err) {
   if (!o->weights) return LUATTN_OK;
-  const int64_t rows = p->sequences != NULL ? p->longest[0] : p->q_len, columns = p->sequences != NULL ? p->longest[1] : p->kv_len;
+  const int64_t rows = p->sequences != NULL ? p->longest[0] : p->q_len,
+                columns = p->sequences != NULL ? p->longest[1] : p->kv_len;
   TRY(array_new(&r->weights, dtype_dl(on_gpu && p->dtype != LUATTN_F64 ? LUATTN_F32 : LUATTN_F64), 4,
                 (int64_t[]){p->batch, p->heads, rows, columns}, false, err));
   r->weights.t.shape = r->weights.shape, r->weights.t.strides = r->weights.stride;
@@ -140,7 +140,8 @@ static luattn_status run(const cli_options *o, const cli_problem *p, bool backwa
     if (status == LUATTN_OK) {
       char text[128];
       printf("%s: %s on %s: %s %s, %.1f ms\n", p->info.name, backward ? "forward and backward" : "forward",
-             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text), kernel_dtype_name(p->dtype), now_ms() - start);
+             gpu != NULL ? gpu_name(gpu) : "cpu, in double precision", problem_text(p, text),
+             kernel_dtype_name(p->dtype), now_ms() - start);
       if (gpu != NULL) gpu_print_tuning(gpu);
       status = show_all(o, p, &r, err);
     }

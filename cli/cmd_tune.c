@@ -12,9 +12,9 @@
 #define LEAST_GAIN 1.01 /* medians of two runs differ that much */
 
 typedef struct shape {
-  char text[96]; /* as --shape */
+  char text[96];             /* as --shape */
   luattn_lengths lengths[2]; /* of a pass */
-  double flops[2]; /* of a pass */
+  double flops[2];           /* of a pass */
   bool exact;
 } shape;
 
@@ -34,8 +34,8 @@ static luattn_status read_lengths(tuning *t, luattn_error *err) {
   const cli_options *o = t->o;
   int dim[2] = {64, 64}, length[TUNE_MAX_SHAPES] = {1024, 8192}, count = 2;
   if (o->head_dim != NULL && !parse_head_dim(o->head_dim, dim))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
+    return luattn_fail(err, LUATTN_INVALID, "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes",
+                       o->head_dim);
   const bool is_short = o->lengths != NULL && strcmp(o->lengths, "short") == 0,
              is_long = o->lengths != NULL && strcmp(o->lengths, "long") == 0;
   if (is_short || is_long)
@@ -47,13 +47,12 @@ static luattn_status read_lengths(tuning *t, luattn_error *err) {
   if (count == 0)
     return luattn_fail(
         err, LUATTN_INVALID,
-        "--lengths: '%s' is not S,S,..; give short, long, or up to %d positive lengths such as 1024,8192",
-        o->lengths, TUNE_MAX_SHAPES);
+        "--lengths: '%s' is not S,S,..; give short, long, or up to %d positive lengths such as 1024,8192", o->lengths,
+        TUNE_MAX_SHAPES);
   for (int i = 0; i < count; i++) {
-    const int batch = length[i] < TOKENS ? TOKENS / length[i] : 1,
-              heads = dim[0] < WIDTH ? WIDTH / dim[0] : 1;
-    snprintf(t->shape[i].text, sizeof t->shape[i].text, "%d,%d,%d,%d,%d,%d,%d", batch, heads, heads,
-             length[i], length[i], dim[0], dim[1]);
+    const int batch = length[i] < TOKENS ? TOKENS / length[i] : 1, heads = dim[0] < WIDTH ? WIDTH / dim[0] : 1;
+    snprintf(t->shape[i].text, sizeof t->shape[i].text, "%d,%d,%d,%d,%d,%d,%d", batch, heads, heads, length[i],
+             length[i], dim[0], dim[1]);
   }
   t->num_shapes = count;
   return LUATTN_OK;
@@ -63,9 +62,8 @@ static luattn_status read_shapes(tuning *t, luattn_error *err) {
   const cli_options *o = t->o;
   if (o->shape == NULL) return read_lengths(t, err);
   if (o->lengths != NULL || o->head_dim != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' says what %s '%s' says too; give one of them",
-                       o->shape, o->lengths != NULL ? "--lengths" : "--head-dim",
-                       o->lengths != NULL ? o->lengths : o->head_dim);
+    return luattn_fail(err, LUATTN_INVALID, "--shape: '%s' says what %s '%s' says too; give one of them", o->shape,
+                       o->lengths != NULL ? "--lengths" : "--head-dim", o->lengths != NULL ? o->lengths : o->head_dim);
   if (strlen(o->shape) >= sizeof t->shape[0].text)
     return luattn_fail(err, LUATTN_INVALID, "--shape: '%.40s..' is longer than %zu characters", o->shape,
                        sizeof t->shape[0].text - 1);
@@ -77,20 +75,17 @@ static luattn_status read_shapes(tuning *t, luattn_error *err) {
 static luattn_status check_options(const cli_options *o, luattn_error *err) {
   char dir[4096];
   if (o->repeat < 3 || o->repeat > 1000)
-    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld rounds are not possible; use 3 to 1000",
-                       o->repeat);
+    return luattn_fail(err, LUATTN_INVALID, "--repeat: %ld rounds are not possible; use 3 to 1000", o->repeat);
   if (o->time_limit < 1)
     return luattn_fail(err, LUATTN_INVALID, "--time-limit: %ld seconds are not possible; give at least 1",
                        o->time_limit);
   if (o->device != NULL && strcmp(o->device, "cpu") == 0)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--device: tune measures kernels, and 'cpu' has none; give cuda or cuda:N");
+    return luattn_fail(err, LUATTN_INVALID, "--device: tune measures kernels, and 'cpu' has none; give cuda or cuda:N");
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "tune: there is no cache on disk to remember the best tiles beside, as its directory is "
-        "empty; name one with --cache-dir or LUATTN_CACHE_DIR");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "tune: there is no cache on disk to remember the best tiles beside, as its directory is "
+                       "empty; name one with --cache-dir or LUATTN_CACHE_DIR");
   const char *distrust = cache_distrust(dir);
   if (distrust != NULL)
     return luattn_fail(err, LUATTN_INVALID,
@@ -107,16 +102,16 @@ static luattn_status open_gpu(tuning *t, luattn_error *err) {
   o.no_tuned = true; /* forward, which writes what backward reads, uses the plan's own tiles */
   const luattn_status status = gpu_open(&o, &t->gpu, &why);
   if (status == LUATTN_OK) return LUATTN_OK;
-  return luattn_fail(
-      err, status,
-      "tune: measures on a GPU, and there is none that it can use: %s. Tune on the machine whose GPU "
-      "will run the spec; without it, the plan chooses by its tables",
-      why.message);
+  return luattn_fail(err, status,
+                     "tune: measures on a GPU, and there is none that it can use: %s. Tune on the machine whose GPU "
+                     "will run the spec; without it, the plan chooses by its tables",
+                     why.message);
 }
 
 /* ---- compiling and measuring ---- */
 
-/* Kernels for few queries are tuned for one class of rows: a shape of another one would measure tiles that calls of it do not use. */
+/* Kernels for few queries are tuned for one class of rows: a shape of another one would measure tiles that calls of it
+ * do not use. */
 static luattn_status check_rows(const tuning *t, bool many, luattn_error *err) {
   for (int i = 1; i < t->num_shapes; i++) {
     cli_problem sizes;
@@ -124,8 +119,10 @@ static luattn_status check_rows(const tuning *t, bool many, luattn_error *err) {
     o.shape = t->shape[i].text, o.head_dim = NULL;
     TRY(shape_option(&o, &sizes, err));
     if (problem_has_many_rows(&sizes) != many)
-      return luattn_fail(err, LUATTN_INVALID, "tune: shape: %s has more than %d rows of a kv head, and %s has not; with --decode tune them apart",
-                         t->shape[many ? 0 : i].text, LUATTN_DECODE_MANY, t->shape[many ? i : 0].text);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "tune: shape: %s has more than %d rows of a kv head, and %s has not; with --decode tune them apart",
+          t->shape[many ? 0 : i].text, LUATTN_DECODE_MANY, t->shape[many ? i : 0].text);
   }
   return LUATTN_OK;
 }
@@ -176,8 +173,8 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
     for (int pass = 0; pass < t->passes; pass++) s->lengths[pass] = tune_lengths(&t->field[pass], &p);
     for (int pass = 0; pass < 2; pass++) s->flops[pass] = bench_flops(&p, (luattn_pass)pass, kept);
     if (status == LUATTN_OK)
-      status = tune_measure(t->gpu, &p, t->field, t->passes, i, (int)o.repeat,
-                            now + (end - now) / (t->num_shapes - i), err);
+      status =
+          tune_measure(t->gpu, &p, t->field, t->passes, i, (int)o.repeat, now + (end - now) / (t->num_shapes - i), err);
     problem_free(&p);
     TRY(status);
   }
@@ -186,9 +183,7 @@ static luattn_status measure_all(tuning *t, luattn_error *err) {
 
 /* ---- results ---- */
 
-static luattn_lengths lengths_of(const tuning *t, int pass, int i) {
-  return t->shape[i].lengths[pass];
-}
+static luattn_lengths lengths_of(const tuning *t, int pass, int i) { return t->shape[i].lengths[pass]; }
 
 static void print_row(const tuning *t, const tune_candidate *c, int pass, int i, double own_ms) {
   char name[64], compiled[32] = "cached";
@@ -252,11 +247,11 @@ static luattn_status remember(const tuning *t, int pass, luattn_lengths lengths,
   TRY(luattn_tuned_store(t->spec, &target, gain, path, sizeof path, err));
   printf("%s, %s lengths: ", kernel_pass_name((uint32_t)pass), classes[lengths]);
   if (target.tiles != NULL)
-    printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(&best->tiles, name),
-           gain, path);
+    printf("%s is %.3f times as fast as the plan's choice; remembered in %s\n", tune_name(&best->tiles, name), gain,
+           path);
   else
-    printf("nothing is %.0f %% faster than the plan's choice, %s; nothing is remembered\n",
-           100 * (LEAST_GAIN - 1), tune_name(&own->tiles, name));
+    printf("nothing is %.0f %% faster than the plan's choice, %s; nothing is remembered\n", 100 * (LEAST_GAIN - 1),
+           tune_name(&own->tiles, name));
   return LUATTN_OK;
 }
 
@@ -267,11 +262,10 @@ static luattn_status refuse_wrong(const tuning *t, luattn_error *err) {
     for (int j = 0; j < t->field[pass].count; j++) {
       const tune_candidate *c = &t->field[pass].candidate[j];
       if (c->is_wrong)
-        return luattn_fail(
-            err, LUATTN_INTERNAL,
-            "tune: %s: %s; nothing is remembered; this is an error in luattn: report it with the spec "
-            "and the table",
-            tune_name(&c->tiles, name), c->why);
+        return luattn_fail(err, LUATTN_INTERNAL,
+                           "tune: %s: %s; nothing is remembered; this is an error in luattn: report it with the spec "
+                           "and the table",
+                           tune_name(&c->tiles, name), c->why);
     }
   return LUATTN_OK;
 }

@@ -7,14 +7,12 @@ static luattn_status run(const cli_options *o, luattn_error *err) {
   grid g = {.is_warming = true};
   TRY(cache_resolve(o->cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "warm: there is no cache on disk, as its directory is empty; name one with --cache-dir "
-        "or LUATTN_CACHE_DIR");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "warm: there is no cache on disk, as its directory is empty; name one with --cache-dir "
+                       "or LUATTN_CACHE_DIR");
   luattn_status status = grid_open(o, &g, err);
   if (status == LUATTN_OK) status = grid_compile(&g, err);
-  if (status == LUATTN_OK)
-    printf("%s: %zu kernels, %zu of them new\n", dir, g.num_images, g.num_images - g.from_cache);
+  if (status == LUATTN_OK) printf("%s: %zu kernels, %zu of them new\n", dir, g.num_images, g.num_images - g.from_cache);
   grid_close(&g);
   return status;
 }

@@ -57,8 +57,7 @@ luattn_status gpu_open(const cli_options *o, cli_gpu **out, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status gpu_look(const cli_options *o, luattn_device_info *out, int *driver_version,
-                       luattn_error *err) {
+luattn_status gpu_look(const cli_options *o, luattn_device_info *out, int *driver_version, luattn_error *err) {
   luattn_driver *driver;
   int number;
   TRY(parse_device(o->device, &number, err));
@@ -130,8 +129,7 @@ void gpu_buffers_free(gpu_buffers *b) {
 }
 
 /* Replaces *slot by a device copy of its array. */
-static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload,
-                          luattn_error *err) {
+static luattn_status twin(gpu_buffers *b, const DLTensor **slot, DLTensor *copy, bool upload, luattn_error *err) {
   if (*slot == NULL) return LUATTN_OK;
   size_t size = (*slot)->dtype.bits / 8u;
   for (int i = 0; i < (*slot)->ndim; i++) size *= (size_t)(*slot)->shape[i];
@@ -153,17 +151,15 @@ static luattn_status upload_batch(gpu_buffers *b, const cli_problem *p, luattn_e
   return luattn_batch_prepare(p->sequences, b->g->driver, b->g->device, memory, size, NULL, err);
 }
 
-luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward,
-                         gpu_args *d, luattn_error *err) {
+luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward, gpu_args *d,
+                         luattn_error *err) {
   d->args = problem_args(p, r, backward, &d->bind);
   luattn_args *a = &d->args;
   const DLTensor **const reads[] = {&a->q, &a->k, &a->v, &a->dout, &a->dlse};
   const DLTensor **const writes[] = {&a->o, &a->lse, &a->saved, &a->dq, &a->dk, &a->dv, &a->scalar_grads};
   int n = 0;
-  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++)
-    TRY(twin(b, reads[i], &d->tensor[n], true, err));
-  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++)
-    TRY(twin(b, writes[i], &d->tensor[n], false, err));
+  for (size_t i = 0; i < sizeof reads / sizeof *reads; i++, n++) TRY(twin(b, reads[i], &d->tensor[n], true, err));
+  for (size_t i = 0; i < sizeof writes / sizeof *writes; i++, n++) TRY(twin(b, writes[i], &d->tensor[n], false, err));
   for (size_t i = 0; i < a->num_inputs; i++) {
     TRY(twin(b, &d->bind.inputs[i].tensor, &d->input[i], true, err));
     TRY(twin(b, &d->bind.inputs[i].grad, &d->input_grad[i], false, err));
@@ -185,8 +181,7 @@ static luattn_status download_all(gpu_buffers *b, const gpu_args *d, cli_result 
   TRY(gpu_download(b, &r->dk, a->dk, err));
   TRY(gpu_download(b, &r->dv, a->dv, err));
   TRY(gpu_download(b, &r->scalar_grads, a->scalar_grads, err));
-  for (size_t i = 0; i < a->num_inputs; i++)
-    TRY(gpu_download(b, &r->input_grad[i], d->bind.inputs[i].grad, err));
+  for (size_t i = 0; i < a->num_inputs; i++) TRY(gpu_download(b, &r->input_grad[i], d->bind.inputs[i].grad, err));
   return LUATTN_OK;
 }
 
@@ -197,8 +192,7 @@ luattn_args gpu_forward_args(const cli_problem *p, const luattn_args *a) {
   return f;
 }
 
-luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
-                            luattn_error *err) {
+luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a, luattn_error *err) {
   TRY(luattn_engine_workspace_size(b->g->engine, p->spec, pass, a, &a->workspace_size, err));
   if (err->message[0] != 0)
     fprintf(stderr, "luattn: warning: %s\n", err->message); /* a warning of the
@@ -209,7 +203,8 @@ luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pa
 }
 
 /* The weights of V, with the arguments of a forward pass. */
-static luattn_status weigh(gpu_buffers *b, const cli_problem *p, const luattn_args *forward, cli_result *r, luattn_error *err) {
+static luattn_status weigh(gpu_buffers *b, const cli_problem *p, const luattn_args *forward, cli_result *r,
+                           luattn_error *err) {
   const DLTensor *to = &r->weights.t;
   luattn_args a = *forward;
   DLTensor copy;
@@ -253,8 +248,8 @@ static int compare_double(const void *a, const void *b) {
 typedef luattn_status (*pass_function)(luattn_engine *, const luattn_spec *, const luattn_args *, void *,
                                        luattn_error *);
 
-static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem *p, const luattn_args *a,
-                               int repeat, double *median, luattn_error *err) {
+static luattn_status time_pass(cli_gpu *g, pass_function pass, const cli_problem *p, const luattn_args *a, int repeat,
+                               double *median, luattn_error *err) {
   luattn_timer *timer;
   double ms[1000];
   if (repeat > 1000) repeat = 1000;

@@ -31,14 +31,13 @@ typedef struct gpu_args {
 
 luattn_status gpu_buffer_new(gpu_buffers *b, size_t size, void **ptr, luattn_error *err);
 void gpu_buffers_free(gpu_buffers *b);
-luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward,
-                         gpu_args *d, luattn_error *err);
+luattn_status gpu_upload(gpu_buffers *b, const cli_problem *p, const cli_result *r, bool backward, gpu_args *d,
+                         luattn_error *err);
 /* Does nothing if either is NULL. */
 luattn_status gpu_download(gpu_buffers *b, array *to, const DLTensor *from, luattn_error *err);
 /* Forward's view of arguments for both passes. */
 luattn_args gpu_forward_args(const cli_problem *p, const luattn_args *a);
 /* The workspace that the engine's kernel of a pass needs, in a buffer. */
-luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a,
-                            luattn_error *err);
+luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pass, luattn_args *a, luattn_error *err);
 
 #endif

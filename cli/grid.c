@@ -19,15 +19,14 @@ typedef struct choices {
 
 typedef luattn_status read_item(choices *c, const char *item, luattn_error *err);
 
-static luattn_status read_list(choices *c, const char *option, const char *text, read_item *read,
-                               const int *count, luattn_error *err) {
+static luattn_status read_list(choices *c, const char *option, const char *text, read_item *read, const int *count,
+                               luattn_error *err) {
   for (const char *at = text;;) {
     char item[32];
     const size_t n = strcspn(at, ",");
     if (n == 0 || n >= sizeof item || *count == GRID_MAX_CHOICES)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "%s: '%s' is not a list of at most %d values with commas between them", option, text,
-                         GRID_MAX_CHOICES);
+      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not a list of at most %d values with commas between them",
+                         option, text, GRID_MAX_CHOICES);
     memcpy(item, at, n);
     item[n] = 0;
     TRY(read(c, item, err));
@@ -53,8 +52,7 @@ static luattn_status read_arch(choices *c, const char *item, luattn_error *err) 
 
 static luattn_status read_dtype(choices *c, const char *item, luattn_error *err) {
   if (!dtype_parse(item, &c->dtype[c->num_dtypes]))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16", item);
+    return luattn_fail(err, LUATTN_INVALID, "--dtype: '%s' is not a type of q, k, v; use f64, f32, bf16 or f16", item);
   for (int i = 0; i < c->num_dtypes; i++)
     if (c->dtype[i] == c->dtype[c->num_dtypes]) return repeated("--dtype", item, err);
   c->num_dtypes++;
@@ -64,8 +62,8 @@ static luattn_status read_dtype(choices *c, const char *item, luattn_error *err)
 static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
   int *dim = c->dim[c->num_dims];
   if (!parse_head_dim(item, dim))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--head-dim: '%s' is not a head dim; give 64, or 192x128 for q and v", item);
+    return luattn_fail(err, LUATTN_INVALID, "--head-dim: '%s' is not a head dim; give 64, or 192x128 for q and v",
+                       item);
   for (int i = 0; i < c->num_dims; i++)
     if (c->dim[i][0] == dim[0] && c->dim[i][1] == dim[1]) return repeated("--head-dim", item, err);
   c->num_dims++;
@@ -73,12 +71,10 @@ static luattn_status read_dim(choices *c, const char *item, luattn_error *err) {
 }
 
 /* Refuses --device for a pack: tiles measured on it belong to the cache of the machine that has it. */
-static luattn_target of_device(const grid *g, const luattn_device_info *info, const char *name,
-                               int driver_version) {
+static luattn_target of_device(const grid *g, const luattn_device_info *info, const char *name, int driver_version) {
   const bool tuned = g->is_warming && !g->options->no_tuned;
-  return (luattn_target){.arch = info->arch,
-                         .device = tuned ? name : NULL,
-                         .driver_version = g->is_warming ? driver_version : 0};
+  return (luattn_target){
+      .arch = info->arch, .device = tuned ? name : NULL, .driver_version = g->is_warming ? driver_version : 0};
 }
 
 /* --device: one of the local GPUs. */
@@ -87,9 +83,8 @@ static luattn_status look_at_device(grid *g, choices *c, luattn_error *err) {
   int driver_version = 0;
   const cli_options *o = g->options;
   if (o->arch != NULL)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--arch: '%s' and --device '%s' both name an architecture; give one", o->arch,
-                       o->device);
+    return luattn_fail(err, LUATTN_INVALID, "--arch: '%s' and --device '%s' both name an architecture; give one",
+                       o->arch, o->device);
   TRY(gpu_look(o, &info, &driver_version, err));
   snprintf(g->device[0], sizeof g->device[0], "%s", info.name);
   c->arch[c->num_archs++] = of_device(g, &info, g->device[0], driver_version);
@@ -182,12 +177,10 @@ static void place_kernel(const grid *g, const choices *c, size_t k, grid_kernel 
   out->target.family = c->family;
   out->target.cache_dir = g->options->cache_dir;
   out->target.deterministic = g->options->deterministic;
-  out->target.one_code =
-      !g->is_warming; /* packs load one module; compiling other images keeps all cores busy */
+  out->target.one_code = !g->is_warming; /* packs load one module; compiling other images keeps all cores busy */
   out->spec = k / (size_t)c->num_dtypes;
   /* All gradients, as the engine will ask for. In a pack such an image also serves queries for fewer. */
-  if (g->is_warming && out->target.pass == LUATTN_BACKWARD)
-    out->target.wants = luattn_spec_wants(g->spec[out->spec]);
+  if (g->is_warming && out->target.pass == LUATTN_BACKWARD) out->target.wants = luattn_spec_wants(g->spec[out->spec]);
 }
 
 /* What makes it another kernel than the plain one: ", packed, few queries". */
@@ -195,23 +188,25 @@ static const char *variants_of(const luattn_target *t, char out[80]) {
   size_t used = 0;
   out[0] = 0;
 #define KERNEL_UNPACKED(name, value, says, asked_by, are_for)
-#define KERNEL_VARIANT(name, value, says)                                                    \
-  do {                                                                                       \
-    const int64_t x = t->name;                                                               \
-    if (x != 0) used += (size_t)snprintf(out + used, 80 - used, ", %s", says);               \
+#define KERNEL_VARIANT(name, value, says)                                      \
+  do {                                                                         \
+    const int64_t x = t->name;                                                 \
+    if (x != 0) used += (size_t)snprintf(out + used, 80 - used, ", %s", says); \
   } while (0);
 #include "abi/kernel_facts.def"
   return out;
 }
 
-/* Adds the kernels of --packed, --pages and --decode that go with the last one: of each with each. Backward is of packed sequences
- * alone. */
+/* Adds the kernels of --packed, --pages and --decode that go with the last one: of each with each. Backward is of
+ * packed sequences alone. */
 static void add_variants(grid *g, int pages) {
   const grid_kernel *plain = &g->kernel[g->num_kernels - 1];
   const bool forward = plain->target.pass == LUATTN_FORWARD;
   for (int i = 1; i < 8; i++) {
     const bool packed = (i & 1) != 0, paged = (i & 2) != 0, decode = (i & 4) != 0;
-    if ((packed && !g->options->packed) || (paged && (pages == 0 || !forward)) || (decode && (!g->options->decode || !forward))) continue;
+    if ((packed && !g->options->packed) || (paged && (pages == 0 || !forward)) ||
+        (decode && (!g->options->decode || !forward)))
+      continue;
     grid_kernel *k = &g->kernel[g->num_kernels++];
     *k = *plain;
     k->target.packed = packed, k->target.pages = paged ? pages : 0, k->target.decode = decode;
@@ -222,7 +217,9 @@ static luattn_status read_pages(const cli_options *o, int *pages, luattn_error *
   *pages = 0;
   if (o->pages == NULL) return LUATTN_OK;
   if (strcmp(o->pages, "1") != 0 && strcmp(o->pages, "8") != 0)
-    return luattn_fail(err, LUATTN_INVALID, "--pages: '%s' is not 1, for pages of any size, or 8, for sizes that are multiples of 8", o->pages);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--pages: '%s' is not 1, for pages of any size, or 8, for sizes that are multiples of 8",
+                       o->pages);
   *pages = o->pages[0] - '0';
   return LUATTN_OK;
 }
@@ -249,7 +246,8 @@ static luattn_status check_passes(const grid *g, const choices *c, luattn_error 
   for (size_t i = 0; i < g->num_specs && backward; i++) {
     luattn_spec_get_info(g->spec[i], &info);
     const char *why = info.has_backward ? luattn_spec_cpu_only(g->spec[i]) : info.why_no_backward;
-    if (why != NULL) return luattn_fail(err, LUATTN_UNSUPPORTED, "%s; or compile forward alone, with --pass forward", why);
+    if (why != NULL)
+      return luattn_fail(err, LUATTN_UNSUPPORTED, "%s; or compile forward alone, with --pass forward", why);
   }
   return LUATTN_OK;
 }
@@ -268,8 +266,7 @@ luattn_status grid_open(const cli_options *o, grid *g, luattn_error *err) {
   }
   TRY(check_names(g, err));
   TRY(check_passes(g, &c, err));
-  const size_t count =
-      g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
+  const size_t count = g->num_specs * (size_t)(c.num_dtypes * c.num_dims) * (size_t)(c.num_archs * c.num_passes);
   g->kernel = calloc(8 * count, sizeof *g->kernel);
   if (g->kernel == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
   for (size_t k = 0; k < count; k++) {
@@ -315,17 +312,17 @@ static luattn_status compile_one(void *user, size_t index, luattn_error *err) {
   luattn_error inner, told;
   char variants[80];
   bool is_for_all = false;
-  const int only = k->target.decode != 0 ? 0 : g->lengths[k->target.pass]; /* decode has classes of rows, of which --shape says nothing */
-  luattn_status status =
-      compile_image(g, k, only != 0 ? (luattn_lengths)(only - 1) : LUATTN_LONG, &is_for_all, &inner);
-  if (status == LUATTN_OK && !is_for_all && only == 0)
-    status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
+  const int only = k->target.decode != 0
+                       ? 0
+                       : g->lengths[k->target.pass]; /* decode has classes of rows, of which --shape says nothing */
+  luattn_status status = compile_image(g, k, only != 0 ? (luattn_lengths)(only - 1) : LUATTN_LONG, &is_for_all, &inner);
+  if (status == LUATTN_OK && !is_for_all && only == 0) status = compile_image(g, k, LUATTN_SHORT, &is_for_all, &inner);
   if (status == LUATTN_OK && g->is_warming && k->target.decode != 0) status = warm_many_rows(g, k, &inner);
   if (status == LUATTN_OK) return status;
   luattn_fail(&told, status, "%s, %s, head dim %dx%d, %s_%d, %s%s: %s", g->options->specs[k->spec],
               kernel_dtype_name(k->target.dtype), k->target.head_dim, k->target.head_dim_v,
-              k->target.ptx ? "compute" : "sm", k->target.arch,
-              kernel_pass_name(k->target.pass), variants_of(&k->target, variants), inner.message);
+              k->target.ptx ? "compute" : "sm", k->target.arch, kernel_pass_name(k->target.pass),
+              variants_of(&k->target, variants), inner.message);
   if (status == LUATTN_UNSUPPORTED && variants[0] != 0) {
     k->why_not = strdup(told.message);
     return k->why_not != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "out of memory");
@@ -344,8 +341,7 @@ static void draw_bar(void *user, size_t done, size_t count) {
 }
 
 luattn_status grid_compile(grid *g, luattn_error *err) {
-  const luattn_status status =
-      parallel_run(g->num_kernels, (int)g->options->jobs, compile_one, draw_bar, g, err);
+  const luattn_status status = parallel_run(g->num_kernels, (int)g->options->jobs, compile_one, draw_bar, g, err);
   if (status != LUATTN_OK && g->has_bar) fprintf(stderr, "\n");
   for (size_t i = 0; i < g->num_kernels && status == LUATTN_OK; i++) {
     for (int l = 0; l < 2; l++) g->num_images += g->kernel[i].image[l] != NULL;

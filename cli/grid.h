@@ -27,9 +27,8 @@ typedef struct grid {
   bool is_warming; /* for this machine's cache: uses tiles measured on its GPUs, and fails if an image cannot
                     * be kept */
   bool has_bar;
-  int lengths[KERNEL_PASSES]; /* by luattn_pass: 1 + the only luattn_lengths to compile for; 0: both */
-  char device[GRID_MAX_CHOICES]
-             [128]; /* names of the local GPUs, if their architectures were asked for */
+  int lengths[KERNEL_PASSES];         /* by luattn_pass: 1 + the only luattn_lengths to compile for; 0: both */
+  char device[GRID_MAX_CHOICES][128]; /* names of the local GPUs, if their architectures were asked for */
 } grid;
 
 /* Set is_warming before. Loads the specs of the command line and crosses them with --dtype, --head-dim,

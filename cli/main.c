@@ -20,16 +20,14 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"run", CLI_RUN, cmd_run, "run SPEC [options]",
-     "run a spec on arrays; write out.npy, lse.npy, dq.npy, .."},
+    {"run", CLI_RUN, cmd_run, "run SPEC [options]", "run a spec on arrays; write out.npy, lse.npy, dq.npy, .."},
     {"check", CLI_CHECK, cmd_check, "check SPEC [options]",
      "compare kernels, the CPU path and plain Lua; print every error beside its tolerance"},
     {"emit", CLI_EMIT, cmd_emit, "emit SPEC --stage NAME [options]", "show one stage of the pipeline"},
     {"mask", CLI_MASK, cmd_mask, "mask SPEC [options]",
      "draw which tiles of a head are empty, partial or full, and count them"},
     {"bench", CLI_BENCH, cmd_bench, "bench SPEC [options]", "time a spec on a GPU"},
-    {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]",
-     "measure tiles on a GPU; remember the best beside the cache"},
+    {"tune", CLI_TUNE, cmd_tune, "tune SPEC [options]", "measure tiles on a GPU; remember the best beside the cache"},
     {"pack", CLI_PACK, cmd_pack, "pack -o FILE SPEC.. [options], or pack --list FILE",
      "compile kernels ahead of time into one file"},
     {"warm", CLI_WARM, cmd_warm, "warm SPEC.. [options]", "compile kernels into the disk cache"},
@@ -115,8 +113,7 @@ static int run(int argc, char **argv) {
     if (strcmp(name, commands[i].name) == 0) return run_command(&commands[i], argc - 2, argv + 2);
   }
   fprintf(stderr, "luattn: '%s': no such subcommand; it is one of", name);
-  for (int i = 0; i < NUM_COMMANDS; i++)
-    fprintf(stderr, " %s%s", commands[i].name, i < NUM_COMMANDS - 1 ? "," : "");
+  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(stderr, " %s%s", commands[i].name, i < NUM_COMMANDS - 1 ? "," : "");
   fprintf(stderr, " (luattn --help says what each does)\n");
   return 2;
 }
@@ -128,8 +125,7 @@ static int finish(int code) {
   const int reason = errno;
   if (flushed && !ferror(stdout)) return code;
   if (!cli_has_failed()) /* the reason of an earlier write error is gone */
-    fprintf(stderr,
-            "luattn: standard output: cannot be written%s%s; give it a file or a pipe that takes it\n",
+    fprintf(stderr, "luattn: standard output: cannot be written%s%s; give it a file or a pipe that takes it\n",
             reason != 0 ? ": " : "", reason != 0 ? strerror(reason) : "");
   return code != 0 ? code : 1;
 }

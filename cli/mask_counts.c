@@ -17,7 +17,8 @@ uint64_t any_types_as(const luattn_spec *spec, luattn_dtype dtype) {
   return types;
 }
 
-luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pass pass, luattn_target *out, luattn_error *err) {
+luattn_status mask_target(const cli_options *o, const cli_problem *p, luattn_pass pass, luattn_target *out,
+                          luattn_error *err) {
   *out = (luattn_target){.struct_size = sizeof *out,
                          .pass = pass,
                          .dtype = LUATTN_BF16,
@@ -50,8 +51,9 @@ const char *mask_means_text(const luattn_mask_counts *c) {
   };
   static const char *const not_evaluated[] = {
       [LUATTN_MASK_RANGES] = "ranges of positions alone: evaluating the mask does not pay here (--skip always)",
-      [LUATTN_MASK_MINIMA] = "ranges of positions, and minima and maxima of numbers in blocks: evaluating the mask does not pay "
-                             "here (--skip always)",
+      [LUATTN_MASK_MINIMA] =
+          "ranges of positions, and minima and maxima of numbers in blocks: evaluating the mask does not pay "
+          "here (--skip always)",
   };
   const bool skipped = c->may_evaluate && (c->means == LUATTN_MASK_RANGES || c->means == LUATTN_MASK_MINIMA);
   return skipped ? not_evaluated[c->means] : texts[c->means];
@@ -65,8 +67,10 @@ void mask_counts_print(const luattn_mask_counts *c) {
   printf(", of which %.0f are needed%s", c->needed, mask_error_text(c->needed, c->needed_error, text));
 }
 
-static const char *const short_means[] = {
-    [LUATTN_MASK_NONE] = "none", [LUATTN_MASK_RANGES] = "ranges", [LUATTN_MASK_MINIMA] = "minima", [LUATTN_MASK_CELLS] = "cells"};
+static const char *const short_means[] = {[LUATTN_MASK_NONE] = "none",
+                                          [LUATTN_MASK_RANGES] = "ranges",
+                                          [LUATTN_MASK_MINIMA] = "minima",
+                                          [LUATTN_MASK_CELLS] = "cells"};
 
 static void write_text(FILE *f, const char *name, const char *text) {
   fprintf(f, "  \"%s\": \"", name);
@@ -95,10 +99,10 @@ luattn_status mask_counts_write(const char *path, const cli_options *o, const ch
           "  \"scores\": %.0f,\n  \"kept\": %.0f,\n  \"kept_error\": %.0f,\n"
           "  \"tiles\": %.0f,\n  \"full\": %.0f,\n  \"partial\": %.0f,\n  \"computed_error\": %.0f,\n"
           "  \"needed\": %.0f,\n  \"needed_error\": %.0f,\n",
-          c->may_evaluate ? "true" : "false", c->tile_m, c->tile_n, c->scores, c->kept, c->kept_error, c->tiles, c->full,
-          c->partial, c->computed_error, c->needed, c->needed_error);
-  fprintf(f, "  \"picture\": {\"batch\": %ld, \"head\": %ld, \"full\": %zu, \"partial\": %zu, \"empty\": %zu}\n}\n", o->batch,
-          o->head, picture[2], picture[1], picture[0]);
+          c->may_evaluate ? "true" : "false", c->tile_m, c->tile_n, c->scores, c->kept, c->kept_error, c->tiles,
+          c->full, c->partial, c->computed_error, c->needed, c->needed_error);
+  fprintf(f, "  \"picture\": {\"batch\": %ld, \"head\": %ld, \"full\": %zu, \"partial\": %zu, \"empty\": %zu}\n}\n",
+          o->batch, o->head, picture[2], picture[1], picture[0]);
   return fclose(f) == 0 ? LUATTN_OK
                         : luattn_fail(err, LUATTN_IO, "--json: '%s' cannot be written: %s; free some space", path,
                                       strerror(errno));

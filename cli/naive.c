@@ -41,7 +41,8 @@ static double load_input(void *user, const char *name, int n_index, const long l
 /* random() of a spec, by the formula of docs/language.md. */
 static double draw_number(void *user, const long long at[4]) {
   const cli_problem *p = user;
-  const LuattnPhilox of = philox_4x32_10(p->seed, (uint64_t)(at[0] * p->heads + at[1]), (unsigned)at[2] | UINT32_C(1) << 31, (unsigned)at[3]);
+  const LuattnPhilox of = philox_4x32_10(p->seed, (uint64_t)(at[0] * p->heads + at[1]),
+                                         (unsigned)at[2] | UINT32_C(1) << 31, (unsigned)at[3]);
   return floor(of.x[0] / 256.0) / (1 << 24);
 }
 
@@ -49,14 +50,13 @@ luattn_status spec_can_be_reread(const char *path, luattn_error *err) {
   struct stat st;
   if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
     return LUATTN_OK; /* reading the others fails by itself */
-  return luattn_fail(err, LUATTN_INVALID,
-                     "%s: is not a regular file, and its text is read twice here; save it in one", path);
+  return luattn_fail(err, LUATTN_INVALID, "%s: is not a regular file, and its text is read twice here; save it in one",
+                     path);
 }
 
 static luattn_status read_spec(const char *path, char **text, size_t *size, luattn_error *err) {
   FILE *f = fopen(path, "rb");
-  if (f == NULL)
-    return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
+  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
   *text = calloc(1, MAX_SPEC);
   *size = *text != NULL ? fread(*text, 1, MAX_SPEC, f) : 0;
   fclose(f);
@@ -65,8 +65,7 @@ static luattn_status read_spec(const char *path, char **text, size_t *size, luat
 
 static luattn_status set_globals(naive *n, luattn_error *err) {
   const cli_problem *p = n->p;
-  for (int i = 0; i < p->num_scalars; i++)
-    TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
+  for (int i = 0; i < p->num_scalars; i++) TRY(front_oracle_set(n->oracle, p->scalar[i].name, p->scalar[i].value, err));
   TRY(front_oracle_set(n->oracle, "q_len", p->q_len, err));
   TRY(front_oracle_set(n->oracle, "kv_len", p->kv_len, err));
   TRY(front_oracle_set(n->oracle, "heads", p->heads, err));
@@ -75,12 +74,10 @@ static luattn_status set_globals(naive *n, luattn_error *err) {
   return front_oracle_set(n->oracle, "heads_kv", p->heads_kv, err);
 }
 
-static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out,
-                            luattn_error *err) {
+static luattn_status modify(naive *n, const char *hook, bool used, const array *from, double **out, luattn_error *err) {
   const int64_t count = array_count(from), dim = from->shape[3];
   double *to = calloc((size_t)count + (size_t)dim + 1, sizeof *to);
-  if (to == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
+  if (to == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the plain run; choose smaller sizes");
   *out = to;
   double *row = to + count; /* as it is given */
   front_oracle_set_row(n->oracle, row, (int)dim);
@@ -133,8 +130,9 @@ static double dropped(const naive *n, double weight, int b, int h, int q, int kv
   int draw = 0;
   if (keep == SPEC_KEEP_ALL) return weight;
   for (int call = 0; call < 2; call++) {
-    const LuattnPhilox of = philox_4x32_10(n->p->seed, (uint64_t)b * (uint64_t)n->p->heads + (uint64_t)h, (unsigned)(q / 16 * 4 + q % 8 / 2),
-                                           (unsigned)(kv / 16 * 4 + kv % 8 / 4 * 2 + call));
+    const LuattnPhilox of =
+        philox_4x32_10(n->p->seed, (uint64_t)b * (uint64_t)n->p->heads + (uint64_t)h,
+                       (unsigned)(q / 16 * 4 + q % 8 / 2), (unsigned)(kv / 16 * 4 + kv % 8 / 4 * 2 + call));
     for (int plane = 0; plane < 4; plane++) draw = 2 * draw + (int)(of.x[plane] >> plane_bit(q, kv) & 1);
   }
   return draw < keep ? weight * SPEC_KEEP_ALL / keep : 0;

@@ -18,8 +18,7 @@ typedef struct npy_header {
 } npy_header;
 
 static luattn_status damaged(const char *name, const char *what, luattn_error *err) {
-  return luattn_fail(err, LUATTN_IO, "%s: not a readable .npy file: %s; write it with numpy.save", name,
-                     what);
+  return luattn_fail(err, LUATTN_IO, "%s: not a readable .npy file: %s; write it with numpy.save", name, what);
 }
 
 /* A Python tuple of sizes: (), (3,), (2, 3). */
@@ -99,8 +98,7 @@ static luattn_status read_header(const char *name, FILE *f, npy_header *h, luatt
   }
   if (size > MAX_HEADER) return damaged(name, "the header is larger than 64 KiB", err);
   char *text = calloc(size + 1, 1);
-  if (text == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: no memory for a header of %zu bytes", name, size);
+  if (text == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: no memory for a header of %zu bytes", name, size);
   luattn_status status = fread(text, 1, size, f) == size ? parse_header(name, text, h, err)
                                                          : damaged(name, "the header is cut short", err);
   free(text);
@@ -117,11 +115,10 @@ static luattn_status check_size(const char *name, FILE *f, const npy_header *h, 
   int64_t announced = h->size;
   for (int i = 0; i < h->ndim; i++) announced *= h->shape[i];
   if (end - start == announced) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_IO,
-      "%s: not a readable .npy file: %lld bytes of data follow the header, which announces %lld; "
-      "write it with numpy.save",
-      name, (long long)(end - start), (long long)announced);
+  return luattn_fail(err, LUATTN_IO,
+                     "%s: not a readable .npy file: %lld bytes of data follow the header, which announces %lld; "
+                     "write it with numpy.save",
+                     name, (long long)(end - start), (long long)announced);
 }
 
 static DLDataType type_of(const npy_header *h) {
@@ -180,8 +177,7 @@ static bool write_stream(FILE *f, const array *a) {
   const unsigned char head[10] = {
       0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255), (unsigned char)(n >> 8)};
   bool ok = fwrite(head, 1, 10, f) == 10 && fwrite(header, 1, (size_t)n, f) == (size_t)n;
-  for (int64_t i = 0, count = array_count(a); i < count && ok; i++)
-    ok = write_element(f, a, i); /* in logical order */
+  for (int64_t i = 0, count = array_count(a); i < count && ok; i++) ok = write_element(f, a, i); /* in logical order */
   return ok;
 }
 
@@ -191,7 +187,6 @@ luattn_status npy_write(const char *path, const array *a, luattn_error *err) {
   int reason = errno;
   if (f != NULL && fclose(f) != 0 && ok) ok = false, reason = errno;
   if (ok) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_IO,
-                     "%s: cannot be written: %s; choose a folder with room that can be written", path,
+  return luattn_fail(err, LUATTN_IO, "%s: cannot be written: %s; choose a folder with room that can be written", path,
                      strerror(reason));
 }

@@ -64,14 +64,11 @@ static const option options[] = {
     {"--seed", WHOLE, AT(seed), CLI_MASK | CLI_TUNE, "N", "seed of the random arrays (default 1)"},
     {"-o", TEXT, AT(pack), CLI_PACK, "FILE", "the pack to write"},
     {"--list", SWITCH, AT(list), CLI_PACK, NULL, "check a pack and print what is in it; it is named as FILE"},
-    {"--out", TEXT, AT(out), CLI_PACK, "DIR",
-     "with --list: write the specs and sources that it carries to DIR"},
-    {"--arch", TEXT, AT(arch), GRID, "sm_80,sm_90a,..",
-     "architectures, compute_80 for PTX (default: the GPUs here)"},
+    {"--out", TEXT, AT(out), CLI_PACK, "DIR", "with --list: write the specs and sources that it carries to DIR"},
+    {"--arch", TEXT, AT(arch), GRID, "sm_80,sm_90a,..", "architectures, compute_80 for PTX (default: the GPUs here)"},
     {"--device", TEXT, AT(device), GRID, "cuda[:N]", "for this GPU of those here"},
     {"--dtype", TEXT, AT(dtype), GRID, "bf16,f16,..", "of q, k, v, o: f64, f32, bf16, f16 (default bf16)"},
-    {"--head-dim", TEXT, AT(head_dim), GRID, "64,192x128,..",
-     "head dims, DxDv where v has another (default 128)"},
+    {"--head-dim", TEXT, AT(head_dim), GRID, "64,192x128,..", "head dims, DxDv where v has another (default 128)"},
     {"--pass", TEXT, AT(pass), GRID, "forward|backward", "one of them alone (default: both)"},
     {"--family", TEXT, AT(family), GRID, "simt|sm80|sm90", "kernel family (default: the plan's choice)"},
     {"--jobs", WHOLE, AT(jobs), GRID, "N", "threads that compile (default: as many as there are processors)"},
@@ -79,40 +76,42 @@ static const option options[] = {
     {"--with-sources", SWITCH, AT(with_sources), CLI_PACK, NULL, "carry the generated CUDA along"},
     {"--layout", TEXT, AT(layout), CLI_RUN, "bhsd|bshd",
      "order of q, k, v, dout, out, dq, dk, dv in memory and in .npy files (lse is B,H,S in either)"},
-    {"--layout", TEXT, AT(layout), CLI_CHECK, "bhsd|bshd",
-     "order of q, k, v, dout in memory and in .npy files"},
+    {"--layout", TEXT, AT(layout), CLI_CHECK, "bhsd|bshd", "order of q, k, v, dout in memory and in .npy files"},
     {"--layout", TEXT, AT(layout), CLI_BENCH | CLI_TUNE, "bhsd|bshd", "order of q, k, v, o in memory"},
     {"--dtype", TEXT, AT(dtype), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "f64|f32|bf16|f16",
      "of q, k, v, o (default f32; bench and tune bf16)"},
-    {"--dtype", TEXT, AT(dtype), CLI_MASK, "f64|f32|bf16|f16", "of q, k, v, o: whose kernels are asked for --skip auto (default bf16)"},
+    {"--dtype", TEXT, AT(dtype), CLI_MASK, "f64|f32|bf16|f16",
+     "of q, k, v, o: whose kernels are asked for --skip auto (default bf16)"},
     {"--family", TEXT, AT(family), CLI_MASK, "simt|sm80|sm90", "their family (default: the plan's choice)"},
     {"--pass", TEXT, AT(pass), CLI_MASK, "forward|backward", "their pass (default forward)"},
     {"--arch", TEXT, AT(arch), CLI_MASK, "sm_90a", "their architecture, as for emit (default sm_90a)"},
     {"--family", TEXT, AT(family), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, "simt|sm80|sm90",
      "kernel family (default: the plan's choice)"},
     {"--cu-seqlens", TEXT, AT(cu_seqlens), CLI_RUN | CLI_CHECK | CLI_BENCH, "0,100,356|cu.npy",
-     "packed sequences: 0, and where each ends; q, k, v, dout, out, .. are rows x heads x head_dim, lse is heads x rows"},
+     "packed sequences: 0, and where each ends; q, k, v, dout, out, .. are rows x heads x head_dim, lse is heads x "
+     "rows"},
     {"--cu-seqlens-q", TEXT, AT(cu_seqlens_q), CLI_RUN | CLI_CHECK | CLI_BENCH, "0,100,356|cu.npy",
      "of queries, beside the next, where the lengths of queries and keys differ"},
     {"--cu-seqlens-k", TEXT, AT(cu_seqlens_k), CLI_RUN | CLI_CHECK | CLI_BENCH, "0,200,456|cu.npy", NULL},
     {"--scale", REAL, AT(scale), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_TUNE, "X",
      "softmax scale, a positive number (default head_dim^-1/2)"},
     {"--splits", WHOLE, AT(splits), CLI_RUN | CLI_CHECK | CLI_BENCH, "N",
-     "blocks that share the queries of 128 keys in backward of sm90, or the keys with --decode (default: what keeps the GPU busy)"},
+     "blocks that share the queries of 128 keys in backward of sm90, or the keys with --decode (default: what keeps "
+     "the GPU busy)"},
     {"--skip", TEXT, AT(skip), CLI_MASK, "auto|always|never",
      "whether kernels evaluate a mask from data, cell by cell (default auto: where it pays in one launch)"},
     {"--skip", TEXT, AT(skip), CLI_RUN | CLI_CHECK | CLI_BENCH, "auto|always|never",
-     "tiles that norms of q and k prove to be without weight, or masks from data to be empty (default auto: where it pays)"},
-    {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]",
-     "default: cuda if there is one, else cpu"},
-    {"--device", TEXT, AT(device), CLI_BENCH | CLI_TUNE, "cuda[:N]",
-     "which GPU to measure on (default cuda:0)"},
+     "tiles that norms of q and k prove to be without weight, or masks from data to be empty (default auto: where it "
+     "pays)"},
+    {"--device", TEXT, AT(device), CLI_RUN | CLI_CHECK, "cpu|cuda[:N]", "default: cuda if there is one, else cpu"},
+    {"--device", TEXT, AT(device), CLI_BENCH | CLI_TUNE, "cuda[:N]", "which GPU to measure on (default cuda:0)"},
     {"--device", TEXT, AT(device), CLI_EMIT, "cuda[:N]",
      "as for this GPU: its architecture, and the tiles that tune remembered for it"},
     {"--full", SWITCH, AT(full), CLI_CHECK, NULL,
      "also compare with plain Lua, one score at a time (slow; default on the CPU)"},
     {"--weights", SWITCH, AT(weights), CLI_RUN, NULL,
-     "also the weights of v, B,H,Sq,Skv, negative where dropout drops them; of --cu-seqlens Sq and Skv are the longest sequences'"},
+     "also the weights of v, B,H,Sq,Skv, negative where dropout drops them; of --cu-seqlens Sq and Skv are the longest "
+     "sequences'"},
     {"--out", TEXT, AT(out), CLI_RUN, "DIR",
      "where out.npy, lse.npy, dq.npy, .. go, as --layout orders them (default: print a summary only)"},
     {"--stage", TEXT, AT(stage), CLI_EMIT, "NAME",
@@ -123,8 +122,7 @@ static const option options[] = {
      "which gradients backward computes: dq, dk, dv, inputs, scalars (default: all)"},
     {"--arch", TEXT, AT(arch), CLI_EMIT, "sm_80",
      "sm_80, 86, 87, 89, 90, 100, 101, 103, 110, 120 or 121; compute_80 for PTX (default sm_80)"},
-    {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N",
-     "tile size (mask: default 64,64; emit: default the plan's)"},
+    {"--tile", TEXT, AT(tile), CLI_MASK | CLI_EMIT, "M,N", "tile size (mask: default 64,64; emit: default the plan's)"},
     {"--batch", WHOLE, AT(batch), CLI_MASK, "N", "which batch entry to draw, counted from 0 (default 0)"},
     {"--head", WHOLE, AT(head), CLI_MASK, "N", "which query head to draw, counted from 0 (default 0)"},
     {"--svg", TEXT, AT(svg), CLI_MASK, "out.svg", "draw the picture into a file"},
@@ -135,8 +133,7 @@ static const option options[] = {
      "stop compiling at half of it, and measuring at all of it (default 300)"},
     {"--no-tuned", SWITCH, AT(no_tuned), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_WARM, NULL,
      "the plan's own tiles, even where tune has remembered better ones"},
-    {"--deterministic", SWITCH, AT(deterministic),
-     CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,
+    {"--deterministic", SWITCH, AT(deterministic), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE | GRID, NULL,
      "backward that gives the same bits in every run"},
     {"--offsets", TEXT, AT(offsets), CLI_EMIT, "numbers|arrays",
      "kernels for q, k and v that are parts of a whole (luattn/batch.h), and what may say which"},
@@ -144,15 +141,15 @@ static const option options[] = {
      "P accurate for scores up to 1e9, with the maximum and log l of a row saved (luattn_args.large_scores)"},
     {"--decode", SWITCH, AT(decode), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, NULL,
      "forward by the kernel for few queries and many keys (luattn_target.decode)"},
-    {"--decode", SWITCH, AT(decode), GRID, NULL, "also forward's kernels for few queries and many keys (luattn_target.decode)"},
+    {"--decode", SWITCH, AT(decode), GRID, NULL,
+     "also forward's kernels for few queries and many keys (luattn_target.decode)"},
     {"--packed", SWITCH, AT(packed), GRID, NULL, "also the kernels for packed sequences (luattn_target.packed)"},
     {"--pages", TEXT, AT(pages), GRID, "1|8",
      "also forward's kernels for keys in pages of any size, or of multiples of 8 (luattn_target.pages)"},
     {"--keys-modified", SWITCH, AT(keys_modified), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT, NULL,
      "k and v have been through key_mod and value_mod, as rows of a cache (luattn_args.keys_modified); forward alone"},
-    {"--cache-dir", TEXT, AT(cache_dir),
-     CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID, "DIR",
-     "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
+    {"--cache-dir", TEXT, AT(cache_dir), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_CACHE | CLI_EMIT | CLI_TUNE | GRID,
+     "DIR", "default: LUATTN_CACHE_DIR, else ~/.cache/luattn"},
     {"--max-bytes", TEXT, AT(max_bytes), CLI_CACHE, "SIZE",
      "prune: keep at most this much, as in 500M (default: LUATTN_CACHE_SIZE, else 1G)"},
 };
@@ -172,19 +169,19 @@ static luattn_status parse_pair(const option *o, char *text, cli_options *out, l
   int *count = o->kind == PAIR_INPUT ? &out->num_inputs : &out->num_sets;
   cli_pair *pairs = o->kind == PAIR_INPUT ? out->input : out->set;
   if (equals == NULL || equals == text) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not of the form %s; give %s %s", o->name, text,
-                       o->value, o->name, o->value);
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not of the form %s; give %s %s", o->name, text, o->value,
+                       o->name, o->value);
   }
   *equals = 0;
   for (int i = 0; i < *count; i++) {
     if (strcmp(pairs[i].name, text) == 0) {
-      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is given twice, as '%s' and '%s'; keep one", o->name,
-                         text, pairs[i].value, equals + 1);
+      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is given twice, as '%s' and '%s'; keep one", o->name, text,
+                         pairs[i].value, equals + 1);
     }
   }
   if (*count == CLI_MAX_PAIRS) {
-    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one more than the %d that a spec can have", o->name,
-                       text, CLI_MAX_PAIRS);
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one more than the %d that a spec can have", o->name, text,
+                       CLI_MAX_PAIRS);
   }
   pairs[(*count)++] = (cli_pair){text, equals + 1};
   return LUATTN_OK;
@@ -192,10 +189,10 @@ static luattn_status parse_pair(const option *o, char *text, cli_options *out, l
 
 static luattn_status out_of_range(const option *o, const char *text, luattn_error *err) {
   if (o->kind == WHOLE)
-    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a whole number from %ld to %ld",
-                       o->name, text, LONG_MIN, LONG_MAX);
-  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a number from %g to %g", o->name,
-                     text, DBL_MIN, DBL_MAX);
+    return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a whole number from %ld to %ld", o->name,
+                       text, LONG_MIN, LONG_MAX);
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is out of range; give a number from %g to %g", o->name, text,
+                     DBL_MIN, DBL_MAX);
 }
 
 static luattn_status parse_value(const option *o, char *text, cli_options *out, luattn_error *err) {
@@ -232,16 +229,15 @@ static const option *find_option(const char *name, size_t size, int command) {
   return NULL;
 }
 
-luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out,
-                            luattn_error *err) {
+luattn_status options_parse(int argc, char **argv, int command, const char *name, cli_options *out, luattn_error *err) {
   *out = (cli_options){.seed = 1, .repeat = 30, .time_limit = 300};
   for (int i = 0; i < argc; i++) {
     char *word = argv[i];
     if (word[0] != '-' || word[1] == 0) {
       const int words = command & GRID ? CLI_MAX_SPECS : 1;
       if (out->num_specs == words || command == CLI_DEVICES) {
-        return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one argument too many; see luattn %s --help",
-                           name, word, name);
+        return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is one argument too many; see luattn %s --help", name, word,
+                           name);
       }
       if (out->spec == NULL) out->spec = word;
       out->specs[out->num_specs++] = word;
@@ -250,20 +246,18 @@ luattn_status options_parse(int argc, char **argv, int command, const char *name
     char *equals = strchr(word, '=');
     const option *o = find_option(word, equals != NULL ? (size_t)(equals - word) : strlen(word), command);
     if (o == NULL) {
-      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not one of its options; see luattn %s --help",
-                         name, word, name);
+      return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is not one of its options; see luattn %s --help", name, word,
+                         name);
     }
     if (o->kind == SWITCH) {
       if (equals != NULL)
-        return luattn_fail(err, LUATTN_INVALID, "%s: takes no value, got '%s'; leave it out", o->name,
-                           equals + 1);
+        return luattn_fail(err, LUATTN_INVALID, "%s: takes no value, got '%s'; leave it out", o->name, equals + 1);
       *(bool *)(void *)((char *)out + o->offset) = true;
       continue;
     }
     char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
     if (value == NULL)
-      return luattn_fail(err, LUATTN_INVALID, "%s: its value is missing; give %s %s", o->name, o->name,
-                         o->value);
+      return luattn_fail(err, LUATTN_INVALID, "%s: its value is missing; give %s %s", o->name, o->name, o->value);
     TRY(parse_value(o, value, out, err));
   }
   return LUATTN_OK;

@@ -50,9 +50,7 @@ static luattn_status fill_part(void *user, size_t part, luattn_error *err) {
 }
 
 /* Advances the state as if the array had been filled, so that later arrays get the same numbers. */
-static void skip_normal(const array *a, uint64_t *seed) {
-  *seed += 2 * (uint64_t)array_count(a) * SPLITMIX_STEP;
-}
+static void skip_normal(const array *a, uint64_t *seed) { *seed += 2 * (uint64_t)array_count(a) * SPLITMIX_STEP; }
 
 static void fill_normal(array *a, double scale, uint64_t *seed) {
   normal_fill f = {a, scale, *seed};
@@ -84,8 +82,8 @@ static luattn_status head_dim_option(const cli_options *o, cli_problem *p, luatt
     return luattn_fail(err, LUATTN_INVALID, "%s: '%s' says what --head-dim '%s' says too; give one of them",
                        o->shape != NULL ? "--shape" : "--q", o->shape != NULL ? o->shape : o->q, o->head_dim);
   if (!parse_head_dim(o->head_dim, dim))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes", o->head_dim);
+    return luattn_fail(err, LUATTN_INVALID, "--head-dim: '%s' is not D or D,Dv; give one or two positive sizes",
+                       o->head_dim);
   p->dim = dim[0], p->dim_v = dim[1];
   return LUATTN_OK;
 }
@@ -104,15 +102,13 @@ luattn_status shape_option(const cli_options *o, cli_problem *p, luattn_error *e
   if (n == 6) size[6] = size[5];
   for (int i = 0; i < 7; i++) {
     if (size[i] == 0 && i != 3 && i != 4) {
-      return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': %s is 0; it must be at least 1", text,
-                         names[i]);
+      return luattn_fail(err, LUATTN_INVALID, "--shape: '%s': %s is 0; it must be at least 1", text, names[i]);
     }
   }
   if (size[1] % size[2] != 0) {
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "--shape: '%s': H = %d is not a multiple of Hkv = %d; each kv head serves H / Hkv heads", text,
-        size[1], size[2]);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--shape: '%s': H = %d is not a multiple of Hkv = %d; each kv head serves H / Hkv heads", text,
+                       size[1], size[2]);
   }
   p->batch = size[0], p->heads = size[1], p->heads_kv = size[2], p->q_len = size[3], p->kv_len = size[4];
   p->dim = size[5], p->dim_v = size[6];
@@ -150,8 +146,7 @@ typedef struct file_rule {
 /* Whether numbers of one type may be stored as another: floats are rounded, integers must fit, and booleans
  * may be bytes. */
 static bool converts(const array *from, const array *to) {
-  if (to->t.dtype.code == ARRAY_BOOL)
-    return from->t.dtype.code == ARRAY_BOOL || from->t.dtype.code == kDLUInt;
+  if (to->t.dtype.code == ARRAY_BOOL) return from->t.dtype.code == ARRAY_BOOL || from->t.dtype.code == kDLUInt;
   return !array_is_integer(to) || array_is_integer(from);
 }
 
@@ -170,9 +165,8 @@ static luattn_status convert_elements(const char *path, const array *from, array
     const int64_t x = array_integer(from, i);
     if (array_set_integer(to, i, x)) continue;
     const bool is_32 = to->t.dtype.bits == 32;
-    return luattn_fail(err, LUATTN_IO, "%s: element %lld is %lld, which %s %s not hold; use smaller integers",
-                       path, (long long)i, (long long)x, is_32 ? "32 bits" : type_name(to->t.dtype),
-                       is_32 ? "do" : "does");
+    return luattn_fail(err, LUATTN_IO, "%s: element %lld is %lld, which %s %s not hold; use smaller integers", path,
+                       (long long)i, (long long)x, is_32 ? "32 bits" : type_name(to->t.dtype), is_32 ? "do" : "does");
   }
   return LUATTN_OK;
 }
@@ -183,19 +177,18 @@ static luattn_status read_tensor(const file_rule *rule, bool heads_last, array *
   TRY(npy_read(rule->path, &raw, err));
   luattn_status status = LUATTN_OK;
   if (raw.t.ndim != rule->ndim) {
-    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected %d, %s; reshape it",
-                         rule->option, rule->path, raw.t.ndim, rule->ndim, rule->axes);
+    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected %d, %s; reshape it", rule->option,
+                         rule->path, raw.t.ndim, rule->ndim, rule->axes);
   } else if (rule->type.bits == 0 && raw.t.dtype.code != kDLFloat) {
-    status = luattn_fail(
-        err, LUATTN_INVALID,
-        "%s: %s: holds %s, and dtype any in the spec stands for floats; save x.astype(numpy.float32), or "
-        "declare an integer's type",
-        rule->option, rule->path, type_name(raw.t.dtype));
-  } else if (!converts(&raw, &(array){.t.dtype = rule->type})) {
     status =
         luattn_fail(err, LUATTN_INVALID,
-                    "%s: %s: holds another type than %s, which the spec declares; save x.astype(numpy.%s)",
-                    rule->option, rule->path, type_name(rule->type), type_name(rule->type));
+                    "%s: %s: holds %s, and dtype any in the spec stands for floats; save x.astype(numpy.float32), or "
+                    "declare an integer's type",
+                    rule->option, rule->path, type_name(raw.t.dtype));
+  } else if (!converts(&raw, &(array){.t.dtype = rule->type})) {
+    status = luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: holds another type than %s, which the spec declares; save x.astype(numpy.%s)",
+                         rule->option, rule->path, type_name(rule->type), type_name(rule->type));
   }
   for (int i = 0; i < raw.t.ndim && status == LUATTN_OK; i++) {
     if (raw.shape[i] > INT32_MAX) {
@@ -223,9 +216,9 @@ static luattn_status expect(const char *option, const array *a, const char *cons
                             const char *const *from, luattn_error *err) {
   for (int i = 0; i < a->t.ndim; i++) {
     if (a->shape[i] != shape[i]) {
-      return luattn_fail(err, LUATTN_INVALID,
-                         "%s: %s is %lld, but %s has %lld; give arrays that agree%s", option, axis[i], (long long)a->shape[i], from[i],
-                         (long long)shape[i], strcmp(axis[0], "batch") == 0 ? " (and see --layout)" : "");
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s is %lld, but %s has %lld; give arrays that agree%s", option,
+                         axis[i], (long long)a->shape[i], from[i], (long long)shape[i],
+                         strcmp(axis[0], "batch") == 0 ? " (and see --layout)" : "");
     }
   }
   return LUATTN_OK;
@@ -246,8 +239,8 @@ static int lse_shape(const cli_problem *p, int64_t shape[4]) {
 static luattn_status check_heads(const cli_problem *p, luattn_error *err) {
   if (p->heads_kv >= 1 && p->heads % p->heads_kv == 0) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID,
-                     "--k: its %d heads do not divide the %d of --q; each kv head serves heads / heads_kv heads%s", p->heads_kv,
-                     p->heads, p->sequences != NULL ? "" : " (and see --layout)");
+                     "--k: its %d heads do not divide the %d of --q; each kv head serves heads / heads_kv heads%s",
+                     p->heads_kv, p->heads, p->sequences != NULL ? "" : " (and see --layout)");
 }
 
 static luattn_status read_packed(const cli_options *o, cli_problem *p, luattn_error *err) {
@@ -256,7 +249,8 @@ static luattn_status read_packed(const cli_options *o, cli_problem *p, luattn_er
   array *const to[] = {&p->q, &p->k, &p->v};
   const DLDataType type = dtype_dl(p->dtype);
   for (int i = 0; i < 3; i++)
-    TRY(read_tensor(&(file_rule){option[i], path[i], 3, "rows of all sequences x heads x head_dim", type}, false, to[i], err));
+    TRY(read_tensor(&(file_rule){option[i], path[i], 3, "rows of all sequences x heads x head_dim", type}, false, to[i],
+                    err));
   p->heads = (int)p->q.shape[1], p->dim = (int)p->q.shape[2];
   p->heads_kv = (int)p->k.shape[1], p->dim_v = (int)p->v.shape[2];
   TRY(check_heads(p, err));
@@ -267,12 +261,10 @@ static luattn_status read_packed(const cli_options *o, cli_problem *p, luattn_er
 
 static luattn_status read_qkv(const cli_options *o, cli_problem *p, luattn_error *err) {
   static const char *const axis[] = {"batch", "heads_kv", "kv_len", "head_dim"};
-  const char *axes =
-      p->heads_last ? "batch x length x heads x head_dim" : "batch x heads x length x head_dim";
+  const char *axes = p->heads_last ? "batch x length x heads x head_dim" : "batch x heads x length x head_dim";
   const DLDataType type = dtype_dl(p->dtype);
   if (o->k == NULL || o->v == NULL || o->q == NULL) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "%s: is missing; --q, --k and --v go together: give all three or none",
+    return luattn_fail(err, LUATTN_INVALID, "%s: is missing; --q, --k and --v go together: give all three or none",
                        o->q == NULL   ? "--q"
                        : o->k == NULL ? "--k"
                                       : "--v");
@@ -311,7 +303,8 @@ static luattn_status random_qkv(cli_problem *p, bool fill, uint64_t *seed, luatt
 }
 
 static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64_t *seed, luattn_error *err) {
-  static const char *const entries[] = {"batch", "heads", "q_len", "head_dim_v"}, *const packed[] = {"rows", "heads", "head_dim_v"},
+  static const char *const entries[] = {"batch", "heads", "q_len", "head_dim_v"},
+                           *const packed[] = {"rows", "heads", "head_dim_v"},
                            *const from[] = {"--q", "--q", "--q", "--v"}, *const from_packed[] = {"--q", "--q", "--v"},
                            *const numbers[] = {"heads", "rows"};
   const bool is_packed = p->sequences != NULL;
@@ -331,8 +324,9 @@ static luattn_status read_gradients(const cli_options *o, cli_problem *p, uint64
     fill_normal(&p->dout, 1, seed);
   }
   if (o->dlse != NULL) {
-    TRY(read_tensor(&(file_rule){"--dlse", o->dlse, lse_ndim, is_packed ? "heads x rows" : "batch x heads x q_len", real}, false,
-                    &p->dlse, err));
+    TRY(read_tensor(
+        &(file_rule){"--dlse", o->dlse, lse_ndim, is_packed ? "heads x rows" : "batch x heads x q_len", real}, false,
+        &p->dlse, err));
     TRY(expect("--dlse", &p->dlse, is_packed ? numbers : axis, lse, from, err));
   } else if (o->dout == NULL && p->info.has_lse) {
     TRY(array_new(&p->dlse, real, lse_ndim, lse, false, err));
@@ -350,21 +344,19 @@ static luattn_status unknown(const char *option, const char *kind, const char *n
     const char *one = strcmp(kind, "input") == 0 ? p->info.inputs[i].name : p->info.scalar_names[i];
     used += (size_t)snprintf(known + used, sizeof known - used, "%s'%s'", i > 0 ? ", " : "", one);
   }
-  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is no %s of the spec '%s'; it declares %s", option, name,
-                     kind, p->info.name, known);
+  return luattn_fail(err, LUATTN_INVALID, "%s: '%s' is no %s of the spec '%s'; it declares %s", option, name, kind,
+                     p->info.name, known);
 }
 
 static luattn_status check_names(const cli_options *o, const cli_problem *p, luattn_error *err) {
   for (int j = 0; j < o->num_inputs; j++) {
     bool known = false;
-    for (size_t i = 0; i < p->info.num_inputs; i++)
-      known |= strcmp(o->input[j].name, p->info.inputs[i].name) == 0;
+    for (size_t i = 0; i < p->info.num_inputs; i++) known |= strcmp(o->input[j].name, p->info.inputs[i].name) == 0;
     if (!known) return unknown("--input", "input", o->input[j].name, p, err);
   }
   for (int j = 0; j < o->num_sets; j++) {
     bool known = false;
-    for (size_t i = 0; i < p->info.num_scalars; i++)
-      known |= strcmp(o->set[j].name, p->info.scalar_names[i]) == 0;
+    for (size_t i = 0; i < p->info.num_scalars; i++) known |= strcmp(o->set[j].name, p->info.scalar_names[i]) == 0;
     if (!known) return unknown("--set", "scalar", o->set[j].name, p, err);
   }
   return LUATTN_OK;
@@ -382,8 +374,8 @@ static const DLTensor *tensor(const array *a) {
 /* Stands for the type that a file has. */
 static const DLDataType any_float = {kDLFloat, 0, 1};
 
-static luattn_status read_input(const luattn_input_info *info, const char *path, const cli_problem *p,
-                                array *out, luattn_error *err) {
+static luattn_status read_input(const luattn_input_info *info, const char *path, const cli_problem *p, array *out,
+                                luattn_error *err) {
   char option[32 + LUATTN_NAME_SIZE];
   snprintf(option, sizeof option, "--input: %s", info->name);
   const file_rule rule = {option, path, (int)info->num_axes, "as the spec declares",
@@ -395,9 +387,8 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
     const bool broadcast = have == 1 && (info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H);
     if (have == want || any || broadcast) continue;
     return luattn_fail(err, LUATTN_INVALID,
-                       "%s: %s: axis %u has size %lld, expected %lld as the spec declares; cut or pad it",
-                       option, path, (unsigned)j, (long long)have,
-                       (long long)(info->axis[j] == LUATTN_AXIS_FREE ? 1 : want));
+                       "%s: %s: axis %u has size %lld, expected %lld as the spec declares; cut or pad it", option, path,
+                       (unsigned)j, (long long)have, (long long)(info->axis[j] == LUATTN_AXIS_FREE ? 1 : want));
   }
   return LUATTN_OK;
 }
@@ -406,8 +397,7 @@ static luattn_status read_input(const luattn_input_info *info, const char *path,
 static bool counts_positions(const luattn_input_info *info) {
   bool all = true;
   for (uint32_t i = 0; i < info->num_axes; i++)
-    all &=
-        info->axis[i] == LUATTN_AXIS_B || info->axis[i] == LUATTN_AXIS_H || info->axis[i] == LUATTN_AXIS_HKV;
+    all &= info->axis[i] == LUATTN_AXIS_B || info->axis[i] == LUATTN_AXIS_H || info->axis[i] == LUATTN_AXIS_HKV;
   return all;
 }
 
@@ -428,7 +418,8 @@ static void fill_input(array *a, const luattn_input_info *info, const cli_proble
 /* Warns of integers beyond what kernels compute with, where the spec, or its mask alone, does so. */
 static void warn_of_ints(const cli_problem *p, int input, bool mask_alone) {
   char warning[INT_RANGE_TEXT];
-  if (int_range_warning(p->spec, input, mask_alone ? INT_RANGE_MASK : INT_RANGE_SPEC, tensor(&p->input[input]), warning))
+  if (int_range_warning(p->spec, input, mask_alone ? INT_RANGE_MASK : INT_RANGE_SPEC, tensor(&p->input[input]),
+                        warning))
     fprintf(stderr, "luattn: warning: --input: %s: %s\n", p->info.inputs[input].name, warning);
 }
 
@@ -446,8 +437,7 @@ static luattn_status read_inputs(const cli_options *o, cli_problem *p, uint64_t 
     }
     int64_t shape[4];
     for (uint32_t j = 0; j < info->num_axes; j++) shape[j] = axis_size(p, info, j);
-    const DLDataType type =
-        info->dtype == LUATTN_INPUT_ANY ? dtype_dl(p->dtype) : dtype_of_input(info->dtype);
+    const DLDataType type = info->dtype == LUATTN_INPUT_ANY ? dtype_dl(p->dtype) : dtype_of_input(info->dtype);
     TRY(array_new(&p->input[i], type, (int)info->num_axes, shape, false, err));
     fill_input(&p->input[i], info, p, seed);
   }
@@ -473,8 +463,10 @@ static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_e
   for (int i = 0; i < o->num_sets; i++) {
     double x;
     if (!read_scalar(o->set[i].value, &x) && is_too_large(o->set[i].value))
-      return luattn_fail(err, LUATTN_INVALID, "--set: %s: %s is larger than float64 holds, which is 1.8e308; give a smaller number, or %sinf",
-                         o->set[i].name, o->set[i].value, o->set[i].value[0] == '-' ? "-" : "");
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "--set: %s: %s is larger than float64 holds, which is 1.8e308; give a smaller number, or %sinf",
+          o->set[i].name, o->set[i].value, o->set[i].value[0] == '-' ? "-" : "");
     if (!read_scalar(o->set[i].value, &x))
       return luattn_fail(err, LUATTN_INVALID, "--set: %s: '%s' is not a number; give --set %s=1.5, or inf or -inf",
                          o->set[i].name, o->set[i].value, o->set[i].name);
@@ -486,13 +478,12 @@ static luattn_status read_scalars(const cli_options *o, cli_problem *p, luattn_e
 static luattn_status read_options(const cli_options *o, cli_problem *p, luattn_error *err) {
   TRY(dtype_option(o, &p->dtype, err));
   if (o->layout != NULL && strcmp(o->layout, "bhsd") != 0 && strcmp(o->layout, "bshd") != 0) {
-    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not a memory order; use bhsd or bshd",
-                       o->layout);
+    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is not a memory order; use bhsd or bshd", o->layout);
   }
   p->heads_last = o->layout != NULL && strcmp(o->layout, "bshd") == 0;
   if (o->has_scale && !(o->scale > 0 && isfinite(o->scale))) {
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--scale: %g is not a positive number; leave it out for head_dim^-1/2", o->scale);
+    return luattn_fail(err, LUATTN_INVALID, "--scale: %g is not a positive number; leave it out for head_dim^-1/2",
+                       o->scale);
   }
   TRY(check_names(o, p, err));
   TRY(read_scalars(o, p, err));
@@ -514,22 +505,26 @@ static luattn_status skip_option(const cli_options *o, int *out, luattn_error *e
 luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool need_dout, cli_problem *p,
                            luattn_error *err) {
   uint64_t seed = (uint64_t)o->seed;
-  *p = (cli_problem){.spec = spec, .dtype = LUATTN_F32, .scale = o->scale, .decode = o->decode, .seed = seed,
+  *p = (cli_problem){
+      .spec = spec,
+      .dtype = LUATTN_F32,
+      .scale = o->scale,
+      .decode = o->decode,
+      .seed = seed,
 #define CALL_CHOICE(name, serves_both, if_1, if_0) .name = o->name,
 #include "abi/kernel_facts.def"
   };
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch", o->splits,
-                       CHOICES_MAX_SPLITS);
+    return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch",
+                       o->splits, CHOICES_MAX_SPLITS);
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
   if (o->keys_modified) p->info.has_backward = 0;
   luattn_status status = read_options(o, p, err);
   if (status == LUATTN_OK) {
-    status = o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err)
-                                                          : random_qkv(p, !o->mask_only, &seed, err);
+    status =
+        o->q != NULL || o->k != NULL || o->v != NULL ? read_qkv(o, p, err) : random_qkv(p, !o->mask_only, &seed, err);
   }
   if (status == LUATTN_OK) status = read_inputs(o, p, &seed, err);
   if (status == LUATTN_OK && need_dout) status = read_gradients(o, p, &seed, err);
@@ -546,13 +541,15 @@ void problem_free(cli_problem *p) {
 
 const char *problem_text(const cli_problem *p, char text[128]) {
   if (p->sequences != NULL)
-    snprintf(text, 128, "%d sequences, H%d/%d Sq%d Skv%d in all, at most %d and %d, D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len,
-             p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
+    snprintf(text, 128, "%d sequences, H%d/%d Sq%d Skv%d in all, at most %d and %d, D%d Dv%d", p->batch, p->heads,
+             p->heads_kv, p->q_len, p->kv_len, p->longest[0], p->longest[1], p->dim, p->dim_v);
   else
-    snprintf(text, 128, "B%d H%d/%d Sq%d Skv%d D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim, p->dim_v);
+    snprintf(text, 128, "B%d H%d/%d Sq%d Skv%d D%d Dv%d", p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim,
+             p->dim_v);
   const int keep = p->spec->traced.online.keep;
   const size_t used = strlen(text);
-  if (keep != SPEC_KEEP_ALL) snprintf(text + used, 128 - used, ", %d of %d weights dropped", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL);
+  if (keep != SPEC_KEEP_ALL)
+    snprintf(text + used, 128 - used, ", %d of %d weights dropped", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL);
   return text;
 }
 
@@ -562,8 +559,8 @@ size_t problem_num_saved(const cli_problem *p) {
   return p->large_scores ? p->info.num_saved_large_scores : p->info.num_saved;
 }
 
-luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward,
-                         cli_result *r, luattn_error *err) {
+luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType real, bool backward, cli_result *r,
+                         luattn_error *err) {
   int64_t rows[4], saved[5] = {(int64_t)problem_num_saved(p)};
   const int ndim = tensor_shape(p, p->heads, p->q_len, p->dim_v, rows), lse_ndim = lse_shape(p, saved + 1);
   *r = (cli_result){0};
@@ -579,8 +576,7 @@ luattn_status result_new(const cli_problem *p, DLDataType storage, DLDataType re
         s = array_new(&r->input_grad[i], real, p->input[i].t.ndim, p->input[i].shape, false, err);
     }
     const int64_t scalars[] = {(int64_t)p->info.num_scalars};
-    if (s == LUATTN_OK && p->info.num_scalars > 0)
-      s = array_new(&r->scalar_grads, real, 1, scalars, false, err);
+    if (s == LUATTN_OK && p->info.num_scalars > 0) s = array_new(&r->scalar_grads, real, 1, scalars, false, err);
   }
   if (s != LUATTN_OK) result_free(r);
   return s;
@@ -596,12 +592,14 @@ luattn_lengths problem_decode_rows(const cli_problem *p) {
   return (int64_t)p->q_len * p->heads > (int64_t)LUATTN_DECODE_TILE * p->heads_kv ? LUATTN_LONG : LUATTN_SHORT;
 }
 
-bool problem_has_many_rows(const cli_problem *p) { return (int64_t)p->q_len * p->heads > (int64_t)LUATTN_DECODE_MANY * p->heads_kv; }
+bool problem_has_many_rows(const cli_problem *p) {
+  return (int64_t)p->q_len * p->heads > (int64_t)LUATTN_DECODE_MANY * p->heads_kv;
+}
 
 luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backward, cli_binding *bind) {
   for (size_t i = 0; i < p->info.num_inputs; i++) {
-    bind->inputs[i] = (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]),
-                                     backward ? tensor(&r->input_grad[i]) : NULL};
+    bind->inputs[i] =
+        (luattn_input){p->info.inputs[i].name, tensor(&p->input[i]), backward ? tensor(&r->input_grad[i]) : NULL};
   }
   luattn_args args = {
       .struct_size = sizeof args,

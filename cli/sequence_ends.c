@@ -15,8 +15,8 @@ static luattn_status read_list(const char *option, const char *text, array *out,
   if (parse_sizes(text, (int)count, out->storage) == count) return LUATTN_OK;
   array_free(out);
   return luattn_fail(err, LUATTN_INVALID,
-                     "%s: '%s' is not a list of sequences' ends, each at most %d; give 0 and the ends as in 0,100,356", option, text,
-                     INT32_MAX);
+                     "%s: '%s' is not a list of sequences' ends, each at most %d; give 0 and the ends as in 0,100,356",
+                     option, text, INT32_MAX);
 }
 
 static luattn_status read_file(const char *option, const char *path, array *out, luattn_error *err) {
@@ -24,15 +24,18 @@ static luattn_status read_file(const char *option, const char *path, array *out,
   TRY(npy_read(path, &raw, err));
   luattn_status status = LUATTN_OK;
   if (!array_is_integer(&raw))
-    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: holds no integers; save x.astype(numpy.int32): 0, and where each sequence ends", option, path);
+    status = luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: holds no integers; save x.astype(numpy.int32): 0, and where each sequence ends",
+                         option, path);
   else if (raw.t.ndim != 1)
-    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: has %d dimensions, expected 1: 0, and where each sequence ends; reshape it", option, path,
-                         raw.t.ndim);
+    status = luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: has %d dimensions, expected 1: 0, and where each sequence ends; reshape it", option,
+                         path, raw.t.ndim);
   if (status == LUATTN_OK) status = array_new(out, dtype_of_input(LUATTN_INPUT_I32), 1, raw.shape, false, err);
   for (int64_t i = 0, n = array_count(&raw); i < n && status == LUATTN_OK; i++) {
     if (array_set_integer(out, i, array_integer(&raw, i))) continue;
-    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: element %lld is %lld, more than 32 bits hold", option, path, (long long)i,
-                         (long long)array_integer(&raw, i));
+    status = luattn_fail(err, LUATTN_INVALID, "%s: %s: element %lld is %lld, more than 32 bits hold", option, path,
+                         (long long)i, (long long)array_integer(&raw, i));
     array_free(out);
   }
   array_free(&raw);
@@ -44,21 +47,23 @@ static luattn_status read_ends(const char *option, const char *text, array *out,
   const int64_t n = array_count(out);
   luattn_status status = LUATTN_OK;
   if (n < 2)
-    status = luattn_fail(err, LUATTN_INVALID, "%s: '%s' has %lld number%s, and one sequence takes two; give 0 and its end, as in 0,100", option,
-                         text, (long long)n, n == 1 ? "" : "s");
+    status = luattn_fail(err, LUATTN_INVALID,
+                         "%s: '%s' has %lld number%s, and one sequence takes two; give 0 and its end, as in 0,100",
+                         option, text, (long long)n, n == 1 ? "" : "s");
   else if (array_integer(out, 0) != 0)
-    status = luattn_fail(err, LUATTN_INVALID, "%s: '%s' begins with %lld, expected 0, where the first sequence starts", option, text,
-                         (long long)array_integer(out, 0));
+    status = luattn_fail(err, LUATTN_INVALID, "%s: '%s' begins with %lld, expected 0, where the first sequence starts",
+                         option, text, (long long)array_integer(out, 0));
   for (int64_t i = 1; i < n && status == LUATTN_OK; i++) {
     const long long before = array_integer(out, i - 1), end = array_integer(out, i);
     if (end < before)
-      status = luattn_fail(err, LUATTN_INVALID,
-                           "%s: '%s' falls from %lld to %lld at sequence %lld; give where each sequence ends, counted over all rows", option, text,
-                           before, end, (long long)i);
+      status = luattn_fail(
+          err, LUATTN_INVALID,
+          "%s: '%s' falls from %lld to %lld at sequence %lld; give where each sequence ends, counted over all rows",
+          option, text, before, end, (long long)i);
   }
   if (status == LUATTN_OK && array_integer(out, n - 1) > LUATTN_MAX_TOTAL)
-    status = luattn_fail(err, LUATTN_INVALID, "%s: '%s' ends at %lld, more than 2^30 rows; give fewer sequences", option, text,
-                         (long long)array_integer(out, n - 1));
+    status = luattn_fail(err, LUATTN_INVALID, "%s: '%s' ends at %lld, more than 2^30 rows; give fewer sequences",
+                         option, text, (long long)array_integer(out, n - 1));
   if (status != LUATTN_OK) array_free(out);
   return status;
 }
@@ -94,32 +99,43 @@ static luattn_status check_shape(const cli_options *o, const cli_problem *p, con
   const int have[] = {p->batch, p->q_len, p->kv_len};
   for (int i = 0; i < 3 && o->shape != NULL; i++)
     if (shape[i] != have[i])
-      return luattn_fail(err, LUATTN_INVALID,
-                         "--shape: '%s': %s is %d, and the sequences of --cu-seqlens have %d %s; give %d,%d,%d,%d,%d,%d", o->shape, names[i],
-                         shape[i], have[i], what[i], p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "--shape: '%s': %s is %d, and the sequences of --cu-seqlens have %d %s; give %d,%d,%d,%d,%d,%d", o->shape,
+          names[i], shape[i], have[i], what[i], p->batch, p->heads, p->heads_kv, p->q_len, p->kv_len, p->dim);
   return LUATTN_OK;
 }
 
 luattn_status sequences_option(const cli_options *o, cli_problem *p, luattn_error *err) {
-  const char *const q = o->cu_seqlens != NULL ? o->cu_seqlens : o->cu_seqlens_q,
-                    *const k = o->cu_seqlens != NULL ? o->cu_seqlens : o->cu_seqlens_k;
-  const char *const name_q = o->cu_seqlens != NULL ? "--cu-seqlens" : "--cu-seqlens-q",
-                    *const name_k = o->cu_seqlens != NULL ? "--cu-seqlens" : "--cu-seqlens-k";
+  const char *const q = o->cu_seqlens != NULL ? o->cu_seqlens : o->cu_seqlens_q, *const k = o->cu_seqlens != NULL
+                                                                                                ? o->cu_seqlens
+                                                                                                : o->cu_seqlens_k;
+  const char *const name_q = o->cu_seqlens != NULL ? "--cu-seqlens" : "--cu-seqlens-q", *const name_k =
+                                                                                            o->cu_seqlens != NULL
+                                                                                                ? "--cu-seqlens"
+                                                                                                : "--cu-seqlens-k";
   const int shape[] = {p->batch, p->q_len, p->kv_len};
   if (q == NULL && k == NULL) return LUATTN_OK;
   if (o->cu_seqlens != NULL && (o->cu_seqlens_q != NULL || o->cu_seqlens_k != NULL))
-    return luattn_fail(err, LUATTN_INVALID, "--cu-seqlens: '%s' is for q and k, and %s '%s' is given too; give one of them", o->cu_seqlens,
-                       o->cu_seqlens_q != NULL ? "--cu-seqlens-q" : "--cu-seqlens-k", o->cu_seqlens_q != NULL ? o->cu_seqlens_q : o->cu_seqlens_k);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--cu-seqlens: '%s' is for q and k, and %s '%s' is given too; give one of them", o->cu_seqlens,
+                       o->cu_seqlens_q != NULL ? "--cu-seqlens-q" : "--cu-seqlens-k",
+                       o->cu_seqlens_q != NULL ? o->cu_seqlens_q : o->cu_seqlens_k);
   if (q == NULL || k == NULL)
-    return luattn_fail(err, LUATTN_INVALID, "%s: is missing; packed sequences have ends of queries and of keys, --cu-seqlens if they are the same",
-                       q == NULL ? name_q : name_k);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "%s: is missing; packed sequences have ends of queries and of keys, --cu-seqlens if they are the same",
+        q == NULL ? name_q : name_k);
   if (o->layout != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "--layout: '%s' is an order of entries of equal lengths; packed q, k and v are rows x heads x head_dim: leave it out",
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--layout: '%s' is an order of entries of equal lengths; packed q, k and v are rows x heads x "
+                       "head_dim: leave it out",
                        o->layout);
   TRY(read_ends(name_q, q, &p->ends[0], err));
   TRY(read_ends(name_k, k, &p->ends[1], err));
   if (array_count(&p->ends[0]) != array_count(&p->ends[1]))
-    return luattn_fail(err, LUATTN_INVALID, "--cu-seqlens-k: '%s' has %lld sequences, and --cu-seqlens-q has %lld; give as many", k,
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--cu-seqlens-k: '%s' has %lld sequences, and --cu-seqlens-q has %lld; give as many", k,
                        (long long)array_count(&p->ends[1]) - 1, (long long)array_count(&p->ends[0]) - 1);
   TRY(open_batch(p, err));
   return check_shape(o, p, shape, err);

@@ -4,8 +4,9 @@
 
 #include "cli/cli.h"
 
-/* Reads --cu-seqlens, or --cu-seqlens-q and --cu-seqlens-k: opens p->sequences, and sets the batch, q_len and kv_len (the
- * totals) and the longest lengths. Does nothing without these options. Then p->batch agrees with --shape, if it is given. */
+/* Reads --cu-seqlens, or --cu-seqlens-q and --cu-seqlens-k: opens p->sequences, and sets the batch, q_len and kv_len
+ * (the totals) and the longest lengths. Does nothing without these options. Then p->batch agrees with --shape, if it is
+ * given. */
 luattn_status sequences_option(const cli_options *o, cli_problem *p, luattn_error *err);
 void sequences_free(cli_problem *p);
 

@@ -20,7 +20,9 @@ static span span_of(const cli_problem *p, int side, int i) {
   return (span){first, array_integer(&p->ends[side], i + 1) - first};
 }
 
-bool sequence_is_empty(const cli_problem *p, int i) { return span_of(p, 0, i).count == 0 && span_of(p, 1, i).count == 0; }
+bool sequence_is_empty(const cli_problem *p, int i) {
+  return span_of(p, 0, i).count == 0 && span_of(p, 1, i).count == 0;
+}
 
 /* Whether b is more than the index of an axis b: its number matters then, as to the draws of dropout. */
 static bool computes_with_b(const traced_spec *t) {
@@ -47,7 +49,8 @@ static luattn_status take_rows(const array *all, span s, int batch, array *out, 
   for (int64_t h = 0; h < heads; h++)
     for (int64_t i = 0; i < s.count; i++)
       for (int64_t d = 0; d < dim; d++)
-        copy_element(all, ((s.first + i) * heads + h) * dim + d, out, (((batch - 1) * heads + h) * s.count + i) * dim + d);
+        copy_element(all, ((s.first + i) * heads + h) * dim + d, out,
+                     (((batch - 1) * heads + h) * s.count + i) * dim + d);
   return LUATTN_OK;
 }
 
@@ -124,7 +127,8 @@ static void put_rows(const array *one, span s, array *all) {
   for (int64_t h = 0; h < heads; h++)
     for (int64_t i = 0; i < s.count; i++)
       for (int64_t d = 0; d < dim; d++)
-        array_set(all, ((s.first + i) * heads + h) * dim + d, array_get(one, (((batch - 1) * heads + h) * s.count + i) * dim + d));
+        array_set(all, ((s.first + i) * heads + h) * dim + d,
+                  array_get(one, (((batch - 1) * heads + h) * s.count + i) * dim + d));
 }
 
 /* lse, or `saved`, which has another axis before the batch. */
@@ -136,7 +140,8 @@ static void put_numbers(const array *one, span s, array *all) {
   for (int64_t m = 0; m < more; m++)
     for (int64_t h = 0; h < heads; h++)
       for (int64_t i = 0; i < s.count; i++)
-        array_set(all, (m * heads + h) * total + s.first + i, array_get(one, ((m * batch + batch - 1) * heads + h) * s.count + i));
+        array_set(all, (m * heads + h) * total + s.first + i,
+                  array_get(one, ((m * batch + batch - 1) * heads + h) * s.count + i));
 }
 
 static void add_to(array *all, int64_t at, double x, bool as_squares) {
@@ -158,7 +163,10 @@ void sequence_put(const cli_problem *p, int i, const cli_result *one, bool as_sq
     for (int64_t at = 0, n = array_count(from); at < n; at++)
       add_to(to, in_whole(to->t.ndim, to->shape, first, shape, at), array_get(from, at), as_squares);
   }
-  for (int64_t at = 0, n = all->scalar_grads.storage != NULL && one->scalar_grads.storage != NULL ? array_count(&all->scalar_grads) : 0; at < n; at++)
+  for (int64_t at = 0, n = all->scalar_grads.storage != NULL && one->scalar_grads.storage != NULL
+                               ? array_count(&all->scalar_grads)
+                               : 0;
+       at < n; at++)
     add_to(&all->scalar_grads, at, array_get(&one->scalar_grads, at), as_squares);
 }
 
@@ -171,7 +179,8 @@ static luattn_status as_double(const array *from, array *to, luattn_error *err) 
   return LUATTN_OK;
 }
 
-static luattn_status run_in_double(luattn_engine *engine, const cli_problem *p, bool backward, cli_result *r, luattn_error *err) {
+static luattn_status run_in_double(luattn_engine *engine, const cli_problem *p, bool backward, cli_result *r,
+                                   luattn_error *err) {
   cli_problem wide = *p; /* an engine takes tensors of one type; inputs have the spec's */
   array *const to[] = {&wide.q, &wide.k, &wide.v, &wide.dout, &wide.dlse};
   const array *const from[] = {&p->q, &p->k, &p->v, &p->dout, &p->dlse};
@@ -181,7 +190,8 @@ static luattn_status run_in_double(luattn_engine *engine, const cli_problem *p, 
   for (int i = 0; i < 5 && s == LUATTN_OK; i++) s = as_double(from[i], to[i], err);
   const luattn_args forward = problem_args(&wide, r, false, &bind);
   if (s == LUATTN_OK) s = luattn_forward(engine, p->spec, &forward, NULL, err);
-  if (s == LUATTN_OK && r->weights.storage != NULL) s = luattn_weights(engine, p->spec, &forward, &r->weights.t, NULL, err);
+  if (s == LUATTN_OK && r->weights.storage != NULL)
+    s = luattn_weights(engine, p->spec, &forward, &r->weights.t, NULL, err);
   const luattn_args both = problem_args(&wide, r, backward, &bind);
   if (s == LUATTN_OK && backward) s = luattn_backward(engine, p->spec, &both, NULL, err);
   for (int i = 0; i < 5; i++) array_free(to[i]);

@@ -65,8 +65,8 @@ typedef struct sides {
   double up, down, slope;
 } sides;
 
-static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
-                                int64_t at, double step, sides *out, luattn_error *err) {
+static luattn_status difference(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x, int64_t at,
+                                double step, sides *out, luattn_error *err) {
   const double before = array_get(x, at);
   array_set(x, at, before + step);
   const double high = array_get(x, at);
@@ -82,9 +82,8 @@ static luattn_status difference(const cli_options *o, const cli_problem *p, cli_
 /* Decides, for an entry whose slope no step confirms, whether it has none, as at a tie or where a comparison
  * flips. The slopes of the two sides differ by a constant at a kink, by more with shorter steps at a jump,
  * and by less elsewhere. At a kink every slope between the two is right. */
-static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
-                                  int64_t at, double gradient, double tolerance, double noise, bool *none,
-                                  luattn_error *err) {
+static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x, int64_t at,
+                                  double gradient, double tolerance, double noise, bool *none, luattn_error *err) {
   double here, gap[2], low = 0, high = 0;
   TRY(plain_loss(o, p, scratch, &here, err));
   const double step = STEP * SHORTER * SHORTER;
@@ -103,9 +102,8 @@ static luattn_status has_no_slope(const cli_options *o, const cli_problem *p, cl
 
 /* The error of one entry of a gradient; at most `tolerance` if a shorter step confirms it, or if there is no
  * derivative. */
-static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x,
-                                 int64_t at, double gradient, double tolerance, double noise, double *error,
-                                 luattn_error *err) {
+static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli_result *scratch, array *x, int64_t at,
+                                 double gradient, double tolerance, double noise, double *error, luattn_error *err) {
   double step = STEP;
   for (int i = 0; i < TRIES; i++, step *= SHORTER) {
     sides s;
@@ -123,9 +121,8 @@ static luattn_status entry_error(const cli_options *o, const cli_problem *p, cli
 }
 
 /* Checks some entries of one tensor's gradient, or all where they are few. */
-static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch,
-                                  const char *name, array *x, const array *gradient, check_report *out,
-                                  luattn_error *err) {
+static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cli_result *scratch, const char *name,
+                                  array *x, const array *gradient, check_report *out, luattn_error *err) {
   const int64_t n = array_count(x);
   double error = 0, biggest = 0;
   if (gradient->storage == NULL || n == 0) return LUATTN_OK;
@@ -142,8 +139,8 @@ static luattn_status check_tensor(const cli_options *o, const cli_problem *p, cl
 }
 
 /* The loss with the scalars in `moved`, a bit for each, moved by `step`. */
-static luattn_status loss_beside(const cli_options *o, cli_problem *p, uint32_t moved, double step,
-                                 cli_result *scratch, double *loss, luattn_error *err) {
+static luattn_status loss_beside(const cli_options *o, cli_problem *p, uint32_t moved, double step, cli_result *scratch,
+                                 double *loss, luattn_error *err) {
   double value[32];
   for (size_t i = 0; i < p->info.num_scalars; i++) {
     value[i] = *scalar_of(p, i);
@@ -188,8 +185,8 @@ static luattn_status find_jumps(const cli_options *o, cli_problem *p, bool needs
   return LUATTN_OK;
 }
 
-static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got,
-                                   cli_result *scratch, check_report *out, luattn_error *err) {
+static luattn_status check_entries(const cli_options *o, cli_problem *p, const cli_result *got, cli_result *scratch,
+                                   check_report *out, luattn_error *err) {
   char name[80];
   TRY(check_tensor(o, p, scratch, "dq", &p->q, &got->dq, out, err));
   TRY(check_tensor(o, p, scratch, "dk", &p->k, &got->dk, out, err));
@@ -241,8 +238,7 @@ static luattn_status direction_open(direction *d, moving what, cli_problem *p, c
     if (d->gradient[i]->storage == NULL || !(what & (i < 3 ? TENSORS : PARAMETERS))) continue;
     const int64_t n = array_count(d->moved[i]);
     d->before[i] = malloc((size_t)n * sizeof(double) + 1);
-    if (d->before[i] == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for a copy of the arrays");
+    if (d->before[i] == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for a copy of the arrays");
     for (int64_t j = 0; j < n; j++) d->before[i][j] = array_get(d->moved[i], j);
   }
   return LUATTN_OK;
@@ -257,8 +253,8 @@ static void direction_close(direction *d) {
 }
 
 /* Loss with everything moved by `step` along the signs. */
-static luattn_status loss_at(const cli_options *o, cli_problem *p, const direction *d, double step,
-                             cli_result *scratch, double *loss, luattn_error *err) {
+static luattn_status loss_at(const cli_options *o, cli_problem *p, const direction *d, double step, cli_result *scratch,
+                             double *loss, luattn_error *err) {
   double scalar[32];
   for (int i = 0; i < NUM_MOVED; i++) {
     for (int64_t j = 0, n = d->before[i] != NULL ? array_count(d->moved[i]) : 0; j < n; j++) {
@@ -295,8 +291,7 @@ static double shift_of(const direction *d, int i, int64_t j, double length) {
 /* Along the direction: the change of the loss that the gradients predict, and the root of the sum of their
  * squares, which is its typical size along random signs. Scalars also contribute the tolerance of
  * check_entries: their slope may be next to nothing. */
-static double slope_along(const direction *d, const cli_problem *p, const cli_result *got, double step,
-                          double *size) {
+static double slope_along(const direction *d, const cli_problem *p, const cli_result *got, double step, double *size) {
   double slope = 0, squares = 0;
   bool by_scalars = false;
   for (int i = 0; i < NUM_MOVED; i++) {
@@ -329,8 +324,7 @@ static luattn_status check_direction(const cli_options *o, cli_problem *p, const
     status = loss_at(o, p, &d, step, scratch, &up, err);
     if (status == LUATTN_OK) status = loss_at(o, p, &d, -step, scratch, &down, err);
     const double slope = slope_along(&d, p, got, step, &size);
-    const double e = fabs((up - down) / (2 * step) - slope),
-                 most = allowed + 1e-6 * size + out->loss_noise / step;
+    const double e = fabs((up - down) / (2 * step) - slope), most = allowed + 1e-6 * size + out->loss_noise / step;
     const bool agrees = e <= most;
     if (i == 0 || agrees) error = e, tolerance = most;
     if (agrees) break;
@@ -364,20 +358,19 @@ bool spec_gives_backward(const luattn_spec *spec) { return spec->traced.online.b
 
 /* Some differences, with the mask of this point held fixed: it has no gradient, and a step in a number that
  * it compares must not move its edge. */
-typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const cli_result *got,
-                                     const double *allowed, cli_result *scratch, check_report *out,
-                                     luattn_error *err);
+typedef luattn_status (*differences)(const cli_options *o, cli_problem *p, const cli_result *got, const double *allowed,
+                                     cli_result *scratch, check_report *out, luattn_error *err);
 
 static luattn_status with_mask(differences check, const cli_options *o, cli_problem *p, const cli_result *got,
-                               const array *o_noise, const double *allowed, cli_result *scratch,
-                               check_report *out, luattn_error *err) {
+                               const array *o_noise, const double *allowed, cli_result *scratch, check_report *out,
+                               luattn_error *err) {
   out->stops_gradient = stops_gradient(p->spec);
   if (out->stops_gradient) return LUATTN_OK;
   out->loss_noise = loss_noise(p, got, o_noise);
   const int failed = out->failed;
   unsigned char *kept = malloc(count_scores(p) + 1);
-  luattn_status s = kept != NULL ? naive_mask(o, p, kept, err)
-                                 : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
+  luattn_status s =
+      kept != NULL ? naive_mask(o, p, kept, err) : luattn_fail(err, LUATTN_NO_MEMORY, "check: no memory for the mask");
   p->kept = kept;
   out->scalar_names = p->info.scalar_names;
   if (s == LUATTN_OK) s = check(o, p, got, allowed, scratch, out, err);
@@ -387,9 +380,8 @@ static luattn_status with_mask(differences check, const cli_options *o, cli_prob
   return s;
 }
 
-static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_result *got,
-                            const double *allowed, cli_result *scratch, check_report *out,
-                            luattn_error *err) {
+static luattn_status slopes(const cli_options *o, cli_problem *p, const cli_result *got, const double *allowed,
+                            cli_result *scratch, check_report *out, luattn_error *err) {
   (void)allowed;
   const bool by_entries = count_scores(p) <= MANY_SCORES;
   TRY(find_jumps(o, p, by_entries, scratch, out, err));
@@ -410,9 +402,8 @@ static bool has_parameters(const cli_problem *p, const cli_result *got) {
   return some;
 }
 
-static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_result *got,
-                             const double *allowed, cli_result *scratch, check_report *out,
-                             luattn_error *err) {
+static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_result *got, const double *allowed,
+                             cli_result *scratch, check_report *out, luattn_error *err) {
   TRY(find_jumps(o, p, false, scratch, out, err));
   TRY(check_direction(o, p, got, TENSORS, "along q, k, v", allowed[0], scratch, out, err));
   if (!has_parameters(p, got)) return LUATTN_OK;
@@ -420,7 +411,6 @@ static luattn_status adjoint(const cli_options *o, cli_problem *p, const cli_res
 }
 
 luattn_status check_adjoint(const cli_options *o, cli_problem *p, const cli_result *got, const array *o_noise,
-                            const double allowed[2], cli_result *scratch, check_report *out,
-                            luattn_error *err) {
+                            const double allowed[2], cli_result *scratch, check_report *out, luattn_error *err) {
   return with_mask(adjoint, o, p, got, o_noise, allowed, scratch, out, err);
 }

@@ -20,8 +20,8 @@ const char *tune_name(const luattn_tiles *t, char out[64]) {
 }
 
 static bool is_same(const luattn_tiles *a, const luattn_tiles *b) {
-  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
-         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
+  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads && a->stages == b->stages &&
+         a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
 luattn_lengths tune_lengths(const tune_field *f, const cli_problem *p) {
@@ -39,9 +39,8 @@ bool tune_competes(const tune_field *f, int i, luattn_lengths lengths) {
 /* ---- compiling ---- */
 
 /* Compiles with the tiles of c, or with the plan's choice where these are NULL. */
-static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths,
-                                 const luattn_tiles *tiles, tune_candidate *c, bool *every_length,
-                                 luattn_error *err) {
+static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths lengths, const luattn_tiles *tiles,
+                                 tune_candidate *c, bool *every_length, luattn_error *err) {
   luattn_target target = f->target;
   luattn_compile_report report;
   luattn_image *image;
@@ -66,9 +65,8 @@ static luattn_status compile_one(cli_gpu *g, const tune_field *f, luattn_lengths
 
 static void tell(const tune_field *f, const tune_candidate *c, int done, int all) {
   char name[64];
-  fprintf(stderr,
-          "tune: %s: %d of %d compiled: %s: ", kernel_pass_name(f->target.pass),
-          done, all, tune_name(&c->tiles, name));
+  fprintf(stderr, "tune: %s: %d of %d compiled: %s: ", kernel_pass_name(f->target.pass), done, all,
+          tune_name(&c->tiles, name));
   if (c->kernel == NULL)
     fprintf(stderr, "%s\n", c->why);
   else if (c->compile_ms > 0)
@@ -170,9 +168,8 @@ static luattn_status launch(const session *s, const tune_candidate *c, luattn_er
   luattn_error why;
   char name[64];
   const luattn_status status = luattn_launch(c->kernel, s->args, NULL, &why);
-  return status == LUATTN_OK
-             ? LUATTN_OK
-             : luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+  return status == LUATTN_OK ? LUATTN_OK
+                             : luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
 }
 
 /* Launches once into outputs full of NaN, and returns the results. */
@@ -183,12 +180,11 @@ static luattn_status run(const session *s, const tune_candidate *c, cli_result *
   list_outputs(s, out);
   for (int i = 0; i < MAX_OUTPUTS; i++)
     if (out[i].device != NULL)
-      TRY(luattn_device_fill(s->g->driver, s->g->device, out[i].device->data, 0xff,
-                             array_bytes(host_of(r, &out[i])), NULL, err));
+      TRY(luattn_device_fill(s->g->driver, s->g->device, out[i].device->data, 0xff, array_bytes(host_of(r, &out[i])),
+                             NULL, err));
   TRY(launch(s, c, err));
   const luattn_status status = luattn_synchronize(s->g->driver, s->g->device, NULL, &why);
-  if (status != LUATTN_OK)
-    return luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
+  if (status != LUATTN_OK) return luattn_fail(err, status, "tune: %s: %s", tune_name(&c->tiles, name), why.message);
   for (int i = 0; i < MAX_OUTPUTS; i++) TRY(gpu_download(s->b, host_of(r, &out[i]), out[i].device, err));
   return LUATTN_OK;
 }
@@ -227,19 +223,16 @@ static norms compare_row(const array *want, const array *got, int64_t at, int64_
 
 /* Compares a sample of the rows of large tensors, a few in each tile: wrong tiles are wrong in whole rows of
  * tiles. A row that cancels to nearly nothing is compared relative to the largest. */
-bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why,
-                 size_t size) {
+bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why, size_t size) {
   const int64_t length = want->t.ndim > 0 ? want->shape[want->t.ndim - 1] : 1;
   const int64_t rows = length > 0 ? array_count(want) / length : 0, step = rows > 2048 ? 31 : 1;
   double largest = 0;
-  for (int64_t r = 0; r < rows; r += step)
-    largest = fmax(largest, compare_row(want, want, r * length, length).want);
+  for (int64_t r = 0; r < rows; r += step) largest = fmax(largest, compare_row(want, want, r * length, length).want);
   for (int64_t r = 0; r < rows; r += step) {
     const norms n = compare_row(want, got, r * length, length);
     const double allowed = tolerance(dtype) * n.want + (dtype == LUATTN_F64 ? 1e-12 : 1e-5) * largest;
     if (!n.differs && n.difference <= allowed) continue;
-    snprintf(why, size,
-             "WRONG: %s, row %lld: differs from the plan's choice by %.3g of %.3g, %.3g is allowed", name,
+    snprintf(why, size, "WRONG: %s, row %lld: differs from the plan's choice by %.3g of %.3g, %.3g is allowed", name,
              (long long)r, n.differs ? INFINITY : n.difference, n.want, allowed);
     return false;
   }
@@ -252,16 +245,15 @@ static luattn_status check(const session *s, tune_candidate *c, luattn_error *er
   TRY(run(s, c, s->got, err));
   for (int i = 0; i < MAX_OUTPUTS && !c->is_wrong; i++) {
     if (out[i].device == NULL) continue;
-    c->is_wrong = !tune_agrees(out[i].name, host_of(s->want, &out[i]), host_of(s->got, &out[i]), s->p->dtype,
-                               c->why, sizeof c->why);
+    c->is_wrong = !tune_agrees(out[i].name, host_of(s->want, &out[i]), host_of(s->got, &out[i]), s->p->dtype, c->why,
+                               sizeof c->why);
   }
   return LUATTN_OK;
 }
 
 /* ---- time ---- */
 
-static luattn_status time_one(const session *s, const tune_candidate *c, int launches, double *ms,
-                              luattn_error *err) {
+static luattn_status time_one(const session *s, const tune_candidate *c, int launches, double *ms, luattn_error *err) {
   TRY(luattn_timer_start(s->timer, NULL, err));
   for (int i = 0; i < launches; i++) TRY(launch(s, c, err));
   TRY(luattn_timer_stop(s->timer, NULL, err));
@@ -281,11 +273,9 @@ typedef struct lineup {
   int count, launches, repeat;
 } lineup;
 
-static luattn_status run_rounds(const session *s, const lineup *r, int shape, double deadline,
-                                luattn_error *err) {
+static luattn_status run_rounds(const session *s, const lineup *r, int shape, double deadline, luattn_error *err) {
   double *ms = malloc((size_t)r->count * (size_t)r->repeat * sizeof *ms);
-  if (ms == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "tune: no memory for %d times", r->count * r->repeat);
+  if (ms == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "tune: no memory for %d times", r->count * r->repeat);
   luattn_status status = LUATTN_OK;
   int done = 0;
   while (status == LUATTN_OK && done < r->repeat && (done < 3 || tune_now() < deadline)) {

@@ -43,7 +43,6 @@ luattn_status tune_measure(cli_gpu *g, const cli_problem *p, tune_field *f, int 
 void tune_close(tune_field *f);
 
 /* Whether two kernels' results agree up to their roundings. Otherwise why[size] says where they do not. */
-bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why,
-                 size_t size);
+bool tune_agrees(const char *name, const array *want, const array *got, luattn_dtype dtype, char *why, size_t size);
 
 #endif

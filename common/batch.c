@@ -15,18 +15,20 @@ static luattn_status take_number(const char *name, int64_t value, int64_t most, 
                      most);
 }
 
-static luattn_status take_array(batch_array *out, const char *name, const char *axes, const DLTensor *t, luattn_error *err) {
+static luattn_status take_array(batch_array *out, const char *name, const char *axes, const DLTensor *t,
+                                luattn_error *err) {
   *out = (batch_array){.name = name};
   if (t == NULL) return LUATTN_OK;
   if (t->ndim != 1 || t->shape == NULL || t->shape[0] < 0)
     return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected one axis: [%s]", name, axes);
   if (t->dtype.code != kDLInt || t->dtype.bits != 32 || t->dtype.lanes != 1)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_batch_open: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected int32; convert it",
-                       name, t->dtype.code, t->dtype.bits, t->dtype.lanes);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "luattn_batch_open: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected int32; convert it", name,
+        t->dtype.code, t->dtype.bits, t->dtype.lanes);
   if (t->strides != NULL && t->shape[0] > 1 && t->strides[0] != 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has stride %" PRId64 ", expected 1; copy it",
-                       name, t->strides[0]);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has stride %" PRId64 ", expected 1; copy it", name,
+                       t->strides[0]);
   if (t->shape[0] > 0 && t->data == NULL)
     return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: its data pointer is NULL; give it memory", name);
   out->is_given = true;
@@ -42,15 +44,18 @@ static luattn_status take_table(const DLTensor *t, luattn_batch *batch, luattn_e
   const char *const name = "block_table";
   if (t == NULL) return take_array(out, name, "", NULL, err);
   if (t->ndim != 2 || t->shape == NULL || t->shape[0] < 0 || t->shape[1] < 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: expected two axes: [batch, max_pages], of at least one page", name);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: %s: expected two axes: [batch, max_pages], of at least one page", name);
   const bool wide = t->strides != NULL && t->shape[0] > 1 && t->strides[0] != t->shape[1];
   if (wide || (t->strides != NULL && t->shape[1] > 1 && t->strides[1] != 1))
     return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_batch_open: %s: has strides %" PRId64 ", %" PRId64 ", expected %" PRId64 ", 1; make it contiguous", name,
-                       t->strides[0], t->strides[1], t->shape[1]);
+                       "luattn_batch_open: %s: has strides %" PRId64 ", %" PRId64 ", expected %" PRId64
+                       ", 1; make it contiguous",
+                       name, t->strides[0], t->strides[1], t->shape[1]);
   int64_t count;
   if (__builtin_mul_overflow(t->shape[0], t->shape[1], &count) || t->shape[1] > INT32_MAX)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has %" PRId64 " pages of an entry, expected at most %d", name,
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: %s: has %" PRId64 " pages of an entry, expected at most %d", name,
                        t->shape[1], INT32_MAX);
   DLTensor flat = *t;
   flat.ndim = 1;
@@ -62,8 +67,10 @@ static luattn_status take_table(const DLTensor *t, luattn_batch *batch, luattn_e
 }
 
 static luattn_status take_arrays(const luattn_batch_options *o, luattn_batch *batch, luattn_error *err) {
-  static const char *const name[] = {"q_offsets", "kv_offsets", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"};
-  const DLTensor *const given[] = {o->q_offsets, o->kv_offsets, o->cu_seqlens_q, o->cu_seqlens_k, o->seqused_q, o->seqused_k};
+  static const char *const name[] = {"q_offsets",    "kv_offsets", "cu_seqlens_q",
+                                     "cu_seqlens_k", "seqused_q",  "seqused_k"};
+  const DLTensor *const given[] = {o->q_offsets,    o->kv_offsets, o->cu_seqlens_q,
+                                   o->cu_seqlens_k, o->seqused_q,  o->seqused_k};
   for (int i = 0; i < BATCH_BLOCK_TABLE; ++i) {
     const bool is_cu = i == BATCH_CU_SEQLENS_Q || i == BATCH_CU_SEQLENS_K;
     TRY(take_array(&batch->array[i], name[i], is_cu ? "batch + 1" : "batch", given[i], err));
@@ -81,8 +88,9 @@ static luattn_status take_offsets(const luattn_batch_options *o, luattn_batch *b
     TRY(take_number(side->name, side->number, INT32_MAX, err));
     TRY(take_number(length[i], side->whole, INT32_MAX, err));
     if (array->is_given && side->number != 0)
-      return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: is %" PRId64 ", and %s is given; leave the number 0",
-                         side->name, side->number, array->name);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: is %" PRId64 ", and %s is given; leave the number 0", side->name,
+                         side->number, array->name);
   }
   return LUATTN_OK;
 }
@@ -99,9 +107,11 @@ static const char *given_of_packed(const luattn_batch *batch) {
 }
 
 /* Checks that an array of paged keys has `expected` elements. */
-static luattn_status check_count(const batch_array *array, int64_t count, int64_t expected, const char *by, luattn_error *err) {
+static luattn_status check_count(const batch_array *array, int64_t count, int64_t expected, const char *by,
+                                 luattn_error *err) {
   if (!array->is_given || count == expected) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has %" PRId64 " entries, and %s %" PRId64 "; give one for each",
+  return luattn_fail(err, LUATTN_INVALID,
+                     "luattn_batch_open: %s: has %" PRId64 " entries, and %s %" PRId64 "; give one for each",
                      array->name, count, by, expected);
 }
 
@@ -115,15 +125,18 @@ static luattn_status take_paged(luattn_batch *batch, luattn_error *err) {
   }
   if (cu[1].is_given)
     return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_batch_open: cu_seqlens_k: is given beside block_table; keys in pages have lengths alone: leave it NULL");
+                       "luattn_batch_open: cu_seqlens_k: is given beside block_table; keys in pages have lengths "
+                       "alone: leave it NULL");
   if (!used[1].is_given)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: seqused_k: is missing, and block_table is given; give each entry's length");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: seqused_k: is missing, and block_table is given; give each entry's length");
   if (!cu[0].is_given && (used[0].is_given || batch->has_longest[0]))
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_batch_open: cu_seqlens_q: is missing, and %s is given; it is of packed queries",
                        used[0].is_given ? used[0].name : batch->lengths[0].name);
   if (cu[0].is_given && cu[0].count < 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: cu_seqlens_q: has no elements, expected at least 1: [batch + 1]");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_batch_open: cu_seqlens_q: has no elements, expected at least 1: [batch + 1]");
   const int64_t entries = used[1].count;
   TRY(check_count(&cu[0], cu[0].count - 1, entries, "seqused_k", err));
   TRY(check_count(&used[0], used[0].count, entries, "seqused_k", err));
@@ -142,13 +155,14 @@ static luattn_status take_lengths(const luattn_batch_options *o, luattn_batch *b
     TRY(take_number(batch->lengths[i].name, batch->lengths[i].longest, INT32_MAX, err));
     batch->has_longest[i] = batch->lengths[i].longest != 0;
     if (!cu[i].is_given)
-      return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_batch_open: %s: is missing, and %s is given; packed sequences need cu_seqlens of both q "
-                         "and k, entries of equal lengths none of them",
-                         cu[i].name, given);
+      return luattn_fail(
+          err, LUATTN_INVALID,
+          "luattn_batch_open: %s: is missing, and %s is given; packed sequences need cu_seqlens of both q "
+          "and k, entries of equal lengths none of them",
+          cu[i].name, given);
     if (cu[i].count < 1)
-      return luattn_fail(err, LUATTN_INVALID, "luattn_batch_open: %s: has no elements, expected at least 1: [batch + 1]",
-                         cu[i].name);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "luattn_batch_open: %s: has no elements, expected at least 1: [batch + 1]", cu[i].name);
   }
   if (cu[0].count != cu[1].count)
     return luattn_fail(err, LUATTN_INVALID,
@@ -159,8 +173,8 @@ static luattn_status take_lengths(const luattn_batch_options *o, luattn_batch *b
     const batch_array *used = &batch->array[BATCH_SEQUSED_Q + i];
     if (used->is_given && used->count != cu[0].count - 1)
       return luattn_fail(err, LUATTN_INVALID,
-                         "luattn_batch_open: %s: has %" PRId64 " elements, expected %" PRId64 ", one for each sequence", used->name,
-                         used->count, cu[0].count - 1);
+                         "luattn_batch_open: %s: has %" PRId64 " elements, expected %" PRId64 ", one for each sequence",
+                         used->name, used->count, cu[0].count - 1);
   }
   return batch_read_lengths(batch, "luattn_batch_open", err);
 }
@@ -170,10 +184,9 @@ static luattn_status take_heads(const luattn_batch_options *o, luattn_error *err
   TRY(take_number("heads", o->heads, LUATTN_MAX_HEADS, err));
   TRY(take_number("heads_kv", o->heads_kv, LUATTN_MAX_HEADS, err));
   if (o->heads == 0 && (o->head_offset != 0 || o->heads_kv != 0))
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_batch_open: heads: is 0, and %s is %" PRId64 "; give the heads of the whole",
-                       o->head_offset != 0 ? "head_offset" : "heads_kv",
-                       o->head_offset != 0 ? o->head_offset : o->heads_kv);
+    return luattn_fail(
+        err, LUATTN_INVALID, "luattn_batch_open: heads: is 0, and %s is %" PRId64 "; give the heads of the whole",
+        o->head_offset != 0 ? "head_offset" : "heads_kv", o->head_offset != 0 ? o->head_offset : o->heads_kv);
   return LUATTN_OK;
 }
 
@@ -217,7 +230,9 @@ bool batch_is_paged(const luattn_batch *batch) {
                            (batch->array[BATCH_SEQUSED_K].is_given && !batch->array[BATCH_CU_SEQLENS_K].is_given));
 }
 
-bool batch_has_one_page(const luattn_batch *batch) { return !batch->array[BATCH_BLOCK_TABLE].is_given || batch->pages == 1; }
+bool batch_has_one_page(const luattn_batch *batch) {
+  return !batch->array[BATCH_BLOCK_TABLE].is_given || batch->pages == 1;
+}
 
 int64_t batch_longest_paged(const luattn_batch *batch, int64_t page_size) {
   const int64_t pages = batch->array[BATCH_BLOCK_TABLE].is_given ? batch->pages : 1;
@@ -245,7 +260,8 @@ bool batch_pages_ok(const batch_pages *pages, const luattn_batch *batch, char *t
     const int64_t used = pages->used[b];
     if (used < 0 || used > pages->longest) {
       const bool is_asked = batch->has_longest[1] && batch->lengths[1].longest == pages->longest;
-      snprintf(text, size, "batch: seqused_k: is %" PRId64 " for entry %" PRId64 ", expected 0 to %" PRId64 ": %s", used, b, pages->longest,
+      snprintf(text, size, "batch: seqused_k: is %" PRId64 " for entry %" PRId64 ", expected 0 to %" PRId64 ": %s",
+               used, b, pages->longest,
                is_asked               ? "max_seqlen_k; give a larger one"
                : pages->table != NULL ? "all rows of its pages in block_table; give it more columns"
                                       : "all rows that k and v have for it");
@@ -290,8 +306,9 @@ static int64_t read_longest(const batch_array *cu, const char *place, luattn_err
   for (int64_t i = 0; i + 1 < cu->count; ++i) {
     const int64_t length = (int64_t)batch_at(cu, i + 1) - batch_at(cu, i);
     if (length < 0) {
-      luattn_fail(err, LUATTN_INVALID, "%s: %s: falls from %d to %d at sequence %" PRId64 ", expected values that never fall",
-                  place, cu->name, batch_at(cu, i), batch_at(cu, i + 1), i);
+      luattn_fail(err, LUATTN_INVALID,
+                  "%s: %s: falls from %d to %d at sequence %" PRId64 ", expected values that never fall", place,
+                  cu->name, batch_at(cu, i), batch_at(cu, i + 1), i);
       return -1;
     }
     if (length > longest) longest = length;
@@ -310,8 +327,8 @@ static luattn_status check_used(const luattn_batch *batch, int side, const char 
                          : bounded         ? batch->lengths[1].longest
                                            : INT32_MAX;
     if (x < 0 || x > most)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %d for sequence %" PRId64 ", expected 0 to %" PRId64 "%s", place,
-                         used->name, x, i, most, batch_on_host(cu) ? ", its length" : "");
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %d for sequence %" PRId64 ", expected 0 to %" PRId64 "%s",
+                         place, used->name, x, i, most, batch_on_host(cu) ? ", its length" : "");
   }
   return LUATTN_OK;
 }
@@ -330,7 +347,8 @@ luattn_status batch_read_lengths(luattn_batch *batch, const char *place, luattn_
     if (longest < 0) return LUATTN_INVALID;
     if (!batch->has_longest[i]) lengths->longest = longest;
     if (longest > lengths->longest)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: is %" PRId64 ", and the longest sequence has %" PRId64 " rows; give its length, or 0",
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: is %" PRId64 ", and the longest sequence has %" PRId64 " rows; give its length, or 0",
                          place, lengths->name, lengths->longest, longest);
     lengths->total = batch_at(cu, cu->count - 1);
   }
@@ -366,7 +384,8 @@ bool batch_heads_of(const luattn_batch *batch, int heads, int heads_kv, batch_he
   for (int64_t h = 0; agrees && h < heads; ++h) agrees = (first + h) / whole_group - first_kv == h / group;
   if (!agrees) {
     snprintf(text, size,
-             "batch: heads_kv: %" PRId64 " heads and %" PRId64 " of keys, of which the call has %d and %d from head %" PRId64
+             "batch: heads_kv: %" PRId64 " heads and %" PRId64
+             " of keys, of which the call has %d and %d from head %" PRId64
              " on, do not agree: query heads would read other heads of keys than in the whole",
              whole, whole_kv, heads, heads_kv, first);
     return false;
@@ -381,9 +400,11 @@ static bool side_is_part(const luattn_batch *batch, int side, int64_t length, bo
   return offset->whole != 0 && (differs || offset->whole != length);
 }
 
-bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axis, const batch_own *own, const batch_heads *whole,
-                       char *text, size_t size) {
-  static const struct { const char *name, *place, *of; } texts[] = {
+bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axis, const batch_own *own,
+                       const batch_heads *whole, char *text, size_t size) {
+  static const struct {
+    const char *name, *place, *of;
+  } texts[] = {
       [-LUATTN_AXIS_H] = {"h", "h", "q has a part of the heads"},
       [-LUATTN_AXIS_HKV] = {"hkv", "h // (heads // heads_kv)", "k has a part of the heads"},
       [-LUATTN_AXIS_Q] = {"q", "q_idx", "q is a part of the whole"},
@@ -397,13 +418,15 @@ bool batch_reads_whole(const luattn_batch *batch, const char *input, int32_t axi
   if (axis == LUATTN_AXIS_HKV) is_part = whole->heads_kv != own->heads_kv;
   if (!is_part) return true;
   snprintf(text, size,
-           "input '%s': the spec reads its axis %s elsewhere than at %s, and %s, which may lack that place; declare a free axis "
+           "input '%s': the spec reads its axis %s elsewhere than at %s, and %s, which may lack that place; declare a "
+           "free axis "
            "instead, as axes = {\"n\"}, and give the input of the whole",
            input, texts[-axis].name, texts[-axis].place, texts[-axis].of);
   return false;
 }
 
-bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text, size_t size) {
+bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64_t length, int64_t most, char *text,
+                     size_t size) {
   const batch_offset *offset = &batch->offset[side];
   const batch_array *array = &batch->array[BATCH_Q_OFFSETS + side];
   if (array->is_given && array->count != entries) {
@@ -421,9 +444,10 @@ bool batch_offset_ok(const luattn_batch *batch, int side, int64_t entries, int64
   const int64_t limit = offset->whole != 0 ? offset->whole : most;
   if (offset->number + length <= limit) return true;
   snprintf(text, size,
-           "batch: %s: is %" PRId64 ", and with %s's length of %" PRId64 " exceeds %s of %" PRId64 "; give a smaller offset%s",
+           "batch: %s: is %" PRId64 ", and with %s's length of %" PRId64 " exceeds %s of %" PRId64
+           "; give a smaller offset%s",
            offset->name, offset->number, side == 0 ? "q" : "k", length,
-           offset->whole != 0 ? "the whole's length" : "the length at which this spec's index arithmetic or grid ends", limit,
-           offset->whole != 0 ? ", or a longer whole" : "");
+           offset->whole != 0 ? "the whole's length" : "the length at which this spec's index arithmetic or grid ends",
+           limit, offset->whole != 0 ? ", or a longer whole" : "");
   return false;
 }

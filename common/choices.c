@@ -18,12 +18,12 @@ luattn_status choices_take(const luattn_args *given, const char *place, luattn_a
                      inputs ? CHOICES_MAX_INPUTS : CHOICES_MAX_SCALARS);
 }
 
-luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
-                                 luattn_error *err) {
+luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err) {
   TRY(choices_take(given, place, out, err));
   if (!batch_is_packed(out->batch) && batch_is_paged(out->batch))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: batch: has seqused_k, and luattn_forward and luattn_launch alone take keys in pages or caches in part; call "
+                       "%s: batch: has seqused_k, and luattn_forward and luattn_launch alone take keys in pages or "
+                       "caches in part; call "
                        "it with k and v of equal lengths, and a batch that has none",
                        place);
   if (!batch_is_packed(out->batch)) return LUATTN_OK;
@@ -41,8 +41,8 @@ static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
   const double most = (is_float64 ? DBL_MAX : (double)FLT_MAX) / 2;
   if (scale == 0 || (scale >= least && scale <= most)) return true;
   if (scale > 0 && isfinite(scale))
-    host_format(text, size, "scale: is %g, expected %g to %g, which %s can hold, or 0 for head_dim^-1/2",
-                scale, least, most, is_float64 ? "float64" : "float32");
+    host_format(text, size, "scale: is %g, expected %g to %g, which %s can hold, or 0 for head_dim^-1/2", scale, least,
+                most, is_float64 ? "float64" : "float32");
   else
     host_format(text, size, "scale: is %g, expected a positive number, or 0 for head_dim^-1/2", scale);
   return false;
@@ -51,8 +51,8 @@ static bool scale_ok(double scale, bool is_float64, char *text, size_t size) {
 bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size) {
   if (!scale_ok(args->scale, is_float64, text, size)) return false;
   if (!is_forward && (args->num_splits < 0 || args->num_splits > CHOICES_MAX_SPLITS)) {
-    snprintf(text, size, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch",
-             args->num_splits, CHOICES_MAX_SPLITS);
+    snprintf(text, size, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", args->num_splits,
+             CHOICES_MAX_SPLITS);
     return false;
   }
   if (args->decode < LUATTN_DECODE_AUTO || args->decode > LUATTN_DECODE_NEVER) {
@@ -60,8 +60,10 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
     return false;
   }
   if (args->keys_modified == 1 && !is_forward) {
-    snprintf(text, size, "keys_modified: is 1, and there is no backward over keys that key_mod has changed already; leave it 0, and give k "
-                         "and v as they were before");
+    snprintf(text, size,
+             "keys_modified: is 1, and there is no backward over keys that key_mod has changed already; leave it 0, "
+             "and give k "
+             "and v as they were before");
     return false;
   }
   if (args->skip < LUATTN_SKIP_AUTO || args->skip > LUATTN_SKIP_NEVER) {
@@ -72,8 +74,8 @@ bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char 
 }
 
 /* Infinity is a float32 value. A number below the normal range would become 0 or lose digits. */
-bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64, char *text,
-                       size_t size) {
+bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64,
+                       char *text, size_t size) {
   const double x = fabs(value);
   if (isnan(value)) {
     snprintf(text, size, "scalar '%s': is nan, expected a number", name);
@@ -82,12 +84,12 @@ bool choices_scalar_ok(const char *name, double value, const scalar_range *range
   if (range != NULL && !scalar_range_has(range, value)) {
     char words[128];
     scalar_range_words(range, words, sizeof words);
-    host_format(text, size, "scalar '%s': is %.9g, and the spec takes it as %s; give %s", name, value, range->by, words);
+    host_format(text, size, "scalar '%s': is %.9g, and the spec takes it as %s; give %s", name, value, range->by,
+                words);
     return false;
   }
   if (is_float64 || x == 0 || isinf(value) || (x >= (double)FLT_MIN && x <= (double)FLT_MAX)) return true;
-  host_format(text, size,
-              "scalar '%s': %s %g, expected 0, or a magnitude of %g to %g, which float32 can hold%s", name,
+  host_format(text, size, "scalar '%s': %s %g, expected 0, or a magnitude of %g to %g, which float32 can hold%s", name,
               is_default ? "has the default" : "is", value, (double)FLT_MIN, (double)FLT_MAX,
               is_default ? "; give it a value" : "");
   return false;
@@ -97,7 +99,8 @@ bool choices_random(const luattn_args *args, luattn_random *out, char *text, siz
   static const struct_rule rule = STRUCT_RULE(luattn_random, seed_at);
   luattn_error why;
   if (args->random == NULL) {
-    snprintf(text, size, "random: is missing; the spec drops weights at random, give a luattn_random with seed and offset");
+    snprintf(text, size,
+             "random: is missing; the spec drops weights at random, give a luattn_random with seed and offset");
     return false;
   }
   if (struct_take(&rule, "random", args->random, out, &why) != LUATTN_OK) {
@@ -107,8 +110,8 @@ bool choices_random(const luattn_args *args, luattn_random *out, char *text, siz
   const uint64_t *const at[] = {out->seed_at, out->offset_at};
   for (int i = 0; i < 2; i++)
     if (((uintptr_t)at[i] & 7) != 0) {
-      snprintf(text, size, "random: %s: address %p is not a multiple of 8 bytes; align it", i == 0 ? "seed_at" : "offset_at",
-               (const void *)at[i]);
+      snprintf(text, size, "random: %s: address %p is not a multiple of 8 bytes; align it",
+               i == 0 ? "seed_at" : "offset_at", (const void *)at[i]);
       return false;
     }
   return true;

@@ -15,17 +15,17 @@ enum { CHOICES_MAX_SPLITS = 64, CHOICES_MAX_INPUTS = 12, CHOICES_MAX_SCALARS = 3
 luattn_status choices_take(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
 /* As choices_take, but refuses packed sequences: LUATTN_UNSUPPORTED. */
-luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out,
-                                 luattn_error *err);
+luattn_status choices_take_dense(const luattn_args *given, const char *place, luattn_args *out, luattn_error *err);
 
 /* Returns false where a choice is out of range, with a message without its place in *text. `is_float64`: the
  * pass computes in float64, not float32. num_splits is not checked in forward, which has none. Whether a
- * kernel supports the choices, and those for which it is compiled (CALL_CHOICE in abi/kernel_facts.def), are checked elsewhere. */
+ * kernel supports the choices, and those for which it is compiled (CALL_CHOICE in abi/kernel_facts.def), are checked
+ * elsewhere. */
 bool choices_ok(const luattn_args *args, bool is_forward, bool is_float64, char *text, size_t size);
 
 /* The same for the value of a scalar. range: what the spec takes it for; NULL: anything. */
-bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64, char *text,
-                       size_t size);
+bool choices_scalar_ok(const char *name, double value, const scalar_range *range, bool is_default, bool is_float64,
+                       char *text, size_t size);
 
 /* Returns seed and offset of a call that draws random numbers, in *out, or false if it has none, with a message as
  * above. */

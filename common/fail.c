@@ -32,8 +32,7 @@ const char *fail_name(const char *name, char out[FAIL_NAME_SIZE]) {
   size_t n = 0;
   for (; n + 1 < FAIL_NAME_SIZE && name[n] != 0; n++)
     out[n] = (unsigned char)name[n] < ' ' || name[n] == 0x7f ? '?' : name[n];
-  while (name[n] != 0 && n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80)
-    n--; /* never splits a UTF-8 character */
+  while (name[n] != 0 && n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* never splits a UTF-8 character */
   out[n] = 0;
   return out;
 }

@@ -90,7 +90,9 @@ static bool is_dense(const region *r) {
 }
 
 /* Whether `dense` has no gaps, and has the other's first element. */
-static bool holds(const region *dense, const region *r) { return r->first >= dense->low && r->first < dense->high && is_dense(dense); }
+static bool holds(const region *dense, const region *r) {
+  return r->first >= dense->low && r->first < dense->high && is_dense(dense);
+}
 
 static bool meet(const region *a, const region *b) {
   if (a->low >= b->high || b->low >= a->high) return false; /* the common case */
@@ -119,7 +121,10 @@ static const struct {
     {"scalar_grads", offsetof(luattn_args, scalar_grads), {UNUSED, WRITTEN}},
 };
 
-enum { NUM_MEMBERS = sizeof members / sizeof *members, MAX_REGIONS = NUM_MEMBERS + 2 * BATCH_ARRAYS + BATCH_MAX_MASKS + 1 + 2 * 12 };
+enum {
+  NUM_MEMBERS = sizeof members / sizeof *members,
+  MAX_REGIONS = NUM_MEMBERS + 2 * BATCH_ARRAYS + BATCH_MAX_MASKS + 1 + 2 * 12
+};
 
 /* The arrays of a batch, their copies in device memory, and its tile bits. */
 static int find_batch_arrays(const luattn_batch *batch, region *out) {
@@ -151,8 +156,7 @@ static int find_regions(const luattn_args *args, bool is_forward, region out[MAX
   n += find_batch_arrays(args->batch, out + n);
   for (size_t i = 0; i < args->num_inputs && n + 3 <= MAX_REGIONS; i++) {
     const luattn_input *in = &args->inputs[i];
-    if (span(in->tensor, &out[n]))
-      out[n].kind = "input '", out[n].name = in->name, out[n++].is_output = false;
+    if (span(in->tensor, &out[n])) out[n].kind = "input '", out[n].name = in->name, out[n++].is_output = false;
     if (!is_forward && span(in->grad, &out[n]))
       out[n].kind = "grad of input '", out[n].name = in->name, out[n++].is_output = true;
   }
@@ -200,7 +204,7 @@ bool overlap_find_among(const overlap_item *items, int n, overlap_pair *found) {
 
 void overlap_text(const overlap_pair *pair, char *text, size_t size) {
   snprintf(text, size,
-           "%s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR
-           " to 0x%" PRIxPTR "; give what is written memory of its own",
+           "%s: its memory, 0x%" PRIxPTR " to 0x%" PRIxPTR ", is shared with %s, 0x%" PRIxPTR " to 0x%" PRIxPTR
+           "; give what is written memory of its own",
            pair->output, pair->low[0], pair->high[0], pair->other, pair->low[1], pair->high[1]);
 }

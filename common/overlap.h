@@ -8,8 +8,8 @@
 #include "luattn/tensors.h"
 
 /* The axes of a tensor nest: each stride spans all that the smaller ones reach, so that no two elements share
- * memory. Layouts that interleave two axes without sharing do not nest either; no library makes such tensors.
- */
+ * memory. Layouts that interleave two axes without sharing do not nest either; no library makes such
+ * tensors. */
 bool overlap_nests(const DLTensor *t);
 
 /* Two tensors of one call, as messages name them, and the bytes [low, high) that each spans. */
@@ -58,8 +58,8 @@ static inline bool overlap_reach_ok(const overlap_reach *r, const DLTensor *t, c
   uint64_t first;
   if (r->wraps || (r->below | r->above) >> 59 != 0) return false;
   if (data == NULL) return true;
-  return !__builtin_add_overflow((uint64_t)(uintptr_t)data, t->byte_offset, &first) &&
-         first >= r->below * size && (r->above + 1) * size <= UINT64_MAX - first;
+  return !__builtin_add_overflow((uint64_t)(uintptr_t)data, t->byte_offset, &first) && first >= r->below * size &&
+         (r->above + 1) * size <= UINT64_MAX - first;
 }
 
 /* Describes a tensor that fails the check; follows its name. */

@@ -6,8 +6,9 @@
 
 #include "luattn/image.h"
 
-/* The axis along which an input has the rows of all sequences, one after another: its first axis q, or its first axis kv if
- * it has no axis q. Other axes q and kv have a place for each position of the longest sequence. -1: the input has neither. */
+/* The axis along which an input has the rows of all sequences, one after another: its first axis q, or its first axis
+ * kv if it has no axis q. Other axes q and kv have a place for each position of the longest sequence. -1: the input has
+ * neither. */
 static inline int packed_axis(const luattn_input_info *in) {
   int found = -1;
   for (uint32_t a = in->num_axes; a-- > 0;)

@@ -17,8 +17,7 @@ typedef struct pairs_sizes {
 
 /* Whether scores of different queries, or keys, add to different elements, and whether batches and heads have
  * axes of their own. */
-static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s, bool *by_batch,
-                               bool *by_head) {
+static inline bool pairs_apart(const luattn_input_info *in, const pairs_sizes *s, bool *by_batch, bool *by_head) {
   const double all[] = {0, s->batch, s->heads, s->q_len, s->kv_len};
   bool has[5] = {false};
   const int packed = s->packed ? packed_axis(in) : -1;
@@ -42,9 +41,7 @@ static inline bool pairs_at_most(const luattn_input_info *in, const pairs_sizes 
 }
 
 /* Whether an element gets at most one term, which may then be stored instead of added. */
-static inline bool pairs_alone(const luattn_input_info *in, const pairs_sizes *s) {
-  return pairs_at_most(in, s, 1);
-}
+static inline bool pairs_alone(const luattn_input_info *in, const pairs_sizes *s) { return pairs_at_most(in, s, 1); }
 
 /* Whether an element, which starts at 0, gets at most two terms: a + b is b + a. */
 static inline bool pairs_in_any_order(const luattn_input_info *in, const pairs_sizes *s) {

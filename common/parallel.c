@@ -47,18 +47,16 @@ static size_t thread_count(size_t count, int threads) {
   return wanted < count ? wanted : count;
 }
 
-luattn_status parallel_run(size_t count, int threads, parallel_task *task, parallel_progress *progress,
-                           void *user, luattn_error *err) {
-  crew c = {
-      .task = task, .progress = progress, .user = user, .count = count, .failed = count, .warned = count};
+luattn_status parallel_run(size_t count, int threads, parallel_task *task, parallel_progress *progress, void *user,
+                           luattn_error *err) {
+  crew c = {.task = task, .progress = progress, .user = user, .count = count, .failed = count, .warned = count};
   const size_t wanted = thread_count(count, threads);
   if (count == 0) return LUATTN_OK;
   if (pthread_mutex_init(&c.lock, NULL) != 0)
     return luattn_fail(err, LUATTN_NO_MEMORY, "threads: cannot create a lock");
   pthread_t *helper = wanted > 1 ? malloc((wanted - 1) * sizeof *helper) : NULL;
   size_t helpers = 0; /* may be fewer than wanted: the calling thread always works */
-  while (helper != NULL && helpers + 1 < wanted && pthread_create(&helper[helpers], NULL, work, &c) == 0)
-    ++helpers;
+  while (helper != NULL && helpers + 1 < wanted && pthread_create(&helper[helpers], NULL, work, &c) == 0) ++helpers;
   work(&c);
   for (size_t i = 0; i < helpers; ++i) pthread_join(helper[i], NULL);
   free(helper);

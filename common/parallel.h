@@ -12,7 +12,7 @@ typedef void parallel_progress(void *user, size_t done, size_t count);
 /* Runs all tasks on `threads` threads including the caller's; 0: as many as there are processors. After a
  * failure no further task starts, and the failure with the lowest index is returned; without one, the warning
  * of a task that succeeded, if there is one. progress may be NULL. */
-luattn_status parallel_run(size_t count, int threads, parallel_task *task, parallel_progress *progress,
-                           void *user, luattn_error *err);
+luattn_status parallel_run(size_t count, int threads, parallel_task *task, parallel_progress *progress, void *user,
+                           luattn_error *err);
 
 #endif

@@ -12,7 +12,11 @@ bool scalar_range_has(const scalar_range *r, double x) {
 
 void scalar_range_words(const scalar_range *r, char *text, size_t size) {
   char limit[64] = "";
-  if (r->least > -1e300) host_format(limit, sizeof limit, r->above ? " above %g" : r->whole ? ", at least %g" : " from %g on", r->least);
-  host_format(text, size, "%s%s%s", r->whole ? "an integer" : isinf(r->most) ? "a number" : "a finite number", limit,
-              r->whole && isinf(r->most) ? ", or inf for no bound" : "");
+  if (r->least > -1e300)
+    host_format(limit, sizeof limit, r->above ? " above %g" : r->whole ? ", at least %g" : " from %g on", r->least);
+  host_format(text, size, "%s%s%s",
+              r->whole         ? "an integer"
+              : isinf(r->most) ? "a number"
+                               : "a finite number",
+              limit, r->whole && isinf(r->most) ? ", or inf for no bound" : "");
 }

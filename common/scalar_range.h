@@ -1,4 +1,5 @@
-/* scalar_range.h: the numbers that a function of the standard library takes a scalar for, and their words in messages. */
+/* scalar_range.h: the numbers that a function of the standard library takes a scalar for, and their words in
+ * messages. */
 #ifndef LUATTN_SCALAR_RANGE_H
 #define LUATTN_SCALAR_RANGE_H
 

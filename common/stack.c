@@ -20,8 +20,7 @@ static size_t main_left(uintptr_t here) {
   const uintptr_t top = (uintptr_t)getauxval(AT_RANDOM);
   struct rlimit limit;
   if (getrlimit(RLIMIT_STACK, &limit) != 0 || here > top) return 0;
-  const size_t size =
-      limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > most ? most : (size_t)limit.rlim_cur;
+  const size_t size = limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > most ? most : (size_t)limit.rlim_cur;
   return size > top - here ? size - (top - here) : 0;
 }
 

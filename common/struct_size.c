@@ -8,11 +8,10 @@ enum { MOST_BEHIND = 4096 }; /* bytes past the known struct; a larger size is an
 static luattn_status check_size(const struct_rule *rule, const char *place, size_t size, const char *rest,
                                 luattn_error *err) {
   if (size >= rule->least && size <= rule->known + MOST_BEHIND && size % sizeof size == 0) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "%s: %s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s and at least %zu in "
-      "any version; set it%s",
-      place, rule->name, size, rule->name, rule->known, luattn_version(), rule->least, rest);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: %s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s and at least %zu in "
+                     "any version; set it%s",
+                     place, rule->name, size, rule->name, rule->known, luattn_version(), rule->least, rest);
 }
 
 luattn_status struct_give(const struct_rule *rule, const char *place, const void *filled, void *out,
@@ -26,8 +25,7 @@ luattn_status struct_give(const struct_rule *rule, const char *place, const void
   return LUATTN_OK;
 }
 
-luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out,
-                          luattn_error *err) {
+luattn_status struct_take(const struct_rule *rule, const char *place, const void *given, void *out, luattn_error *err) {
   const size_t known = rule->known;
   size_t size;
   memcpy(&size, given, sizeof size);
@@ -35,12 +33,11 @@ luattn_status struct_take(const struct_rule *rule, const char *place, const void
   const unsigned char *bytes = given;
   for (size_t i = known; i < size; ++i)
     if (bytes[i] != 0)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: %s: struct_size is %zu, and byte %zu is set, which luattn %s does not know: it has %zu; "
-          "use the luattn whose headers the program was built with, or a later one, or set that "
-          "member to 0",
-          place, rule->name, size, i, luattn_version(), known);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: struct_size is %zu, and byte %zu is set, which luattn %s does not know: it has %zu; "
+                         "use the luattn whose headers the program was built with, or a later one, or set that "
+                         "member to 0",
+                         place, rule->name, size, i, luattn_version(), known);
   memset(out, 0, known);
   memcpy(out, given, size < known ? size : known);
   memcpy(out, &known, sizeof known);

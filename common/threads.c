@@ -46,15 +46,15 @@ static int read_count(const char *text) {
 
 bool threads_count(int asked, int otherwise, int *count, char *text, size_t size) {
   if (asked < 0 || asked > THREADS_MOST) {
-    snprintf(text, size, "num_threads: is %d, expected 1 to %d, or 0 to leave it to LUATTN_NUM_THREADS",
-             asked, THREADS_MOST);
+    snprintf(text, size, "num_threads: is %d, expected 1 to %d, or 0 to leave it to LUATTN_NUM_THREADS", asked,
+             THREADS_MOST);
     return false;
   }
   const char *variable = getenv("LUATTN_NUM_THREADS");
   const bool is_set = variable != NULL && variable[0] != 0;
   *count = asked > 0 ? asked : is_set ? read_count(variable) : otherwise > 0 ? otherwise : processors();
   if (*count > 0) return true;
-  snprintf(text, size, "LUATTN_NUM_THREADS: is '%.40s', expected a number from 1 to %d; set it, or unset it",
-           variable, THREADS_MOST);
+  snprintf(text, size, "LUATTN_NUM_THREADS: is '%.40s', expected a number from 1 to %d; set it, or unset it", variable,
+           THREADS_MOST);
   return false;
 }

@@ -8,7 +8,8 @@
 #include "gen/analysis/int_range.h"
 #include "runtime/call/fetch_tensor.h"
 
-static luattn_status look(const engine_place *at, const luattn_spec *spec, int input, const luattn_input *given, void *stream, luattn_error *err) {
+static luattn_status look(const engine_place *at, const luattn_spec *spec, int input, const luattn_input *given,
+                          void *stream, luattn_error *err) {
   DLTensor on_host;
   void *memory;
   char warning[INT_RANGE_TEXT];
@@ -19,7 +20,8 @@ static luattn_status look(const engine_place *at, const luattn_spec *spec, int i
   return LUATTN_OK;
 }
 
-luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err) {
+luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream,
+                                luattn_error *err) {
   const unsigned matter = int_range_inputs(spec, INT_RANGE_SPEC);
   if (matter == 0 || at->driver == NULL) return LUATTN_OK; /* on the CPU the path itself looks */
   HOST_SCOPE;

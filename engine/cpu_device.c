@@ -8,7 +8,8 @@
 #include "gen/cpu/packed_call.h"
 #include "runtime/launch/cpu_kernel.h"
 
-static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+static luattn_status run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights,
+                         luattn_error *err) {
   const luattn_spec *spec = user;
   luattn_args used = *args;
   char wrong[200];

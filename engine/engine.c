@@ -66,7 +66,8 @@ void engine_unlock_merges(luattn_engine *engine) { pthread_mutex_unlock(&engine-
 
 luattn_driver *luattn_engine_driver(luattn_engine *engine) { return engine != NULL ? engine->how.driver : NULL; }
 
-luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel, luattn_error *err) {
+luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const luattn_kernel **kernel,
+                            luattn_error *err) {
   const slot *s;
   TRY(kernel_slots_ready(&engine->kernels, key, &s, err));
   *kernel = s->kernel; /* a ready slot never changes */
@@ -74,8 +75,8 @@ luattn_status engine_kernel(luattn_engine *engine, const kernel_key *key, const 
 }
 
 /* Returns the kernel of a launch. */
-static luattn_status kernel_of(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
-                               const luattn_kernel **kernel, luattn_error *err) {
+static luattn_status kernel_of(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                               const luattn_args *args, const luattn_kernel **kernel, luattn_error *err) {
   kernel_key key;
   const engine_place at = engine_get_place(engine);
   TRY(engine_key(&at, spec, pass, args, false, &key, err));
@@ -130,8 +131,8 @@ luattn_status luattn_engine_workspace_size(luattn_engine *engine, const luattn_s
   return engine_tell(luattn_workspace_size(kernel, args, size, &said), &said, err);
 }
 
-static luattn_status run_pass(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, void *stream,
-                              luattn_error *err) {
+static luattn_status run_pass(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                              void *stream, luattn_error *err) {
   const luattn_kernel *kernel;
   luattn_error said;
   TRY(kernel_of(engine, spec, pass, args, &kernel, err));
@@ -141,8 +142,8 @@ static luattn_status run_pass(luattn_engine *engine, const luattn_spec *spec, lu
   return engine_tell(status, &said, err);
 }
 
-luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                             void *stream, luattn_error *err) {
+luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
+                             luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   NEED(spec);
@@ -150,8 +151,8 @@ luattn_status luattn_forward(luattn_engine *engine, const luattn_spec *spec, con
   return run_pass(engine, spec, LUATTN_FORWARD, args, stream, err);
 }
 
-luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                              void *stream, luattn_error *err) {
+luattn_status luattn_backward(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, void *stream,
+                              luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   NEED(spec);

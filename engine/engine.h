@@ -19,14 +19,15 @@ typedef struct engine_place {
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 
-/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. for_append: inputs may be missing where
- * keys are in pages. */
-luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *args, bool for_append,
-                         kernel_key *key, luattn_error *err);
+/* The key of a pass's arguments; of arguments that a launch refuses, perhaps one that says as much. for_append: inputs
+ * may be missing where keys are in pages. */
+luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
+                         bool for_append, kernel_key *key, luattn_error *err);
 
 /* What merge_parts.c and page_tables.c keep with an engine, behind the lock; `close` frees it with the engine. */
 typedef struct engine_merges {
-  struct merge_kernel *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
+  struct merge_kernel
+      *kernel[2][3][4][4]; /* by pass, merge_call.size, types of parts and of o; NULL: not compiled yet */
   struct merge_kernel *page_table;
   struct state_kernel *by_state; /* a list: of specs of parts */
   void (*close)(struct engine_merges *merges);
@@ -38,8 +39,9 @@ void engine_close_merges(engine_merges *merges); /* of merge_parts.c */
 /* Reports a launch's failure, or its warning, unless `err` has one of the compilation. */
 luattn_status engine_tell(luattn_status status, const luattn_error *said, luattn_error *err);
 
-/* After a launch with LUATTN_CHECK=1: waits for the stream, and warns of integers of inputs beyond what kernels compute with. Does nothing
- * while the stream is captured. check_ints.c. Errors: LUATTN_NO_MEMORY, LUATTN_CUDA. */
-luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream, luattn_error *err);
+/* After a launch with LUATTN_CHECK=1: waits for the stream, and warns of integers of inputs beyond what kernels compute
+ * with. Does nothing while the stream is captured. check_ints.c. Errors: LUATTN_NO_MEMORY, LUATTN_CUDA. */
+luattn_status engine_check_ints(const engine_place *at, const luattn_spec *spec, const luattn_args *args, void *stream,
+                                luattn_error *err);
 
 #endif

@@ -11,10 +11,8 @@ static bool read_dtype(DLDataType from, luattn_dtype *dtype) {
   static const struct {
     int code, bits;
     luattn_dtype dtype;
-  } table[] = {{kDLFloat, 64, LUATTN_F64},
-               {kDLFloat, 32, LUATTN_F32},
-               {kDLFloat, 16, LUATTN_F16},
-               {kDLBfloat, 16, LUATTN_BF16}};
+  } table[] = {
+      {kDLFloat, 64, LUATTN_F64}, {kDLFloat, 32, LUATTN_F32}, {kDLFloat, 16, LUATTN_F16}, {kDLBfloat, 16, LUATTN_BF16}};
   for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
     if (from.code != table[i].code || from.bits != table[i].bits || from.lanes != 1) continue;
     *dtype = table[i].dtype;
@@ -60,8 +58,8 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
     if (t == NULL && !or_f32)
       return luattn_fail(
           err, LUATTN_INVALID,
-          "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name",
-          place, name);
+          "%s: input '%s': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name", place,
+          name);
     if (t != NULL && !read_input_type(t->dtype, &type))
       return luattn_fail(
           err, LUATTN_INVALID,
@@ -73,13 +71,15 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
   return LUATTN_OK;
 }
 
-/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch refuses. */
+/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch
+ * refuses. */
 static bool has_more_rows(const luattn_args *args, int64_t most) {
   const DLTensor *q = args->q, *k = args->k;
   if (k == NULL || k->ndim < 2 || k->shape == NULL || k->shape[1] < 1) return true;
   const int64_t q_len = batch_is_packed(args->batch) ? args->batch->lengths[0].longest : q->shape[2];
   int64_t rows, of_all;
-  if (__builtin_mul_overflow(most, k->shape[1], &of_all) || __builtin_mul_overflow(q_len, q->shape[1], &rows)) return true;
+  if (__builtin_mul_overflow(most, k->shape[1], &of_all) || __builtin_mul_overflow(q_len, q->shape[1], &rows))
+    return true;
   return rows > of_all;
 }
 
@@ -98,22 +98,25 @@ static int wants_decode(const engine_place *at, luattn_pass pass, const luattn_a
 }
 
 /* What no kernel of an engine at this place does. */
-static luattn_status check_supported(const engine_place *at, luattn_pass pass, const luattn_args *args, luattn_error *err) {
+static luattn_status check_supported(const engine_place *at, luattn_pass pass, const luattn_args *args,
+                                     luattn_error *err) {
   const char *place = kernel_pass_name(pass);
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   if ((packed || paged) && at->cpu_relaxed)
     return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
+        err, LUATTN_UNSUPPORTED, "%s: batch: has %s, and cpu_relaxed is set, which takes no %s yet; leave it 0", place,
         packed ? "cu_seqlens_q" : "seqused_k", packed ? "packed sequences" : "keys in pages or caches in part");
   if (paged && pass != LUATTN_FORWARD)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: batch: has %s, and there is no %s over keys in pages or in a part of a cache; copy them to k and v of "
-                       "equal lengths, or to packed sequences",
-                       place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k", place);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "%s: batch: has %s, and there is no %s over keys in pages or in a part of a cache; copy them to k and v of "
+        "equal lengths, or to packed sequences",
+        place, args->batch->array[BATCH_BLOCK_TABLE].is_given ? "block_table" : "seqused_k without cu_seqlens_k",
+        place);
   if (args->keys_modified != 0 && pass != LUATTN_FORWARD)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: keys_modified: is %d, and there is no %s over keys that key_mod has changed already; leave it 0, and give k and v as "
+                       "%s: keys_modified: is %d, and there is no %s over keys that key_mod has changed already; leave "
+                       "it 0, and give k and v as "
                        "they were before",
                        place, args->keys_modified, place);
   return LUATTN_OK;
@@ -125,32 +128,37 @@ static luattn_status check_axes(const luattn_args *args, const char *place, cons
   const bool paged = batch_is_paged(args->batch);
   for (int i = 0; i < 2; ++i)
     if (tensor[i] == NULL || tensor[i]->ndim != ndims[i] || tensor[i]->shape == NULL)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
-          i == 0 ? "q" : "v", ndims[i], ndims[i] == 3 ? " beside cu_seqlens" : i == 1 && paged ? " of pages" : "",
-          i == 1 && paged ? "batch" : "tensors");
+      return luattn_fail(err, LUATTN_INVALID,
+                         "%s: %s: expected a tensor of %d axes%s, which gives the head dim; see luattn/%s.h", place,
+                         i == 0 ? "q" : "v", ndims[i],
+                         ndims[i] == 3     ? " beside cu_seqlens"
+                         : i == 1 && paged ? " of pages"
+                                           : "",
+                         i == 1 && paged ? "batch" : "tensors");
   return LUATTN_OK;
 }
 
 /* A launch says the same; the CPU path of a relaxed engine has messages of its own. */
-static luattn_status check_choices(const kernel_key *key, const luattn_args *args, const char *spec_name, luattn_error *err) {
+static luattn_status check_choices(const kernel_key *key, const luattn_args *args, const char *spec_name,
+                                   luattn_error *err) {
   char wrong[300];
   wrong[0] = 0;
 #define CALL_CHOICE(name, serves_both, if_1, if_0) \
   if (args->name != 0 && args->name != 1) snprintf(wrong, sizeof wrong, #name ": is %d, expected 0 or 1", args->name);
 #include "abi/kernel_facts.def"
-  if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong)) return LUATTN_OK;
+  if (wrong[0] == 0 && choices_ok(args, key->pass == LUATTN_FORWARD, key->dtype == LUATTN_F64, wrong, sizeof wrong))
+    return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "%s of '%s': %s", kernel_pass_name(key->pass), spec_name, wrong);
 }
 
-static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key, luattn_error *err) {
+static luattn_status read_dims(const engine_place *at, const luattn_args *args, const int ndims[2], kernel_key *key,
+                               luattn_error *err) {
   const int64_t dim[] = {args->q->shape[ndims[0] - 1], args->v->shape[ndims[1] - 1]};
   const int most = at->cpu_relaxed ? CPU_DEVICE_MAX_DIM : 256;
   for (int i = 0; i < 2; ++i)
     if (dim[i] < 1 || dim[i] > most)
-      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d", kernel_pass_name(key->pass),
-                         i == 0 ? "q" : "v", (long long)dim[i], most);
+      return luattn_fail(err, LUATTN_INVALID, "%s: %s: has head dim %lld, expected 1 to %d",
+                         kernel_pass_name(key->pass), i == 0 ? "q" : "v", (long long)dim[i], most);
   key->head_dim = (int)dim[0];
   key->head_dim_v = (int)dim[1];
   return LUATTN_OK;
@@ -169,16 +177,18 @@ static luattn_status read_wants(const luattn_args *args, kernel_key *key, luattn
   if (kernel_pass_wants(key->pass) == 0) return LUATTN_OK;
   key->wants = wants_of(args);
   if (key->wants != 0) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "%s: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one",
+  return luattn_fail(err, LUATTN_INVALID,
+                     "%s: dq, dk, dv, grads: none is given, so there is nothing to compute; give at least one",
                      kernel_pass_name(key->pass));
 }
 
 /* Reads from the arguments what is fixed at compile time; the launch checks the rest. */
-luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *given, bool for_append,
-                         kernel_key *key, luattn_error *err) {
+luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *given,
+                         bool for_append, kernel_key *key, luattn_error *err) {
   const char *place = kernel_pass_name(pass);
   if ((unsigned)pass >= KERNEL_PASSES)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass, KERNEL_PASSES - 1);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_engine: pass: is %d, expected a luattn_pass, 0 to %d", (int)pass,
+                       KERNEL_PASSES - 1);
   luattn_args taken;
   const luattn_args *args = &taken;
   TRY(choices_take(given, place, &taken, err));
@@ -186,11 +196,14 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
   const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
   const int ndims[] = {packed ? 3 : 4, packed && !paged ? 3 : 4};
   TRY(check_axes(args, place, ndims, err));
-  *key = (kernel_key){.spec = spec,
-                      .pass = pass,
-                      .packed = packed,
-                      .pages = !paged ? 0 : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8 : 1,
-                      .offsets = batch_offsets(args->batch),
+  *key = (kernel_key){
+      .spec = spec,
+      .pass = pass,
+      .packed = packed,
+      .pages = !paged                                                          ? 0
+               : args->v->shape[2] % 8 == 0 || batch_has_one_page(args->batch) ? 8
+                                                                               : 1,
+      .offsets = batch_offsets(args->batch),
 #define CALL_CHOICE(name, serves_both, if_1, if_0) .name = args->name != 0,
 #include "abi/kernel_facts.def"
   };

@@ -1,5 +1,5 @@
-/* engine_setup.h: what an engine was opened with: its device, where kernels come from, and what holds for all of them.
- */
+/* engine_setup.h: what an engine was opened with: its device, where kernels come from, and what holds for all of
+ * them. */
 #ifndef LUATTN_ENGINE_SETUP_H
 #define LUATTN_ENGINE_SETUP_H
 

@@ -6,7 +6,8 @@
 
 #include "engine/kernel_key.h"
 
-/* "gemma2: forward, bf16, head dim 128, short lengths: compiled in 1210 ms". ms: from the request to the loaded kernel. */
+/* "gemma2: forward, bf16, head dim 128, short lengths: compiled in 1210 ms". ms: from the request to the loaded
+ * kernel. */
 void log_line(const kernel_key *key, const luattn_compile_report *report, double ms, char *out, size_t size);
 
 #endif

@@ -1,4 +1,5 @@
-/* mask_means.c: luattn_mask_survey: joins the plan of a mask's kernels, the rule of a launch and the counts of its tiles. */
+/* mask_means.c: luattn_mask_survey: joins the plan of a mask's kernels, the rule of a launch and the counts of its
+ * tiles. */
 #include "common/choices.h"
 #include "common/struct_size.h"
 #include "gen/compile/plan_manifest.h"
@@ -24,14 +25,14 @@ static luattn_status as_planned(const luattn_target *target, mask_survey_call *c
   if (call->tile_m == 0 && main != NULL) call->tile_m = (int)main->tile_m, call->tile_n = (int)main->tile_n;
   if (q == NULL || k == NULL || q->ndim != 4 || k->ndim != 4 || q->shape == NULL || k->shape == NULL)
     return LUATTN_OK; /* the survey refuses them */
-  const LuattnShape shape = {.batch = (int)q->shape[0], .heads = (int)q->shape[1], .q_len = (int)q->shape[2],
-                             .kv_len = (int)k->shape[2]};
+  const LuattnShape shape = {
+      .batch = (int)q->shape[0], .heads = (int)q->shape[1], .q_len = (int)q->shape[2], .kv_len = (int)k->shape[2]};
   call->evaluates = tile_bits_pay(&m, &shape, call->args->skip);
   return LUATTN_OK;
 }
 
-luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args, int tile_m,
-                                 int tile_n, luattn_mask_counts *out, luattn_error *err) {
+luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args,
+                                 int tile_m, int tile_n, luattn_mask_counts *out, luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_mask_counts, means);
   luattn_args used;
   luattn_mask_counts counts = {.struct_size = sizeof counts};
@@ -40,8 +41,12 @@ luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *t
   NEED(args);
   NEED(out);
   TRY(choices_take_dense(args, "mask", &used, err));
-  mask_survey_call call = {.spec = spec, .args = &used, .evaluates = used.skip != LUATTN_SKIP_NEVER, .tile_m = tile_m,
-                           .tile_n = tile_n, .counts = &counts};
+  mask_survey_call call = {.spec = spec,
+                           .args = &used,
+                           .evaluates = used.skip != LUATTN_SKIP_NEVER,
+                           .tile_m = tile_m,
+                           .tile_n = tile_n,
+                           .counts = &counts};
   if (target != NULL) TRY(as_planned(target, &call, err));
   TRY(host_run(mask_survey_run, &call, err));
   counts.tile_m = call.tile_m, counts.tile_n = call.tile_n;

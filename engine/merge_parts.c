@@ -1,4 +1,5 @@
-/* merge_parts.c: luattn_merge and luattn_merge_backward, by lse or by state: on the CPU, or by a kernel that is compiled on first use. */
+/* merge_parts.c: luattn_merge and luattn_merge_backward, by lse or by state: on the CPU, or by a kernel that is
+ * compiled on first use. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,14 +36,16 @@ static luattn_status run_rows(void *user, size_t index, luattn_error *err) {
 static luattn_status run_on_cpu(const merge_call *call, const luattn_spec *spec, bool backward, luattn_error *err) {
   const LuattnMergeParams *p = &call->params;
   state_merge *by_state = NULL;
-  rows_job job = {call, NULL, {call->part, call->elem, call->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32}, backward,
-                  p->rows};
+  rows_job job = {
+      call, NULL, {call->part, call->elem, call->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32}, backward, p->rows};
   int threads;
   char wrong[200];
-  if (!threads_count(0, 0, &threads, wrong, sizeof wrong)) return luattn_fail(err, LUATTN_INVALID, "luattn_merge: %s", wrong);
+  if (!threads_count(0, 0, &threads, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "luattn_merge: %s", wrong);
   if (spec != NULL) TRY(state_merge_open(spec, &by_state, err));
   job.by_state = by_state;
-  const luattn_status status = parallel_run((size_t)((job.rows - 1) / ROWS_OF_TASK + 1), threads, run_rows, NULL, &job, err);
+  const luattn_status status =
+      parallel_run((size_t)((job.rows - 1) / ROWS_OF_TASK + 1), threads, run_rows, NULL, &job, err);
   state_merge_close(by_state);
   return status;
 }
@@ -71,15 +74,17 @@ void engine_close_merges(engine_merges *m) {
   merge_kernel_unload(m->page_table);
 }
 
-static luattn_status compile(const engine_place *at, luattn_pass pass, const merge_call *call, const luattn_spec *spec, merge_kernel **kernel,
-                             luattn_error *err) {
+static luattn_status compile(const engine_place *at, luattn_pass pass, const merge_call *call, const luattn_spec *spec,
+                             merge_kernel **kernel, luattn_error *err) {
   static const int most[] = {2, 4, LUATTN_MERGE_MAX};
-  const merge_code_target target = {pass, most[call->size], call->part, call->elem, at->arch, at->driver_version, at->nvrtc, spec};
+  const merge_code_target target = {pass,     most[call->size],   call->part, call->elem,
+                                    at->arch, at->driver_version, at->nvrtc,  spec};
   void *cubin;
   size_t size;
   if (at->never_compile)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "luattn_merge: its kernel is compiled by NVRTC, and the engine's never_compile is set; leave it 0");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "luattn_merge: its kernel is compiled by NVRTC, and the engine's never_compile is set; leave it 0");
   TRY(merge_code(&target, &cubin, &size, err));
   const luattn_status status = merge_kernel_load(at->driver, at->device, cubin, "luattn_merge_parts", kernel, err);
   free(cubin);
@@ -102,8 +107,9 @@ static merge_kernel **slot_of(engine_merges *m, luattn_pass pass, const merge_ca
 }
 
 /* The kernel for the call's types and parts. Others wait while one is compiled. */
-static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, luattn_pass pass, const merge_call *call, const luattn_spec *spec,
-                                 const uint64_t *hash, const merge_kernel **out, luattn_error *err) {
+static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, luattn_pass pass,
+                                 const merge_call *call, const luattn_spec *spec, const uint64_t *hash,
+                                 const merge_kernel **out, luattn_error *err) {
   luattn_status status = LUATTN_OK;
   engine_merges *m = engine_lock_merges(engine);
   m->close = engine_close_merges;
@@ -116,18 +122,21 @@ static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, 
 }
 
 /* What the spec of a merge by state says. */
-static luattn_status find_rows(const luattn_merge_args *args, luattn_pass pass, merge_code_rows *out, luattn_error *err) {
+static luattn_status find_rows(const luattn_merge_args *args, luattn_pass pass, merge_code_rows *out,
+                               luattn_error *err) {
   memset(out, 0, sizeof *out);
   if (args->spec == NULL) return LUATTN_OK;
   TRY(merge_code_get_rows(args->spec, out, err));
   if (pass == LUATTN_FORWARD && args->saved != NULL && out->whole_rows)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "luattn_merge: saved: is given, and backward of %s takes a row pass, which needs all keys of a row in one call; give NULL, and call "
+                       "luattn_merge: saved: is given, and backward of %s takes a row pass, which needs all keys of a "
+                       "row in one call; give NULL, and call "
                        "luattn_backward with all keys",
                        out->name);
   if (pass == LUATTN_FORWARD) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "luattn_merge_backward: spec: is %s, and a merge by state has no gradient of its own; call luattn_backward of the spec that its parts "
+                     "luattn_merge_backward: spec: is %s, and a merge by state has no gradient of its own; call "
+                     "luattn_backward of the spec that its parts "
                      "were made of, for each part's keys, with o, lse and saved of the merge",
                      out->name);
 }
@@ -144,7 +153,8 @@ static luattn_status merge(luattn_engine *engine, luattn_pass pass, const luattn
     return luattn_fail(err, LUATTN_INVALID, "luattn_merge: stream: is not NULL, and the CPU has none; give NULL");
   TRY(merge_args_take(given, pass, &args, err));
   TRY(find_rows(&args, pass, &rows, err));
-  TRY(merge_args_fill(&args, pass, on_cpu ? LUATTN_CPU : at.device, &(merge_rows){rows.num_rows, rows.num_saved}, &call, err));
+  TRY(merge_args_fill(&args, pass, on_cpu ? LUATTN_CPU : at.device, &(merge_rows){rows.num_rows, rows.num_saved}, &call,
+                      err));
   if (call.is_empty) return LUATTN_OK;
   if (on_cpu) return run_on_cpu(&call, args.spec, pass == LUATTN_BACKWARD, err);
   TRY(find_kernel(engine, &at, pass, &call, args.spec, rows.hash, &kernel, err));
@@ -159,7 +169,8 @@ luattn_status luattn_merge(luattn_engine *engine, const luattn_merge_args *args,
   return merge(engine, LUATTN_FORWARD, args, stream, err);
 }
 
-luattn_status luattn_merge_backward(luattn_engine *engine, const luattn_merge_args *args, void *stream, luattn_error *err) {
+luattn_status luattn_merge_backward(luattn_engine *engine, const luattn_merge_args *args, void *stream,
+                                    luattn_error *err) {
   HOST_SCOPE;
   fail_clear(err);
   NEED(engine);

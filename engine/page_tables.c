@@ -10,8 +10,9 @@ static luattn_status compile(const engine_place *at, merge_kernel **kernel, luat
   void *cubin;
   size_t size;
   if (at->never_compile)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "luattn_page_table: its kernel is compiled by NVRTC, and the engine's never_compile is set; leave it 0");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "luattn_page_table: its kernel is compiled by NVRTC, and the engine's never_compile is set; leave it 0");
   TRY(page_table_code(at->arch, at->driver_version, at->nvrtc, &cubin, &size, err));
   const luattn_status status = merge_kernel_load(at->driver, at->device, cubin, "luattn_page_table", kernel, err);
   free(cubin);
@@ -19,7 +20,8 @@ static luattn_status compile(const engine_place *at, merge_kernel **kernel, luat
 }
 
 /* Others wait while it is compiled. */
-static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, const merge_kernel **out, luattn_error *err) {
+static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, const merge_kernel **out,
+                                 luattn_error *err) {
   luattn_status status = LUATTN_OK;
   engine_merges *m = engine_lock_merges(engine);
   m->close = engine_close_merges;
@@ -29,8 +31,8 @@ static luattn_status find_kernel(luattn_engine *engine, const engine_place *at, 
   return status;
 }
 
-luattn_status luattn_page_table(luattn_engine *engine, const luattn_page_lists *lists, const DLTensor *block_table, const DLTensor *seqused_k,
-                                void *stream, luattn_error *err) {
+luattn_status luattn_page_table(luattn_engine *engine, const luattn_page_lists *lists, const DLTensor *block_table,
+                                const DLTensor *seqused_k, void *stream, luattn_error *err) {
   HOST_SCOPE;
   fail_clear(err);
   NEED(engine);

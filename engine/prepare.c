@@ -5,7 +5,7 @@
 
 typedef struct preparation {
   luattn_engine *engine;
-  const luattn_request *request;  /* or NULL: */
+  const luattn_request *request; /* or NULL: */
   const luattn_call *const *call;
   luattn_progress *progress;
   void *user;
@@ -19,8 +19,8 @@ static luattn_status prepare_one(void *user, size_t index, luattn_error *err) {
     return luattn_fail(err, LUATTN_INVALID, "luattn_prepare: request %zu: spec is NULL; give one", index);
   if (r->head_dim < 1 || r->head_dim_v < 0)
     return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_prepare: request %zu: head_dim is %d, head_dim_v %d; give those of q and v",
-                       index, r->head_dim, r->head_dim_v);
+                       "luattn_prepare: request %zu: head_dim is %d, head_dim_v %d; give those of q and v", index,
+                       r->head_dim, r->head_dim_v);
   luattn_spec_info info;
   luattn_spec_get_info(r->spec, &info);
   const kernel_key key = {.spec = r->spec,
@@ -47,10 +47,12 @@ static luattn_status prepare_call(void *user, size_t index, luattn_error *err) {
   const preparation *p = user;
   const luattn_kernel *kernel;
   luattn_call call;
-  if (p->call[index] == NULL) return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu is NULL; give one", index);
+  if (p->call[index] == NULL)
+    return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu is NULL; give one", index);
   TRY(struct_take(&rule, "luattn_prepare_calls", p->call[index], &call, err));
   if (call.spec == NULL || call.args == NULL)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu: %s is NULL; give one", index, call.spec == NULL ? "spec" : "args");
+    return luattn_fail(err, LUATTN_INVALID, "luattn_prepare_calls: call %zu: %s is NULL; give one", index,
+                       call.spec == NULL ? "spec" : "args");
   return luattn_engine_kernel(p->engine, call.spec, call.pass, call.args, &kernel, err);
 }
 
@@ -59,8 +61,8 @@ static void tell(void *user, size_t done, size_t count) {
   if (p->progress != NULL) p->progress(p->user, done, count);
 }
 
-luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests,
-                             int threads, luattn_progress *progress, void *user, luattn_error *err) {
+luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *requests, size_t num_requests, int threads,
+                             luattn_progress *progress, void *user, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   if (requests == NULL && num_requests > 0) return fail_null(err, __func__, "requests");
@@ -68,8 +70,8 @@ luattn_status luattn_prepare(luattn_engine *engine, const luattn_request *reques
   return parallel_run(num_requests, threads, prepare_one, tell, &p, err);
 }
 
-luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls, int threads,
-                                   luattn_progress *progress, void *user, luattn_error *err) {
+luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls,
+                                   int threads, luattn_progress *progress, void *user, luattn_error *err) {
   fail_clear(err);
   NEED(engine);
   if (calls == NULL && num_calls > 0) return fail_null(err, __func__, "calls");

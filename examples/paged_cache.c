@@ -1,7 +1,7 @@
-/* paged_cache.c: decodes with a KV cache in pages. Continues two sequences of different lengths, one position at a time: a step takes
- * pages for the new rows from a pool where a sequence's last page is full, writes the rows (luattn_args.append), and attends from one query of each
- * sequence. The arrays that say where rows are lie on the device (luattn/batch.h), so all steps make the same two calls. Runs on a GPU if there
- * is one, otherwise on the CPU.
+/* paged_cache.c: decodes with a KV cache in pages. Continues two sequences of different lengths, one position at a
+ * time: a step takes pages for the new rows from a pool where a sequence's last page is full, writes the rows
+ * (luattn_args.append), and attends from one query of each sequence. The arrays that say where rows are lie on the
+ * device (luattn/batch.h), so all steps make the same two calls. Runs on a GPU if there is one, otherwise on the CPU.
  *
  *   paged_cache           prints the difference from one call over the full sequences
  */
@@ -13,10 +13,15 @@
 #include "luattn/engine.h"
 
 /* The query is its sequence's last position, and keeps all of its keys. */
-static const char source[] = "return attention { name = 'decode', score_mod = alibi(), block_mask = causal_bottom_right() }";
+static const char source[] =
+    "return attention { name = 'decode', score_mod = alibi(), block_mask = causal_bottom_right() }";
 
 enum { BATCH = 2, HEADS = 8, HEADS_KV = 2, LONGEST = 128, HEAD_DIM = 64, STEPS = 20 };
-enum { PAGE = 16, PAGES = 16, MOST = LONGEST / PAGE }; /* rows of a page, pages of the pool, pages of a sequence at most */
+enum {
+  PAGE = 16,
+  PAGES = 16,
+  MOST = LONGEST / PAGE
+}; /* rows of a page, pages of the pool, pages of a sequence at most */
 static const int prompts[BATCH] = {40, 93};
 
 static luattn_error err;
@@ -35,16 +40,22 @@ static void *device_alloc(size_t size) {
   return made;
 }
 static void device_free(void *p) {
-  if (driver == NULL) free(p);
-  else check(luattn_device_free(driver, 0, p, &err));
+  if (driver == NULL)
+    free(p);
+  else
+    check(luattn_device_free(driver, 0, p, &err));
 }
 static void to_device(void *to, const void *from, size_t size) {
-  if (driver == NULL) memcpy(to, from, size);
-  else check(luattn_copy_to_device(driver, 0, to, from, size, &err));
+  if (driver == NULL)
+    memcpy(to, from, size);
+  else
+    check(luattn_copy_to_device(driver, 0, to, from, size, &err));
 }
 static void to_host(void *to, const void *from, size_t size) {
-  if (driver == NULL) memcpy(to, from, size);
-  else check(luattn_copy_to_host(driver, 0, to, from, size, &err));
+  if (driver == NULL)
+    memcpy(to, from, size);
+  else
+    check(luattn_copy_to_host(driver, 0, to, from, size, &err));
 }
 
 /* A DLPack tensor on the device: [first, heads, length, HEAD_DIM]. */
@@ -55,10 +66,8 @@ typedef struct array {
 
 static void new_array(array *a, int first, int heads, int length) {
   *a = (array){.shape = {first, heads, length, HEAD_DIM}};
-  a->tensor = (DLTensor){.device = {driver == NULL ? kDLCPU : kDLCUDA, 0},
-                         .ndim = 4,
-                         .dtype = {kDLFloat, 32, 1},
-                         .shape = a->shape};
+  a->tensor = (DLTensor){
+      .device = {driver == NULL ? kDLCPU : kDLCUDA, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = a->shape};
   a->tensor.data = device_alloc(sizeof(float) * (size_t)(first * heads * length * HEAD_DIM));
 }
 
@@ -74,9 +83,9 @@ static void write_rows(array *a, int tensor, int b, int first, int count, int en
   float buffer[LONGEST * HEAD_DIM];
   const int heads = (int)a->shape[1], length = (int)a->shape[2];
   for (int h = 0; h < heads; ++h) {
-    for (int i = 0; i < count * HEAD_DIM; ++i)
-      buffer[i] = drawn(tensor, b, h, first + i / HEAD_DIM, i % HEAD_DIM);
-    float *to = (float *)a->tensor.data + (((size_t)entry * (size_t)heads + (size_t)h) * (size_t)length + (size_t)row) * HEAD_DIM;
+    for (int i = 0; i < count * HEAD_DIM; ++i) buffer[i] = drawn(tensor, b, h, first + i / HEAD_DIM, i % HEAD_DIM);
+    float *to = (float *)a->tensor.data +
+                (((size_t)entry * (size_t)heads + (size_t)h) * (size_t)length + (size_t)row) * HEAD_DIM;
     to_device(to, buffer, sizeof(float) * (size_t)(count * HEAD_DIM));
   }
 }
@@ -109,7 +118,8 @@ static DLTensor device_numbers(int ndim, int64_t *shape, size_t size) {
 
 /* The caches as they are before the new rows (0), and after (1). */
 static luattn_batch *open_batch(const DLTensor *block_table, const DLTensor *seqused_k) {
-  const luattn_batch_options options = {.struct_size = sizeof options, .block_table = block_table, .seqused_k = seqused_k};
+  const luattn_batch_options options = {
+      .struct_size = sizeof options, .block_table = block_table, .seqused_k = seqused_k};
   luattn_batch *batch;
   check(luattn_batch_open(&options, &batch, &err));
   return batch;
@@ -167,9 +177,15 @@ int main(void) {
   to_device(pages.data, table, sizeof table);
 
   luattn_batch *batch[] = {open_batch(&pages, &before), open_batch(&pages, &after)};
-  const luattn_append_args rows = {.struct_size = sizeof rows, .new_k = &new_k.tensor, .new_v = &new_v.tensor, .batch = batch[0]};
+  const luattn_append_args rows = {
+      .struct_size = sizeof rows, .new_k = &new_k.tensor, .new_v = &new_v.tensor, .batch = batch[0]};
   luattn_args step = {.struct_size = sizeof step,
-                      .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch[1], .append = &rows};
+                      .q = &q.tensor,
+                      .k = &k.tensor,
+                      .v = &v.tensor,
+                      .o = &o.tensor,
+                      .batch = batch[1],
+                      .append = &rows};
   static float steps[STEPS][BATCH * HEADS * HEAD_DIM];
   for (int i = 0; i < STEPS; ++i) {
     to_device(before.data, lengths, sizeof lengths);
@@ -185,10 +201,11 @@ int main(void) {
   }
   const float off = compare(engine, spec, steps);
   printf("%s: %d steps of %d sequences in %d pages, at most %.1e from one call; O[0, 0, 0, :2] = %.4f %.4f\n",
-         driver != NULL ? "GPU" : "CPU", STEPS, BATCH, PAGES - pages_left, (double)off, (double)steps[0][0], (double)steps[0][1]);
+         driver != NULL ? "GPU" : "CPU", STEPS, BATCH, PAGES - pages_left, (double)off, (double)steps[0][0],
+         (double)steps[0][1]);
 
-  void *memory[] = {q.tensor.data, o.tensor.data, k.tensor.data, v.tensor.data, new_k.tensor.data, new_v.tensor.data,
-                    pages.data,    before.data,   after.data};
+  void *memory[] = {q.tensor.data,     o.tensor.data, k.tensor.data, v.tensor.data, new_k.tensor.data,
+                    new_v.tensor.data, pages.data,    before.data,   after.data};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; ++i) device_free(memory[i]);
   for (int i = 0; i < 2; ++i) luattn_batch_close(batch[i]);
   luattn_engine_close(engine);

@@ -8,8 +8,8 @@
 
 #include "luattn/engine.h"
 
-/* Gemma 2's tanh soft cap over a causal window of 64 keys. `cap` is a run-time value with a gradient.
- */
+/* Gemma 2's tanh soft cap over a causal window of 64 keys. `cap` is a run-time value with a
+ * gradient. */
 static const char source[] =
     "return attention {\n"
     "  name        = 'window',\n"
@@ -19,13 +19,7 @@ static const char source[] =
     "  online_func = online_softmax,\n"
     "}\n";
 
-enum {
-  BATCH = 2,
-  HEADS = 8,
-  HEADS_KV = 2,
-  LENGTH = 300,
-  HEAD_DIM = 64
-}; /* four query heads share a kv head */
+enum { BATCH = 2, HEADS = 8, HEADS_KV = 2, LENGTH = 300, HEAD_DIM = 64 }; /* four query heads share a kv head */
 
 static luattn_error err; /* receives the error message of a failed call */
 static void check(luattn_status status) {

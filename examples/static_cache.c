@@ -34,16 +34,22 @@ static void *device_alloc(size_t size) {
   return made;
 }
 static void device_free(void *p) {
-  if (driver == NULL) free(p);
-  else check(luattn_device_free(driver, 0, p, &err));
+  if (driver == NULL)
+    free(p);
+  else
+    check(luattn_device_free(driver, 0, p, &err));
 }
 static void to_device(void *to, const void *from, size_t size) {
-  if (driver == NULL) memcpy(to, from, size);
-  else check(luattn_copy_to_device(driver, 0, to, from, size, &err));
+  if (driver == NULL)
+    memcpy(to, from, size);
+  else
+    check(luattn_copy_to_device(driver, 0, to, from, size, &err));
 }
 static void to_host(void *to, const void *from, size_t size) {
-  if (driver == NULL) memcpy(to, from, size);
-  else check(luattn_copy_to_host(driver, 0, to, from, size, &err));
+  if (driver == NULL)
+    memcpy(to, from, size);
+  else
+    check(luattn_copy_to_host(driver, 0, to, from, size, &err));
 }
 
 /* A DLPack tensor on the device. */
@@ -54,10 +60,8 @@ typedef struct array {
 
 static void new_array(array *a, int heads, int length) {
   *a = (array){.shape = {BATCH, heads, length, HEAD_DIM}};
-  a->tensor = (DLTensor){.device = {driver == NULL ? kDLCPU : kDLCUDA, 0},
-                         .ndim = 4,
-                         .dtype = {kDLFloat, 32, 1},
-                         .shape = a->shape};
+  a->tensor = (DLTensor){
+      .device = {driver == NULL ? kDLCPU : kDLCUDA, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = a->shape};
   a->tensor.data = device_alloc(sizeof(float) * (size_t)(BATCH * heads * length * HEAD_DIM));
 }
 
@@ -73,9 +77,9 @@ static void write_rows(array *a, int tensor, int b, int first, int count, int ro
   float buffer[CACHE * HEAD_DIM];
   const int heads = (int)a->shape[1], length = (int)a->shape[2];
   for (int h = 0; h < heads; ++h) {
-    for (int i = 0; i < count * HEAD_DIM; ++i)
-      buffer[i] = drawn(tensor, b, h, first + i / HEAD_DIM, i % HEAD_DIM);
-    float *to = (float *)a->tensor.data + (((size_t)b * (size_t)heads + (size_t)h) * (size_t)length + (size_t)row) * HEAD_DIM;
+    for (int i = 0; i < count * HEAD_DIM; ++i) buffer[i] = drawn(tensor, b, h, first + i / HEAD_DIM, i % HEAD_DIM);
+    float *to =
+        (float *)a->tensor.data + (((size_t)b * (size_t)heads + (size_t)h) * (size_t)length + (size_t)row) * HEAD_DIM;
     to_device(to, buffer, sizeof(float) * (size_t)(count * HEAD_DIM));
   }
 }
@@ -118,8 +122,8 @@ int main(void) {
   luattn_batch *batch;
   check(luattn_batch_open(&options, &batch, &err));
 
-  luattn_args step = {.struct_size = sizeof step,
-                      .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch};
+  luattn_args step = {
+      .struct_size = sizeof step, .q = &q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &o.tensor, .batch = batch};
   static float steps[STEPS][BATCH * HEADS * HEAD_DIM];
   for (int b = 0; b < BATCH; ++b)
     for (int t = K; t <= V; ++t) write_rows(t == K ? &k : &v, t, b, 0, position[b], 0); /* the prompt */
@@ -135,7 +139,8 @@ int main(void) {
   }
 
   /* Computes the same queries in one call over all positions. */
-  luattn_args whole = {.struct_size = sizeof whole, .q = &whole_q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &whole_o.tensor};
+  luattn_args whole = {
+      .struct_size = sizeof whole, .q = &whole_q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &whole_o.tensor};
   for (int b = 0; b < BATCH; ++b) write_rows(&whole_q, Q, b, 0, CACHE, 0);
   forward(engine, spec, &whole);
   static float all[BATCH * HEADS * CACHE * HEAD_DIM];

@@ -2,8 +2,8 @@
  * only luattn_runtime.
  *
  *   luattn pack -o causal.luapack --arch sm_80,sm_90a --dtype f32 --head-dim 64 examples/causal.lua
- *   use_pack causal.luapack [SPEC]      prints O of the last query row and the sums of dq, dk and dv
- */
+ *   use_pack causal.luapack [SPEC]      prints O of the last query row and the sums of dq, dk and
+ * dv */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -59,13 +59,9 @@ static float *download(luattn_driver *driver, const array *a) {
 
 /* Loads a kernel from the pack and launches it. After luattn_pack_kernel the calls are those for any other
  * kernel. */
-static void run(luattn_driver *driver, const luattn_pack *pack, const char *spec, luattn_pass pass,
-                luattn_args *args) {
-  const luattn_pack_query query = {.struct_size = sizeof query,
-                                   .spec_name = spec,
-                                   .pass = pass,
-                                   .dtype = LUATTN_F32,
-                                   .head_dim = HEAD_DIM};
+static void run(luattn_driver *driver, const luattn_pack *pack, const char *spec, luattn_pass pass, luattn_args *args) {
+  const luattn_pack_query query = {
+      .struct_size = sizeof query, .spec_name = spec, .pass = pass, .dtype = LUATTN_F32, .head_dim = HEAD_DIM};
   luattn_kernel *kernel;
   check(luattn_pack_kernel(pack, driver, 0, &query, &kernel, NULL, &err));
   check(luattn_workspace_size(kernel, args, &args->workspace_size, &err));
@@ -112,8 +108,7 @@ int main(int argc, char **argv) {
 
   float *o = download(driver, &a[O]);
   const float *last = o + a[O].bytes / sizeof *o - HEAD_DIM;
-  printf("O[-1, -1, -1, :4] = %.6f %.6f %.6f %.6f", (double)last[0], (double)last[1], (double)last[2],
-         (double)last[3]);
+  printf("O[-1, -1, -1, :4] = %.6f %.6f %.6f %.6f", (double)last[0], (double)last[1], (double)last[2], (double)last[3]);
   for (int i = DQ; i <= DV; ++i) {
     double sum = 0;
     float *x = download(driver, &a[i]);
@@ -121,9 +116,8 @@ int main(int argc, char **argv) {
     printf("   sum of d%c = %.4f", "qkv"[i - DQ], sum);
     free(x);
   }
-  printf(
-      "\nforward pass loaded and run %.1f ms after the driver and the data were ready, which took %.1f ms\n",
-      launched - ready, ready - start);
+  printf("\nforward pass loaded and run %.1f ms after the driver and the data were ready, which took %.1f ms\n",
+         launched - ready, ready - start);
   free(o);
   for (int i = 0; i < COUNT; ++i) check(luattn_device_free(driver, 0, a[i].tensor.data, &err));
   luattn_pack_close(pack);

@@ -16,23 +16,23 @@
 #define SPEC_MAX_RED 8    /* reduce_sum and reduce_max in one online_fwd */
 #define SPEC_KEEP_ALL 256 /* traced_online.keep without dropout */
 
-/* online_fwd: one step. IR_REDUCE_SUM/IR_REDUCE_MAX nodes inside `prob`, `rescale` and `next` reduce over the step's kept
- * scores; VAR_SCORE is the element, VAR_STATE the state before the step. */
+/* online_fwd: one step. IR_REDUCE_SUM/IR_REDUCE_MAX nodes inside `prob`, `rescale` and `next` reduce over the step's
+ * kept scores; VAR_SCORE is the element, VAR_STATE the state before the step. */
 typedef struct traced_online {
   const char *name; /* of the function table, for messages */
   int num_state;
   const char *state_name[SPEC_MAX_STATE];
   ir_ref init[SPEC_MAX_STATE]; /* uniform expressions of b, h, scalars, inputs */
   ir_ref prob;
-  ir_ref rescale;              /* the factor of O; constant 1 if O is not rescaled */
+  ir_ref rescale; /* the factor of O; constant 1 if O is not rescaled */
   ir_ref next[SPEC_MAX_STATE];
-  ir_ref out;                  /* epilogue: linear in VAR_OUT; of VAR_STATE */
+  ir_ref out; /* epilogue: linear in VAR_OUT; of VAR_STATE */
   int num_final;
   const char *final_name[SPEC_MAX_FINAL];
   ir_ref final[SPEC_MAX_FINAL]; /* of VAR_STATE; the one named "lse" is the public lse */
   int lse;                      /* index of "lse" in final, or -1 */
-  ir_ref forward;  /* recomputes prob from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
-  int keep;        /* dropout: a weight is kept with probability keep / 256 (abi/philox.h) */
+  ir_ref forward;               /* recomputes prob from VAR_SCORE and VAR_FINAL; IR_NONE if left out */
+  int keep;                     /* dropout: a weight is kept with probability keep / 256 (abi/philox.h) */
   ir_ref backward; /* d loss / d VAR_SCORE from VAR_DP, VAR_P, VAR_DELTA, VAR_FINAL, VAR_SCORE; IR_NONE: derive it */
 } traced_online;
 
@@ -48,7 +48,9 @@ typedef struct row_tables {
 
 /* Axis `axis` of input `input`, which is q, kv, h or hkv. */
 enum { SPEC_MAX_ELSEWHERE = 48 };
-typedef struct spec_elsewhere { uint8_t input, axis; } spec_elsewhere;
+typedef struct spec_elsewhere {
+  uint8_t input, axis;
+} spec_elsewhere;
 
 typedef struct traced_spec {
   arena *a;
@@ -63,28 +65,31 @@ typedef struct traced_spec {
   double scalar_default[32];
   scalar_range scalar_range[32]; /* what functions of the library take it for */
   int num_ranges;
-  ir_ref score_mod;  /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
-  ir_ref block_mask; /* BOOL; IR_NONE: everything is kept */
+  ir_ref score_mod;                     /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
+  ir_ref block_mask;                    /* BOOL; IR_NONE: everything is kept */
   ir_ref query_mod, key_mod, value_mod; /* of VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D; IR_NONE if none */
   /* x[..] in these. VAR_READ of index i is the element at read[i], of VAR_D and the head dim, until analysis/mod_rows.c
-   * knows that: then it is the one at table i of rows (NULL: a mod of one element), of query_mod, key_mod, value_mod. */
+   * knows that: then it is the one at table i of rows (NULL: a mod of one element), of query_mod, key_mod,
+   * value_mod. */
   int num_reads;
   ir_ref read[SPEC_MAX_READS];
   int read_line[SPEC_MAX_READS];
   const row_tables *rows[3];
-  /* Of a compilation with luattn_target.keys_modified: what key_mod and value_mod were, which are then IR_NONE: with pages
-   * luattn_append applies these, which read append_inputs (a bit each). */
+  /* Of a compilation with luattn_target.keys_modified: what key_mod and value_mod were, which are then IR_NONE: with
+   * pages luattn_append applies these, which read append_inputs (a bit each). */
   bool keys_modified;
   ir_ref append_mod[2];
   unsigned append_inputs;
   traced_online online;
-  bool random; /* a hook calls random() */
+  bool random;    /* a hook calls random() */
   bool by_passes; /* backward takes a row pass wherever it can, for tests and for measuring: LUATTN_ROW_PASSES=1 */
-  /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are: analysis/int_range.c. */
+  /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are:
+   * analysis/int_range.c. */
   uint16_t inexact_ints[2][3];
   int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/reads_elsewhere.c */
   spec_elsewhere elsewhere[SPEC_MAX_ELSEWHERE];
-  int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0: no limit */
+  int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0:
+                       no limit */
 } traced_spec;
 
 /* Whether calls draw random numbers, for dropout or for hooks. */
@@ -95,7 +100,7 @@ static inline bool spec_draws(const traced_spec *t) { return t->random || t->onl
  * emitter may defer a part: of_sum, of VAR_GRAD, is what a sum of values adds; IR_NONE: the sum itself. by_lane: a
  * warp sums it for each element, not each thread (lower/accumulators.c). */
 typedef struct derived_term {
-  int input;            /* input number, or -1: scalar number `scalar` */
+  int input; /* input number, or -1: scalar number `scalar` */
   int scalar;
   int num_index;
   ir_ref index[4];
@@ -106,10 +111,13 @@ typedef struct derived_term {
 #define DERIVED_MAX_ROWS 16
 #define DERIVED_MAX_TERMS 256 /* of a hook; the time to compile them bounds those of a kernel */
 
-typedef struct derived_terms { int count; derived_term term[DERIVED_MAX_TERMS]; } derived_terms;
+typedef struct derived_terms {
+  int count;
+  derived_term term[DERIVED_MAX_TERMS];
+} derived_terms;
 
-/* Derivative of one input mod: dx of VAR_X, VAR_GRAD, .., and its parameter terms. Until the head dim is known, dx lacks
- * what comes from channels that read this one: by_read[i] is what goes to the element at traced_spec.read[i]. */
+/* Derivative of one input mod: dx of VAR_X, VAR_GRAD, .., and its parameter terms. Until the head dim is known, dx
+ * lacks what comes from channels that read this one: by_read[i] is what goes to the element at traced_spec.read[i]. */
 typedef struct derived_mod {
   ir_ref dx;
   derived_terms terms;
@@ -119,10 +127,11 @@ typedef struct derived_mod {
 #define DERIVED_MAX_PASSES 2
 #define DERIVED_MAX_SUMS 6 /* one for each pass says how large its weights are */
 
-/* A row pass: forward with another weight. With O_k = factor * sum over kept j of weight_j v_j, VAR_PASS[k] = rowsum(dO * O_k).
- * Dropout drops what forward's drops. */
+/* A row pass: forward with another weight. With O_k = factor * sum over kept j of weight_j v_j, VAR_PASS[k] = rowsum(dO
+ * * O_k). Dropout drops what forward's drops. */
 typedef struct derived_pass {
-  ir_ref weight; /* of VAR_SCORE (after score_mod), VAR_FINAL as derived_spec.row reads it, leaves; never NaN where a score is -inf */
+  ir_ref weight; /* of VAR_SCORE (after score_mod), VAR_FINAL as derived_spec.row reads it, leaves; never NaN where a
+                    score is -inf */
   ir_ref factor; /* of VAR_FINAL, leaves of the row, and the sums among VAR_PASS */
 } derived_pass;
 
@@ -136,39 +145,39 @@ typedef struct derived_spec {
   ir_ref saved[DERIVED_MAX_ROWS];
   bool reads_lse;        /* a row below reads lse */
   bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
-  /* Why kernels cannot run it, though the CPU can: it compares scores with the row's maximum (VAR_TIE), which kernels round in
-   * more ways than one. NULL: they can. */
+  /* Why kernels cannot run it, though the CPU can: it compares scores with the row's maximum (VAR_TIE), which kernels
+   * round in more ways than one. NULL: they can. */
   const char *cpu_only;
-  /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum over kept j of sum[i], which are of the same
-   * variables as a weight. Sums come with a pass: its weight may be 0. */
+  /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum over kept j of sum[i], which
+   * are of the same variables as a weight. Sums come with a pass: its weight may be 0. */
   int num_passes;
   derived_pass pass[DERIVED_MAX_PASSES];
   int num_sums;
   ir_ref sum[DERIVED_MAX_SUMS];
-  /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA, VAR_DLSE, VAR_PASS and
-   * row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
+  /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA,
+   * VAR_DLSE, VAR_PASS and row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
   int num_rows;
   ir_ref row[DERIVED_MAX_ROWS];
   derived_terms row_terms; /* parameter gradients that arise per row (sinks) */
   /* Per kept element, of VAR_SCORE (after score_mod), VAR_ROW, VAR_DP: */
-  ir_ref prob;   /* of t = VAR_SCORE = scale * dot (score_mod is inside) */
-  ir_ref ds;     /* d loss / d t */
+  ir_ref prob;                 /* of t = VAR_SCORE = scale * dot (score_mod is inside) */
+  ir_ref ds;                   /* d loss / d t */
   derived_terms element_terms; /* parameter gradients of score_mod */
   derived_mod query_mod, key_mod, value_mod;
   const char *how; /* where the online backward comes from: "derived", "given by the spec", .. for `luattn
                     * emit --stage grad` */
 } derived_spec;
 
-/* How finished parts of a row merge (luattn_spec_parts): expressions of VAR_STATE, the numbers that forward has saved of the one
- * part, and VAR_OTHER, those of the other. The first num_state are the state of the online function; the rest is what these
- * expressions read besides, the same in every part, such as a sink. */
+/* How finished parts of a row merge (luattn_spec_parts): expressions of VAR_STATE, the numbers that forward has saved
+ * of the one part, and VAR_OTHER, those of the other. The first num_state are the state of the online function; the
+ * rest is what these expressions read besides, the same in every part, such as a sink. */
 typedef struct part_rule {
   int num_rows, num_state;
-  bool whole_rows; /* the function's backward takes a row pass, so that parts have none */
+  bool whole_rows;              /* the function's backward takes a row pass, so that parts have none */
   ir_ref state[SPEC_MAX_STATE]; /* of both parts */
   ir_ref factor, other_factor;  /* of the parts' sums of prob * v */
   ir_ref scale;                 /* what makes O of such a sum */
-  ir_ref lse;                   /* IR_NONE: the online function has none, and a part's lse is 0 where it keeps something */
+  ir_ref lse; /* IR_NONE: the online function has none, and a part's lse is 0 where it keeps something */
   int num_saved;
   ir_ref saved[DERIVED_MAX_ROWS]; /* what backward reads of the whole row: derived_spec.saved */
 } part_rule;
@@ -181,12 +190,13 @@ struct luattn_spec {
    * between blocks of queries, and its own blocks have as many keys as a cell. */
   bool by_cells, by_query_blocks, by_narrow_blocks;
   double load_ms;
-  uint64_t hash[2]; /* luattn_spec_info.hash */
+  uint64_t hash[2];       /* luattn_spec_info.hash */
   const part_rule *parts; /* of a spec that luattn_spec_parts made; else NULL */
 };
 
-/* Makes `spec`, which drops no weights, the spec whose online function is dropout() of what it was: of 256 weights, `keep` are
- * kept. Its hash becomes another. 256: nothing changes. Only whoever loaded it may know it by now. load_spec.c */
+/* Makes `spec`, which drops no weights, the spec whose online function is dropout() of what it was: of 256 weights,
+ * `keep` are kept. Its hash becomes another. 256: nothing changes. Only whoever loaded it may know it by now.
+ * load_spec.c */
 luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err);
 
 #endif

@@ -50,9 +50,8 @@ static ir_ref factor_of(ir *g, ir_ref by_parameter, ir_ref by_score) {
 
 /* Adds the gradients of y's parameters, dy being y's adjoint, to `terms`; dx[i] = the gradient of variable x[i],
  * of which there are num_x. IR_NONE: 0. */
-static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy,
-                                   const ir_ref *x, int num_x, ir_ref *dx, derived_terms *terms,
-                                   luattn_error *err) {
+static luattn_status differentiate(const traced_spec *t, const char *hook, ir_ref y, ir_ref dy, const ir_ref *x,
+                                   int num_x, ir_ref *dx, derived_terms *terms, luattn_error *err) {
   ir_ref wrt[MAX_X + MAX_LEAVES], grad[MAX_X + MAX_LEAVES], slope[MAX_X + MAX_LEAVES] = {IR_NONE};
   const int n = online_leaves(t, &y, 1, wrt + num_x, MAX_LEAVES);
   if (n < 0) return no_memory(t, err);
@@ -75,8 +74,8 @@ static luattn_status differentiate(const traced_spec *t, const char *hook, ir_re
     const int before = terms->count;
     if (grad[i] == IR_NONE) continue;
     if (!online_add_term(t->g, terms, wrt[i], grad[i]))
-      return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs",
-                         t->file, hook, DERIVED_MAX_TERMS);
+      return luattn_fail(err, LUATTN_SPEC, "%s: %s: more than %d parameter gradients; read fewer inputs", t->file, hook,
+                         DERIVED_MAX_TERMS);
     if (terms->count > before) terms->term[before].factor = factor_of(t->g, slope[i], slope[0]);
   }
   return ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
@@ -140,16 +139,14 @@ static luattn_status derive_mod(const traced_spec *t, const char *hook, ir_ref m
 }
 
 /* Forward needs no derivatives; the message goes to callers that ask for backward. */
-static luattn_status forward_only(const traced_spec *t, const luattn_error *why, derived_spec *out,
-                                  luattn_error *err) {
+static luattn_status forward_only(const traced_spec *t, const luattn_error *why, derived_spec *out, luattn_error *err) {
   const ir_ref zero = ir_real(t->g, 0);
-  *out = (derived_spec){
-      .missing = arena_printf(t->a, "%s", why->message), .prob = zero, .ds = zero, .how = "no backward"};
+  *out =
+      (derived_spec){.missing = arena_printf(t->a, "%s", why->message), .prob = zero, .ds = zero, .how = "no backward"};
   return out->missing == NULL || ir_failed(t->g) ? no_memory(t, err) : LUATTN_OK;
 }
 
-static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
-                            luattn_error *err) {
+static luattn_status derive(arena *scratch, const traced_spec *t, derived_spec *out, text *how, luattn_error *err) {
   online_grad *online = arena_new(scratch, sizeof *online);
   if (online == NULL) return no_memory(t, err);
   luattn_error why;

@@ -3,7 +3,7 @@
 #include "gen/analysis/row_sums.h"
 
 #define MOST_WORK 300000L /* of a row of four scores */
-#define WORK 20000L /* a few hundred suffice for a softmax */
+#define WORK 20000L       /* a few hundred suffice for a softmax */
 
 /* First with few symbols, which is quick. */
 bool algebra_proves(derivation *d, arms_claim *claim, void *what, long work) {
@@ -97,8 +97,7 @@ static bool chain_is_zero(arms *A, void *what) {
   const form *total[SPEC_MAX_RED];
   int serial = 0;
   for (int j = 0; j < n; j++) {
-    total[j] =
-        c->of_term != NULL ? reduced(A, j, c->of_term[j], serial++) : form_number(F, j == c->k ? 1 : 0);
+    total[j] = c->of_term != NULL ? reduced(A, j, c->of_term[j], serial++) : form_number(F, j == c->k ? 1 : 0);
     for (int m = c->of_term != NULL ? 0 : c->k; m < j; m++, serial++) {
       const ir_ref x = c->between[j * SPEC_MAX_RED + m];
       if (x != IR_NONE && total[m]->n > 0)

@@ -11,8 +11,8 @@
 
 #include "gen/analysis/derivation.h"
 
-/* Whether x = y for all scores, states, which count as any numbers, scalars and inputs. Scores below -1e30 are none. For expressions
- * without reductions. */
+/* Whether x = y for all scores, states, which count as any numbers, scalars and inputs. Scores below -1e30 are none.
+ * For expressions without reductions. */
 bool algebra_same(arena *a, const traced_spec *t, ir_ref x, ir_ref y);
 bool algebra_not_below(arena *a, const traced_spec *t, ir_ref x); /* 0, likewise */
 

@@ -9,8 +9,8 @@
  * separable, or a `forward` that disagrees with online_fwd (shown with the row that proves it). */
 luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, luattn_error *err);
 
-/* Adds lines that say what is proved of the online function beside its backward: that tiles do not matter, where weights lie, and how
- * parts merge. Adds nodes to t->g. Errors: as derive_spec. */
+/* Adds lines that say what is proved of the online function beside its backward: that tiles do not matter, where
+ * weights lie, and how parts merge. Adds nodes to t->g. Errors: as derive_spec. */
 struct text;
 luattn_status derive_describe(arena *scratch, const traced_spec *t, struct text *out, luattn_error *err);
 
@@ -44,8 +44,9 @@ typedef struct mask_intervals {
   ir_ref lo[2], hi[2], rest_lo, rest_hi;
 } mask_intervals;
 
-/* A mask from data, or of arithmetic that has no bounds (evaluated.c): where ranges and block minima do not decide the classes of tiles, a kernel
- * evaluates the mask for each cell of MASK_CELL x MASK_CELL scores (templates/around/tile_bits.cuh). */
+/* A mask from data, or of arithmetic that has no bounds (evaluated.c): where ranges and block minima do not decide the
+ * classes of tiles, a kernel evaluates the mask for each cell of MASK_CELL x MASK_CELL scores
+ * (templates/around/tile_bits.cuh). */
 #define MASK_CELL 64
 typedef struct mask_evaluated {
   bool is;
@@ -53,12 +54,12 @@ typedef struct mask_evaluated {
   int rows, columns; /* its part that reads data (mask_info.rest, or all of keep) is constant on aligned blocks of so
                       * many queries by so many keys: powers of two up to MASK_CELL */
   bool by_query;     /* that part differs between queries */
-  ir_ref why;        /* the load that ranges and minima do not decide; IR_NONE: arithmetic on positions, as a hash of them */
+  ir_ref why; /* the load that ranges and minima do not decide; IR_NONE: arithmetic on positions, as a hash of them */
   uint32_t inputs, scalars; /* which it reads, a bit each */
   bool reads_heads;         /* the numbers of heads */
   bool has_reals;           /* it computes with real numbers, for which float64 kernels have another precision */
-  ir_ref cell; /* keep, whose parts with loads that are constant on cells are of VAR_TILE, the cell's first position: its
-                * bounds over a cell may decide that. IR_NONE: there are no such parts, or no others */
+  ir_ref cell; /* keep, whose parts with loads that are constant on cells are of VAR_TILE, the cell's first position:
+                * its bounds over a cell may decide that. IR_NONE: there are no such parts, or no others */
   bool has_narrow_blocks; /* its part that reads data is constant on blocks of MASK_CELL keys, and no more */
 } mask_evaluated;
 
@@ -83,8 +84,8 @@ mask_intervals mask_rows_of(ir *g, ir_ref keep, ir_ref *bounds, ir_ref *rest);
 mask_intervals mask_columns_of(ir *g, ir_ref keep, ir_ref rest);
 /* Fills m->evaluated, from keep, rest and the stats. false: out of memory. */
 bool mask_find_evaluated(arena *a, const traced_spec *t, mask_info *m);
-/* Whether ranges and bounds leave many empty tiles of a mask that is constant on aligned blocks of rows x columns (mask_trial.c). false: out
- * of memory. */
+/* Whether ranges and bounds leave many empty tiles of a mask that is constant on aligned blocks of rows x columns
+ * (mask_trial.c). false: out of memory. */
 bool mask_trial(arena *a, const traced_spec *t, const mask_info *m, int rows, int columns, bool *wasteful);
 /* Whether the mask reads an input of bytes with four axes, as a table of blocks may be (luattn_block_table). */
 bool mask_reads_table(const traced_spec *t, const mask_evaluated *e);

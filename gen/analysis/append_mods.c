@@ -6,13 +6,15 @@ static const char *const names[2] = {"key_mod", "value_mod"};
 
 static luattn_status refuse(const traced_spec *t, int side, const char *what, luattn_error *err) {
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: %s: reads %s, and keys_modified is 1: luattn_append applies it to a new row of a cache, where there is none; "
+                     "%s: %s: reads %s, and keys_modified is 1: luattn_append applies it to a new row of a cache, "
+                     "where there is none; "
                      "leave that out of %s, or leave keys_modified 0 and give attention k and v as they are",
                      t->file, names[side], what, names[side]);
 }
 
 /* Finds the inputs that a mod loads. Arguments come before their users. */
-static luattn_status find_inputs(arena *a, const traced_spec *t, int side, ir_ref mod, unsigned *inputs, luattn_error *err) {
+static luattn_status find_inputs(arena *a, const traced_spec *t, int side, ir_ref mod, unsigned *inputs,
+                                 luattn_error *err) {
   bool *used = arena_array(a, ir_count(t->g), sizeof *used);
   if (used == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
   used[mod] = true;
@@ -23,13 +25,17 @@ static luattn_status find_inputs(arena *a, const traced_spec *t, int side, ir_re
     const luattn_input_info *in = &t->input[n->imm.integer];
     for (uint32_t i = 0; i < in->num_axes; i++)
       if (in->axis[i] == LUATTN_AXIS_Q || in->axis[i] == LUATTN_AXIS_H)
-        return refuse(t, side, arena_printf(a, "input '%s', whose axis %u is %s", in->name, (unsigned)i, in->axis[i] == LUATTN_AXIS_Q ? "q" : "h"), err);
+        return refuse(t, side,
+                      arena_printf(a, "input '%s', whose axis %u is %s", in->name, (unsigned)i,
+                                   in->axis[i] == LUATTN_AXIS_Q ? "q" : "h"),
+                      err);
     *inputs |= 1u << n->imm.integer;
   }
   return LUATTN_OK;
 }
 
-static luattn_status check_mod(arena *a, const traced_spec *t, int side, ir_ref mod, unsigned *inputs, luattn_error *err) {
+static luattn_status check_mod(arena *a, const traced_spec *t, int side, ir_ref mod, unsigned *inputs,
+                               luattn_error *err) {
   static const struct {
     ir_var var;
     const char *name;

@@ -192,7 +192,8 @@ static int sign_of_key(arms *A, const form *x, int depth) {
   const double scale = x->t[first].c, at = -c / scale;
   const form *key = form_mul(F, form_add(F, x, form_number(F, c), -1), form_number(F, 1 / scale));
   const form_sign sign = form_sign_of(F, key, &least);
-  int side = sign != FORM_ANY_SIGN && (at < least || at < 0 || (sign == FORM_ABOVE && at == 0)) ? 1 : side_known(A, key, at);
+  int side =
+      sign != FORM_ANY_SIGN && (at < least || at < 0 || (sign == FORM_ABOVE && at == 0)) ? 1 : side_known(A, key, at);
   if (side == NOT_DECIDED) side = side_by_two(A, key, at);
   if (side == NOT_DECIDED) side = side_beyond(A, key, at);
   const double low = low_of(A, key);
@@ -207,7 +208,8 @@ static int sign_of_key(arms *A, const form *x, int depth) {
 int arms_sign(arms *A, const form *x) {
   double c, least;
   if (A->undecided || A->F.gave_up) return NOT_DECIDED;
-  if (x->undefined) return A->F.gave_up = true, NOT_DECIDED; /* 1 / 0 may be infinite, and infinity is above something */
+  if (x->undefined)
+    return A->F.gave_up = true, NOT_DECIDED; /* 1 / 0 may be infinite, and infinity is above something */
   if (form_is_number(x, &c)) return (c > 0) - (c < 0);
   return form_is_positive(&A->F, x, &least) ? 1 : sign_of_key(A, x, 0);
 }
@@ -240,8 +242,7 @@ static int holds_compared(arms *A, const ir_node *n) {
 
 static int holds_by_itself(arms *A, ir_ref r) {
   for (int i = 0; i < A->num_known; i++)
-    if (A->known[i].key == NULL && A->known[i].condition == r && is_visible(A, i))
-      return A->known[i].side > 0;
+    if (A->known[i].key == NULL && A->known[i].condition == r && is_visible(A, i)) return A->known[i].side > 0;
   return ask(A, (arm){.condition = r, .element = arms_reads_element(A, r)});
 }
 
@@ -250,8 +251,7 @@ static int holds(arms *A, ir_ref r) {
   const ir_node n = *ir_get(A->d->g, r);
   if (A->undecided) return NOT_DECIDED;
   if (n.op == IR_CONST_BOOL) return n.imm.integer != 0;
-  if (n.op == IR_LT || n.op == IR_LE ||
-      ((n.op == IR_EQ || n.op == IR_NE) && ir_typeof(A->d->g, n.arg[0]) != IR_BOOL))
+  if (n.op == IR_LT || n.op == IR_LE || ((n.op == IR_EQ || n.op == IR_NE) && ir_typeof(A->d->g, n.arg[0]) != IR_BOOL))
     return holds_compared(A, &n);
   if (n.op != IR_NOT && n.op != IR_AND && n.op != IR_OR && n.op != IR_SELECT) return holds_by_itself(A, r);
   const int x = holds(A, n.arg[0]);
@@ -279,15 +279,18 @@ static const form *logistic(arms *A, const form *x, double c) {
 static const form *signed_leaf(arms *A, ir_ref r, form_sign sign) {
   return form_symbol(&A->F, SYMBOL_OF_NODE + r, arms_reads_element(A, r), sign, 0);
 }
-static const form *leaf(arms *A, ir_ref r, bool positive) { return signed_leaf(A, r, positive ? FORM_ABOVE : FORM_ANY_SIGN); }
+static const form *leaf(arms *A, ir_ref r, bool positive) {
+  return signed_leaf(A, r, positive ? FORM_ABOVE : FORM_ANY_SIGN);
+}
 
 const form *arms_reduction(arms *A, arms_role role, int k) {
   const derivation *d = A->d;
   if (role == BOTH) return A->both[k];
   if (role == STEPPED) return A->stepped[k];
-  const form_sign sign = divisors_sum_is_positive(d, k) ? FORM_ABOVE : divisors_sum_is_not_below(d, k) ? FORM_NOT_BELOW : FORM_ANY_SIGN;
-  return form_symbol(&A->F, (uint32_t)role * SPEC_MAX_RED + (uint32_t)k, false,
-                     sign, d->from_one[k] ? 1 : 0);
+  const form_sign sign = divisors_sum_is_positive(d, k)    ? FORM_ABOVE
+                         : divisors_sum_is_not_below(d, k) ? FORM_NOT_BELOW
+                                                           : FORM_ANY_SIGN;
+  return form_symbol(&A->F, (uint32_t)role * SPEC_MAX_RED + (uint32_t)k, false, sign, d->from_one[k] ? 1 : 0);
 }
 
 static const form *variable(arms *A, ir_ref r, const ir_node *n) {
@@ -389,8 +392,7 @@ static const form *function(arms *A, ir_op op, const form *x) {
 }
 
 static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
-  const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL,
-             *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
+  const form *x = n->nargs > 0 ? arms_form(A, n->arg[0]) : NULL, *y = n->nargs > 1 ? arms_form(A, n->arg[1]) : NULL;
   const form *made;
   if (n->type == IR_INT && ir_is_wide(A->d->g, r)) return leaf(A, r, false); /* it may wrap around */
   switch (n->op) {
@@ -426,9 +428,7 @@ static const form *arithmetic(arms *A, ir_ref r, const ir_node *n) {
   return made != NULL ? made : form_call(&A->F, n->op, x, y);
 }
 
-static bool is_whole(const arms *A, ir_ref r) {
-  return A->whole_elements && A->reads[r] == ARMS_READS_ELEMENT;
-}
+static bool is_whole(const arms *A, ir_ref r) { return A->whole_elements && A->reads[r] == ARMS_READS_ELEMENT; }
 
 static const form *make(arms *A, ir_ref r) {
   const ir_node n = *ir_get(A->d->g, r);

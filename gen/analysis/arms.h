@@ -44,24 +44,21 @@ typedef struct arms {
   bool whole_elements; /* what reads an element and no number of the row is a symbol: what holds of that holds
                         */
   arms_role role;
-  const form *both[SPEC_MAX_RED],
-      *stepped[SPEC_MAX_RED];      /* the reductions of BOTH and STEPPED: merge_proof.c */
+  const form *both[SPEC_MAX_RED], *stepped[SPEC_MAX_RED]; /* the reductions of BOTH and STEPPED: merge_proof.c */
   const form *zero[ARMS_MAX_ZERO]; /* 0 on this arm: what the sums of terms say of each other, as that of a
                                       term that is 0 */
   int num_zero;
-  uint32_t path[ARMS_MAX_LEVELS],
-      serial;                         /* the serials of the arm at hand, and of those that it is a part of */
-  int level, element_level;           /* the first level that knows the element at hand */
-  arm_memo *memo, sum[ARMS_MAX_SUMS]; /* of nodes by role; of sums over the row by serial: row_sums.c */
-  uint8_t *reads;                     /* of each node: ARMS_READS_ELEMENT, ARMS_READS_ROW */
+  uint32_t path[ARMS_MAX_LEVELS], serial; /* the serials of the arm at hand, and of those that it is a part of */
+  int level, element_level;               /* the first level that knows the element at hand */
+  arm_memo *memo, sum[ARMS_MAX_SUMS];     /* of nodes by role; of sums over the row by serial: row_sums.c */
+  uint8_t *reads;                         /* of each node: ARMS_READS_ELEMENT, ARMS_READS_ROW */
   uint32_t size;
 } arms;
 
 arms *arms_open(const derivation *d, arena *a, bool whole_elements, long work); /* NULL: out of memory */
 const form *arms_form(arms *A, ir_ref r);                                       /* IR_NONE: 0 */
 bool arms_reads_element(const arms *A, ir_ref r);
-bool arms_remembers(const arms *A, const arm_memo *m,
-                    bool reads_element); /* whether it holds on the arm at hand */
+bool arms_remembers(const arms *A, const arm_memo *m, bool reads_element); /* whether it holds on the arm at hand */
 arm_memo arms_note(const arms *A, const form *x);
 const form *arms_form_as(arms *A, arms_role role, ir_ref r);
 const form *arms_reduction(arms *A, arms_role role, int k);

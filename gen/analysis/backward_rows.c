@@ -61,8 +61,7 @@ static luattn_status multiply_by_reciprocals(placer *p) {
     if (found == IR_NONE) return LUATTN_OK;
     const ir_node n = *ir_get(p->g, found);
     const ir_ref product = ir_op2(p->g, IR_MUL, n.arg[0], ir_op2(p->g, IR_DIV, ir_real(p->g, 1), n.arg[1]));
-    for (int i = 0; i < p->num_roots; i++)
-      *p->root[i] = ir_substitute(p->g, *p->root[i], &found, &product, 1);
+    for (int i = 0; i < p->num_roots; i++) *p->root[i] = ir_substitute(p->g, *p->root[i], &found, &product, 1);
     if (ir_failed(p->g)) return LUATTN_NO_MEMORY;
   }
 }
@@ -88,8 +87,8 @@ static luattn_status extract_rows(placer *p, luattn_error *err) {
   for (int i = 0; i < p->num_roots; i++) {
     if (collect_rows(p, *p->root[i])) continue;
     return luattn_fail(err, LUATTN_SPEC,
-                       "%s: online_func '%s': backward needs more than %d numbers per row; simplify it",
-                       p->t->file, p->t->online.name, DERIVED_MAX_ROWS);
+                       "%s: online_func '%s': backward needs more than %d numbers per row; simplify it", p->t->file,
+                       p->t->online.name, DERIVED_MAX_ROWS);
   }
   ir_ref var[DERIVED_MAX_ROWS];
   for (int i = 0; i < p->out->num_rows; i++) var[i] = ir_variable(p->g, VAR_ROW, (uint32_t)i);
@@ -172,8 +171,8 @@ static luattn_status place(placer *p, text *how, luattn_error *err) {
   int count;
   if (!number_saved(p, root, num_roots, from, to, &count)) {
     return luattn_fail(err, LUATTN_SPEC,
-                       "%s: online_func '%s': forward would have to save more than %d numbers per row",
-                       p->t->file, p->t->online.name, DERIVED_MAX_ROWS);
+                       "%s: online_func '%s': forward would have to save more than %d numbers per row", p->t->file,
+                       p->t->online.name, DERIVED_MAX_ROWS);
   }
   for (int i = 0; i < num_roots; i++) *root[i] = ir_substitute(p->g, *root[i], from, to, count);
   describe(p, how);
@@ -185,8 +184,7 @@ luattn_status backward_rows_place(arena *scratch, const traced_spec *t, derived_
   placer p = {.a = scratch, .g = t->g, .t = t, .out = out};
   p.root[p.num_roots++] = &out->prob;
   p.root[p.num_roots++] = &out->ds;
-  for (int i = 0; i < out->element_terms.count; i++)
-    p.root[p.num_roots++] = &out->element_terms.term[i].value;
+  for (int i = 0; i < out->element_terms.count; i++) p.root[p.num_roots++] = &out->element_terms.term[i].value;
   const luattn_status status = place(&p, how, err);
   if (status != LUATTN_NO_MEMORY) return status;
   return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);

@@ -9,6 +9,6 @@
  * for them. Before the call the expressions use VAR_FINAL (numbered as in traced_online) and VAR_STATE;
  * afterwards as derived_spec says. */
 luattn_status backward_rows_place(arena *scratch, const traced_spec *t, derived_spec *out, text *how,
-                         luattn_error *err);
+                                  luattn_error *err);
 
 #endif

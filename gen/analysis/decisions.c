@@ -21,15 +21,16 @@ static void add_intervals(expressions *e, mask_intervals *m) {
 }
 
 static void add_mask(expressions *e, mask_info *m) {
-  ir_ref *const single[] = {&m->keep, &m->kv_lo, &m->kv_hi, &m->q_lo, &m->q_hi, &m->rest, &m->bounds, &m->evaluated.cell};
+  ir_ref *const single[] = {&m->keep, &m->kv_lo, &m->kv_hi,  &m->q_lo,
+                            &m->q_hi, &m->rest,  &m->bounds, &m->evaluated.cell};
   for (size_t i = 0; i < sizeof single / sizeof *single; i++) add(e, single[i], 1);
   add_intervals(e, &m->rows), add_intervals(e, &m->columns);
 }
 
 static void add_hooks(expressions *e, traced_spec *t) {
   traced_online *o = &t->online;
-  ir_ref *const single[] = {&t->score_mod, &t->query_mod, &t->key_mod, &t->value_mod, &t->append_mod[0], &t->append_mod[1],
-                            &o->prob,      &o->rescale,   &o->out};
+  ir_ref *const single[] = {&t->score_mod,     &t->query_mod, &t->key_mod, &t->value_mod, &t->append_mod[0],
+                            &t->append_mod[1], &o->prob,      &o->rescale, &o->out};
   for (size_t i = 0; i < sizeof single / sizeof *single; i++) add(e, single[i], 1);
   add(e, o->init, o->num_state), add(e, o->next, o->num_state), add(e, o->final, o->num_final);
 }

@@ -5,8 +5,10 @@
 
 #include "gen/analysis/online.h"
 
-#define LOWEST -1e30  /* scores below count as -inf */
-#define NEAR_START 16 /* a maximum is near the low number that it starts at where it is not so many times closer to 0 */
+#define LOWEST -1e30 /* scores below count as -inf */
+#define NEAR_START                                                                                   \
+  16 /* a maximum is near the low number that it starts at where it is not so many times closer to 0 \
+      */
 
 typedef struct derivation {
   arena *a; /* scratch */
@@ -25,34 +27,35 @@ typedef struct derivation {
   int num_red;
   ir_ref score, red[SPEC_MAX_RED];
   ir_ref term[SPEC_MAX_RED], prob, next[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
-  ir_ref norm;                  /* N = d out / d VAR_OUT */
-  ir_ref p;                     /* prob * norm */
+  ir_ref norm; /* N = d out / d VAR_OUT */
+  ir_ref p;    /* prob * norm */
   sample_lanes p_value, norm_value;
   bool forward_is_prob; /* the user's `forward` is shown to be p */
 
   /* separate.c */
-  int num_arms;                                       /* of the last proof */
-  bool too_long;                                      /* the last proof was given up */
-  bool divides;                                       /* a ratio was left, since it divides by what may be 0 */
-  bool dropped[SPEC_MAX_STATE];                       /* stabilisers */
+  int num_arms;                                            /* of the last proof */
+  bool too_long;                                           /* the last proof was given up */
+  bool divides;                                            /* a ratio was left, since it divides by what may be 0 */
+  bool dropped[SPEC_MAX_STATE];                            /* stabilisers */
   double low_state[SPEC_MAX_STATE], low_red[SPEC_MAX_RED]; /* maxima of rows that have scores lie above; 0: none does */
-  double low_score; /* scores do: 0: nothing is known */
-  bool from_one[SPEC_MAX_RED];                        /* R_k is a sum of exp(x - max x): at least 1 */
-  bool live[SPEC_MAX_RED];                            /* R_k carries gradient */
-  ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED]; /* A_k = a delta + b dlse; IR_NONE: zero */
-  ir_ref term_s[SPEC_MAX_RED];                        /* df_k/ds; IR_NONE: zero */
-  bool elements_only;                                 /* a row pass is no way */
-  bool by_passes;                                     /* a row pass wherever one is possible */
+  double low_score;                                        /* scores do: 0: nothing is known */
+  bool from_one[SPEC_MAX_RED];                             /* R_k is a sum of exp(x - max x): at least 1 */
+  bool live[SPEC_MAX_RED];                                 /* R_k carries gradient */
+  ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED];      /* A_k = a delta + b dlse; IR_NONE: zero */
+  ir_ref term_s[SPEC_MAX_RED];                             /* df_k/ds; IR_NONE: zero */
+  bool elements_only;                                      /* a row pass is no way */
+  bool by_passes;                                          /* a row pass wherever one is possible */
 
   /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
   bool has_passes;
-  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that are it */
+  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that
+                                   are it */
   ir_ref share[SPEC_MAX_RED];   /* a maximum's, of an element: 1 where it is the maximum, else 0; IR_NONE: no maximum */
   const char *cpu_only;         /* derived_spec.cpu_only */
   int num_passes, num_sums;
   derived_pass pass[DERIVED_MAX_PASSES];
   ir_ref sum[DERIVED_MAX_SUMS];
-  ir_ref p_s;                                         /* dP/ds at fixed R, */
+  ir_ref p_s;          /* dP/ds at fixed R, */
   ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
 } derivation;
 
@@ -67,8 +70,7 @@ luattn_status whole_find_slack(derivation *d);
 bool derivation_close(double x, double y, double slack);
 
 /* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives are needed, too. */
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
-                                  int num_leaves);
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves);
 
 /* x / y as an expression that is free of VAR_SCORE; IR_NONE if the quotient depends on it. x is not zero. */
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);

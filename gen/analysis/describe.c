@@ -1,4 +1,5 @@
-/* describe.c: says in words what is proved of an online function beside its backward: for `luattn emit --stage grad`. */
+/* describe.c: says in words what is proved of an online function beside its backward: for `luattn emit --stage
+ * grad`. */
 #include "common/fail.h"
 #include "gen/analysis/algebra.h"
 #include "gen/analysis/analysis.h"
@@ -42,7 +43,8 @@ static void say_weights(derivation *d, text *out) {
   if (low && high)
     text_add(out, "# weights lie in [0, 1], on %d and %d arm%s\n", arms_of_low, d->num_arms, plural(d->num_arms));
   else if (low)
-    text_add(out, "# weights are at least 0, on %d arm%s; not shown to be at most 1\n", arms_of_low, plural(arms_of_low));
+    text_add(out, "# weights are at least 0, on %d arm%s; not shown to be at most 1\n", arms_of_low,
+             plural(arms_of_low));
   else
     text_add(out, "# weights are not shown to lie in [0, 1]\n");
 }
@@ -54,7 +56,10 @@ static void say_merges(derivation *d, text *out) {
   const luattn_status status = merge_derive(d->a, d->t, m, &why);
   text_add(out, "# %s\n", status == LUATTN_OK ? "parts of a row merge by their state" : why.message);
   const luattn_status by_lse = d->o->lse < 0 ? LUATTN_UNSUPPORTED : merge_test_lse(d->a, d->t, &why);
-  text_add(out, "# %s\n", by_lse == LUATTN_OK ? "finished parts merge by their lse" : d->o->lse < 0 ? "there is no lse to merge by" : why.message);
+  text_add(out, "# %s\n",
+           by_lse == LUATTN_OK ? "finished parts merge by their lse"
+           : d->o->lse < 0     ? "there is no lse to merge by"
+                               : why.message);
   d->no_memory |= status == LUATTN_NO_MEMORY || by_lse == LUATTN_NO_MEMORY;
 }
 

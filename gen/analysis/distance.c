@@ -78,7 +78,8 @@ static trait trait_of(const ir *g, const ir_node *n, const trait *known) {
     positions |= !a->linear || a->q != 0 || a->kv != 0;
   }
   /* q < kv + 3 is a function of the distance, though its sides are not; of 64 bits a side may wrap around. */
-  const bool wraps = ir_typeof(g, n->arg[0]) == IR_INT && is_comparison(n->op) && (ir_is_wide(g, n->arg[0]) || ir_is_wide(g, n->arg[1]));
+  const bool wraps = ir_typeof(g, n->arg[0]) == IR_INT && is_comparison(n->op) &&
+                     (ir_is_wide(g, n->arg[0]) || ir_is_wide(g, n->arg[1]));
   if (is_comparison(n->op) && x->linear && y->linear && !wraps) made.of_distance = x->q - y->q + x->kv - y->kv == 0;
   made.linear = !positions;
   return made;

@@ -105,11 +105,8 @@ static bool is_known(const path *w, ir_ref r, bool above) {
     if (n->op != IR_LT && n->op != IR_LE && n->op != IR_EQ && n->op != IR_NE) continue;
     const int at = n->arg[0] == r ? 0 : n->arg[1] == r ? 1 : -1;
     if (at < 0 || !ir_is_const(g, n->arg[1 - at], &c)) continue;
-    const bool strict = n->op == IR_LT   ? w->holds[i]
-                        : n->op == IR_LE ? !w->holds[i]
-                                         : (n->op == IR_NE) == w->holds[i];
-    if (strict && c == 0 && (!above || (n->op == IR_LT && at == 1) || (n->op == IR_LE && at == 0)))
-      return true;
+    const bool strict = n->op == IR_LT ? w->holds[i] : n->op == IR_LE ? !w->holds[i] : (n->op == IR_NE) == w->holds[i];
+    if (strict && c == 0 && (!above || (n->op == IR_LT && at == 1) || (n->op == IR_LE && at == 0))) return true;
   }
   return false;
 }
@@ -171,8 +168,7 @@ bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y) {
   for (ir_ref r = 1; r < count; r++)
     if (seen[r] && ir_get(d->g, r)->op == IR_DIV) divides[ir_get(d->g, r)->arg[1]] = 1;
   for (ir_ref r = count; r-- > 1;) /* each arm of a divisor */
-    for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++)
-      divides[ir_get(d->g, r)->arg[i]] = 1;
+    for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++) divides[ir_get(d->g, r)->arg[i]] = 1;
   path w = {.d = d, .divides = divides, .steps = MAX_STEPS};
   return is_safe(&w, ratio);
 }
@@ -227,8 +223,7 @@ static ir_ref cancel_selects(ir *g, ir_ref r, const factors *f, int depth) {
   for (int i = 0; i < f->num_down; i++) {
     const ir_node n = *ir_get(g, f->down[i]);
     if (n.op != IR_SELECT) continue;
-    const ir_ref then = ir_substitute(g, r, &n.arg[0], &yes, 1),
-                 otherwise = ir_substitute(g, r, &n.arg[0], &no, 1);
+    const ir_ref then = ir_substitute(g, r, &n.arg[0], &yes, 1), otherwise = ir_substitute(g, r, &n.arg[0], &no, 1);
     return by_arms(g, n.arg[0], then, otherwise, depth);
   }
   for (int i = 0; i < f->num_up; i++) {

@@ -120,11 +120,9 @@ static bool seek(sample *s, ir *g, ir_ref condition, int which, int count) {
   const ir_node n = *ir_get(g, condition);
   const ir_ref left = ir_to_real(g, n.arg[0]), difference = ir_op2(g, IR_SUB, left, ir_to_real(g, n.arg[1]));
   bracket *b = arena_array(s->a, (size_t)s->lanes, sizeof *b);
-  double *at = arena_array(s->a, (size_t)s->lanes, sizeof *at),
-         *old = arena_array(s->a, (size_t)s->lanes, sizeof *old);
+  double *at = arena_array(s->a, (size_t)s->lanes, sizeof *at), *old = arena_array(s->a, (size_t)s->lanes, sizeof *old);
   sample_program p;
-  if (difference == IR_NONE || b == NULL || at == NULL || old == NULL ||
-      !sample_compile(s, &difference, 1, &p))
+  if (difference == IR_NONE || b == NULL || at == NULL || old == NULL || !sample_compile(s, &difference, 1, &p))
     return false;
   for (int lane = 0; lane < s->lanes; lane++) old[lane] = s->score[lane];
   search(s, &p, which, count, b, at);

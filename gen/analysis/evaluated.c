@@ -1,5 +1,5 @@
-/* evaluated.c: finds masks whose tiles ranges and block minima do not decide, as those from data and by hashes of positions: on
- * which batch entries and heads they depend, and on which blocks of positions they are constant. */
+/* evaluated.c: finds masks whose tiles ranges and block minima do not decide, as those from data and by hashes of
+ * positions: on which batch entries and heads they depend, and on which blocks of positions they are constant. */
 #include "gen/analysis/analysis.h"
 #include "gen/base/arena.h"
 
@@ -56,7 +56,8 @@ static node_use use_of(const ir *g, ir_ref r, const bool *reached, const node_us
   if (n->type == IR_BOOL) return all;
   if (n->op == IR_LOAD && uses_position(g, r)) {
     const uint16_t bit = bit_of(g, n, reached);
-    return ir_is_var(g, n->arg[n->nargs - 1], VAR_Q) ? (node_use){.of_q = bit, .load = r} : (node_use){.of_kv = bit, .load = r};
+    return ir_is_var(g, n->arg[n->nargs - 1], VAR_Q) ? (node_use){.of_q = bit, .load = r}
+                                                     : (node_use){.of_kv = bit, .load = r};
   }
   if (n->op == IR_VAR) all.at_q = ir_var_of(n) == VAR_Q, all.at_kv = ir_var_of(n) == VAR_KV;
   for (int i = n->op == IR_SELECT; i < n->nargs; i++) all = both(all, use[n->arg[i]]);
@@ -84,10 +85,10 @@ static bool loses_bounds(const ir *g, const ir_node *n) {
 
 /* What the comparisons of a mask have in common. */
 typedef struct comparisons {
-  unsigned matched;       /* lists whose numbers are equal at q_idx and at kv_idx, as documents are */
-  unsigned fixed;         /* lists that are compared with what is the same at all positions */
-  uint16_t of_q, of_kv;   /* the lists of a comparison of numbers of queries with those of keys */
-  ir_ref other;           /* a load in another one, of other lists */
+  unsigned matched;     /* lists whose numbers are equal at q_idx and at kv_idx, as documents are */
+  unsigned fixed;       /* lists that are compared with what is the same at all positions */
+  uint16_t of_q, of_kv; /* the lists of a comparison of numbers of queries with those of keys */
+  ir_ref other;         /* a load in another one, of other lists */
 } comparisons;
 
 /* Notes comparison n. Returns a load that it leaves undecided, whatever else the mask compares: one number of a
@@ -190,7 +191,8 @@ static ir_ref rebuild(ir *g, ir_ref r, const ir_ref *of) {
   return ir_rebuild(g, r, arg);
 }
 
-/* Whether the tiles of a position's arithmetic have no bounds: bits of it, remainders, and periods of real functions. */
+/* Whether the tiles of a position's arithmetic have no bounds: bits of it, remainders, and periods of real
+ * functions. */
 static bool has_no_bounds(const ir *g, ir_ref r) {
   const ir_node *n = ir_get(g, r);
   const bool periodic = n->op == IR_SIN || n->op == IR_COS || n->op == IR_FLOOR;
@@ -204,8 +206,8 @@ static bool some_without_bounds(const ir *g, const bool *reached, uint32_t count
 }
 
 /* Marks nodes that are constant on cells, and what these read; false: none of them loads anything, or lacks bounds. */
-static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns, bool *constant,
-                          bool *below) {
+static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns,
+                          bool *constant, bool *below) {
   bool loads = false;
   for (ir_ref r = keep; r >= 1; r--) {
     const ir_node *n = ir_get(g, r);
@@ -219,7 +221,8 @@ static bool mark_constant(const ir *g, ir_ref keep, const bool *reached, const i
 }
 
 /* Returns mask_evaluated.cell. rows and columns: of the blocks on which each node is constant. */
-static bool find_cell(arena *a, ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns, ir_ref *out) {
+static bool find_cell(arena *a, ir *g, ir_ref keep, const bool *reached, const int *rows, const int *columns,
+                      ir_ref *out) {
   const uint32_t count = ir_count(g);
   bool *constant = arena_array(a, count, sizeof *constant), *below = arena_array(a, count, sizeof *below);
   ir_ref *at_first = arena_array(a, count, sizeof *at_first), *of = arena_array(a, count, sizeof *of);
@@ -236,11 +239,13 @@ static bool find_cell(arena *a, ir *g, ir_ref keep, const bool *reached, const i
   return true;
 }
 
-/* Whether a mask that loads decide, or that loads nothing, is to be evaluated for its arithmetic. rows and columns are overwritten. */
+/* Whether a mask that loads decide, or that loads nothing, is to be evaluated for its arithmetic. rows and columns are
+ * overwritten. */
 static bool find_wasteful(arena *a, const traced_spec *t, mask_info *m, const bool *reached, int *rows, int *columns) {
   const ir *g = t->g;
   if (!some_without_bounds(g, reached, m->keep + 1)) return true;
-  const int down = block_of(g, m->keep, reached, rows, VAR_Q, MASK_CELL), across = block_of(g, m->keep, reached, columns, VAR_KV, MASK_CELL);
+  const int down = block_of(g, m->keep, reached, rows, VAR_Q, MASK_CELL),
+            across = block_of(g, m->keep, reached, columns, VAR_KV, MASK_CELL);
   return mask_trial(a, t, m, down, across, &m->evaluated.is);
 }
 

@@ -59,10 +59,9 @@ static void note(ir_ref *list, int *count, int max, ir_ref r) {
   if (*count < max) list[(*count)++] = r;
 }
 
-/* Notes the given numbers that others are added to or compared with, and those that they are multiplied by.
- */
-static void find_numbers(const sample *s, const ir *g, const bool *under, const bool *given, ir_ref top,
-                         far *f) {
+/* Notes the given numbers that others are added to or compared with, and those that they are multiplied
+ * by. */
+static void find_numbers(const sample *s, const ir *g, const bool *under, const bool *given, ir_ref top, far *f) {
   for (ir_ref r = 1; r <= top; r++) {
     const ir_node *n = ir_get(g, r);
     if (!under[r]) continue;
@@ -100,8 +99,7 @@ typedef struct values {
 
 /* The place of a lane's row: scores are centre + size * x, for x of ordinary size. False: ordinary rows cover
  * it. */
-static bool place_of(const far *f, const values *v, place p, int lane, double *centre, double *size,
-                     double *slack) {
+static bool place_of(const far *f, const values *v, place p, int lane, double *centre, double *size, double *slack) {
   const double number = p.number < 0 ? 0 : v->number[p.number][lane];
   *size = 1;
   if (p.factor >= 0) {
@@ -117,13 +115,11 @@ static bool place_of(const far *f, const values *v, place p, int lane, double *c
 }
 
 static bool evaluate(sample *s, const far *f, values *v) {
-  return sample_eval(s, f->number, f->num_numbers, v->number) &&
-         sample_eval(s, f->factor, f->num_factors, v->factor);
+  return sample_eval(s, f->number, f->num_numbers, v->number) && sample_eval(s, f->factor, f->num_factors, v->factor);
 }
 
 /* The places of a row that ordinary rows do not cover, in `at`. Returns how many there are. */
-static int places_of_row(const sample *s, const far *f, const values *v, const place *all, int n, int row,
-                         place *at) {
+static int places_of_row(const sample *s, const far *f, const values *v, const place *all, int n, int row, place *at) {
   double centre, size, slack;
   int count = 0;
   for (int i = 0; i < n; i++)

@@ -18,7 +18,8 @@ static void collect(facts *f, ir_ref keep) {
     const ir_ref p = both ? n.arg[1] : keep;
     const ir_node c = *ir_get(f->g, p);
     if (f->n == MAX_FACTS) return;
-    if ((c.op == IR_LE || c.op == IR_LT) && ir_typeof(f->g, c.arg[0]) == IR_INT && !ir_compares_wide(f->g, p)) { /* these wrap */
+    if ((c.op == IR_LE || c.op == IR_LT) && ir_typeof(f->g, c.arg[0]) == IR_INT &&
+        !ir_compares_wide(f->g, p)) { /* these wrap */
       const ir_ref gap = ir_op2(f->g, IR_SUB, c.arg[1], c.arg[0]);
       f->x[f->n++] = c.op == IR_LE ? gap : ir_op2(f->g, IR_SUB, gap, ir_int(f->g, 1));
     }

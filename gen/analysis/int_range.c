@@ -24,7 +24,8 @@ static void mark_roots(const traced_spec *t, int_range_hooks hooks, bool *is_use
   const traced_online *o = &t->online;
   mark(is_used, t->block_mask);
   if (hooks == INT_RANGE_MASK) return;
-  const ir_ref roots[] = {t->score_mod, t->query_mod, t->key_mod, t->value_mod, o->prob, o->rescale, o->out, o->forward, o->backward};
+  const ir_ref roots[] = {t->score_mod, t->query_mod, t->key_mod, t->value_mod, o->prob,
+                          o->rescale,   o->out,       o->forward, o->backward};
   for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) mark(is_used, roots[i]);
   for (int i = 0; i < o->num_state; i++) mark(is_used, o->init[i]), mark(is_used, o->next[i]);
   for (int i = 0; i < o->num_final; i++) mark(is_used, o->final[i]);
@@ -132,7 +133,9 @@ bool int_range_find(traced_spec *t) {
   return true;
 }
 
-unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks) { return spec->traced.inexact_ints[hooks][SPREAD_FAR]; }
+unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks) {
+  return spec->traced.inexact_ints[hooks][SPREAD_FAR];
+}
 
 /* What is seen of the values: the least and the most, and the first that is beyond the range. */
 typedef struct seen {
@@ -159,16 +162,18 @@ static seen look_at(const DLTensor *values) {
   return s;
 }
 
-bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values, char text[INT_RANGE_TEXT]) {
+bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values,
+                       char text[INT_RANGE_TEXT]) {
   if ((int_range_inputs(spec, hooks) >> input & 1) == 0) return false;
   const seen s = look_at(values);
   if (s.at < 0) return false;
   const int64_t apart = (int64_t)s.most - s.least;
   const int spread = apart < (int64_t)INT_RANGE ? SPREAD_NEAR : apart <= INT32_MAX ? SPREAD_WORD : SPREAD_FAR;
   if ((spec->traced.inexact_ints[hooks][spread] >> input & 1) == 0) return false;
-  snprintf(text, INT_RANGE_TEXT,
-           "element %lld is %d, and kernels compute with integers less than 2^24 = %d from 0 alone: results may be wrong; "
-           "declare the input i64, subtract a base from all of them first, or clamp them",
-           (long long)s.at, (int)s.first, (int)INT_RANGE);
+  snprintf(
+      text, INT_RANGE_TEXT,
+      "element %lld is %d, and kernels compute with integers less than 2^24 = %d from 0 alone: results may be wrong; "
+      "declare the input i64, subtract a base from all of them first, or clamp them",
+      (long long)s.at, (int)s.first, (int)INT_RANGE);
   return true;
 }

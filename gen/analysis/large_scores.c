@@ -48,8 +48,8 @@ int large_scores_count(const struct luattn_spec *spec) { return spec->derived.re
 
 /* Rewrites every x - y of the roots: where y is one of `from`, as difference(x, to[i]) - less. IR_NONE in place of
  * `less`: nothing more is subtracted. Roots may be IR_NONE. */
-static bool split_differences(rewrite *w, ir_ref *const *roots, int n, const ir_ref *from, const ir_ref *to,
-                              int num, ir_ref less) {
+static bool split_differences(rewrite *w, ir_ref *const *roots, int n, const ir_ref *from, const ir_ref *to, int num,
+                              ir_ref less) {
   ir *g = w->g;
   const uint32_t count = ir_count(g);
   ir_ref *now = arena_array(w->a, count, sizeof *now);
@@ -157,15 +157,15 @@ static luattn_status split_elements(rewrite *w, ir_ref max, ir_ref log_sum, luat
     if (d->row[i] != lse) continue;
     if (d->num_rows + 1 >= DERIVED_MAX_ROWS)
       return refuse(w, "backward needs more numbers per row than kernels have; make it simpler", err);
-    const ir_ref row = ir_variable(g, VAR_ROW, (uint32_t)i),
-                 of_max = ir_variable(g, VAR_ROW, (uint32_t)d->num_rows),
+    const ir_ref row = ir_variable(g, VAR_ROW, (uint32_t)i), of_max = ir_variable(g, VAR_ROW, (uint32_t)d->num_rows),
                  of_log = ir_variable(g, VAR_ROW, (uint32_t)d->num_rows + 1);
     if (!split_differences(w, roots, n, &row, &of_max, 1, of_log)) return no_memory(w->spec, err);
     if (elements_read(d, g, row)) break;
     d->row[i] = max;
     for (int k = 0; k < n; k++)
-      if (*roots[k] != IR_NONE) *roots[k] = ir_substitute(g, *roots[k], (ir_ref[]){of_max, of_log},
-                                (ir_ref[]){row, ir_variable(g, VAR_ROW, (uint32_t)d->num_rows)}, 2);
+      if (*roots[k] != IR_NONE)
+        *roots[k] = ir_substitute(g, *roots[k], (ir_ref[]){of_max, of_log},
+                                  (ir_ref[]){row, ir_variable(g, VAR_ROW, (uint32_t)d->num_rows)}, 2);
     d->row[d->num_rows++] = log_sum;
   }
   for (int i = 0; i < d->num_rows; i++)

@@ -92,10 +92,13 @@ static void describe_evaluated(text *how, const traced_spec *t, const mask_info 
   const mask_evaluated *e = &m->evaluated;
   if (!e->is) return;
   const char *what = "arithmetic on positions";
-  if (e->why != IR_NONE) text_add(how, "; '%s'", t->input[ir_index_of(ir_get(t->g, e->why))].name), what = "";
-  else text_add(how, "; ");
-  text_add(how, "%s does not decide tiles: evaluated %s for cells of %d x %d%s%s", what, e->rows * e->columns > 1 ? "in blocks" : "element by element",
-           MASK_CELL, MASK_CELL, e->by_batch ? ", for each batch entry" : "", e->by_head ? ", for each head" : "");
+  if (e->why != IR_NONE)
+    text_add(how, "; '%s'", t->input[ir_index_of(ir_get(t->g, e->why))].name), what = "";
+  else
+    text_add(how, "; ");
+  text_add(how, "%s does not decide tiles: evaluated %s for cells of %d x %d%s%s", what,
+           e->rows * e->columns > 1 ? "in blocks" : "element by element", MASK_CELL, MASK_CELL,
+           e->by_batch ? ", for each batch entry" : "", e->by_head ? ", for each head" : "");
   if (e->rows * e->columns > 1) text_add(how, ", constant on %d x %d", e->rows, e->columns);
   if (e->cell != IR_NONE) text_add(how, ", unless what it reads once a cell decides that");
 }
@@ -112,8 +115,8 @@ static const char *describe(arena *a, const traced_spec *t, const mask_info *m) 
   describe_intervals(&how, "kv of a row", &m->rows);
   describe_intervals(&how, "q of a column", &m->columns);
   for (int i = 0; i < m->num_stats; i++) {
-    text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",",
-             t->input[m->stat[i].input].name, m->stat[i].along_q ? "q" : "kv");
+    text_add(&how, "%s '%s' along %s", i == 0 ? "; block minima and maxima of" : ",", t->input[m->stat[i].input].name,
+             m->stat[i].along_q ? "q" : "kv");
   }
   describe_evaluated(&how, t, m);
   return text_get(&how);
@@ -154,8 +157,8 @@ static void limit_intervals(ir *g, mask_info *m, mask_intervals *kept, ir_var le
  * instead; column intervals under `rest` are then dropped as well if row intervals, which evaluate `rest`,
  * are unknown. */
 static void limit_lengths(const traced_spec *t, mask_info *m) {
-  const ir_ref candidate[] = {m->keep,      t->score_mod,   t->query_mod, t->key_mod,
-                              t->value_mod, t->append_mod[0], t->append_mod[1], t->online.prob, t->online.out};
+  const ir_ref candidate[] = {m->keep,          t->score_mod,     t->query_mod,   t->key_mod,   t->value_mod,
+                              t->append_mod[0], t->append_mod[1], t->online.prob, t->online.out};
   ir_ref root[sizeof candidate / sizeof candidate[0]], *side[4] = {&m->kv_lo, &m->kv_hi, &m->q_lo, &m->q_hi};
   int n = 0;
   for (size_t i = 0; i < sizeof candidate / sizeof candidate[0]; i++) {

@@ -109,8 +109,7 @@ static ir_ref find_residue(const line_search *s, ir_ref p, int *period) {
   const ir_node mod = *ir_get(g, eq.arg[side]);
   int sign = 0, work = MAX_WORK;
   ir_ref rest = ir_int(g, 0);
-  if (mod.op != IR_MOD || !is_period(g, mod.arg[1], period) || !ir_is_const(g, eq.arg[1 - side], &k))
-    return IR_NONE;
+  if (mod.op != IR_MOD || !is_period(g, mod.arg[1], period) || !ir_is_const(g, eq.arg[1 - side], &k)) return IR_NONE;
   if (ir_is_wide(g, mod.arg[0]) && (*period & (*period - 1)) != 0) return IR_NONE; /* the sum is one modulo 2^64 */
   if (k < 0 || k >= *period || !is_shifted(s, mod.arg[0], 1, &sign, &rest, &work)) return IR_NONE;
   if (sign != 1 && sign != -1) return IR_NONE;

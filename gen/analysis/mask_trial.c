@@ -1,5 +1,5 @@
-/* mask_trial.c: tries a mask of arithmetic on positions, as a hash of block numbers, on some tiles: whether ranges and bounds, by
- * which kernels classify tiles, leave many to be computed of which the mask keeps nothing.
+/* mask_trial.c: tries a mask of arithmetic on positions, as a hash of block numbers, on some tiles: whether ranges and
+ * bounds, by which kernels classify tiles, leave many to be computed of which the mask keeps nothing.
  *
  * A trial decides only by what means tiles are classified, never a class: every outcome is right. */
 #include <math.h>
@@ -14,7 +14,7 @@ enum {
   TRIAL_TILES = 96,
   TRIAL_SCANS = 24, /* tiles of which every score is looked at */
   LEAST_TILES = 16,
-  WASTE = 4         /* one of so many tiles that are computed is empty: worth a kernel more */
+  WASTE = 4 /* one of so many tiles that are computed is empty: worth a kernel more */
 };
 
 typedef struct trial {
@@ -53,7 +53,10 @@ static double of_tile(const trial *t, ir_var v, uint32_t index) {
     case VAR_SCALAR:
       return t->t->scalar_default[index];
     case VAR_TILE:
-      return index == VAR_Q0 ? t->q0 : index == VAR_Q1 ? t->q0 + TRIAL_TILE - 1 : index == VAR_KV0 ? t->kv0 : t->kv0 + TRIAL_TILE - 1;
+      return index == VAR_Q0    ? t->q0
+             : index == VAR_Q1  ? t->q0 + TRIAL_TILE - 1
+             : index == VAR_KV0 ? t->kv0
+                                : t->kv0 + TRIAL_TILE - 1;
     default:
       return 0;
   }

@@ -4,7 +4,8 @@
  * another part, their reductions are known from that part's state: a maximum is the state that keeps it, a sum
  * the state that keeps it, or exp or exp2 of a state that keeps its logarithm. Where sums are of terms that read
  * a maximum, as softmax's, each part's is brought to the joint maximum as a step brings it, by next() with
- * sums of zero, and both are added. Each of these ways is tried on random rows, and what these do not refute is proved (merge_proof.c).
+ * sums of zero, and both are added. Each of these ways is tried on random rows, and what these do not refute is proved
+ * (merge_proof.c).
  */
 #include "gen/analysis/merge.h"
 
@@ -22,11 +23,11 @@ typedef enum way { BY_ADDING, KEPT, KEPT_LOG, KEPT_LOG2, NUM_WAYS } way;
 typedef struct merger {
   derivation d;
   sample_lanes init[SPEC_MAX_STATE];
-  int keeper[SPEC_MAX_RED];      /* the state that keeps reduction k; -1: none */
-  bool is_fed[SPEC_MAX_STATE];   /* by a sum */
+  int keeper[SPEC_MAX_RED];           /* the state that keeps reduction k; -1: none */
+  bool is_fed[SPEC_MAX_STATE];        /* by a sum */
   sample_lanes state[SPEC_MAX_STATE]; /* of the parts merged so far */
-  sample_lanes p;                /* prob, with the factors of merges so far */
-  bool any[SAMPLE_ROWS];         /* a part so far has scores of the row */
+  sample_lanes p;                     /* prob, with the factors of merges so far */
+  bool any[SAMPLE_ROWS];              /* a part so far has scores of the row */
   const online_merge *merge;
 } merger;
 
@@ -241,10 +242,12 @@ static luattn_status refuse(const merger *m, const difference *first) {
 }
 
 static luattn_status unproved(const derivation *d) {
-  return luattn_fail(d->err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': parts of a row cannot be merged: no rule is proved to give what the whole row gives; "
-                     "update each row scalar by max(old, reduce_max(..)) or by old * factor + reduce_sum(..), where the factor is of maxima",
-                     d->t->file, d->o->name);
+  return luattn_fail(
+      d->err, LUATTN_UNSUPPORTED,
+      "%s: online_func '%s': parts of a row cannot be merged: no rule is proved to give what the whole row gives; "
+      "update each row scalar by max(old, reduce_max(..)) or by old * factor + reduce_sum(..), where the factor is of "
+      "maxima",
+      d->t->file, d->o->name);
 }
 
 /* Evaluates whole rows, and the initial states. */
@@ -326,17 +329,20 @@ luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_e
     const int lane = lost_lane(m, part, which, *scale);
     if (lane < 0) continue;
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue gives %.9g times the sum of a part whose first "
+                       "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue gives %.9g "
+                       "times the sum of a part whose first "
                        "score is %.6g, which leaves nothing to merge; give a factor that is neither 0 nor infinite",
                        t->file, t->online.name, (*scale)[lane], d->s->score[lane]);
   }
   const bool proved = parts_keep_sums(d, factor);
   if (derivation_failed(d)) return derivation_no_memory(d);
   if (proved) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue's factor of o is not shown to be neither 0 nor "
-                     "infinite, and where it is, nothing is left to merge; give a factor that is not, as 1 / (1 + abs(l))",
-                     t->file, t->online.name);
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "%s: online_func '%s': finished parts of a row cannot be merged: online_fwd_epilogue's factor of o is not shown "
+      "to be neither 0 nor "
+      "infinite, and where it is, nothing is left to merge; give a factor that is not, as 1 / (1 + abs(l))",
+      t->file, t->online.name);
 }
 
 /* ---- by lse ---- */
@@ -397,8 +403,9 @@ luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error 
   merger *m;
   difference found = {.lane = -1};
   if (t->online.lse < 0)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "%s: online_func '%s': has no lse, by which parts of a row could be merged",
-                       t->file, t->online.name);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': has no lse, by which parts of a row could be merged", t->file,
+                       t->online.name);
   TRY(open_merger(scratch, t, &m, err));
   derivation *d = &m->d;
   sample *s = d->s, *whole = arena_new(scratch, sizeof *whole);
@@ -415,14 +422,16 @@ luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error 
   if (derivation_failed(d)) return derivation_no_memory(d);
   if (found.lane < 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': parts of a row do not merge by their lse: it is not proved that they give what the whole row "
+                       "%s: online_func '%s': parts of a row do not merge by their lse: it is not proved that they "
+                       "give what the whole row "
                        "gives; merge them by their state (luattn_spec_parts)",
                        t->file, t->online.name);
   const int r = s->row_of[found.lane];
-  return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %.0f scores, the whole row gives %s = "
-                     "%.9g for score %.6g, and its parts give %.9g; what a row has besides its scores, such as a sink, is in each "
-                     "part",
-                     t->file, t->online.name, sample_row_length(s, r), found.what, found.whole, s->score[found.lane],
-                     found.merged);
+  return luattn_fail(
+      err, LUATTN_UNSUPPORTED,
+      "%s: online_func '%s': parts of a row do not merge by their lse: in a row of %.0f scores, the whole row gives %s "
+      "= "
+      "%.9g for score %.6g, and its parts give %.9g; what a row has besides its scores, such as a sink, is in each "
+      "part",
+      t->file, t->online.name, sample_row_length(s, r), found.what, found.whole, s->score[found.lane], found.merged);
 }

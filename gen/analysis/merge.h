@@ -23,17 +23,17 @@ typedef struct online_merge {
  * right, but no merge was found; the message has a row that shows it. */
 luattn_status merge_derive(arena *scratch, const traced_spec *t, online_merge *out, luattn_error *err);
 
-/* The factor that makes O of a row's sum, of VAR_STATE, without factors that do not depend on the state: parts have these in common, and where
- * one is 0 the whole row's O is. */
+/* The factor that makes O of a row's sum, of VAR_STATE, without factors that do not depend on the state: parts have
+ * these in common, and where one is 0 the whole row's O is. */
 ir_ref merge_scale(ir *g, const traced_online *o);
 
-/* Proves that a finished part still has its sum, and tests it on such rows: that this factor of it is neither 0 nor infinite. Errors:
- * LUATTN_UNSUPPORTED: it has not, or is not shown to; the message has a row that shows it. */
+/* Proves that a finished part still has its sum, and tests it on such rows: that this factor of it is neither 0 nor
+ * infinite. Errors: LUATTN_UNSUPPORTED: it has not, or is not shown to; the message has a row that shows it. */
 luattn_status merge_test_finished(arena *scratch, const traced_spec *t, luattn_error *err);
 
-/* Tests on such rows that finished parts merge by their lse (luattn/merge.h): that the whole row's prob is a part's times
- * exp(lse of the part - lse), and that lse is the logarithm of the sum of exp of the parts'. Errors: LUATTN_UNSUPPORTED: they
- * do not, or there is no lse; the message has a row that shows it. */
+/* Tests on such rows that finished parts merge by their lse (luattn/merge.h): that the whole row's prob is a part's
+ * times exp(lse of the part - lse), and that lse is the logarithm of the sum of exp of the parts'. Errors:
+ * LUATTN_UNSUPPORTED: they do not, or there is no lse; the message has a row that shows it. */
 luattn_status merge_test_lse(arena *scratch, const traced_spec *t, luattn_error *err);
 
 #endif

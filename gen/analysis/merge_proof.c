@@ -31,9 +31,7 @@ static bool reduce_both(arms *A) {
   return true;
 }
 
-static bool is_same(arms *A, const form *x, const form *y) {
-  return arms_is_zero(A, form_add(&A->F, x, y, -1));
-}
+static bool is_same(arms *A, const form *x, const form *y) { return arms_is_zero(A, form_add(&A->F, x, y, -1)); }
 
 static const form *times(arms *A, const form *x, const form *y) { return form_mul(&A->F, x, y); }
 
@@ -181,7 +179,8 @@ static bool is_lasting(arms *A, const form *x) {
   forms *F = &A->F;
   double least;
   if (x->undefined || x->n == 0) return false;
-  if (x->n > 1 && !form_is_positive(F, x, &least) && !form_is_positive(F, form_mul(F, x, form_number(F, -1)), &least)) return false;
+  if (x->n > 1 && !form_is_positive(F, x, &least) && !form_is_positive(F, form_mul(F, x, form_number(F, -1)), &least))
+    return false;
   for (int i = 0; i < x->n; i++)
     for (int k = 0; k < x->t[i].n; k++)
       if (!is_not_zero(A, x->t[i].f[k].atom)) return false;

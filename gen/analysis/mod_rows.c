@@ -98,8 +98,7 @@ static void channel_variable(void *user, ir_var v, uint32_t index, int lanes, do
   for (int i = 0; i < lanes; i++) out[i] = v == VAR_D ? first + i : 0;
 }
 
-static void no_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                    double *out) {
+static void no_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   (void)user, (void)input, (void)n_index, (void)index;
   for (int i = 0; i < lanes; i++) out[i] = 0;
 }
@@ -257,13 +256,11 @@ enum { ROW_LEAVES = 3 + SPEC_MAX_READS };
 
 /* Returns the replacements for x, its gradient, its channel and x[..] that read channel at[d] instead of d; at
  * NULL: d itself. */
-static luattn_status move_leaves(row_work *w, const uint16_t *at, ir_ref from[ROW_LEAVES],
-                                 ir_ref to[ROW_LEAVES]) {
+static luattn_status move_leaves(row_work *w, const uint16_t *at, ir_ref from[ROW_LEAVES], ir_ref to[ROW_LEAVES]) {
   ir *g = w->g;
   luattn_status status = LUATTN_OK;
   const int own = at == NULL ? IDENTITY : table_of(w, at, NULL, &status);
-  static const ir_var pairs[3][2] = {
-      {VAR_X, VAR_READ}, {VAR_GRAD, VAR_READ_GRAD}, {VAR_D, VAR_CHANNEL}};
+  static const ir_var pairs[3][2] = {{VAR_X, VAR_READ}, {VAR_GRAD, VAR_READ_GRAD}, {VAR_D, VAR_CHANNEL}};
   for (int i = 0; i < 3; i++) {
     from[i] = ir_variable(g, pairs[i][0], 0);
     to[i] = seen_at(g, pairs[i][0], pairs[i][1], own);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#define CANCELS 1e-12 /* relative */
+#define CANCELS 1e-12      /* relative */
 #define MOST_EXPONENT 64.0 /* of numbers whose exp is one, to much less than CANCELS */
 enum { MAX_WHOLE_POWER = 4 };
 
@@ -131,8 +131,7 @@ const form *form_mul(forms *F, const form *x, const form *y) {
   if (x->n == 1 && y->n == 1) return multiply_terms(F, &x->t[0], &y->t[0]);
   const form *sum = &nothing;
   for (int i = 0; i < x->n; i++)
-    for (int j = 0; j < y->n && !F->gave_up; j++)
-      sum = form_add(F, sum, multiply_terms(F, &x->t[i], &y->t[j]), 1);
+    for (int j = 0; j < y->n && !F->gave_up; j++) sum = form_add(F, sum, multiply_terms(F, &x->t[i], &y->t[j]), 1);
   return sum;
 }
 
@@ -151,8 +150,7 @@ static const form *atom_form(forms *F, form_atom x) {
   int at = 0;
   while (at < F->num_atoms && !is_same_atom(F, &F->atom[at], &x)) at++;
   if (at == FORM_MAX_ATOMS || F->gave_up) return give_up(F);
-  for (int i = 0; i < 2 && at == F->num_atoms; i++)
-    x.element |= x.arg[i] != NULL && form_is_element(F, x.arg[i]);
+  for (int i = 0; i < 2 && at == F->num_atoms; i++) x.element |= x.arg[i] != NULL && form_is_element(F, x.arg[i]);
   if (at == F->num_atoms) F->atom[F->num_atoms++] = x;
   return single(F, 1, NULL, &(form_factor){at, 1}, 1);
 }
@@ -344,8 +342,7 @@ static const form *clear(forms *F, const form *x, int atom) {
 /* A sum's atoms come before it, so that each is cleared once. */
 bool form_is_zero(forms *F, const form *x) {
   int atom = FORM_MAX_ATOMS;
-  while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0)
-    x = clear(F, x, atom);
+  while (x->n > 0 && !x->undefined && !F->gave_up && (atom = sum_to_clear(F, x, atom)) >= 0) x = clear(F, x, atom);
   return x->n == 0 && !x->undefined && !F->gave_up;
 }
 
@@ -388,8 +385,7 @@ const form *form_with(forms *F, const form *x, const form *symbol, const form *b
 const form *form_given_zero(forms *F, const form *x, const form *zero) {
   for (int i = 0; i < zero->n; i++) {
     const form_term *t = &zero->t[i];
-    if (t->n != 1 || t->e != NULL || t->f[0].power != 1 || F->atom[t->f[0].atom].kind != FORM_SYMBOL)
-      continue;
+    if (t->n != 1 || t->e != NULL || t->f[0].power != 1 || F->atom[t->f[0].atom].kind != FORM_SYMBOL) continue;
     bool alone = true;
     for (int j = 0; j < zero->n; j++) alone &= j == i || power_of(&zero->t[j], t->f[0].atom) == 0;
     if (!alone) continue;

@@ -47,9 +47,9 @@ typedef struct form_atom {
   form_kind kind;
   uint32_t number; /* of a symbol, or of what is called */
   const form *arg[2];
-  bool element;  /* reads an element of the row */
+  bool element; /* reads an element of the row */
   form_sign sign;
-  double least;  /* FORM_ABOVE: it is at least this */
+  double least; /* FORM_ABOVE: it is at least this */
 } form_atom;
 
 typedef struct forms {

@@ -18,8 +18,7 @@ bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value) {
   }
   for (int k = 0; k < terms->count; k++) {
     derived_term *old = &terms->term[k];
-    bool same = old->input == new_term.input && old->scalar == new_term.scalar &&
-                old->num_index == new_term.num_index;
+    bool same = old->input == new_term.input && old->scalar == new_term.scalar && old->num_index == new_term.num_index;
     for (int i = 0; i < new_term.num_index && same; i++) same = old->index[i] == new_term.index[i];
     if (!same) continue;
     old->value = ir_op2(g, IR_ADD, old->value, value);
@@ -52,12 +51,8 @@ int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf
   return count;
 }
 
-static ir_ref add(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
-}
-static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
-}
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
 
 /* For e = exp(x): the same with the row's numbers in x replaced by zero and lse: the form that e takes when
  * divided by the row's sum, in a softmax of any temperature or base. */
@@ -88,8 +83,7 @@ static ir_ref choose_prob(derivation *d) {
     text_add(d->how, "; prob is forward");
     return d->o->forward;
   }
-  if (d->o->forward != IR_NONE)
-    text_add(d->how, "; forward is not used, as it is not shown to be online_fwd's prob");
+  if (d->o->forward != IR_NONE) text_add(d->how, "; forward is not used, as it is not shown to be online_fwd's prob");
   const ir_ref form = d->o->lse >= 0 && is_exp(d->g, d->prob) ? share_of_lse(d, d->prob) : IR_NONE;
   if (form != IR_NONE && separate_equal(d, form, d->p)) {
     text_add(d->how, "; prob is exp(score - lse)");
@@ -125,8 +119,7 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   const ir_ref ratio_v = v == IR_NONE ? IR_NONE : separate_ratio(d, v, base);
   if ((u != IR_NONE && ratio_u == IR_NONE) || (v != IR_NONE && ratio_v == IR_NONE)) return false;
   /* With this minus sign softmax becomes prob * (dp - (delta - dlse)). */
-  ir_ref down =
-      ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
+  ir_ref down = ratio_u == IR_NONE ? IR_NONE : mul(g, ir_op1(g, IR_NEG, ratio_u), ir_variable(g, VAR_DELTA, 0));
   const ir_ref up = mul(g, ratio_v, ir_variable(g, VAR_DLSE, 0));
   if (up != IR_NONE) down = down == IR_NONE ? ir_op1(g, IR_NEG, up) : ir_op2(g, IR_SUB, down, up);
   derivation_simplify(d, &down, 1);
@@ -158,8 +151,7 @@ static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, con
   const ir_ref direct = moves ? ir_op2(g, IR_MUL, own.form, dp) : IR_NONE;
   ir_ref row;
   if (u == IR_NONE && v == IR_NONE) return direct;
-  if (moves && multiple_of(d, u, v, own.whole, &row))
-    return ir_op2(g, IR_MUL, own.form, ir_op2(g, IR_SUB, dp, row));
+  if (moves && multiple_of(d, u, v, own.whole, &row)) return ir_op2(g, IR_MUL, own.form, ir_op2(g, IR_SUB, dp, row));
   if (multiple_of(d, u, v, prob.whole, &row)) {
     const ir_ref indirect = ir_op2(g, IR_MUL, prob.form, row);
     return moves ? ir_op2(g, IR_SUB, direct, indirect) : ir_op1(g, IR_NEG, indirect);
@@ -167,8 +159,8 @@ static ir_ref element_gradient(derivation *d, two_forms prob, two_forms own, con
   ir_ref sum = direct;
   for (int k = 0; k < d->num_red; k++) {
     if (!d->live[k]) continue;
-    const ir_ref adjoint = add(g, mul(g, d->a_delta[k], ir_variable(g, VAR_DELTA, 0)),
-                               mul(g, d->b_dlse[k], ir_variable(g, VAR_DLSE, 0)));
+    const ir_ref adjoint =
+        add(g, mul(g, d->a_delta[k], ir_variable(g, VAR_DELTA, 0)), mul(g, d->b_dlse[k], ir_variable(g, VAR_DLSE, 0)));
     sum = add(g, sum, mul(g, adjoint, partial[k]));
   }
   return sum;
@@ -215,11 +207,10 @@ static luattn_status check_place(const derivation *d, ir_ref leaf) {
   const ir_node n = *ir_get(d->g, leaf);
   for (int i = 0; n.op == IR_LOAD && i < n.nargs; i++) {
     if (!ir_uses(d->g, n.arg[i], VAR_RED) && !ir_uses(d->g, n.arg[i], VAR_STATE)) continue;
-    return luattn_fail(
-        d->err, LUATTN_UNSUPPORTED,
-        "%s: online_func '%s': runs forward only, as the index of '%s', which has a gradient, comes "
-        "from row scalars; compute it from positions or scores, or leave out grad = true",
-        d->t->file, d->o->name, d->t->input[n.imm.integer].name);
+    return luattn_fail(d->err, LUATTN_UNSUPPORTED,
+                       "%s: online_func '%s': runs forward only, as the index of '%s', which has a gradient, comes "
+                       "from row scalars; compute it from positions or scores, or leave out grad = true",
+                       d->t->file, d->o->name, d->t->input[n.imm.integer].name);
   }
   return LUATTN_OK;
 }
@@ -242,7 +233,8 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   const ir_ref ratio = of_p == IR_NONE ? IR_NONE : separate_log_slope(d, of_p, leaf);
   if (ratio != IR_NONE) {
     row = mul(g, neat_row(d, ratio), delta);
-    /* Of a row that keeps nothing delta is 0, and the ratio may be infinite. Where there is an lse, that is -inf and says so. */
+    /* Of a row that keeps nothing delta is 0, and the ratio may be infinite. Where there is an lse, that is -inf and
+     * says so. */
     if (d->o->lse < 0) row = ir_op3(g, IR_SELECT, ir_op2(g, IR_EQ, delta, ir_real(g, 0)), ir_real(g, 0), row);
     own = (two_forms){IR_NONE, IR_NONE};
   }
@@ -252,9 +244,8 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   const bool fits = (element == IR_NONE || online_add_term(g, &out->elements, leaf, element)) &&
                     (row == IR_NONE || online_add_term(g, &out->rows, leaf, row));
   if (fits) return LUATTN_OK;
-  return luattn_fail(d->err, LUATTN_SPEC,
-                     "%s: online_func '%s': more than %d parameter gradients; read fewer inputs", d->t->file,
-                     d->o->name, DERIVED_MAX_TERMS);
+  return luattn_fail(d->err, LUATTN_SPEC, "%s: online_func '%s': more than %d parameter gradients; read fewer inputs",
+                     d->t->file, d->o->name, DERIVED_MAX_TERMS);
 }
 
 /* The user's backward. It lacks lse's gradient, which comes from the derived one where the two otherwise
@@ -282,8 +273,7 @@ static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_le
   const luattn_status status = separate_reductions(d, true, has_lse, leaf, num_leaves);
   d->err = err;
   *derived = status == LUATTN_OK;
-  if (status == LUATTN_UNSUPPORTED && optional)
-    return separate_reductions(d, false, has_lse, leaf, num_leaves);
+  if (status == LUATTN_UNSUPPORTED && optional) return separate_reductions(d, false, has_lse, leaf, num_leaves);
   return status == LUATTN_NO_MEMORY ? derivation_no_memory(d) : status;
 }
 
@@ -309,8 +299,7 @@ static luattn_status recover_all(derivation *d, online_grad *out) {
   return LUATTN_OK;
 }
 
-luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how,
-                            luattn_error *err) {
+luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how, luattn_error *err) {
   derivation *d = arena_new(scratch, sizeof *d);
   sample *s = arena_new(scratch, sizeof *s);
   if (d == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);

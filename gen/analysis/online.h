@@ -4,8 +4,8 @@
  * R_{k-1}), it gives P_i = prob(s_i, R) * N(R)   and   lse(R), and the loss gradient is ds_i = dP_i dP_i/ds_i
  * + sum over k of A_k df_k/ds_i,     A_k = a_k(R) delta + b_k(R) dlse, where a_k = (dP/dR_k) / P is
  * free of s: then sum over j of dP_j dP_j/dR_k is a_k delta, delta = sum over j of dP_j P_j = rowsum(dO * O).
- * A reduction whose total adjoint vanishes (softmax's maximum) drops out. An adjoint that is not shown to have this form takes a
- * row pass (row_pass.c).
+ * A reduction whose total adjoint vanishes (softmax's maximum) drops out. An adjoint that is not shown to have this
+ * form takes a row pass (row_pass.c).
  */
 #ifndef LUATTN_GEN_ONLINE_H
 #define LUATTN_GEN_ONLINE_H
@@ -26,11 +26,10 @@ typedef struct online_grad {
 
 /* `scratch` stays valid until the call returns. `how` receives what was found, in words. Errors: LUATTN_SPEC
  * (the function contradicts itself), LUATTN_UNSUPPORTED (it is right, but its backward cannot be derived). */
-luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how,
-                            luattn_error *err);
+luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *out, text *how, luattn_error *err);
 
-/* Adds a term for leaf (a LOAD or a scalar), merging it with one of the same leaf and index. False: too many.
- */
+/* Adds a term for leaf (a LOAD or a scalar), merging it with one of the same leaf and index. False: too
+ * many. */
 bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value);
 
 /* Differentiable leaves under roots[0 .. n): LOADs of inputs marked grad and scalars, each once. At most

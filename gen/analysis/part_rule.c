@@ -26,8 +26,8 @@ static luattn_status no_memory(const taker *k) {
 }
 
 static luattn_status refuse(const taker *k, const char *why) {
-  return luattn_fail(k->err, LUATTN_UNSUPPORTED, "%s: online_func '%s': finished parts of a row cannot be merged: %s", k->spec->traced.file,
-                     k->spec->traced.online.name, why);
+  return luattn_fail(k->err, LUATTN_UNSUPPORTED, "%s: online_func '%s': finished parts of a row cannot be merged: %s",
+                     k->spec->traced.file, k->spec->traced.online.name, why);
 }
 
 /* Every expression of the rule, in the order in which put_back takes them. */
@@ -66,8 +66,10 @@ static luattn_status add_row(taker *k, ir_ref r) {
   const int place = k->spec->traced.online.num_state + k->num_from;
   const ir_type type = ir_typeof(g, r);
   const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
-  if (type == IR_INT) return refuse(k, "it computes with an integer of the row; make it a real number before it meets row scalars");
-  if (place >= DERIVED_MAX_ROWS) return refuse(k, "forward would have to save more than 16 numbers per row; make it simpler");
+  if (type == IR_INT)
+    return refuse(k, "it computes with an integer of the row; make it a real number before it meets row scalars");
+  if (place >= DERIVED_MAX_ROWS)
+    return refuse(k, "forward would have to save more than 16 numbers per row; make it simpler");
   const ir_ref stored = ir_variable(g, VAR_STATE, (uint32_t)place);
   k->from[k->num_from] = r;
   k->saved[k->num_from] = type == IR_BOOL ? ir_op3(g, IR_SELECT, r, one, zero) : r;
@@ -105,13 +107,15 @@ static luattn_status change_spec(taker *k) {
   derived_spec *d = &k->spec->derived;
   const ir_ref zero = ir_real(k->g, 0), lse = o->lse >= 0 ? o->final[o->lse] : zero;
   const char *missing = arena_printf(k->spec->a,
-                                     "%s: is a spec of parts, which has no backward: merge them with luattn_merge_args.saved, and call backward of the "
+                                     "%s: is a spec of parts, which has no backward: merge them with "
+                                     "luattn_merge_args.saved, and call backward of the "
                                      "spec itself for each part's keys, with o, lse and saved of the merge",
                                      k->spec->traced.file);
   if (missing == NULL) return no_memory(k);
   o->num_final = 1, o->final_name[0] = "lse", o->final[0] = lse, o->lse = 0;
   o->forward = o->backward = IR_NONE;
-  *d = (derived_spec){.missing = missing, .prob = zero, .ds = zero, .how = "no backward", .num_saved = k->rule->num_rows};
+  *d = (derived_spec){
+      .missing = missing, .prob = zero, .ds = zero, .how = "no backward", .num_saved = k->rule->num_rows};
   for (int i = 0; i < o->num_state; i++) d->saved[i] = ir_variable(k->g, VAR_STATE, (uint32_t)i);
   for (int i = 0; i < k->num_from; i++) d->saved[o->num_state + i] = k->saved[i];
   return LUATTN_OK;
@@ -121,7 +125,8 @@ luattn_status part_rule_take(arena *scratch, struct luattn_spec *spec, luattn_er
   taker *k = arena_new(scratch, sizeof *k);
   online_merge *merge = arena_new(scratch, sizeof *merge);
   part_rule *rule = arena_new(spec->a, sizeof *rule);
-  if (k == NULL || merge == NULL || rule == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.file);
+  if (k == NULL || merge == NULL || rule == NULL)
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.file);
   *k = (taker){.a = scratch, .spec = spec, .g = spec->traced.g, .rule = rule, .err = err};
   TRY(merge_derive(scratch, &spec->traced, merge, err));
   TRY(merge_test_finished(scratch, &spec->traced, err));

@@ -3,8 +3,8 @@
  * A comparison is brought into the form f(main) <= U, where U bounds everything else over the interval of the
  * other position (symbolic interval arithmetic). f is then inverted from outside in: sums, products by
  * constants, floor divisions, min, max, abs and select. An expression that cannot be inverted gives no bound,
- * which is always sound. `and` intersects; `or` takes the hull or, for a single row or column, two intervals.
- */
+ * which is always sound. `and` intersects; `or` takes the hull or, for a single row or column, two
+ * intervals. */
 #include "gen/analysis/range.h"
 
 #include "gen/analysis/analysis.h"
@@ -14,8 +14,7 @@
 #define MAX_WORK 4000           /* calls; beyond it there is no bound, so that no predicate takes long */
 #define MAX_CONSTANT 0x40000000 /* of a linear form */
 #define WIDE_LIMIT (INT64_C(1) << 40)
-#define REAL_LIMIT \
-  1073741824.0 /* a REAL bound is clamped here before it becomes an INT, far beyond any length */
+#define REAL_LIMIT 1073741824.0 /* a REAL bound is clamped here before it becomes an INT, far beyond any length */
 
 typedef struct ranger {
   ir *g;
@@ -36,8 +35,7 @@ typedef struct linear {
   bool failed;
 } linear;
 
-static const range everything = {.lo = IR_NONE, .hi = IR_NONE},
-                   nothing = {.lo = IR_NONE, .hi = IR_NONE, .never = true};
+static const range everything = {.lo = IR_NONE, .hi = IR_NONE}, nothing = {.lo = IR_NONE, .hi = IR_NONE, .never = true};
 
 static range predicate(ranger *r, ir_ref p, bool want);
 static range int_at_most(ranger *r, ir_ref e, ir_ref bound);
@@ -70,12 +68,9 @@ static ir_ref smaller(ir *g, ir_ref x, ir_ref y) {
 
 static range first(range a) { return (range){.lo = a.lo, .hi = a.hi, .gate = a.gate}; }
 static range second(range a) { return (range){.lo = a.lo2, .hi = a.hi2}; }
-static range pair(range a, range b) {
-  return (range){.lo = a.lo, .hi = a.hi, .lo2 = b.lo, .hi2 = b.hi, .two = true};
-}
+static range pair(range a, range b) { return (range){.lo = a.lo, .hi = a.hi, .lo2 = b.lo, .hi2 = b.hi, .two = true}; }
 static range hull(ranger *r, range a, range b) {
-  return (range){
-      .lo = binary(r, IR_MIN, a.lo, b.lo), .hi = binary(r, IR_MAX, a.hi, b.hi), .gate = a.gate && b.gate};
+  return (range){.lo = binary(r, IR_MIN, a.lo, b.lo), .hi = binary(r, IR_MAX, a.hi, b.hi), .gate = a.gate && b.gate};
 }
 static range whole(ranger *r, range a) { return a.two ? hull(r, first(a), second(a)) : a; }
 
@@ -133,7 +128,8 @@ static range either(ranger *r, range a, range b) {
 static ir_ref margin(ir *g, ir_ref p) {
   const bool negated = ir_get(g, p)->op == IR_NOT;
   const ir_node n = *ir_get(g, negated ? ir_get(g, p)->arg[0] : p);
-  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT || ir_is_wide(g, n.arg[0]) || ir_is_wide(g, n.arg[1]))
+  if ((n.op != IR_LE && n.op != IR_LT) || ir_typeof(g, n.arg[0]) != IR_INT || ir_is_wide(g, n.arg[0]) ||
+      ir_is_wide(g, n.arg[1]))
     return IR_NONE;
   const ir_ref gap = ir_op2(g, IR_SUB, n.arg[negated ? 0 : 1], n.arg[negated ? 1 : 0]);
   return negated == (n.op == IR_LE) ? ir_op2(g, IR_SUB, gap, ir_int(g, 1)) : gap;
@@ -210,7 +206,8 @@ static ir_ref bound_mod(ranger *r, const ir_node *n, bool upper) {
   return integer ? ir_int(r->g, (int64_t)c + (c > 0 ? -1 : 1)) : n->arg[1];
 }
 
-/* A number of 64 bits as near to 0 as compares alike with all that has 32, so that what follows does not wrap around. */
+/* A number of 64 bits as near to 0 as compares alike with all that has 32, so that what follows does not wrap
+ * around. */
 static ir_ref nearest(ranger *r, ir_ref e) {
   if (r->near || ir_typeof(r->g, e) != IR_INT || !ir_is_wide(r->g, e)) return e;
   const ir_ref above = ir_op2(r->g, IR_MAX, e, ir_int(r->g, -WIDE_LIMIT));
@@ -346,8 +343,7 @@ static range invert_select(ranger *r, const ir_node *n, ir_ref limit, bool at_mo
     if (integer)
       arm[i] = at_most ? int_at_most(r, e, limit) : int_at_least(r, e, limit);
     else
-      arm[i] =
-          at_most ? real_at_most(r, e, limit, strict, rounded) : real_at_least(r, e, limit, strict, rounded);
+      arm[i] = at_most ? real_at_most(r, e, limit, strict, rounded) : real_at_least(r, e, limit, strict, rounded);
     arm[i] = both(r, predicate(r, n->arg[0], i == 0), arm[i]);
   }
   return either(r, arm[0], arm[1]);
@@ -373,8 +369,7 @@ static range invert_atom(ranger *r, ir_ref atom, ir_ref limit, bool at_most) {
     case IR_ABS: {
       const ir_ref minus = ir_op1(r->g, IR_NEG, limit);
       const range x = compare(r, n.arg[0], limit);
-      return at_most ? both(r, x, int_at_least(r, n.arg[0], minus))
-                     : either(r, x, int_at_most(r, n.arg[0], minus));
+      return at_most ? both(r, x, int_at_least(r, n.arg[0], minus)) : either(r, x, int_at_most(r, n.arg[0], minus));
     }
     case IR_SELECT:
       return invert_select(r, &n, limit, at_most, true, false, false);
@@ -448,8 +443,7 @@ static range real_sum(ranger *r, const ir_node *n, ir_ref limit, bool at_most, b
   const ir_ref y = bound(r, n->arg[side], upper), x = n->arg[1 - side];
   const ir_ref moved = flips ? binary(r, IR_SUB, y, limit) : binary(r, minus ? IR_ADD : IR_SUB, limit, y);
   if (moved == IR_NONE) return unknown(r);
-  return at_most != flips ? real_at_most(r, x, moved, strict, true)
-                          : real_at_least(r, x, moved, strict, true);
+  return at_most != flips ? real_at_most(r, x, moved, strict, true) : real_at_least(r, x, moved, strict, true);
 }
 
 static range real_product(ranger *r, const ir_node *n, ir_ref limit, bool at_most, bool strict) {
@@ -476,12 +470,12 @@ static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool s
     case IR_TO_REAL: {
       const int64_t slack = rounded ? 1 : 0;
       if (at_most) { /* x < u: x <= ceil(u) - 1 = -floor(-u) - 1 */
-        const ir_ref u = strict ? plus(r, negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit))), -1)
-                                : to_int_below(r, limit);
+        const ir_ref u =
+            strict ? plus(r, negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit))), -1) : to_int_below(r, limit);
         return int_at_most(r, n.arg[0], plus(r, u, slack));
       }
-      const ir_ref u = strict ? plus(r, to_int_below(r, limit), 1)
-                              : negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit)));
+      const ir_ref u =
+          strict ? plus(r, to_int_below(r, limit), 1) : negated(r, to_int_below(r, ir_op1(r->g, IR_NEG, limit)));
       return int_at_least(r, n.arg[0], plus(r, u, -slack));
     }
     case IR_ADD:
@@ -497,8 +491,7 @@ static range invert_real(ranger *r, ir_ref e, ir_ref limit, bool at_most, bool s
       return real_product(r, &n, limit, at_most, strict);
     case IR_MIN:
     case IR_MAX: {
-      const range x = compare(r, n.arg[0], limit, strict, rounded),
-                  y = compare(r, n.arg[1], limit, strict, rounded);
+      const range x = compare(r, n.arg[0], limit, strict, rounded), y = compare(r, n.arg[1], limit, strict, rounded);
       return (n.op == IR_MAX) == at_most ? both(r, x, y) : either(r, x, y);
     }
     case IR_ABS: {

@@ -1,5 +1,5 @@
-/* reads_elsewhere.c: finds axes of inputs that a spec reads at other places than their own, as an input along kv at q_idx. In a part of
- * a whole, whose inputs are parts too, these may lie outside of it. */
+/* reads_elsewhere.c: finds axes of inputs that a spec reads at other places than their own, as an input along kv at
+ * q_idx. In a part of a whole, whose inputs are parts too, these may lie outside of it. */
 #include "gen/analysis/analysis.h"
 
 /* The position and the head that a hook is called with: key_mod and value_mod have those of keys. */
@@ -24,7 +24,8 @@ static bool is_first_of_group(const ir *g, ir_ref r) {
 static bool is_kv_head(const ir *g, ir_ref r) {
   double c;
   const ir_node *n = ir_get(g, r);
-  return n->op == IR_FLOORDIV && ir_is_var(g, n->arg[0], VAR_H) && (is_group(g, n->arg[1]) || ir_is_const(g, n->arg[1], &c));
+  return n->op == IR_FLOORDIV && ir_is_var(g, n->arg[0], VAR_H) &&
+         (is_group(g, n->arg[1]) || ir_is_const(g, n->arg[1], &c));
 }
 
 static bool is_own(const ir *g, const hook_place *at, int32_t axis, ir_ref index) {
@@ -56,7 +57,8 @@ static void find_in_hook(traced_spec *t, const hook_place *at, bool *reached) {
     for (int i = 0; reached[r] && i < n->nargs; i++) {
       reached[n->arg[i]] = true;
       const luattn_input_info *in = n->op == IR_LOAD ? &t->input[ir_index_of(n)] : NULL;
-      if (in != NULL && i < (int)in->num_axes && !is_own(g, at, in->axis[i], n->arg[i])) note(t, (uint8_t)ir_index_of(n), (uint8_t)i);
+      if (in != NULL && i < (int)in->num_axes && !is_own(g, at, in->axis[i], n->arg[i]))
+        note(t, (uint8_t)ir_index_of(n), (uint8_t)i);
     }
   }
 }

@@ -38,8 +38,8 @@ static ir_ref match_reduction(derivation *d, int k) {
   for (int i = 0; i < d->o->num_state; i++) {
     if (!ir_uses(g, d->next[i], VAR_RED)) continue;
     const ir_ref x = ir_variable(g, VAR_STATE, (uint32_t)i);
-    const ir_ref form[] = {x, ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, x),
-                           ir_op2(g, IR_DIV, ir_real(g, 1), x), ir_op1(g, IR_SQRT, x)};
+    const ir_ref form[] = {x, ir_op2(g, IR_MUL, x, x), ir_op1(g, IR_EXP, x), ir_op2(g, IR_DIV, ir_real(g, 1), x),
+                           ir_op1(g, IR_SQRT, x)};
     for (size_t j = 0; j < sizeof form / sizeof form[0]; j++) {
       double c;
       const ir_ref ratio = separate_ratio(d, d->red[k], form[j]);
@@ -96,7 +96,8 @@ static bool holds_where_read(derivation *d, ir_ref x, const ir_ref *roots, int n
   return !any_uses(d, elsewhere, n, k) && holds_where_read(d, node.arg[then ? 1 : 2], roots, n, k);
 }
 
-/* R_k where a state is R_k under conditions, and nothing reads it but under these: the state. IR_NONE if there is none. */
+/* R_k where a state is R_k under conditions, and nothing reads it but under these: the state. IR_NONE if there is
+ * none. */
 static ir_ref conditional_reduction(derivation *d, const ir_ref *roots, int n, int k) {
   for (int i = 0; i < d->o->num_state; i++)
     if (holds_where_read(d, d->next[i], roots, n, k)) return ir_variable(d->g, VAR_STATE, (uint32_t)i);

@@ -31,7 +31,8 @@ static bool derives(const derivation *failed, const traced_online *changed) {
   *t = *failed->t;
   t->online = *changed;
   text_init(how, a);
-  *d = (derivation){.a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s, .elements_only = true};
+  *d = (derivation){
+      .a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s, .elements_only = true};
   if (!sample_init(s, a, t)) return false;
   if (whole_run(d) != LUATTN_OK) return false;
   ir_ref root[SPEC_MAX_RED + 2], leaf[MAX_LEAVES];
@@ -40,8 +41,7 @@ static bool derives(const derivation *failed, const traced_online *changed) {
   root[n++] = d->p;
   if (d->o->lse >= 0) root[n++] = d->final[d->o->lse];
   const int leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
-  return leaves >= 0 && leaves <= MAX_LEAVES &&
-         separate_reductions(d, true, d->o->lse >= 0, leaf, leaves) == LUATTN_OK;
+  return leaves >= 0 && leaves <= MAX_LEAVES && separate_reductions(d, true, d->o->lse >= 0, leaf, leaves) == LUATTN_OK;
 }
 
 /* The online function with `from` replaced by `to` in its epilogue. */
@@ -112,8 +112,7 @@ const char *remedy_of(const derivation *d) {
   for (int i = 0; i < d->o->num_state; i++) {
     if (!ir_uses_op(d->g, d->o->next[i], IR_REDUCE_MAX)) continue;
     const char *remedy = try_under(d, d->o->out, i, &tried);
-    for (int k = 0; remedy == NULL && k < d->o->num_final; k++)
-      remedy = try_under(d, d->o->final[k], i, &tried);
+    for (int k = 0; remedy == NULL && k < d->o->num_final; k++) remedy = try_under(d, d->o->final[k], i, &tried);
     if (remedy != NULL) return remedy;
   }
   return "";

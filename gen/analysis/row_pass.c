@@ -1,8 +1,8 @@
 /* row_pass.c: adjoints of reductions that are no multiples of delta, by a pass over the row.
  *
- * Lambda_k = sum over j of dP_j dP_j/dR_k is rowsum(dO * O_k), O_k being the sum of dP_j/dR_k times v_j: a forward with another
- * weight. Reductions in descending order have A_k = Lambda_k + dlse dlse/dR_k + sum over m > k of A_m S_mk, where S_mk, the sum of
- * df_m/dR_k, may be one more sum over the row.
+ * Lambda_k = sum over j of dP_j dP_j/dR_k is rowsum(dO * O_k), O_k being the sum of dP_j/dR_k times v_j: a forward with
+ * another weight. Reductions in descending order have A_k = Lambda_k + dlse dlse/dR_k + sum over m > k of A_m S_mk,
+ * where S_mk, the sum of df_m/dR_k, may be one more sum over the row.
  */
 #include <math.h>
 
@@ -19,12 +19,8 @@ typedef struct taker {
   const char *too_many;       /* what there is no room for */
 } taker;
 
-static ir_ref add(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
-}
-static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
-}
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
 
 /* The expression, with 0 for a score of -inf where it would be NaN. */
 static ir_ref of_kept_scores(derivation *d, ir_ref x) {
@@ -38,7 +34,8 @@ static ir_ref of_kept_scores(derivation *d, ir_ref x) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, lowest, d->score), x, ir_real(g, 0));
 }
 
-/* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be, until these are known. */
+/* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be,
+ * until these are known. */
 static ir_ref find_sum(derivation *d, ir_ref x, int most) {
   int i = 0;
   x = of_kept_scores(d, x);
@@ -54,8 +51,8 @@ static ir_ref summed(taker *t, ir_ref x) {
   return sum;
 }
 
-/* A positive number of the row as large as the sum of weights, so that what a pass stores is as large as v: one that forward keeps, or else a
- * sum of the pass. */
+/* A positive number of the row as large as the sum of weights, so that what a pass stores is as large as v: one that
+ * forward keeps, or else a sum of the pass. */
 static ir_ref size_of(taker *t, ir_ref weight) {
   derivation *d = t->d;
   ir *g = d->g;
@@ -159,7 +156,8 @@ static void number_sums(derivation *d) {
   }
   for (int k = 0; k < d->num_red; k++)
     if (d->adjoint[k] != IR_NONE) d->adjoint[k] = ir_substitute(g, d->adjoint[k], from, to, d->num_sums);
-  for (int k = 0; k < d->num_passes; k++) d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
+  for (int k = 0; k < d->num_passes; k++)
+    d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
 }
 
 luattn_status row_pass_take(derivation *d, const partials *p, const wanted_adjoints *want) {

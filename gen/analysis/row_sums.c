@@ -48,8 +48,7 @@ static void eliminate(arms *A, parts *p, int to, int from, int at, const form **
   forms *F = &A->F;
   const form *ratio = form_mul(F, p->of[to][at], form_pow(F, p->of[from][at], -1));
   for (int i = 0; i < p->count; i++)
-    p->of[to][i] =
-        i == at ? form_number(F, 0) : form_add(F, p->of[to][i], form_mul(F, ratio, p->of[from][i]), -1);
+    p->of[to][i] = i == at ? form_number(F, 0) : form_add(F, p->of[to][i], form_mul(F, ratio, p->of[from][i]), -1);
   sum[to] = form_add(F, sum[to], form_mul(F, ratio, sum[from]), -1);
 }
 

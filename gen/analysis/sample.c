@@ -179,7 +179,8 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
     const int lane = base + i;
     switch (v) {
       case VAR_SCORE:
-        out[i] = s->moved ? s->score[lane] * (1 + MOVE * (sample_hash(9, (uint64_t)lane) % 2 == 0 ? 1 : -1)) : s->score[lane];
+        out[i] = s->moved ? s->score[lane] * (1 + MOVE * (sample_hash(9, (uint64_t)lane) % 2 == 0 ? 1 : -1))
+                          : s->score[lane];
         break;
       case VAR_RED:
         out[i] = s->red[index][lane];
@@ -212,8 +213,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
 
 /* Inputs: in each row a random function of the indices, mostly positive, so that logs and square roots of
  * them occur too. Each row has its own inputs: many values of `w[h]` reach more arms than one for each h. */
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                 double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   const sample *s = user;
   const uint32_t dtype = s->t->input[input].dtype;
   for (int i = 0; i < lanes; i++) {
@@ -320,7 +320,8 @@ void sample_find_slack(sample *s, const double *x, const double *moved, bool all
     const int r = s->row_of[lane];
     s->extreme[r] |= has_extreme_scalars(s, r);
     if (!all && !s->extreme[r]) continue;
-    const double slack = x[lane] == moved[lane] ? 0 : fabs(moved[lane] - x[lane]) / fabs(x[lane]) * (64 * 0x1p-53 / MOVE);
+    const double slack =
+        x[lane] == moved[lane] ? 0 : fabs(moved[lane] - x[lane]) / fabs(x[lane]) * (64 * 0x1p-53 / MOVE);
     s->slack[r] = fmax(s->slack[r], slack);
     if (!(slack <= MOST_SLACK)) s->valid[r] = false;
   }

@@ -1,13 +1,13 @@
 /* sample.h: random rows of scores, which propose what a derivation claims, and check it.
  *
- * "This maximum drops out" and "this factor does not depend on the score" are statements about functions, which algebra.h proves.
- * Random points in double precision, with every scalar and input perturbed, say which are worth a proof, and with what constant;
- * what they contradict is not claimed, whatever algebra says. Rows have 1 to 4096 scores of many sizes and signs, of which up to 16
- * differ; a row on which the function is not finite is left out. Scalars are at and near their defaults, at 1, at random, and in
- * some rows over 60 orders of magnitude. A statement may fail in one arm of a condition only, so edges.c draws some of the scores, and
- * of everything else, where conditions flip. It may also hold wherever a weight vanishes, so far_rows.c draws scores near the large
- * numbers of a function.
- */
+ * "This maximum drops out" and "this factor does not depend on the score" are statements about functions, which
+ * algebra.h proves. Random points in double precision, with every scalar and input perturbed, say which are worth a
+ * proof, and with what constant; what they contradict is not claimed, whatever algebra says. Rows have 1 to 4096 scores
+ * of many sizes and signs, of which up to 16 differ; a row on which the function is not finite is left out. Scalars are
+ * at and near their defaults, at 1, at random, and in some rows over 60 orders of magnitude. A statement may fail in
+ * one arm of a condition only, so edges.c draws some of the scores, and of everything else, where conditions flip. It
+ * may also hold wherever a weight vanishes, so far_rows.c draws scores near the large numbers of a
+ * function. */
 #ifndef LUATTN_GEN_SAMPLE_H
 #define LUATTN_GEN_SAMPLE_H
 
@@ -32,18 +32,18 @@ typedef struct sample {
   arena *a; /* scratch: programs and results */
   const traced_spec *t;
   int blocks, rows, lanes;
-  int near_rows; /* the rows before those of far_rows.c */
+  int near_rows;              /* the rows before those of far_rows.c */
   int first[SAMPLE_ROWS + 1]; /* row r has lanes first[r] .. first[r + 1) */
   int row_of[SAMPLE_LANES];
   double count[SAMPLE_LANES]; /* how often the row has the lane's score */
   bool valid[SAMPLE_ROWS];
-  bool extreme[SAMPLE_ROWS]; /* its scalars are: steps are compared on it, and slopes are not, which it rounds to nothing */
-  bool moved; /* scores and scalars are evaluated next to what they are: sample_find_slack */
+  bool extreme[SAMPLE_ROWS]; /* its scalars are: steps are compared on it, and slopes are not, which it rounds to
+                                nothing */
+  bool moved;                /* scores and scalars are evaluated next to what they are: sample_find_slack */
   bool scaled[SAMPLE_ROWS];  /* a far row of the size that a factor demands */
   double slack[SAMPLE_ROWS]; /* what rounding adds to a relative error where numbers are large */
   sample_lanes score, zeros;
-  sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE],
-      final[SPEC_MAX_FINAL];             /* VAR_RED, VAR_STATE, VAR_FINAL */
+  sample_lanes red[SPEC_MAX_RED], state[SPEC_MAX_STATE], final[SPEC_MAX_FINAL]; /* VAR_RED, VAR_STATE, VAR_FINAL */
   sample_lanes other[SPEC_MAX_STATE];    /* VAR_OTHER; whoever evaluates it sets it */
   int argmax[SPEC_MAX_RED][SAMPLE_ROWS]; /* lane of each REDUCE_MAX */
   int block;                             /* the block being evaluated */
@@ -57,7 +57,8 @@ bool sample_init(sample *s, arena *a, const traced_spec *t);
 bool sample_grow(sample *s);
 sample_lanes sample_buffer(sample *s); /* zeros; NULL: out of memory */
 
-/* out[i] = values of roots[i] at every lane, in new buffers; s->zeros where roots[i] is IR_NONE. False: out of memory. */
+/* out[i] = values of roots[i] at every lane, in new buffers; s->zeros where roots[i] is IR_NONE. False: out of
+ * memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
 
 /* The same in two steps; the second may be repeated with other scores. out[i]: [s->lanes]. */
@@ -98,8 +99,8 @@ void sample_require_finite(sample *s, const double *x);
 int sample_count_valid(const sample *s); /* number of near rows */
 double sample_row_length(const sample *s, int row);
 bool sample_reads_scalars(const sample *s, const ir_ref *roots, int n);
-/* How much of each lane's x rounding may make, given what it is of the moved sample: into the slack of all rows, or of extreme ones.
- * Those on which that is much are left out. */
+/* How much of each lane's x rounding may make, given what it is of the moved sample: into the slack of all rows, or of
+ * extreme ones. Those on which that is much are left out. */
 void sample_find_slack(sample *s, const double *x, const double *moved, bool all);
 
 #endif

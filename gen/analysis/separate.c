@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-
 #include "common/fail.h"
 
 #define SAME 1e-9      /* relative: two forms of the same value */
@@ -42,8 +41,8 @@ static int largest(const derivation *d, const double *x, const double *y) {
   return best;
 }
 
-/* Whether no sample contradicts x = c * y. c is what the samples say, a multiple of a quarter if it is one up to rounding, and
- * 1 if they say nothing. What they do not contradict is for algebra.h to prove. */
+/* Whether no sample contradicts x = c * y. c is what the samples say, a multiple of a quarter if it is one up to
+ * rounding, and 1 if they say nothing. What they do not contradict is for algebra.h to prove. */
 static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
   const int best = largest(d, x, y);
   *c = best < 0 ? 1 : x[best] / y[best];
@@ -51,8 +50,7 @@ static bool proportional(const derivation *d, const double *x, const double *y, 
   if (best >= 0 && fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
   for (int i = 0; i < d->s->lanes; i++) {
     const double same = SAME + d->s->slack[d->s->row_of[i]];
-    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING))
-      return false;
+    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING)) return false;
   }
   return *c != 0 || count_rows(d, y) == 0;
 }
@@ -72,8 +70,7 @@ static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
   if (d->norm != IR_NONE) row[n++] = d->norm;
   for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
   /* A state differs from its reduction if it starts at some value, such as a sink. */
-  for (int i = 0; i < d->o->num_state && n < max; i++)
-    row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
+  for (int i = 0; i < d->o->num_state && n < max; i++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
   for (int i = 0; i < d->t->num_scalars && n < max; i++) {
     const ir_ref scalar = ir_variable(g, VAR_SCALAR, (uint32_t)i);
     const ir_ref zero = ir_real(g, 0);
@@ -100,7 +97,11 @@ static int trial_scores(derivation *d, ir_ref *score, int max) {
   return n;
 }
 
-enum { MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32, MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5, MAX_TOO_LONG = 2 };
+enum {
+  MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32,
+  MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5,
+  MAX_TOO_LONG = 2
+};
 
 /* A search for x / y among candidates. */
 typedef struct search {
@@ -172,7 +173,8 @@ static ir_ref slope_of_factor(derivation *d, ir_ref x, ir_ref wrt) {
   derivation_simplify(d, &ratio, 1);
   const ir_ref both[2] = {x, ir_op2(g, IR_MUL, d->p, ratio)};
   const sample_lanes *v = derivation_eval(d, both, 2);
-  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1 || !algebra_proportional(d, x, 1, ratio, d->p)) return IR_NONE;
+  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1 || !algebra_proportional(d, x, 1, ratio, d->p))
+    return IR_NONE;
   if (divisors_safe(d, ratio, slope, d->norm)) return ratio;
   d->divides = true;
   return IR_NONE;
@@ -315,8 +317,8 @@ static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
   return is_maximum_of(g, x, red, start) && (x == red || *start <= LOW);
 }
 
-/* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is there for such
- * rows, and scores as low as that count as none. */
+/* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is
+ * there for such rows, and scores as low as that count as none. */
 static void find_low(derivation *d) {
   for (int i = 0; i < d->o->num_state; i++) {
     for (int k = 0; k < d->num_red; k++) {
@@ -359,8 +361,8 @@ static void replace_number(derivation *d, int i, ir_ref from, ir_ref to) {
   for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
 }
 
-/* Leaves out numbers beside sums of at least 1 that are below the last bit of 1 in every type, as the 1e-30 of l + 1e-30: the sum is
- * the same without. */
+/* Leaves out numbers beside sums of at least 1 that are below the last bit of 1 in every type, as the 1e-30 of l +
+ * 1e-30: the sum is the same without. */
 static void drop_lost_addends(derivation *d) {
   ir *g = d->g;
   for (ir_ref r = 1, count = ir_count(g); r < count; r++) {
@@ -397,8 +399,7 @@ static void drop_stabilisers(derivation *d, partials *p) {
     bool of_max = false;
     for (int k = 0; k < d->num_red && !of_max; k++) {
       const ir_ref zero = ir_real(d->g, 0);
-      of_max = d->step.kind[k] == IR_REDUCE_MAX &&
-               ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
+      of_max = d->step.kind[k] == IR_REDUCE_MAX && ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
     }
     if (d->dropped[i] || !of_max || !try_stabiliser(d, p, i)) continue;
     text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
@@ -410,8 +411,7 @@ static bool reads(const derivation *d, const partials *p, int base, int k) {
   bool depends[SPEC_MAX_RED] = {false}, found = false;
   depends[k] = true;
   for (int j = k; j < d->num_red; j++) {
-    for (int m = k; m < j; m++)
-      depends[j] |= depends[m] && p->ref[TERM_RED + j * SPEC_MAX_RED + m] != IR_NONE;
+    for (int m = k; m < j; m++) depends[j] |= depends[m] && p->ref[TERM_RED + j * SPEC_MAX_RED + m] != IR_NONE;
     found |= depends[j] && p->ref[base + j] != IR_NONE;
   }
   return found;
@@ -449,8 +449,8 @@ static const char *complaint(derivation *d, const char *what, int k, const char 
             "final_rowscales, or the parameters out of online_func";
   const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
   if (derivation_failed(d) || arena_failed(d->a)) return NULL;
-  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why, reduction_name(d, k), term,
-                      join, remedy);
+  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why,
+                      reduction_name(d, k), term, join, remedy);
 }
 
 luattn_status separate_refuse(derivation *d, int k, const char *why) {
@@ -472,15 +472,11 @@ bool separate_reduced_partial(derivation *d, const partials *p, int j, int k, ir
   return *out != IR_NONE;
 }
 
-static ir_ref add(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y);
-}
-static ir_ref mul(ir *g, ir_ref x, ir_ref y) {
-  return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y);
-}
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
 
-/* The full adjoint of R_k: through P and lse, directly and through later reductions. Returns why it is no multiple of delta and
- * dlse; NULL: it is. */
+/* The full adjoint of R_k: through P and lse, directly and through later reductions. Returns why it is no multiple of
+ * delta and dlse; NULL: it is. */
 static const char *element_adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
   ir *g = d->g;
   ir_ref total[SPEC_MAX_RED] = {IR_NONE}, of_prob = IR_NONE, of_final = IR_NONE;
@@ -528,8 +524,8 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
   "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row"
 
 /* Finds which reductions carry gradient. Returns the first maximum of them; -1: there is none. */
-static int find_live(derivation *d, const partials *p, wanted_adjoints *want, const ir_ref *leaf, int num_leaves, bool want_delta,
-                     bool want_dlse) {
+static int find_live(derivation *d, const partials *p, wanted_adjoints *want, const ir_ref *leaf, int num_leaves,
+                     bool want_delta, bool want_dlse) {
   int maximum = -1;
   for (int k = 0; k < d->num_red; k++) {
     const bool matters = term_matters(d, k, leaf, num_leaves);
@@ -541,13 +537,14 @@ static int find_live(derivation *d, const partials *p, wanted_adjoints *want, co
   return maximum;
 }
 
-/* Takes maxima with the number that their state starts at as one reduction, which is that state: nothing of the row says what
- * the maximum alone was. */
+/* Takes maxima with the number that their state starts at as one reduction, which is that state: nothing of the row
+ * says what the maximum alone was. */
 static luattn_status hold_maxima(derivation *d, partials *p) {
   for (int i = 0; i < d->o->num_state; i++) {
     int k = 0;
     double start;
-    while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start))) k++;
+    while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start)))
+      k++;
     if (d->dropped[i] || k == d->num_red || d->next[i] == d->red[k]) continue;
     replace_number(d, i, d->next[i], d->red[k]);
     d->next[i] = d->red[k];
@@ -558,8 +555,7 @@ static luattn_status hold_maxima(derivation *d, partials *p) {
   return LUATTN_OK;
 }
 
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf,
-                                  int num_leaves) {
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
   partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
   if (p == NULL) return derivation_no_memory(d);
   for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;

@@ -18,16 +18,14 @@ static bool collect(const ir *g, ir_ref r, ir_ref *found, int *count) {
   return true;
 }
 
-luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out,
-                           luattn_error *err) {
+luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out, luattn_error *err) {
   ir_ref red[SPEC_MAX_RED], var[SPEC_MAX_RED];
   int count = 0;
   bool fits = collect(g, o->prob, red, &count) && collect(g, o->rescale, red, &count);
   for (int i = 0; i < o->num_state && fits; i++) fits = collect(g, o->next[i], red, &count);
   if (!fits) {
-    return luattn_fail(err, LUATTN_SPEC,
-                       "%s: online_func '%s': more than %d reductions in one online_fwd; use fewer", file,
-                       o->name, SPEC_MAX_RED);
+    return luattn_fail(err, LUATTN_SPEC, "%s: online_func '%s': more than %d reductions in one online_fwd; use fewer",
+                       file, o->name, SPEC_MAX_RED);
   }
   out->num_red = count;
   for (int k = 0; k < count; k++) {

@@ -14,7 +14,6 @@ typedef struct online_split {
 } online_split;
 
 /* Errors: LUATTN_SPEC if there are more than SPEC_MAX_RED reductions, LUATTN_NO_MEMORY. */
-luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out,
-                           luattn_error *err);
+luattn_status split_online(ir *g, const traced_online *o, const char *file, online_split *out, luattn_error *err);
 
 #endif

@@ -68,8 +68,7 @@ static luattn_status run_once(derivation *d) {
 
   d->score = ir_variable(g, VAR_SCORE, 0);
   for (int k = 0; k < d->num_red; k++) d->red[k] = ir_variable(g, VAR_RED, (uint32_t)k);
-  for (int i = 0; i < o->num_final; i++)
-    d->final[i] = ir_substitute(g, o->final[i], state, d->next, o->num_state);
+  for (int i = 0; i < o->num_final; i++) d->final[i] = ir_substitute(g, o->final[i], state, d->next, o->num_state);
   derivation_simplify(d, d->final, o->num_final);
   const ir_ref scaled = ir_variable(g, VAR_OUT, 0), one = ir_real(g, 1);
   ir_ref out = ir_substitute(g, o->out, state, d->next, o->num_state);
@@ -110,7 +109,8 @@ static luattn_status check_linear(derivation *d) {
   if (derivation_failed(d)) return derivation_no_memory(d);
   if (d->norm == IR_NONE && is_zero(d, at_zero))
     return luattn_fail(d->err, LUATTN_SPEC,
-                       "%s: online_func '%s': online_fwd_epilogue gives 0 whatever o is; return o times or over something that is not 0",
+                       "%s: online_func '%s': online_fwd_epilogue gives 0 whatever o is; return o times or over "
+                       "something that is not 0",
                        d->t->file, d->o->name);
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd_epilogue is not linear in o, or not shown to be; "
@@ -143,7 +143,6 @@ static luattn_status find_slack(derivation *d, bool all) {
   return LUATTN_OK;
 }
 
-
 /* Reductions, states, finals and P of every row; rows where they are not finite are left out. */
 static luattn_status sample_whole(derivation *d) {
   const traced_online *o = d->o;
@@ -165,14 +164,12 @@ static luattn_status sample_whole(derivation *d) {
   if (x == NULL) return derivation_no_memory(d);
   for (int i = 0; i < n; i++) sample_require_finite(s, x[i]);
   if (sample_reads_scalars(s, conditional, 2 + d->num_red + o->num_final)) TRY(find_slack(d, false));
-  if (!sample_leave_out_guards(s, d->g, conditional, 2 + d->num_red + o->num_final))
-    return derivation_no_memory(d);
+  if (!sample_leave_out_guards(s, d->g, conditional, 2 + d->num_red + o->num_final)) return derivation_no_memory(d);
   for (int i = 0; i < o->num_state; i++) s->state[i] = x[2 + i];
   for (int i = 0; i < o->num_final; i++) s->final[i] = x[2 + o->num_state + i];
   d->p_value = x[0];
   d->norm_value = x[1];
-  if (!sample_unmet(s, d->g, conditional, 2 + d->num_red + o->num_final, d->how))
-    return derivation_no_memory(d);
+  if (!sample_unmet(s, d->g, conditional, 2 + d->num_red + o->num_final, d->how)) return derivation_no_memory(d);
   if (sample_count_valid(s) >= s->near_rows / 6) return LUATTN_OK;
   return luattn_fail(d->err, LUATTN_SPEC,
                      "%s: online_func '%s': online_fwd gives no finite prob on %d of %d random rows; check "

@@ -11,12 +11,12 @@ typedef struct arena arena;
 
 /* `allocator` may be NULL (malloc); it is copied. NULL on out of memory. */
 arena *arena_open(const luattn_allocator *allocator);
-void arena_close(arena *a);             /* NULL is fine */
-void *arena_new(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
+void arena_close(arena *a);                             /* NULL is fine */
+void *arena_new(arena *a, size_t size);                 /* zeroed, aligned for any type; NULL: out of memory */
 void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */
 /* As arena_array, but uninitialised: for large arrays, which threads then fill in parallel. */
 void *arena_raw(arena *a, size_t count, size_t size);
-char *arena_copy(arena *a, const char *s, size_t n);    /* n bytes and a terminating 0 */
+char *arena_copy(arena *a, const char *s, size_t n); /* n bytes and a terminating 0 */
 char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Whether any allocation was refused since the arena was opened. Code that continues after a refused
  * allocation relies on this check at the end: a result that is worse only for lack of memory must not be

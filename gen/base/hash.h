@@ -6,11 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct hash128 { uint64_t lo, hi; } hash128;
+typedef struct hash128 {
+  uint64_t lo, hi;
+} hash128;
 
-typedef struct hasher { void *state; } hasher; /* XXH3 state */
+typedef struct hasher {
+  void *state;
+} hasher; /* XXH3 state */
 
-int hasher_open(hasher *h);  /* 0: out of memory */
+int hasher_open(hasher *h); /* 0: out of memory */
 void hasher_add(hasher *h, const char *label, const void *data, size_t size);
 hash128 hasher_close(hasher *h);
 hash128 hash_bytes(const void *data, size_t size);

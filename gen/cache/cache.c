@@ -17,8 +17,8 @@
 
 static luattn_status fit(int length, size_t size, const char *what, luattn_error *err) {
   if (length >= 0 && (size_t)length < size) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "cache: %s: its path is longer than %zu bytes; choose a shorter one", what, size - 1);
+  return luattn_fail(err, LUATTN_INVALID, "cache: %s: its path is longer than %zu bytes; choose a shorter one", what,
+                     size - 1);
 }
 
 /* The environment is read on each call, so that a program may change it; an empty variable counts as set. */
@@ -29,8 +29,7 @@ luattn_status cache_resolve(const char *cache_dir, char *path, size_t size, luat
   if (base != NULL && base[0] == '/') /* the XDG specification says to ignore a relative path */
     return fit(snprintf(path, size, "%s/luattn", base), size, "XDG_CACHE_HOME", err);
   base = getenv("HOME");
-  if (base != NULL && base[0] == '/')
-    return fit(snprintf(path, size, "%s/.cache/luattn", base), size, "HOME", err);
+  if (base != NULL && base[0] == '/') return fit(snprintf(path, size, "%s/.cache/luattn", base), size, "HOME", err);
   path[0] = '\0'; /* no directory to use */
   return LUATTN_OK;
 }
@@ -55,18 +54,14 @@ static bool is_foreign(const unsigned char *bytes, size_t size) {
   return version != IMAGE_FORMAT_VERSION;
 }
 
-static luattn_status read_image(int fd, size_t size, luattn_image **image, entry_state *state,
-                                luattn_error *err) {
+static luattn_status read_image(int fd, size_t size, luattn_image **image, entry_state *state, luattn_error *err) {
   unsigned char *bytes = malloc(size);
-  if (bytes == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory for an entry of %zu bytes", size);
+  if (bytes == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory for an entry of %zu bytes", size);
   const ssize_t got = read_all(fd, bytes, size);
   luattn_status status = LUATTN_OK;
   if (got >= 0) {
     status = luattn_image_open(bytes, (size_t)got, image, err);
-    *state = status == LUATTN_OK              ? ENTRY_SOUND
-             : is_foreign(bytes, (size_t)got) ? ENTRY_FOREIGN
-                                              : ENTRY_DAMAGED;
+    *state = status == LUATTN_OK ? ENTRY_SOUND : is_foreign(bytes, (size_t)got) ? ENTRY_FOREIGN : ENTRY_DAMAGED;
     if (status == LUATTN_IMAGE) status = LUATTN_OK;
   }
   free(bytes);
@@ -75,8 +70,7 @@ static luattn_status read_image(int fd, size_t size, luattn_image **image, entry
 
 /* O_NONBLOCK: opening a FIFO in the cache must not block. Opening fails on a symbolic link, which luattn does
  * not create. */
-luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
-                         luattn_error *err) {
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state, luattn_error *err) {
   *image = NULL;
   *state = ENTRY_NONE;
   const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -100,7 +94,8 @@ luattn_status entry_read(const char *path, bool is_use, luattn_image **image, en
   return status;
 }
 
-/* Checks the cache's directory and, if it is there, the entry's folder below it. *level, which may be NULL: the one that is not trusted. */
+/* Checks the cache's directory and, if it is there, the entry's folder below it. *level, which may be NULL: the one
+ * that is not trusted. */
 static const char *levels_distrust(const char *dir, const char *folder, const char **level) {
   const char *distrust = cache_distrust(dir);
   if (level != NULL) *level = distrust != NULL ? dir : folder;
@@ -113,12 +108,11 @@ static luattn_status file_path(const char *dir, hash128 key, const char *suffix,
   char hex[33];
   hash_hex(key, hex);
   TRY(fit(snprintf(folder, ENTRY_PATH_SIZE, "%s/%.2s", dir, hex), ENTRY_PATH_SIZE, dir, err));
-  return fit(snprintf(path, ENTRY_PATH_SIZE, "%s/%.2s/%s%s", dir, hex, hex, suffix), ENTRY_PATH_SIZE, dir,
-             err);
+  return fit(snprintf(path, ENTRY_PATH_SIZE, "%s/%.2s/%s%s", dir, hex, hex, suffix), ENTRY_PATH_SIZE, dir, err);
 }
 
-static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_PATH_SIZE],
-                                char path[ENTRY_PATH_SIZE], luattn_error *err) {
+static luattn_status entry_path(const char *dir, hash128 key, char folder[ENTRY_PATH_SIZE], char path[ENTRY_PATH_SIZE],
+                                luattn_error *err) {
   return file_path(dir, key, ENTRY_SUFFIX, folder, path, err);
 }
 
@@ -202,8 +196,8 @@ static void explain(int error, char *reason, size_t size) {
   if (strerror_r(error, reason, size) != 0) snprintf(reason, size, "error %d", error);
 }
 
-luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
-                          size_t warning_size, luattn_error *err) {
+luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning, size_t warning_size,
+                          luattn_error *err) {
   if (warning_size > 0) warning[0] = '\0';
   if (dir[0] == '\0') return LUATTN_OK;
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
@@ -211,8 +205,7 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
   const char *level, *distrust = levels_distrust(dir, folder, &level);
   if (distrust != NULL) {
     if (warning_size > 0)
-      snprintf(warning, warning_size, "cache: %s: %s; it is not used, and the kernel is not kept", level,
-               distrust);
+      snprintf(warning, warning_size, "cache: %s: %s; it is not used, and the kernel is not kept", level, distrust);
     return LUATTN_OK;
   }
   size_t size;
@@ -221,24 +214,24 @@ luattn_status cache_store(const char *dir, hash128 key, const luattn_image *imag
   if (failed == NULL || warning_size == 0) return LUATTN_OK;
   char reason[128];
   explain(errno, reason, sizeof reason);
-  snprintf(warning, warning_size, "cache: %s: cannot %s: %s; the kernel works but is not kept", path, failed,
-           reason);
+  snprintf(warning, warning_size, "cache: %s: cannot %s: %s; the kernel works but is not kept", path, failed, reason);
   return LUATTN_OK;
 }
 
 bool cache_has(const char *dir, hash128 key) {
   char folder[ENTRY_PATH_SIZE], path[ENTRY_PATH_SIZE];
   struct stat st;
-  return dir[0] != '\0' && entry_path(dir, key, folder, path, NULL) == LUATTN_OK && levels_distrust(dir, folder, NULL) == NULL &&
-         lstat(path, &st) == 0 && S_ISREG(st.st_mode) && distrust_of(&st) == NULL;
+  return dir[0] != '\0' && entry_path(dir, key, folder, path, NULL) == LUATTN_OK &&
+         levels_distrust(dir, folder, NULL) == NULL && lstat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+         distrust_of(&st) == NULL;
 }
 
 void cache_keep_source(const char *dir, hash128 key, const char *text, char *path, size_t size) {
   WRITE_SIGNAL_SCOPE;
   char folder[ENTRY_PATH_SIZE], entry[ENTRY_PATH_SIZE];
   path[0] = '\0';
-  if (dir[0] == '\0' || entry_path(dir, key, folder, entry, NULL) != LUATTN_OK || levels_distrust(dir, folder, NULL) != NULL ||
-      make_dirs(folder) != 0)
+  if (dir[0] == '\0' || entry_path(dir, key, folder, entry, NULL) != LUATTN_OK ||
+      levels_distrust(dir, folder, NULL) != NULL || make_dirs(folder) != 0)
     return;
   const int stem = (int)(strlen(entry) - strlen(ENTRY_SUFFIX));
   const int length = snprintf(path, size, "%.*s.cu", stem, entry);
@@ -258,8 +251,9 @@ bool cache_find_record(const char *dir, hash128 key, char *text, size_t size, ch
   const int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* as entry_read */
   text[0] = '\0';
   if (fd < 0) return errno == ELOOP; /* luattn creates no links: the file exists, but is not sound */
-  struct stat st; /* what others own or may write is as if it were not sound */
-  const ssize_t got = fstat(fd, &st) == 0 && distrust_of(&st) == NULL ? read_all(fd, (unsigned char *)text, size - 1) : 0;
+  struct stat st;                    /* what others own or may write is as if it were not sound */
+  const ssize_t got =
+      fstat(fd, &st) == 0 && distrust_of(&st) == NULL ? read_all(fd, (unsigned char *)text, size - 1) : 0;
   text[got > 0 ? got : 0] = '\0';
   close(fd);
   return true;
@@ -271,9 +265,8 @@ luattn_status cache_store_record(const char *dir, hash128 key, const char *text,
   TRY(file_path(dir, key, RECORD_SUFFIX, folder, name, err));
   const char *failed = NULL, *level, *distrust = levels_distrust(dir, folder, &level);
   if (distrust != NULL)
-    return luattn_fail(err, LUATTN_IO,
-                       "cache: %s: %s, so it is not used; name another directory with LUATTN_CACHE_DIR", level,
-                       distrust);
+    return luattn_fail(err, LUATTN_IO, "cache: %s: %s, so it is not used; name another directory with LUATTN_CACHE_DIR",
+                       level, distrust);
   if (text != NULL)
     failed = publish(folder, name, text, strlen(text));
   else if (unlink(name) != 0 && errno != ENOENT)

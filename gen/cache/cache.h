@@ -27,8 +27,8 @@ luattn_status cache_find(const char *dir, hash128 key, luattn_image **image, lua
 
 /* Publishes by write, fsync, rename. The image's source_hash must be the key. A full disk or a read-only
  * directory is reported in *warning, not as a failure. */
-luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning,
-                          size_t warning_size, luattn_error *err);
+luattn_status cache_store(const char *dir, hash128 key, const luattn_image *image, char *warning, size_t warning_size,
+                          luattn_error *err);
 
 /* Keeps a source that NVRTC refused next to the path of its image, where prune and clear remove it.
  * path[size] gets its name; empty if it could not be written. */

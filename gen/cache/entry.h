@@ -24,10 +24,10 @@ typedef enum entry_state {
 
 /* Reads the image in `path`; *image = NULL unless it is sound. is_use: update its time of use, for prune.
  * Fails only on out of memory. */
-luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state,
-                         luattn_error *err);
+luattn_status entry_read(const char *path, bool is_use, luattn_image **image, entry_state *state, luattn_error *err);
 
-/* trust.c: NULL, or why what lies there is not used: of a file or folder; of a folder below the cache's directory, which may be missing. */
+/* trust.c: NULL, or why what lies there is not used: of a file or folder; of a folder below the cache's directory,
+ * which may be missing. */
 const char *distrust_of(const struct stat *st);
 const char *folder_distrust(const char *folder);
 

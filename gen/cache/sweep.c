@@ -44,12 +44,10 @@ static file_kind kind_of(const char *folder, const char *name) {
 static luattn_status io_fail(luattn_error *err, const char *path, const char *what, int error) {
   char reason[128];
   if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
-  return luattn_fail(err, LUATTN_IO, "cache: %s: cannot %s: %s; check its owner and permissions", path, what,
-                     reason);
+  return luattn_fail(err, LUATTN_IO, "cache: %s: cannot %s: %s; check its owner and permissions", path, what, reason);
 }
 
-static luattn_status visit_folder(const char *dir, const char *folder, visit *call, void *user,
-                                  luattn_error *err) {
+static luattn_status visit_folder(const char *dir, const char *folder, visit *call, void *user, luattn_error *err) {
   char path[ENTRY_PATH_SIZE + 64];
   snprintf(path, sizeof path, "%s/%s", dir, folder);
   const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -86,8 +84,7 @@ static luattn_status visit_all(const char *dir, visit *call, void *user, luattn_
   if (d == NULL) return errno == ENOENT ? LUATTN_OK : io_fail(err, dir, "read it", errno);
   luattn_status status = LUATTN_OK;
   for (const struct dirent *e = readdir(d); e != NULL && status == LUATTN_OK; e = readdir(d))
-    if (strlen(e->d_name) == 2 && is_hex(e->d_name, 2))
-      status = visit_folder(dir, e->d_name, call, user, err);
+    if (strlen(e->d_name) == 2 && is_hex(e->d_name, 2)) status = visit_folder(dir, e->d_name, call, user, err);
   closedir(d);
   return status;
 }
@@ -154,8 +151,7 @@ static luattn_status list_file(void *user, const char *path, const cached_file *
   if (list->count == list->capacity) {
     const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 64;
     cached_file *grown = realloc(list->file, capacity * sizeof *grown);
-    if (grown == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory to list %zu files", capacity);
+    if (grown == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cache: no memory to list %zu files", capacity);
     list->file = grown;
     list->capacity = capacity;
   }

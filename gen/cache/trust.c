@@ -55,7 +55,7 @@ luattn_status cache_limit(size_t *bytes, luattn_error *err) {
   const char *text = getenv("LUATTN_CACHE_SIZE");
   *bytes = DEFAULT_LIMIT;
   if (text == NULL || text[0] == '\0' || cache_parse_size(text, bytes)) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "LUATTN_CACHE_SIZE: '%s' is not a size; give bytes, or a number with K, M, G or T (0: no limit)", text);
+  return luattn_fail(err, LUATTN_INVALID,
+                     "LUATTN_CACHE_SIZE: '%s' is not a size; give bytes, or a number with K, M, G or T (0: no limit)",
+                     text);
 }

@@ -37,11 +37,10 @@ static const char *explain(const compilation *c, const char *shared_memory) {
   const attempt *at = &c->at;
   const char *lengths = length_fact(c), *gathers = gather_fact(c);
   if (lengths == NULL || gathers == NULL) return NULL;
-  return arena_printf(
-      c->a, "%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, shared_memory,
-      at->plan.no_bias_rows
-          ? "scores read every input themselves: ahead of them it would take too many registers\n"
-          : "");
+  return arena_printf(c->a, "%s%s%s%s%s%s", at->plan.why, at->lowered->notes, lengths, gathers, shared_memory,
+                      at->plan.no_bias_rows
+                          ? "scores read every input themselves: ahead of them it would take too many registers\n"
+                          : "");
 }
 
 luattn_status attempt_make(compilation *c, luattn_error *err) {

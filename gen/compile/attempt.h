@@ -11,11 +11,11 @@
 luattn_status attempt_make(compilation *c, luattn_error *err);
 
 /* Each plans c->at anew for attempt_make, and returns false if there is no such plan. */
-bool attempt_next_tiles(compilation *c);        /* the table's next tiles */
+bool attempt_next_tiles(compilation *c);              /* the table's next tiles */
 bool attempt_skip_tiles(compilation *c, int skipped); /* skips tiles that spill like these; false after the
                                                        * last */
-bool attempt_without_bias_rows(compilation *c); /* the same tiles for a backward that stages no bias rows */
-bool attempt_for_softcap(compilation *c);       /* tiles for the soft cap's fast path, which is known once it
-                                                 * is lowered */
+bool attempt_without_bias_rows(compilation *c);       /* the same tiles for a backward that stages no bias rows */
+bool attempt_for_softcap(compilation *c);             /* tiles for the soft cap's fast path, which is known once it
+                                                       * is lowered */
 
 #endif

@@ -37,8 +37,7 @@ static void add_spec(hasher *h, const compilation *c, bool with_lines) {
     const uint32_t dtype = in->dtype == LUATTN_INPUT_ANY ? c->spec.traced.input[i].dtype : in->dtype;
     hasher_add(h, "type", (const uint32_t[]){dtype, in->grad}, 2 * sizeof(uint32_t));
   }
-  for (int i = 0; i < t->num_scalars; i++)
-    hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
+  for (int i = 0; i < t->num_scalars; i++) hasher_add(h, "scalar", t->scalar_name[i], strlen(t->scalar_name[i]));
 }
 
 /* Drops gradients that the spec does not have, so that they do not change the key. */
@@ -65,9 +64,9 @@ luattn_status cache_key_tuned(const compilation *c, hash128 keys[2], luattn_erro
   luattn_target t = plan_target(&c->at.plan, &c->target);
   t.wants = effective_wants(c);
   t.many_rows = t.decode != 0 ? c->target.many_rows : 0;
-  t.lengths = LUATTN_LONG;                            /* the keys below tell them apart */
-  t.tile_m = t.tile_n = t.ptx = t.one_code = 0;       /* which are tuned, or do not count */
-  t.input_types = 0;                                  /* add_spec has the inputs' types */
+  t.lengths = LUATTN_LONG;                      /* the keys below tell them apart */
+  t.tile_m = t.tile_n = t.ptx = t.one_code = 0; /* which are tuned, or do not count */
+  t.input_types = 0;                            /* add_spec has the inputs' types */
   hasher h;
   if (!hasher_open(&h)) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
   add_spec(&h, c, false);

@@ -32,9 +32,9 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
     const int type = (int)(c->target.input_types >> 4 * i & 15) - 1;
     if (in->dtype != LUATTN_INPUT_ANY && type < 0) continue;
     if (in->dtype != LUATTN_INPUT_ANY)
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0", in->name);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "target: input_types: gives a type to input '%s', whose dtype is not any; leave it 0",
+                         in->name);
     if (type < 0)
       return luattn_fail(
           err, LUATTN_INVALID,
@@ -44,8 +44,8 @@ static luattn_status resolve_types(compilation *c, luattn_error *err) {
     if (type > LUATTN_INPUT_F16)
       return luattn_fail(
           err, LUATTN_INVALID,
-          "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16",
-          in->name, type + 1);
+          "target: input_types: input '%s': is %d, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16", in->name,
+          type + 1);
     in->dtype = (uint32_t)type;
     if (in->dtype == LUATTN_INPUT_F64) ir_input_wide(c->spec.traced.g, (uint32_t)i);
   }
@@ -83,7 +83,8 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
   TRY(compilation_take_target(target, &taken, err));
   if (taken.large_scores && spec->derived.num_passes > 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': large_scores is 1, and its backward takes a row pass, which has no form for large scores; leave it 0",
+                       "%s: online_func '%s': large_scores is 1, and its backward takes a row pass, which has no form "
+                       "for large scores; leave it 0",
                        spec->traced.file, spec->traced.online.name);
   if (taken.pass == LUATTN_BACKWARD && spec->derived.missing != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", spec->derived.missing);
@@ -105,8 +106,7 @@ luattn_status compilation_open(const luattn_spec *spec, const luattn_target *tar
     return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   ir_set_line(c->spec.traced.g, 0);
   c->note = backward_note(c);
-  if (c->note == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
+  if (c->note == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", spec->traced.name);
   TRY(resolve_types(c, err));
   TRY(resolve_rows(c, err));
   if (c->target.keys_modified == 1 && c->target.pass == LUATTN_FORWARD) /* else plan_start refuses it */
@@ -139,8 +139,7 @@ luattn_status compilation_memory(const compilation *c, luattn_error *err) {
 
 luattn_status compilation_note(compilation *c, const char *line, luattn_error *err) {
   const char *note = line == NULL ? NULL : arena_printf(c->a, "%s%s\n", c->note, line);
-  if (note == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
+  if (note == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: %s: out of memory", c->spec.traced.name);
   c->note = note;
   return LUATTN_OK;
 }

@@ -16,17 +16,17 @@ typedef struct attempt {
   const lowered *lowered;         /* lowered for the plan; NULL: not yet */
   const char *spec_text, *config; /* spec.cuh, config.cuh */
   const char *why;                /* one fact a line: the plan's reasons, and those of later stages */
-  image_manifest info;         /* the manifest, complete except for registers and the hash */
+  image_manifest info;            /* the manifest, complete except for registers and the hash */
 } attempt;
 
 typedef struct compilation {
   arena *a;
-  arena *second;        /* for the second thread that runs NVRTC, which must not call the caller's allocator;
-                         * NULL: none */
+  arena *second;            /* for the second thread that runs NVRTC, which must not call the caller's allocator;
+                             * NULL: none */
   const traced_spec *given; /* the caller's, as loaded */
   const ir *loaded;         /* its IR */
-  luattn_spec spec;     /* the caller's, with a clone of the IR to build in */
-  luattn_target target; /* converted to this version's size */
+  luattn_spec spec;         /* the caller's, with a clone of the IR to build in */
+  luattn_target target;     /* converted to this version's size */
   mask_info mask;
   const template_file *templates;
   int num_templates;
@@ -34,7 +34,7 @@ typedef struct compilation {
   nvrtc_file nvrtc;      /* its last candidate, after compilation_find_nvrtc */
   bool nvrtc_is_useless; /* the library could not be loaded, or does not suit the target */
   attempt at;
-  const char *note; /* lines about this run, which are not stored in the image, or "" */
+  const char *note;   /* lines about this run, which are not stored in the image, or "" */
   image_plan planned; /* how the image was planned, without the note */
 } compilation;
 

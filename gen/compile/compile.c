@@ -39,9 +39,8 @@ typedef struct compile_call {
 
 /* Compiles with the next NVRTC of `search`, which owns it. Sets *next if this NVRTC failed and another one
  * may exist. Not inlined, to keep the frame small. */
-__attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search,
-                                                            bool *next, luattn_image **image,
-                                                            luattn_compile_report *report,
+__attribute__((noinline)) static luattn_status compile_once(const compile_call *given, nvrtc_search *search, bool *next,
+                                                            luattn_image **image, luattn_compile_report *report,
                                                             luattn_error *err) {
   compilation *c;
   luattn_error said; /* the caller may have no error struct, and this one is needed here */
@@ -58,7 +57,8 @@ __attribute__((noinline)) static luattn_status compile_once(const compile_call *
 }
 
 /* Compiles with the first NVRTC that works. */
-static luattn_status compile_image(const compile_call *given, luattn_image **image, luattn_compile_report *r, luattn_error *err) {
+static luattn_status compile_image(const compile_call *given, luattn_image **image, luattn_compile_report *r,
+                                   luattn_error *err) {
   nvrtc_search search;
   bool next = false;
   luattn_status status;
@@ -81,8 +81,8 @@ static void add_report(luattn_compile_report *to, int number, const luattn_compi
   to->is_kept = to->is_kept && r->is_kept;
 }
 
-static luattn_status compile_pass(const compile_call *given, arena *a, int number, luattn_image **image, luattn_compile_report *report,
-                                  luattn_error *err) {
+static luattn_status compile_pass(const compile_call *given, arena *a, int number, luattn_image **image,
+                                  luattn_compile_report *report, luattn_error *err) {
   luattn_spec *spec = arena_new(a, sizeof *spec);
   luattn_compile_report *r = arena_new(a, sizeof *r);
   luattn_target target;
@@ -99,11 +99,13 @@ static luattn_status compile_pass(const compile_call *given, arena *a, int numbe
 }
 
 /* Compiles the row passes of a backward, and puts their images into it. */
-static luattn_status join_passes(const compile_call *given, luattn_image **made, luattn_compile_report *report, luattn_error *err) {
+static luattn_status join_passes(const compile_call *given, luattn_image **made, luattn_compile_report *report,
+                                 luattn_error *err) {
   luattn_image *pass[MANIFEST_MAX_PASSES] = {NULL}, *whole = NULL;
   arena *a = arena_open(arena_allocator(given->spec->a));
   luattn_status status = a != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
-  for (int i = 0; i < given->spec->derived.num_passes && status == LUATTN_OK; i++) status = compile_pass(given, a, i, &pass[i], report, err);
+  for (int i = 0; i < given->spec->derived.num_passes && status == LUATTN_OK; i++)
+    status = compile_pass(given, a, i, &pass[i], report, err);
   if (status == LUATTN_OK) status = image_join(*made, (const luattn_image *const *)pass, &whole, err);
   for (int i = 0; i < MANIFEST_MAX_PASSES; i++) luattn_image_free(pass[i]);
   arena_close(a);

@@ -70,7 +70,7 @@ static luattn_status within(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed,
-                        image_manifest *out, char *why, size_t size, luattn_error *err) {
+luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed, image_manifest *out,
+                        char *why, size_t size, luattn_error *err) {
   return host_run(within, &(facts_call){spec, target, relaxed, out, why, size}, err);
 }

@@ -74,8 +74,7 @@ static void stage_ir(compilation *c, text *out) {
   add(r, "rescale", o->rescale);
   for (int i = 0; i < o->num_state; i++) add(r, arena_printf(c->a, "next.%s", o->state_name[i]), o->next[i]);
   add(r, "out", o->out);
-  for (int i = 0; i < o->num_final; i++)
-    add(r, arena_printf(c->a, "final.%s", o->final_name[i]), o->final[i]);
+  for (int i = 0; i < o->num_final; i++) add(r, arena_printf(c->a, "final.%s", o->final_name[i]), o->final[i]);
   add(r, "forward", o->forward);
   add(r, "backward", o->backward);
   print(c, out, r);
@@ -261,8 +260,8 @@ luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, 
   return host_run(emit, &(emit_call){spec, target, stage, NULL, out}, err);
 }
 
-luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
-                                 const luattn_image *image, char **out, luattn_error *err) {
+luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target, const luattn_image *image,
+                                 char **out, luattn_error *err) {
   fail_clear(err);
   NEED(spec);
   NEED(target);

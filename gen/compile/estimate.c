@@ -125,8 +125,7 @@ static double workspace(const image_manifest *m, const sizes *s) {
                padded_kv = s->batch * s->heads_kv * (double)workspace_rows(in_groups, (int64_t)s->kv_len);
   if (m->pass == LUATTN_BACKWARD) bytes += padded_rows * m->num_bwd_rows * s->real;
   const bool dq = (m->wants & LUATTN_WANT_DQ) != 0 || (m->has_query_mod && parameters);
-  const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters,
-             dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
+  const bool dk = (m->wants & LUATTN_WANT_DK) != 0 || parameters, dv = (m->wants & LUATTN_WANT_DV) != 0 || parameters;
   if (finish && dq && (m->accumulates_dq || m->has_query_mod)) bytes += padded_rows * s->dim * s->real;
   if (m->pass == LUATTN_BACKWARD) bytes += counters(m, s, finish && dq);
   if (m->deterministic) bytes += ordered(m, s);
@@ -139,12 +138,10 @@ static double workspace(const image_manifest *m, const sizes *s) {
 
 static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn_memory_estimate *out,
                                  luattn_error *err) {
-  const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem,
-               v = kv_rows(s) * s->dim_v * s->elem;
+  const double q = q_rows(s) * s->dim * s->elem, k = kv_rows(s) * s->dim * s->elem, v = kv_rows(s) * s->dim_v * s->elem;
   const double o = q_rows(s) * s->dim_v * s->elem, rows = q_rows(s) * s->real * (m->has_lse + m->num_saved);
   double input = q + k + v, output = 0;
-  for (uint32_t i = 0; i < m->num_inputs; i++)
-    input += input_count(&m->input[i], s) * input_size(m->input[i].dtype);
+  for (uint32_t i = 0; i < m->num_inputs; i++) input += input_count(&m->input[i], s) * input_size(m->input[i].dtype);
   if (m->pass == LUATTN_FORWARD) {
     output = o + rows;
   } else {
@@ -153,15 +150,13 @@ static luattn_status estimate_of(const image_manifest *m, const sizes *s, luattn
     if (m->wants & LUATTN_WANT_DK) output += k;
     if (m->wants & LUATTN_WANT_DV) output += v;
     for (uint32_t i = 0; i < m->num_inputs; i++)
-      if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad)
-        output += input_count(&m->input[i], s) * s->real;
+      if ((m->wants & LUATTN_WANT_INPUTS) && m->input[i].grad) output += input_count(&m->input[i], s) * s->real;
     if (m->wants & LUATTN_WANT_SCALARS) output += m->num_scalars * s->real;
   }
   const double internal = workspace(m, s), total = input + internal + output;
   if (total >= 0x1p62)
     return luattn_fail(err, LUATTN_INVALID,
-                       "problem: needs %.3g bytes, more than a machine can address; use smaller sizes",
-                       total);
+                       "problem: needs %.3g bytes, more than a machine can address; use smaller sizes", total);
   *out = (luattn_memory_estimate){(size_t)input, (size_t)internal, (size_t)output, (size_t)total};
   return LUATTN_OK;
 }
@@ -170,18 +165,13 @@ static luattn_status check_problem(const luattn_problem *p, luattn_error *err) {
   const struct {
     const char *name;
     int value;
-  } given[] = {{"batch", p->batch},
-               {"heads", p->heads},
-               {"heads_kv", p->heads_kv},
-               {"q_len", p->q_len},
-               {"kv_len", p->kv_len}};
+  } given[] = {
+      {"batch", p->batch}, {"heads", p->heads}, {"heads_kv", p->heads_kv}, {"q_len", p->q_len}, {"kv_len", p->kv_len}};
   for (int i = 0; i < 5; i++)
     if (given[i].value < 1)
-      return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name,
-                         given[i].value);
+      return luattn_fail(err, LUATTN_INVALID, "problem: %s: is %d, must be at least 1", given[i].name, given[i].value);
   if (p->batch > LUATTN_MAX_BATCH)
-    return luattn_fail(err, LUATTN_INVALID, "problem: batch: is %d, must be at most %d", p->batch,
-                       LUATTN_MAX_BATCH);
+    return luattn_fail(err, LUATTN_INVALID, "problem: batch: is %d, must be at most %d", p->batch, LUATTN_MAX_BATCH);
   if (p->heads % p->heads_kv != 0)
     return luattn_fail(err, LUATTN_INVALID, "problem: heads: %d is not a multiple of heads_kv = %d", p->heads,
                        p->heads_kv);

@@ -36,7 +36,8 @@ void manifest_fill_declared(const compilation *c, image_manifest *out) {
     out->ranges[0].of[i] = t->scalar_range[i];
   }
   out->num_elsewhere = c->target.offsets != LUATTN_OFFSET_NONE ? (uint32_t)t->num_elsewhere : 0;
-  for (uint32_t i = 0; i < out->num_elsewhere; i++) out->elsewhere[i] = (manifest_elsewhere){t->elsewhere[i].input, t->elsewhere[i].axis};
+  for (uint32_t i = 0; i < out->num_elsewhere; i++)
+    out->elsewhere[i] = (manifest_elsewhere){t->elsewhere[i].input, t->elsewhere[i].axis};
   out->num_saved = (uint32_t)c->spec.derived.num_saved;
   out->has_lse = t->online.lse >= 0;
   out->has_mask = c->mask.keep != IR_NONE; /* as in spec.cuh: not where it simplifies to true */
@@ -88,9 +89,8 @@ static luattn_status fill_row_passes(const compilation *c, manifest_row_passes *
 }
 
 void manifest_fill_append_mods(const traced_spec *t, image_manifest *out) {
-  out->append_mods[0] = (manifest_append_mods){.key_mod = t->append_mod[0] != IR_NONE,
-                                               .value_mod = t->append_mod[1] != IR_NONE,
-                                               .inputs = t->append_inputs};
+  out->append_mods[0] = (manifest_append_mods){
+      .key_mod = t->append_mod[0] != IR_NONE, .value_mod = t->append_mod[1] != IR_NONE, .inputs = t->append_inputs};
 }
 
 /* Refuses a spec whose integers might exceed a kernel's 32 bits at any length. */
@@ -116,16 +116,16 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
 #define IMAGE_SECTION(tag, need, fact, when, type, layout, range) out->fact = (when) ? 1 : 0;
 #include "abi/kernel_facts.def"
   const bool lists = p->family->merges && (p->packed || p->pages);
-  out->params_bytes = out->row_passes ? LUATTN_PARAMS_THROUGH(passes)
-                      : lists        ? LUATTN_PARAMS_THROUGH(list)
-                      : p->weights   ? LUATTN_PARAMS_THROUGH(weights)
-                      : p->pages     ? LUATTN_PARAMS_THROUGH(paging)
-                      : p->decode    ? LUATTN_PARAMS_THROUGH(splits)
-                      : out->random  ? LUATTN_PARAMS_THROUGH(random)
-                      : p->packed    ? LUATTN_PARAMS_THROUGH(used)
+  out->params_bytes = out->row_passes  ? LUATTN_PARAMS_THROUGH(passes)
+                      : lists          ? LUATTN_PARAMS_THROUGH(list)
+                      : p->weights     ? LUATTN_PARAMS_THROUGH(weights)
+                      : p->pages       ? LUATTN_PARAMS_THROUGH(paging)
+                      : p->decode      ? LUATTN_PARAMS_THROUGH(splits)
+                      : out->random    ? LUATTN_PARAMS_THROUGH(random)
+                      : p->packed      ? LUATTN_PARAMS_THROUGH(used)
                       : out->tile_bits ? LUATTN_PARAMS_THROUGH(tile_order)
-                      : p->offsets   ? LUATTN_PARAMS_THROUGH(offsets)
-                                     : LUATTN_PARAMS_THROUGH(dense);
+                      : p->offsets     ? LUATTN_PARAMS_THROUGH(offsets)
+                                       : LUATTN_PARAMS_THROUGH(dense);
   out->paged_layout[0] = (uint32_t)p->pages;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;
@@ -137,8 +137,7 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->deterministic = p->deterministic;
   out->can_split = plan_kernel(p)->splits && (p->family->merges || !p->packed);
   out->wants = p->wants;
-  out->draws_tiles =
-      plan_kernel(p)->draws_tiles && (c->mask.keep != IR_NONE || p->packed || p->pages);
+  out->draws_tiles = plan_kernel(p)->draws_tiles && (c->mask.keep != IR_NONE || p->packed || p->pages);
   out->is_ptx = c->target.ptx != 0;
   out->reads_ahead = l->rows.bias_row_bytes > 0;
   const int64_t longest = INT64_C(1) << 30; /* kernels add a tile to a position in 32 bits */

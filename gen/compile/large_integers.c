@@ -40,16 +40,16 @@ static const char *way_out(ir_op op) {
 }
 
 luattn_status large_integers_refuse(const traced_spec *t, const ir_node *n, double reach, luattn_error *err) {
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "%s:%u: an integer '%s' may reach %.10g, and kernels compute in 32 bits; inputs count as "
-      "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; %s",
-      t->file, n->line, name_of((ir_op)n->op), reach, LUATTN_MAX_HEADS, way_out((ir_op)n->op));
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s:%u: an integer '%s' may reach %.10g, and kernels compute in 32 bits; inputs count as "
+                     "less than 2^24 from 0, batch numbers as up to 65535, heads as up to %d; %s",
+                     t->file, n->line, name_of((ir_op)n->op), reach, LUATTN_MAX_HEADS, way_out((ir_op)n->op));
 }
 
 /* Simplified as a kernel's hooks are, in a copy: the numbers of a spec's nodes are part of its kernels. */
 luattn_status large_integers_check(arena *a, const traced_spec *t, luattn_error *err) {
-  const ir_ref candidate[] = {t->block_mask, t->score_mod, t->query_mod, t->key_mod, t->value_mod, t->online.prob, t->online.out};
+  const ir_ref candidate[] = {t->block_mask, t->score_mod,   t->query_mod, t->key_mod,
+                              t->value_mod,  t->online.prob, t->online.out};
   ir_ref root[sizeof candidate / sizeof candidate[0]], r;
   double reach;
   int n = 0;

@@ -57,11 +57,10 @@ static bool hash_made(luattn_spec *spec, const char *what, int number) {
 static luattn_status check_size(const traced_spec *t, const char *name, luattn_error *err) {
   const uint32_t count = (uint32_t)ir_count(t->g);
   if (count <= MAX_OPERATIONS) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_SPEC,
-      "%s: its hooks come to %u operations in all, and %u are possible; shorten the loops that "
-      "build them, or read a table from an input",
-      name, (unsigned)count, MAX_OPERATIONS);
+  return luattn_fail(err, LUATTN_SPEC,
+                     "%s: its hooks come to %u operations in all, and %u are possible; shorten the loops that "
+                     "build them, or read a table from an input",
+                     name, (unsigned)count, MAX_OPERATIONS);
 }
 
 typedef struct load_call {
@@ -85,7 +84,8 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   luattn_status status = front_trace(a, name, given->text, given->size, &spec->traced, err);
   if (status == LUATTN_OK) status = check_size(&spec->traced, name, err);
   if (status == LUATTN_OK) status = large_integers_check(a, &spec->traced, err);
-  if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced))) status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  if (status == LUATTN_OK && !(spec_find_elsewhere(&spec->traced) && int_range_find(&spec->traced)))
+    status = luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   const char *passes = getenv("LUATTN_ROW_PASSES");
   spec->traced.by_passes = passes != NULL && strcmp(passes, "1") == 0;
   if (status == LUATTN_OK) ir_set_line(spec->traced.g, 0); /* derived nodes have no source line */
@@ -103,9 +103,8 @@ static luattn_status load_text(void *arguments, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
-                                    const luattn_allocator *allocator, luattn_spec **spec,
-                                    luattn_error *err) {
+luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size, const luattn_allocator *allocator,
+                                    luattn_spec **spec, luattn_error *err) {
   fail_clear(err);
   NEED(name);
   NEED(text);
@@ -133,8 +132,7 @@ static luattn_status load_file(void *arguments, luattn_error *err) {
   load_call *given = arguments;
   const char *path = given->name;
   FILE *f = fopen(path, "rb");
-  if (f == NULL)
-    return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
+  if (f == NULL) return luattn_fail(err, LUATTN_IO, "%s: cannot be opened: %s; name a Lua file", path, strerror(errno));
   arena *a = arena_open(given->allocator);
   given->text = a == NULL ? NULL : read_all(a, f, &given->size);
   const bool broken = ferror(f) != 0;
@@ -145,8 +143,8 @@ static luattn_status load_file(void *arguments, luattn_error *err) {
   else if (broken)
     status = luattn_fail(err, LUATTN_IO, "%s: cannot be read; name a Lua file", path);
   else if (given->size > MAX_SPEC_BYTES)
-    status = luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path,
-                         MAX_SPEC_BYTES);
+    status =
+        luattn_fail(err, LUATTN_SPEC, "%s: is larger than %u bytes; a spec is a short Lua file", path, MAX_SPEC_BYTES);
   else
     status = load_text(given, err);
   arena_close(a);
@@ -166,7 +164,8 @@ luattn_status spec_drop_weights(luattn_spec *spec, int keep, luattn_error *err) 
   traced_online *online = &spec->traced.online;
   if (keep == SPEC_KEEP_ALL) return LUATTN_OK;
   const char *name = arena_printf(spec->a, "dropout(%d/%d, %s)", SPEC_KEEP_ALL - keep, SPEC_KEEP_ALL, online->name);
-  if (name == NULL || !hash_made(spec, "dropout", keep)) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.name);
+  if (name == NULL || !hash_made(spec, "dropout", keep))
+    return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", spec->traced.name);
   online->name = name, online->keep = keep;
   return LUATTN_OK;
 }
@@ -181,7 +180,9 @@ static luattn_status make_parts(void *arguments, luattn_error *err) {
   const parts_call *c = arguments;
   const luattn_spec *from = c->from;
   if (from->parts != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_spec_parts: %s: is a spec of parts already; give the one that it was made of", from->traced.name);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "luattn_spec_parts: %s: is a spec of parts already; give the one that it was made of",
+                       from->traced.name);
   arena *a = arena_open(arena_allocator(from->a)), *scratch = arena_open(arena_allocator(from->a));
   luattn_spec *spec = a == NULL ? NULL : arena_new(a, sizeof *spec);
   luattn_status status = LUATTN_NO_MEMORY;
@@ -191,7 +192,8 @@ static luattn_status make_parts(void *arguments, luattn_error *err) {
     spec->traced.g = ir_clone(a, from->traced.g);
     if (spec->traced.g != NULL && hash_made(spec, "parts", 1)) status = part_rule_take(scratch, spec, err);
   }
-  if (status == LUATTN_NO_MEMORY) (void)luattn_fail(err, status, "luattn_spec_parts: %s: out of memory", from->traced.name);
+  if (status == LUATTN_NO_MEMORY)
+    (void)luattn_fail(err, status, "luattn_spec_parts: %s: out of memory", from->traced.name);
   arena_close(scratch);
   if (status != LUATTN_OK) {
     arena_close(a);

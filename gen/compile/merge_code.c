@@ -23,12 +23,13 @@ static luattn_status config_of(arena *a, const merge_code_target *t, const char 
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const char *rule = "struct Rule { static constexpr bool by_lse = true; };\n";
   if (t->spec != NULL) TRY(emit_part_rule(a, t->spec, &rule, err));
-  *out = arena_printf(a,
-                      "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
-                      "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
-                      "%s, fast_math = false;\n};\n%s",
-                      elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
-                      t->pass == LUATTN_BACKWARD ? "true" : "false", rule);
+  *out =
+      arena_printf(a,
+                   "#pragma once\n#include \"arch/types.cuh\"\nstruct Config { using Part = %s; using Elem = "
+                   "%s; using Real = %s;\n  static constexpr int most_parts = %d;\n  static constexpr bool backward = "
+                   "%s, fast_math = false;\n};\n%s",
+                   elems[t->part], elems[t->elem], t->part == LUATTN_F64 ? "double" : "float", t->most_parts,
+                   t->pass == LUATTN_BACKWARD ? "true" : "false", rule);
   return *out != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "luattn_merge: out of memory");
 }
 
@@ -88,7 +89,8 @@ luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *
   return host_run(run, &(code_call){{"luattn_merge", "entry/merge.cu", target}, cubin, size}, err);
 }
 
-luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size, luattn_error *err) {
+luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size,
+                              luattn_error *err) {
   const merge_code_target target = {.arch = arch, .driver_version = driver_version, .nvrtc = library};
   return host_run(run, &(code_call){{"luattn_page_table", "entry/page_table.cu", &target}, cubin, size}, err);
 }
@@ -97,10 +99,12 @@ luattn_status merge_code_get_rows(const luattn_spec *spec, merge_code_rows *out,
   const part_rule *rule = spec->parts;
   if (rule == NULL)
     return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call forward of that one for "
+                       "luattn_merge: spec: %s is no spec of parts; make one of it with luattn_spec_parts, and call "
+                       "forward of that one for "
                        "each part",
                        spec->traced.name);
-  *out = (merge_code_rows){spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}, rule->whole_rows};
+  *out = (merge_code_rows){
+      spec->traced.name, rule->num_rows, rule->num_saved, {spec->hash[0], spec->hash[1]}, rule->whole_rows};
   return LUATTN_OK;
 }
 
@@ -116,7 +120,8 @@ static luattn_status test_spec(void *spec, luattn_error *err) {
     t->g = ir_clone(a, s->traced.g);
     if (t->g != NULL) status = merge_test_lse(a, t, err);
   }
-  if (t == NULL || t->g == NULL) (void)luattn_fail(err, status, "luattn_spec_merges: %s: out of memory", s->traced.name);
+  if (t == NULL || t->g == NULL)
+    (void)luattn_fail(err, status, "luattn_spec_merges: %s: out of memory", s->traced.name);
   arena_close(a);
   return status;
 }

@@ -1,4 +1,5 @@
-/* merge_code.h: compiles kernels that no image has: merges of finished parts (luattn/merge.h), page tables (luattn/pages.h). */
+/* merge_code.h: compiles kernels that no image has: merges of finished parts (luattn/merge.h), page tables
+ * (luattn/pages.h). */
 #ifndef LUATTN_GEN_MERGE_CODE_H
 #define LUATTN_GEN_MERGE_CODE_H
 
@@ -15,7 +16,7 @@ typedef struct merge_code_target {
   int most_parts;
   luattn_dtype part, elem; /* of the parts' O, and of the merged O */
   int arch, driver_version;
-  const char *nvrtc; /* as in luattn_target */
+  const char *nvrtc;              /* as in luattn_target */
   const struct luattn_spec *spec; /* of parts (luattn_spec_parts), which are merged by state; NULL: by lse */
 } merge_code_target;
 
@@ -33,6 +34,7 @@ luattn_status merge_code_get_rows(const struct luattn_spec *spec, merge_code_row
  * architecture), LUATTN_NO_MEMORY. */
 luattn_status merge_code(const merge_code_target *target, void **cubin, size_t *size, luattn_error *err);
 /* The same of luattn_page_table's kernel. */
-luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size, luattn_error *err);
+luattn_status page_table_code(int arch, int driver_version, const char *library, void **cubin, size_t *size,
+                              luattn_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* pass_spec.c: writes a row pass as a spec of its own: the scores, masks and mods of the spec, another online function, and the numbers
- * of a row that forward has left as inputs along its queries. */
+/* pass_spec.c: writes a row pass as a spec of its own: the scores, masks and mods of the spec, another online function,
+ * and the numbers of a row that forward has left as inputs along its queries. */
 #include "gen/compile/pass_spec.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 #define MAX_INPUTS (sizeof((traced_spec *)0)->input / sizeof(luattn_input_info))
 
-/* The expressions of a pass: its weight, its factor, and the sums in the first, which saves them, and where its factor reads them. */
+/* The expressions of a pass: its weight, its factor, and the sums in the first, which saves them, and where its factor
+ * reads them. */
 typedef struct pass_roots {
   ir_ref ref[2 + DERIVED_MAX_SUMS];
   int count;
@@ -40,7 +41,8 @@ int pass_spec_rows(arena *scratch, const luattn_spec *of, int number, int row[PA
   return count;
 }
 
-/* An input along batch, head and query, that no spec can declare by this name. Returns a load of it at the element's row. */
+/* An input along batch, head and query, that no spec can declare by this name. Returns a load of it at the element's
+ * row. */
 static ir_ref declare_row(traced_spec *t, int row, bool is_double) {
   luattn_input_info *in = &t->input[t->num_inputs];
   memset(in, 0, sizeof *in);
@@ -57,8 +59,8 @@ static ir_ref declare_row(traced_spec *t, int row, bool is_double) {
 }
 
 /* Puts loads of inputs in place of row numbers. */
-static luattn_status declare_rows(arena *a, const luattn_spec *of, int number, bool is_double, traced_spec *t, pass_roots *roots,
-                                  luattn_error *err) {
+static luattn_status declare_rows(arena *a, const luattn_spec *of, int number, bool is_double, traced_spec *t,
+                                  pass_roots *roots, luattn_error *err) {
   const int has_lse = of->traced.online.lse >= 0;
   int row[PASS_MAX_ROWS];
   ir_ref from[PASS_MAX_ROWS], to[PASS_MAX_ROWS];
@@ -66,7 +68,8 @@ static luattn_status declare_rows(arena *a, const luattn_spec *of, int number, b
   if (count < 0) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
   if ((size_t)(t->num_inputs + count) > MAX_INPUTS)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "%s: online_func '%s': its backward takes a row pass, which reads %d numbers of the row beside the spec's %d inputs, and "
+                       "%s: online_func '%s': its backward takes a row pass, which reads %d numbers of the row beside "
+                       "the spec's %d inputs, and "
                        "a kernel has room for %d in all; read fewer inputs, or put several into one with one more axis",
                        t->file, t->online.name, count, t->num_inputs, (int)MAX_INPUTS);
   for (int i = 0; i < count; i++) {
@@ -97,7 +100,8 @@ static void write_online(traced_online *o, ir *g, const pass_roots *roots, int n
   o->out = ir_op2(g, IR_MUL, sum, factor);
 }
 
-luattn_status pass_spec_make(arena *a, const luattn_spec *of, int number, luattn_dtype dtype, luattn_spec *out, luattn_error *err) {
+luattn_status pass_spec_make(arena *a, const luattn_spec *of, int number, luattn_dtype dtype, luattn_spec *out,
+                             luattn_error *err) {
   pass_roots roots = roots_of(of->traced.g, &of->derived, number);
   *out = *of;
   out->a = a;
@@ -106,7 +110,8 @@ luattn_status pass_spec_make(arena *a, const luattn_spec *of, int number, luattn
   TRY(declare_rows(a, of, number, dtype == LUATTN_F64, &out->traced, &roots, err));
   write_online(&out->traced.online, g, &roots, of->derived.num_passes);
   const ir_ref zero = ir_real(g, 0);
-  out->derived = (derived_spec){.missing = "a row pass has no backward", .prob = zero, .ds = zero, .how = "no backward"};
+  out->derived =
+      (derived_spec){.missing = "a row pass has no backward", .prob = zero, .ds = zero, .how = "no backward"};
   out->derived.num_saved = number == 0 ? out->traced.online.num_state : 0;
   for (int i = 0; i < out->derived.num_saved; i++) out->derived.saved[i] = ir_variable(g, VAR_STATE, (uint32_t)i);
   return ir_failed(g) ? luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", of->traced.file) : LUATTN_OK;

@@ -46,9 +46,8 @@ static bool is_plan_of(const compilation *c, const image_manifest *info) {
   for (int i = 0; same && i < p->num_entries; i++) {
     const plan_entry *a = &p->entry[i];
     const manifest_entry *b = &info->entry[i];
-    same = b->role == (uint32_t)a->role && b->tile_m == (uint32_t)a->tile_m &&
-           b->tile_n == (uint32_t)a->tile_n && b->threads == (uint32_t)a->threads &&
-           b->shared_bytes == (uint32_t)a->shared_bytes;
+    same = b->role == (uint32_t)a->role && b->tile_m == (uint32_t)a->tile_m && b->tile_n == (uint32_t)a->tile_n &&
+           b->threads == (uint32_t)a->threads && b->shared_bytes == (uint32_t)a->shared_bytes;
   }
   return same;
 }
@@ -56,17 +55,15 @@ static bool is_plan_of(const compilation *c, const image_manifest *info) {
 luattn_status pipeline_source_of(compilation *c, const luattn_image *image, luattn_error *err) {
   const image_manifest *m = image_get_manifest(image);
   image_plan planned;
-  bool same =
-      image_get_plan(image, &planned) &&
-      plan_of_tiles(c->a, &c->spec, &c->target, (luattn_family)m->family, &planned.tiles, &c->at.plan) &&
-      attempt_make(c, err) == LUATTN_OK;
+  bool same = image_get_plan(image, &planned) &&
+              plan_of_tiles(c->a, &c->spec, &c->target, (luattn_family)m->family, &planned.tiles, &c->at.plan) &&
+              attempt_make(c, err) == LUATTN_OK;
   if (same && !m->reads_ahead && attempt_without_bias_rows(c)) same = attempt_make(c, err) == LUATTN_OK;
   TRY(compilation_memory(c, err));
   if (same && is_plan_of(c, m)) return LUATTN_OK;
-  return luattn_fail(
-      err, LUATTN_INVALID,
-      "emit: image: has tiles that this target's plan does not choose; give the target that it "
-      "was compiled for, with its `tiles` where they were given");
+  return luattn_fail(err, LUATTN_INVALID,
+                     "emit: image: has tiles that this target's plan does not choose; give the target that it "
+                     "was compiled for, with its `tiles` where they were given");
 }
 
 /* ---- tuned tiles ---- */
@@ -78,8 +75,7 @@ typedef struct tuned {
 } tuned;
 
 static luattn_status not_tuned(compilation *c, const tuned_record *r, const char *why, luattn_error *err) {
-  return compilation_note(
-      c, arena_printf(c->a, "tuned: not used, run luattn tune again: %s %s", r->path, why), err);
+  return compilation_note(c, arena_printf(c->a, "tuned: not used, run luattn tune again: %s %s", r->path, why), err);
 }
 
 /* Makes remembered tiles part of the target. c->at.plan is started. */
@@ -88,8 +84,7 @@ static luattn_status use_tuned(compilation *c, tuned *t, luattn_error *err) {
   TRY(tuned_find(c, t->found, err));
   const tuned_record *r = &t->found[c->target.lengths];
   if (r->state == TUNED_DAMAGED) return not_tuned(c, r, "is damaged", err);
-  if (r->state == TUNED_STALE)
-    return not_tuned(c, r, "was made with another luattn, NVRTC or set of templates", err);
+  if (r->state == TUNED_STALE) return not_tuned(c, r, "was made with another luattn, NVRTC or set of templates", err);
   t->is_used = r->state == TUNED_SOUND;
   if (t->is_used) c->target.tiles = &r->tiles;
   return plan_start(&c->spec, &c->target, &c->at.plan, err);
@@ -116,13 +111,14 @@ static luattn_status without_tuned(compilation *c, tuned *t, luattn_status faile
   return plan_start(&c->spec, &c->target, &c->at.plan, err);
 }
 
-/* Kernels read keys where they lie, and have no room for what a mod makes of a whole cache. The CPU path makes it of one entry. With
- * keys_modified no mod is left here. */
+/* Kernels read keys where they lie, and have no room for what a mod makes of a whole cache. The CPU path makes it of
+ * one entry. With keys_modified no mod is left here. */
 static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
   const traced_spec *t = &c->spec.traced;
   if (c->target.pages == 0 || (t->key_mod == IR_NONE && t->value_mod == IR_NONE)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_UNSUPPORTED,
-                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; set keys_modified = 1 (no pack holds such a kernel), with "
+                     "target: pages: is %d, and %s has %s: kernels read keys in pages as they are; set keys_modified = "
+                     "1 (no pack holds such a kernel), with "
                      "which luattn_append applies it to a row before it is written to the cache",
                      (int)c->target.pages, t->name, t->key_mod != IR_NONE ? "key_mod" : "value_mod");
 }
@@ -152,8 +148,7 @@ luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
 /* Whether an image that serves every length by the plan's choices does so by the remembered tiles. */
 static bool is_for_every_length(const compilation *c, const tuned *t) {
   const luattn_lengths lengths = c->target.lengths;
-  const tuned_record *r = &t->found[lengths],
-                     *other = &t->found[lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG];
+  const tuned_record *r = &t->found[lengths], *other = &t->found[lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG];
   if (other->state == TUNED_SOUND) return plan_same_tiles(&c->planned.tiles, &other->tiles);
   return t->is_used ? plan_same_tiles(&c->planned.tiles, &r->other) : c->planned.every_length;
 }
@@ -161,8 +156,7 @@ static bool is_for_every_length(const compilation *c, const tuned *t) {
 /* ---- NVRTC -> image ---- */
 
 /* If the first choices for short and for long lengths are equal, so is everything that follows from them. */
-static luattn_status compare_lengths(compilation *c, const luattn_tiles *tiles, bool *same,
-                                     luattn_error *err) {
+static luattn_status compare_lengths(compilation *c, const luattn_tiles *tiles, bool *same, luattn_error *err) {
   luattn_target target = c->target;
   luattn_tiles first[2];
   for (int i = 0; i < 2; i++) {
@@ -201,8 +195,7 @@ static luattn_status make_image(const compilation *c, const run *r, const search
       const nvrtc_entry *e = &s->result.entry[i];
       if (strcmp(e->name, info.entry[j].name) != 0) continue;
       info.entry[j].registers = (uint32_t)e->registers;
-      info.entry[j].local_bytes =
-          (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
+      info.entry[j].local_bytes = (uint32_t)(e->stack_bytes > e->spill_bytes ? e->stack_bytes : e->spill_bytes);
     }
   return programs_image(c, &info, &s->result, &s->others, image, err);
 }
@@ -231,8 +224,7 @@ static luattn_status build(compilation *c, run *r, luattn_image **image, luattn_
 /* ---- the cache ---- */
 
 /* Takes the cache's image and its plan; an image without a plan is not used. */
-static luattn_status find_one(compilation *c, run *r, bool one_code, luattn_image **image,
-                              luattn_error *err) {
+static luattn_status find_one(compilation *c, run *r, bool one_code, luattn_image **image, luattn_error *err) {
   TRY(cache_find(r->dir, r->key[one_code], image, err));
   if (*image == NULL) return LUATTN_OK;
   const bool suits = one_code || !c->target.one_code || !programs_may_be_two(image_get_manifest(*image));
@@ -263,8 +255,8 @@ static luattn_status keep(const compilation *c, run *r, const luattn_image *imag
   TRY(cache_trim(r->dir, r->limit, err));
   r->report->is_kept = cache_has(r->dir, key);
   if (!r->report->is_kept)
-    snprintf(r->warning, sizeof r->warning,
-             "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE", r->dir);
+    snprintf(r->warning, sizeof r->warning, "cache: %.200s: has no room for this kernel; raise LUATTN_CACHE_SIZE",
+             r->dir);
   return LUATTN_OK;
 }
 
@@ -288,8 +280,7 @@ static luattn_status image_of(compilation *c, run *r, luattn_image **image, luat
 static luattn_status fill_report(compilation *c, run *r, luattn_error *err) {
   TRY(note_tuned(c, &r->tuned, err));
   if (c->search.failed[0] != 0)
-    TRY(compilation_note(c, arena_printf(c->a, "nvrtc: %s; so '%s' is used", c->search.failed, c->nvrtc.path),
-                         err));
+    TRY(compilation_note(c, arena_printf(c->a, "nvrtc: %s; so '%s' is used", c->search.failed, c->nvrtc.path), err));
   if (r->warning[0] != 0) TRY(compilation_note(c, r->warning, err));
   snprintf(r->report->plan, sizeof r->report->plan, "%s%s", c->planned.text, c->note);
   r->report->tiles = c->planned.tiles;
@@ -299,8 +290,7 @@ static luattn_status fill_report(compilation *c, run *r, luattn_error *err) {
   return LUATTN_OK;
 }
 
-luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_report *report,
-                           luattn_error *err) {
+luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_report *report, luattn_error *err) {
   run *r = arena_new(c->a, sizeof *r);
   luattn_error said;
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
@@ -315,8 +305,7 @@ luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_
     return ready;
   }
   TRY(use_tuned(c, &r->tuned, err));
-  const luattn_status status =
-      image_of(c, r, image, err); /* key -> cache, or plan -> lower -> emit -> NVRTC */
+  const luattn_status status = image_of(c, r, image, err); /* key -> cache, or plan -> lower -> emit -> NVRTC */
   if (status != LUATTN_OK) {
     if (r->asked) return status;
     TRY(without_tuned(c, &r->tuned, status, err));

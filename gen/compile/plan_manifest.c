@@ -20,6 +20,7 @@ static luattn_status answer(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status plan_manifest(const luattn_spec *spec, const luattn_target *target, image_manifest *out, luattn_error *err) {
+luattn_status plan_manifest(const luattn_spec *spec, const luattn_target *target, image_manifest *out,
+                            luattn_error *err) {
   return host_run(answer, &(manifest_call){spec, target, out}, err);
 }

@@ -46,8 +46,7 @@ static nvrtc_options options(const compilation *c, program_part part, bool recen
   if (recent) out[n++] = "--no-cache";
   if (apart) out[n++] = "-DLUATTN_MIN_MAX_APART";
   if (part != PROGRAM_ALL) out[n++] = part == PROGRAM_MAIN ? "-DLUATTN_PART=1" : "-DLUATTN_PART=2";
-  const int num_left_out =
-      recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
+  const int num_left_out = recent ? policy_left_out_passes(&c->at.plan, c->mask.rows.period >= MASK_GRID, left_out) : 0;
   for (int i = 0; i < num_left_out; i++) {
     out[n++] = "-Xnvvm"; /* the next option is for NVVM's optimizer */
     out[n++] = "-Xopt";
@@ -68,17 +67,15 @@ static bool is_entry(const template_file *f) {
   return n > 3 && strcmp(f->name + n - 3, ".cu") == 0;
 }
 
-static luattn_status compile_program(const compilation *c, const nvrtc *lib, program_part part,
-                                     nvrtc_watcher *watcher, int want_ptx, nvrtc_result *out,
-                                     luattn_error *err) {
+static luattn_status compile_program(const compilation *c, const nvrtc *lib, program_part part, nvrtc_watcher *watcher,
+                                     int want_ptx, nvrtc_result *out, luattn_error *err) {
   arena *a = part == PROGRAM_OTHERS ? c->second : c->a;
   const char *opts[MAX_OPTIONS], *arch = compilation_arch(c, a);
   const template_file *entry = entry_file(c);
   template_file *headers = arena_array(a, (size_t)c->num_templates + 2, sizeof *headers);
   if (arch == NULL || headers == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   if (entry == NULL)
-    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates",
-                       plan_kernel(&c->at.plan)->file);
+    return luattn_fail(err, LUATTN_INTERNAL, "compile: %s: is not among the templates", plan_kernel(&c->at.plan)->file);
   int n = 0;
   for (int i = 0; i < c->num_templates; i++)
     if (!is_entry(&c->templates[i])) headers[n++] = c->templates[i];
@@ -90,10 +87,11 @@ static luattn_status compile_program(const compilation *c, const nvrtc *lib, pro
     TRY(nvrtc_compile(lib, a, entry->name, entry->data, headers, n, arch, told, want_ptx, out, err));
     if (out->lost_sign == NULL) return LUATTN_OK;
   }
-  return luattn_fail(err, LUATTN_COMPILE,
-                     "compile: %s: ptxas would leave out a minus in max(max(a, -b), c) or min(min(a, -b), c) of integers; write "
-                     "max(x, y) of the spec as where(x < y, y, x) there, and please report this",
-                     out->lost_sign);
+  return luattn_fail(
+      err, LUATTN_COMPILE,
+      "compile: %s: ptxas would leave out a minus in max(max(a, -b), c) or min(min(a, -b), c) of integers; write "
+      "max(x, y) of the spec as where(x < y, y, x) there, and please report this",
+      out->lost_sign);
 }
 
 luattn_status programs_ptx(const compilation *c, const nvrtc *lib, nvrtc_result *out, luattn_error *err) {
@@ -132,8 +130,7 @@ static void join(nvrtc_result *main, const nvrtc_result *others) {
   const int room = (int)(sizeof main->entry / sizeof main->entry[0]);
   for (int i = 0; i < others->num_entries && main->num_entries < room; i++)
     main->entry[main->num_entries++] = others->entry[i];
-  if (others->called_spill_bytes > main->called_spill_bytes)
-    main->called_spill_bytes = others->called_spill_bytes;
+  if (others->called_spill_bytes > main->called_spill_bytes) main->called_spill_bytes = others->called_spill_bytes;
   if (main->remark == NULL || (main->cubin != NULL && others->cubin == NULL)) main->remark = others->remark;
   if (others->cubin == NULL) main->cubin = NULL;
 }

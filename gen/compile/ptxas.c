@@ -55,8 +55,8 @@ const char *ptxas_explain(const compilation *c, const nvrtc_result *r) {
                           : e->spill_bytes <= spills_accepted(c) ? "less than smaller tiles would cost"
                                                                  : "the other tiles that were tried do no better");
     else if (e->stack_bytes > 0)
-      line = arena_printf(c->a, "%s has %d bytes of stack, for accurate functions or hooks out of line",
-                          e->name, e->stack_bytes);
+      line = arena_printf(c->a, "%s has %d bytes of stack, for accurate functions or hooks out of line", e->name,
+                          e->stack_bytes);
     if (line != NULL) why = compilation_add_line(c->a, why, line);
   }
   if (r->called_spill_bytes > 0) {
@@ -71,24 +71,22 @@ luattn_status ptxas_refuse_picked(const compilation *c, const nvrtc_result *r, l
   const plan *p = &c->at.plan;
   if (r->remark != NULL)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "plan: tiles: %d x %d, %d threads, %d stages: ptxas says: %.*s; pick other tiles",
-                       p->tile_m, p->tile_n, p->threads, p->stages, (int)strcspn(r->remark, "\n"), r->remark);
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "plan: tiles: %d x %d, %d threads, %d stages: spill %d bytes of registers, more than %d; "
-      "pick other tiles",
-      p->tile_m, p->tile_n, p->threads, p->stages, spilled(c, r), spills_accepted(c));
+                       "plan: tiles: %d x %d, %d threads, %d stages: ptxas says: %.*s; pick other tiles", p->tile_m,
+                       p->tile_n, p->threads, p->stages, (int)strcspn(r->remark, "\n"), r->remark);
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "plan: tiles: %d x %d, %d threads, %d stages: spill %d bytes of registers, more than %d; "
+                     "pick other tiles",
+                     p->tile_m, p->tile_n, p->threads, p->stages, spilled(c, r), spills_accepted(c));
 }
 
 /* Decides after the last choice of tiles. */
 luattn_status ptxas_refuse_all(const compilation *c, const nvrtc_result *r, luattn_error *err) {
   const plan *p = &c->at.plan;
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "plan: tiles: %d x %d, %d threads, %d stages: ptxas finds no registers for them%s: %.*s; "
-      "%s, or use f32",
-      p->tile_m, p->tile_n, p->threads, p->stages, p->forced ? "" : ", nor for others of the table",
-      (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "plan: tiles: %d x %d, %d threads, %d stages: ptxas finds no registers for them%s: %.*s; "
+                     "%s, or use f32",
+                     p->tile_m, p->tile_n, p->threads, p->stages, p->forced ? "" : ", nor for others of the table",
+                     (int)strcspn(r->remark, "\n"), r->remark, p->forced ? "pick other tiles" : "write shorter hooks");
 }
 
 static bool bias_rows_crowd(const compilation *c, const nvrtc_result *r) {

@@ -37,10 +37,9 @@ static luattn_status open_nvrtc(compilation *c, search *s, luattn_error *err) {
   TRY(nvrtc_open(&c->nvrtc, lib, err));
   TRY(nvrtc_check_driver(&c->search, lib, err));
   if (!nvrtc_supports(lib, c->at.plan.arch))
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "nvrtc: '%s': is version %d.%d, which does not know sm_%d; name another with LUATTN_NVRTC", lib->path,
-        lib->major, lib->minor, c->at.plan.arch);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "nvrtc: '%s': is version %d.%d, which does not know sm_%d; name another with LUATTN_NVRTC",
+                       lib->path, lib->major, lib->minor, c->at.plan.arch);
   c->nvrtc_is_useless = false;
   s->is_open = true;
   return LUATTN_OK;
@@ -54,11 +53,10 @@ static luattn_status get_limit(double *limit, luattn_error *err) {
   if (text == NULL || text[0] == 0) return LUATTN_OK;
   *limit = real_read(text, &end);
   if (end == text || *end != 0 || !(*limit >= 0))
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "LUATTN_COMPILE_LIMIT: '%s' is not a limit; give times of what `causal` takes to compile, as "
-        "8, or 0 for none",
-        text);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "LUATTN_COMPILE_LIMIT: '%s' is not a limit; give times of what `causal` takes to compile, as "
+                       "8, or 0 for none",
+                       text);
   if (*limit == 0) *limit = INFINITY;
   return LUATTN_OK;
 }
@@ -68,30 +66,30 @@ static luattn_status refuse_work(const compilation *c, double estimate, double l
   const compile_work *w = &c->at.lowered->work;
   const char *what = kernel_pass_name(c->at.plan.pass);
   if (w->line == 0)
-    return luattn_fail(
-        err, LUATTN_UNSUPPORTED,
-        "%s: %s: to compile it is estimated at %.1f times what `causal` takes, more than %g; write "
-        "shorter hooks, or set LUATTN_COMPILE_LIMIT",
-        t->file, what, estimate, limit);
-  return luattn_fail(
-      err, LUATTN_UNSUPPORTED,
-      "%s:%u: %s: to compile the spec is estimated at %.1f times what `causal` takes, more than %g, and "
-      "%.0f %% of that is this line; do less in it, as by a table in an input in place of a loop, or "
-      "set LUATTN_COMPILE_LIMIT",
-      t->file, w->line, what, estimate, limit, 100 * w->share);
+    return luattn_fail(err, LUATTN_UNSUPPORTED,
+                       "%s: %s: to compile it is estimated at %.1f times what `causal` takes, more than %g; write "
+                       "shorter hooks, or set LUATTN_COMPILE_LIMIT",
+                       t->file, what, estimate, limit);
+  return luattn_fail(err, LUATTN_UNSUPPORTED,
+                     "%s:%u: %s: to compile the spec is estimated at %.1f times what `causal` takes, more than %g, and "
+                     "%.0f %% of that is this line; do less in it, as by a table in an input in place of a loop, or "
+                     "set LUATTN_COMPILE_LIMIT",
+                     t->file, w->line, what, estimate, limit, 100 * w->share);
 }
 
 /* Whether tiles that were passed over for the time that they take to compile are a fact in the plan. */
 static luattn_status tell_why(compilation *c, const search *s, luattn_error *err) {
   if (s->passed_over == 0) return LUATTN_OK;
-  const char *line = arena_printf(c->a, "tiles before these are estimated at %.1f times what `causal` takes to compile", s->passed_over);
+  const char *line = arena_printf(c->a, "tiles before these are estimated at %.1f times what `causal` takes to compile",
+                                  s->passed_over);
   if (line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   c->at.why = compilation_add_line(c->a, c->at.why, line);
   return LUATTN_OK;
 }
 
-/* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. The first tiles beyond it say why a spec is
- * refused, if all that follow are beyond it as well: smaller ones have fewer copies, and another family may be next. */
+/* Adds c->at to the estimated work so far. *allowed: the sum is within the limit. The first tiles beyond it say why a
+ * spec is refused, if all that follow are beyond it as well: smaller ones have fewer copies, and another family may be
+ * next. */
 static luattn_status account(compilation *c, search *s, bool *allowed, luattn_error *err) {
   const double estimate = policy_compile_estimate(&c->at.plan, &c->at.lowered->work);
   double limit;
@@ -133,8 +131,8 @@ static luattn_status ask_ptxas(compilation *c, search *s, verdict *v, luattn_err
 static bool is_close(const compilation *c, const search *s) {
   const attempt *at = &c->at;
   return s->spills >= PTXAS_UNUSABLE ||
-         s->spills <= policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) +
-                          POLICY_BIAS_ROWS_SPILL;
+         s->spills <=
+             policy_spills_accepted(&at->plan, &at->lowered->rows, at->lowered->outlined_work) + POLICY_BIAS_ROWS_SPILL;
 }
 
 static bool surely_spills(const compilation *c) {
@@ -152,8 +150,7 @@ static bool replan(compilation *c, search *s, verdict v) {
   const int most = POLICY_COMPILES_MAX + c->at.plan.may_fall_back;
   if (s->found || (s->compiled >= most && s->least < PTXAS_UNUSABLE)) return false;
   if (v == SPILLS || (v == CROWDED && surely_spills(c))
-          ? attempt_skip_tiles(
-                c, policy_tiles_skipped(&c->at.plan, v == SPILLS ? s->spills : POLICY_SURE_SPILLS))
+          ? attempt_skip_tiles(c, policy_tiles_skipped(&c->at.plan, v == SPILLS ? s->spills : POLICY_SURE_SPILLS))
           : attempt_next_tiles(c))
     return true;
   if (s->takes_crowded) return false;

@@ -21,10 +21,10 @@ typedef struct search {
   /* The state of the loop. */
   nvrtc lib;
   bool is_open;
-  double work;  /* estimate for all compiled attempts, in units of the time for `causal` */
-  double passed_over; /* estimate of the first tiles, if they are beyond the limit; else 0 */
-  int compiled; /* attempts that NVRTC compiled */
-  int spills;   /* of the last one */
+  double work;          /* estimate for all compiled attempts, in units of the time for `causal` */
+  double passed_over;   /* estimate of the first tiles, if they are beyond the limit; else 0 */
+  int compiled;         /* attempts that NVRTC compiled */
+  int spills;           /* of the last one */
   int least;            /* spills of the best attempt; -1: none so far */
   bool found;           /* a good attempt exists, and the search goes on for a better one */
   bool made;            /* c->at is made, and the loop goes on with it */

@@ -35,10 +35,9 @@ static void record_write(const tuned_record *r, hash128 key, hash128 origin, con
   hash_hex(key, name);
   hash_hex(origin, hex);
   snprintf(text + HEAD_SIZE, RECORD_SIZE - HEAD_SIZE,
-           "luattn " LUATTN_VERSION "\nkey %s\norigin %s\ntiles " TILES "\ngain %s\nown " TILES
-           "\nother " TILES "\nfor %s\n",
-           name, hex, TILES_OF(r->tiles), real_write(r->gain, 1, gain), TILES_OF(r->own), TILES_OF(r->other),
-           about);
+           "luattn " LUATTN_VERSION "\nkey %s\norigin %s\ntiles " TILES "\ngain %s\nown " TILES "\nother " TILES
+           "\nfor %s\n",
+           name, hex, TILES_OF(r->tiles), real_write(r->gain, 1, gain), TILES_OF(r->own), TILES_OF(r->other), about);
   hash_hex(hash_bytes(text + HEAD_SIZE, strlen(text + HEAD_SIZE)), check);
   char head[HEAD_SIZE + 1];
   snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
@@ -54,9 +53,8 @@ static void record_read(const char *text, hash128 key, hash128 origin, tuned_rec
   snprintf(head, sizeof head, "luattn tuned 1 %s\n", check);
   if (memcmp(text, head, HEAD_SIZE) != 0) return;
   const int read =
-      sscanf(text + HEAD_SIZE,
-             "luattn %31s key %32s origin %32s tiles " TILES " gain %31s own " TILES " other " TILES, version,
-             name, from, TILES_INTO(out->tiles), gain, TILES_INTO(out->own), TILES_INTO(out->other));
+      sscanf(text + HEAD_SIZE, "luattn %31s key %32s origin %32s tiles " TILES " gain %31s own " TILES " other " TILES,
+             version, name, from, TILES_INTO(out->tiles), gain, TILES_INTO(out->own), TILES_INTO(out->other));
   if (read != 22 && read != 10) return;
   out->gain = real_read(gain, &end);
   if (end == gain || *end != 0) return;
@@ -81,8 +79,7 @@ luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *er
     found[i].state = TUNED_NONE;
     found[i].path = arena_new(c->a, PATH_SIZE);
     text[i] = arena_new(c->a, RECORD_SIZE);
-    if (found[i].path == NULL || text[i] == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
+    if (found[i].path == NULL || text[i] == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "tuned: out of memory");
     is_there[i] = cache_find_record(dir, keys[i], text[i], RECORD_SIZE, found[i].path, PATH_SIZE);
     any |= is_there[i];
   }
@@ -96,9 +93,8 @@ luattn_status tuned_find(compilation *c, tuned_record found[2], luattn_error *er
 
 static const char *about(const compilation *c) {
   const plan *p = &c->at.plan;
-  return arena_printf(c->a, "%.64s on %.128s, sm_%d: %s, %s, head dims %d and %d, %s lengths",
-                      c->spec.traced.name, c->target.device, p->arch,
-                      kernel_pass_name(p->pass), kernel_dtype_name(p->dtype), p->head_dim,
+  return arena_printf(c->a, "%.64s on %.128s, sm_%d: %s, %s, head dims %d and %d, %s lengths", c->spec.traced.name,
+                      c->target.device, p->arch, kernel_pass_name(p->pass), kernel_dtype_name(p->dtype), p->head_dim,
                       p->head_dim_v, c->target.lengths == LUATTN_SHORT ? "short" : "long");
 }
 

@@ -30,8 +30,8 @@ static luattn_status answer_tiles(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
-                                int *tile_n, luattn_error *err) {
+luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
+                                luattn_error *err) {
   fail_clear(err);
   NEED(spec);
   NEED(target);
@@ -57,15 +57,14 @@ static luattn_status answer_candidates(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
-                                     int most, int *count, luattn_error *err) {
+luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out, int most,
+                                     int *count, luattn_error *err) {
   fail_clear(err);
   NEED(spec);
   NEED(target);
   NEED(count);
   if (out == NULL && most > 0) return fail_null(err, __func__, "out");
-  if (most < 0)
-    return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
+  if (most < 0) return luattn_fail(err, LUATTN_INVALID, "candidates: most: is %d, expected the length of `out`", most);
   tiles_call call = {.spec = spec, .target = target, .out = out, .most = most, .count = count};
   return host_run(answer_candidates, &call, err);
 }
@@ -83,14 +82,12 @@ static luattn_status store(compilation *c, double gain, char *path, size_t size,
     return luattn_fail(err, LUATTN_INVALID,
                        "tuned: device: is NULL; give the luattn_device_info.name that was measured");
   if (tiles != NULL && !(isfinite(gain) && gain > 0))
-    return luattn_fail(err, LUATTN_INVALID, "tuned: gain: is %g, expected how many times as fast they are",
-                       gain);
+    return luattn_fail(err, LUATTN_INVALID, "tuned: gain: is %g, expected how many times as fast they are", gain);
   TRY(cache_resolve(c->target.cache_dir, dir, sizeof dir, err));
   if (dir[0] == 0)
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; "
-        "name one with cache_dir or LUATTN_CACHE_DIR");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; "
+                       "name one with cache_dir or LUATTN_CACHE_DIR");
   if (tiles != NULL) TRY(plan_choose(c->a, &c->spec, &c->target, &p, err)); /* fails if it is no candidate */
   luattn_target other = c->target;
   other.tiles = NULL, other.lengths = c->target.lengths == LUATTN_LONG ? LUATTN_SHORT : LUATTN_LONG;
@@ -123,8 +120,8 @@ static luattn_status store_within(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain,
-                                 char *path, size_t size, luattn_error *err) {
+luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain, char *path,
+                                 size_t size, luattn_error *err) {
   fail_clear(err);
   NEED(spec);
   NEED(target);

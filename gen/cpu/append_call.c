@@ -72,9 +72,13 @@ static void make_args(const append_call *c, int64_t most, hook_args *out) {
   out->batch.head_offset = out->batch.heads = out->batch.heads_kv = 0; /* new rows have heads of keys alone */
   for (size_t i = 0; i < a->num_inputs; i++) cut_input(&c->spec->traced, &a->inputs[i], most, (int)i, out);
   out->args = (luattn_args){.struct_size = sizeof out->args,
-                            .q = &out->tensor[0], .k = &out->tensor[1], .v = &out->tensor[2],
-                            .inputs = out->inputs, .num_inputs = a->num_inputs,
-                            .scalars = a->scalars, .num_scalars = a->num_scalars,
+                            .q = &out->tensor[0],
+                            .k = &out->tensor[1],
+                            .v = &out->tensor[2],
+                            .inputs = out->inputs,
+                            .num_inputs = a->num_inputs,
+                            .scalars = a->scalars,
+                            .num_scalars = a->num_scalars,
                             .batch = &out->batch};
 }
 
@@ -83,8 +87,15 @@ static void make_args(const append_call *c, int64_t most, hook_args *out) {
 static luattn_status open_views(append_call *c, luattn_error *err) {
   const DLTensor *const from[] = {c->args->new_k, c->args->new_v}, *const to[] = {c->args->k, c->args->v};
   for (int i = 0; i < 2; i++) {
-    const view_rule new_rows = {.name = i == 0 ? "new_k" : "new_v", .axes = "rows", .ndim = from[i]->ndim, .shape = {-1, -1, -1, -1}},
-                    cache = {.name = i == 0 ? "k" : "v", .axes = "pages", .ndim = 4, .shape = {-1, -1, -1, -1}, .is_output = true};
+    const view_rule new_rows = {.name = i == 0 ? "new_k" : "new_v",
+                                .axes = "rows",
+                                .ndim = from[i]->ndim,
+                                .shape = {-1, -1, -1, -1}},
+                    cache = {.name = i == 0 ? "k" : "v",
+                             .axes = "pages",
+                             .ndim = 4,
+                             .shape = {-1, -1, -1, -1},
+                             .is_output = true};
     TRY(view_open(&new_rows, from[i], &c->from[i], err));
     TRY(view_open(&cache, to[i], &c->to[i], err));
   }
@@ -98,8 +109,10 @@ static void append_row(append_call *c, int side, int entry, int at) {
                 page = c->table != NULL ? c->table[(int64_t)entry * c->args->batch->pages + position / size] : entry;
   for (int h = 0; h < (int)to->shape[1]; h++) {
     for (int64_t d = 0; d < dim; d++)
-      c->row[d] = c->cu != NULL ? view_get(from, (int64_t[]){c->cu[entry] + at, h, d, 0}) : view_get(from, (int64_t[]){entry, h, at, d});
-    if (mod->program != NULL) problem_modify_row(&c->p, &c->p.worker[0], mod, (int)dim, true, entry, h, (int)position, c->row);
+      c->row[d] = c->cu != NULL ? view_get(from, (int64_t[]){c->cu[entry] + at, h, d, 0})
+                                : view_get(from, (int64_t[]){entry, h, at, d});
+    if (mod->program != NULL)
+      problem_modify_row(&c->p, &c->p.worker[0], mod, (int)dim, true, entry, h, (int)position, c->row);
     for (int64_t d = 0; d < dim; d++) view_set(to, (int64_t[]){page, h, position % size, d}, c->row[d]);
   }
 }
@@ -112,7 +125,8 @@ static luattn_status append_within(arena *a, append_call *c, luattn_error *err) 
   TRY(problem_open_rows(c->spec, &hooks->args, a, &c->p, err));
   const luattn_batch *batch = c->args->batch;
   if (batch->heads > 0 && batch->heads_kv > 0) /* the runtime has refused others */
-    c->p.kv_head_offset = (int)(batch->head_offset / (batch->heads / batch->heads_kv)), c->p.whole_heads_kv = (int)batch->heads_kv;
+    c->p.kv_head_offset = (int)(batch->head_offset / (batch->heads / batch->heads_kv)),
+    c->p.whole_heads_kv = (int)batch->heads_kv;
   TRY(open_views(c, err));
   TRY(problem_start(&c->p, 1, err));
   for (int b = 0; b < c->entries; b++)
@@ -133,7 +147,8 @@ static luattn_status append_all(void *of_call, luattn_error *err) {
   const luattn_batch *batch = given->args->batch;
   c->spec = given->spec, c->args = given->args;
   c->entries = (int)batch->array[BATCH_SEQUSED_K].count;
-  c->used = numbers_of(batch, BATCH_SEQUSED_K), c->table = numbers_of(batch, BATCH_BLOCK_TABLE), c->cu = numbers_of(batch, BATCH_CU_SEQLENS_Q);
+  c->used = numbers_of(batch, BATCH_SEQUSED_K), c->table = numbers_of(batch, BATCH_BLOCK_TABLE),
+  c->cu = numbers_of(batch, BATCH_CU_SEQLENS_Q);
   const luattn_status status = append_within(a, c, err);
   arena_close(a);
   return status;

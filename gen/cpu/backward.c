@@ -1,5 +1,5 @@
-/* backward.c: runs a backward pass: opens its tensors, walks their tiles (gradient_walk.c), writes gradients.
- */
+/* backward.c: runs a backward pass: opens its tensors, walks their tiles (gradient_walk.c), writes
+ * gradients. */
 #include "gen/cpu/backward.h"
 
 #include <inttypes.h>
@@ -14,7 +14,8 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
   ir_ref row[DERIVED_MAX_ROWS];
   for (int i = 0; i < derived->num_rows; i++) {
     row[i] = derived->row[i];
-    const bool cancels = ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE) || ir_uses(p->g, row[i], VAR_PASS);
+    const bool cancels =
+        ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE) || ir_uses(p->g, row[i], VAR_PASS);
     if (is_noise(w) && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
   return program_open(p, row, derived->num_rows, &w->rows, err);
@@ -53,8 +54,7 @@ static void finish_part(const finish_rule *f, cpu_worker *worker, const int64_t 
   }
   if (f->to->data == NULL || w->purpose == PARAMETER_NOISE) return;
   for (int d = 0; d < count; d++)
-    view_set(f->to, (int64_t[]){at[0], at[1], at[2], d0 + d},
-             w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
+    view_set(f->to, (int64_t[]){at[0], at[1], at[2], d0 + d}, w->purpose == GRADIENTS ? result[d] : fabs(result[d]));
 }
 
 /* g: of the whole row, which a mod may read at other channels. */
@@ -72,8 +72,7 @@ enum { CHUNK = 64 }; /* rows of a tensor per work unit */
 static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
   const finish_rule *f = of_rule;
   const int64_t heads = f->from->shape[1], len = f->from->shape[2], dim = f->from->shape[3];
-  const int64_t rows = f->from->shape[0] * heads * len,
-                end = rows - chunk * CHUNK < CHUNK ? rows : (chunk + 1) * CHUNK;
+  const int64_t rows = f->from->shape[0] * heads * len, end = rows - chunk * CHUNK < CHUNK ? rows : (chunk + 1) * CHUNK;
   for (int64_t row = chunk * CHUNK; row < end; row++) {
     int64_t at[] = {row / len / heads, row / len % heads, row % len, 0};
     finish_row(f, &f->w->p.worker[worker], at, f->grad + row * dim);
@@ -82,8 +81,7 @@ static void finish_chunk(void *of_rule, int worker, int64_t chunk) {
 
 /* Sums of a mod's parameters are added up by one thread, in the order of rows. */
 static void finish_tensor(backward *w, finish_rule *f) {
-  const int64_t rows = f->from->shape[0] * f->from->shape[1] * f->from->shape[2],
-                chunks = (rows + CHUNK - 1) / CHUNK;
+  const int64_t rows = f->from->shape[0] * f->from->shape[1] * f->from->shape[2], chunks = (rows + CHUNK - 1) / CHUNK;
   crew_run(f->terms->num_wanted > 0 ? NULL : w->p.crew, finish_chunk, f, chunks);
 }
 
@@ -142,8 +140,7 @@ static luattn_status open_arrays(backward *w, luattn_error *err) {
 static luattn_status open_rows(backward *w, const luattn_args *args, luattn_error *err) {
   const cpu_problem *p = &w->p;
   const luattn_spec *spec = p->spec;
-  view_rule o = {
-      .name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}};
+  view_rule o = {.name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}};
   view_rule lse = {.name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}};
   const view_rule saved = {.name = "saved",
                            .axes = CPU_SAVED_AXES,
@@ -200,10 +197,12 @@ static luattn_status need_whole_rows(const cpu_problem *p, luattn_error *err) {
   for (int b = 0; b < p->batch; b++) {
     const int64_t whole = problem_length(p, LUATTN_AXIS_KV, b);
     if (whole == p->kv_len) continue;
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "cpu: k: has %d of %" PRId64 " keys, and backward of %s takes a row pass, which needs all keys of a row in one call; give all, or "
-                       "write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end",
-                       p->kv_len, whole, p->spec->traced.name);
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "cpu: k: has %d of %" PRId64
+        " keys, and backward of %s takes a row pass, which needs all keys of a row in one call; give all, or "
+        "write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end",
+        p->kv_len, whole, p->spec->traced.name);
   }
   return LUATTN_OK;
 }
@@ -272,8 +271,8 @@ static luattn_status backward_within(void *arguments, luattn_error *err) {
   return s;
 }
 
-static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
-                         purpose why, double unit, luattn_error *err) {
+static luattn_status run(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision, purpose why,
+                         double unit, luattn_error *err) {
   luattn_args used;
   backward_call call = {{.spec = spec, .args = &used, .precision = precision}, why, unit};
   TRY(choices_take_dense(args, "cpu", &used, err));
@@ -284,9 +283,7 @@ static luattn_status run(const luattn_spec *spec, const luattn_args *args, luatt
 luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                  luattn_error *err) {
   backward_call call = {
-      {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries},
-      GRADIENTS,
-      0};
+      {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}, GRADIENTS, 0};
   TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(backward_within, &call, err);
 }

@@ -45,12 +45,12 @@ typedef struct tile_stage {
  * problem. */
 typedef struct gradient_stage {
   row_blocks blocks;
-  int most_tiles;             /* of a run */
-  int first_tile, num_tiles;  /* of the current run */
-  row_state *row;             /* [blocks][CPU_TILE] */
-  tile_stage *tile;           /* [blocks][most_tiles] */
-  double *value, *row_value;  /* of wanted terms: [blocks][most_tiles][CPU_TILE][terms][CPU_TILE],
-                               * [blocks][CPU_TILE][terms] */
+  int most_tiles;              /* of a run */
+  int first_tile, num_tiles;   /* of the current run */
+  row_state *row;              /* [blocks][CPU_TILE] */
+  tile_stage *tile;            /* [blocks][most_tiles] */
+  double *value, *row_value;   /* of wanted terms: [blocks][most_tiles][CPU_TILE][terms][CPU_TILE],
+                                * [blocks][CPU_TILE][terms] */
   size_t *offset, *row_offset; /* offsets of the values in their sums */
   int num_sums;
   double *sum[12 + 32];
@@ -76,9 +76,7 @@ typedef struct backward {
   gradient_stage stage;
 } backward;
 
-static inline bool is_noise(const backward *w) {
-  return w->purpose == PARAMETER_NOISE || w->purpose == TENSOR_NOISE;
-}
+static inline bool is_noise(const backward *w) { return w->purpose == PARAMETER_NOISE || w->purpose == TENSOR_NOISE; }
 
 static inline bool has_parameters(const backward *w) {
   return w->purpose == GRADIENTS || w->purpose == PARAMETER_NOISE || w->purpose == SCORE_NOISE;
@@ -99,16 +97,16 @@ luattn_status terms_open(backward *w, const derived_terms *terms, term_program *
 void terms_want(backward *w, term_program *t);
 /* Computes, for the wanted terms, the value that each lane adds, and its offset: value[term * stride + lane].
  * weight: factors of the values, one a lane; NULL: 1. */
-void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight,
-               int stride, double *value, size_t *offset);
+void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight, int stride,
+               double *value, size_t *offset);
 /* Adds the values of one term's lanes to its sum. The sum of a scalar has no offsets, so they are neither read
  * nor written. */
 void terms_add_lanes(const wanted_term *t, const double *value, const size_t *offset, int count);
 /* Runs a program and adds all of its terms. For one thread at a time. */
 void terms_add(const backward *w, const term_program *t, cpu_lanes *lanes, int count);
 
-/* row_passes.c: the programs, and VAR_PASS of a row, whose final values and place `lanes` has, in `pass`. classes: of the tiles of its
- * block. */
+/* row_passes.c: the programs, and VAR_PASS of a row, whose final values and place `lanes` has, in `pass`. classes: of
+ * the tiles of its block. */
 #define PASSES_MAX (DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
 luattn_status passes_open(backward *w, luattn_error *err);
 void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classes, double *pass);

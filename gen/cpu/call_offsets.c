@@ -5,9 +5,10 @@
 
 static luattn_status check_array(const batch_array *array, luattn_error *err) {
   if (!array->is_given || batch_on_host(array)) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID,
-                     "cpu: batch: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
-                     array->name, (int)array->given.device.device_type, (int)kDLCPU);
+  return luattn_fail(
+      err, LUATTN_INVALID,
+      "cpu: batch: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
+      array->name, (int)array->given.device.device_type, (int)kDLCPU);
 }
 
 luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn_error *err) {
@@ -19,7 +20,8 @@ luattn_status problem_open_batch(const luattn_args *args, cpu_problem *p, luattn
   const batch_own own = {p->q_len, p->kv_len, false, p->heads, p->heads_kv};
   for (int i = 0; i < p->spec->traced.num_elsewhere; i++) {
     const luattn_input_info *in = &p->spec->traced.input[p->spec->traced.elsewhere[i].input];
-    if (!batch_reads_whole(p->part, in->name, in->axis[p->spec->traced.elsewhere[i].axis], &own, &heads, wrong, sizeof wrong))
+    if (!batch_reads_whole(p->part, in->name, in->axis[p->spec->traced.elsewhere[i].axis], &own, &heads, wrong,
+                           sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
   }
   p->head_offset = heads.offset, p->kv_head_offset = heads.offset_kv;

@@ -15,12 +15,10 @@
 /* Kernels for these tensors, or in this precision, compute in double: then scale and scalars may be any
  * doubles. */
 static bool is_float64(const luattn_args *args, luattn_dtype precision) {
-  return precision == LUATTN_F64 &&
-         (args->q == NULL || (args->q->dtype.code == kDLFloat && args->q->dtype.bits == 64));
+  return precision == LUATTN_F64 && (args->q == NULL || (args->q->dtype.code == kDLFloat && args->q->dtype.bits == 64));
 }
 
-static luattn_status check_args(const luattn_args *args, bool is_forward, const cpu_problem *p,
-                                luattn_error *err) {
+static luattn_status check_args(const luattn_args *args, bool is_forward, const cpu_problem *p, luattn_error *err) {
   char wrong[200];
   if (choices_ok(args, is_forward, p->takes_doubles, wrong, sizeof wrong)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
@@ -28,8 +26,7 @@ static luattn_status check_args(const luattn_args *args, bool is_forward, const 
 
 static luattn_status need_dim(const char *name, const char *axis, int64_t dim, luattn_error *err) {
   if (dim >= 1 && dim <= MAX_DIM) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s is %lld, expected 1 to %d", name, axis, (long long)dim,
-                     MAX_DIM);
+  return luattn_fail(err, LUATTN_INVALID, "cpu: %s: %s is %lld, expected 1 to %d", name, axis, (long long)dim, MAX_DIM);
 }
 
 static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_problem *p, luattn_error *err) {
@@ -44,23 +41,22 @@ static luattn_status open_qk(const luattn_args *args, bool shape_only, cpu_probl
                             .shape = {q->shape[0], -1, -1, q->shape[3]},
                             .shape_only = shape_only};
   TRY(view_open(&k_rule, args->k, k, err));
-  p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2],
-  p->dim = (int)q->shape[3];
+  p->batch = (int)q->shape[0], p->heads = (int)q->shape[1], p->q_len = (int)q->shape[2], p->dim = (int)q->shape[3];
   p->heads_kv = (int)k->shape[1], p->kv_len = (int)k->shape[2];
   p->decides_in_double = is_float64(args, p->precision);
   const int64_t most = problem_most_len(p);
   if (p->q_len > most || p->kv_len > most)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %lld%s", p->q_len > most ? "q" : "k",
-                       p->q_len > most ? p->q_len : p->kv_len, (long long)most,
-                       most < CPU_MAX_LEN ? ", where this spec's grid ends; shorten it, or give a larger grid in the spec" : "");
+    return luattn_fail(
+        err, LUATTN_INVALID, "cpu: %s: has length %d, expected at most %lld%s", p->q_len > most ? "q" : "k",
+        p->q_len > most ? p->q_len : p->kv_len, (long long)most,
+        most < CPU_MAX_LEN ? ", where this spec's grid ends; shorten it, or give a larger grid in the spec" : "");
   if (p->heads < 1 || p->heads_kv < 1) {
-    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1",
-                       p->heads < 1 ? "q" : "k");
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has no heads, expected at least 1", p->heads < 1 ? "q" : "k");
   }
   if (p->heads % p->heads_kv != 0) {
     return luattn_fail(err, LUATTN_INVALID,
-                       "cpu: k: its %d heads do not divide q's %d; heads must be a multiple of heads_kv",
-                       p->heads_kv, p->heads);
+                       "cpu: k: its %d heads do not divide q's %d; heads must be a multiple of heads_kv", p->heads_kv,
+                       p->heads);
   }
   p->group = p->heads / p->heads_kv;
   if (p->entries == 0) p->entries = p->batch;
@@ -93,8 +89,8 @@ static const luattn_input *find_input(const luattn_args *args, const char *name)
   return NULL;
 }
 
-static luattn_status read_grad(const luattn_input_info *info, const luattn_input *given,
-                               const cpu_view *input, cpu_view *out, luattn_error *err) {
+static luattn_status read_grad(const luattn_input_info *info, const luattn_input *given, const cpu_view *input,
+                               cpu_view *out, luattn_error *err) {
   char label[LUATTN_NAME_SIZE + 32];
   if (given->grad == NULL || given->grad->data == NULL) return LUATTN_OK;
   if (!info->grad) {
@@ -112,9 +108,8 @@ static luattn_status read_grad(const luattn_input_info *info, const luattn_input
 
 /* Formats "b, free", as the spec writes axes. */
 static void axes_text(const luattn_input_info *info, char *out, size_t size) {
-  static const char *const names[] = {[-LUATTN_AXIS_FREE] = "free", [-LUATTN_AXIS_B] = "b",
-                                      [-LUATTN_AXIS_H] = "h",       [-LUATTN_AXIS_HKV] = "hkv",
-                                      [-LUATTN_AXIS_Q] = "q",       [-LUATTN_AXIS_KV] = "kv"};
+  static const char *const names[] = {[-LUATTN_AXIS_FREE] = "free", [-LUATTN_AXIS_B] = "b", [-LUATTN_AXIS_H] = "h",
+                                      [-LUATTN_AXIS_HKV] = "hkv",   [-LUATTN_AXIS_Q] = "q", [-LUATTN_AXIS_KV] = "kv"};
   size_t used = 0;
   out[0] = 0;
   for (uint32_t i = 0; i < info->num_axes && used < size; i++) {
@@ -132,23 +127,23 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   char label[LUATTN_NAME_SIZE + 16], axes[64];
   if (given == NULL) {
     return luattn_fail(err, LUATTN_INVALID,
-                       "cpu: input '%s': is missing, and the spec '%s' reads it; add it to args.inputs",
-                       info->name, t->name);
+                       "cpu: input '%s': is missing, and the spec '%s' reads it; add it to args.inputs", info->name,
+                       t->name);
   }
   snprintf(label, sizeof label, "input '%s'", info->name);
   axes_text(info, axes, sizeof axes);
   view_rule rule = {.name = label, .axes = axes, .ndim = (int)info->num_axes};
-  static const view_kind kinds[INPUT_DTYPES] = {[LUATTN_INPUT_I32] = VIEW_INT,
-                                                [LUATTN_INPUT_BOOL] = VIEW_BOOL,
-                                                [LUATTN_INPUT_I64] = VIEW_I64,
-                                                [LUATTN_INPUT_I16] = VIEW_I16,
-                                                [LUATTN_INPUT_U8] = VIEW_U8}; /* others, any among them, are VIEW_REAL */
+  static const view_kind kinds[INPUT_DTYPES] = {
+      [LUATTN_INPUT_I32] = VIEW_INT,
+      [LUATTN_INPUT_BOOL] = VIEW_BOOL,
+      [LUATTN_INPUT_I64] = VIEW_I64,
+      [LUATTN_INPUT_I16] = VIEW_I16,
+      [LUATTN_INPUT_U8] = VIEW_U8}; /* others, any among them, are VIEW_REAL */
   rule.kind = kinds[info->dtype];
   for (int j = 0; j < rule.ndim; j++) {
     const bool broadcasts = info->axis[j] == LUATTN_AXIS_B || info->axis[j] == LUATTN_AXIS_H;
     const DLTensor *tensor = given->tensor;
-    const bool is_one =
-        tensor != NULL && tensor->ndim == rule.ndim && tensor->shape != NULL && tensor->shape[j] == 1;
+    const bool is_one = tensor != NULL && tensor->ndim == rule.ndim && tensor->shape != NULL && tensor->shape[j] == 1;
     rule.shape[j] = broadcasts && is_one ? 1 : axis_size(p, info->axis[j]);
   }
   TRY(view_open(&rule, given->tensor, &p->input[i], err));
@@ -156,14 +151,14 @@ static luattn_status read_input(const traced_spec *t, int i, const luattn_args *
   if (p->input[i].code == kDLFloat && p->input[i].bits == 64) p->double_inputs |= UINT32_C(1) << i;
   for (int j = 0; j < rule.ndim; j++) {
     if (info->axis[j] == LUATTN_AXIS_FREE && p->input[i].shape[j] == 0) {
-      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d is empty; a gather needs at least 1 element",
-                         label, j);
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d is empty; a gather needs at least 1 element", label, j);
     }
   }
   return read_grad(info, given, &p->input[i], &p->input_grad[i], err);
 }
 
-void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args, luattn_error *err) {
+void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args,
+                      luattn_error *err) {
   const char *name = spec->traced.input[i].name;
   const luattn_input *given = find_input(args, name);
   char warning[INT_RANGE_TEXT];
@@ -178,10 +173,8 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
   for (size_t i = 0; i < args->num_inputs; i++) {
     char shown[FAIL_NAME_SIZE];
     bool known = false;
-    if (args->inputs[i].name == NULL)
-      return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: number %zu has no name", i);
-    for (int j = 0; j < t->num_inputs && !known; j++)
-      known = strcmp(args->inputs[i].name, t->input[j].name) == 0;
+    if (args->inputs[i].name == NULL) return luattn_fail(err, LUATTN_INVALID, "cpu: inputs: number %zu has no name", i);
+    for (int j = 0; j < t->num_inputs && !known; j++) known = strcmp(args->inputs[i].name, t->input[j].name) == 0;
     if (!known) {
       return luattn_fail(err, LUATTN_INVALID,
                          "cpu: input '%s': the spec '%s' declares no input of that name; take it out",
@@ -195,13 +188,11 @@ static luattn_status check_names(const traced_spec *t, const luattn_args *args, 
   return LUATTN_OK;
 }
 
-static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p,
-                                  luattn_error *err) {
+static luattn_status read_scalars(const traced_spec *t, const luattn_args *args, cpu_problem *p, luattn_error *err) {
   bool given[32] = {false};
   for (int i = 0; i < t->num_scalars; i++) p->scalar[i] = t->scalar_default[i];
   if (args->num_scalars > 0 && args->scalars == NULL) {
-    return luattn_fail(err, LUATTN_INVALID, "cpu: scalars: is NULL, but num_scalars is %zu",
-                       args->num_scalars);
+    return luattn_fail(err, LUATTN_INVALID, "cpu: scalars: is NULL, but num_scalars is %zu", args->num_scalars);
   }
   for (size_t i = 0; i < args->num_scalars; i++) {
     const luattn_scalar *s = &args->scalars[i];
@@ -222,7 +213,8 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
   }
   for (int i = 0; i < t->num_scalars; i++) {
     char wrong[300];
-    if (!choices_scalar_ok(t->scalar_name[i], p->scalar[i], &t->scalar_range[i], !given[i], p->takes_doubles, wrong, sizeof wrong))
+    if (!choices_scalar_ok(t->scalar_name[i], p->scalar[i], &t->scalar_range[i], !given[i], p->takes_doubles, wrong,
+                           sizeof wrong))
       return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
   }
   p->scale = args->scale != 0 ? args->scale : 1.0 / sqrt((double)p->dim);
@@ -230,8 +222,7 @@ static luattn_status read_scalars(const traced_spec *t, const luattn_args *args,
 }
 
 luattn_status refuse_lse(const luattn_spec *spec, const char *name, luattn_error *err) {
-  return luattn_fail(err, LUATTN_INVALID,
-                     "cpu: %s: online_func '%s' of the spec '%s' has no lse; leave it NULL", name,
+  return luattn_fail(err, LUATTN_INVALID, "cpu: %s: online_func '%s' of the spec '%s' has no lse; leave it NULL", name,
                      spec->traced.online.name, spec->traced.name);
 }
 
@@ -262,8 +253,7 @@ static luattn_status make_room(cpu_problem *p, const cpu_view *from, ir_ref mod,
   return LUATTN_OK;
 }
 
-luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *p,
-                           luattn_error *err) {
+luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *p, luattn_error *err) {
   const luattn_spec *spec = given->spec;
   const luattn_args *args = given->args;
   const luattn_dtype precision = given->precision;
@@ -278,13 +268,15 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
     return luattn_fail(err, LUATTN_INVALID, "cpu: precision: is %d, expected a luattn_dtype", (int)precision);
   p->takes_doubles = is_float64(args, precision);
   TRY(check_args(args, is_forward, p, err));
-#define CALL_CHOICE(name, serves_both, if_1, if_0)                                                      \
-  if (args->name != 0 && args->name != 1)                                                               \
+#define CALL_CHOICE(name, serves_both, if_1, if_0)                                                 \
+  if (args->name != 0 && args->name != 1)                                                          \
     return luattn_fail(err, LUATTN_INVALID, "cpu: " #name ": is %d, expected 0 or 1", args->name); \
   p->name = args->name != 0;
 #include "abi/kernel_facts.def"
   if (is_forward && args->append != NULL)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: append: is given, and only an engine's forward over keys in pages or a cache writes new rows; leave it NULL");
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: append: is given, and only an engine's forward over keys in pages or a cache writes new "
+                       "rows; leave it NULL");
   TRY(open_qk(args, false, p, err));
   const view_rule v_rule = {
       .name = "v", .axes = CPU_V_AXES, .ndim = 4, .shape = {p->batch, p->heads_kv, p->kv_len, -1}};
@@ -294,7 +286,8 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   TRY(check_names(t, args, err));
   for (int i = 0; i < t->num_inputs; i++) {
     TRY(read_input(t, i, args, p, err));
-    if (given->entries == 0) cpu_warn_of_ints(spec, i, INT_RANGE_SPEC, args, err); /* else the call of all sequences does */
+    if (given->entries == 0)
+      cpu_warn_of_ints(spec, i, INT_RANGE_SPEC, args, err); /* else the call of all sequences does */
   }
   TRY(read_scalars(t, args, p, err));
   TRY(problem_open_random(args, p, err));
@@ -305,8 +298,7 @@ luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu
   return make_room(p, &p->v_given, t->value_mod, t->rows[2], &p->value_mod, &p->v, err);
 }
 
-luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
-                            luattn_error *err) {
+luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward, luattn_error *err) {
   luattn_args used = *args;
   overlap_pair pair;
   char message[400];
@@ -353,7 +345,8 @@ luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args
   return LUATTN_OK;
 }
 
-luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p, luattn_error *err) {
+luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p,
+                                luattn_error *err) {
   bool loads[12] = {false};
   *p = (cpu_problem){.a = a, .spec = spec, .precision = LUATTN_F64};
   p->takes_doubles = true; /* the runtime has checked scalars for the kernel's type */

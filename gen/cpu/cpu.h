@@ -55,8 +55,8 @@ typedef struct cpu_call {
   const luattn_spec *spec;
   const luattn_args *args;
   luattn_dtype precision;
-  bool coarse; /* cpu_problem.coarse */
-  int threads; /* threads_count */
+  bool coarse;              /* cpu_problem.coarse */
+  int threads;              /* threads_count */
   int first_entry, entries; /* if args are one of `entries` packed sequences: its number; entries 0: args are the whole
                              * batch */
 } cpu_call;
@@ -65,7 +65,6 @@ typedef struct cpu_call {
 luattn_status cpu_threads(const luattn_args *args, int *count, luattn_error *err);
 
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err);
-
 
 /* A compiled program. */
 typedef struct cpu_program {
@@ -92,8 +91,8 @@ typedef struct cpu_problem {
   const luattn_batch *part; /* which part of a whole the tensors are; NULL: they are the whole */
   int head_offset, kv_head_offset, whole_heads, whole_heads_kv;
   int first_entry, entries; /* the first batch entry's number in hooks, and the size of the inputs' batch axis */
-  luattn_dtype precision; /* type that intermediates are rounded to; LUATTN_F64: not rounded */
-  bool coarse;            /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
+  luattn_dtype precision;   /* type that intermediates are rounded to; LUATTN_F64: not rounded */
+  bool coarse; /* they are rounded to SCALAR_COARSE_BITS fewer bits than double has; precision is LUATTN_F64 */
 #define CALL_CHOICE(name, serves_both, if_1, if_0) bool name; /* as in luattn_args */
 #include "abi/kernel_facts.def"
   bool takes_doubles;     /* scale and scalars need not be values of float32 */
@@ -101,8 +100,8 @@ typedef struct cpu_problem {
   uint32_t double_inputs; /* bit i: input i holds float64 */
   double scale;
   double scalar[32];
-  int keep;               /* dropout: traced_online.keep */
-  uint64_t seed, offset;  /* of what the spec draws, if anything */
+  int keep;              /* dropout: traced_online.keep */
+  uint64_t seed, offset; /* of what the spec draws, if anything */
   cpu_view input[12];
   cpu_view input_grad[12];
   mask_info mask;
@@ -116,9 +115,10 @@ typedef struct cpu_problem {
   crew *crew; /* whose threads are the workers; NULL: the caller's is the only one */
 } cpu_problem;
 
-/* Leaves a warning in *err, unless it has one, of values of input i that are beyond what kernels compute with (int_range_warning). The
- * argument has been checked. convert_args.c */
-void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args, luattn_error *err);
+/* Leaves a warning in *err, unless it has one, of values of input i that are beyond what kernels compute with
+ * (int_range_warning). The argument has been checked. convert_args.c */
+void cpu_warn_of_ints(const luattn_spec *spec, int i, int_range_hooks hooks, const luattn_args *args,
+                      luattn_error *err);
 
 /* Rounds intermediates to nearest even, as the call asks. view.c */
 void problem_round(const cpu_problem *p, double *x, int n);
@@ -131,11 +131,12 @@ static inline int64_t problem_most_len(const cpu_problem *p) {
 
 /* Checks the arguments (choices_take). */
 luattn_status problem_open(const cpu_call *given, bool is_forward, arena *a, cpu_problem *out, luattn_error *err);
-/* Opens only what key_mod and value_mod depend on, which are then p->key_mod and p->value_mod; q, k and v have shapes alone. */
-luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p, luattn_error *err);
+/* Opens only what key_mod and value_mod depend on, which are then p->key_mod and p->value_mod; q, k and v have shapes
+ * alone. */
+luattn_status problem_open_rows(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *p,
+                                luattn_error *err);
 /* Called after all tensors of the pass have been opened: checks that outputs overlap nothing else. */
-luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward,
-                            luattn_error *err);
+luattn_status problem_apart(const cpu_problem *p, const luattn_args *args, bool is_forward, luattn_error *err);
 /* Opens only what the mask depends on: the lengths of q and k, scalars, and the inputs that it reads; others
  * may be missing. */
 luattn_status problem_open_mask(const luattn_spec *spec, const luattn_args *args, arena *a, cpu_problem *out,
@@ -158,7 +159,7 @@ typedef struct cpu_lanes {
   const double *score, *dp, *x, *grad;
   const double *state, *final, *row, *red, *pass; /* per index, same for all lanes */
   double pos0, delta, dlse, out;
-  bool of_keys; /* pos and h are those of keys: a key_mod or value_mod */
+  bool of_keys;   /* pos and h are those of keys: a key_mod or value_mod */
   cpu_row row_of; /* in an input mod that reads x[..] */
 } cpu_lanes;
 
@@ -188,13 +189,14 @@ luattn_status magnitude_of(arena *a, ir *g, ir_ref *roots, int n, luattn_error *
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err);
 /* The same with the weights of V [1, heads, q_len, kv_len] (luattn_cpu_weights). */
-luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries, const DLTensor *weights,
-                                luattn_error *err);
+luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                const DLTensor *weights, luattn_error *err);
 luattn_status cpu_backward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                  luattn_error *err);
 
-/* Both passes with intermediates of SCALAR_COARSE_BITS fewer bits than double has; comparisons are those of double. The distance to
- * results in double is CPU_COARSENESS times the error of one computation in double, as long as that is small. */
+/* Both passes with intermediates of SCALAR_COARSE_BITS fewer bits than double has; comparisons are those of double. The
+ * distance to results in double is CPU_COARSENESS times the error of one computation in double, as long as that is
+ * small. */
 #define CPU_COARSENESS 0x1p16
 luattn_status cpu_forward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 luattn_status cpu_backward_coarse(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
@@ -246,13 +248,13 @@ void problem_zero(const cpu_problem *p, double *x, int64_t count);
 /* Fills q, k and v. */
 void problem_convert(cpu_problem *p);
 /* Applies an input mod to row i of head h of entry b, in place. of_keys: h is a head of keys. */
-void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b, int h, int i, double *row);
+void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b,
+                        int h, int i, double *row);
 /* Converts a tensor [batch][heads][len][dim] to doubles, through its input mod. */
 void problem_convert_one(cpu_problem *p, const cpu_view *from, const cpu_program *mod, double *to);
 
 /* Class of the tile [q0, q1] x [kv0, kv1], which lies inside the lengths: 0 empty, 1 partial, 2 full. */
-int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0,
-                       int kv1);
+int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0, int kv1);
 
 /* Index of element (b, h, i, 0) of a contiguous [batch][heads][len][dim] array. */
 static inline size_t cpu_at(int heads, int len, int dim, int b, int h, int i) {

@@ -67,8 +67,7 @@ crew *crew_open(int threads) {
     free(c);
     return NULL;
   }
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
-                         &c->cancel_state); /* members work on data on this stack */
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &c->cancel_state); /* members work on data on this stack */
   for (int i = 0; i + 1 < threads; i++) {
     member *m = &c->member[i];
     m->c = c, m->number = i + 1;

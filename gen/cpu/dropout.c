@@ -1,4 +1,5 @@
-/* dropout.c: reads seed and offset, and drops weights on the CPU path, with the numbers that kernels draw (abi/philox.h). */
+/* dropout.c: reads seed and offset, and drops weights on the CPU path, with the numbers that kernels draw
+ * (abi/philox.h). */
 #include "common/choices.h"
 #include "gen/cpu/cpu.h"
 

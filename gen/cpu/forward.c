@@ -117,8 +117,7 @@ static double finish_row(const forward *f, cpu_lanes *lanes, bool any, const dou
   if (f->p.spec->derived.has_large_scores && f->saved.bits == 32) round_maximum(&values[f->num_out - 2]);
   int next = 1;
   if (f->p.spec->traced.online.lse >= 0) {
-    if (f->lse.data != NULL)
-      view_set(&f->lse, (int64_t[]){lanes->b, lanes->h, q}, any ? values[next] : -INFINITY);
+    if (f->lse.data != NULL) view_set(&f->lse, (int64_t[]){lanes->b, lanes->h, q}, any ? values[next] : -INFINITY);
     next++;
   }
   for (int i = 0; f->saved.data != NULL && next < f->num_out; i++, next++) {
@@ -129,7 +128,8 @@ static double finish_row(const forward *f, cpu_lanes *lanes, bool any, const dou
 
 /* ---- weights ---- */
 
-/* Adds a tile's weights to those of the row's tiles before, which its step scales, and turns the sign of what dropout drops. */
+/* Adds a tile's weights to those of the row's tiles before, which its step scales, and turns the sign of what dropout
+ * drops. */
 static void keep_weights(const cpu_lanes *lanes, int count, const double *prob, double scale, double *row) {
   double kept[IR_LANES];
   const int end = (int)lanes->kv_idx[count - 1] + 1;
@@ -162,7 +162,8 @@ static luattn_status weights_open(forward *f, const cpu_call *given, const DLTen
   overlap_pair pair;
   char message[400];
   TRY(view_open(&rule, weights, &f->weights, err));
-  beside.dq = weights, beside.dk = beside.dv = beside.dout = beside.dlse = beside.scalar_grads = NULL, beside.workspace = NULL;
+  beside.dq = weights, beside.dk = beside.dv = beside.dout = beside.dlse = beside.scalar_grads = NULL,
+  beside.workspace = NULL;
   if (overlap_find(&beside, false, &pair)) {
     snprintf(pair.output, sizeof pair.output, "weights");
     overlap_text(&pair, message, sizeof message);
@@ -172,8 +173,7 @@ static luattn_status weights_open(forward *f, const cpu_call *given, const DLTen
   return f->row_weights != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
-static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q,
-                        const unsigned char *class_of_tile) {
+static void forward_row(const forward *f, cpu_worker *w, int b, int h, int q, const unsigned char *class_of_tile) {
   const cpu_problem *p = &f->p;
   const int dim_v = p->dim_v;
   double state[SPEC_MAX_STATE], *out[SPEC_MAX_STATE], *o = w->row, *weights = weights_of(f, w);
@@ -221,8 +221,7 @@ static void forward_rows(void *of_forward, int worker, int64_t unit) {
 
 static void forward_run(forward *f) {
   problem_convert(&f->p);
-  while (blocks_next(&f->blocks))
-    problem_run(&f->p, forward_rows, f, (int64_t)f->blocks.count * UNITS_OF_BLOCK);
+  while (blocks_next(&f->blocks)) problem_run(&f->p, forward_rows, f, (int64_t)f->blocks.count * UNITS_OF_BLOCK);
 }
 
 /* Blocks per run: the classes of their tiles take a megabyte, and a run has enough blocks for any number of
@@ -232,23 +231,18 @@ static int64_t blocks_at_once(const cpu_problem *p) {
   return most > 4096 ? 4096 : most > 1 ? most : 1;
 }
 
-static luattn_status forward_open(forward *f, const cpu_call *given, const DLTensor *weights, arena *a, luattn_error *err) {
+static luattn_status forward_open(forward *f, const cpu_call *given, const DLTensor *weights, arena *a,
+                                  luattn_error *err) {
   const luattn_args *args = given->args;
   TRY(problem_open(given, true, a, &f->p, err));
   const luattn_spec *spec = f->p.spec; /* for these arguments */
   TRY(scores_open(&f->p, &f->scores, err));
   TRY(open_programs(f, err));
   const cpu_problem *p = &f->p;
-  const view_rule o = {.name = "o",
-                       .axes = CPU_O_AXES,
-                       .ndim = 4,
-                       .shape = {p->batch, p->heads, p->q_len, p->dim_v},
-                       .is_output = true};
-  const view_rule lse = {.name = "lse",
-                         .axes = CPU_ROW_AXES,
-                         .ndim = 3,
-                         .shape = {p->batch, p->heads, p->q_len},
-                         .is_output = true};
+  const view_rule o = {
+      .name = "o", .axes = CPU_O_AXES, .ndim = 4, .shape = {p->batch, p->heads, p->q_len, p->dim_v}, .is_output = true};
+  const view_rule lse = {
+      .name = "lse", .axes = CPU_ROW_AXES, .ndim = 3, .shape = {p->batch, p->heads, p->q_len}, .is_output = true};
   const view_rule saved = {.name = "saved",
                            .axes = CPU_SAVED_AXES,
                            .ndim = 4,
@@ -312,7 +306,8 @@ luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *arg
   return luattn_cpu_forward_in(spec, args, LUATTN_F64, err);
 }
 
-luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                 luattn_error *err) {
   luattn_args used;
   forward_call call = {.given = {.spec = spec, .args = &used, .precision = LUATTN_F64}, .weights = weights};
   fail_clear(err);
@@ -327,16 +322,16 @@ luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *arg
 luattn_status cpu_forward_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
                                 luattn_error *err) {
   forward_call call = {
-      .given = {
-          .spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}};
+      .given = {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}};
   TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(forward_within, &call, err);
 }
 
-luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries, const DLTensor *weights,
-                                luattn_error *err) {
+luattn_status cpu_weights_entry(const luattn_spec *spec, const luattn_args *args, int entry, int entries,
+                                const DLTensor *weights, luattn_error *err) {
   forward_call call = {
-      .given = {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries}, .weights = weights};
+      .given = {.spec = spec, .args = args, .precision = LUATTN_F64, .first_entry = entry, .entries = entries},
+      .weights = weights};
   TRY(cpu_threads(args, &call.given.threads, err));
   return host_run(forward_within, &call, err);
 }

@@ -65,8 +65,8 @@ static void run_program(const term_program *t, cpu_lanes *lanes, int count, doub
   program_run(&t->program, lanes, count, out);
 }
 
-void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight,
-               int stride, double *value, size_t *offset) {
+void terms_run(const backward *w, const term_program *t, cpu_lanes *lanes, int count, const double *weight, int stride,
+               double *value, size_t *offset) {
   double *out[MAX_ROOTS];
   if (t->num_wanted == 0) return;
   run_program(t, lanes, count, out);

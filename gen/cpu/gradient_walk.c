@@ -31,13 +31,11 @@ luattn_status stage_open(backward *w, luattn_error *err) {
   terms_want(w, &w->element_terms);
   list_sums(s, &w->row_terms);
   list_sums(s, &w->element_terms);
-  const int64_t tiles = (int64_t)(STAGE_BYTES / bytes_of_tile(w)) + 1,
-                kv_tiles = (p->kv_len + CPU_TILE - 1) / CPU_TILE;
+  const int64_t tiles = (int64_t)(STAGE_BYTES / bytes_of_tile(w)) + 1, kv_tiles = (p->kv_len + CPU_TILE - 1) / CPU_TILE;
   const int64_t most = tiles < MOST_TILES ? tiles : MOST_TILES;
   s->most_tiles = (int)(kv_tiles < most ? kv_tiles : most);
   TRY(blocks_open(p, tiles / (s->most_tiles > 0 ? s->most_tiles : 1), &s->blocks, err));
-  const size_t blocks = (size_t)s->blocks.most, rows = blocks * CPU_TILE,
-               all = blocks * (size_t)s->most_tiles;
+  const size_t blocks = (size_t)s->blocks.most, rows = blocks * CPU_TILE, all = blocks * (size_t)s->most_tiles;
   const size_t lanes = (size_t)CPU_TILE * CPU_TILE * (size_t)w->element_terms.num_wanted;
   const size_t row_terms = (size_t)w->row_terms.num_wanted;
   s->row = arena_array(p->a, rows, sizeof *s->row);
@@ -46,15 +44,13 @@ luattn_status stage_open(backward *w, luattn_error *err) {
   s->offset = arena_raw(p->a, all, lanes * sizeof *s->offset);
   s->row_value = arena_array(p->a, rows, row_terms * sizeof *s->row_value);
   s->row_offset = arena_array(p->a, rows, row_terms * sizeof *s->row_offset);
-  const bool ok = s->row != NULL && s->tile != NULL && s->value != NULL && s->offset != NULL &&
-                  s->row_value != NULL && s->row_offset != NULL;
+  const bool ok = s->row != NULL && s->tile != NULL && s->value != NULL && s->offset != NULL && s->row_value != NULL &&
+                  s->row_offset != NULL;
   return ok ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
 }
 
 /* The index of tile `t` of the current run, of block `i`, in the arrays. */
-static size_t tile_at(const gradient_stage *s, int i, int t) {
-  return (size_t)i * (size_t)s->most_tiles + (size_t)t;
-}
+static size_t tile_at(const gradient_stage *s, int i, int t) { return (size_t)i * (size_t)s->most_tiles + (size_t)t; }
 
 static unsigned char class_at(const gradient_stage *s, int i, int t) {
   return s->blocks.classes[(size_t)i * (size_t)s->blocks.kv_tiles + (size_t)(s->first_tile + t)];
@@ -73,9 +69,9 @@ static bool any_tile(const unsigned char *classes, int count) {
   return false;
 }
 
-/* Row numbers from what forward saved. A row with an lse of -inf keeps nothing, or its scores are all -inf, or its lse is of something else than
- * its weights: it gets the numbers of an lse of +inf, as in kernels (prepare.cuh). `n` is its number in the stage; classes: of the tiles of
- * its block. */
+/* Row numbers from what forward saved. A row with an lse of -inf keeps nothing, or its scores are all -inf, or its lse
+ * is of something else than its weights: it gets the numbers of an lse of +inf, as in kernels (prepare.cuh). `n` is its
+ * number in the stage; classes: of the tiles of its block. */
 static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const unsigned char *classes) {
   const cpu_problem *p = &w->p;
   const derived_spec *derived = &p->spec->derived;
@@ -111,8 +107,8 @@ static void open_row(const backward *w, cpu_lanes *lanes, int q, size_t n, const
     if (isnan(row->number[i])) row->number[i] = 0;
   row->size = w->magnifies && p->spec->traced.online.lse >= 0 && !no_lse ? fabs(final[0]) : 0;
   const size_t first = n * (size_t)w->row_terms.num_wanted;
-  terms_run(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &row->size : NULL, 1,
-            s->row_value + first, s->row_offset + first);
+  terms_run(w, &w->row_terms, lanes, 1, w->purpose == SCORE_NOISE ? &row->size : NULL, 1, s->row_value + first,
+            s->row_offset + first);
   for (int i = 0; i < w->row_terms.num_wanted && no_lse; i++) s->row_value[first + (size_t)i] = 0;
   row->is_live = true;
 }
@@ -127,12 +123,10 @@ static double jump(double low, double middle, double high, double unit) {
 
 /* Replaces the kept elements' values by how far they jump when their score moves by its rounding error:
  * w->unit of the products that it is a sum of. */
-static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const double *score, double *prob,
-                      double *ds) {
+static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const double *score, double *prob, double *ds) {
   const cpu_problem *p = &w->p;
   const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
-  double low[IR_LANES], high[IR_LANES], p_low[IR_LANES], ds_low[IR_LANES], p_high[IR_LANES],
-      ds_high[IR_LANES];
+  double low[IR_LANES], high[IR_LANES], p_low[IR_LANES], ds_low[IR_LANES], p_high[IR_LANES], ds_high[IR_LANES];
   for (int i = 0; i < count; i++) {
     const double *k =
         p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
@@ -154,8 +148,8 @@ static void run_kinks(const backward *w, cpu_lanes *lanes, int count, const doub
 }
 
 /* Multiplies the elements' values by sqrt(s^2 + lse^2), s being the argument of the online function. */
-static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, double row_size, double *size,
-                            double *prob, double *ds) {
+static void run_score_noise(const backward *w, cpu_lanes *lanes, int count, double row_size, double *size, double *prob,
+                            double *ds) {
   const double *score = lanes->score;
   program_run(&w->element, lanes, count, (double *const[]){prob, ds});
   memcpy(size, score, (size_t)count * sizeof *size);
@@ -174,12 +168,11 @@ static double product(const backward *w, double a, double b) {
 }
 
 /* Computes P and dS of the kept columns of a row in a tile, into the stage, and dq. */
-static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t tile, int r, int count,
-                        double *score, double *dq) {
+static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t tile, int r, int count, double *score,
+                        double *dq) {
   const cpu_problem *p = &w->p;
   const gradient_stage *s = &w->stage;
-  const double *dout =
-      w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, (int)lanes->q_idx);
+  const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, (int)lanes->q_idx);
   double dp[IR_LANES], size[IR_LANES], *prob = s->tile[tile].prob[r], *ds = s->tile[tile].ds[r];
   for (int i = 0; i < count; i++) {
     const double *v =
@@ -202,8 +195,8 @@ static void row_of_tile(const backward *w, cpu_lanes *lanes, size_t n, size_t ti
   problem_round(p, prob, count);
   problem_round(p, ds, count);
   const size_t first = lanes_at(w, tile, r);
-  terms_run(w, &w->element_terms, lanes, count, w->purpose == SCORE_NOISE ? size : NULL, CPU_TILE,
-            s->value + first, s->offset + first);
+  terms_run(w, &w->element_terms, lanes, count, w->purpose == SCORE_NOISE ? size : NULL, CPU_TILE, s->value + first,
+            s->offset + first);
   for (int i = 0; i < count; i++) {
     const double *k =
         p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)lanes->kv_idx[i]);
@@ -250,8 +243,7 @@ static void add_block(const backward *w, int i, int t) {
   const gradient_stage *s = &w->stage;
   const tile_stage *tile = &s->tile[tile_at(s, i, t)];
   const block_place at = blocks_place(&s->blocks, i);
-  const size_t columns =
-      cpu_at(p->heads_kv, p->kv_len, 1, at.b, at.h / p->group, (s->first_tile + t) * CPU_TILE);
+  const size_t columns = cpu_at(p->heads_kv, p->kv_len, 1, at.b, at.h / p->group, (s->first_tile + t) * CPU_TILE);
   for (int r = 0; r < at.rows; r++) {
     const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, at.b, at.h, at.q0 + r);
     const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, at.b, at.h, at.q0 + r);

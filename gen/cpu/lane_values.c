@@ -135,13 +135,13 @@ int64_t lane_index(const cpu_lanes *c, uint32_t input, int axis, double x) {
 }
 
 /* Where lane i reads an input. */
-static void lane_place(const cpu_lanes *c, uint32_t input, int n_index, const double *const *index, int i, int64_t at[4]) {
+static void lane_place(const cpu_lanes *c, uint32_t input, int n_index, const double *const *index, int i,
+                       int64_t at[4]) {
   memset(at, 0, 4 * sizeof *at);
   for (int j = 0; j < n_index; j++) at[j] = lane_index(c, input, j, index[j][i]);
 }
 
-static void lane_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                      double *out) {
+static void lane_load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   const cpu_lanes *c = user;
   const cpu_view *t = &c->p->input[input];
   const bool empty = view_is_empty(t); /* a row gathers even where there are no keys: it reads 0 */
@@ -152,7 +152,8 @@ static void lane_load(void *user, uint32_t input, int n_index, const double *con
   }
 }
 
-static void lane_load_wide(void *user, uint32_t input, int n_index, const double *const *index, int lanes, int64_t *out) {
+static void lane_load_wide(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
+                           int64_t *out) {
   const cpu_lanes *c = user;
   const cpu_view *t = &c->p->input[input];
   const bool empty = view_is_empty(t);
@@ -166,12 +167,15 @@ static void lane_load_wide(void *user, uint32_t input, int n_index, const double
 static void lane_random(void *user, const double *const at[4], int lanes, double *out) {
   const cpu_problem *p = ((const cpu_lanes *)user)->p;
   for (int i = 0; i < lanes; i++)
-    out[i] = ir_random_value(p->seed, p->offset, p->whole_heads, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
+    out[i] =
+        ir_random_value(p->seed, p->offset, p->whole_heads, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
 }
 
 luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_program *out, luattn_error *err) {
-  const ir_decisions rule = {.doubles = p->decides_in_double, .double_inputs = p->double_inputs,
-                             .values = p->precision != LUATTN_F64, .coarse = p->coarse};
+  const ir_decisions rule = {.doubles = p->decides_in_double,
+                             .double_inputs = p->double_inputs,
+                             .values = p->precision != LUATTN_F64,
+                             .coarse = p->coarse};
   *out = (cpu_program){0};
   if (n == 0) return LUATTN_OK;
   ir_ref *decided = arena_array(p->a, (size_t)n, sizeof *decided);
@@ -188,6 +192,7 @@ luattn_status program_open(cpu_problem *p, const ir_ref *roots, int n, cpu_progr
 
 void program_run(const cpu_program *p, cpu_lanes *lanes, int count, double *const *out) {
   if (p->program == NULL) return;
-  const ir_env env = {.user = lanes, .variable = lane_variable, .load = lane_load, .load_wide = lane_load_wide, .random = lane_random};
+  const ir_env env = {
+      .user = lanes, .variable = lane_variable, .load = lane_load, .load_wide = lane_load_wide, .random = lane_random};
   ir_program_run(p->program, &env, count, lanes->w->scratch, out);
 }

@@ -6,9 +6,8 @@ static ir_ref magnitude(ir *g, ir_ref r, ir_ref *done) {
   if (done[r] != IR_NONE) return done[r];
   const ir_node n = *ir_get(g, r);
   ir_ref a[3] = {IR_NONE}, out;
-  const bool descends =
-      n.type == IR_REAL && (n.op == IR_ADD || n.op == IR_SUB || n.op == IR_NEG || n.op == IR_MUL ||
-                            n.op == IR_DIV || n.op == IR_FMA || n.op == IR_SELECT);
+  const bool descends = n.type == IR_REAL && (n.op == IR_ADD || n.op == IR_SUB || n.op == IR_NEG || n.op == IR_MUL ||
+                                              n.op == IR_DIV || n.op == IR_FMA || n.op == IR_SELECT);
   for (int i = n.op == IR_SELECT ? 1 : 0; descends && i < n.nargs; i++) a[i] = magnitude(g, n.arg[i], done);
   if (!descends)
     out = ir_op1(g, IR_ABS, r);

@@ -38,11 +38,11 @@ typedef struct survey {
   bool knows_less;       /* kernels know less of the numbers that a tile reads than their minima and maxima */
   int64_t rows, columns; /* tiles */
   uint8_t *level;
-  bool reads_along[12];  /* the input's numbers differ along positions, or are read at other places that do */
+  bool reads_along[12];         /* the input's numbers differ along positions, or are read at other places that do */
   expression keep, by_position; /* by_position: what of it does not read data; or none */
   number_pyramid pyramid[12];   /* axes 0: none */
   cpu_program program;
-  int *first, *end; /* of the kv tiles of each q tile, by ranges */
+  int *first, *end;    /* of the kv tiles of each q tile, by ranges */
   unsigned char *cell; /* 1 + class, or 0, of each cell of 64 x 64, where tiles are not made of cells; else NULL */
   int64_t cell_columns;
   tile_place *open; /* tiles that have to be evaluated */
@@ -65,7 +65,8 @@ static int64_t inside(int64_t x, int64_t size) { return x < 0 ? 0 : x >= size ? 
 static ir_bounds of_type(ir_type type, low_high x) {
   if (type == IR_INT) return int_bounds(x.low, x.high);
   if (type == IR_BOOL) return (ir_bounds){.boolean = {x.low == 0, x.high != 0}};
-  return x.low <= x.high ? (ir_bounds){.real = iv_make(x.low, x.high, x.nan)} : (ir_bounds){.real = iv_make(-INFINITY, INFINITY, true)};
+  return x.low <= x.high ? (ir_bounds){.real = iv_make(x.low, x.high, x.nan)}
+                         : (ir_bounds){.real = iv_make(-INFINITY, INFINITY, true)};
 }
 
 static ir_bounds anything(ir_type type) {
@@ -117,7 +118,8 @@ static ir_bounds survey_load(void *user, uint32_t input, ir_type type, int n_ind
   const ir_bounds all = s->pyramid[input].axes == 0 ? tile_box_load(user, input, type, n_index, index)
                                                     : of_type(type, of_box(s, input, n_index, lo, hi));
   /* Minima and maxima of kernels have 32 bits. */
-  return box->by_kernel && s->reads_along[input] && type == IR_INT ? (ir_bounds){.integer = ivi_of_32_bits(all.integer)} : all;
+  return box->by_kernel && s->reads_along[input] && type == IR_INT ? (ir_bounds){.integer = ivi_of_32_bits(all.integer)}
+                                                                   : all;
 }
 
 static int class_of(survey *s, const expression *e, bool by_kernel, int q0, int q1, int kv0, int kv1) {
@@ -175,7 +177,8 @@ typedef struct scores {
  * score stands for each block. `counts`: all of them; else until some is kept and another is not. */
 static scores evaluate(survey *s, bool counts, int q0, int q1, int kv0, int kv1) {
   const mask_evaluated *e = &s->p.mask.evaluated;
-  const bool by_blocks = e->is && s->p.part == NULL && e->rows * e->columns > 1 && class_of(s, &s->by_position, true, q0, q1, kv0, kv1) == FULL;
+  const bool by_blocks = e->is && s->p.part == NULL && e->rows * e->columns > 1 &&
+                         class_of(s, &s->by_position, true, q0, q1, kv0, kv1) == FULL;
   const int down = by_blocks ? e->rows : 1, across = by_blocks ? e->columns : 1;
   double kv_idx[IR_LANES], kept[IR_LANES];
   int weight[IR_LANES];
@@ -192,8 +195,10 @@ static scores evaluate(survey *s, bool counts, int q0, int q1, int kv0, int kv1)
       cpu_lanes env = {.p = &s->p, .w = &s->p.worker[0], .b = s->b, .h = s->h, .q_idx = q, .kv_idx = kv_idx};
       program_run(&s->program, &env, lanes, (double *const[]){kept});
       for (int i = 0; i < lanes; i++) {
-        if (kept[i] != 0) x.some = true, x.kept += height * weight[i];
-        else x.dropped = true;
+        if (kept[i] != 0)
+          x.some = true, x.kept += height * weight[i];
+        else
+          x.dropped = true;
       }
       if (!counts && x.some && x.dropped) return x;
     }
@@ -234,8 +239,14 @@ typedef struct tiles {
 
 static tiles tiles_at(const survey *s, int64_t row, int64_t column, int64_t size) {
   const int64_t tile_m = s->given->tile_m, tile_n = s->given->tile_n;
-  tiles t = {row, row + size < s->rows ? row + size : s->rows, column, column + size < s->columns ? column + size : s->columns,
-             (int)(row * tile_m), 0, (int)(column * tile_n), 0};
+  tiles t = {row,
+             row + size < s->rows ? row + size : s->rows,
+             column,
+             column + size < s->columns ? column + size : s->columns,
+             (int)(row * tile_m),
+             0,
+             (int)(column * tile_n),
+             0};
   t.q1 = (int)inside(t.r1 * tile_m - 1, s->p.q_len);
   t.kv1 = (int)inside(t.c1 * tile_n - 1, s->p.kv_len);
   return t;
@@ -320,8 +331,7 @@ static void extend(const sample_sum *s, double count, double all, double *total,
 
 /* One of each `step` open tiles, drawn anew in each. */
 static void evaluate_open(survey *s, double work) {
-  const double all = (double)s->num_open,
-               each = (double)s->given->tile_m * s->given->tile_n * s->keep.count;
+  const double all = (double)s->num_open, each = (double)s->given->tile_m * s->given->tile_n * s->keep.count;
   const size_t step = each * all > work ? (size_t)(each * all / work) + 1 : 1;
   const bool by_cells = s->evaluates && s->cell != NULL;
   sample_sum kept = {0}, needed = {0}, full = {0}, partial = {0};
@@ -366,7 +376,8 @@ static bool survey_head(survey *s, int b, int h, double work) {
 
 /* ---- all batch entries and heads ---- */
 
-static void enter_counts(const survey *s, double of_sets, double sets, const sample_sum taken[4], luattn_mask_counts *out) {
+static void enter_counts(const survey *s, double of_sets, double sets, const sample_sum taken[4],
+                         luattn_mask_counts *out) {
   const double every = (double)s->p.batch * s->p.heads / sets; /* entries and heads that a set stands for */
   double total[4] = {0}, variance[4] = {s->kept_variance, s->needed_variance, s->full_variance, s->partial_variance};
   for (int i = 0; i < 4; i++) {
@@ -463,7 +474,8 @@ static bool survey_open(survey *s) {
     s->cell = arena_raw(s->a, (size_t)((s->p.q_len + MASK_CELL - 1) / MASK_CELL), (size_t)s->cell_columns);
     if (s->cell == NULL) return false;
   }
-  if (!expression_open(s, m->keep, &s->keep) || !expression_open(s, m->rest != IR_NONE ? m->bounds : IR_NONE, &s->by_position))
+  if (!expression_open(s, m->keep, &s->keep) ||
+      !expression_open(s, m->rest != IR_NONE ? m->bounds : IR_NONE, &s->by_position))
     return false;
   s->knows_less = kernels_know_less(s);
   return open_inputs(s);
@@ -487,7 +499,8 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
   s->a = a, s->given = given;
   const bool only_asks = given->classes == NULL && given->counts == NULL;
   if (!only_asks && (given->tile_m < 1 || given->tile_n < 1))
-    status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", given->tile_m, given->tile_n);
+    status = luattn_fail(err, LUATTN_INVALID, "mask: tile: is %dx%d, expected sizes of at least 1", given->tile_m,
+                         given->tile_n);
   if (status == LUATTN_OK) status = problem_open_mask(given->spec, given->args, a, &s->p, err);
   if (status == LUATTN_OK) given->may_evaluate = s->p.mask.evaluated.is && s->p.part == NULL;
   if (status != LUATTN_OK || only_asks) {
@@ -498,8 +511,8 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
   if (status == LUATTN_OK) status = problem_start(&s->p, 1, err);
   if (status == LUATTN_OK && given->classes != NULL &&
       (given->b < 0 || given->b >= s->p.batch || given->h < 0 || given->h >= s->p.heads))
-    status = luattn_fail(err, LUATTN_INVALID, "mask: batch %d, head %d: does not exist; there are %d and %d", given->b, given->h,
-                         s->p.batch, s->p.heads);
+    status = luattn_fail(err, LUATTN_INVALID, "mask: batch %d, head %d: does not exist; there are %d and %d", given->b,
+                         given->h, s->p.batch, s->p.heads);
   if (status == LUATTN_OK && (!survey_open(s) || (given->classes != NULL && !survey_head(s, given->b, given->h, 0))))
     status = luattn_fail(err, LUATTN_NO_MEMORY, "mask: out of memory");
   if (status == LUATTN_OK && given->counts != NULL) status = survey_all(s, given->counts, err);
@@ -511,8 +524,8 @@ luattn_status mask_survey_run(void *call, luattn_error *err) {
   return status;
 }
 
-luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
-                                int tile_n, unsigned char *out, luattn_error *err) {
+luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m, int tile_n,
+                                unsigned char *out, luattn_error *err) {
   luattn_args used;
   fail_clear(err);
   NEED(spec);
@@ -520,7 +533,13 @@ luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args
   NEED(out);
   TRY(choices_take_dense(args, "mask", &used, err));
   return host_run(mask_survey_run,
-                  &(mask_survey_call){.spec = spec, .args = &used, .evaluates = used.skip != LUATTN_SKIP_NEVER, .tile_m = tile_m,
-                                      .tile_n = tile_n, .classes = out, .b = b, .h = h},
+                  &(mask_survey_call){.spec = spec,
+                                      .args = &used,
+                                      .evaluates = used.skip != LUATTN_SKIP_NEVER,
+                                      .tile_m = tile_m,
+                                      .tile_n = tile_n,
+                                      .classes = out,
+                                      .b = b,
+                                      .h = h},
                   err);
 }

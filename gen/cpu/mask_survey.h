@@ -17,7 +17,7 @@ ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, c
 typedef struct mask_survey_call {
   const luattn_spec *spec;
   const luattn_args *args; /* choices_take_dense */
-  bool evaluates; /* kernels evaluate masks from data for cells, rather than leave it to ranges and minima */
+  bool evaluates;          /* kernels evaluate masks from data for cells, rather than leave it to ranges and minima */
   int tile_m, tile_n;
   luattn_mask_counts *counts; /* of all batch entries and heads, or NULL */
   unsigned char *classes;     /* of tiles of entry b, head h, as of luattn_mask_tiles, or NULL */

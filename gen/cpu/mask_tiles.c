@@ -12,7 +12,9 @@ static ir_bounds exactly_int(long long x) { return (ir_bounds){.integer = {x, x}
 ir_bounds int_bounds(double low, double high) {
   const double exact = 0x1p53, most = 0x1p62;
   low = fabs(low) <= exact ? low : low - 1024, high = fabs(high) <= exact ? high : high + 1024;
-  return (ir_bounds){.integer = ivi_wide(ivi_make(low < -most ? -IVI_INF : (long long)fmin(low, most), high > most ? IVI_INF : (long long)fmax(high, -most)), true)};
+  return (ir_bounds){.integer = ivi_wide(ivi_make(low < -most ? -IVI_INF : (long long)fmin(low, most),
+                                                  high > most ? IVI_INF : (long long)fmax(high, -most)),
+                                         true)};
 }
 
 static ir_bounds real_bounds(double low, double high, bool nan) {
@@ -26,9 +28,7 @@ static ir_bounds scalar_bounds(double x) {
   return real_bounds(fmin(x, rounded), fmax(x, rounded), isnan(x));
 }
 
-static ir_bounds moved(int lo, int hi, int64_t offset) {
-  return (ir_bounds){.integer = {lo + offset, hi + offset}};
-}
+static ir_bounds moved(int lo, int hi, int64_t offset) { return (ir_bounds){.integer = {lo + offset, hi + offset}}; }
 
 ir_bounds tile_box_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   const tile_box *t = user;
@@ -92,8 +92,7 @@ ir_bounds tile_box_load(void *user, uint32_t input, ir_type type, int n_index, c
   return low <= high ? real_bounds(low, high, nan) : real_bounds(-INFINITY, INFINITY, true);
 }
 
-int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0,
-                       int kv1) {
+int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, int q0, int q1, int kv0, int kv1) {
   if (p->mask.keep == IR_NONE) return 2;
   tile_box box = {p, b, h, q0, q1, kv0, kv1};
   const ir_bounds_env env = {.user = &box, .variable = tile_box_variable, .load = tile_box_load};
@@ -101,8 +100,8 @@ int problem_tile_class(const cpu_problem *p, const cpu_worker *w, int b, int h, 
 }
 
 /* Counts the elements that a partial tile keeps, by the predicate. */
-static int64_t count_partial(const cpu_problem *p, const cpu_program *keep, int b, int h, int q0, int q1,
-                             int kv0, int kv1) {
+static int64_t count_partial(const cpu_problem *p, const cpu_program *keep, int b, int h, int q0, int q1, int kv0,
+                             int kv1) {
   double kv_idx[IR_LANES], kept[IR_LANES];
   const int columns = kv1 - kv0 + 1;
   int64_t count = 0;
@@ -155,10 +154,9 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
     int64_t all, count = 0;
     if (__builtin_mul_overflow((int64_t)p.q_len * p.kv_len, (int64_t)p.batch * p.heads, &all)) {
       arena_close(a);
-      return luattn_fail(
-          err, LUATTN_INVALID,
-          "mask: has %d x %d x %d x %d scores, more than 64 bits count; give fewer batches or heads", p.batch,
-          p.heads, p.q_len, p.kv_len);
+      return luattn_fail(err, LUATTN_INVALID,
+                         "mask: has %d x %d x %d x %d scores, more than 64 bits count; give fewer batches or heads",
+                         p.batch, p.heads, p.q_len, p.kv_len);
     }
     for (int b = 0; b < (by_batch ? p.batch : p.batch > 0); b++) {
       for (int h = 0; h < (by_head ? p.heads : 1); h++) count += count_head(&p, &keep, b, h);
@@ -169,8 +167,7 @@ static luattn_status count_within(void *arguments, luattn_error *err) {
   return status;
 }
 
-luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
-                                luattn_error *err) {
+luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err) {
   luattn_args used;
   fail_clear(err);
   NEED(spec);

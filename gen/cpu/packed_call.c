@@ -52,8 +52,7 @@ static const DLTensor *take_numbers(const DLTensor *whole, int first, int rows, 
     take_part(whole, 1, 0, first, rows, out);
   } else {
     const int64_t heads = whole->shape[1], total = whole->shape[2];
-    *out = (part){
-        .t = *whole, .shape = {whole->shape[0], 1, heads, rows}, .strides = {heads * total, 0, total, 1}};
+    *out = (part){.t = *whole, .shape = {whole->shape[0], 1, heads, rows}, .strides = {heads * total, 0, total, 1}};
     out->t.ndim = 4;
     out->t.byte_offset += (uint64_t)first * (whole->dtype.bits / 8u);
   }
@@ -91,8 +90,10 @@ static luattn_status check_lengths(luattn_batch *batch, const luattn_args *args,
   for (int i = 0; i < 2; i++)
     if (packed && !(i == 1 && paged) && batch->lengths[i].total > total[i])
       return luattn_fail(err, LUATTN_INVALID,
-                         "cpu: %s: ends with %lld, and there are %lld rows; give the rows of all sequences, or offsets that end with them",
-                         batch->array[BATCH_CU_SEQLENS_Q + i].name, (long long)batch->lengths[i].total, (long long)total[i]);
+                         "cpu: %s: ends with %lld, and there are %lld rows; give the rows of all sequences, or offsets "
+                         "that end with them",
+                         batch->array[BATCH_CU_SEQLENS_Q + i].name, (long long)batch->lengths[i].total,
+                         (long long)total[i]);
   return LUATTN_OK;
 }
 
@@ -104,9 +105,9 @@ typedef struct packed_call {
   luattn_batch batch; /* as its arrays are now: they may have changed since it was opened */
   int entries;
   bool is_forward;
-  bool packed, paged;   /* q is; k and v are */
-  batch_pages pages;    /* if paged */
-  char *gathered[2];    /* room for an entry's keys and values, side by side: [heads_kv, length, width] */
+  bool packed, paged; /* q is; k and v are */
+  batch_pages pages;  /* if paged */
+  char *gathered[2];  /* room for an entry's keys and values, side by side: [heads_kv, length, width] */
 } packed_call;
 
 static int64_t row_bytes(const DLTensor *t) { return t->shape[3] * (t->dtype.bits / 8); }
@@ -117,14 +118,16 @@ static luattn_status open_pages(arena *a, packed_call *c, luattn_error *err) {
   const batch_array *used = &c->batch.array[BATCH_SEQUSED_K], *table = &c->batch.array[BATCH_BLOCK_TABLE];
   int64_t most = 0;
   char wrong[300];
-  c->pages = (batch_pages){.entries = used->count,
-                           .num_pages = args->k->shape[0],
-                           .page_size = args->k->shape[2],
-                           .longest = batch_longest_paged(&c->batch, args->k->shape[2]),
-                           .used = (const int32_t *)(const void *)((const char *)used->given.data + used->given.byte_offset)};
+  c->pages =
+      (batch_pages){.entries = used->count,
+                    .num_pages = args->k->shape[0],
+                    .page_size = args->k->shape[2],
+                    .longest = batch_longest_paged(&c->batch, args->k->shape[2]),
+                    .used = (const int32_t *)(const void *)((const char *)used->given.data + used->given.byte_offset)};
   if (table->is_given)
     c->pages.table = (const int32_t *)(const void *)((const char *)table->given.data + table->given.byte_offset);
-  if (!batch_pages_ok(&c->pages, &c->batch, wrong, sizeof wrong)) return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
+  if (!batch_pages_ok(&c->pages, &c->batch, wrong, sizeof wrong))
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s", wrong);
   for (int64_t b = 0; b < used->count; b++) most = c->pages.used[b] > most ? c->pages.used[b] : most;
   for (int i = 0; i < 2; i++) {
     const DLTensor *t = i == 0 ? args->k : args->v;
@@ -134,8 +137,8 @@ static luattn_status open_pages(arena *a, packed_call *c, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_args *args, bool is_forward, packed_call *out,
-                               luattn_error *err) {
+static luattn_status open_call(arena *a, const luattn_spec *spec, const luattn_args *args, bool is_forward,
+                               packed_call *out, luattn_error *err) {
   *out = (packed_call){.spec = spec,
                        .args = args,
                        .is_forward = is_forward,
@@ -169,7 +172,7 @@ static const DLTensor *gather(const packed_call *c, int which, int entry, int ro
   return &out->t;
 }
 
-enum { MAX_INPUTS = sizeof ((traced_spec *)0)->input / sizeof(luattn_input_info) };
+enum { MAX_INPUTS = sizeof((traced_spec *)0)->input / sizeof(luattn_input_info) };
 
 /* The arguments of one sequence, which point into this very object. */
 typedef struct entry_args {
@@ -187,8 +190,8 @@ static const luattn_input_info *info_of(const traced_spec *t, const char *name) 
   return &t->input[i];
 }
 
-/* Cuts axes q and kv of an input, or of its gradient, to the sequence's positions; returns the first position on the packed
- * axis, or 0. */
+/* Cuts axes q and kv of an input, or of its gradient, to the sequence's positions; returns the first position on the
+ * packed axis, or 0. */
 static int cut_axes(const luattn_input_info *in, const entry_args *one, int64_t shape[4]) {
   const int packed = packed_axis_of(in, one->packed, one->paged);
   for (uint32_t a = 0; a < in->num_axes; a++)
@@ -240,8 +243,10 @@ static void take_args(const packed_call *c, int entry, entry_args *out) {
   one->v = c->paged ? gather(c, 1, entry, kv_len, &p[2]) : take_rows(a->v, k, kv_len, &p[2]);
   one->o = c->packed ? take_rows(a->o, q, q_len, &p[3]) : take_dense(a->o, 0, entry, &p[3]);
   one->lse = c->packed ? take_numbers(a->lse, q, q_len, &p[4]) : take_dense(a->lse, 0, entry, &p[4]);
-  if (saves_rows(c)) one->saved = c->packed ? take_numbers(a->saved, q, q_len, &p[5]) : take_dense(a->saved, 1, entry, &p[5]);
-  else one->saved = NULL;
+  if (saves_rows(c))
+    one->saved = c->packed ? take_numbers(a->saved, q, q_len, &p[5]) : take_dense(a->saved, 1, entry, &p[5]);
+  else
+    one->saved = NULL;
   one->dout = one->dlse = one->dq = one->dk = one->dv = NULL;
   if (c->is_forward) return; /* which does not read them, so that nothing has checked them */
   one->dout = take_rows(a->dout, q, q_len, &p[6]);
@@ -267,9 +272,10 @@ static void set_rows(const cpu_view *to, int axis, int64_t first, int64_t end, d
   }
 }
 
-/* Writes `value` to the rows of a packed output that no sequence has: behind the used ones, and behind the last sequence. `axis` is that of
- * the rows of queries (side 0) or keys (1). */
-static luattn_status set_padding(const packed_call *c, const char *name, const DLTensor *t, int side, int axis, double value, luattn_error *err) {
+/* Writes `value` to the rows of a packed output that no sequence has: behind the used ones, and behind the last
+ * sequence. `axis` is that of the rows of queries (side 0) or keys (1). */
+static luattn_status set_padding(const packed_call *c, const char *name, const DLTensor *t, int side, int axis,
+                                 double value, luattn_error *err) {
   const batch_array *cu = &c->batch.array[BATCH_CU_SEQLENS_Q + side];
   cpu_view to;
   if (t == NULL || t->data == NULL) return LUATTN_OK;
@@ -330,7 +336,8 @@ static luattn_status clear_weights(const DLTensor *weights, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status weights_within(arena *a, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+static luattn_status weights_within(arena *a, const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                    luattn_error *err) {
   packed_call c;
   entry_args one;
   part to;
@@ -345,7 +352,8 @@ static luattn_status weights_within(arena *a, const luattn_spec *spec, const lua
   return LUATTN_OK;
 }
 
-luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                 luattn_error *err) {
   arena *a = arena_open(arena_allocator(spec->a));
   if (a == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   const luattn_status status = weights_within(a, spec, args, weights, err);
@@ -389,7 +397,8 @@ static void sum_shape(sum *s, const luattn_input_info *in, const entry_args *one
 static void sum_add(sum *s, const luattn_input_info *in, const entry_args *one) {
   int64_t ignored[4], count = 1;
   if (s->to == NULL) return;
-  const int packed = in != NULL ? packed_axis_of(in, one->packed, one->paged) : -1, first = in != NULL ? cut_axes(in, one, ignored) : 0;
+  const int packed = in != NULL ? packed_axis_of(in, one->packed, one->paged) : -1,
+            first = in != NULL ? cut_axes(in, one, ignored) : 0;
   for (int j = 0; j < s->to->ndim; j++) count *= s->shape[j];
   for (int64_t at = 0; at < count; at++) {
     int64_t rest = at, to = 0, stride = 1;
@@ -450,7 +459,8 @@ luattn_status cpu_packed_backward(const luattn_spec *spec, const luattn_args *ar
   packed_call c;
   arena *a = arena_open(arena_allocator(spec->a));
   sums *s = a != NULL ? arena_new(a, sizeof *s) : NULL;
-  luattn_status status = s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
+  luattn_status status =
+      s != NULL ? sums_open(a, args, s, err) : luattn_fail(err, LUATTN_NO_MEMORY, "cpu: out of memory");
   if (status == LUATTN_OK) status = open_call(a, spec, args, false, &c, err);
   if (status == LUATTN_OK) status = sequences_backward(&c, s, err);
   arena_close(a);

@@ -11,7 +11,11 @@ enum { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ, AXIS_DIM };
 
 static cpu_view view_of(const LuattnTensor *t, luattn_dtype type) {
   static const int codes[] = {kDLFloat, kDLFloat, kDLBfloat, kDLFloat}, bits[] = {64, 32, 16, 16};
-  return (cpu_view){.data = t->data, .code = codes[type], .bits = bits[type], .kind = VIEW_REAL, .ndim = 4,
+  return (cpu_view){.data = t->data,
+                    .code = codes[type],
+                    .bits = bits[type],
+                    .kind = VIEW_REAL,
+                    .ndim = 4,
                     .stride = {t->batch, t->head, t->seq, 1}};
 }
 
@@ -83,10 +87,12 @@ static void merge_backward(merge_row *r) {
 }
 
 static merge_row row_number(const LuattnMergeParams *p, const part_merge_types *types, int64_t i) {
-  return (merge_row){.p = p, .types = types, .at = {i / p->q_len.d / p->heads.d, i / p->q_len.d % p->heads.d, i % p->q_len.d, 0}};
+  return (merge_row){
+      .p = p, .types = types, .at = {i / p->q_len.d / p->heads.d, i / p->q_len.d % p->heads.d, i % p->q_len.d, 0}};
 }
 
-void part_merge_rows(const LuattnMergeParams *p, const part_merge_types *types, bool backward, int64_t first, int64_t end) {
+void part_merge_rows(const LuattnMergeParams *p, const part_merge_types *types, bool backward, int64_t first,
+                     int64_t end) {
   for (int64_t i = first; i < end; i++) {
     merge_row r = row_number(p, types, i);
     find_weights(&r);
@@ -119,8 +125,11 @@ luattn_status state_merge_open(const luattn_spec *spec, state_merge **out, luatt
     both[rule->num_state] = rule->factor, both[rule->num_state + 1] = rule->other_factor;
     if (rule->lse != IR_NONE) last[n++] = rule->lse;
     for (int i = 0; i < rule->num_saved; i++) last[n++] = rule->saved[i];
-    *m = (state_merge){.a = a, .rule = rule, .both = ir_program_new(a, g, both, rule->num_state + 2),
-                       .scale = ir_program_new(a, g, &rule->scale, 1), .last = ir_program_new(a, g, last, n)};
+    *m = (state_merge){.a = a,
+                       .rule = rule,
+                       .both = ir_program_new(a, g, both, rule->num_state + 2),
+                       .scale = ir_program_new(a, g, &rule->scale, 1),
+                       .last = ir_program_new(a, g, last, n)};
   }
   if (m == NULL || m->both == NULL || m->scale == NULL || m->last == NULL) {
     arena_close(a);
@@ -143,7 +152,7 @@ typedef struct row_block {
   const part_merge_types *types;
   int count;
   merge_row row[IR_LANES];
-  bool any[IR_LANES], kept[IR_LANES]; /* in the parts so far; in the one that is merged */
+  bool any[IR_LANES], kept[IR_LANES];                    /* in the parts so far; in the one that is merged */
   lanes all[DERIVED_MAX_ROWS], theirs[DERIVED_MAX_ROWS]; /* their states */
   lanes x[1 + DERIVED_MAX_ROWS];
   void *scratch;
@@ -179,7 +188,8 @@ static void load_part(row_block *b, int i) {
   for (int lane = 0; lane < b->count; lane++) {
     merge_row *r = &b->row[lane];
     b->kept[lane] = get(r, &b->p->part[i].lse, b->types->real, 0) != -INFINITY;
-    for (int k = 0; k < b->m->rule->num_rows; k++) b->theirs[k][lane] = get_number(r, &b->p->part[i].state, b->types->real, k);
+    for (int k = 0; k < b->m->rule->num_rows; k++)
+      b->theirs[k][lane] = get_number(r, &b->p->part[i].state, b->types->real, k);
   }
 }
 
@@ -228,7 +238,8 @@ static void finish_rows(row_block *b) {
     for (int i = 0; i < p->count; i++) r->weight[i] = r->weight[i] == 0 ? 0 : r->weight[i] * scale[lane];
     r->lse = !b->any[lane] ? -INFINITY : has_lse ? b->x[0][lane] : 0;
     merge_forward(r);
-    for (int k = 0; k < rule->num_rows && p->state.first.data != NULL; k++) set_number(r, &p->state, b->types->real, k, b->all[k][lane]);
+    for (int k = 0; k < rule->num_rows && p->state.first.data != NULL; k++)
+      set_number(r, &p->state, b->types->real, k, b->all[k][lane]);
     for (int k = 0; k < rule->num_saved && p->saved.first.data != NULL; k++)
       set_number(r, &p->saved, b->types->real, k, b->x[has_lse + k][lane]);
   }
@@ -236,11 +247,12 @@ static void finish_rows(row_block *b) {
 
 static size_t largest(size_t x, size_t y) { return x > y ? x : y; }
 
-luattn_status state_merge_rows(const state_merge *m, const LuattnMergeParams *p, const part_merge_types *types, int64_t first, int64_t end,
-                               luattn_error *err) {
+luattn_status state_merge_rows(const state_merge *m, const LuattnMergeParams *p, const part_merge_types *types,
+                               int64_t first, int64_t end, luattn_error *err) {
   arena *a = arena_open(arena_allocator(m->a));
   row_block *b = a == NULL ? NULL : arena_new(a, sizeof *b);
-  const size_t scratch = largest(ir_program_scratch(m->both), largest(ir_program_scratch(m->scale), ir_program_scratch(m->last)));
+  const size_t scratch =
+      largest(ir_program_scratch(m->both), largest(ir_program_scratch(m->scale), ir_program_scratch(m->last)));
   if (b != NULL) b->scratch = arena_raw(a, 1, scratch + 1);
   if (b == NULL || b->scratch == NULL) {
     arena_close(a);

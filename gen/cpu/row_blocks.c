@@ -17,8 +17,7 @@ luattn_status blocks_open(const cpu_problem *p, int64_t most, row_blocks *out, l
 block_place blocks_place(const row_blocks *r, int i) {
   const int64_t number = r->first + i, head = number / r->per_head;
   const int q0 = (int)(number % r->per_head) * CPU_TILE, left = r->p->q_len - q0;
-  return (block_place){(int)(head / r->p->heads), (int)(head % r->p->heads), q0,
-                       left < CPU_TILE ? left : CPU_TILE};
+  return (block_place){(int)(head / r->p->heads), (int)(head % r->p->heads), q0, left < CPU_TILE ? left : CPU_TILE};
 }
 
 block_place blocks_rows(const row_blocks *r, int64_t unit, int *from, int *to) {
@@ -35,8 +34,7 @@ static void classify(void *blocks, int worker, int64_t i) {
   unsigned char *out = r->classes + (size_t)i * (size_t)r->kv_tiles;
   for (int t = 0; t < r->kv_tiles; t++) {
     const int kv0 = t * CPU_TILE, kv1 = p->kv_len - kv0 > CPU_TILE ? kv0 + CPU_TILE - 1 : p->kv_len - 1;
-    out[t] = (unsigned char)problem_tile_class(p, &p->worker[worker], at.b, at.h, at.q0, at.q0 + at.rows - 1,
-                                               kv0, kv1);
+    out[t] = (unsigned char)problem_tile_class(p, &p->worker[worker], at.b, at.h, at.q0, at.q0 + at.rows - 1, kv0, kv1);
   }
 }
 

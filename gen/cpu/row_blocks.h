@@ -17,7 +17,9 @@ typedef struct row_blocks {
 /* The rows of a block are shared among threads, so many at a time. */
 enum { ROWS_OF_UNIT = 8, UNITS_OF_BLOCK = CPU_TILE / ROWS_OF_UNIT };
 
-typedef struct block_place { int b, h, q0, rows; } block_place;
+typedef struct block_place {
+  int b, h, q0, rows;
+} block_place;
 
 luattn_status blocks_open(const cpu_problem *p, int64_t most, row_blocks *out, luattn_error *err);
 int64_t blocks_in_all(const cpu_problem *p);

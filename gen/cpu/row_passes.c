@@ -1,5 +1,5 @@
-/* row_passes.c: what a row pass gives for a row (derived_pass of gen/spec.h): sums over all of its kept elements, before the row's
- * numbers are computed. */
+/* row_passes.c: what a row pass gives for a row (derived_pass of gen/spec.h): sums over all of its kept elements,
+ * before the row's numbers are computed. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@ luattn_status passes_open(backward *w, luattn_error *err) {
   const derived_spec *derived = &p->spec->derived;
   ir_ref root[PASSES_MAX], factor[DERIVED_MAX_PASSES];
   int n = 0;
-  for (int k = 0; k < derived->num_passes; k++) root[n++] = derived->pass[k].weight, factor[k] = derived->pass[k].factor;
+  for (int k = 0; k < derived->num_passes; k++)
+    root[n++] = derived->pass[k].weight, factor[k] = derived->pass[k].factor;
   for (int i = 0; i < derived->num_sums; i++) {
     root[n] = derived->sum[i];
     if (is_noise(w)) TRY(magnitude_of(p->a, p->g, &root[n], 1, err));
@@ -20,7 +21,8 @@ luattn_status passes_open(backward *w, luattn_error *err) {
   return program_open(p, factor, derived->num_passes, &w->factors, err);
 }
 
-/* dO . v of kept elements, through dropout; of noise the square root of the sum of squares, as roundings are independent. */
+/* dO . v of kept elements, through dropout; of noise the square root of the sum of squares, as roundings are
+ * independent. */
 static void products(const backward *w, const cpu_lanes *lanes, int count, double *dp) {
   const cpu_problem *p = &w->p;
   const double *dout = w->dout_rows + cpu_at(p->heads, p->q_len, p->dim_v, lanes->b, lanes->h, (int)lanes->q_idx);

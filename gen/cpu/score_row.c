@@ -25,8 +25,7 @@ int scores_kept(const cpu_scores *s, cpu_lanes *lanes, int kv0, bool partial, do
   }
   const double *q = p->q + cpu_at(p->heads, p->q_len, p->dim, lanes->b, lanes->h, (int)lanes->q_idx);
   for (int i = 0; i < count; i++) {
-    const double *k =
-        p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)kv_idx[i]);
+    const double *k = p->k + cpu_at(p->heads_kv, p->kv_len, p->dim, lanes->b, lanes->h / p->group, (int)kv_idx[i]);
     double dot = 0;
     for (int d = 0; d < p->dim; d++) dot += q[d] * k[d];
     score[i] = p->scale * dot;
@@ -40,5 +39,6 @@ void scores_mod(const cpu_scores *s, cpu_lanes *lanes, int count, double *score)
   if (s->mod.program == NULL) return;
   lanes->score = score;
   program_run(&s->mod, lanes, count, (double *const[]){out});
-  memcpy(score, out, (size_t)count * sizeof *score); /* not rounded: backward, which has its derivative, does not see it */
+  memcpy(score, out,
+         (size_t)count * sizeof *score); /* not rounded: backward, which has its derivative, does not see it */
 }

@@ -40,8 +40,7 @@ static uint16_t double_to_half(double x) {
   if (exponent < -13) exponent = -13;
   const double units = nearbyint(ldexp(y, 11 - exponent)); /* in [0, 2048] */
   /* A carry into 2048, or out of the subnormals, is right because the encoding is monotone. */
-  const int code =
-      exponent == -13 && units < 1024 ? (int)units : ((exponent + 14) << 10) + ((int)units - 1024);
+  const int code = exponent == -13 && units < 1024 ? (int)units : ((exponent + 14) << 10) + ((int)units - 1024);
   return (uint16_t)(sign | (uint16_t)code);
 }
 
@@ -162,8 +161,8 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
                                        [VIEW_U8] = "uint8"};
   if (!is_of_kind(t->dtype, rule->kind)) {
     return luattn_fail(err, LUATTN_INVALID,
-                       "cpu: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected %s; convert it",
-                       rule->name, t->dtype.code, t->dtype.bits, t->dtype.lanes, wanted[rule->kind]);
+                       "cpu: %s: has DLPack dtype (code %d, %d bits, %d lanes), expected %s; convert it", rule->name,
+                       t->dtype.code, t->dtype.bits, t->dtype.lanes, wanted[rule->kind]);
   }
   for (int i = 0; i < rule->ndim; i++) {
     if (t->shape[i] == 0) return LUATTN_OK; /* nothing is read or written */
@@ -171,14 +170,12 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
   if (t->data == NULL)
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: its data pointer is NULL; give it memory", rule->name);
   if (t->device.device_type != kDLCPU) {
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "cpu: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
-        rule->name, (int)t->device.device_type, (int)kDLCPU);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: %s: is on DLPack device type %d, expected %d (CPU); luattn_copy_to_host copies from a GPU",
+                       rule->name, (int)t->device.device_type, (int)kDLCPU);
   }
   overlap_reach span = {0, 0, false};
-  for (int i = 0; t->strides != NULL && i < rule->ndim; i++)
-    overlap_reach_add(&span, t->shape[i], t->strides[i]);
+  for (int i = 0; t->strides != NULL && i < rule->ndim; i++) overlap_reach_add(&span, t->shape[i], t->strides[i]);
   if (!overlap_reach_ok(&span, t, t->data)) {
     char reach[400];
     overlap_reach_text(t, reach, sizeof reach);
@@ -193,18 +190,16 @@ static luattn_status check_data(const view_rule *rule, const DLTensor *t, luattn
     }
   }
   if (rule->is_output && !overlap_nests(t))
-    return luattn_fail(
-        err, LUATTN_INVALID,
-        "cpu: %s: has strides by which elements share memory; expected strides of an output to "
-        "reach past all that smaller ones span",
-        rule->name);
+    return luattn_fail(err, LUATTN_INVALID,
+                       "cpu: %s: has strides by which elements share memory; expected strides of an output to "
+                       "reach past all that smaller ones span",
+                       rule->name);
   return LUATTN_OK;
 }
 
 luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out, luattn_error *err) {
   if (t == NULL)
-    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: is missing; give a tensor [%s]", rule->name,
-                       rule->axes);
+    return luattn_fail(err, LUATTN_INVALID, "cpu: %s: is missing; give a tensor [%s]", rule->name, rule->axes);
   if (t->ndim != rule->ndim || (t->shape == NULL && t->ndim > 0)) {
     return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has %d axes%s, expected %d: [%s]", rule->name, t->ndim,
                        t->ndim == rule->ndim ? " and no shape" : "", rule->ndim, rule->axes);
@@ -212,28 +207,25 @@ luattn_status view_open(const view_rule *rule, const DLTensor *t, cpu_view *out,
   for (int i = 0; i < rule->ndim; i++) {
     if (rule->shape[i] >= 0 && t->shape[i] != rule->shape[i]) {
       return luattn_fail(err, LUATTN_INVALID,
-                         "cpu: %s: axis %d of [%s] has size %lld, expected %lld; tensors must agree",
-                         rule->name, i, rule->axes, (long long)t->shape[i], (long long)rule->shape[i]);
+                         "cpu: %s: axis %d of [%s] has size %lld, expected %lld; tensors must agree", rule->name, i,
+                         rule->axes, (long long)t->shape[i], (long long)rule->shape[i]);
     }
     if (t->shape[i] < 0 || t->shape[i] > INT32_MAX) {
-      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d of [%s] has size %lld, expected 0 to %d",
-                         rule->name, i, rule->axes, (long long)t->shape[i], INT32_MAX);
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: axis %d of [%s] has size %lld, expected 0 to %d", rule->name, i,
+                         rule->axes, (long long)t->shape[i], INT32_MAX);
     }
   }
   if (!rule->shape_only) TRY(check_data(rule, t, err));
-  *out = (cpu_view){.data = (char *)t->data,
-                    .code = t->dtype.code,
-                    .bits = t->dtype.bits,
-                    .kind = rule->kind,
-                    .ndim = rule->ndim};
-  if (out->data != NULL) out->data = (char *)((uintptr_t)t->data + (uintptr_t)t->byte_offset); /* if nothing is read, it may be anything */
+  *out = (cpu_view){
+      .data = (char *)t->data, .code = t->dtype.code, .bits = t->dtype.bits, .kind = rule->kind, .ndim = rule->ndim};
+  if (out->data != NULL)
+    out->data = (char *)((uintptr_t)t->data + (uintptr_t)t->byte_offset); /* if nothing is read, it may be anything */
   int64_t stride = 1;
   for (int i = rule->ndim - 1; i >= 0; i--) {
     out->shape[i] = t->shape[i];
     out->stride[i] = t->strides != NULL ? t->strides[i] : stride;
     if (t->shape[i] > 0 && (__builtin_mul_overflow(stride, t->shape[i], &stride) || stride > INT64_MAX / 16))
-      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has more elements than a machine can address",
-                         rule->name);
+      return luattn_fail(err, LUATTN_INVALID, "cpu: %s: has more elements than a machine can address", rule->name);
   }
   return LUATTN_OK;
 }

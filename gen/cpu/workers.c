@@ -82,14 +82,22 @@ typedef struct conversion {
   double *to;
 } conversion;
 
-void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b, int h, int i, double *row) {
+void problem_modify_row(const cpu_problem *p, cpu_worker *w, const cpu_program *mod, int dim, bool of_keys, int b,
+                        int h, int i, double *row) {
   memcpy(w->given, row, (size_t)dim * sizeof *row);
   for (int d0 = 0; d0 < dim; d0 += IR_LANES) {
     const int count = dim - d0 < IR_LANES ? dim - d0 : IR_LANES;
     double channel[IR_LANES], y[IR_LANES];
     for (int d = 0; d < count; d++) channel[d] = d0 + d;
-    cpu_lanes lanes = {.p = p, .w = w, .b = b, .h = h, .pos0 = i, .d = channel, .x = w->given + d0,
-                       .of_keys = of_keys, .row_of = {mod->rows, d0, w->given, NULL}};
+    cpu_lanes lanes = {.p = p,
+                       .w = w,
+                       .b = b,
+                       .h = h,
+                       .pos0 = i,
+                       .d = channel,
+                       .x = w->given + d0,
+                       .of_keys = of_keys,
+                       .row_of = {mod->rows, d0, w->given, NULL}};
     program_run(mod, &lanes, count, (double *const[]){y});
     problem_round(p, y, count); /* q', k' and v' are stored tensors as well */
     memcpy(row + d0, y, (size_t)count * sizeof *y);
@@ -100,10 +108,8 @@ static int64_t rows_of(const cpu_view *t) { return t->shape[0] * t->shape[1] * t
 
 static void convert_chunk(void *of_conversion, int worker, int64_t chunk) {
   const conversion *c = of_conversion;
-  const int64_t heads = c->from->shape[1], len = c->from->shape[2], dim = c->from->shape[3],
-                all = rows_of(c->from);
-  const int64_t first = chunk * ROWS_OF_CHUNK,
-                end = all - first < ROWS_OF_CHUNK ? all : first + ROWS_OF_CHUNK;
+  const int64_t heads = c->from->shape[1], len = c->from->shape[2], dim = c->from->shape[3], all = rows_of(c->from);
+  const int64_t first = chunk * ROWS_OF_CHUNK, end = all - first < ROWS_OF_CHUNK ? all : first + ROWS_OF_CHUNK;
   for (int64_t n = first; n < end; n++) {
     const int b = (int)(n / len / heads), h = (int)(n / len % heads), i = (int)(n % len);
     double *row = c->to + n * dim;

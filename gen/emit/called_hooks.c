@@ -3,8 +3,8 @@
 
 #include "gen/emit/write.h"
 
-void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
-                  const ir_ref *roots, int n, int flags) {
+void outline_open(writer *w, const char *type, const char *name, int has, const char *state, const ir_ref *roots, int n,
+                  int flags) {
   text call;
   text_init(&call, w->f->a);
   body_begin(w, has, state);

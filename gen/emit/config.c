@@ -2,8 +2,7 @@
 #include "gen/base/text.h"
 #include "gen/emit/emit.h"
 
-luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out,
-                          luattn_error *err) {
+luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const char **out, luattn_error *err) {
   static const char *const elems[] = {"double", "float", "bf16_t", "half_t"};
   const struct {
     const char *name;
@@ -41,8 +40,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
            "\"arch/types.cuh\"\n\nstruct Config {\n");
   text_add(&t, "  using Elem = %s;\n", elems[p->dtype]);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-    if (numbers[i].value > 0)
-      text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
+    if (numbers[i].value > 0) text_add(&t, "  static constexpr int %s = %d;\n", numbers[i].name, numbers[i].value);
   for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
     text_add(&t, "  static constexpr bool %s = %s;\n", flags[i].name, flags[i].value ? "true" : "false");
   text_add(&t, "  static constexpr int offsets = %d;\n", (int)p->offsets);
@@ -55,8 +53,7 @@ luattn_status emit_config(arena *a, const plan *p, const plan_rows *rows, const 
              "#define LUATTN_WGMMA_WIDTHS 0x%x\n#define LUATTN_OUT_WIDTHS 0x%x\n",
              kernel->product_widths(p), kernel->o_widths(p));
   else if (kernel->product_widths != NULL)
-    text_add(&t,
-             "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
+    text_add(&t, "\n// Widths of products that arch/wgmma.cuh is to define.\n#define LUATTN_WGMMA_WIDTHS 0x%x\n",
              kernel->product_widths(p));
   *out = text_get(&t);
   return *out == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "emit: config: out of memory") : LUATTN_OK;

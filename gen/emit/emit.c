@@ -30,21 +30,20 @@ static void write_includes(writer *w) {
     text_add(&w->out, "#define LUATTN_NO_REAL_BOUNDS  // the mask computes with integers\n");
   if (w->f->score_bounds != IR_NONE)
     text_add(&w->out, "#define LUATTN_SCORE_BOUNDS    // some tiles may have no weight\n");
-  if (w->f->facts.tile_bits)
-    text_add(&w->out, "#define LUATTN_TILE_BITS       // the mask is evaluated for cells\n");
+  if (w->f->facts.tile_bits) text_add(&w->out, "#define LUATTN_TILE_BITS       // the mask is evaluated for cells\n");
   if (w->f->facts.tile_bits && mask_reads_table(t, &w->f->mask->evaluated))
     text_add(&w->out, "#define LUATTN_BLOCK_TABLE     // an entry that writes what the mask reads\n");
   if (w->f->plan->packed && !w->f->plan->pages && w->f->plan->family->lists_tiles)
     text_add(&w->out, "#define LUATTN_TILE_TABLE      // an entry that lists the tiles of packed sequences\n");
   if (w->f->plan->family->merges && (w->f->plan->packed || w->f->plan->pages))
-    text_add(&w->out, "#define LUATTN_SPLIT_LIST      // an entry that lists the blocks of entries of different lengths\n");
-  if (w->f->plan->pages)
-    text_add(&w->out, "#define LUATTN_APPEND          // an entry that writes rows to a cache\n");
+    text_add(&w->out,
+             "#define LUATTN_SPLIT_LIST      // an entry that lists the blocks of entries of different lengths\n");
+  if (w->f->plan->pages) text_add(&w->out, "#define LUATTN_APPEND          // an entry that writes rows to a cache\n");
   if (t->append_mod[0] != IR_NONE || t->append_mod[1] != IR_NONE)
     text_add(&w->out, "#define LUATTN_APPEND_MODS     // which it applies AppendMods to\n");
-  if (w->f->facts.bounds_small)
-    text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
-  if (w->f->mask->num_stats == 0 || tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))
+  if (w->f->facts.bounds_small) text_add(&w->out, "#define LUATTN_SMALL_BOUNDS    // of 32 bits, at every length\n");
+  if (w->f->mask->num_stats == 0 ||
+      tiles_prepares_stats(w->f->plan, w->f->score_bounds != IR_NONE || w->f->facts.tile_bits))
     text_add(&w->out, "#define LUATTN_NO_STATS        // nor an entry for them\n");
   if (t->query_mod == IR_NONE && t->key_mod == IR_NONE && t->value_mod == IR_NONE)
     text_add(&w->out, "#define LUATTN_NO_MODS         // of q, k and v, nor an entry for them\n");
@@ -59,8 +58,7 @@ static void write_includes(writer *w) {
 }
 
 static void write_spec(writer *w) {
-  text_add(&w->out,
-           "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/.\n",
+  text_add(&w->out, "// spec.cuh: the spec '%s', written by luattn from %s. The names are those of contract/.\n",
            writer_traced(w)->name, writer_file(w));
   write_includes(w);
   emit_hoisted(w);
@@ -74,15 +72,14 @@ static void write_spec(writer *w) {
 luattn_status emit_spec(const lowered *f, const char **out, luattn_error *err) {
   writer *w = arena_new(f->a, sizeof *w);
   const char *name = f->spec->traced.name;
-  if (w == NULL || !writer_open(w, f))
-    return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
+  if (w == NULL || !writer_open(w, f)) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
   emit_name_slots(w);
   if (!w->failed) write_spec(w); /* a missing name means out of memory */
   *out = text_get(&w->out);
   if (text_failed(&w->out) || *out == NULL || arena_failed(f->a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", name);
   if (w->failed)
-    return luattn_fail(err, LUATTN_INTERNAL,
-                       "emit: %s: an expression holds what no kernel has; please report the spec", name);
+    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: an expression holds what no kernel has; please report the spec",
+                       name);
   return LUATTN_OK;
 }

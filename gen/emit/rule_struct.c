@@ -36,7 +36,8 @@ static void print(writer *w, const part_rule *rule) {
   const int rows = rule->num_rows > 0 ? rule->num_rows : 1;
   text_add(&w->out, "#include \"ops/math.cuh\"\nstruct Rule {\n");
   w->out.indent++;
-  text_add(&w->out, "using Real = Config::Real;\nstruct State { Real x[%d]; };\nstatic constexpr bool by_lse = false;\n", rows);
+  text_add(&w->out,
+           "using Real = Config::Real;\nstruct State { Real x[%d]; };\nstatic constexpr bool by_lse = false;\n", rows);
   const constant numbers[] = {{"num_rows", rule->num_rows, false}, {"num_saved", rule->num_saved, false}};
   print_constants(w, "int", numbers, COUNT(numbers));
   merge(w, rule);
@@ -65,6 +66,8 @@ luattn_status emit_part_rule(arena *a, const struct luattn_spec *spec, const cha
   }
   if (*out == NULL || text_failed(&w->out) || arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
-  if (w->failed) return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: a merge reads what no part has; please report the spec", spec->traced.name);
+  if (w->failed)
+    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: a merge reads what no part has; please report the spec",
+                       spec->traced.name);
   return LUATTN_OK;
 }

@@ -44,9 +44,9 @@ static bool is_sum_of_positions(writer *w, ir_ref r) {
  * the order does not matter (pairs.h). If registers allow, lanes that add to the same element reduce among
  * themselves first. */
 static const char *ordered_adder_of(const writer *w, const derived_term *t) {
-  return w->f->pairs[t->input] != 0          ? "add_input_grad_alone"
+  return w->f->pairs[t->input] != 0       ? "add_input_grad_alone"
          : w->f->plan->family->calls_sums ? "add_input_grad_called"
-                                             : "add_input_grad_together";
+                                          : "add_input_grad_together";
 }
 
 /* Returns the function that adds to an input's gradient in memory, in the hook for sums of `kind` (-1:
@@ -59,8 +59,7 @@ static const char *adder_of(writer *w, int kind, const derived_term *t) {
   if (kind == SUM_DISTANCE)
     for (int i = 0; i < t->num_index; i++) apart &= is_sum_of_positions(w, t->index[i]);
   if (!apart) return "add_input_grad_by_warp";
-  return kind == SUM_ELEMENT || kind == SUM_DISTANCE ? writer_format(w, "if (g != Real(0)) %s", adder)
-                                                     : adder;
+  return kind == SUM_ELEMENT || kind == SUM_DISTANCE ? writer_format(w, "if (g != Real(0)) %s", adder) : adder;
 }
 
 /* The results of a called grad that hold lanes' sums. */
@@ -103,9 +102,8 @@ static void add_terms_of(writer *w, int kind, const derived_terms *terms) {
       text_add(&w->out, ";\n");
       continue;
     }
-    text_add(&w->out, "%s%s<Real>(p.inputs.input[%d], %s", is_called_for_all ? "if (kept) " : "",
-             adder_of(w, kind, t), t->input,
-             body_value(w, t->value));
+    text_add(&w->out, "%s%s<Real>(p.inputs.input[%d], %s", is_called_for_all ? "if (kept) " : "", adder_of(w, kind, t),
+             t->input, body_value(w, t->value));
     body_index(w, (unsigned)t->input, t->index, t->num_index);
     text_add(&w->out, ");\n");
   }
@@ -127,8 +125,7 @@ static const struct {
 static void sums_of_ds(writer *w) {
   for (int kind = 0; kind < SUM_KINDS; kind++) {
     if ((w->f->facts.sums >> kind & 1) == 0) continue;
-    open_function(
-        w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, sum_hook[kind].given));
+    open_function(w, writer_format(w, "void %s(" PH ", %s, Acc &acc)", sum_hook[kind].name, sum_hook[kind].given));
     body_begin(w, lowered_sum_has[kind], "");
     w->calls_ops = w->f->sums_call_ops;
     add_terms_of(w, kind, &w->f->sum[kind]);
@@ -143,8 +140,7 @@ static void gradient_row(writer *w, const char *name, int kind, int axis) {
   body_begin(w, lowered_sum_has[kind], "");
   body_lines(w, &t->factor, 1);
   body_lines(w, t->index, t->num_index);
-  text_add(&w->out, "return grad_row<Real, %d>(p.inputs.input[%d], %s", axis, t->input,
-           body_value(w, t->factor));
+  text_add(&w->out, "return grad_row<Real, %d>(p.inputs.input[%d], %s", axis, t->input, body_value(w, t->factor));
   body_row_index(w, (unsigned)t->input, t->index, t->num_index);
   text_add(&w->out, ");\n");
   close_function(w);
@@ -160,8 +156,8 @@ static void same_bucket(writer *w) {
     for (int j = 0; j < terms->term[i].num_index; j++)
       if (!lowered_is_point(w->f, terms->term[i].index[j])) {
         text_add(&w->out, "%sis_one_place(%s, p.inputs.input[%d].size[%d])", glue,
-                 bounds_of_index(w, (unsigned)terms->term[i].input, j, terms->term[i].index[j]),
-                 terms->term[i].input, j);
+                 bounds_of_index(w, (unsigned)terms->term[i].input, j, terms->term[i].index[j]), terms->term[i].input,
+                 j);
         glue = " && ";
       }
   text_add(&w->out, ";\n");
@@ -234,10 +230,9 @@ static outlined_gradient outline_gradient(writer *w, const char *name, int has, 
   outlined_gradient made;
   const int lanes = element ? lane_results(w->f) : 0;
   made.type = writer_format(w, "Results<Real, %d>", n + accs_of(w, terms, accs) + lanes);
-  outline_open(
-      w, made.type, name, has, "", roots, num_roots,
-      (lowered_adds_to_memory(w->f, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0) |
-          (lanes > 0 ? OUTLINE_WITH_KEPT : 0));
+  outline_open(w, made.type, name, has, "", roots, num_roots,
+               (lowered_adds_to_memory(w->f, terms) ? OUTLINE_WITH_P : 0) | (element ? OUTLINE_WITH_INPUTS : 0) |
+                   (lanes > 0 ? OUTLINE_WITH_KEPT : 0));
   w->num_values = n;
   body_lines(w, values, n);
   text_add(&w->out, "%s made = {};\n", made.type);
@@ -277,10 +272,10 @@ static void grad(writer *w) {
 
 static void prepare(writer *w) {
   const lowered *f = w->f;
-  open_function(
-      w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
+  open_function(w, "BwdRow prepare(" PHR ",\n    int q, Real lse, const Real *saved, Real delta, Real dlse, Acc &acc)");
   body_begin(w, HAS_HEAD | HAS_ROW | HAS_Q, "");
-  if (f->spec->derived.num_passes > 0) text_add(&w->out, "const Real *const passes = saved + %d;\n", f->spec->derived.num_saved);
+  if (f->spec->derived.num_passes > 0)
+    text_add(&w->out, "const Real *const passes = saved + %d;\n", f->spec->derived.num_saved);
   add_terms(w, &f->row_terms);
   return_array(w, f->row, f->num_rows);
   close_function(w);
@@ -371,8 +366,7 @@ static void mod_grad(writer *w, const char *name, const char *row, const derived
   const bool outlined = lowered_is_called(w->f, name);
   outlined_gradient made = {NULL, NULL};
   if (outlined) made = outline_gradient(w, name, 0, &d->dx, 1, &d->terms, false);
-  open_function(
-      w, writer_format(w, "Real %s(" P ", Real x, Real g, %sint i, int d, Grad::Acc &acc)", name, row));
+  open_function(w, writer_format(w, "Real %s(" P ", Real x, Real g, %sint i, int d, Grad::Acc &acc)", name, row));
   body_begin(w, 0, "");
   if (outlined) {
     text_add(&w->out, "const %s made = %s;\n", made.type, made.call);
@@ -438,8 +432,9 @@ const char *emit_mods(writer *w) {
 
 void emit_append_mods(writer *w) {
   const traced_spec *t = writer_traced(w);
-  const emitted_mod mod[MODS] = {{.name = "query_mod", .absence = "NoQueryMod"},
-                                 {"key_mod", NULL, "has_key_mod", "NoKeyMod", "KeyRow", t->append_mod[0], NULL},
-                                 {"value_mod", NULL, "has_value_mod", "NoValueMod", "ValueRow", t->append_mod[1], NULL}};
+  const emitted_mod mod[MODS] = {
+      {.name = "query_mod", .absence = "NoQueryMod"},
+      {"key_mod", NULL, "has_key_mod", "NoKeyMod", "KeyRow", t->append_mod[0], NULL},
+      {"value_mod", NULL, "has_value_mod", "NoValueMod", "ValueRow", t->append_mod[1], NULL}};
   (void)mods_struct(w, "AppendMods", mod);
 }

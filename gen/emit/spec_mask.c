@@ -53,9 +53,9 @@ const char *bounds_of(writer *w, ir_ref r) {
   const ir_node *n = ir_get(w->f->g, r);
   const bool wide = n->type == IR_INT && writer_is_wide(w, r);
   if (lowered_is_point(w->f, r))
-    return writer_format(w, wide ? "ivi_wide(%s_point(%s), true)" : "%s_point(%s)", bounds_type(w, r), body_value(w, r));
-  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV))
-    return offsets_tile(w, ir_var_of(n));
+    return writer_format(w, wide ? "ivi_wide(%s_point(%s), true)" : "%s_point(%s)", bounds_type(w, r),
+                         body_value(w, r));
+  if (n->op == IR_VAR && (ir_var_of(n) == VAR_Q || ir_var_of(n) == VAR_KV)) return offsets_tile(w, ir_var_of(n));
   if (n->op == IR_VAR && ir_var_of(n) == VAR_SCORE) return "iv_make(least, most, !(most < IV_INF))";
   return writer_format(w, "b%d", w->temp[r]);
 }
@@ -71,8 +71,8 @@ static void stat_bounds(writer *w, const ir_node *n, int stat) {
   /* A tile of an entry that begins anywhere in the axis may lie in two blocks. */
   const bool in_one = offsets_is_place(w, input, last, n->arg[last]) && !entry_rows_shift(w, input, last);
   const char *function = in_one ? "block_bounds" : "stat_bounds"; /* stat_block */
-  text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]",
-           function, stat, input, last, stat_block(w, stat), input);
+  text_add(&w->out, "%s(p.scratch.stats[%d], p.inputs.input[%u], %d, %d, grad_offset(p.inputs.input[%u]", function,
+           stat, input, last, stat_block(w, stat), input);
   body_index(w, input, n->arg, last);
   text_add(&w->out, "), %s)", bounds_of_index(w, input, last, n->arg[last]));
 }
@@ -186,8 +186,7 @@ static void class_function(writer *w, const char *name, ir_ref keep) {
   open_function(w, writer_format(w, "TileClass %s(" P ", int q0, int q1, int kv0, int kv1)", name));
   bounds_lines(w, &keep, 1);
   const char *kept = bounds_of(w, keep);
-  text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n",
-           kept, kept);
+  text_add(&w->out, "return !%s.can_be_true ? TILE_EMPTY : %s.can_be_false ? TILE_PARTIAL : TILE_FULL;\n", kept, kept);
   close_function(w);
 }
 
@@ -198,14 +197,15 @@ static bool reads_places(const writer *w) {
   bool any = false;
   for (uint32_t r = 1; need != NULL && r < w->f->num_nodes && !any; r++) {
     const ir_node *n = ir_get(w->f->g, r);
-    any = need[r] && ((n->op == IR_LISTED && !lowered_is_point(w->f, r)) ||
-                      (n->op == IR_LOAD && n->type != IR_REAL && !lowered_is_point(w->f, r) && lowered_stat_of(w->f, n) < 0));
+    any = need[r] &&
+          ((n->op == IR_LISTED && !lowered_is_point(w->f, r)) ||
+           (n->op == IR_LOAD && n->type != IR_REAL && !lowered_is_point(w->f, r) && lowered_stat_of(w->f, n) < 0));
   }
   return any;
 }
 
-/* Whether cells, which luattn_tile_bits evaluates, have tighter bounds than tiles; where one score of a cell stands for all,
- * they need none. */
+/* Whether cells, which luattn_tile_bits evaluates, have tighter bounds than tiles; where one score of a cell stands for
+ * all, they need none. */
 static bool has_cell_class(const writer *w) {
   const mask_evaluated *e = &w->f->mask->evaluated;
   if (!w->f->facts.tile_bits || (e->rows == MASK_CELL && e->columns == MASK_CELL)) return false;
@@ -257,8 +257,7 @@ static void range(writer *w, const char *signature, const char *axis, ir_ref lo,
   body_begin(w, 0, "");
   body_lines(w, roots, 2);
   text_add(&w->out, "return %s;\n",
-           offsets_range(w, lo == IR_NONE ? NULL : body_int(w, lo),
-                         hi == IR_NONE ? NULL : body_int(w, hi), axis));
+           offsets_range(w, lo == IR_NONE ? NULL : body_int(w, lo), hi == IR_NONE ? NULL : body_int(w, hi), axis));
   close_function(w);
 }
 
@@ -280,8 +279,7 @@ static void interval_functions(writer *w, const char *name, const char *position
   if (ranges == 0) return;
   range(w, arena_printf(a, "Range %s_interval(" P ", int %s)", name, position), axis, m->lo[0], m->hi[0]);
   if (ranges == 2)
-    range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), axis, m->lo[1],
-          m->hi[1]);
+    range(w, arena_printf(a, "Range second_%s_interval(" P ", int %s)", name, position), axis, m->lo[1], m->hi[1]);
   if (m->period == 0) return;
   remainders(w, arena_printf(a, "Range %s_remainders(" P ", int %s)", name, position), m);
   open_function(w, arena_printf(a, "int %s_phase(" P ")", name));
@@ -391,11 +389,12 @@ const char *emit_mask(writer *w) {
   open_struct(w, "Mask", "Hoisted", lacks, COUNT(lacks));
   constants(w);
   stat_tables(w);
-  expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "",
-                      NO_ELEMENT, w->f->keep);
+  expression_function(w, "keep", "bool keep(" PHR BREAK "const Col &col, int q, int kv)", HAS_ELEMENT, "", NO_ELEMENT,
+                      w->f->keep);
   flag_line(w);
   conjunction(w, "bool keep_of_list(" PHR BREAK "const Col &col, int q)", w->f->keep_of_list, w->f->num_keep_of_list);
-  conjunction(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)", w->f->keep_beside, w->f->num_keep_beside);
+  conjunction(w, "bool keep_beside(" PHR BREAK "const Col &col, int q, int kv)", w->f->keep_beside,
+              w->f->num_keep_beside);
   same_slots(w);
   tile_class(w);
   cell_class(w);

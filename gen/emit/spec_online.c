@@ -92,8 +92,7 @@ static void steps(writer *w) {
   state_function(w, "State init(" PHR ")", "", f->init);
   if (f->step.num_red > 0) terms(w);
   if (f->prob_term < 0)
-    expression_function(w, "prob", "Real prob(" STEP ", Real score, int element)", HAS, "old", "element",
-                        f->step.prob);
+    expression_function(w, "prob", "Real prob(" STEP ", Real score, int element)", HAS, "old", "element", f->step.prob);
   if (f->has_rescale)
     expression_function(w, "rescale", "Real rescale(" STEP ")", HAS, "old", NO_ELEMENT, f->step.rescale);
   state_function(w, "State next(" STEP ")", "old", f->step.next);
@@ -101,8 +100,8 @@ static void steps(writer *w) {
   if (f->softcap_limit == IR_NONE) return;
   expression_function(w, "softcap_poly_limit", "Real softcap_poly_limit(" PH ")", HAS_HEAD, "", NO_ELEMENT,
                       f->softcap_limit);
-  expression_function(w, "softcap_poly_prob", "Real softcap_poly_prob(" PH ", Real dot, Real term)", HAS_HEAD,
-                      "", NO_ELEMENT, f->softcap_prob);
+  expression_function(w, "softcap_poly_prob", "Real softcap_poly_prob(" PH ", Real dot, Real term)", HAS_HEAD, "",
+                      NO_ELEMENT, f->softcap_prob);
 }
 
 const char *emit_online(writer *w) {
@@ -124,11 +123,10 @@ const char *emit_online(writer *w) {
   if (forward) {
     tables(w);
     steps(w);
-    expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", HAS, "state",
-                        NO_ELEMENT, f->out_scale);
+    expression_function(w, "out_scale", "Real out_scale(" PHR ", const State &state)", HAS, "state", NO_ELEMENT,
+                        f->out_scale);
     if (f->lse != IR_NONE)
-      expression_function(w, "lse", "Real lse(" PHR ", const State &state)", HAS, "state", NO_ELEMENT,
-                          f->lse);
+      expression_function(w, "lse", "Real lse(" PHR ", const State &state)", HAS, "state", NO_ELEMENT, f->lse);
     if (f->spec->derived.num_saved > 0) save(w);
   }
   close_struct(w);

@@ -11,7 +11,8 @@ static void bias_row(writer *w) {
   body_lines(w, f->bias_row_index, f->num_bias_row_index);
   const unsigned input = ir_index_of(ir_get(f->g, f->bias_row));
   const int32_t last = writer_traced(w)->input[input].axis[f->num_bias_row_index - 1];
-  /* Backward reads rows up to their ends: those of packed sequences end with the sequence. Forward copies whole words. */
+  /* Backward reads rows up to their ends: those of packed sequences end with the sequence. Forward copies whole
+   * words. */
   const bool ends = f->plan->packed && !writer_forward(w) && last == LUATTN_AXIS_KV;
   text_add(&w->out, "return %sinput_row<BiasElem, %d>(p.inputs.input[%u]", ends ? "end_row(" : "", f->bias_row_q_axis,
            input);
@@ -59,8 +60,7 @@ static void constants(writer *w) {
 
 const char *emit_score(writer *w) {
   const lowered *f = w->f;
-  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term,
-             has_row = f->facts.has_bias_row;
+  const bool forward = writer_forward(w), has_term = f->facts.has_distance_term, has_row = f->facts.has_bias_row;
   const absence lacks[] = {{!forward, "ScoreInGrad"},
                            {!has_term, "NoDistanceTerm"},
                            {!has_row, "NoBiasRow"},
@@ -74,8 +74,7 @@ const char *emit_score(writer *w) {
   open_struct(w, "Score", "Hoisted", lacks, COUNT(lacks));
   constants(w);
   if (forward)
-    expression_function(w, "score",
-                        "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
+    expression_function(w, "score", "Real score(" PHR BREAK "const Col &col, Real dot, Position q, Position kv)",
                         HAS_ELEMENT, "", score_element, f->score);
   if (has_term)
     expression_function(w, "distance_term", "Real distance_term(" PH ", Position q, Position kv)",
@@ -83,8 +82,8 @@ const char *emit_score(writer *w) {
   if (has_row) bias_row(w);
   if (forward && (has_term || has_row)) score_with(w);
   if (f->row_shift != IR_NONE)
-    expression_function(w, "row_shift", "Real row_shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "",
-                        NO_ELEMENT, f->row_shift);
+    expression_function(w, "row_shift", "Real row_shift(" PHR ", Position q, Position kv)", HAS_ELEMENT, "", NO_ELEMENT,
+                        f->row_shift);
   if (f->score_bounds != IR_NONE) score_bounds(w);
   close_struct(w);
   return "Score";

@@ -1,7 +1,7 @@
 /* whole_positions.c: prints the code for luattn_target.offsets. A spec sees positions, heads and lengths of
  * the whole, of which a call's tensors are a part (templates/ops/offsets.cuh). Ranges for kernels and axes of
- * inputs are relative to the call's tensors. Where sequences are packed, an input's index becomes that of the entry's row
- * last (templates/ops/packed_inputs.cuh). */
+ * inputs are relative to the call's tensors. Where sequences are packed, an input's index becomes that of the entry's
+ * row last (templates/ops/packed_inputs.cuh). */
 #include <string.h>
 
 #include "common/packed_axis.h"
@@ -90,15 +90,16 @@ bool entry_rows_are_read(const writer *w) {
   return any;
 }
 
-/* "entry_index(%s, entry_rows.first_q, entry_rows.q_len)", or the like for bounds; `at` itself if the axis does not count
- * positions, or sequences are not packed. */
+/* "entry_index(%s, entry_rows.first_q, entry_rows.q_len)", or the like for bounds; `at` itself if the axis does not
+ * count positions, or sequences are not packed. */
 static const char *of_entry(writer *w, const char *function, unsigned input, int axis, const char *at) {
   const luattn_input_info *in = &writer_traced(w)->input[input];
   const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
   const plan *p = w->f->plan;
   if (!is_by_entry(p, in->axis[axis])) return at;
   const char *name = is_q ? "q" : "kv";
-  if (packed_axis_of(in, p->packed, p->pages != 0) != axis) return writer_format(w, "%s(%s, 0, entry_rows.%s_len)", function, at, name);
+  if (packed_axis_of(in, p->packed, p->pages != 0) != axis)
+    return writer_format(w, "%s(%s, 0, entry_rows.%s_len)", function, at, name);
   return writer_format(w, "%s(%s, entry_rows.first_%s, entry_rows.%s_len)", function, at, name, name);
 }
 

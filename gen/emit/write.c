@@ -26,7 +26,8 @@ static const char *real_literal(writer *w, double x) {
 /* INT has 32 bits on the device. A larger constant occurs only in comparisons, so it is clamped to the range
  * of INT. */
 static const char *int_literal(writer *w, long long x) {
-  if (ir_any_wide(w->f->g) && (x > 2147483647 || x < -2147483647)) return writer_format(w, x < 0 ? "(%lldll)" : "%lldll", x);
+  if (ir_any_wide(w->f->g) && (x > 2147483647 || x < -2147483647))
+    return writer_format(w, x < 0 ? "(%lldll)" : "%lldll", x);
   if (x > 2147483647) x = 2147483647;
   if (x < -2147483647) x = -2147483647;
   return writer_format(w, x < 0 ? "(%lld)" : "%lld", x);
@@ -97,7 +98,9 @@ static void add_spelling(writer *w, const char *spelling, ir_ref r) {
   }
 }
 
-static const char *index_of(writer *w, unsigned input, int axis, ir_ref r) { return offsets_index(w, input, axis, r, body_int(w, r)); }
+static const char *index_of(writer *w, unsigned input, int axis, ir_ref r) {
+  return offsets_index(w, input, axis, r, body_int(w, r));
+}
 
 void body_index(writer *w, unsigned input, const ir_ref *index, int n) {
   for (int i = 0; i < n; i++) text_add(&w->out, ", %s", index_of(w, input, i, index[i]));
@@ -158,7 +161,8 @@ static const char *spelling_of(writer *w, ir_ref r) {
 
 void body_list(writer *w, const ir_node *n) {
   const ir_list l = ir_list_of(n);
-  text_add(&w->out, "<%s, %d, %d, %d>(p.inputs.input[%u]", writer_input_type(w, l.input), l.axis, l.first, l.count, l.input);
+  text_add(&w->out, "<%s, %d, %d, %d>(p.inputs.input[%u]", writer_input_type(w, l.input), l.axis, l.first, l.count,
+           l.input);
 }
 
 static void listed(writer *w, const ir_node *n) {
@@ -206,8 +210,7 @@ void body_lines(writer *w, const ir_ref *roots, int n) {
     for (int i = 0; i < node->nargs; i++) w->need[node->arg[i]] = true;
   }
   for (uint32_t r = 1; r < w->f->num_nodes; r++)
-    if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r)))
-      statement(w, r);
+    if (w->need[r] && w->temp[r] == 0 && !writer_in_slot(w, r) && is_statement(ir_get(w->f->g, r))) statement(w, r);
 }
 
 void body_return(writer *w, ir_ref r) {

@@ -47,18 +47,18 @@ void body_return(writer *w, ir_ref r);
 /* called_hooks.c. Between open and close, output goes to the outlined function. Flags: it always takes p; it
  * is a template over with_inputs; it is given acc.lanes.kept. */
 enum { OUTLINE_WITH_P = 1, OUTLINE_WITH_INPUTS = 2, OUTLINE_WITH_KEPT = 4 };
-void outline_open(writer *w, const char *type, const char *name, int has, const char *state,
-                  const ir_ref *roots, int n, int flags);
+void outline_open(writer *w, const char *type, const char *name, int has, const char *state, const ir_ref *roots, int n,
+                  int flags);
 void called_ops(writer *w);
 const char *outline_close(writer *w); /* the call of it */
 
 /* whole_positions.c. A kernel's positions and heads are those of the tensors; a spec's, with
  * luattn_target.offsets, those of a whole (templates/ops/offsets.cuh). Without offsets, both are the same. */
 const char *offsets_variable(writer *w, const ir_node *n, const char *own); /* `own`: the kernel's variable */
-const char *offsets_tile(writer *w, ir_var position); /* bounds of VAR_Q or VAR_KV over a tile */
-/* offsets_index returns an input's index, relative to the call's tensors, and where sequences are packed an index of the
- * entry's own rows; offsets_own_index the same without that last step; `value`: r as an integer. offsets_bounds returns its
- * bounds over a tile; `bounds`: those of r. */
+const char *offsets_tile(writer *w, ir_var position);                       /* bounds of VAR_Q or VAR_KV over a tile */
+/* offsets_index returns an input's index, relative to the call's tensors, and where sequences are packed an index of
+ * the entry's own rows; offsets_own_index the same without that last step; `value`: r as an integer. offsets_bounds
+ * returns its bounds over a tile; `bounds`: those of r. */
 const char *offsets_index(writer *w, unsigned input, int axis, ir_ref r, const char *value);
 const char *offsets_own_index(writer *w, unsigned input, int axis, ir_ref r, const char *value);
 const char *offsets_bounds(writer *w, unsigned input, int axis, ir_ref r, const char *bounds);
@@ -67,22 +67,23 @@ bool offsets_is_place(const writer *w, unsigned input, int axis, ir_ref r);
 /* [lo, hi) of `axis`, "q" or "kv", clipped to the tensors' positions; NULL: no bound. */
 const char *offsets_range(writer *w, const char *lo, const char *hi, const char *axis);
 const char *offsets_phase(writer *w, const char *axis, int period); /* of row_phase, column_phase */
-void offsets_close(writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */
-/* Whether sequences are packed, or keys in pages, and some input has an axis of positions of entries whose lengths differ; whether this axis has the rows of all sequences. */
+void offsets_close(
+    writer *w); /* declares the offsets, and the entry's rows, at the start of a function that uses them */
+/* Whether sequences are packed, or keys in pages, and some input has an axis of positions of entries whose lengths
+ * differ; whether this axis has the rows of all sequences. */
 bool entry_rows_are_read(const writer *w);
 bool entry_rows_shift(const writer *w, unsigned input, int axis);
 
 /* writer.c. Whether the function being written reads r from a slot or a parameter instead of computing it. */
 bool writer_in_slot(const writer *w, ir_ref r);
 const char *writer_own(writer *w, const ir_node *n); /* the kernel's variable: "q", "s.h" */
-const char *writer_parameter(writer *w, ir_ref r);  /* a slot or variable as a parameter: "head_cap_0" */
-const char *writer_type(const writer *w, ir_ref r); /* "Real", "int", "bool"; of 64 bits "double", "i64" */
-bool writer_is_wide(const writer *w, ir_ref r);     /* ir_is_wide, and no double where Real is double */
+const char *writer_parameter(writer *w, ir_ref r);   /* a slot or variable as a parameter: "head_cap_0" */
+const char *writer_type(const writer *w, ir_ref r);  /* "Real", "int", "bool"; of 64 bits "double", "i64" */
+bool writer_is_wide(const writer *w, ir_ref r);      /* ir_is_wide, and no double where Real is double */
 const char *writer_input_type(const writer *w, uint32_t input);
 /* Returns the spec's file name without its folder: the folder's path must not change the text. */
 const char *writer_file(const writer *w);
 void writer_line_end(writer *w, const ir_node *n); /* `;`, and the line of the spec */
-const char *writer_format(writer *w, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3))); /* never NULL */
+const char *writer_format(writer *w, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* never NULL */
 
 #endif

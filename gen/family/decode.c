@@ -1,16 +1,22 @@
-/* decode.c: few queries; query heads of a kv head are rows of one tile, and warps and blocks share the keys. Of sm80. */
+/* decode.c: few queries; query heads of a kv head are rows of one tile, and warps and blocks share the keys. Of
+ * sm80. */
 #include "gen/family/parts.h"
 
-/* Two blocks on a multiprocessor where both fit, with 16 KB of a warp's keys and more under way. Short: up to 16 rows of a kv head. Of 32
- * rows, tiles of 32 make 1.17 and 1.4 of the bytes a second (H200, 32 and 4 entries); of 36 and 64, tiles of 64 1.5 to 1.8 of those of 32, but of
- * 20 and 32 rows 0.89 to 0.98. */
-static const tile_row forward[] = {
-    {LARGE | NOT_SHORT, 64, {32, 128, 128, 3, 0, 0}},
-    {LARGE | NOT_SHORT | MANY_ROWS, 128, {64, 64, 128, 3, 0, 0}},
-    {LARGE | NOT_SHORT, 128, {32, 64, 128, 3, 0, 0}},
-    {LARGE, 64, {16, 128, 128, 3, 0, 0}},  {MIDDLE, 64, {16, 128, 128, 2, 0, 0}}, {SMALL, 64, {16, 128, 128, 2, 0, 0}},
-    {LARGE, 128, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 128, {16, 64, 128, 2, 0, 0}}, {SMALL, 128, {16, 64, 128, 2, 0, 0}},
-    {LARGE, 256, {16, 64, 128, 3, 0, 0}},  {MIDDLE, 256, {16, 64, 128, 2, 0, 0}}, {ANY, 256, {16, 32, 64, 2, 0, 0}}};
+/* Two blocks on a multiprocessor where both fit, with 16 KB of a warp's keys and more under way. Short: up to 16 rows
+ * of a kv head. Of 32 rows, tiles of 32 make 1.17 and 1.4 of the bytes a second (H200, 32 and 4 entries); of 36 and 64,
+ * tiles of 64 1.5 to 1.8 of those of 32, but of 20 and 32 rows 0.89 to 0.98. */
+static const tile_row forward[] = {{LARGE | NOT_SHORT, 64, {32, 128, 128, 3, 0, 0}},
+                                   {LARGE | NOT_SHORT | MANY_ROWS, 128, {64, 64, 128, 3, 0, 0}},
+                                   {LARGE | NOT_SHORT, 128, {32, 64, 128, 3, 0, 0}},
+                                   {LARGE, 64, {16, 128, 128, 3, 0, 0}},
+                                   {MIDDLE, 64, {16, 128, 128, 2, 0, 0}},
+                                   {SMALL, 64, {16, 128, 128, 2, 0, 0}},
+                                   {LARGE, 128, {16, 64, 128, 3, 0, 0}},
+                                   {MIDDLE, 128, {16, 64, 128, 2, 0, 0}},
+                                   {SMALL, 128, {16, 64, 128, 2, 0, 0}},
+                                   {LARGE, 256, {16, 64, 128, 3, 0, 0}},
+                                   {MIDDLE, 256, {16, 64, 128, 2, 0, 0}},
+                                   {ANY, 256, {16, 32, 64, 2, 0, 0}}};
 
 static tile_table tiles(const plan *p) {
   (void)p;
@@ -34,18 +40,18 @@ static luattn_status check(const plan *p, luattn_error *err) {
   if (p->tile_m != 16 && p->tile_m != 32 && p->tile_m != 64)
     return family_refuse("tile_m", p->tile_m, "decode takes 16, 32 or 64", err);
   if (p->tile_m == 64 && (p->threads < 64 || p->tile_n % (p->threads / 4) != 0))
-    return family_refuse("tile_n", p->tile_n, "decode takes multiples of 16 for two warps each where tile_m is 64", err);
+    return family_refuse("tile_n", p->tile_n, "decode takes multiples of 16 for two warps each where tile_m is 64",
+                         err);
   if (p->tile_n < 16 || (p->tile_m < 64 && p->tile_n % (p->threads / 2) != 0))
     return family_refuse("tile_n", p->tile_n, "decode takes multiples of 16 for each warp, 64 for four", err);
   if (p->tile_m == 64 && (p->head_dim <= 16 || p->head_dim_v <= 16) && p->tile_n % (p->threads / 2) != 0)
     return family_refuse("tile_n", p->tile_n,
-                         "decode takes multiples of 32 for two warps each where tile_m is 64 and a head dim at most 16", err);
+                         "decode takes multiples of 32 for two warps each where tile_m is 64 and a head dim at most 16",
+                         err);
   return LUATTN_OK;
 }
 
-static bool suits(const plan *p) {
-  return p->stages >= 2 && p->stages <= 8 && p->threads >= 32 && p->threads <= 256;
-}
+static bool suits(const plan *p) { return p->stages >= 2 && p->stages <= 8 && p->threads >= 32 && p->threads <= 256; }
 
 static bool fits_registers(const plan *p) {
   const int groups = decode_row_groups(p->tile_m), dim_v = (p->head_dim_v + 15) / 16 * 16;
@@ -81,26 +87,27 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-const struct family family_decode = {
-    .id = LUATTN_SM80,
-    .says = "mma.sync with f32 accumulation, head dims that are multiples of 8",
-    .before = "decode: query heads of a kv head are rows of one tile, and warps and blocks share the keys (luattn_args.num_splits); "
-              "luattn_merge merges what blocks leave\n",
-    .dtypes = FAMILY_HALVES,
-    .is_for = is_for,
-    .check_target = check_target,
-    .page_multiple = 1,
-    .fast_math = true,
-    .merges = true,
-    .groups_masks = true,
-    .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_decode.cu",
-                                   .entry = "luattn_fwd",
-                                   .tiles = tiles,
-                                   .candidates = candidates,
-                                   .check = check,
-                                   .suits = suits,
-                                   .fits_registers = fits_registers,
-                                   .shared_bytes = shared_bytes,
-                                   .copies = copies,
-                                   .measured = &sm80_forward_measured,
-                                   .splits = true}}};
+const struct family family_decode = {.id = LUATTN_SM80,
+                                     .says = "mma.sync with f32 accumulation, head dims that are multiples of 8",
+                                     .before =
+                                         "decode: query heads of a kv head are rows of one tile, and warps and blocks "
+                                         "share the keys (luattn_args.num_splits); "
+                                         "luattn_merge merges what blocks leave\n",
+                                     .dtypes = FAMILY_HALVES,
+                                     .is_for = is_for,
+                                     .check_target = check_target,
+                                     .page_multiple = 1,
+                                     .fast_math = true,
+                                     .merges = true,
+                                     .groups_masks = true,
+                                     .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_decode.cu",
+                                                                    .entry = "luattn_fwd",
+                                                                    .tiles = tiles,
+                                                                    .candidates = candidates,
+                                                                    .check = check,
+                                                                    .suits = suits,
+                                                                    .fits_registers = fits_registers,
+                                                                    .shared_bytes = shared_bytes,
+                                                                    .copies = copies,
+                                                                    .measured = &sm80_forward_measured,
+                                                                    .splits = true}}};

@@ -4,17 +4,19 @@
 #include "common/fail.h"
 
 /* Those of one kind of call first, then the fastest. */
-static const struct family *const families[] = {&family_weights, &family_decode, &family_sm90, &family_d256, &family_sm80, &family_simt};
+static const struct family *const families[] = {&family_weights, &family_decode, &family_sm90,
+                                                &family_d256,    &family_sm80,   &family_simt};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err) {
   const bool half = (1u << p->dtype & FAMILY_HALVES) != 0;
   if ((1u << p->dtype & f->dtypes) == 0)
     return luattn_fail(err, LUATTN_UNSUPPORTED, "target: family: %s does not run %s; %s does, or leave family 0",
-                       kernel_family_name(f->id), kernel_dtype_name(p->dtype), kernel_family_name(half ? LUATTN_SM80 : LUATTN_SIMT));
+                       kernel_family_name(f->id), kernel_dtype_name(p->dtype),
+                       kernel_family_name(half ? LUATTN_SM80 : LUATTN_SIMT));
   if (f->kernel[p->pass].file == NULL)
-    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it", kernel_pass_name(p->pass),
-                       kernel_family_name(f->id));
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: pass: is %s, and the %s family has no kernel of it",
+                       kernel_pass_name(p->pass), kernel_family_name(f->id));
   return f->can_run != NULL ? f->can_run(p, err) : LUATTN_OK;
 }
 
@@ -22,8 +24,7 @@ const struct family *family_choose(const plan *p, int wanted) {
   for (int i = 0; i < NUM_FAMILIES; i++) {
     const struct family *f = families[i];
     if (f->is_for != NULL && !f->is_for(p)) continue;
-    if (wanted == 1 + (int)f->id || (wanted == 0 && family_can_run(f, p, NULL) == LUATTN_OK))
-      return f;
+    if (wanted == 1 + (int)f->id || (wanted == 0 && family_can_run(f, p, NULL) == LUATTN_OK)) return f;
   }
   return &family_simt; /* says what it cannot run */
 }

@@ -1,7 +1,7 @@
-/* family.h: a plan, and what its kernel family knows. Each family is a file of this folder, the rows of a table: what it
- * can run, its tiles and their arithmetic, which the kernel headers repeat, its thresholds, and the facts that lowering,
- * printing and the manifest ask for. Nobody else compares families: a new one is a file here, a row in families.c, and a
- * folder of templates/.
+/* family.h: a plan, and what its kernel family knows. Each family is a file of this folder, the rows of a table: what
+ * it can run, its tiles and their arithmetic, which the kernel headers repeat, its thresholds, and the facts that
+ * lowering, printing and the manifest ask for. Nobody else compares families: a new one is a file here, a row in
+ * families.c, and a folder of templates/.
  *
  * luattn_family, which callers, images and packs have, knows three. Three more are kernels of one of those for few
  * queries (decode), for weights, and for large head dims in backward (d256). */
@@ -21,7 +21,8 @@ typedef struct plan_entry {
 
 /* A plan is data: what is lowered and printed depends on it only. */
 typedef struct plan {
-  /* What the target asks for, by the names that it has there, with defaults filled in. 0 where it does not change the kernel. */
+  /* What the target asks for, by the names that it has there, with defaults filled in. 0 where it does not change the
+   * kernel. */
 #define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, type name;)
 #include "abi/kernel_facts.def"
   const struct family *family;
@@ -30,41 +31,41 @@ typedef struct plan {
   int tile_m, tile_n, stages, threads;
   int sm80_warps_n, sm80_chunk_m; /* backward of the sm80 family */
   bool deterministic;
-  bool merges; /* spec.cuh has struct Merge */
-  bool small_pages; /* the family is sm80 because pages may have any size */
-  int keep; /* dropout: traced_online.keep */
-  bool draws; /* spec_draws */
+  bool merges;         /* spec.cuh has struct Merge */
+  bool small_pages;    /* the family is sm80 because pages may have any size */
+  int keep;            /* dropout: traced_online.keep */
+  bool draws;          /* spec_draws */
   bool dq_first_store; /* the first kv tile of a q tile stores dq_acc */
-  bool rounds; /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
+  bool rounds;         /* deterministic, and the spec has gradients of inputs or scalars that are wanted */
   int num_entries;
   plan_entry entry[MANIFEST_MAX_ENTRIES]; /* in launch order */
   const char *why;                        /* one fact a line */
 
-  bool forced;       /* the target named a tile, or all of `tiles` */
-  bool picked;       /* the target named all of `tiles` */
+  bool forced;                                      /* the target named a tile, or all of `tiles` */
+  bool picked;                                      /* the target named all of `tiles` */
   bool by_cells, by_query_blocks, by_narrow_blocks; /* as luattn_spec, if kernels may read tile bits */
-  bool softcap_poly; /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
-  bool no_bias_rows; /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
+  bool softcap_poly;  /* planned for the soft cap's polynomial fast path (gen/lower/softcap_poly.c) */
+  bool no_bias_rows;  /* no bias rows are staged ahead of scores (gen/lower/early_terms.c) */
   bool may_fall_back; /* another family's tiles may be tried after this family's */
-  bool fallback;     /* the family is not the one that the target and the head dims ask for */
-  int rank;          /* 0: the first choice; larger: tried when registers do not suffice */
-  int shared_limit;  /* most bytes of a block */
+  bool fallback;      /* the family is not the one that the target and the head dims ask for */
+  int rank;           /* 0: the first choice; larger: tried when registers do not suffice */
+  int shared_limit;   /* most bytes of a block */
 } plan;
 
 /* What a lowered spec keeps in shared memory: bytes of struct Row (0: empty) and of struct BwdRow, elements
  * of Acc, stats. */
 typedef struct plan_rows {
   int row_bytes, bwd_row_bytes, num_acc, num_stats;
-  int bias_row_bytes; /* element size of the staged bias row; 0: none */
-  int col_bytes;      /* of struct Col, if scores read nothing else from memory and it is a multiple of 4;
-                       * else 0 */
+  int bias_row_bytes;              /* element size of the staged bias row; 0: none */
+  int col_bytes;                   /* of struct Col, if scores read nothing else from memory and it is a multiple of 4;
+                                    * else 0 */
   const mask_info *mask;           /* NULL: all tiles are computed */
   const mask_evaluated *evaluated; /* the mask is evaluated for cells; or NULL */
-  int evaluated_cost; /* instructions of an evaluation, roughly */
-  bool skips;         /* tiles in which P vanishes */
-  bool sums_distances;    /* a parameter gradient is computed from sums of dS by distance (SUM_DISTANCE) */
-  bool has_distance_term; /* kept in shared memory in the simt family (simt/tile_products.cuh,
-                           * DistanceTable) */
+  int evaluated_cost;              /* instructions of an evaluation, roughly */
+  bool skips;                      /* tiles in which P vanishes */
+  bool sums_distances;             /* a parameter gradient is computed from sums of dS by distance (SUM_DISTANCE) */
+  bool has_distance_term;          /* kept in shared memory in the simt family (simt/tile_products.cuh,
+                                    * DistanceTable) */
 } plan_rows;
 
 /* How many inlined copies of a hook the code has. The main kernel has one for each score, row or column that
@@ -81,7 +82,7 @@ enum {
   SMALL = 1,
   MIDDLE = 2,
   LARGE = 4,
-  ANY = 7, /* 99, 163, 227 KB */
+  ANY = 7,       /* 99, 163, 227 KB */
   NOT_SHORT = 8, /* not for short lengths with a mask, nor few rows of decode */
   MANY_ROWS = 16 /* of luattn_target.many_rows alone */
 };
@@ -115,22 +116,22 @@ typedef enum work_kind {
 typedef struct compile_work {
   double of[WORK_KINDS]; /* instructions, roughly */
   int head_arguments;    /* numbers of a head that one call hands on: the most of all called hooks */
-  double reads;          /* the square of what a called function reads from inputs, in hundreds, of all of them together */
-  double positions;      /* numbers of a row and of a column that have slots and are not handed on, beside calls */
-  double beside;         /* slots that inlined code fills, times arguments of calls, in thousands of both */
-  bool is_evaluated;     /* the mask is evaluated for cells, by a kernel of its own */
-  uint32_t line;         /* the line of the spec that adds most; 0: none */
-  double share;          /* that line's share of the work */
+  double reads;      /* the square of what a called function reads from inputs, in hundreds, of all of them together */
+  double positions;  /* numbers of a row and of a column that have slots and are not handed on, beside calls */
+  double beside;     /* slots that inlined code fills, times arguments of calls, in thousands of both */
+  bool is_evaluated; /* the mask is evaluated for cells, by a kernel of its own */
+  uint32_t line;     /* the line of the spec that adds most; 0: none */
+  double share;      /* that line's share of the work */
 } compile_work;
-/* What 1000 instructions of a kind add to the time to compile `causal` (policy.c), and the square of that number. of: inlined,
- * fetched, called, calls, summed, added, sums, flushed, bounds, bits, slots, once. */
+/* What 1000 instructions of a kind add to the time to compile `causal` (policy.c), and the square of that number. of:
+ * inlined, fetched, called, calls, summed, added, sums, flushed, bounds, bits, slots, once. */
 typedef struct compile_weights {
   double of[WORK_KINDS];
   double square[WORK_KINDS]; /* slots: of kernels without calls */
-  double reads;     /* of the square of what a called function reads: 8 heads' biases in a layer of 48 are 440 numbers, which take
-                     * sm80's forward 9.6 times as long as `causal`, and those of 24 a third of that */
-  double positions; /* of the square of the numbers of a row and a column, in hundreds, beside calls: 60, 90 and 121 of each take sm80's
-                     * forward 6, 11 and 18 times as long */
+  double reads;     /* of the square of what a called function reads: 8 heads' biases in a layer of 48 are 440 numbers,
+                     * which take sm80's forward 9.6 times as long as `causal`, and those of 24 a third of that */
+  double positions; /* of the square of the numbers of a row and a column, in hundreds, beside calls: 60, 90 and 121 of
+                     * each take sm80's forward 6, 11 and 18 times as long */
   double beside;    /* of slots that inlined code fills, beside calls */
   double evaluated; /* the kernel that evaluates a mask for cells */
 } compile_weights;
@@ -155,7 +156,8 @@ typedef struct family_thresholds {
 
 /* A family's main kernel of a pass. */
 typedef struct family_kernel {
-  const char *file;  /* entry file among the templates: "entry/fwd_simt.cu"; NULL: the family has no kernel of this pass */
+  const char
+      *file; /* entry file among the templates: "entry/fwd_simt.cu"; NULL: the family has no kernel of this pass */
   const char *entry; /* of a forward image: "luattn_fwd" */
   tile_table (*tiles)(const plan *p);
   int (*preferred)(const plan *p, luattn_tiles out[FAMILY_MAX_PREFERRED]); /* tiles before the table's, of some specs */
@@ -163,61 +165,63 @@ typedef struct family_kernel {
   int (*threads)(const plan *p);                            /* of these tiles; NULL: what the table says */
   luattn_status (*check)(const plan *p, luattn_error *err); /* whether it can run these tiles at all */
   bool (*suits)(const plan *p);                             /* what check leaves to the kernel's own assertions */
-  bool (*fits_registers)(const plan *p);                    /* accumulators and operands of a thread; NULL: hooks decide */
+  bool (*fits_registers)(const plan *p); /* accumulators and operands of a thread; NULL: hooks decide */
   int (*shared_bytes)(LayoutSizes s);
   int (*static_bytes)(const plan *p, const plan_rows *rows); /* beside those: sums of gradients; NULL: none */
-  plan_copies (*copies)(const plan *p);                     /* but for mod; col_apart 0: as col */
-  unsigned (*product_widths)(const plan *p);                /* the padded widths of products, as bits; NULL: all are defined */
-  unsigned (*o_widths)(const plan *p);                      /* of O */
-  const struct family *falls_back_to;                       /* for hooks that leave its products too few registers */
+  plan_copies (*copies)(const plan *p);                      /* but for mod; col_apart 0: as col */
+  unsigned (*product_widths)(const plan *p); /* the padded widths of products, as bits; NULL: all are defined */
+  unsigned (*o_widths)(const plan *p);       /* of O */
+  const struct family *falls_back_to;        /* for hooks that leave its products too few registers */
   const family_thresholds *measured;
 
-  bool steps_of_16;         /* tuning steps columns by 16, and rows by 64 */
-  bool accumulates_dq;      /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
-  bool splits;              /* a launch may split the work of a tile among blocks */
-  bool draws_tiles;         /* blocks take tiles from a counter where tiles differ in work */
-  bool pairs_tiles;         /* blocks share a kv tile in pairs */
-  bool prepares_stats;      /* luattn_prepare computes block minima and maxima */
-  bool stores_dq_first;     /* the first kv tile of a q tile can store dQ */
-  bool stages_spill_alike;  /* as many prefetch addresses with one stage as with two */
-  bool rescales_lazily;     /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
-  bool shifts_rows;         /* row_shift.c */
-  bool has_polynomials;     /* softcap_poly.c */
-  bool fetches_columns;     /* producer warps, which have few registers, compute the hook col */
-  bool has_distance_terms;  /* keeps terms by distance in a table; rows of a tile of decode have too many */
-  bool has_lane_sums;       /* sums of gradients for which registers are too few are left to lanes */
-  bool reads_query_lists;   /* a list of a query is read once for keys of one block */
-  bool masks_without_row;   /* columns are queries, and a mask needs no Row */
-  bool regroups_all_masks;  /* in tiles kept in part, flags and runs are read together whatever the mask */
-  bool sums_in_small_warp;  /* dS is summed in a warp with few registers */
+  bool steps_of_16;        /* tuning steps columns by 16, and rows by 64 */
+  bool accumulates_dq;     /* backward adds up dQ beside dK and dV; else it has a kernel of its own */
+  bool splits;             /* a launch may split the work of a tile among blocks */
+  bool draws_tiles;        /* blocks take tiles from a counter where tiles differ in work */
+  bool pairs_tiles;        /* blocks share a kv tile in pairs */
+  bool prepares_stats;     /* luattn_prepare computes block minima and maxima */
+  bool stores_dq_first;    /* the first kv tile of a q tile can store dQ */
+  bool stages_spill_alike; /* as many prefetch addresses with one stage as with two */
+  bool rescales_lazily;    /* O is rescaled only where the maximum has grown (gen/lower/probe.c) */
+  bool shifts_rows;        /* row_shift.c */
+  bool has_polynomials;    /* softcap_poly.c */
+  bool fetches_columns;    /* producer warps, which have few registers, compute the hook col */
+  bool has_distance_terms; /* keeps terms by distance in a table; rows of a tile of decode have too many */
+  bool has_lane_sums;      /* sums of gradients for which registers are too few are left to lanes */
+  bool reads_query_lists;  /* a list of a query is read once for keys of one block */
+  bool masks_without_row;  /* columns are queries, and a mask needs no Row */
+  bool regroups_all_masks; /* in tiles kept in part, flags and runs are read together whatever the mask */
+  bool sums_in_small_warp; /* dS is summed in a warp with few registers */
 } family_kernel;
 
 /* What is the same in all passes of a family. */
 struct family {
-  luattn_family id;        /* as callers and images know it */
-  const char *says;        /* its products */
-  const char *before;      /* a line of the plan before all others; NULL: none */
-  unsigned dtypes;         /* bits 1 << luattn_dtype */
+  luattn_family id;              /* as callers and images know it */
+  const char *says;              /* its products */
+  const char *before;            /* a line of the plan before all others; NULL: none */
+  unsigned dtypes;               /* bits 1 << luattn_dtype */
   bool (*is_for)(const plan *p); /* of a call of this kind alone; NULL: of any other */
   luattn_status (*check_target)(const luattn_target *t, luattn_error *err); /* what such a call lacks; NULL: nothing */
-  luattn_status (*can_run)(const plan *p, luattn_error *err); /* besides types; NULL: all */
-  bool (*takes_tiles)(const plan *p); /* whether it, of the families with its id, has the kernel of p's tiles; NULL: it has all */
-  const char *(*note)(arena *a, const plan *p);    /* a line of why not a faster family, "" where there is none; NULL: never */
+  luattn_status (*can_run)(const plan *p, luattn_error *err);               /* besides types; NULL: all */
+  bool (*takes_tiles)(
+      const plan *p); /* whether it, of the families with its id, has the kernel of p's tiles; NULL: it has all */
+  const char *(*note)(arena *a,
+                      const plan *p); /* a line of why not a faster family, "" where there is none; NULL: never */
   family_kernel kernel[KERNEL_PASSES];
 
-  int page_multiple;       /* 8: pages of multiples of 8 rows are read by TMA, in boxes; 1: pages of any size, row by row */
+  int page_multiple; /* 8: pages of multiples of 8 rows are read by TMA, in boxes; 1: pages of any size, row by row */
   bool fast_math;
-  bool merges;             /* parts of a row are computed apart, and merged. Its rows are query
-                            * heads of a kv head, too few to pay for tile bits */
-  bool lists_tiles;        /* tiles of packed sequences come from a table */
-  bool skips_tiles;        /* tiles in which P vanishes (tile_skipping.c) */
-  bool stages_bias_rows;   /* ahead of scores (early_terms.c) */
-  bool tests_buckets;      /* whether an index is the same for all distances of a tile (tile_bounds.c) */
-  bool fills_slots_apart;  /* warps that released registers fill Row and Col */
-  bool groups_masks;       /* reads flags and runs of an evaluated mask together */
-  bool sums_elements;      /* dS is summed for each element too */
+  bool merges;                /* parts of a row are computed apart, and merged. Its rows are query
+                               * heads of a kv head, too few to pay for tile bits */
+  bool lists_tiles;           /* tiles of packed sequences come from a table */
+  bool skips_tiles;           /* tiles in which P vanishes (tile_skipping.c) */
+  bool stages_bias_rows;      /* ahead of scores (early_terms.c) */
+  bool tests_buckets;         /* whether an index is the same for all distances of a tile (tile_bounds.c) */
+  bool fills_slots_apart;     /* warps that released registers fill Row and Col */
+  bool groups_masks;          /* reads flags and runs of an evaluated mask together */
+  bool sums_elements;         /* dS is summed for each element too */
   bool sums_diagonals_at_128; /* and along diagonals rather than for each element in tiles of 128 rows */
-  bool calls_sums;         /* exact sums of gradients are called, as registers are few */
+  bool calls_sums;            /* exact sums of gradients are called, as registers are few */
 };
 
 extern const struct family family_simt, family_weights, family_sm80, family_decode, family_sm90, family_d256;

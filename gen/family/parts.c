@@ -20,9 +20,8 @@ LayoutSizes plan_sizes(const plan *p, const plan_rows *r) {
 }
 
 luattn_status family_refuse(const char *name, int value, const char *rule, luattn_error *err) {
-  return luattn_fail(err, LUATTN_INVALID,
-                     "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name, value,
-                     rule);
+  return luattn_fail(err, LUATTN_INVALID, "plan: %s: %d is not possible: %s; leave it 0 to let the plan choose", name,
+                     value, rule);
 }
 
 int family_sum_bytes(const plan *p, const plan_rows *rows) {

@@ -35,11 +35,18 @@ int simt_forward_bytes(LayoutSizes s);
 /* The most sums that a gradient adds to for each score, because the backward has registers for no more at head dim
  * 128; below, dK and dV leave it some. */
 enum { SM90_SUMS = 12 };
-#define SM90_BACKWARD_WEIGHTS                                                                                      \
-  {.of = {0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 6, 62, 0, 0.5},                                                     \
-   .square = {[WORK_INLINED] = 0.0045, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.025,            \
-              [WORK_SLOTS] = 20, [WORK_ONCE] = 0.35},                                                               \
-   .reads = 0.1, .positions = 0.4, .beside = 5, .evaluated = 0.3}
+#define SM90_BACKWARD_WEIGHTS                                   \
+  {.of = {0.11, 0.2, 0.2, 0.55, 1.5, 0.6, 1, 8, 6, 62, 0, 0.5}, \
+   .square = {[WORK_INLINED] = 0.0045,                          \
+              [WORK_FETCHED] = 0.2,                             \
+              [WORK_CALLED] = 0.02,                             \
+              [WORK_CALLS] = 0.025,                             \
+              [WORK_SLOTS] = 20,                                \
+              [WORK_ONCE] = 0.35},                              \
+   .reads = 0.1,                                                \
+   .positions = 0.4,                                            \
+   .beside = 5,                                                 \
+   .evaluated = 0.3}
 double sm90_backward_beside_calls(const plan *p, const compile_work *w);
 tile_table sm90_backward_tiles(const plan *p);
 bool sm90_suits(const plan *p);
@@ -53,10 +60,10 @@ unsigned sm90_width_bit(int columns);
 bool sm90_sums_exceed(const plan *p, const compile_work *w, int sums);
 
 /* What all kernels of arch 90 share. */
-#define SM90_FACTS                                                                                                   \
-  .id = LUATTN_SM90, .says = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8",               \
-  .dtypes = FAMILY_HALVES, .can_run = sm90_can_run, .page_multiple = 8, .fast_math = true, \
-  .lists_tiles = true, .skips_tiles = true, .stages_bias_rows = true, .tests_buckets = true,                         \
-  .fills_slots_apart = true, .groups_masks = true, .sums_elements = true, .sums_diagonals_at_128 = true, .calls_sums = true
+#define SM90_FACTS                                                                                              \
+  .id = LUATTN_SM90, .says = "wgmma with f32 accumulation and TMA, head dims that are multiples of 8",          \
+  .dtypes = FAMILY_HALVES, .can_run = sm90_can_run, .page_multiple = 8, .fast_math = true, .lists_tiles = true, \
+  .skips_tiles = true, .stages_bias_rows = true, .tests_buckets = true, .fills_slots_apart = true,              \
+  .groups_masks = true, .sums_elements = true, .sums_diagonals_at_128 = true, .calls_sums = true
 
 #endif

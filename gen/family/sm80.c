@@ -3,13 +3,12 @@
 
 #include "gen/family/parts.h"
 
-static const tile_row forward[] = {
-    {ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
-    {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
-    {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
-    {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
-    {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
-    {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
+static const tile_row forward[] = {{ANY, 64, {128, 64, 128, 2, 0, 0}},     {SMALL, 96, {128, 64, 128, 1, 0, 0}},
+                                   {MIDDLE, 96, {128, 64, 128, 2, 0, 0}},  {SMALL, 128, {128, 32, 128, 1, 0, 0}},
+                                   {MIDDLE, 128, {128, 64, 128, 1, 0, 0}}, {LARGE, 128, {128, 64, 128, 2, 0, 0}},
+                                   {MIDDLE, 192, {64, 64, 128, 1, 0, 0}},  {MIDDLE, 256, {128, 64, 256, 1, 0, 0}},
+                                   {LARGE, 256, {128, 64, 256, 2, 0, 0}},  {ANY, 256, {64, 64, 128, 1, 0, 0}},
+                                   {ANY, 256, {64, 32, 128, 1, 0, 0}},     {ANY, 256, {64, 16, 128, 1, 0, 0}}};
 static const tile_row backward[] = {{SMALL | LARGE, 64, {128, 128, 128, 1, 4, 32}},
                                     {MIDDLE, 64, {64, 128, 128, 1, 4, 32}},
                                     {ANY, 64, {64, 128, 128, 1, 4, 16}},
@@ -138,55 +137,69 @@ static int backward_left_out(const plan *p, bool is_grid, const char **out) {
 
 /* Inlined code has a larger weight than in sm90, whose own kernels take twice as long. A block's sum is a register in
  * all of a kernel's loops and an atomic at its end. */
-const family_thresholds sm80_forward_measured = {.compile = {.of = {0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 120, 0, 0.05},
-                                                             .square = {[WORK_INLINED] = 0.024, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.011, [WORK_BOUNDS] = 2.7},
-                                                             .reads = 0.37, .positions = 2.4, .beside = 20, .evaluated = 0.45},
-                                                 .beside_calls = forward_beside_calls,
-                                                 .surely_spills = surely_spills,
-                                                 .tiles_skipped = forward_tiles_skipped,
-                                                 .left_out_passes = forward_left_out};
-static const family_thresholds backward_measured = {.compile = {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
-                                                                .square = {[WORK_INLINED] = 0.006, [WORK_CALLED] = 0.03, [WORK_CALLS] = 0.028, [WORK_BOUNDS] = 2.7, [WORK_SLOTS] = 49, [WORK_ONCE] = 0.7},
-                                                                .reads = 0.06, .positions = 1.4, .beside = 10, .evaluated = 0.45},
-                                                    .beside_calls = backward_beside_calls,
-                                                    .surely_spills = surely_spills,
-                                                    .tiles_skipped = backward_tiles_skipped,
-                                                    .left_out_passes = backward_left_out};
+const family_thresholds sm80_forward_measured = {
+    .compile = {.of = {0.22, 0, 0.16, 0.25, 0, 0, 0, 0, 5, 120, 0, 0.05},
+                .square = {[WORK_INLINED] = 0.024, [WORK_CALLED] = 0.02, [WORK_CALLS] = 0.011, [WORK_BOUNDS] = 2.7},
+                .reads = 0.37,
+                .positions = 2.4,
+                .beside = 20,
+                .evaluated = 0.45},
+    .beside_calls = forward_beside_calls,
+    .surely_spills = surely_spills,
+    .tiles_skipped = forward_tiles_skipped,
+    .left_out_passes = forward_left_out};
+static const family_thresholds backward_measured = {
+    .compile = {.of = {0.25, 0, 0.3, 0.6, 1, 1, 0.5, 25, 5, 124, 0, 0.8},
+                .square = {[WORK_INLINED] = 0.006,
+                           [WORK_CALLED] = 0.03,
+                           [WORK_CALLS] = 0.028,
+                           [WORK_BOUNDS] = 2.7,
+                           [WORK_SLOTS] = 49,
+                           [WORK_ONCE] = 0.7},
+                .reads = 0.06,
+                .positions = 1.4,
+                .beside = 10,
+                .evaluated = 0.45},
+    .beside_calls = backward_beside_calls,
+    .surely_spills = surely_spills,
+    .tiles_skipped = backward_tiles_skipped,
+    .left_out_passes = backward_left_out};
 
 static const char *note(arena *a, const plan *p) {
   if (p->fallback) return "fallback: the sm90 family has too few registers or too little shared memory for this spec\n";
-  if (p->small_pages) return "fallback: the sm90 family reads pages whose sizes are multiples of 8, and these may have any size\n";
+  if (p->small_pages)
+    return "fallback: the sm90 family reads pages whose sizes are multiples of 8, and these may have any size\n";
   if (p->arch == 90) return "family: asked for by the caller; sm90 is faster on sm_90\n";
   if (p->arch < 90) return "";
   return arena_printf(a, "fallback: sm_%d could run faster kernels of its own; this version has none\n", p->arch);
 }
 
 const struct family family_sm80 = {.id = LUATTN_SM80,
-                            .says = "mma.sync with f32 accumulation, head dims that are multiples of 8",
-                            .dtypes = FAMILY_HALVES,
-                            .note = note,
-                            .page_multiple = 1,
-                            .fast_math = true,
-                            .groups_masks = true,
-                            .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_sm80.cu",
-                                                           .entry = "luattn_fwd",
-                                                           .tiles = tiles,
-                                                           .check = check_forward,
-                                                           .suits = suits_forward,
-                                                           .fits_registers = fits_registers,
-                                                           .shared_bytes = forward_bytes,
-                                                           .copies = forward_copies,
-                                                           .measured = &sm80_forward_measured,
-                                                           .steps_of_16 = true,
-                                                           .has_distance_terms = true},
-                                       [LUATTN_BACKWARD] = {.file = "entry/bwd_sm80.cu",
-                                                            .tiles = tiles,
-                                                            .check = check_backward,
-                                                            .suits = suits_backward,
-                                                            .shared_bytes = backward_bytes,
-                                                            .static_bytes = static_bytes,
-                                                            .copies = backward_copies,
-                                                            .measured = &backward_measured,
-                                                            .accumulates_dq = true,
-                                                            .stages_spill_alike = true,
-                                                            .has_lane_sums = true}}};
+                                   .says = "mma.sync with f32 accumulation, head dims that are multiples of 8",
+                                   .dtypes = FAMILY_HALVES,
+                                   .note = note,
+                                   .page_multiple = 1,
+                                   .fast_math = true,
+                                   .groups_masks = true,
+                                   .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_sm80.cu",
+                                                                  .entry = "luattn_fwd",
+                                                                  .tiles = tiles,
+                                                                  .check = check_forward,
+                                                                  .suits = suits_forward,
+                                                                  .fits_registers = fits_registers,
+                                                                  .shared_bytes = forward_bytes,
+                                                                  .copies = forward_copies,
+                                                                  .measured = &sm80_forward_measured,
+                                                                  .steps_of_16 = true,
+                                                                  .has_distance_terms = true},
+                                              [LUATTN_BACKWARD] = {.file = "entry/bwd_sm80.cu",
+                                                                   .tiles = tiles,
+                                                                   .check = check_backward,
+                                                                   .suits = suits_backward,
+                                                                   .shared_bytes = backward_bytes,
+                                                                   .static_bytes = static_bytes,
+                                                                   .copies = backward_copies,
+                                                                   .measured = &backward_measured,
+                                                                   .accumulates_dq = true,
+                                                                   .stages_spill_alike = true,
+                                                                   .has_lane_sums = true}}};

@@ -21,9 +21,8 @@ static const luattn_tiles for_softcap_poly = {192, 80, 512, 3, 0, 0};
 /* Of a mask whose blocks have 64 keys, tiles of 128 keys would compute what lies beside a block. */
 static const luattn_tiles for_narrow_blocks = {128, 64, 384, 4, 0, 0};
 /* The last are d256's, whose scores have a warpgroup, and registers, of their own. */
-static const tile_row backward[] = {{ANY, 64, {128, 128, 384, 2, 0, 0}},
-                                    {ANY, 128, {64, 128, 384, 2, 0, 0}},
-                                    {ANY, 256, {64, 64, 512, 2, 0, 0}}};
+static const tile_row backward[] = {
+    {ANY, 64, {128, 128, 384, 2, 0, 0}}, {ANY, 128, {64, 128, 384, 2, 0, 0}}, {ANY, 256, {64, 64, 512, 2, 0, 0}}};
 
 static tile_table forward_tiles(const plan *p) {
   (void)p;
@@ -171,15 +170,19 @@ static int forward_left_out(const plan *p, bool is_grid, const char **out) {
 
 /* Producers compute the sines of keys: 7000 instructions of sines take ten times as long as `causal`, 26000 a hundred
  * times. */
-static const family_thresholds forward_measured = {.compile = {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
-                                                               .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
-                                                               .reads = 0.18, .positions = 1.05, .beside = 5, .evaluated = 0.3},
-                                                   .is_crowded = forward_is_crowded,
-                                                   .spills_accepted = forward_spills_accepted,
-                                                   .tiles_skipped = forward_tiles_skipped,
-                                                   .left_out_passes = forward_left_out};
-/* Bias rows make a kernel 1.05 to 1.5 times as fast up to 190 spilled bytes of luattn_dkdv, and cost it 0.09 of its speed
- * at 270 and 290. */
+static const family_thresholds forward_measured = {
+    .compile = {.of = {0.09, 0.2, 0.13, 0.15, 0, 0, 0, 0, 9, 60, 0, 0.1},
+                .square = {[WORK_INLINED] = 0.026, [WORK_FETCHED] = 0.2, [WORK_CALLED] = 0.006, [WORK_CALLS] = 0.003},
+                .reads = 0.18,
+                .positions = 1.05,
+                .beside = 5,
+                .evaluated = 0.3},
+    .is_crowded = forward_is_crowded,
+    .spills_accepted = forward_spills_accepted,
+    .tiles_skipped = forward_tiles_skipped,
+    .left_out_passes = forward_left_out};
+/* Bias rows make a kernel 1.05 to 1.5 times as fast up to 190 spilled bytes of luattn_dkdv, and cost it 0.09 of its
+ * speed at 270 and 290. */
 static const family_thresholds backward_measured = {.compile = SM90_BACKWARD_WEIGHTS,
                                                     .beside_calls = sm90_backward_beside_calls,
                                                     .is_crowded = backward_is_crowded,
@@ -190,9 +193,10 @@ static const family_thresholds backward_measured = {.compile = SM90_BACKWARD_WEI
 
 luattn_status sm90_can_run(const plan *p, luattn_error *err) {
   if (p->pages == 1)
-    return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
-                       "or leave family 0");
+    return luattn_fail(
+        err, LUATTN_UNSUPPORTED,
+        "target: family: sm90 reads pages whose sizes are multiples of 8, and pages is 1, for any size; use sm80, "
+        "or leave family 0");
   if (p->arch != 90)
     return luattn_fail(err, LUATTN_UNSUPPORTED,
                        "target: family: sm90 has kernels for arch 90, not %d; use sm80, or leave family 0", p->arch);
@@ -205,42 +209,41 @@ bool sm90_is_d256(const plan *p) {
 
 static bool takes_tiles(const plan *p) { return !sm90_is_d256(p); }
 
-const struct family family_sm90 = {SM90_FACTS,
-                            .takes_tiles = takes_tiles,
-                            .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_sm90.cu",
-                                                           .entry = "luattn_fwd",
-                                                           .tiles = forward_tiles,
-                                                           .preferred = forward_preferred,
-                                                           .threads = forward_threads,
-                                                           .check = check_forward,
-                                                           .suits = sm90_suits,
-                                                           .fits_registers = fits_registers,
-                                                           .shared_bytes = forward_bytes,
-                                                           .copies = forward_copies,
-                                                           .product_widths = score_widths,
-                                                           .o_widths = o_widths,
-                                                           .measured = &forward_measured,
-                                                           .steps_of_16 = true,
-                                                           .draws_tiles = true,
-                                                           .rescales_lazily = true,
-                                                           .shifts_rows = true,
-                                                           .has_polynomials = true,
-                                                           .fetches_columns = true,
-                                                           .has_distance_terms = true},
-                                       [LUATTN_BACKWARD] = {.file = "entry/bwd_sm90.cu",
-                                                            .tiles = sm90_backward_tiles,
-                                                            .threads = backward_threads,
-                                                            .check = check_backward,
-                                                            .suits = sm90_suits,
-                                                            .shared_bytes = backward_bytes,
-                                                            .copies = sm90_backward_copies,
-                                                            .product_widths = backward_widths,
-                                                            .falls_back_to = &family_sm80,
-                                                            .measured = &backward_measured,
-                                                            .accumulates_dq = true,
-                                                            .splits = true,
-                                                            .prepares_stats = true,
-                                                            .stores_dq_first = true,
-                                                            .reads_query_lists = true,
-                                                            .masks_without_row = true,
-                                                            .regroups_all_masks = true}}};
+const struct family family_sm90 = {SM90_FACTS, .takes_tiles = takes_tiles,
+                                   .kernel = {[LUATTN_FORWARD] = {.file = "entry/fwd_sm90.cu",
+                                                                  .entry = "luattn_fwd",
+                                                                  .tiles = forward_tiles,
+                                                                  .preferred = forward_preferred,
+                                                                  .threads = forward_threads,
+                                                                  .check = check_forward,
+                                                                  .suits = sm90_suits,
+                                                                  .fits_registers = fits_registers,
+                                                                  .shared_bytes = forward_bytes,
+                                                                  .copies = forward_copies,
+                                                                  .product_widths = score_widths,
+                                                                  .o_widths = o_widths,
+                                                                  .measured = &forward_measured,
+                                                                  .steps_of_16 = true,
+                                                                  .draws_tiles = true,
+                                                                  .rescales_lazily = true,
+                                                                  .shifts_rows = true,
+                                                                  .has_polynomials = true,
+                                                                  .fetches_columns = true,
+                                                                  .has_distance_terms = true},
+                                              [LUATTN_BACKWARD] = {.file = "entry/bwd_sm90.cu",
+                                                                   .tiles = sm90_backward_tiles,
+                                                                   .threads = backward_threads,
+                                                                   .check = check_backward,
+                                                                   .suits = sm90_suits,
+                                                                   .shared_bytes = backward_bytes,
+                                                                   .copies = sm90_backward_copies,
+                                                                   .product_widths = backward_widths,
+                                                                   .falls_back_to = &family_sm80,
+                                                                   .measured = &backward_measured,
+                                                                   .accumulates_dq = true,
+                                                                   .splits = true,
+                                                                   .prepares_stats = true,
+                                                                   .stores_dq_first = true,
+                                                                   .reads_query_lists = true,
+                                                                   .masks_without_row = true,
+                                                                   .regroups_all_masks = true}}};

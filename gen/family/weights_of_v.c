@@ -36,19 +36,20 @@ static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   return LUATTN_OK;
 }
 
-const struct family family_weights = {.id = LUATTN_SIMT,
-                               .says = "multiply-adds in f32 or f64",
-                               .before = "weights: luattn_weights writes those of V instead of O, for tests and pictures\n",
-                               .dtypes = FAMILY_HALVES | FAMILY_REALS,
-                               .is_for = is_for,
-                               .check_target = check_target,
-                               .page_multiple = 1,
-                               .kernel = {[LUATTN_FORWARD] = {.file = "entry/weights.cu",
-                                                              .entry = "luattn_weights",
-                                                              .tiles = tiles,
-                                                              .check = simt_check,
-                                                              .suits = simt_suits,
-                                                              .shared_bytes = simt_forward_bytes,
-                                                              .copies = simt_copies,
-                                                              .measured = &simt_forward_measured,
-                                                              .has_distance_terms = true}}};
+const struct family family_weights = {
+    .id = LUATTN_SIMT,
+    .says = "multiply-adds in f32 or f64",
+    .before = "weights: luattn_weights writes those of V instead of O, for tests and pictures\n",
+    .dtypes = FAMILY_HALVES | FAMILY_REALS,
+    .is_for = is_for,
+    .check_target = check_target,
+    .page_multiple = 1,
+    .kernel = {[LUATTN_FORWARD] = {.file = "entry/weights.cu",
+                                   .entry = "luattn_weights",
+                                   .tiles = tiles,
+                                   .check = simt_check,
+                                   .suits = simt_suits,
+                                   .shared_bytes = simt_forward_bytes,
+                                   .copies = simt_copies,
+                                   .measured = &simt_forward_measured,
+                                   .has_distance_terms = true}}};

@@ -279,9 +279,7 @@ bool ir_is_const(const ir *g, ir_ref r, double *value) {
 
 bool ir_is_op(const ir *g, ir_ref r, ir_op op) { return r != IR_NONE && ir_get(g, r)->op == op; }
 
-bool ir_is_var(const ir *g, ir_ref r, ir_var v) {
-  return ir_is_op(g, r, IR_VAR) && ir_var_of(ir_get(g, r)) == v;
-}
+bool ir_is_var(const ir *g, ir_ref r, ir_var v) { return ir_is_op(g, r, IR_VAR) && ir_var_of(ir_get(g, r)) == v; }
 
 ir_var ir_var_of(const ir_node *n) { return (ir_var)((uint64_t)n->imm.integer >> 32); }
 

@@ -1,8 +1,9 @@
 /* decide.c: evaluates what a comparison reads in the type that kernels compare it in, one rounding an operation.
  *
- * A node that is sharp (ir_is_sharp) reads a cone of REAL operations. A last bit of it decides, so every evaluator has to
- * round it alike: the CPU path, which computes in double, kernels of each type, and torch, whose rule this is. Values that
- * no such node reads are left as they are: a node of both is built twice. Conditions in gradients are sharp nodes, too. */
+ * A node that is sharp (ir_is_sharp) reads a cone of REAL operations. A last bit of it decides, so every evaluator has
+ * to round it alike: the CPU path, which computes in double, kernels of each type, and torch, whose rule this is.
+ * Values that no such node reads are left as they are: a node of both is built twice. Conditions in gradients are sharp
+ * nodes, too. */
 #include "gen/ir/graph.h"
 #include "gen/ir/passes.h"
 
@@ -15,15 +16,16 @@ typedef struct decider {
   ir *g;
   const ir_decisions *rule;
   ir_ref top;
-  uint8_t *reads;  /* [top + 1] */
-  uint8_t *wanted; /* [top + 1], a bit for each style */
+  uint8_t *reads;           /* [top + 1] */
+  uint8_t *wanted;          /* [top + 1], a bit for each style */
   ir_ref *memo[NUM_STYLES]; /* [top + 1], by style */
 } decider;
 
 /* Whether it returns one of its REAL arguments, or a whole number below them: nothing to round. */
 static bool keeps_type(ir_op op) {
-  return op == IR_NEG || op == IR_MIN || op == IR_MAX || op == IR_CLAMP || op == IR_ABS || op == IR_SIGN || op == IR_FLOOR ||
-         op == IR_RELU || op == IR_SELECT || op == IR_STOP_GRADIENT || op == IR_RANDOM || op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE;
+  return op == IR_NEG || op == IR_MIN || op == IR_MAX || op == IR_CLAMP || op == IR_ABS || op == IR_SIGN ||
+         op == IR_FLOOR || op == IR_RELU || op == IR_SELECT || op == IR_STOP_GRADIENT || op == IR_RANDOM ||
+         op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE;
 }
 
 static uint8_t reads_of(const decider *d, const ir_node *n) {
@@ -35,8 +37,8 @@ static uint8_t reads_of(const decider *d, const ir_node *n) {
   return all;
 }
 
-/* The style of the cone that a sharp node reads. Constants, scalars and positions take the type of what they are compared
- * with, and where there is nothing else, the call's. */
+/* The style of the cone that a sharp node reads. Constants, scalars and positions take the type of what they are
+ * compared with, and where there is nothing else, the call's. */
 static style style_of(const decider *d, const ir_node *n) {
   const ir_decisions *rule = d->rule;
   uint8_t all = 0;
@@ -97,7 +99,11 @@ static ir_ref whole_period(ir *g, ir_ref value, ir_ref y, ir_ref in_float) {
 }
 
 static ir_op exact_op(ir_op op) {
-  return op == IR_ADD ? IR_SUM : op == IR_SUB ? IR_DIFFERENCE : op == IR_MUL ? IR_PRODUCT : op == IR_DIV ? IR_QUOTIENT : op;
+  return op == IR_ADD   ? IR_SUM
+         : op == IR_SUB ? IR_DIFFERENCE
+         : op == IR_MUL ? IR_PRODUCT
+         : op == IR_DIV ? IR_QUOTIENT
+                        : op;
 }
 
 static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
@@ -112,9 +118,10 @@ static ir_ref made_of(decider *d, ir_ref r, const ir_node *n, style face) {
   const bool real = n->type == IR_REAL;
   if (real && n->op == IR_FLOORDIV && of_args == ROUNDED) return rounded_floordiv(g, args[0], args[1]);
   if (real && n->op == IR_MOD && of_args == ROUNDED && (face == AS_IS || face == COARSE))
-    return whole_period(g, ir_op2(g, IR_MOD, d->memo[AS_IS][n->arg[0]], d->memo[AS_IS][n->arg[1]]), d->memo[AS_IS][n->arg[1]],
-                        ir_op2(g, IR_MOD, args[0], args[1]));
-  if (real && face == EXACT && exact_op((ir_op)n->op) != (ir_op)n->op) return ir_op2(g, exact_op((ir_op)n->op), args[0], args[1]);
+    return whole_period(g, ir_op2(g, IR_MOD, d->memo[AS_IS][n->arg[0]], d->memo[AS_IS][n->arg[1]]),
+                        d->memo[AS_IS][n->arg[1]], ir_op2(g, IR_MOD, args[0], args[1]));
+  if (real && face == EXACT && exact_op((ir_op)n->op) != (ir_op)n->op)
+    return ir_op2(g, exact_op((ir_op)n->op), args[0], args[1]);
   const ir_ref made = ir_rebuild(g, r, args);
   return !real || face == AS_IS || face == EXACT ? made : (face == COARSE ? coarse : rounded)(g, (ir_op)n->op, made);
 }

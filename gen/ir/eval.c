@@ -125,9 +125,7 @@ ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n) {
   return p;
 }
 
-size_t ir_program_scratch(const ir_program *p) {
-  return (p->num_slots > 0 ? p->num_slots : 1) * sizeof(ir_lane_block);
-}
+size_t ir_program_scratch(const ir_program *p) { return (p->num_slots > 0 ? p->num_slots : 1) * sizeof(ir_lane_block); }
 
 /* ---- running ---- */
 
@@ -138,8 +136,8 @@ static void fill(double *out, int from, int to, double value) {
   for (int i = from; i < to; ++i) out[i] = value;
 }
 
-static void run_op(ir_op op, ir_type type, const double *restrict a, const double *restrict b,
-                   const double *restrict c, double *restrict out, int groups) {
+static void run_op(ir_op op, ir_type type, const double *restrict a, const double *restrict b, const double *restrict c,
+                   double *restrict out, int groups) {
   switch (op) {
 #define IR_OP(id, name, arity, types, cuda, value, ...)   \
   case IR_##id:                                           \
@@ -162,31 +160,57 @@ static void run_op(ir_op op, ir_type type, const double *restrict a, const doubl
 static int64_t scalar_wide(ir_op op, int64_t x, int64_t y, int64_t z) {
   const uint64_t a = (uint64_t)x, b = (uint64_t)y;
   switch (op) {
-    case IR_ADD: return (int64_t)(a + b);
-    case IR_SUB: return (int64_t)(a - b);
-    case IR_MUL: return (int64_t)(a * b);
-    case IR_NEG: return (int64_t)(0 - a);
-    case IR_FLOORDIV: return scalar_wide_floordiv(x, y);
-    case IR_MOD: return (int64_t)(a - (uint64_t)scalar_wide_floordiv(x, y) * b);
-    case IR_MIN: return x < y ? x : y;
-    case IR_MAX: return x > y ? x : y;
-    case IR_ABS: return x < 0 ? (int64_t)(0 - a) : x;
-    case IR_SIGN: return (x > 0) - (x < 0);
-    case IR_BAND: return (int64_t)(a & b);
-    case IR_BOR: return (int64_t)(a | b);
-    case IR_BXOR: return (int64_t)(a ^ b);
-    case IR_SHL: return scalar_wide_shl(x, y);
-    case IR_SHR: return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64);
-    case IR_SHR_BAND: return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64) & z;
-    case IR_LT: return x < y;
-    case IR_LE: return x <= y;
-    case IR_EQ: return x == y;
-    case IR_NE: return x != y;
-    case IR_SELECT: return x != 0 ? y : z;
-    case IR_STOP_GRADIENT: return x;
-    case IR_SUM_APART: return (int64_t)(a + b);
-    case IR_WRAP: return (int32_t)(uint32_t)(a * b + (uint64_t)z);
-    default: assert(!"an op of integers has no form of 64 bits"); return 0;
+    case IR_ADD:
+      return (int64_t)(a + b);
+    case IR_SUB:
+      return (int64_t)(a - b);
+    case IR_MUL:
+      return (int64_t)(a * b);
+    case IR_NEG:
+      return (int64_t)(0 - a);
+    case IR_FLOORDIV:
+      return scalar_wide_floordiv(x, y);
+    case IR_MOD:
+      return (int64_t)(a - (uint64_t)scalar_wide_floordiv(x, y) * b);
+    case IR_MIN:
+      return x < y ? x : y;
+    case IR_MAX:
+      return x > y ? x : y;
+    case IR_ABS:
+      return x < 0 ? (int64_t)(0 - a) : x;
+    case IR_SIGN:
+      return (x > 0) - (x < 0);
+    case IR_BAND:
+      return (int64_t)(a & b);
+    case IR_BOR:
+      return (int64_t)(a | b);
+    case IR_BXOR:
+      return (int64_t)(a ^ b);
+    case IR_SHL:
+      return scalar_wide_shl(x, y);
+    case IR_SHR:
+      return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64);
+    case IR_SHR_BAND:
+      return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64) & z;
+    case IR_LT:
+      return x < y;
+    case IR_LE:
+      return x <= y;
+    case IR_EQ:
+      return x == y;
+    case IR_NE:
+      return x != y;
+    case IR_SELECT:
+      return x != 0 ? y : z;
+    case IR_STOP_GRADIENT:
+      return x;
+    case IR_SUM_APART:
+      return (int64_t)(a + b);
+    case IR_WRAP:
+      return (int32_t)(uint32_t)(a * b + (uint64_t)z);
+    default:
+      assert(!"an op of integers has no form of 64 bits");
+      return 0;
   }
 }
 
@@ -205,7 +229,8 @@ static void run_wide(const instr *in, const ir_lane_block *slot, double *out) {
   int64_t x[3][IR_LANES] = {{0}}, made[IR_LANES];
   double as_double[IR_LANES];
   for (int k = 0; k < in->nargs && k < 3; ++k)
-    if (in->wide_args >> k & 1) read_wide(x[k], slot[in->arg[k]]);
+    if (in->wide_args >> k & 1)
+      read_wide(x[k], slot[in->arg[k]]);
     else
       for (int i = 0; i < IR_LANES; ++i) x[k][i] = scalar_bits(slot[in->arg[k]][i]);
   for (int i = 0; i < IR_LANES; ++i) made[i] = scalar_wide((ir_op)in->op, x[0][i], x[1][i], x[2][i]);
@@ -240,13 +265,14 @@ double ir_random_value(uint64_t seed, uint64_t offset, int heads, const double a
 
 static void run_random(const instr *in, const ir_env *env, int lanes, const ir_lane_block *slot, double *out) {
   ir_lane_block room[4];
-  const double *const at[4] = {argument(in, 0, slot, room[0]), argument(in, 1, slot, room[1]), argument(in, 2, slot, room[2]),
-                               argument(in, 3, slot, room[3])};
+  const double *const at[4] = {argument(in, 0, slot, room[0]), argument(in, 1, slot, room[1]),
+                               argument(in, 2, slot, room[2]), argument(in, 3, slot, room[3])};
   if (env->random != NULL) {
     env->random(env->user, at, lanes, out);
     return;
   }
-  for (int i = 0; i < lanes; ++i) out[i] = ir_random_value(0, 0, 1, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
+  for (int i = 0; i < lanes; ++i)
+    out[i] = ir_random_value(0, 0, 1, (const double[]){at[0][i], at[1][i], at[2][i], at[3][i]});
 }
 
 /* An op of which some argument, or the result, is an integer of 64 bits. */
@@ -290,8 +316,7 @@ void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scr
         if (in->wide || in->wide_args != 0)
           run_of_wide(in, slot, dst, groups);
         else
-          run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst,
-                 groups);
+          run_op((ir_op)in->op, (ir_type)in->type, slot[in->arg[0]], slot[in->arg[1]], slot[in->arg[2]], dst, groups);
     }
   }
   for (int i = 0; i < p->num_roots; ++i) {

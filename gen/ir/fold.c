@@ -1,5 +1,5 @@
-/* fold.c: builds ops, and folds constants and identities at construction, as far as they need no search. All rules are exact
- * for real numbers; only x * 0 = 0 differs for infinities. */
+/* fold.c: builds ops, and folds constants and identities at construction, as far as they need no search. All rules are
+ * exact for real numbers; only x * 0 = 0 differs for infinities. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -61,8 +61,7 @@ static ir_ref fold_div(ir *g, ir_ref a, ir_ref b) {
   int exponent;
   if (ir_is_const(g, b, &c) && fabs(frexp(c, &exponent)) == 0.5 && exponent > -60 && exponent < 60)
     return ir_op2(g, IR_MUL, a, ir_real(g, 1 / c)); /* a power of two: the product is exact too */
-  if (ir_is_op(g, a, IR_NEG) && ir_is_op(g, b, IR_NEG))
-    return ir_op2(g, IR_DIV, arg_of(g, a, 0), arg_of(g, b, 0));
+  if (ir_is_op(g, a, IR_NEG) && ir_is_op(g, b, IR_NEG)) return ir_op2(g, IR_DIV, arg_of(g, a, 0), arg_of(g, b, 0));
   return IR_NONE;
 }
 
@@ -173,8 +172,7 @@ bool ir_opposite(const ir *g, ir_ref x, ir_ref y) {
   if ((a->op == IR_EQ && b->op == IR_NE) || (a->op == IR_NE && b->op == IR_EQ))
     return a->arg[0] == b->arg[0] && a->arg[1] == b->arg[1];
   ir_order o, p; /* for REALs, a NaN makes both x < y and y <= x false */
-  return ir_order_of(g, x, &o) && ir_order_of(g, y, &p) && o.low == p.high && o.high == p.low &&
-         p.k == -o.k - 1;
+  return ir_order_of(g, x, &o) && ir_order_of(g, y, &p) && o.low == p.high && o.high == p.low && p.k == -o.k - 1;
 }
 
 static ir_ref fold_logic(ir *g, ir_op op, ir_ref a, ir_ref b) {
@@ -202,10 +200,8 @@ static ir_ref fold_select(ir *g, ir_ref c, ir_ref a, ir_ref b) {
   if (ir_is_op(g, a, IR_SELECT) && arg_of(g, a, 0) == c) return ir_op3(g, IR_SELECT, c, arg_of(g, a, 1), b);
   if (ir_is_op(g, b, IR_SELECT) && arg_of(g, b, 0) == c) return ir_op3(g, IR_SELECT, c, a, arg_of(g, b, 2));
   if (ir_typeof(g, a) != IR_BOOL) return IR_NONE;
-  if (ir_const_value(g, a, &v))
-    return v != 0 ? ir_op2(g, IR_OR, c, b) : ir_op2(g, IR_AND, ir_op1(g, IR_NOT, c), b);
-  if (ir_const_value(g, b, &v))
-    return v != 0 ? ir_op2(g, IR_OR, ir_op1(g, IR_NOT, c), a) : ir_op2(g, IR_AND, c, a);
+  if (ir_const_value(g, a, &v)) return v != 0 ? ir_op2(g, IR_OR, c, b) : ir_op2(g, IR_AND, ir_op1(g, IR_NOT, c), b);
+  if (ir_const_value(g, b, &v)) return v != 0 ? ir_op2(g, IR_OR, ir_op1(g, IR_NOT, c), a) : ir_op2(g, IR_AND, c, a);
   return IR_NONE;
 }
 
@@ -289,8 +285,8 @@ static void convert(ir *g, ir_rule rule, ir_ref *arg, int n) {
 }
 
 static bool is_commutative(ir_op op) {
-  return op == IR_ADD || op == IR_SUM || op == IR_MUL || op == IR_PRODUCT || op == IR_MIN || op == IR_MAX || op == IR_EQ || op == IR_NE ||
-         op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
+  return op == IR_ADD || op == IR_SUM || op == IR_MUL || op == IR_PRODUCT || op == IR_MIN || op == IR_MAX ||
+         op == IR_EQ || op == IR_NE || op == IR_AND || op == IR_OR || op == IR_BAND || op == IR_BOR || op == IR_BXOR;
 }
 
 /* Orders operands: constants last, otherwise the older node first. */
@@ -327,9 +323,7 @@ ir_ref ir_op1(ir *g, ir_op op, ir_ref a) { return make(g, op, &a, 1); }
 
 ir_ref ir_op2(ir *g, ir_op op, ir_ref a, ir_ref b) { return make(g, op, (const ir_ref[]){a, b}, 2); }
 
-ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) {
-  return make(g, op, (const ir_ref[]){a, b, c}, 3);
-}
+ir_ref ir_op3(ir *g, ir_op op, ir_ref a, ir_ref b, ir_ref c) { return make(g, op, (const ir_ref[]){a, b, c}, 3); }
 
 ir_ref ir_random(ir *g, const ir_ref at[4]) { return make(g, IR_RANDOM, at, 4); }
 
@@ -353,8 +347,7 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args) {
     list.x = args[0];
     for (int i = 1; i < node.nargs; ++i) list.index[i - 1] = args[i];
   }
-  const ir_ref made = node.op == IR_LOAD
-                          ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
+  const ir_ref made = node.op == IR_LOAD ? ir_load(g, (uint32_t)node.imm.integer, (ir_type)node.type, args, node.nargs)
                       : node.op == IR_LISTED ? ir_listed(g, &list)
                                              : make(g, (ir_op)node.op, args, node.nargs);
   g->line = line;

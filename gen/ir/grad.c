@@ -160,8 +160,7 @@ static ir_ref reach_of(reach *w, ir_ref d) {
   } else if (n.op == IR_ADD || n.op == IR_SUB) {
     const ir_ref left = reach_of(w, n.arg[0]), right = reach_of(w, n.arg[1]);
     condition = ir_op2(g, IR_OR, left, right);
-  } else if (n.op == IR_NEG ||
-             (n.op == IR_MUL && (ir_is_const(g, n.arg[1], &c) || ir_is_op(g, n.arg[1], IR_SIGN)))) {
+  } else if (n.op == IR_NEG || (n.op == IR_MUL && (ir_is_const(g, n.arg[1], &c) || ir_is_op(g, n.arg[1], IR_SIGN)))) {
     condition = reach_of(w, n.arg[0]);
   } else if (n.op == IR_MUL && w->products) {
     const ir_ref left = reach_of(w, n.arg[0]), right = reach_of(w, n.arg[1]);
@@ -197,9 +196,8 @@ static ir_ref guarded(reach *w, reach *shown, const ir_node *n, int k, ir_ref r,
 
 static ir_bounds ordinary_variable(void *user, ir_var v, uint32_t index, ir_type type) {
   (void)user, (void)v, (void)index, (void)type;
-  return (ir_bounds){.real = iv_make(-ORDINARY, ORDINARY, false),
-                     .integer = ivi_make(-1000000, 1000000),
-                     .boolean = tri_all()};
+  return (ir_bounds){
+      .real = iv_make(-ORDINARY, ORDINARY, false), .integer = ivi_make(-1000000, 1000000), .boolean = tri_all()};
 }
 
 static ir_bounds ordinary_load(void *user, uint32_t input, ir_type type, int n_index, const ivi *index) {
@@ -230,8 +228,7 @@ static ir_ref guarded_by(ir *g, ir_op op, ir_ref d, ir_ref x) {
 }
 
 ir_ref ir_grad_mul(ir *g, ir_ref d, ir_ref x) {
-  const bool plain =
-      d == IR_NONE || x == IR_NONE || !ir_uses_op(g, d, IR_SELECT) || is_finite_everywhere(g, x);
+  const bool plain = d == IR_NONE || x == IR_NONE || !ir_uses_op(g, d, IR_SELECT) || is_finite_everywhere(g, x);
   return plain ? ir_op2(g, IR_MUL, d, x) : guarded_by(g, IR_MUL, d, x);
 }
 
@@ -298,8 +295,8 @@ static void add(ir *g, ir_ref *adjoint, ir_ref d) {
   *adjoint = *adjoint == IR_NONE ? d : sum(g, *adjoint, d);
 }
 
-/* Arguments always precede their users, so the order of the refs, backwards, is a reverse topological order.
- */
+/* Arguments always precede their users, so the order of the refs, backwards, is a reverse topological
+ * order. */
 static void walk(ir *g, const uint8_t *active, ir_ref *adjoint, ir_ref top) {
   reach w;
   if (!reach_open(&w, g)) return;

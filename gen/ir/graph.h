@@ -66,7 +66,8 @@ ir_ref ir_zero(ir *g, ir_type type);
 bool ir_is_op(const ir *g, ir_ref r, ir_op op);
 /* Whether the op has one result for given arguments everywhere: what IEEE 754 rounds, and what rounds nothing. */
 bool ir_op_exact(ir_op op);
-/* Whether the last bits of the node's REAL arguments may decide: a comparison, or a step of whole numbers (simplify.c). */
+/* Whether the last bits of the node's REAL arguments may decide: a comparison, or a step of whole numbers
+ * (simplify.c). */
 bool ir_is_sharp(const ir *g, const ir_node *n);
 
 /* Zeroed memory until the matching pop; NULL: out of memory (and g has failed; do not pop). */

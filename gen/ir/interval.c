@@ -10,13 +10,11 @@
 #define REAL1(f) out->real = iv_##f(x->real)
 #define REAL2(f) out->real = iv_##f(x->real, y->real)
 #define REAL3(f) out->real = iv_##f(x->real, y->real, z->real)
-#define NUM1(f) \
-  type == IR_REAL ? (void)(out->real = iv_##f(x->real)) : (void)(out->integer = ivi_##f(x->integer))
+#define NUM1(f) type == IR_REAL ? (void)(out->real = iv_##f(x->real)) : (void)(out->integer = ivi_##f(x->integer))
 #define NUM2(f)                                                  \
   type == IR_REAL ? (void)(out->real = iv_##f(x->real, y->real)) \
                   : (void)(out->integer = ivi_##f(x->integer, y->integer))
-#define COMPARE2(f) \
-  out->boolean = type == IR_REAL ? iv_##f(x->real, y->real) : ivi_##f(x->integer, y->integer)
+#define COMPARE2(f) out->boolean = type == IR_REAL ? iv_##f(x->real, y->real) : ivi_##f(x->integer, y->integer)
 #define BOOL1(f) out->boolean = tri_##f(x->boolean)
 #define BOOL2(f) out->boolean = tri_##f(x->boolean, y->boolean)
 #define INT_REAL1(f) out->real = ivi_##f(x->integer)

@@ -11,7 +11,11 @@
 #include "templates/ops/bits.cuh"
 
 /* Bounds of any type: the node's type selects the member in use. */
-typedef struct ir_bounds { iv real; ivi integer; tri boolean; } ir_bounds;
+typedef struct ir_bounds {
+  iv real;
+  ivi integer;
+  tri boolean;
+} ir_bounds;
 
 typedef struct ir_bounds_env {
   void *user;
@@ -30,16 +34,16 @@ int ir_interval_nodes(const ir *g, const ir_ref *roots, int n, ir_bounds *scratc
 void ir_interval_over(const ir *g, const ir_ref *nodes, int count, const ir_bounds_env *env, ir_bounds *bounds);
 
 /* The largest length L up to 2^31 - 1 such that no INT node under the roots leaves 32 bits for positions and lengths in
- * [0, L], batch and channel numbers up to 65535, heads up to LUATTN_MAX_HEADS and loaded integers less than 2^24 from 0.
- * 0: not even L = 0 is safe. -1: out of memory. */
+ * [0, L], batch and channel numbers up to 65535, heads up to LUATTN_MAX_HEADS and loaded integers less than 2^24 from
+ * 0. 0: not even L = 0 is safe. -1: out of memory. */
 int64_t ir_int_limit(const ir *g, const ir_ref *roots, int n);
 /* Whether `length` is such a length. */
 bool ir_ints_fit(const ir *g, const ir_ref *roots, int n, int64_t length);
 /* The first node that leaves 32 bits at this length, and its largest value; IR_NONE: none, or out of
  * memory. */
 ir_ref ir_int_overflow(const ir *g, const ir_ref *roots, int n, int64_t length, double *reach);
-/* Bounds of the INT nodes under the roots at this length, with the same assumptions: [ir_count(g)], those of other nodes undefined.
- * NULL: out of memory. */
+/* Bounds of the INT nodes under the roots at this length, with the same assumptions: [ir_count(g)], those of other
+ * nodes undefined. NULL: out of memory. */
 ir_bounds *ir_int_bounds(const ir *g, const ir_ref *roots, int n, int64_t length);
 
 #endif

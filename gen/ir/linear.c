@@ -93,8 +93,7 @@ static void collect(ir *g, ir_ref r, double scale, linear *l) {
   if (l->failed || g->failed) return;
   const ir_node n = *ir_get(g, r);
   double c;
-  if (++l->walked > MAX_WALK ||
-      ++l->seen > 4 * MAX_TERMS) { /* sharing can make the expanded sum exponentially long */
+  if (++l->walked > MAX_WALK || ++l->seen > 4 * MAX_TERMS) { /* sharing can make the expanded sum exponentially long */
     l->failed = true;
   } else if (ir_is_const(g, r, &c)) {
     l->constant += scale * c;

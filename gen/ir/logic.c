@@ -59,8 +59,7 @@ static bool decides(const ir *g, ir_op op, ir_ref x, ir_ref y) {
 /* Of two equal conditions, such as 6 < x and 7 <= x, keeps the first. */
 static bool is_idle(const ir *g, ir_op op, const members *l, ir_ref r, int self) {
   for (int i = 0; i < l->n; ++i)
-    if (i != self && makes_idle(g, op, l->m[i], r) &&
-        (i < self || self < 0 || !makes_idle(g, op, r, l->m[i])))
+    if (i != self && makes_idle(g, op, l->m[i], r) && (i < self || self < 0 || !makes_idle(g, op, r, l->m[i])))
       return true;
   return false;
 }

@@ -1,8 +1,9 @@
 /* low_bits.c: takes integer arithmetic modulo 2^32 where a mask of bits keeps no more of it.
  *
- * A spec's integers are Lua's, and kernels have 32 bits. Sums, products and bit operations that leave these are computed
- * modulo 2^32 (IR_WRAP), and what follows reads their lower words: exactly, where it depends on those alone. A value in
- * [0, 2^32), as x & 0xFFFFFFFF, is a word without a sign: shifts, quotients, remainders and comparisons of it are too. */
+ * A spec's integers are Lua's, and kernels have 32 bits. Sums, products and bit operations that leave these are
+ * computed modulo 2^32 (IR_WRAP), and what follows reads their lower words: exactly, where it depends on those alone. A
+ * value in [0, 2^32), as x & 0xFFFFFFFF, is a word without a sign: shifts, quotients, remainders and comparisons of it
+ * are too. */
 #include "gen/ir/graph.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
@@ -14,9 +15,9 @@
 typedef struct words {
   ir *g;
   const ir_bounds *common, *most; /* at FITS_AT; at every length */
-  bool *lacks;   /* the node itself needs more than 32 bits */
-  ir_ref *whole; /* the node itself, of these of its arguments */
-  ir_ref *low;   /* a number of 32 bits that is equal to it modulo 2^32; IR_NONE: unknown */
+  bool *lacks;                    /* the node itself needs more than 32 bits */
+  ir_ref *whole;                  /* the node itself, of these of its arguments */
+  ir_ref *low;                    /* a number of 32 bits that is equal to it modulo 2^32; IR_NONE: unknown */
 } words;
 
 static ir_ref int_of(words *w, int64_t x) { return ir_int(w->g, x); }
@@ -73,7 +74,8 @@ static ir_ref low_remainder(words *w, const ir_node *n) {
   double c;
   int bits;
   if (!ir_is_const(w->g, n->arg[1], &c) || c < 1 || c > 0x1p32) return IR_NONE;
-  if (is_power((int64_t)c, &bits)) return ir_op2(w->g, IR_BAND, x, int_of(w, bits == 32 ? -1 : (INT64_C(1) << bits) - 1));
+  if (is_power((int64_t)c, &bits))
+    return ir_op2(w->g, IR_BAND, x, int_of(w, bits == 32 ? -1 : (INT64_C(1) << bits) - 1));
   return is_word(w, n->arg[0]) ? word_divided(w, IR_MOD, x, (int64_t)c) : IR_NONE;
 }
 
@@ -100,10 +102,14 @@ static ir_ref low_shift(words *w, const ir_node *n) {
   double by;
   if (!ir_is_const(w->g, n->arg[1], &by) || by < 0 || by > 63) return IR_NONE;
   const int count = (int)by;
-  if (n->op == IR_SHL) return count < 32 ? wrap(w, x, int_of(w, (int32_t)(UINT32_C(1) << count)), int_of(w, 0)) : int_of(w, 0);
+  if (n->op == IR_SHL)
+    return count < 32 ? wrap(w, x, int_of(w, (int32_t)(UINT32_C(1) << count)), int_of(w, 0)) : int_of(w, 0);
   const bool is_signed = !w->lacks[n->arg[0]] && !is_wide(w, n->arg[0]);
   if (count > 0 && !is_word(w, n->arg[0]) && !is_signed) return IR_NONE;
-  const ir_ref down = count == 0 ? x : !is_word(w, n->arg[0]) ? signed_down(w, w->whole[n->arg[0]], count) : count < 32 ? word_down(w, x, count) : int_of(w, 0);
+  const ir_ref down = count == 0               ? x
+                      : !is_word(w, n->arg[0]) ? signed_down(w, w->whole[n->arg[0]], count)
+                      : count < 32             ? word_down(w, x, count)
+                                               : int_of(w, 0);
   return n->op == IR_SHR ? down : ir_op2(w->g, IR_BAND, down, w->low[n->arg[2]]);
 }
 
@@ -212,7 +218,8 @@ bool ir_keep_low_bits(ir *g, ir_ref *const *roots, int n) {
   w.low = arena_array(g->a, count, sizeof *w.low);
   w.lacks = arena_array(g->a, count, sizeof *w.lacks);
   uint8_t *reached = arena_array(g->a, count, 1);
-  if (w.common == NULL || w.most == NULL || w.whole == NULL || w.low == NULL || w.lacks == NULL || reached == NULL) return false;
+  if (w.common == NULL || w.most == NULL || w.whole == NULL || w.low == NULL || w.lacks == NULL || reached == NULL)
+    return false;
   for (int i = 0; i < n; i++) reached[root[i]] = 1;
   for (ir_ref r = top; r > 0; r--)
     for (int i = 0; reached[r] && i < ir_get(g, r)->nargs; i++) reached[ir_get(g, r)->arg[i]] = 1;

@@ -7,7 +7,8 @@
 
 /* Prints the nodes under roots[0..n), arguments first, one per line (`%7 = add %3, %5`), then `name[i] = %k`.
  * Deterministic; golden-tested. input_names may be NULL. */
-void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *names, int n, const char *const *input_names);
+void ir_print(const ir *g, text *out, const ir_ref *roots, const char *const *names, int n,
+              const char *const *input_names);
 
 /* Verifier: types, arities, arguments before users, variables in range. `pass` is named in the message. */
 luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass, luattn_error *err);
@@ -25,14 +26,15 @@ typedef struct ir_decisions {
   uint32_t double_inputs; /* bit i: input i holds float64 */
   bool of_kernel;         /* Real is the call's own type; otherwise double */
   bool values;            /* rounds values, too: what plain arithmetic in float32 gives */
-  bool coarse;            /* rounds values to SCALAR_COARSE_BITS fewer bits than double has, and not what comparisons read */
+  bool coarse; /* rounds values to SCALAR_COARSE_BITS fewer bits than double has, and not what comparisons read */
 } ir_decisions;
 
-/* Rewrites roots in place, so that what comparisons, floor and the like read is rounded to that type after each operation. */
+/* Rewrites roots in place, so that what comparisons, floor and the like read is rounded to that type after each
+ * operation. */
 void ir_decide(ir *g, ir_ref *roots, int n, const ir_decisions *rule);
 
-/* Rewrites the roots in place: integer arithmetic that may leave 32 bits is taken modulo 2^32 where a mask of bits says that only the
- * low bits of it count (low_bits.c). The rest stays. false: out of memory. */
+/* Rewrites the roots in place: integer arithmetic that may leave 32 bits is taken modulo 2^32 where a mask of bits says
+ * that only the low bits of it count (low_bits.c). The rest stays. false: out of memory. */
 bool ir_keep_low_bits(ir *g, ir_ref *const *roots, int n);
 
 /* Reverse mode. Given roots y[i] with adjoints dy[i], finds d(sum dy*y)/d(wrt[j]) for j < n_wrt (IR_NONE
@@ -58,8 +60,8 @@ ir_ref ir_grad_factor(ir *g, ir_ref d, ir_ref factor);
 typedef struct ir_program ir_program;
 #define IR_LANES 64 /* lanes evaluated per run */
 
-/* Values of a block of lanes. Booleans are 0 or 1, integers of 32 bits are exact; those of 64 are computed as such, and become
- * the nearest double where something else takes them, or a root returns them. */
+/* Values of a block of lanes. Booleans are 0 or 1, integers of 32 bits are exact; those of 64 are computed as such, and
+ * become the nearest double where something else takes them, or a root returns them. */
 typedef double ir_lane_block[IR_LANES];
 
 typedef struct ir_env {
@@ -69,9 +71,11 @@ typedef struct ir_env {
   /* Gathers input k at the given index lanes into out. The callee handles and reports out-of-range
    * indices. */
   void (*load)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out);
-  /* The same of an input whose integers have 64 bits (ir_is_wide). NULL: `load` gives them, which a double holds up to 2^53. */
+  /* The same of an input whose integers have 64 bits (ir_is_wide). NULL: `load` gives them, which a double holds up to
+   * 2^53. */
   void (*load_wide)(void *user, uint32_t input, int n_index, const double *const *index, int lanes, int64_t *out);
-  /* Draws IR_RANDOM for the lanes of its four arguments. NULL: with a seed of 0 and one head, for tests of expressions. */
+  /* Draws IR_RANDOM for the lanes of its four arguments. NULL: with a seed of 0 and one head, for tests of
+   * expressions. */
   void (*random)(void *user, const double *const at[4], int lanes, double *out);
 } ir_env;
 
@@ -80,6 +84,7 @@ double ir_random_value(uint64_t seed, uint64_t offset, int heads, const double a
 
 ir_program *ir_program_new(arena *a, const ir *g, const ir_ref *roots, int n); /* NULL: out of memory */
 size_t ir_program_scratch(const ir_program *p);                                /* bytes */
-void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch, double *const *out /* [n][lanes] */);
+void ir_program_run(const ir_program *p, const ir_env *env, int lanes, void *scratch,
+                    double *const *out /* [n][lanes] */);
 
 #endif

@@ -14,8 +14,7 @@ static void print_args(text *out, const ir_node *n, const uint32_t *number) {
   for (int i = 0; i < n->nargs; ++i) text_add(out, "%s%%%" PRIu32, i > 0 ? ", " : "", number[n->arg[i]]);
 }
 
-static void print_node(const ir *g, text *out, ir_ref r, const uint32_t *number,
-                       const char *const *input_names) {
+static void print_node(const ir *g, text *out, ir_ref r, const uint32_t *number, const char *const *input_names) {
   const ir_node *n = ir_get(g, r);
   text_add(out, "%%%" PRIu32 " = %s ", number[r], ir_op_name((ir_op)n->op));
   switch (n->op) {

@@ -20,8 +20,8 @@ typedef struct simplifier {
 bool ir_is_sharp(const ir *g, const ir_node *n) {
   if (n->nargs == 0 || ir_operand_type(g, n) != IR_REAL) return false;
   const ir_rule rule = ir_op_rule((ir_op)n->op);
-  return rule == COMPARES || rule == REAL_TO_INT || n->op == IR_FLOOR || n->op == IR_FLOORDIV ||
-         n->op == IR_MOD || n->op == IR_SIGN;
+  return rule == COMPARES || rule == REAL_TO_INT || n->op == IR_FLOOR || n->op == IR_FLOORDIV || n->op == IR_MOD ||
+         n->op == IR_SIGN;
 }
 
 static int face_of_arg(const ir *g, const ir_node *n, int face, ir_ref arg) {

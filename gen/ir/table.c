@@ -100,10 +100,8 @@ const char *ir_op_interval(ir_op op) {
 }
 
 int ir_op_cost(ir_op op, ir_type type, ir_arithmetic how) {
-#define COST(n) \
-  { n, n, n, n }
-#define COSTS(integer, fast, accurate, wide) \
-  { integer, fast, accurate, wide }
+#define COST(n) {n, n, n, n}
+#define COSTS(integer, fast, accurate, wide) {integer, fast, accurate, wide}
   static const short cost[][4] = {
 #define IR_OP(id, name, arity, rule, cuda, value, derivative, interval, cost) cost,
 #include "gen/ir/ops.def"

@@ -17,8 +17,8 @@ typedef struct checker {
 static luattn_status wrong(const checker *c, const char *what) {
   const ir_node *n = &c->g->node[c->r];
   return luattn_fail(c->err, LUATTN_INTERNAL,
-                     "%s: node %" PRIu32 " ('%s', spec line %" PRIu32 "): %s; please report this spec",
-                     c->pass, c->r, ir_op_name((ir_op)n->op), n->line, what);
+                     "%s: node %" PRIu32 " ('%s', spec line %" PRIu32 "): %s; please report this spec", c->pass, c->r,
+                     ir_op_name((ir_op)n->op), n->line, what);
 }
 
 static luattn_status check_leaf(const checker *c, const ir_node *n) {
@@ -32,16 +32,14 @@ static luattn_status check_leaf(const checker *c, const ir_node *n) {
       return LUATTN_OK;
     case IR_CONST_BOOL:
       if (n->type != IR_BOOL) return wrong(c, "a boolean constant must have type bool");
-      return n->imm.integer == 0 || n->imm.integer == 1 ? LUATTN_OK
-                                                        : wrong(c, "a boolean constant must be 0 or 1");
+      return n->imm.integer == 0 || n->imm.integer == 1 ? LUATTN_OK : wrong(c, "a boolean constant must be 0 or 1");
     default:
       break;
   }
   const uint64_t v = (uint64_t)n->imm.integer >> 32;
   if (v >= VAR_COUNT) return wrong(c, "there is no such variable");
   if (n->type != ir_var_type((ir_var)v)) return wrong(c, "the type is not the variable's");
-  return ir_var_indexed((ir_var)v) || ir_index_of(n) == 0 ? LUATTN_OK
-                                                          : wrong(c, "this variable has no index");
+  return ir_var_indexed((ir_var)v) || ir_index_of(n) == 0 ? LUATTN_OK : wrong(c, "this variable has no index");
 }
 
 static luattn_status check_args(const checker *c, const ir_node *n) {
@@ -89,8 +87,7 @@ static luattn_status check_types(const checker *c, const ir_node *n) {
       break;
   }
   if (!args) return wrong(c, "an argument has the wrong type");
-  return n->type == ir_result_type(g, (ir_op)n->op, n->arg) ? LUATTN_OK
-                                                            : wrong(c, "the result type does not follow");
+  return n->type == ir_result_type(g, (ir_op)n->op, n->arg) ? LUATTN_OK : wrong(c, "the result type does not follow");
 }
 
 static luattn_status check_node(const checker *c) {
@@ -98,8 +95,7 @@ static luattn_status check_node(const checker *c) {
   if (n->op >= IR_OP_COUNT) return wrong(c, "there is no such op");
   if (n->type > IR_REAL) return wrong(c, "there is no such type");
   const int arity = ir_op_arity((ir_op)n->op);
-  if (arity >= 0 ? n->nargs != arity : n->nargs < 1 || n->nargs > 4)
-    return wrong(c, "wrong number of arguments");
+  if (arity >= 0 ? n->nargs != arity : n->nargs < 1 || n->nargs > 4) return wrong(c, "wrong number of arguments");
   TRY(check_args(c, n));
   return check_types(c, n);
 }
@@ -109,8 +105,7 @@ luattn_status ir_check(const ir *g, const ir_ref *roots, int n, const char *pass
   for (ir_ref r = 1; r < g->count; ++r) TRY(check_node(&(checker){.g = g, .pass = pass, .r = r, .err = err}));
   for (int i = 0; i < n; ++i)
     if (roots[i] >= g->count)
-      return luattn_fail(err, LUATTN_INTERNAL,
-                         "%s: root %d: there is no node %" PRIu32 "; please report this spec", pass, i,
-                         roots[i]);
+      return luattn_fail(err, LUATTN_INTERNAL, "%s: root %d: there is no node %" PRIu32 "; please report this spec",
+                         pass, i, roots[i]);
   return LUATTN_OK;
 }

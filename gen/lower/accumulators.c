@@ -9,8 +9,7 @@
 /* Whether two terms share an element of Acc: they add to the same address, and flush multiplies both by the
  * same factor. */
 static bool same_place(const derived_term *a, const derived_term *b) {
-  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar))
-    return false;
+  if (a->input != b->input || a->num_index != b->num_index || (a->input < 0 && a->scalar != b->scalar)) return false;
   if (a->of_sum != b->of_sum || a->by_lane != b->by_lane) return false;
   for (int i = 0; i < a->num_index; i++)
     if (a->index[i] != b->index[i]) return false;

@@ -1,7 +1,7 @@
-/* approximations.c: where kernels may take the coarse forms of sigmoids and hyperbolic tangents, op_sigmoid2_alternating and
- * op_rough_tanh: in a weight that is rounded to a half type and used for nothing else, and in a score of which row sums
- * see exponentials alone, as docs/numerics.md derives. Elements have them by their places in a thread, so
- * that what asks for the same bits whichever thread computes it has exact ones.
+/* approximations.c: where kernels may take the coarse forms of sigmoids and hyperbolic tangents,
+ * op_sigmoid2_alternating and op_rough_tanh: in a weight that is rounded to a half type and used for nothing else, and
+ * in a score of which row sums see exponentials alone, as docs/numerics.md derives. Elements have them by their places
+ * in a thread, so that what asks for the same bits whichever thread computes it has exact ones.
  */
 #include "gen/lower/lowering.h"
 

@@ -75,8 +75,7 @@ static bool is_made_again(const call *w, ir_ref r) {
   return true;
 }
 
-bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need,
-                               uint8_t *param) {
+bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need, uint8_t *param) {
   call w = {f, has, need, param};
   bool with_p = false;
   choose_positional(&w, roots, n);

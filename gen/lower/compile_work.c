@@ -10,7 +10,9 @@ typedef struct counter {
 } counter;
 
 /* An integer of 64 bits takes two registers, and instructions with carries; a quotient of two is a loop. */
-static double times_of_wide(ir_op op) { return op == IR_MOD || op == IR_FLOORDIV ? POLICY_WIDE_QUOTIENT : POLICY_WIDE_INTEGER; }
+static double times_of_wide(ir_op op) {
+  return op == IR_MOD || op == IR_FLOORDIV ? POLICY_WIDE_QUOTIENT : POLICY_WIDE_INTEGER;
+}
 
 /* Returns the number of simple instructions that take NVRTC as long as node r. Sines reduce large arguments
  * with loops and an array. A chain of selects, such as the gradient of 400 minima, takes four times as long
@@ -72,11 +74,12 @@ static void count_reads(counter *c, const hook *h) {
   c->f->work.reads += reads * reads / 1e4;
 }
 
-/* The copies of an inlined mod that reads other channels of its row are in two loops, of whole vectors and of what is left of a
- * row. */
+/* The copies of an inlined mod that reads other channels of its row are in two loops, of whole vectors and of what is
+ * left of a row. */
 static double copies_of(const lowered *f, const hook *h) {
   for (uint32_t r = 1; r < f->num_nodes; r++)
-    if (h->need[r] && (ir_is_var(f->g, r, VAR_READ) || ir_is_var(f->g, r, VAR_READ_GRAD))) return POLICY_ROW_MOD_COPIES * h->copies;
+    if (h->need[r] && (ir_is_var(f->g, r, VAR_READ) || ir_is_var(f->g, r, VAR_READ_GRAD)))
+      return POLICY_ROW_MOD_COPIES * h->copies;
   return h->copies;
 }
 
@@ -141,8 +144,7 @@ static void count_gradients(counter *c) {
     c->calls_ops = false;
   }
   count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, f->row, f->num_rows, 1);
-  count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, roots, lowered_term_roots(f, &f->row_terms, roots),
-                 1);
+  count_function(c, WORK_ONCE, HAS_HEAD | HAS_ROW | HAS_Q, roots, lowered_term_roots(f, &f->row_terms, roots), 1);
   for (int i = 0; i < f->num_acc + f->num_lane_sums; i++) {
     count_function(c, WORK_ONCE, HAS_HEAD, &f->acc[i].of_sum, 1, 1);
     count(c, WORK_FLUSHED, f->acc[i].value, i < f->num_acc ? 1 : 0.5); /* a lane's takes no register */
@@ -166,11 +168,14 @@ static void count_slots(counter *c) {
   for (int i = 0; i < col->count; i++) count(c, WORK_SLOTS, col->ref[i], copies.col);
   if (f->work.of[WORK_CALLS] == 0) return;
   f->work.positions = not_handed_on(f, row) + not_handed_on(f, col);
-  const double inlined = (lowered_is_called(f, "row") ? 0 : copies.row * row->count) + (lowered_is_called(f, "col") ? 0 : copies.col * col->count);
+  const double inlined = (lowered_is_called(f, "row") ? 0 : copies.row * row->count) +
+                         (lowered_is_called(f, "col") ? 0 : copies.col * col->count);
   f->work.beside = inlined * f->work.of[WORK_CALLS] / 1e6;
 }
 
-static bool is_of_bits(ir_op op) { return op == IR_BAND || op == IR_BOR || op == IR_BXOR || op == IR_SHL || op == IR_SHR || op == IR_SHR_BAND; }
+static bool is_of_bits(ir_op op) {
+  return op == IR_BAND || op == IR_BOR || op == IR_BXOR || op == IR_SHL || op == IR_SHR || op == IR_SHR_BAND;
+}
 
 /* Interval arithmetic takes several instructions for each operation. */
 static void count_bounds(counter *c) {
@@ -191,10 +196,10 @@ static void count_rest(counter *c) {
   forward_part part[FORWARD_PARTS];
   count_function(c, WORK_ONCE, 0, f->slot[SLOTS_HEAD].ref, f->slot[SLOTS_HEAD].count, 1);
   count_function(c, WORK_ONCE, 0, ranges, 4, 1);
-  if (f->plan->pass == LUATTN_BACKWARD) count_function(c, WORK_ONCE, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1, 1);
+  if (f->plan->pass == LUATTN_BACKWARD)
+    count_function(c, WORK_ONCE, HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1, 1);
   for (int i = f->plan->pass == LUATTN_FORWARD ? hooks_of_forward(f, part) : 0; i-- > 0;) {
-    const bool is_hook =
-        part[i].root == &f->score || part[i].root == f->step.term || part[i].root == &f->step.prob;
+    const bool is_hook = part[i].root == &f->score || part[i].root == f->step.term || part[i].root == &f->step.prob;
     if (!is_hook) count_function(c, WORK_ONCE, part[i].has, part[i].root, part[i].n, 1);
   }
 }

@@ -66,7 +66,11 @@ void hooks_choose_called(lowered *f, text *why) {
   outline_add(f, "keep", HAS_ELEMENT, copies.element, &f->keep, 1);
   outline_add(f, "query_mod", 0, copies.mod, &t->query_mod, 1);
   for (int i = 0; i < 2; i++) /* of luattn_mod or luattn_append */
-    outline_add(f, i == 0 ? "key_mod" : "value_mod", 0, copies.mod, t->append_mod[i] != IR_NONE ? &t->append_mod[i] : i == 0 ? &t->key_mod : &t->value_mod, 1);
+    outline_add(f, i == 0 ? "key_mod" : "value_mod", 0, copies.mod,
+                t->append_mod[i] != IR_NONE ? &t->append_mod[i]
+                : i == 0                    ? &t->key_mod
+                                            : &t->value_mod,
+                1);
   if (f->plan->pass == LUATTN_FORWARD) {
     outline_add(f, "score", HAS_ELEMENT, copies.element, &f->score, 1);
     for (int k = 0; k < f->step.num_red; k++)

@@ -13,8 +13,8 @@ enum {
   DEP_STEP = 16,   /* online state, reductions: one value per row and step */
   DEP_ROW = 32,    /* numbers of a backward row */
   DEP_MOD = 64,    /* element, position, channel and gradient of an input mod; bounds of a tile */
-  DEP_PART = 128 /* base or offset of a position; never in a slot: the compiler optimises better where it is
-                  * used */
+  DEP_PART = 128   /* base or offset of a position; never in a slot: the compiler optimises better where it is
+                    * used */
 };
 
 typedef struct deps {

@@ -100,7 +100,8 @@ bool row_in_place(const lowered *f, int input, int axis, ir_ref index) {
   const bool is_q = in->axis[axis] == LUATTN_AXIS_Q;
   const bool is_kv = in->axis[axis] == LUATTN_AXIS_KV;
   if (!(f->plan->packed && is_q) && !((f->plan->packed || f->plan->pages) && is_kv)) return true;
-  return packed_axis_of(in, f->plan->packed, f->plan->pages != 0) != axis && n->op == IR_VAR && ir_var_of(n) == (is_q ? VAR_Q : VAR_KV);
+  return packed_axis_of(in, f->plan->packed, f->plan->pages != 0) != axis && n->op == IR_VAR &&
+         ir_var_of(n) == (is_q ? VAR_Q : VAR_KV);
 }
 
 /* Whether r loads half or single precision along kv, one element for each key, and differs between queries.

@@ -45,8 +45,7 @@ static bool keep_loads(const lowered *f) {
 
 /* Whether backward's grad leaves spare registers: memory reads and calls take them. */
 static bool grad_is_light(const lowered *f) {
-  return !lowered_is_called(f, "grad") && !loads(f, HAS_ELEMENT, f->grad_prob) &&
-         !loads(f, HAS_ELEMENT, f->grad_ds);
+  return !lowered_is_called(f, "grad") && !loads(f, HAS_ELEMENT, f->grad_prob) && !loads(f, HAS_ELEMENT, f->grad_ds);
 }
 
 /* Returns what a score reads besides its rows of the q tile: 0, nothing; 1, memory for each column, because
@@ -83,9 +82,7 @@ static int bias_row_bytes(const lowered *f) {
 }
 
 /* A called score computes all of its terms itself; a called gradient takes the term as a parameter. */
-static bool takes_term(const lowered *f) {
-  return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score");
-}
+static bool takes_term(const lowered *f) { return f->plan->pass == LUATTN_BACKWARD || !lowered_is_called(f, "score"); }
 
 /* The same before facts are known, and whether there is room. */
 bool facts_stage_columns(const lowered *f) {
@@ -137,9 +134,7 @@ static int row_intervals(const lowered *f) {
 }
 
 /* Whether every row's first interval starts at 0, so kernels read only its end. */
-static bool row_from_start(const lowered *f) {
-  return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE;
-}
+static bool row_from_start(const lowered *f) { return row_intervals(f) > 0 && f->mask->rows.lo[0] == IR_NONE; }
 
 /* The number of intervals that a column keeps, as row_intervals. */
 static int column_intervals(const lowered *f) {
@@ -218,8 +213,7 @@ static void find_flag_line(lowered *f) {
   if (!f->facts.tile_bits || !f->plan->family->groups_masks || lowered_is_called(f, "keep")) return;
   const int n = conjuncts(f->g, f->keep, all, 0);
   for (int i = 0; i < n; i++)
-    if (is_flag_line(f, all[i]) && (f->flag_line == IR_NONE || ir_uses(f->g, all[i], VAR_Q)))
-      f->flag_line = all[i];
+    if (is_flag_line(f, all[i]) && (f->flag_line == IR_NONE || ir_uses(f->g, all[i], VAR_Q))) f->flag_line = all[i];
   for (int i = 0; i < n && f->flag_line != IR_NONE; i++)
     if (all[i] != f->flag_line) f->keep_beside[f->num_keep_beside++] = all[i];
 }
@@ -250,12 +244,12 @@ const bool *lowered_mask_slots(const lowered *f, int kind) {
   return slots_of(f, kind, of_query ? f->keep_of_list : &f->keep, of_query ? f->num_keep_of_list : 1);
 }
 
-/* Finds what a mask with lists asks of a query and of hoisted numbers of a key alone: a warp's keys are mostly of one block, and one
- * lane can ask for all of them. */
+/* Finds what a mask with lists asks of a query and of hoisted numbers of a key alone: a warp's keys are mostly of one
+ * block, and one lane can ask for all of them. */
 static void find_keep_of_query(lowered *f) {
   ir_ref all[LOWERED_MAX_CONJUNCTS];
-  if (!plan_kernel(f->plan)->reads_query_lists || !f->has_lists || !f->facts.tile_bits || f->facts.keep_runs || f->flag_line != IR_NONE ||
-      lowered_is_called(f, "keep"))
+  if (!plan_kernel(f->plan)->reads_query_lists || !f->has_lists || !f->facts.tile_bits || f->facts.keep_runs ||
+      f->flag_line != IR_NONE || lowered_is_called(f, "keep"))
     return;
   const int n = conjuncts(f->g, f->keep, all, 0);
   for (int i = 0; i < n; i++) {
@@ -276,8 +270,7 @@ static void find_keep_of_query(lowered *f) {
 static bool keep_runs(const lowered *f) {
   const int kind = f->plan->pass == LUATTN_FORWARD ? SLOTS_COL : SLOTS_ROW;
   bool any = false;
-  if (!f->facts.tile_bits || !f->plan->family->groups_masks || f->flag_line != IR_NONE ||
-      lowered_is_called(f, "keep"))
+  if (!f->facts.tile_bits || !f->plan->family->groups_masks || f->flag_line != IR_NONE || lowered_is_called(f, "keep"))
     return false;
   const bool *read = lowered_mask_slots(f, kind);
   for (int i = 0; read != NULL && i < f->slot[kind].count; i++) {
@@ -340,8 +333,8 @@ static bool is_crowded(const lowered *f) {
   return policy_is_crowded(f->plan, &f->rows, &(crowding){f->outlined_work > 0, f->mask_by_zero, pairs});
 }
 
-/* Of a score, besides the hooks: its position, and what was found of the others. Where blocks may decide cells, one of so
- * many needs it. */
+/* Of a score, besides the hooks: its position, and what was found of the others. Where blocks may decide cells, one of
+ * so many needs it. */
 enum { EVALUATION_COST = 8, UNDECIDED = 8 };
 static int lists_cost(const lowered *f) {
   const bool *need = lowered_needed(f, 0, &f->keep, 1);

@@ -9,9 +9,8 @@
 static bool is_plain(lowered *f, ir_ref r, int *left) {
   const ir_node *n = ir_get(f->g, r);
   if ((deps_of(&f->deps, r) & ~DEP_SITE) == 0 || n->op == IR_VAR) return true;
-  const bool plain = n->op == IR_ADD || n->op == IR_SUB || n->op == IR_NEG || n->op == IR_MUL ||
-                     n->op == IR_ABS || n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP ||
-                     n->op == IR_TO_REAL;
+  const bool plain = n->op == IR_ADD || n->op == IR_SUB || n->op == IR_NEG || n->op == IR_MUL || n->op == IR_ABS ||
+                     n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP || n->op == IR_TO_REAL;
   if (!plain || (*left)-- == 0) return false;
   for (int i = 0; i < n->nargs; i++)
     if (!is_plain(f, n->arg[i], left)) return false;
@@ -103,8 +102,7 @@ static void take_sums(lowered *f) {
   f->pairs_q_axis = bias_row_axis(f, pairs->input, pairs->index, pairs->num_index);
 }
 
-static int terms_of_input(const lowered *f, const derived_terms *terms, int input,
-                          const derived_term **last) {
+static int terms_of_input(const lowered *f, const derived_terms *terms, int input, const derived_term **last) {
   int n = 0;
   for (int i = 0; i < terms->count; i++) {
     if (terms->term[i].input != input || !lowered_wants(f, &terms->term[i])) continue;
@@ -135,8 +133,7 @@ static void find_pairs(lowered *f) {
     const derived_term *t = NULL, *ignored;
     const int by_score = terms_of_input(f, all[0], input, &t) + terms_of_input(f, all[1], input, &t);
     int others = 0, has = 0;
-    for (size_t i = 2; i < sizeof all / sizeof *all; i++)
-      others += terms_of_input(f, all[i], input, &ignored);
+    for (size_t i = 2; i < sizeof all / sizeof *all; i++) others += terms_of_input(f, all[i], input, &ignored);
     f->pairs[input] = 0;
     if (by_score != 1 || others != 0) continue;
     uint32_t pairs = 0;

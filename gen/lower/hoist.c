@@ -12,7 +12,7 @@ int lowered_op_cost(const lowered *f, ir_ref r) {
                * constant */
   return ir_op_cost((ir_op)n->op, (ir_type)n->type,
                     p->dtype == LUATTN_F64 ? IR_DOUBLE
-                    : p->family->fast_math         ? IR_FAST
+                    : p->family->fast_math ? IR_FAST
                                            : IR_ACCURATE);
 }
 
@@ -28,8 +28,7 @@ luattn_status hoist_open(lowered *f, luattn_error *err) {
     const int mask = lowered_deps(f, r);
     int cost = lowered_op_cost(f, r);
     for (int i = 0; i < n->nargs; i++) {
-      const bool below =
-          lowered_deps(f, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* it is in Head already */
+      const bool below = lowered_deps(f, n->arg[i]) == DEP_SITE && mask != DEP_SITE; /* it is in Head already */
       cost += below ? 0 : f->cost[n->arg[i]];
     }
     f->cost[r] = (uint8_t)(cost > 200 ? 200 : cost);
@@ -38,18 +37,14 @@ luattn_status hoist_open(lowered *f, luattn_error *err) {
 }
 
 /* Whether a head's number is not kept but read from its input each time: there are more of them than registers. */
-static bool is_read_again(const lowered *f, ir_ref r) {
-  return f->reads_head_again && ir_get(f->g, r)->op == IR_LOAD;
-}
+static bool is_read_again(const lowered *f, ir_ref r) { return f->reads_head_again && ir_get(f->g, r)->op == IR_LOAD; }
 
 /* Returns the slot kind from which a function with parameters `has` reads r; -1: it computes r itself. */
 static int kind_of(const lowered *f, int has, ir_ref r) {
   const int mask = lowered_deps(f, r);
-  if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 ||
-      (mask & (DEP_Q | DEP_KV)) == (DEP_Q | DEP_KV))
+  if (mask == 0 || (mask & ~(DEP_SITE | DEP_Q | DEP_KV)) != 0 || (mask & (DEP_Q | DEP_KV)) == (DEP_Q | DEP_KV))
     return -1;
-  if (mask == DEP_SITE)
-    return (has & HAS_HEAD) != 0 && f->cost[r] > 0 && !is_read_again(f, r) ? SLOTS_HEAD : -1;
+  if (mask == DEP_SITE) return (has & HAS_HEAD) != 0 && f->cost[r] > 0 && !is_read_again(f, r) ? SLOTS_HEAD : -1;
   if ((mask & DEP_Q) != 0) {
     if ((has & HAS_ROW) == 0) return -1;
     return f->cost[r] >= POLICY_SLOT_COST || (has & HAS_Q) == 0 ? SLOTS_ROW : -1;

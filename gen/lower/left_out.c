@@ -27,9 +27,7 @@ static const limit unknown = {UNKNOWN, 0, true}, finite = {FINITE, 0, true}, pos
 static limit number(double x) { return isnan(x) ? unknown : (limit){NUMBER, x, true}; }
 
 static bool is_number(limit a, double x) { return a.kind == NUMBER && a.x == x; }
-static bool is_finite(limit a) {
-  return a.kind == FINITE || a.kind == POSITIVE || (a.kind == NUMBER && isfinite(a.x));
-}
+static bool is_finite(limit a) { return a.kind == FINITE || a.kind == POSITIVE || (a.kind == NUMBER && isfinite(a.x)); }
 static bool is_infinite(limit a) { return a.kind == NUMBER && isinf(a.x); }
 static bool is_above(limit a) { return a.kind == POSITIVE || (a.kind == NUMBER && a.x > 0); }
 static bool is_not_zero(limit a) { return a.kind == POSITIVE || (a.kind == NUMBER && a.x != 0); }
@@ -80,8 +78,7 @@ static limit of_function(limits *l, ir_op op, ir_ref r, limit a) {
   const bool above = op == IR_EXP || op == IR_EXP2 || op == IR_SIGMOID || op == IR_SIGMOID2 ||
                      op == IR_SIGMOID2_ALTERNATING || op == IR_SOFTPLUS;
   if (is_number(a, -INFINITY) && (above || op == IR_RELU)) return number(0);
-  if (is_number(a, INFINITY) && (op == IR_EXP || op == IR_EXP2 || op == IR_SOFTPLUS || op == IR_RELU))
-    return a;
+  if (is_number(a, INFINITY) && (op == IR_EXP || op == IR_EXP2 || op == IR_SOFTPLUS || op == IR_RELU)) return a;
   if (op == IR_ABS && is_infinite(a)) return number(INFINITY);
   if (op == IR_STOP_GRADIENT || op == IR_TO_REAL) return a;
   if (a.kind == NUMBER && isfinite(a.x) && ir_typeof(g, ir_get(g, r)->arg[0]) == IR_REAL) {
@@ -91,9 +88,8 @@ static limit of_function(limits *l, ir_op op, ir_ref r, limit a) {
   }
   if (!is_finite(a)) return unknown;
   if (above) return positive;
-  return op == IR_TANH || op == IR_ROUGH_TANH || op == IR_RELU || op == IR_SILU || op == IR_GELU ||
-                 op == IR_ERF || op == IR_SIN || op == IR_COS || op == IR_FLOOR || op == IR_SIGN ||
-                 op == IR_ABS
+  return op == IR_TANH || op == IR_ROUGH_TANH || op == IR_RELU || op == IR_SILU || op == IR_GELU || op == IR_ERF ||
+                 op == IR_SIN || op == IR_COS || op == IR_FLOOR || op == IR_SIGN || op == IR_ABS
              ? finite
              : unknown;
 }
@@ -249,8 +245,7 @@ static bool is_left_out(lowered *f, limits *l, const ir_ref *from, const ir_ref 
 bool left_out_by_score(lowered *f, double score) {
   ir *g = f->g;
   const int num_state = lowered_traced(f)->online.num_state, num_red = f->step.num_red;
-  ir_ref state[SPEC_MAX_STATE], red[SPEC_MAX_RED], before[SPEC_MAX_RED], stepped[SPEC_MAX_STATE],
-      empty[SPEC_MAX_RED];
+  ir_ref state[SPEC_MAX_STATE], red[SPEC_MAX_RED], before[SPEC_MAX_RED], stepped[SPEC_MAX_STATE], empty[SPEC_MAX_RED];
   limits l = {.f = f, .score = score, .count = ir_count(g)};
   l.memo = arena_array(f->a, l.count, sizeof *l.memo);
   if (l.memo == NULL) return false;
@@ -264,6 +259,5 @@ bool left_out_by_score(lowered *f, double score) {
   for (int i = 0; i < num_state; i++)
     stepped[i] = score == 0 ? ir_substitute(g, f->step.next[i], red, before, num_red) : state[i];
   if (!is_left_out(f, &l, red, red, num_red) || !is_left_out(f, &l, red, empty, num_red)) return false;
-  return step_is_nothing(f, &l, state, f->init, num_state) &&
-         step_is_nothing(f, &l, state, stepped, num_state);
+  return step_is_nothing(f, &l, state, f->init, num_state) && step_is_nothing(f, &l, state, stepped, num_state);
 }

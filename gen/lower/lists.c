@@ -40,7 +40,11 @@ static bool entry_of(const chain *c, int term, int side, int axis, entry *out) {
   if (is_of_call(lowered_traced(c->f)->input[ir_index_of(load)].axis[axis])) return false;
   if (!ir_is_const(g, load->arg[axis], &place) || !(place >= 0 && place < IR_LIST_MOST)) return false;
   *out = (entry){.term = term};
-  out->list = (ir_list){.input = ir_index_of(load), .axis = axis, .num_axes = load->nargs, .first = (int)place, .count = 1,
+  out->list = (ir_list){.input = ir_index_of(load),
+                        .axis = axis,
+                        .num_axes = load->nargs,
+                        .first = (int)place,
+                        .count = 1,
                         .x = n->arg[1 - side]};
   for (int i = 0, k = 0; i < load->nargs; i++)
     if (i != axis) out->list.index[k++] = load->arg[i];

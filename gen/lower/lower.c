@@ -9,8 +9,8 @@ static void keep_wanted(const lowered *f, const derived_terms *from, derived_ter
     if (lowered_wants(f, &from->term[i])) to->term[to->count++] = from->term[i];
 }
 
-/* A row that keeps nothing has neither delta nor dlse, of which these values are multiples, but may have 1 / 0. A block's
- * sums leave it out (templates/around/prepare.cuh); what is added to memory row by row is 0 by a select. */
+/* A row that keeps nothing has neither delta nor dlse, of which these values are multiples, but may have 1 / 0. A
+ * block's sums leave it out (templates/around/prepare.cuh); what is added to memory row by row is 0 by a select. */
 static void leave_out_empty_rows(lowered *f) {
   ir *g = f->g;
   const ir_ref zero = ir_real(g, 0), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
@@ -68,7 +68,8 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
   TRY(online_step_build(f, err));
   approximate_nothing(f);
   if (p->merges) TRY(row_parts_merge(f, err));
-  if (p->family->merges && !f->has_merge) return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
+  if (p->family->merges && !f->has_merge)
+    return luattn_fail(err, LUATTN_UNSUPPORTED, "target: decode: is 1, and %s; or leave it 0", f->why_no_merge);
   if (plan_kernel(p)->has_distance_terms) distance_term_take(f);
   if (p->pass == LUATTN_FORWARD && p->family->stages_bias_rows) bias_row_take(f);
   approximate_gradient(f);
@@ -79,23 +80,18 @@ static luattn_status lower_expressions(lowered *f, luattn_error *err) {
 }
 
 static void write_notes(const lowered *f, text *why) {
-  if (f->bounded)
-    text_add(why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
+  if (f->bounded) text_add(why, "scores lie within %g and %g: no running maximum\n", f->score_lo, f->score_hi);
   if (f->bounds_are_long)
-    text_add(
-        why,
-        "scores fall with positions, but are too long to bound: no tiles are skipped for their weights\n");
+    text_add(why, "scores fall with positions, but are too long to bound: no tiles are skipped for their weights\n");
   if (f->score_bounds != IR_NONE)
-    text_add(
-        why,
-        "scores fall with positions: at long lengths tiles are skipped whose weights norms of q and k prove "
-        "to be negligible (luattn_args.skip)\n");
+    text_add(why,
+             "scores fall with positions: at long lengths tiles are skipped whose weights norms of q and k prove "
+             "to be negligible (luattn_args.skip)\n");
 }
 
 /* Says how kernels test the scores of a tile that an evaluated mask keeps in part, where not one by one. */
 static void note_partial_tiles(const lowered *f, text *why) {
-  const bool forward = f->plan->pass == LUATTN_FORWARD,
-             every = forward || plan_kernel(f->plan)->regroups_all_masks;
+  const bool forward = f->plan->pass == LUATTN_FORWARD, every = forward || plan_kernel(f->plan)->regroups_all_masks;
   if (!every && (f->num_keep_beside > 0 || f->facts.keep_is_cheap || f->facts.grad_adds_to_memory)) return;
   if (f->flag_line != IR_NONE)
     text_add(why,
@@ -105,13 +101,12 @@ static void note_partial_tiles(const lowered *f, text *why) {
   else if (f->keep_of_query)
     text_add(why, "mask: in tiles kept in part, a list of a query is read once for keys that are of one block\n");
   else if (f->facts.keep_runs)
-    text_add(why,
-             "mask: in tiles kept in part, it is asked once for each run of %s that are the same to it\n",
+    text_add(why, "mask: in tiles kept in part, it is asked once for each run of %s that are the same to it\n",
              forward ? "keys" : "queries");
 }
 
-luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
-                         lowered *out, luattn_error *err) {
+luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, lowered *out,
+                         luattn_error *err) {
   text why;
   memset(out, 0, sizeof *out);
   text_init(&why, a);
@@ -136,8 +131,7 @@ luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_in
   if (out->notes == NULL || ir_failed(out->g) || arena_failed(a))
     return luattn_fail(err, LUATTN_NO_MEMORY, "emit: %s: out of memory", spec->traced.name);
   if (out->failed)
-    return luattn_fail(err, LUATTN_INTERNAL,
-                       "emit: %s: has more hooks than a kernel can call; please report the spec",
+    return luattn_fail(err, LUATTN_INTERNAL, "emit: %s: has more hooks than a kernel can call; please report the spec",
                        spec->traced.name);
   return LUATTN_OK;
 }

@@ -1,4 +1,5 @@
-/* lowered.c: what the hooks of a lowered spec are: their expressions in the order of the contract, and which are called. */
+/* lowered.c: what the hooks of a lowered spec are: their expressions in the order of the contract, and which are
+ * called. */
 #include "gen/lower/lowered.h"
 
 #include <string.h>
@@ -15,25 +16,24 @@ const int lowered_sum_has[SUM_KINDS] = {[SUM_DISTANCE] = HAS_HEAD | HAS_Q | HAS_
 
 int hooks_of_forward(const lowered *f, forward_part out[FORWARD_PARTS]) {
   const int step = HAS_HEAD | HAS_ROW, num_state = lowered_traced(f)->online.num_state;
-  const forward_part part[FORWARD_PARTS] = {
-      {HAS_ELEMENT, &f->score, 1},
-      {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
-      {HAS_ELEMENT, &f->score_with, 1},
-      {HAS_HEAD | HAS_Q | HAS_KV, f->bias_row_index, f->num_bias_row_index},
-      {HAS_ELEMENT, &f->row_shift, 1},
-      {HAS_HEAD, &f->softcap_limit, 1},
-      {HAS_HEAD, &f->softcap_prob, 1},
-      {step, f->init, num_state},
-      {step, f->step.term, f->step.num_red},
-      {step, &f->step.prob, 1},
-      {step, &f->step.rescale, 1},
-      {step, f->step.next, num_state},
-      {step, f->raise, f->lazy_rescale ? num_state : 0},
-      {step, &f->out_scale, 1},
-      {step, &f->lse, 1},
-      {step, f->saved, f->spec->derived.num_saved},
-      {step, f->merged, f->has_merge ? num_state : 0},
-      {step, &f->merge_factor, f->has_merge ? 1 : 0}};
+  const forward_part part[FORWARD_PARTS] = {{HAS_ELEMENT, &f->score, 1},
+                                            {HAS_HEAD | HAS_Q | HAS_KV, &f->distance_term, 1},
+                                            {HAS_ELEMENT, &f->score_with, 1},
+                                            {HAS_HEAD | HAS_Q | HAS_KV, f->bias_row_index, f->num_bias_row_index},
+                                            {HAS_ELEMENT, &f->row_shift, 1},
+                                            {HAS_HEAD, &f->softcap_limit, 1},
+                                            {HAS_HEAD, &f->softcap_prob, 1},
+                                            {step, f->init, num_state},
+                                            {step, f->step.term, f->step.num_red},
+                                            {step, &f->step.prob, 1},
+                                            {step, &f->step.rescale, 1},
+                                            {step, f->step.next, num_state},
+                                            {step, f->raise, f->lazy_rescale ? num_state : 0},
+                                            {step, &f->out_scale, 1},
+                                            {step, &f->lse, 1},
+                                            {step, f->saved, f->spec->derived.num_saved},
+                                            {step, f->merged, f->has_merge ? num_state : 0},
+                                            {step, &f->merge_factor, f->has_merge ? 1 : 0}};
   memcpy(out, part, sizeof part);
   return FORWARD_PARTS;
 }

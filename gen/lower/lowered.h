@@ -50,11 +50,11 @@ typedef struct lowered_facts {
   bool keep_is_cheap, rows_need_full_data, only_keep_reads_row, row_from_start, columns_need_full_data;
   bool score_reads_col, reads_columns, has_distance_term, has_bias_row;
   bool grad_is_light, grad_reads_row, grad_adds_to_memory;
-  bool keep_runs;                  /* keep_by_column in forward, keep_by_row in backward */
-  bool tile_bits;                  /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */
-  bool same_bucket;                /* a tile's distances may all add to one place (may_be_same_bucket) */
-  bool bounds_reals, bounds_small; /* tile_class bounds a real number; only integers of 32 bits */
-  int score_reads;                 /* 0: nothing; 1: memory for each column; 2: for each element */
+  bool keep_runs;                      /* keep_by_column in forward, keep_by_row in backward */
+  bool tile_bits;                      /* the mask is evaluated for cells, where a launch does so (has_tile_bits) */
+  bool same_bucket;                    /* a tile's distances may all add to one place (may_be_same_bucket) */
+  bool bounds_reals, bounds_small;     /* tile_class bounds a real number; only integers of 32 bits */
+  int score_reads;                     /* 0: nothing; 1: memory for each column; 2: for each element */
   int row_intervals, column_intervals; /* number of mask intervals of a row, a column; 0: only keep decides */
   int prob_rows;                       /* numbers of a backward row that prob reads, as bits; -1: not separate
                                         * from ds */
@@ -62,7 +62,8 @@ typedef struct lowered_facts {
 } lowered_facts;
 
 /* What an expression that is lowered is for, which decides how coarse sigmoids and hyperbolic tangents may be
- * (multiply_add.c). APPROXIMATE_NOWHERE: sums of a row, saved numbers, what has to be the same bits whichever thread computes it. */
+ * (multiply_add.c). APPROXIMATE_NOWHERE: sums of a row, saved numbers, what has to be the same bits whichever thread
+ * computes it. */
 typedef enum approximate_in { APPROXIMATE_NOWHERE, APPROXIMATE_SCORE, APPROXIMATE_WEIGHT } approximate_in;
 
 typedef struct lowered {
@@ -75,9 +76,9 @@ typedef struct lowered {
 
   /* Scores. */
   approximate_in approximate; /* what is being lowered */
-  bool dot_unit;  /* score() gives score / scale, and the online function multiplies */
-  bool step_unit; /* score() gives a * score + b, the first step of the online function */
-  bool bounded;   /* scores lie within score_lo and score_hi, and no maximum is kept */
+  bool dot_unit;              /* score() gives score / scale, and the online function multiplies */
+  bool step_unit;             /* score() gives a * score + b, the first step of the online function */
+  bool bounded;               /* scores lie within score_lo and score_hi, and no maximum is kept */
   double score_lo, score_hi;
   int bounded_state; /* the state that would be the maximum, and what stands for it */
   double bounded_max;
@@ -86,20 +87,20 @@ typedef struct lowered {
   ir_ref distance_term; /* IR_NONE: none */
   ir_ref bias_row;      /* the load of an input along kv; IR_NONE: none. sm90 */
   ir_ref bias_row_index[4];
-  int num_bias_row_index,
-      bias_row_q_axis;            /* the axis that only q indexes; -1: q occurs in others, too */
-  ir_ref row_shift;               /* the shift that was split off `score`, computed from VAR_PART; IR_NONE:
-                                   * none */
-  bool red_shifted[SPEC_MAX_RED]; /* a maximum of scores, to which the kernel adds the shift */
-  ir_ref score_bounds;            /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
-                                   * tile is skipped */
-  bool bounds_are_long;           /* scores have bounds, but `score_bounds` would take too long to compile */
-  ir_ref keep;                    /* IR_NONE: no mask */
-  ir_ref flag_line;               /* the load of a flag at kv that is a conjunct of `keep`; IR_NONE: none */
+  int num_bias_row_index, bias_row_q_axis;   /* the axis that only q indexes; -1: q occurs in others, too */
+  ir_ref row_shift;                          /* the shift that was split off `score`, computed from VAR_PART; IR_NONE:
+                                              * none */
+  bool red_shifted[SPEC_MAX_RED];            /* a maximum of scores, to which the kernel adds the shift */
+  ir_ref score_bounds;                       /* of VAR_SCORE and indices: its bounds decide tile skipping; IR_NONE: no
+                                              * tile is skipped */
+  bool bounds_are_long;                      /* scores have bounds, but `score_bounds` would take too long to compile */
+  ir_ref keep;                               /* IR_NONE: no mask */
+  ir_ref flag_line;                          /* the load of a flag at kv that is a conjunct of `keep`; IR_NONE: none */
   ir_ref keep_beside[LOWERED_MAX_CONJUNCTS]; /* the other conjuncts */
   int num_keep_beside;
-  bool has_lists;         /* the mask has IR_LISTED */
-  bool keep_of_query;     /* lanes ask queries' lists: keep_of_list, of which a warp's keys need one answer for each query */
+  bool has_lists; /* the mask has IR_LISTED */
+  bool
+      keep_of_query; /* lanes ask queries' lists: keep_of_list, of which a warp's keys need one answer for each query */
   ir_ref keep_of_list[LOWERED_MAX_CONJUNCTS]; /* the conjuncts of `keep` besides keep_beside */
   int num_keep_of_list;
   bool positions_as_real; /* positions were converted before they were combined: exact below 2^24 in float */
@@ -108,17 +109,16 @@ typedef struct lowered {
   online_split step; /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
-  bool
-      lazy_rescale; /* the running maximum may be stale: `raise` updates it, and the step reads the state
-                     * unchanged */
-  int max_state;    /* the state that is the maximum */
+  bool lazy_rescale;            /* the running maximum may be stale: `raise` updates it, and the step reads the state
+                                 * unchanged */
+  int max_state;                /* the state that is the maximum */
   ir_ref raise[SPEC_MAX_STATE]; /* the state with reduction 0 applied */
   int prob_term;
   bool has_rescale, mask_by_inf, mask_by_zero;
   ir_ref softcap_limit, softcap_prob; /* the second reads VAR_DOT and VAR_TERM; IR_NONE: none */
   bool prob_is_sigmoid;
-  ir_ref tail[2];        /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
-  ir_ref out_scale, lse; /* of VAR_STATE; lse IR_NONE: none */
+  ir_ref tail[2];                 /* the epilogue: O, of VAR_OUT and VAR_STATE; lse */
+  ir_ref out_scale, lse;          /* of VAR_STATE; lse IR_NONE: none */
   ir_ref saved[DERIVED_MAX_ROWS]; /* what forward saves of a row: derived.saved */
 
   /* plan.merges: two parts of a row, of VAR_STATE and VAR_OTHER. */
@@ -160,22 +160,23 @@ typedef struct lowered {
   /* For the plan and the image. */
   const char *notes; /* lines for the plan's reasons */
   plan_rows rows;
-  int outlined_work; /* instructions of all called hooks, for one copy of each loop */
-  compile_work work; /* the code of hooks */
+  int outlined_work;  /* instructions of all called hooks, for one copy of each loop */
+  compile_work work;  /* the code of hooks */
   bool sums_call_ops; /* hooks of `sum` call their long functions */
-  bool crowded;      /* other tiles than the plan's are known to be faster */
-  int64_t max_len;   /* the longest lengths for which the arithmetic on positions is exact */
+  bool crowded;       /* other tiles than the plan's are known to be faster */
+  int64_t max_len;    /* the longest lengths for which the arithmetic on positions is exact */
 } lowered;
 
 /* Lowers `spec` for the plan. Errors: LUATTN_UNSUPPORTED, LUATTN_NO_MEMORY. */
-luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p,
-                         lowered *out, luattn_error *err);
+luattn_status lower_spec(arena *a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, lowered *out,
+                         luattn_error *err);
 
 /* ---- queries for emit ---- */
 
 /* Whether a function with parameters `has` (HAS_*) reads r from a slot instead of computing it. */
 bool lowered_in_slot(const lowered *f, int has, ir_ref r);
-/* Which slots of a kind (SLOTS_ROW or SLOTS_COL) the mask reads, in the arena; NULL: it also reads their position itself. */
+/* Which slots of a kind (SLOTS_ROW or SLOTS_COL) the mask reads, in the arena; NULL: it also reads their position
+ * itself. */
 const bool *lowered_mask_slots(const lowered *f, int kind);
 /* Approximate instructions of the node itself. */
 int lowered_op_cost(const lowered *f, ir_ref r);
@@ -204,8 +205,7 @@ extern const int lowered_slot_has[SLOTS_KINDS];
 /* The parameters of an outlined hook, for what its roots need, if its caller has parameters `has` (HAS_*):
  * param[node] is PARAM_* or 0. True if it takes LuattnParams as well. need[node]: scratch. */
 enum { PARAM_SLOT = 1, PARAM_VARIABLE };
-bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need,
-                               uint8_t *param);
+bool lowered_choose_parameters(const lowered *f, int has, const ir_ref *roots, int n, bool *need, uint8_t *param);
 /* The hook of reduction k. */
 extern const char *const lowered_term_name[SPEC_MAX_RED];
 /* The parameters of the hook for sums of a kind. */
@@ -222,8 +222,7 @@ bool *lowered_bounded_nodes(const lowered *f, const ir_ref *roots, int n);
 
 /* Whether the kernel's gradient needs this term. */
 static inline bool lowered_wants(const lowered *f, const derived_term *t) {
-  return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) !=
-         0;
+  return (f->plan->wants & (t->input >= 0 ? (unsigned)LUATTN_WANT_INPUTS : (unsigned)LUATTN_WANT_SCALARS)) != 0;
 }
 
 #endif

@@ -56,8 +56,7 @@ ir_ref row_shift_source(const lowered *f); /* the score_mod to start from */
 void row_shift_score(lowered *f);
 void row_shift_step(lowered *f);
 
-luattn_status tile_skipping_choose(lowered *f,
-                                   luattn_error *err); /* tile_skipping.c; writes `score_bounds` */
+luattn_status tile_skipping_choose(lowered *f, luattn_error *err); /* tile_skipping.c; writes `score_bounds` */
 
 /* softcap_poly.c: the test for scores far below a soft cap, and P of such scores; whether P are sigmoids. */
 void softcap_poly_choose(lowered *f);
@@ -70,8 +69,9 @@ void bias_row_take(lowered *f);
 void bias_row_take_gradient(lowered *f, ir_ref *roots, int n);
 /* Returns the axis of an input whose index is q itself, if no other index depends on q; -1: none. */
 int bias_row_axis(lowered *f, int input, const ir_ref *index, int num_index);
-/* Whether a row along the axis that `index` counts lies in one piece. Where sequences are packed, and the axis is q or kv, it
- * must be of one query alone, and the index the position itself: a row of keys of all sequences has neighbours' numbers. */
+/* Whether a row along the axis that `index` counts lies in one piece. Where sequences are packed, and the axis is q or
+ * kv, it must be of one query alone, and the index the position itself: a row of keys of all sequences has neighbours'
+ * numbers. */
 bool row_in_place(const lowered *f, int input, int axis, ir_ref index);
 
 /* gradient_sums.c: moves the terms of an element that kernels compute from sums of dS; sets `sum` with its
@@ -101,7 +101,7 @@ bool hoist_crowds_head(const lowered *f);
 
 /* outline.c: turns a hook whose inlined copies would take long to compile into one called function. */
 void outline_add(lowered *f, const char *name, int has, int copies, const ir_ref *roots, int n);
-void outline_choose_ops(lowered *f); /* chooses the hooks that call their long functions */
+void outline_choose_ops(lowered *f);        /* chooses the hooks that call their long functions */
 void outline_choose(lowered *f, text *why); /* adds a line to the plan's reasons for each */
 
 /* lowered.c: the expressions of the contract's functions in forward. */

@@ -39,12 +39,8 @@ typedef struct fold {
   ir_ref *done; /* per node: rewritten, or IR_NONE if not yet */
 } fold;
 
-static ir_ref mul(ir *g, ir_ref a, ir_ref b) {
-  return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_MUL, a, b);
-}
-static ir_ref add(ir *g, ir_ref a, ir_ref b) {
-  return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b);
-}
+static ir_ref mul(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_MUL, a, b); }
+static ir_ref add(ir *g, ir_ref a, ir_ref b) { return a == IR_NONE ? b : b == IR_NONE ? a : ir_op2(g, IR_ADD, a, b); }
 static bool uniform(fold *w, ir_ref r) { return !deps_element(deps_of(&w->f->deps, r)); }
 /* Whether a node of the input is uniform and kept as a number of the row or the column. */
 static bool fixed(fold *w, ir_ref r) { return uniform(w, r) && !w->linear[r]; }
@@ -218,8 +214,7 @@ static ir_ref real_of_int(fold *w, ir_ref r) {
   }
   /* Integers of an input may be large, and close to one another: their difference is one of integers. */
   if (uniform(w, r) || ir_uses_op(w->g, r, IR_LOAD)) return ir_to_real(w->g, r);
-  if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN &&
-      n.op != IR_MAX)
+  if (n.op != IR_ADD && n.op != IR_SUB && n.op != IR_NEG && n.op != IR_ABS && n.op != IR_MIN && n.op != IR_MAX)
     return ir_to_real(w->g, r);
   w->f->positions_as_real = true;
   const ir_ref a = real_of_int(w, n.arg[0]);
@@ -231,8 +226,7 @@ static lin lin_of_new(fold *w, ir_ref r) {
   const ir_node n = *ir_get(w->g, r);
   if (uniform(w, r)) return lin_of_uniform(w, r);
   if (n.op == IR_ADD) return sum_of(w, lin_of_new(w, n.arg[0]), lin_of_new(w, n.arg[1]));
-  if (n.op == IR_SUB)
-    return sum_of(w, lin_of_new(w, n.arg[0]), scaled(w, lin_of_new(w, n.arg[1]), ir_real(w->g, -1)));
+  if (n.op == IR_SUB) return sum_of(w, lin_of_new(w, n.arg[0]), scaled(w, lin_of_new(w, n.arg[1]), ir_real(w->g, -1)));
   if (n.op == IR_NEG) return scaled(w, lin_of_new(w, n.arg[0]), ir_real(w->g, -1));
   return lin_of_atom(r);
 }
@@ -299,8 +293,7 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
       return lin_of_atom(sigmoid_of(w, sigmoid_is_coarse(w->f) ? IR_SIGMOID2_ALTERNATING : IR_SIGMOID2, a, LOG2E));
     case IR_TANH: { /* 2 / (1 + e^-2x) - 1; with fast math, its absolute error near 0 is small enough */
       if (!w->f->plan->family->fast_math) break;
-      if (tanh_is_coarse(w->f))
-        return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
+      if (tanh_is_coarse(w->f)) return lin_of_atom(ir_op1(g, IR_ROUGH_TANH, written(w, a)));
       lin l = lin_of_atom(sigmoid_of(w, IR_SIGMOID2, a, 2 * LOG2E));
       l.coef[0] = ir_real(g, 2);
       l.row = ir_real(g, -1);
@@ -322,10 +315,8 @@ static lin fold_node(fold *w, ir_ref r, const ir_node *n) {
  * change. */
 static ir_ref fold_uniform(fold *w, ir_ref r, const ir_node *n) {
   if (n->nargs == 0 || !(deps_of(&w->f->deps, r) & DEP_STEP)) return r;
-  if (n->op == IR_EXP)
-    return ir_op1(w->g, IR_EXP2, ir_op2(w->g, IR_MUL, written(w, n->arg[0]), ir_real(w->g, LOG2E)));
-  if (n->op == IR_LOG)
-    return ir_op2(w->g, IR_MUL, ir_op1(w->g, IR_LOG2, written(w, n->arg[0])), ir_real(w->g, LN2));
+  if (n->op == IR_EXP) return ir_op1(w->g, IR_EXP2, ir_op2(w->g, IR_MUL, written(w, n->arg[0]), ir_real(w->g, LOG2E)));
+  if (n->op == IR_LOG) return ir_op2(w->g, IR_MUL, ir_op1(w->g, IR_LOG2, written(w, n->arg[0])), ir_real(w->g, LN2));
   return rebuilt(w, r, n);
 }
 

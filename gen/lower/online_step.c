@@ -47,8 +47,7 @@ static void rewrite_step(lowered *f) {
   }
   s->prob = ir_substitute(g, s->prob, from, to, n);
   s->rescale = ir_substitute(g, s->rescale, from, to, n);
-  for (int i = 0; i < lowered_traced(f)->online.num_state; i++)
-    s->next[i] = ir_substitute(g, s->next[i], from, to, n);
+  for (int i = 0; i < lowered_traced(f)->online.num_state; i++) s->next[i] = ir_substitute(g, s->next[i], from, to, n);
 }
 
 bool online_step_uses(ir *g, ir_ref r, ir_ref node) {
@@ -84,8 +83,7 @@ static bool is_linear_update(lowered *f, ir_ref next, ir_ref old, ir_ref red) {
    * compare. */
   if (!ir_is_const(g, rest, &x) || x != 0) return false;
   return !ir_uses_op(g, next, IR_FLOOR) && !ir_uses_op(g, next, IR_SIGN) && !ir_uses_op(g, next, IR_MOD) &&
-         !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) &&
-         !ir_uses_op(g, next, IR_STOP_GRADIENT);
+         !ir_uses_op(g, next, IR_FLOORDIV) && !ir_uses_op(g, next, IR_SELECT) && !ir_uses_op(g, next, IR_STOP_GRADIENT);
 }
 
 static void choose_deferred(lowered *f) {

@@ -62,20 +62,19 @@ static void outline_largest(lowered *f, text *why) {
   int inlined = 0;
   for (int i = 0; i < f->num_hooks; i++)
     if (!f->hook[i].outlined) inlined += f->hook[i].cost * f->hook[i].copies;
-  for (hook *h; (h = largest(f, inlined > POLICY_INLINED_MAX ? POLICY_OUTLINED_MIN
-                                                             : POLICY_OUTLINED_ALWAYS)) != NULL;) {
+  for (hook *h;
+       (h = largest(f, inlined > POLICY_INLINED_MAX ? POLICY_OUTLINED_MIN : POLICY_OUTLINED_ALWAYS)) != NULL;) {
     h->outlined = true;
     inlined -= h->cost * h->copies;
-    text_add(
-        why,
-        "hook %s: out of line, one copy of about %d instructions instead of %d inlined, which would compile "
-        "slowly\n",
-        h->name, h->cost, h->copies);
+    text_add(why,
+             "hook %s: out of line, one copy of about %d instructions instead of %d inlined, which would compile "
+             "slowly\n",
+             h->name, h->cost, h->copies);
   }
 }
 
-/* Where the sm90 forward does not stage numbers of keys, consumers compute them for each column that a thread has, which
- * a function can do for them; producers, which cannot call it, have no part in that. */
+/* Where the sm90 forward does not stage numbers of keys, consumers compute them for each column that a thread has,
+ * which a function can do for them; producers, which cannot call it, have no part in that. */
 static bool leave_to_consumers(lowered *f) {
   if (!plan_kernel(f->plan)->fetches_columns) return false;
   if (!facts_score_reads_col(f) || facts_stage_columns(f)) return false;
@@ -98,8 +97,8 @@ void outline_choose(lowered *f, text *why) {
 bool lowered_is_long(const lowered *f, ir_ref r) {
   const ir_node *n = ir_get(f->g, r);
   const char *spelling = ir_op_cuda((ir_op)n->op);
-  return n->type == IR_REAL && spelling != NULL && strncmp(spelling, "op_", 3) == 0 &&
-         strstr(spelling, "%t") == NULL && lowered_op_cost(f, r) >= POLICY_LONG_OP;
+  return n->type == IR_REAL && spelling != NULL && strncmp(spelling, "op_", 3) == 0 && strstr(spelling, "%t") == NULL &&
+         lowered_op_cost(f, r) >= POLICY_LONG_OP;
 }
 
 /* ptxas crashes on calls of functions with a local array in warps that released registers (is_fetched), such
@@ -123,12 +122,10 @@ void outline_choose_ops(lowered *f) {
   int sums = 0;
   for (int i = 0; i < f->num_hooks; i++) {
     hook *h = &f->hook[i];
-    h->calls_ops =
-        h->outlined && may_call(f, h->name) && long_work(f, h->has, h->need) > POLICY_CALLED_OPS_MIN;
+    h->calls_ops = h->outlined && may_call(f, h->name) && long_work(f, h->has, h->need) > POLICY_CALLED_OPS_MIN;
   }
   for (int kind = 0; kind < SUM_KINDS; kind++) {
-    const bool *need =
-        lowered_needed(f, lowered_sum_has[kind], roots, lowered_term_roots(f, &f->sum[kind], roots));
+    const bool *need = lowered_needed(f, lowered_sum_has[kind], roots, lowered_term_roots(f, &f->sum[kind], roots));
     if (need == NULL)
       f->failed = true;
     else

@@ -26,8 +26,7 @@ void prepared_rows_take(lowered *f, ir_ref *roots, int n) {
   int num = 0;
   for (uint32_t r = 1; r < count; r++) {
     if (!found[r]) continue;
-    if (num == DERIVED_MAX_ROWS || num > f->num_rows)
-      return; /* more numbers per row than before: not worth it */
+    if (num == DERIVED_MAX_ROWS || num > f->num_rows) return; /* more numbers per row than before: not worth it */
     from[num++] = r;
   }
   for (int i = 0; i < f->num_rows; i++) old[i] = ir_variable(g, VAR_ROW, (uint32_t)i);

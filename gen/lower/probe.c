@@ -1,5 +1,5 @@
-/* probe.c: proves properties of the emitted expressions, and tests them with random numbers, which refute alone: what is not
- * proved does not hold.
+/* probe.c: proves properties of the emitted expressions, and tests them with random numbers, which refute alone: what
+ * is not proved does not hold.
  *
  * mask_by_inf: whether a score of -inf leaves an element out by itself. mask_by_zero: whether a score of 0
  * does. bounded_scores: whether a softmax needs its running maximum, which only keeps exponentials in range.
@@ -63,8 +63,7 @@ static void probe_variable(void *user, ir_var v, uint32_t index, int lanes, doub
   }
 }
 
-static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
-                       double *out) {
+static void probe_load(void *user, uint32_t input, int n, const double *const *index, int lanes, double *out) {
   (void)input, (void)n, (void)index;
   for (int i = 0; i < lanes; i++) out[i] = uniform_value(user, i);
 }
@@ -151,8 +150,7 @@ static void compare(const probe *p, const probed *x, const equations *c, ir_lane
   for (int i = 0; i < IR_LANES; i++) {
     if (p->centre < 0 && is_guarded(x, value + c->n, i)) continue;
     for (int k = 0; k < c->n; k += 2)
-      *hold &=
-          holds(p, value[k][i], value[k + 1][i]) || (far && isnan(value[k][i]) && isnan(value[k + 1][i]));
+      *hold &= holds(p, value[k][i], value[k + 1][i]) || (far && isnan(value[k][i]) && isnan(value[k + 1][i]));
   }
 }
 
@@ -218,8 +216,7 @@ luattn_status probe_mask_by_inf(lowered *f, bool *hold, luattn_error *err) {
     const ir_ref *now = first ? f->init : state;
     equate_left_out(&none, f, state, now, num_state);
     equate(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
-    for (int i = 0; i < num_state; i++)
-      equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+    for (int i = 0; i < num_state; i++) equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
   *hold = left_out_by_score(f, -INFINITY);
   TRY(run_probe(f, &some, &(probe){.random = 12345}, hold, err));
@@ -245,8 +242,7 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
     const ir_ref *now = first ? f->init : stepped;
     equate_left_out(&none, f, state, now, num_state);
     equate(&none, ir_substitute(g, f->step.rescale, state, now, num_state), ir_real(g, 1));
-    for (int i = 0; i < num_state; i++)
-      equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
+    for (int i = 0; i < num_state; i++) equate(&none, ir_substitute(g, f->step.next[i], state, now, num_state), now[i]);
   }
   *hold = left_out_by_score(f, 0);
   TRY(run_probe(f, &some, &(probe){.random = 2345, .zero = true}, hold, err));
@@ -255,8 +251,8 @@ luattn_status probe_mask_by_zero(lowered *f, bool *hold, luattn_error *err) {
 
 /* ---- bounded_scores ---- */
 
-/* x of rows that have scores: a maximum that starts at a low number then lies above it, and conditions that ask whether it does are
- * there for rows without any. */
+/* x of rows that have scores: a maximum that starts at a low number then lies above it, and conditions that ask whether
+ * it does are there for rows without any. */
 static ir_ref of_rows_with_scores(lowered *f, ir_ref x, int max) {
   enum { MOST = 8 };
   ir *g = f->g;
@@ -319,8 +315,7 @@ static int running_maximum(lowered *f, const online_split *s, int *red) {
 }
 
 /* The step with a constant in place of state `max` and of reduction `red`, which is removed. */
-static void without_maximum(lowered *f, const online_split *s, int max, int red, ir_ref constant,
-                            online_split *out) {
+static void without_maximum(lowered *f, const online_split *s, int max, int red, ir_ref constant, online_split *out) {
   ir *g = f->g;
   ir_ref from[1 + SPEC_MAX_RED], to[1 + SPEC_MAX_RED], root[SPEC_MAX_RED + SPEC_MAX_STATE + 2];
   const int num_state = lowered_traced(f)->online.num_state;
@@ -340,8 +335,7 @@ static void without_maximum(lowered *f, const online_split *s, int max, int red,
   root[roots++] = ir_substitute(g, s->prob, from, to, n);
   root[roots++] = ir_substitute(g, s->rescale, from, to, n);
   for (int i = 0; i < num_state; i++)
-    root[roots++] =
-        i == max ? ir_variable(g, VAR_STATE, (uint32_t)i) : ir_substitute(g, s->next[i], from, to, n);
+    root[roots++] = i == max ? ir_variable(g, VAR_STATE, (uint32_t)i) : ir_substitute(g, s->next[i], from, to, n);
   ir_simplify(g, root, roots);
   roots = 0;
   for (int k = 0; k < out->num_red; k++) out->term[k] = root[roots++];
@@ -351,8 +345,8 @@ static void without_maximum(lowered *f, const online_split *s, int max, int red,
 }
 
 /* Builds the epilogue of a row of three scores in two steps, with values of 1 and 3, and of 1. */
-static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail,
-                    int n, ir_ref *result) {
+static void run_row(lowered *f, const online_split *first, const online_split *second, const ir_ref *tail, int n,
+                    ir_ref *result) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
   enum { OUT, SCORE, STATE, RED = STATE + SPEC_MAX_STATE, NAMES = RED + SPEC_MAX_RED };
@@ -369,11 +363,14 @@ static void run_row(lowered *f, const online_split *first, const online_split *s
     for (uint32_t e = 0; e < 2; e++) to[e][SCORE] = ir_variable(g, VAR_SCORE, 2 * step + e);
     for (int k = 0; k < s->num_red; k++) {
       ir_ref a = ir_substitute(g, s->term[k], from, to[0], NAMES);
-      if (step == 0) a = ir_op2(g, s->kind[k] == IR_REDUCE_MAX ? IR_MAX : IR_ADD, a, ir_substitute(g, s->term[k], from, to[1], NAMES));
+      if (step == 0)
+        a = ir_op2(g, s->kind[k] == IR_REDUCE_MAX ? IR_MAX : IR_ADD, a,
+                   ir_substitute(g, s->term[k], from, to[1], NAMES));
       to[0][RED + k] = to[1][RED + k] = a;
     }
     ir_ref p = ir_substitute(g, s->prob, from, to[0], NAMES);
-    if (step == 0) p = ir_op2(g, IR_ADD, p, ir_op2(g, IR_MUL, ir_real(g, 3), ir_substitute(g, s->prob, from, to[1], NAMES)));
+    if (step == 0)
+      p = ir_op2(g, IR_ADD, p, ir_op2(g, IR_MUL, ir_real(g, 3), ir_substitute(g, s->prob, from, to[1], NAMES)));
     sum = ir_op2(g, IR_MUL, sum, ir_substitute(g, s->rescale, from, to[0], NAMES));
     sum = ir_op2(g, IR_ADD, sum, p);
     for (int i = 0; i < o->num_state; i++) next[i] = ir_substitute(g, s->next[i], from, to[0], NAMES);
@@ -413,8 +410,7 @@ static bool exp_unbounded(lowered *f, ir_ref root) {
     if (!need[r]) continue;
     const ir_node n = *ir_get(f->g, r);
     for (int i = 0; i < n.nargs; i++) need[n.arg[i]] = true;
-    if ((n.op == IR_EXP || n.op == IR_EXP2) && !in_range(bounds_of(f, r, iv_all()), range_of(f->plan)))
-      return true;
+    if ((n.op == IR_EXP || n.op == IR_EXP2) && !in_range(bounds_of(f, r, iv_all()), range_of(f->plan))) return true;
   }
   return false;
 }
@@ -445,16 +441,14 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   ir_ref before[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, after[2], result[4];
   for (int i = 0; i < 2; i++) after[i] = ir_substitute(g, before[i], &state, &constant, 1);
   ir_simplify(g, after, 2);
-  if (!all_in_range(f, &bounded, score) || exp_unbounded(f, after[0]) || exp_unbounded(f, after[1]))
-    return LUATTN_OK;
+  if (!all_in_range(f, &bounded, score) || exp_unbounded(f, after[0]) || exp_unbounded(f, after[1])) return LUATTN_OK;
   run_row(f, &f->step, &f->step, before, 2, result);
   run_row(f, &bounded, &bounded, after, 2, result + 2);
   equations same = {.n = 0};
   for (int i = 0; i < 2; i++) equate(&same, result[2 + i], result[i]);
   bool hold = true;
-  TRY(settle(f, &same,
-                &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .bounded = true, .slack = 1e-9},
-                &hold, err));
+  TRY(settle(f, &same, &(probe){.random = 777, .lo = score.lo, .hi = score.hi, .bounded = true, .slack = 1e-9}, &hold,
+             err));
   if (!hold) return LUATTN_OK;
   f->step = bounded;
   f->bounded = true;
@@ -464,7 +458,8 @@ luattn_status probe_bounded_scores(lowered *f, luattn_error *err) {
   f->score_hi = score.hi;
   f->tail[0] = after[0];
   f->tail[1] = after[1];
-  for (int i = 0; i < num_saved; i++) f->saved[i] = ir_substitute(g, f->saved[i], &state, &constant, 1); /* of a part: any number serves in a merge */
+  for (int i = 0; i < num_saved; i++)
+    f->saved[i] = ir_substitute(g, f->saved[i], &state, &constant, 1); /* of a part: any number serves in a merge */
   return LUATTN_OK;
 }
 
@@ -510,16 +505,14 @@ static bool equate_softmax(lowered *f, equations *same, int *max) {
   equate(same, kept.prob, ir_op1(g, IR_EXP, ir_op2(g, IR_SUB, ir_variable(g, VAR_SCORE, 0), state)));
   equate(same, ir_substitute(g, f->step.next[1 - *max], &(ir_ref){ir_variable(g, VAR_RED, 0)}, &state, 1),
          kept.next[1 - *max]);
-  equate(same, ir_substitute(g, f->step.next[1 - *max], &to_none, &none, 1),
-         ir_op2(g, IR_MUL, old, f->step.rescale));
+  equate(same, ir_substitute(g, f->step.next[1 - *max], &to_none, &none, 1), ir_op2(g, IR_MUL, old, f->step.rescale));
   return true;
 }
 
 luattn_status probe_lazy_rescale(lowered *f, luattn_error *err) {
   equations same = {.n = 0};
   int max;
-  if (!plan_kernel(f->plan)->rescales_lazily || !equate_softmax(f, &same, &max))
-    return LUATTN_OK;
+  if (!plan_kernel(f->plan)->rescales_lazily || !equate_softmax(f, &same, &max)) return LUATTN_OK;
   f->lazy_rescale = true;
   f->max_state = max;
   return settle(f, &same, &(probe){.random = 999, .lo = -8, .hi = 8, .slack = 1e-9}, &f->lazy_rescale, err);
@@ -536,7 +529,8 @@ static bool are_not_below(lowered *f, const ir_ref *x, int n) {
   return true;
 }
 
-/* Whether a relative error of the sum causes none that is larger of the epilogue's factor, and of lse none that is larger by itself. */
+/* Whether a relative error of the sum causes none that is larger of the epilogue's factor, and of lse none that is
+ * larger by itself. */
 static bool is_steady(lowered *f, ir_ref sum) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
@@ -563,8 +557,7 @@ static bool is_steady(lowered *f, ir_ref sum) {
 static luattn_status try_steady(lowered *f, int max, bool *hold, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
-  const ir_ref sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)),
-               off = ir_op2(g, IR_MUL, sum, ir_real(g, 1 + 1e-6));
+  const ir_ref sum = ir_variable(g, VAR_STATE, (uint32_t)(1 - max)), off = ir_op2(g, IR_MUL, sum, ir_real(g, 1 + 1e-6));
   ir_ref tail[2] = {o->out, o->lse >= 0 ? o->final[o->lse] : o->out}, other[2], result[4];
   for (int i = 0; i < 2; i++) other[i] = ir_substitute(g, tail[i], &sum, &off, 1);
   run_row(f, &f->step, &f->step, tail, 2, result);

@@ -9,9 +9,7 @@
 #include "gen/lower/lowering.h"
 
 /* Large scores have none: backward has to round them as forward does. */
-static bool kernel_has_shift(const plan *p) {
-  return plan_kernel(p)->shifts_rows && !p->large_scores;
-}
+static bool kernel_has_shift(const plan *p) { return plan_kernel(p)->shifts_rows && !p->large_scores; }
 
 /* Under a causal mask a distance needs no abs, and is linear. */
 ir_ref row_shift_source(const lowered *f) {
@@ -27,8 +25,7 @@ void row_shift_score(lowered *f) {
 void row_shift_step(lowered *f) {
   ir *g = f->g;
   online_split *s = &f->step;
-  const ir_ref score = ir_variable(g, VAR_SCORE, 0),
-               shifted = ir_op2(g, IR_ADD, score, ir_variable(g, VAR_SHIFT, 0));
+  const ir_ref score = ir_variable(g, VAR_SCORE, 0), shifted = ir_op2(g, IR_ADD, score, ir_variable(g, VAR_SHIFT, 0));
   if (f->row_shift == IR_NONE) return;
   for (int k = 0; k < s->num_red; k++) {
     f->red_shifted[k] = s->kind[k] == IR_REDUCE_MAX && s->term[k] == score;

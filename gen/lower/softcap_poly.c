@@ -36,8 +36,7 @@ static void tanh_polynomial(lowered *f) {
   ir_ref scaled, a, b, tanh, m, is_dot;
   if (!takes_apart(f, f->score, IR_ADD, IR_MUL, &scaled, &b) || !of_site(f, b) ||
       !takes_apart(f, scaled, IR_MUL, IR_ROUGH_TANH, &tanh, &a) || !of_site(f, a) ||
-      !takes_apart(f, ir_get(g, tanh)->arg[0], IR_MUL, IR_VAR, &is_dot, &m) || is_dot != dot ||
-      !of_site(f, m))
+      !takes_apart(f, ir_get(g, tanh)->arg[0], IR_MUL, IR_VAR, &is_dot, &m) || is_dot != dot || !of_site(f, m))
     return;
   const ir_ref last = ir_op2(g, IR_DIV, ir_real(g, 1.0 / 3), m), am = ir_op2(g, IR_MUL, a, m),
                cubic = ir_op2(g, IR_MUL, ir_op2(g, IR_MUL, am, ir_op2(g, IR_MUL, m, m)), ir_real(g, -0.319)),
@@ -46,16 +45,14 @@ static void tanh_polynomial(lowered *f) {
   const bool late = policy_softcap_factors_early(f->plan);
   const ir_ref factor =
       ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, square, cubic), late ? linear : ir_op2(g, IR_ADD, linear, term));
-  const ir_ref capped =
-      ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, dot, factor), late ? ir_op2(g, IR_ADD, b, term) : b);
+  const ir_ref capped = ir_op2(g, IR_ADD, ir_op2(g, IR_MUL, dot, factor), late ? ir_op2(g, IR_ADD, b, term) : b);
   f->softcap_limit = ir_op2(g, IR_MUL, last, last);
   f->softcap_prob = ir_substitute(g, f->step.prob, &score, &capped, 1);
 }
 
 /* Whether P are 1 / (1 + 2^-score), and scores are used for nothing else. */
 static bool is_sigmoid(const lowered *f) {
-  return plan_kernel(f->plan)->has_polynomials &&
-         f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
+  return plan_kernel(f->plan)->has_polynomials && f->mask_by_inf && !f->has_rescale && f->step.num_red == 0 &&
          f->step.prob == ir_op1(f->g, IR_SIGMOID2_ALTERNATING, ir_variable(f->g, VAR_SCORE, 0));
 }
 
@@ -65,9 +62,8 @@ void softcap_poly_choose(lowered *f) {
   const bool sums = f->step.num_red == 1 && f->prob_term == 0 && f->red_deferred[0];
   f->softcap_limit = f->softcap_prob = IR_NONE;
   f->prob_is_sigmoid = is_sigmoid(f);
-  if (!plan_kernel(f->plan)->has_polynomials ||
-      f->has_rescale || f->lazy_rescale || !f->mask_by_inf || (f->step.num_red > 0 && !sums) ||
-      (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
+  if (!plan_kernel(f->plan)->has_polynomials || f->has_rescale || f->lazy_rescale || !f->mask_by_inf ||
+      (f->step.num_red > 0 && !sums) || (deps_of(&f->deps, f->score) & ~(DEP_SITE | DEP_ELEMENT)) != 0)
     return;
   if (f->step.prob == ir_op1(f->g, IR_EXP2, score) && policy_softcap_poly(f->plan)) tanh_polynomial(f);
 }

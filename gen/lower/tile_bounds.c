@@ -65,8 +65,7 @@ static bool uses_reals(const lowered *f, const ir_ref *root, int n) {
 
 /* Whether the node converts a real number to an integer, whose bounds are then unknown. */
 static bool is_rounded(const lowered *f, const ir_node *n) {
-  return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD &&
-         ir_typeof(f->g, n->arg[n->nargs - 1]) == IR_REAL;
+  return n->type == IR_INT && n->nargs > 0 && n->op != IR_LOAD && ir_typeof(f->g, n->arg[n->nargs - 1]) == IR_REAL;
 }
 
 static bool bounds_small(const lowered *f) {
@@ -78,7 +77,8 @@ static bool bounds_small(const lowered *f) {
   for (uint32_t r = 1; all && r < f->num_nodes; r++) {
     const ir_node *node = ir_get(f->g, r);
     if (need[r] && !lowered_is_point(f, r) && is_rounded(f, node)) all = false;
-    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r)) all = lowered_stat_of(f, node) >= 0;
+    if (need[r] && node->op == IR_LOAD && node->type == IR_INT && !lowered_is_point(f, r))
+      all = lowered_stat_of(f, node) >= 0;
     if (need[r] && node->type == IR_INT && ir_is_wide(f->g, r)) all = false;
   }
   return all;

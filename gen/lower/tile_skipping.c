@@ -16,12 +16,8 @@ typedef struct trial {
   int head, kv0, kv1;
 } trial;
 
-static ir_bounds integer_bounds(ivi x) {
-  return (ir_bounds){.real = iv_all(), .integer = x, .boolean = tri_all()};
-}
-static ir_bounds real_bounds(iv x) {
-  return (ir_bounds){.real = x, .integer = ivi_all(), .boolean = tri_all()};
-}
+static ir_bounds integer_bounds(ivi x) { return (ir_bounds){.real = iv_all(), .integer = x, .boolean = tri_all()}; }
+static ir_bounds real_bounds(iv x) { return (ir_bounds){.real = x, .integer = ivi_all(), .boolean = tri_all()}; }
 
 static ir_bounds variable_bounds(void *user, ir_var v, uint32_t index, ir_type type) {
   (void)type;

@@ -15,8 +15,7 @@ static int string_rep(lua_State *L) {
   const lua_Integer n = luaL_checkinteger(L, 2);
   luaL_optlstring(L, 3, "", &separator);
   if (n > 0 && size + separator == 0 && n > REP_MAX) {
-    front_raise(L, "string.rep: an empty string is repeated %lld times; the limit is %d", (long long)n,
-                REP_MAX);
+    front_raise(L, "string.rep: an empty string is repeated %lld times; the limit is %d", (long long)n, REP_MAX);
   }
   if (n > 0 && size + separator > 0 && (lua_Unsigned)n > REP_MAX / (size + separator)) {
     front_raise(L, "string.rep: the result would be larger than %d bytes", REP_MAX);
@@ -29,8 +28,7 @@ static int string_rep(lua_State *L) {
 static int table_shift(lua_State *L) {
   sandbox_check_time(L);
   if (lua_istable(L, 1) && lua_rawlen(L, 1) > LENGTH_MAX) {
-    front_raise(L,
-                "%s: the table has %llu entries; the limit is %d; keep its entries 1, 2, 3, .. without holes",
+    front_raise(L, "%s: the table has %llu entries; the limit is %d; keep its entries 1, 2, 3, .. without holes",
                 lua_tostring(L, lua_upvalueindex(2)), (unsigned long long)lua_rawlen(L, 1), LENGTH_MAX);
   }
   return call_own(L);

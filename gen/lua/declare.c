@@ -27,15 +27,15 @@ int declare_names(lua_State *L, int table, const char *owner, const char **names
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
     const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-    if (key == NULL)
-      front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, fields_shown(L, -1));
+    if (key == NULL) front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, fields_shown(L, -1));
     if (!is_identifier(key, lua_rawlen(L, -1))) {
       front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
     }
-    if (scan_is_keyword(key)) front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
+    if (scan_is_keyword(key))
+      front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
     if (strlen(key) >= LUATTN_NAME_SIZE) {
-      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1),
-                  strlen(key), LUATTN_NAME_SIZE - 1);
+      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1), strlen(key),
+                  LUATTN_NAME_SIZE - 1);
     }
     if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
     int at = n++;
@@ -49,8 +49,7 @@ static void check_new_name(lua_State *L, const char *owner, const char *name) {
   const bool predefined = globals_predefined(L, name);
   if (predefined || globals_defined(L, name)) {
     if (predefined)
-      front_raise(L, "%s: '%s' is already the name of something predefined; choose another name", owner,
-                  name);
+      front_raise(L, "%s: '%s' is already the name of something predefined; choose another name", owner, name);
     front_raise(L,
                 "%s: '%s' is already the name of a global of this file, which hooks would read in its place; "
                 "choose another name for one of them",
@@ -85,10 +84,9 @@ static void declare_scalars(lua_State *L, int table) {
 
 /* Common names for the standard axes: as free axes they would not be checked. */
 static const char *const axis_synonyms[][2] = {
-    {"batch", "b"},      {"B", "b"},          {"head", "h"},   {"heads", "h"},   {"H", "h"},
-    {"heads_kv", "hkv"}, {"kv_heads", "hkv"}, {"h_kv", "hkv"}, {"Hkv", "hkv"},   {"q_idx", "q"},
-    {"q_len", "q"},      {"Q", "q"},          {"Sq", "q"},     {"kv_idx", "kv"}, {"kv_len", "kv"},
-    {"KV", "kv"},        {"Skv", "kv"},       {"k", "kv"},
+    {"batch", "b"},      {"B", "b"},       {"head", "h"},    {"heads", "h"}, {"H", "h"},     {"heads_kv", "hkv"},
+    {"kv_heads", "hkv"}, {"h_kv", "hkv"},  {"Hkv", "hkv"},   {"q_idx", "q"}, {"q_len", "q"}, {"Q", "q"},
+    {"Sq", "q"},         {"kv_idx", "kv"}, {"kv_len", "kv"}, {"KV", "kv"},   {"Skv", "kv"},  {"k", "kv"},
 };
 
 static int32_t axis_of(lua_State *L, const char *owner) {
@@ -132,10 +130,8 @@ static const char *axis_text(lua_State *L) {
 static void declare_axes(lua_State *L, const char *owner, luattn_input_info *info, const char *names[4]) {
   lua_pushliteral(L, "axes");
   if (lua_rawget(L, -2) != LUA_TTABLE) {
-    front_raise(
-        L,
-        "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension, or {} for one number",
-        owner, front_kind(L, -1));
+    front_raise(L, "%s: axes is %s; write axes = {\"h\"} and so on, one entry for each dimension, or {} for one number",
+                owner, front_kind(L, -1));
   }
   const uint32_t n = (uint32_t)fields_check_list(L, -1, front_format(L, "%s: axes", owner),
                                                  "list the axes in order, as in axes = {\"h\", \"q\"}");
@@ -178,8 +174,8 @@ static void refuse_dtype(lua_State *L, const char *owner, const char *name) {
                 owner, name);
   }
   if (lua_type(L, -1) != LUA_TSTRING)
-    front_raise(L, "%s: dtype is %s; it must be a name in quotes: f64, f32, bf16, f16, i32, i64, i16, u8, bool or any", owner,
-                fields_shown(L, -1));
+    front_raise(L, "%s: dtype is %s; it must be a name in quotes: f64, f32, bf16, f16, i32, i64, i16, u8, bool or any",
+                owner, fields_shown(L, -1));
   front_raise(L, "%s: dtype '%s' is not one of f64, f32, bf16, f16, i32, i64, i16, u8, bool, any", owner,
               front_shown(L, -1));
 }
@@ -223,8 +219,7 @@ static const char *listed_axes(lua_State *L) {
   return n > 4 ? front_format(L, "%s, ..", list) : list;
 }
 
-static void declare_input(lua_State *L, const char *name, luattn_input_info *info,
-                          const char *axis_names[4]) {
+static void declare_input(lua_State *L, const char *name, luattn_input_info *info, const char *axis_names[4]) {
   static const field_row fields[] = {
       {"axes", FIELD_ANY, NULL}, {"dtype", FIELD_ANY, NULL}, {"grad", FIELD_BOOLEAN, "true or false"}};
   const char *owner = front_format(L, "input '%s'", name);
@@ -299,8 +294,7 @@ static void declare_name(lua_State *L, int table) {
   size_t n;
   const char *name = lua_tolstring(L, -1, &n), *shown = front_shown(L, -1);
   if (n == 0 || n >= LUATTN_NAME_SIZE) {
-    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", shown, n,
-                LUATTN_NAME_SIZE - 1);
+    front_raise(L, "attention: name '%s' has %zu characters; it must have 1 to %d", shown, n, LUATTN_NAME_SIZE - 1);
   }
   for (size_t i = 0; i < n; i++) {
     const unsigned char c = (unsigned char)name[i];
@@ -319,9 +313,7 @@ static void check_hooks(lua_State *L, int table) {
   if (lua_rawget(L, table) != LUA_TNIL) {
     lua_insert(L, -2);
     if (lua_rawget(L, table) != LUA_TNIL) {
-      front_raise(
-          L,
-          "attention: both block_mask and mask_mod are given; they are two names of one field, so keep one");
+      front_raise(L, "attention: both block_mask and mask_mod are given; they are two names of one field, so keep one");
     }
   }
   lua_settop(L, table);

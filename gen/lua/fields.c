@@ -20,8 +20,11 @@ static void refuse_name(lua_State *L, const char *owner, const field_row *rows, 
     if ((rows[i].types & FIELD_HIDDEN) == 0) front_suggest_try(&s, rows[i].name);
   if (s.best != NULL) front_raise(L, "%s: unknown field '%s'%s", owner, shown, front_suggest_end(L, &s));
   for (int i = 0; i < n; i++)
-    if ((rows[i].types & FIELD_HIDDEN) == 0) list = front_format(L, "%s%s%s", list, *list != '\0' ? ", " : "", rows[i].name);
-  front_raise(L, *list != '\0' ? "%s: unknown field '%s'; its fields are %s" : "%s: unknown field '%s'; it has no fields%s", owner, shown, list);
+    if ((rows[i].types & FIELD_HIDDEN) == 0)
+      list = front_format(L, "%s%s%s", list, *list != '\0' ? ", " : "", rows[i].name);
+  front_raise(
+      L, *list != '\0' ? "%s: unknown field '%s'; its fields are %s" : "%s: unknown field '%s'; it has no fields%s",
+      owner, shown, list);
 }
 
 static unsigned type_of(lua_State *L, int index) {
@@ -65,7 +68,8 @@ int fields_check_list(lua_State *L, int table, const char *owner, const char *ex
   while (lua_next(L, table) != 0) {
     lua_pop(L, 1);
     if (lua_isinteger(L, -1) && lua_tointeger(L, -1) >= 1 && (lua_Unsigned)lua_tointeger(L, -1) <= n) continue;
-    front_raise(L, "%s has the entry [%s]; %s", owner, lua_type(L, -1) == LUA_TSTRING ? front_shown(L, -1) : fields_shown(L, -1), example);
+    front_raise(L, "%s has the entry [%s]; %s", owner,
+                lua_type(L, -1) == LUA_TSTRING ? front_shown(L, -1) : fields_shown(L, -1), example);
   }
   return n > INT_MAX ? INT_MAX : (int)n;
 }

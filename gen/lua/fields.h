@@ -6,19 +6,20 @@
 
 enum { FIELD_BOOLEAN = 1, FIELD_STRING = 2, FIELD_TABLE = 4, FIELD_INTEGER = 8, FIELD_ANY = 255, FIELD_HIDDEN = 256 };
 
-/* A field that a table may have. types: a bit each, of FIELD_TABLE and so on; FIELD_HIDDEN: messages do not name it. valid: for a
- * message, as "a table such as { cap = 50.0 }"; FIELD_ANY needs none. */
+/* A field that a table may have. types: a bit each, of FIELD_TABLE and so on; FIELD_HIDDEN: messages do not name it.
+ * valid: for a message, as "a table such as { cap = 50.0 }"; FIELD_ANY needs none. */
 typedef struct field_row {
   const char *name;
   unsigned types;
   const char *valid;
 } field_row;
 
-/* Raises unless each key of the table at `table` is the name of a row, and its value of a type of that row. `owner` is for
- * messages. */
+/* Raises unless each key of the table at `table` is the name of a row, and its value of a type of that row. `owner` is
+ * for messages. */
 void fields_check(lua_State *L, int table, const char *owner, const field_row *rows, int n);
 
-/* Raises unless the table at `table` has the keys 1, 2, .. alone, and returns how many. `example` says how to write it. */
+/* Raises unless the table at `table` has the keys 1, 2, .. alone, and returns how many. `example` says how to write
+ * it. */
 int fields_check_list(lua_State *L, int table, const char *owner, const char *example);
 
 /* For a message: 2.5, 'text', true, or as front_kind. */

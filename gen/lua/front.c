@@ -33,12 +33,11 @@ static luattn_status check_reads(const front_state *s, luattn_error *err) {
     if (node->op != IR_LOAD || node->type == IR_BOOL) continue;
     if (s->computed_with >> node->imm.integer & 1) continue;
     const char *name = t->input[node->imm.integer].name;
-    return luattn_fail(
-        err, LUATTN_SPEC,
-        "%s:%d: input '%s': is read, but nothing is made of its numbers, and as a condition each "
-        "is true in Lua; write ne(%s[..], 0), declare it with dtype = \"bool\", or leave the "
-        "read out",
-        t->file, (int)node->line, name, name);
+    return luattn_fail(err, LUATTN_SPEC,
+                       "%s:%d: input '%s': is read, but nothing is made of its numbers, and as a condition each "
+                       "is true in Lua; write ne(%s[..], 0), declare it with dtype = \"bool\", or leave the "
+                       "read out",
+                       t->file, (int)node->line, name, name);
   }
   return LUATTN_OK;
 }
@@ -71,10 +70,13 @@ static int find_roots(traced_spec *t, ir_ref *root[ROOTS_MAX]) {
 
 /* Raises if an integer constant under the roots has more than 32 bits. */
 static luattn_status check_constants(const traced_spec *t, const ir_ref *root, int n, luattn_error *err) {
-  static const struct { ir_op op; const char *sign; } signs[] = {
-      {IR_ADD, "+"},  {IR_SUB, "-"}, {IR_MUL, "*"},  {IR_FLOORDIV, "//"}, {IR_MOD, "%"},  {IR_BAND, "&"},
-      {IR_BOR, "|"},  {IR_BXOR, "~"}, {IR_SHL, "<<"}, {IR_SHR, ">>"},      {IR_SHR_BAND, "&"},
-      {IR_LT, "comparison"}, {IR_LE, "comparison"}, {IR_EQ, "comparison"}, {IR_NE, "comparison"},
+  static const struct {
+    ir_op op;
+    const char *sign;
+  } signs[] = {
+      {IR_ADD, "+"},      {IR_SUB, "-"},         {IR_MUL, "*"},         {IR_FLOORDIV, "//"},   {IR_MOD, "%"},
+      {IR_BAND, "&"},     {IR_BOR, "|"},         {IR_BXOR, "~"},        {IR_SHL, "<<"},        {IR_SHR, ">>"},
+      {IR_SHR_BAND, "&"}, {IR_LT, "comparison"}, {IR_LE, "comparison"}, {IR_EQ, "comparison"}, {IR_NE, "comparison"},
   };
   const uint32_t count = ir_count(t->g);
   bool *reached = arena_array(t->a, count, sizeof *reached);
@@ -90,14 +92,15 @@ static luattn_status check_constants(const traced_spec *t, const ir_ref *root, i
       reached[node->arg[i]] = true;
       if (ir_is_wide(t->g, r) || ir_compares_wide(t->g, r)) continue;
       if (x->op == IR_CONST_INT && (x->imm.integer < INT32_MIN || x->imm.integer > INT32_MAX))
-        return luattn_fail(err, LUATTN_SPEC, "%s:%d: " VALUE_TOO_LARGE, t->file, (int)node->line, sign, (long long)x->imm.integer);
+        return luattn_fail(err, LUATTN_SPEC, "%s:%d: " VALUE_TOO_LARGE, t->file, (int)node->line, sign,
+                           (long long)x->imm.integer);
     }
   }
   return LUATTN_OK;
 }
 
-/* Brings integers into the 32 bits of kernels, and verifies what tracing built: a failure of ir_check is a bug of luattn, not of
- * the spec. */
+/* Brings integers into the 32 bits of kernels, and verifies what tracing built: a failure of ir_check is a bug of
+ * luattn, not of the spec. */
 static luattn_status finish_trace(traced_spec *t, luattn_error *err) {
   ir_ref *at[ROOTS_MAX], root[ROOTS_MAX];
   const int n = find_roots(t, at);
@@ -137,8 +140,7 @@ luattn_status front_trace_with(arena *a, const char *name, const char *source, s
     s = empty;
     s.g = spec.g;
     s.spec = &spec;
-    if (spec.g == NULL || spec.file == NULL)
-      return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+    if (spec.g == NULL || spec.file == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
     status = run(&s, err);
     if (s.wants_selects == NULL || empty.num_select_hooks == FRONT_MAX_SELECT_HOOKS) break;
     empty.select_hook[empty.num_select_hooks++] = s.wants_selects;
@@ -152,8 +154,8 @@ luattn_status front_trace_with(arena *a, const char *name, const char *source, s
   return LUATTN_OK;
 }
 
-luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size,
-                                 double cpu_seconds, traced_spec *out, luattn_error *err) {
+luattn_status front_trace_within(arena *a, const char *name, const char *source, size_t size, double cpu_seconds,
+                                 traced_spec *out, luattn_error *err) {
   const front_options options = {.cpu_seconds = cpu_seconds};
   return front_trace_with(a, name, source, size, &options, out, err);
 }

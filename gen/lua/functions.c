@@ -223,8 +223,7 @@ static int call_where(lua_State *L) {
   const condition *c = luaL_testudata(L, 1, CONDITION);
   if (c != NULL && push_select(L, c->ref)) return 1;
   if (c == NULL && !lua_isboolean(L, 1)) {
-    front_raise(L, "where: the condition is %s; write a comparison such as where(x > 0, a, b)",
-                front_kind(L, 1));
+    front_raise(L, "where: the condition is %s; write a comparison such as where(x > 0, a, b)", front_kind(L, 1));
   }
   const bool holds = c != NULL ? replay_truth(L, c->ref) : lua_toboolean(L, 1);
   lua_pushvalue(L, holds ? 2 : 3);

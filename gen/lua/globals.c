@@ -55,8 +55,10 @@ static const missing_row missing[] = {
     {"linear_attention",
      "it is not implemented yet; its parallel form is: return attention { block_mask = causal(), "
      "score_mod = .. (the decay), online_func = online_retention or identity }"},
-    {"math.random", "hooks are called again and again and must give the same result each time; write random(b, h, q_idx, kv_idx), which is "
-                    "drawn for a score"},
+    {"math.random",
+     "hooks are called again and again and must give the same result each time; write random(b, h, q_idx, kv_idx), "
+     "which is "
+     "drawn for a score"},
     {"math.randomseed", no_state},
     {"string.find", no_patterns},
     {"string.match", no_patterns},
@@ -203,8 +205,7 @@ static void refuse_assignment(lua_State *L, const char *name) {
   for (int i = 0; i < s->spec->num_scalars; i++) declared |= strcmp(s->spec->scalar_name[i], name) == 0;
   for (int i = 0; i < s->spec->num_inputs; i++) declared |= strcmp(s->spec->input[i].name, name) == 0;
   if (declared)
-    front_raise(L, "'%s' is assigned, but attention { .. } declares it; choose another name for one of them",
-                name);
+    front_raise(L, "'%s' is assigned, but attention { .. } declares it; choose another name for one of them", name);
   if (globals_predefined(L, name))
     front_raise(L, "'%s' is predefined; choose another name, or write local %s%s%s", name,
                 is_function ? "function " : "", name, is_function ? "(..)" : " = ..");
@@ -245,9 +246,7 @@ static int library_get(lua_State *L) {
   front_raise(L, "%s has no '%s'%s", library, shown, front_suggest_end(L, &s));
 }
 
-static int library_set(lua_State *L) {
-  front_raise(L, "%s is read-only", lua_tostring(L, lua_upvalueindex(2)));
-}
+static int library_set(lua_State *L) { front_raise(L, "%s is read-only", lua_tostring(L, lua_upvalueindex(2))); }
 
 /* Replaces the members at the top of the stack by an empty proxy table. */
 static void close_library(lua_State *L, const char *name) {

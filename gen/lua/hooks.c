@@ -94,8 +94,8 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
     return;
   }
   front_raise_at(L, hook_line_of(L, -1),
-                 "%s: the function has %d parameters, but is called with (%s); declare no more than these",
-                 name, info.nparams, row->params);
+                 "%s: the function has %d parameters, but is called with (%s); declare no more than these", name,
+                 info.nparams, row->params);
 }
 
 /* The hook that is running; NULL: none. */
@@ -146,11 +146,10 @@ void hook_refuse_argument(lua_State *L, const char *name) {
     front_raise(L, "undefined name '%s': it is no argument of %s, which is called with (%s)", name, called,
                 hook->params);
   }
-  front_raise(
-      L,
-      "undefined name '%s': %s is called with (%s), but the function here has (%s); use these names, or "
-      "hand %s to it",
-      name, called, hook->params, running_parameters(L), name);
+  front_raise(L,
+              "undefined name '%s': %s is called with (%s), but the function here has (%s); use these names, or "
+              "hand %s to it",
+              name, called, hook->params, running_parameters(L), name);
 }
 
 static bool is_integer(ir_var v) {
@@ -225,10 +224,9 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
   if (lua_type(L, index) != LUA_TNUMBER && !value_is_traced(L, index)) {
     input_refuse_unindexed(L, index, what);
     front_raise(L, "%s: returned %s; return a number%s", what, front_kind(L, index),
-                lua_isboolean(L, index) ? " such as where(condition, a, b)"
-                : lua_isfunction(L, index)
-                    ? "; call that function where the hook is declared, as in softcap(50)"
-                    : "");
+                lua_isboolean(L, index)    ? " such as where(condition, a, b)"
+                : lua_isfunction(L, index) ? "; call that function where the hook is declared, as in softcap(50)"
+                                           : "");
   }
   if (s->mode == FRONT_NUMBERS) {
     s->numbers->result[out->count++] = lua_tonumber(L, index);
@@ -242,8 +240,7 @@ void hook_take_number(lua_State *L, int index, const char *what, replay_result *
 static void take_boolean(lua_State *L, int index, const char *what, replay_result *out) {
   const front_state *s = front_of(L);
   if (lua_isfunction(L, index)) {
-    front_raise(L, "%s: returned a function; call the mask where it is declared, as in %s = causal()", what,
-                what);
+    front_raise(L, "%s: returned a function; call the mask where it is declared, as in %s = causal()", what, what);
   }
   if (!lua_isboolean(L, index)) {
     front_raise(L, "%s: returned %s; return a boolean such as kv_idx <= q_idx", what, front_kind(L, index));

@@ -27,13 +27,9 @@ typedef struct gather {
   long long number[4]; /* FRONT_NUMBERS */
 } gather;
 
-static const luattn_input_info *info_of(lua_State *L, const gather *t) {
-  return &front_of(L)->spec->input[t->input];
-}
+static const luattn_input_info *info_of(lua_State *L, const gather *t) { return &front_of(L)->spec->input[t->input]; }
 
-int input_num_axes(lua_State *L, int index) {
-  return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes;
-}
+int input_num_axes(lua_State *L, int index) { return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes; }
 
 int input_axis_size(lua_State *L, int index, int i) {
   const luattn_input_info *info = info_of(L, luaL_checkudata(L, index, METATABLE));
@@ -114,8 +110,8 @@ static void check_kind(lua_State *L, const luattn_input_info *info, int position
   if (ir_is_var(g, index, VAR_H)) is = heads_are_kv(L) ? HEAD_KV : HEAD;
   if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
   if (want == OTHER || is == OTHER || want == is) return;
-  front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position,
-              names[is], axes_text(L, info), indexed_text(L, info));
+  front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position, names[is],
+              axes_text(L, info), indexed_text(L, info));
 }
 
 /* Appends the index at the top of the stack. */
@@ -124,34 +120,32 @@ static void add_index(lua_State *L, gather *t, int position) {
   if (t->count == (int)info->num_axes) refuse_count(L, t, t->count + 1);
   const front_state *s = front_of(L);
   if (lua_type(L, -1) == LUA_TNUMBER && !lua_isinteger(L, -1)) {
-    front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()",
-                info->name, position, lua_tonumber(L, -1));
+    front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()", info->name,
+                position, lua_tonumber(L, -1));
   }
   if (lua_type(L, -1) == LUA_TSTRING) {
-    front_raise(L, "input '%s': indexed by the name '%s'; write %s[i], with a variable or a number",
-                info->name, front_shown(L, -1), info->name);
+    front_raise(L, "input '%s': indexed by the name '%s'; write %s[i], with a variable or a number", info->name,
+                front_shown(L, -1), info->name);
   }
   const int axis = info->axis[t->count];
   if (lua_isinteger(L, -1)) {
     const lua_Integer i = lua_tointeger(L, -1);
     if (s->mode == FRONT_TRACING && (i < 0 || (axis > 0 && i >= axis))) {
-      front_raise(L, "input '%s': index %d is %lld, outside its axis (%s); indices count from 0", info->name,
-                  position, (long long)i, axis > 0 ? front_format(L, "0 .. %d", axis - 1) : "0 and up");
+      front_raise(L, "input '%s': index %d is %lld, outside its axis (%s); indices count from 0", info->name, position,
+                  (long long)i, axis > 0 ? front_format(L, "0 .. %d", axis - 1) : "0 and up");
     }
     t->number[t->count] = i;
   }
   if (s->mode == FRONT_TRACING) {
     const operand x = value_whole(L, value_get(L, -1, front_format(L, "index of input '%s'", info->name)));
     if (ir_typeof(s->g, x.ref) != IR_INT) {
-      front_raise(L,
-                  "input '%s': index %d is a float expression; gathers take integers, so use // or floor()",
+      front_raise(L, "input '%s': index %d is a float expression; gathers take integers, so use // or floor()",
                   info->name, position);
     }
     check_kind(L, info, position, x.ref);
     t->index[t->count] = x;
   } else if (lua_type(L, -1) != LUA_TNUMBER) {
-    front_raise(L, "input '%s': index %d is %s; gathers take integers", info->name, position,
-                front_kind(L, -1));
+    front_raise(L, "input '%s': index %d is %s; gathers take integers", info->name, position, front_kind(L, -1));
   }
   t->count++;
 }
@@ -174,9 +168,7 @@ static int push_load(lua_State *L, const gather *t) {
   front_state *s = front_of(L);
   if (s->mode == FRONT_NUMBERS) return push_number(L, t);
   const luattn_input_info *info = info_of(L, t);
-  const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL
-                       : input_is_integer(info->dtype)  ? IR_INT
-                                                        : IR_REAL;
+  const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL : input_is_integer(info->dtype) ? IR_INT : IR_REAL;
   ir_ref index[4];
   uint32_t depth = 0;
   for (int i = 0; i < t->count; i++) {
@@ -197,8 +189,7 @@ static int meta_index(lua_State *L) {
   gather t = *(gather *)luaL_checkudata(L, 1, METATABLE);
   const front_state *s = front_of(L);
   if (t.generation != s->generation) {
-    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used",
-                info_of(L, &t)->name);
+    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used", info_of(L, &t)->name);
   }
   if (s->mode == FRONT_TRACING) ir_set_line(s->g, (uint32_t)front_line(L));
   if (lua_istable(L, 2)) {

@@ -15,8 +15,7 @@ static ir_ref rebuild(ir *g, const ir_node *n, const ir_ref *arg) {
 
 /* Which argument differs where the two nodes are alike but for one; -1: they are not. */
 static int only_difference(const ir_node *a, const ir_node *b) {
-  if (a->op != b->op || a->nargs != b->nargs || (a->op == IR_LOAD && a->imm.integer != b->imm.integer))
-    return -1;
+  if (a->op != b->op || a->nargs != b->nargs || (a->op == IR_LOAD && a->imm.integer != b->imm.integer)) return -1;
   int differ = 0, at = -1;
   for (int i = 0; i < a->nargs; i++) {
     if (a->arg[i] == b->arg[i]) continue;
@@ -53,8 +52,7 @@ static ir_ref factor(ir *g, ir_ref condition, ir_ref more, ir_ref x, bool more_i
   if (!first && (n.op == IR_SUB || n.arg[1] != x)) return IR_NONE;
   const ir_ref y = n.arg[first ? 1 : 0], nothing = neutral(g, (ir_op)n.op, type);
   ir_set_line(g, n.line);
-  const ir_ref sometimes =
-      join_at(g, condition, more_is_yes ? y : nothing, more_is_yes ? nothing : y, false, depth);
+  const ir_ref sometimes = join_at(g, condition, more_is_yes ? y : nothing, more_is_yes ? nothing : y, false, depth);
   return ir_op2(g, (ir_op)n.op, x, sometimes);
 }
 
@@ -128,8 +126,7 @@ static bool terms_of(const ir *g, ir_op op, ir_ref r, ir_ref *terms, int *count)
 static ir_ref remainder_of(ir *g, ir_op op, ir_ref whole, ir_ref part) {
   ir_ref w[TERMS_MAX], p[TERMS_MAX], rest = IR_NONE;
   int num_w = 0, num_p = 0, matched = 0;
-  if (!terms_of(g, op, whole, w, &num_w) || !terms_of(g, op, part, p, &num_p) || num_w <= num_p)
-    return IR_NONE;
+  if (!terms_of(g, op, whole, w, &num_w) || !terms_of(g, op, part, p, &num_p) || num_w <= num_p) return IR_NONE;
   for (int i = 0; i < num_w; i++) {
     bool found = false;
     for (int j = 0; j < num_p && !found; j++) found = w[i] == p[j];
@@ -150,12 +147,10 @@ ir_ref join_masks(ir *g, ir_ref c, ir_ref yes, ir_ref no) {
   if (yes == false_) return no == true_ ? negate(g, c) : ir_op2(g, IR_AND, negate(g, c), no);
   if (no == true_) return ir_op2(g, IR_OR, negate(g, c), yes);
   ir_ref rest;
-  if ((rest = remainder_of(g, IR_OR, yes, no)) != IR_NONE)
-    return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, rest), no);
+  if ((rest = remainder_of(g, IR_OR, yes, no)) != IR_NONE) return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, rest), no);
   if ((rest = remainder_of(g, IR_OR, no, yes)) != IR_NONE)
     return ir_op2(g, IR_OR, ir_op2(g, IR_AND, negate(g, c), rest), yes);
-  if ((rest = remainder_of(g, IR_AND, no, yes)) != IR_NONE)
-    return ir_op2(g, IR_AND, ir_op2(g, IR_OR, c, rest), yes);
+  if ((rest = remainder_of(g, IR_AND, no, yes)) != IR_NONE) return ir_op2(g, IR_AND, ir_op2(g, IR_OR, c, rest), yes);
   if ((rest = remainder_of(g, IR_AND, yes, no)) != IR_NONE)
     return ir_op2(g, IR_AND, ir_op2(g, IR_OR, negate(g, c), rest), no);
   return ir_op2(g, IR_OR, ir_op2(g, IR_AND, c, yes), ir_op2(g, IR_AND, negate(g, c), no));

@@ -110,7 +110,8 @@ static int check_entries(lua_State *L) {
 /* check_function(what, f, hook): f is called as a mask, as a mod or with (b, h). */
 static int check_function(lua_State *L) {
   const char *what = lua_tostring(L, 1), *hook = lua_tostring(L, 3), *call = library_maker(L, 2);
-  if (call != NULL) front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s", what, call);
+  if (call != NULL)
+    front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s", what, call);
   if (!lua_isfunction(L, 2)) front_raise(L, "%s is %s; give a function", what, fields_shown(L, 2));
   lua_settop(L, 2);
   if (strcmp(hook, "mask") == 0) hook_check(L, HOOK_BLOCK_MASK, what);
@@ -135,14 +136,17 @@ static int check_result(lua_State *L) {
   input_refuse_unindexed(L, 4, what);
   const char *call = library_maker(L, 4);
   const char *remedy = lua_isfunction(L, 4) ? front_format(L, "; a function that makes one is called, as in %s",
-                                                            call != NULL      ? call
-                                                            : wants_boolean ? "causal()"
-                                                                            : "softcap(50)")
+                                                           call != NULL    ? call
+                                                           : wants_boolean ? "causal()"
+                                                                           : "softcap(50)")
                        : !wants_boolean && lua_isboolean(L, 4) ? " such as where(condition, a, b)"
                                                                : "";
-  raise_of(L, 2, front_format(L, "%s returned %s; return %s%s", what, front_kind(L, 4),
-                              !wants_boolean ? "a number" : *remedy != '\0' ? "a boolean" : "a boolean such as kv_idx <= q_idx",
-                              remedy));
+  raise_of(L, 2,
+           front_format(L, "%s returned %s; return %s%s", what, front_kind(L, 4),
+                        !wants_boolean    ? "a number"
+                        : *remedy != '\0' ? "a boolean"
+                                          : "a boolean such as kv_idx <= q_idx",
+                        remedy));
 }
 
 /* The length up to which this position stays below n; -1: another expression, of which that is not known. */
@@ -170,8 +174,11 @@ static void refuse_negative(lua_State *L, int index, const char *what) {
   const ir_ref below = ir_int(s->g, less - 1), minus_one = ir_int(s->g, -1);
   if (replay_implies_less(L, below, n.arg[0]) || replay_implies_less(L, minus_one, x)) return;
   const char *name = ir_var_name(ir_var_of(ir_get(s->g, n.arg[0])));
-  front_raise(L, "%s: is asked for the position %s - %lld, which is below 0 where %s is below %lld; ask it under `if %s >= %lld`, or move the grid "
-                 "by the padding it has", what, name, (long long)less, name, (long long)less, name, (long long)less);
+  front_raise(L,
+              "%s: is asked for the position %s - %lld, which is below 0 where %s is below %lld; ask it under `if %s "
+              ">= %lld`, or move the grid "
+              "by the padding it has",
+              what, name, (long long)less, name, (long long)less, name, (long long)less);
 }
 
 /* covers(what, q_idx, kv_idx, n): limits lengths, if the positions are not known to be below n. */
@@ -182,8 +189,8 @@ static int covers(lua_State *L) {
   for (int i = 2; i <= 3; i++) {
     if (!value_is_traced(L, i)) {
       if (lua_tointeger(L, i) >= n || lua_tointeger(L, i) < 0)
-        front_raise(L, "%s: position %lld is outside of its %lld tokens", lua_tostring(L, 1), (long long)lua_tointeger(L, i),
-                    (long long)n);
+        front_raise(L, "%s: position %lld is outside of its %lld tokens", lua_tostring(L, 1),
+                    (long long)lua_tointeger(L, i), (long long)n);
       continue;
     }
     refuse_negative(L, i, lua_tostring(L, 1));
@@ -222,8 +229,8 @@ static void narrow(scalar_range *to, const scalar_range *more) {
   to->whole |= more->whole;
 }
 
-/* takes(what, x, {least = .., most = .., whole = .., above = ..}): notes what the scalar x, if it is one, is taken for; true: x is
- * a plain number. */
+/* takes(what, x, {least = .., most = .., whole = .., above = ..}): notes what the scalar x, if it is one, is taken for;
+ * true: x is a plain number. */
 static int takes(lua_State *L) {
   front_state *s = front_of(L);
   if (s->mode != FRONT_TRACING) return 0;
@@ -252,10 +259,13 @@ static void refuse_number(lua_State *L) {
   if (scan_negates_side(s->source, s->source_size, front_line(L)))
     front_raise(L, "a traced number is negated: `not a < b` is (not a) < b; write `not (a < b)`");
   if (n->op != IR_LOAD)
-    front_raise(L, "a traced number stands where a condition is needed, and in Lua each number is true; compare it, as in x > 0 or ne(x, 0)");
+    front_raise(L,
+                "a traced number stands where a condition is needed, and in Lua each number is true; compare it, as in "
+                "x > 0 or ne(x, 0)");
   const char *name = s->spec->input[n->imm.integer].name;
   front_raise(L,
-              "input '%s': is read, but nothing is made of its numbers, and as a condition each is true in Lua; write ne(%s[..], 0), "
+              "input '%s': is read, but nothing is made of its numbers, and as a condition each is true in Lua; write "
+              "ne(%s[..], 0), "
               "declare it with dtype = \"bool\", or leave the read out",
               name, name);
 }
@@ -266,16 +276,23 @@ int library_truth(lua_State *L) {
   lua_settop(L, 1);
   if (value_is_traced(L, 1)) refuse_number(L);
   if (lua_type(L, 1) == LUA_TNUMBER && (decides == 2 || (decides == 1 && lua_tonumber(L, 1) == 0)))
-    front_raise(L, "the number %s stands where a condition is needed, and in Lua each number is true, 0 too; write true or false, compare it, "
-                   "as in x > 0, or ask whether it is given by x ~= nil", fields_shown(L, 1));
+    front_raise(L,
+                "the number %s stands where a condition is needed, and in Lua each number is true, 0 too; write true "
+                "or false, compare it, "
+                "as in x > 0, or ask whether it is given by x ~= nil",
+                fields_shown(L, 1));
   input_refuse_unindexed(L, 1, "a condition");
   if (!lua_isfunction(L, 1)) return 1;
   const char *call = library_maker(L, 1);
   if (call != NULL)
-    front_raise(L, "a function stands where a condition is needed, and in Lua each function is true; it is called, as in %s", call);
+    front_raise(
+        L, "a function stands where a condition is needed, and in Lua each function is true; it is called, as in %s",
+        call);
   if (!is_call && front_of(L)->mode == FRONT_LOADING) return 1; /* whether one is given */
-  front_raise(L, "a function stands where a condition is needed, and in Lua each function is true; join masks by mask_and(..), mask_or(..) and "
-                 "mask_not(..), and call one in a hook, as in mask(b, h, q_idx, kv_idx)");
+  front_raise(L,
+              "a function stands where a condition is needed, and in Lua each function is true; join masks by "
+              "mask_and(..), mask_or(..) and "
+              "mask_not(..), and call one in a hook, as in mask(b, h, q_idx, kv_idx)");
 }
 
 static int raise_called(lua_State *L) {
@@ -295,7 +312,8 @@ static int uncalled(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes, axis_size, shown, check_fields, check_entries, check_function, check_result, makes, made, covers, takes, uncalled};
+  static const lua_CFunction functions[] = {num_axes,     axis_size, shown, check_fields, check_entries, check_function,
+                                            check_result, makes,     made,  covers,       takes,         uncalled};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

@@ -7,8 +7,8 @@
 /* Pushes these functions, which have no global names, so that a spec cannot call them; returns how many. */
 int library_push(lua_State *L);
 
-/* How a call of the function at `index` is written, as "causal()", if it is one of the standard library that makes a mask, a mod
- * or an online function; else NULL. */
+/* How a call of the function at `index` is written, as "causal()", if it is one of the standard library that makes a
+ * mask, a mod or an online function; else NULL. */
 const char *library_maker(lua_State *L, int index);
 
 /* The line that has called one of these to make the function at `index`; 0: none has. */

@@ -40,8 +40,8 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
   front_of(L)->hook_line = 0;
 }
 
-/* Loads a chunk and runs it in the environment of specs, with the `count` values at the top as its arguments, which have no
- * global names. Leaves its first result. */
+/* Loads a chunk and runs it in the environment of specs, with the `count` values at the top as its arguments, which
+ * have no global names. Leaves its first result. */
 static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, int count) {
   load_chunk(L, source, size, name);
   globals_push(L);
@@ -99,8 +99,7 @@ void front_load_file(lua_State *L) {
   const char *source = s->source;
   size_t size = s->source_size;
   if (size >= 3 && memcmp(source, "\xef\xbb\xbf", 3) == 0) source += 3, size -= 3; /* byte order mark */
-  if (size > 0 && *source == LUA_SIGNATURE[0])
-    front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
+  if (size > 0 && *source == LUA_SIGNATURE[0]) front_raise_at(L, 0, "the file is Lua bytecode; a spec is Lua text");
   load_chunk(L, source, size, CHUNK_SPEC);
   lua_pop(L, 1); /* the syntax is right, so the text may be scanned by tokens */
 

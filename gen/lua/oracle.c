@@ -44,8 +44,7 @@ luattn_status front_oracle_open(const char *name, const char *text, size_t size,
   ir *g = o != NULL ? ir_open(a) : NULL;
   const char *file = g != NULL ? front_label(a, name) : NULL;
   const char *source = file != NULL ? arena_copy(a, text, size) : NULL;
-  luattn_status status =
-      source != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
+  luattn_status status = source != NULL ? LUATTN_OK : luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", name);
   if (status == LUATTN_OK) {
     o->s = (front_state){
         .a = a, .g = g, .spec = &o->spec, .file = file, .path = name, .source = source, .source_size = size};
@@ -71,8 +70,7 @@ void front_oracle_close(front_oracle *o) {
   arena_close(o->s.a);
 }
 
-luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value,
-                               luattn_error *err) {
+luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value, luattn_error *err) {
   for (int i = 0; i < INPUT_LENGTHS; i++) {
     if (strcmp(scalar_or_length, input_lengths[i].name) != 0) continue;
     o->numbers.length[i] = (long long)value;
@@ -142,8 +140,7 @@ static void take_arguments(lua_State *L, front_oracle *o, hook_id id) {
     memcpy(to, next, (size_t)n * sizeof *to);
     next += n;
   }
-  if (expected != o->num_args)
-    front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
+  if (expected != o->num_args) front_raise_at(L, 0, "oracle: '%s' was given %d numbers", o->hook, o->num_args);
 }
 
 /* The hook of attention {..} with this name, or HOOK_COUNT. */
@@ -190,8 +187,8 @@ static int call_main(lua_State *L) {
   return 0;
 }
 
-luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args,
-                                double *result, luattn_error *err) {
+luattn_status front_oracle_call(front_oracle *o, const char *hook, const double *args, int n_args, double *result,
+                                luattn_error *err) {
   o->hook = hook;
   o->args = args;
   o->num_args = n_args;
@@ -201,13 +198,13 @@ luattn_status front_oracle_call(front_oracle *o, const char *hook, const double 
   return LUATTN_OK;
 }
 
-luattn_status front_oracle_call_all(front_oracle *o, const char *hook, const double *args, int n_args,
-                                    double *results, int count, luattn_error *err) {
+luattn_status front_oracle_call_all(front_oracle *o, const char *hook, const double *args, int n_args, double *results,
+                                    int count, luattn_error *err) {
   double first;
   TRY(front_oracle_call(o, hook, args, n_args, &first, err));
   if (o->count != count)
-    return luattn_fail(err, LUATTN_INTERNAL, "%s: oracle: '%s' gives %d numbers, and %d were asked for",
-                       o->s.file, hook, o->count, count);
+    return luattn_fail(err, LUATTN_INTERNAL, "%s: oracle: '%s' gives %d numbers, and %d were asked for", o->s.file,
+                       hook, o->count, count);
   memcpy(results, o->numbers.result, sizeof *results * (size_t)count);
   return LUATTN_OK;
 }

@@ -23,8 +23,7 @@ static const refused_row on_numbers[] = {
 static const char number_needed[] =
     " on a condition: a boolean stands where a number is needed; write where(condition, 1, 0), or join "
     "conditions with `and`, `or`";
-static const char chained[] =
-    " on a condition: comparisons do not chain; write 0 <= x and x < 5 for 0 <= x < 5";
+static const char chained[] = " on a condition: comparisons do not chain; write 0 <= x and x < 5 for 0 <= x < 5";
 static const char negated[] = " on a condition: `not a < b` is (not a) < b; write `not (a < b)`";
 
 static const refused_row on_booleans[] = {
@@ -63,8 +62,7 @@ static int read_or_raise(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) {
     const char *number = input_number_name(L, 1);
     if (number != NULL)
-      front_raise(L, "input '%s' has no axes, so it is one number and takes no index; write %s", number,
-                  number);
+      front_raise(L, "input '%s' has no axes, so it is one number and takes no index; write %s", number, number);
     front_raise(L, "a traced number is indexed; only inputs and tables have elements%s",
                 row_in_mod(L) ? ", and x its row's at a channel that is an integer" : "");
   }

@@ -115,11 +115,10 @@ static void raise_questions(lua_State *L, const script *now) __attribute__((nore
 static void raise_questions(lua_State *L, const script *now) {
   front_state *s = front_of(L);
   may_select(s);
-  front_raise_at(
-      L, s->replay->hook->line,
-      "%s: more than %d undecided comparisons in one %s (the last in line %d); bound the loop that "
-      "makes them, or join them by min, max and clamp, which ask nothing",
-      s->hook, now->most, now->before != NULL ? "condition" : "call", front_line(L));
+  front_raise_at(L, s->replay->hook->line,
+                 "%s: more than %d undecided comparisons in one %s (the last in line %d); bound the loop that "
+                 "makes them, or join them by min, max and clamp, which ask nothing",
+                 s->hook, now->most, now->before != NULL ? "condition" : "call", front_line(L));
 }
 
 static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref condition) {
@@ -133,14 +132,13 @@ static bool ask(lua_State *L, ir_ref low, ir_ref high, unsigned yes, ir_ref cond
     return now->at[now->asked++].answer;
   }
   if (now->count == now->most) raise_questions(L, now);
-  now->at[now->count++] =
-      (question){.low = low,
-                 .high = high,
-                 .yes = yes,
-                 .condition = condition,
-                 .answer = true,
-                 .line = front_line(L),
-                 .of_element = s->replay->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
+  now->at[now->count++] = (question){.low = low,
+                                     .high = high,
+                                     .yes = yes,
+                                     .condition = condition,
+                                     .answer = true,
+                                     .line = front_line(L),
+                                     .of_element = s->replay->hook->reduces && ir_uses(s->g, condition, VAR_SCORE)};
   now->asked = now->count;
   return true;
 }
@@ -190,9 +188,8 @@ static uint32_t find_placeholder(lua_State *L, replay *r, ir_op op) {
   int at = 0;
   while (at < r->num_placeholders && !same_reduction(&r->placeholder[at], &new)) at++;
   if (at == REPLAY_MAX_REDUCTIONS) {
-    front_raise(
-        L, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-        REPLAY_MAX_REDUCTIONS);
+    front_raise(L, "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
+                REPLAY_MAX_REDUCTIONS);
   }
   if (at == r->num_placeholders) r->placeholder[r->num_placeholders++] = new;
   return (uint32_t)at;
@@ -227,16 +224,14 @@ static void join_reductions(lua_State *L, const question *q, replay_result *yes,
   for (int i = 0; i < yes->num_reductions; i++) {
     replay_reduction *no = find_reduction(out, yes->reduction[i].placeholder);
     if (no != NULL) {
-      if (q->of_element)
-        no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument, false);
+      if (q->of_element) no->argument = join_values(g, q->condition, yes->reduction[i].argument, no->argument, false);
       continue;
     }
     apart = true;
     if (out->num_reductions == REPLAY_MAX_REDUCTIONS) {
-      front_raise_at(
-          L, q->line,
-          "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
-          REPLAY_MAX_REDUCTIONS);
+      front_raise_at(L, q->line,
+                     "online_fwd: more than %d reductions over all its branches; reduce once, outside of the branches",
+                     REPLAY_MAX_REDUCTIONS);
     }
     out->reduction[out->num_reductions++] = yes->reduction[i];
   }
@@ -244,10 +239,9 @@ static void join_reductions(lua_State *L, const question *q, replay_result *yes,
     if (find_reduction(yes, out->reduction[i].placeholder) == NULL) apart = true;
   }
   if (apart && q->of_element) {
-    front_raise_at(
-        L, q->line,
-        "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
-        "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
+    front_raise_at(L, q->line,
+                   "online_fwd: a reduction is reached only by the elements that answer this comparison in one way; "
+                   "move reduce_sum and reduce_max out of the branch and reduce where(condition, x, 0)");
   }
 }
 
@@ -306,12 +300,11 @@ static void call_once(lua_State *L, int function, replay *r) {
 static void call_twice(lua_State *L, int function, replay *r) {
   front_state *s = front_of(L);
   if (++r->calls > CALLS_MAX || (r->calls > CALLS_BEFORE_SELECTS && may_select(s))) {
-    front_raise_at(
-        L, r->hook->line,
-        "%s: its comparisons branch into more than %d ways; let one comparison stand for several, as min(x, "
-        "y) >= 0 "
-        "for x >= 0 and y >= 0, and max(x, y) >= 0 for `or`, use abs, relu or clamp, or bound its loops",
-        r->hook->name, CALLS_MAX);
+    front_raise_at(L, r->hook->line,
+                   "%s: its comparisons branch into more than %d ways; let one comparison stand for several, as min(x, "
+                   "y) >= 0 "
+                   "for x >= 0 and y >= 0, and max(x, y) >= 0 for `or`, use abs, relu or clamp, or bound its loops",
+                   r->hook->name, CALLS_MAX);
   }
   call_once(L, function, r);
   const replay_result first = r->result;

@@ -53,7 +53,8 @@ void replay_run(lua_State *L, int function, const replay_hook *hook, replay_resu
 
 bool replay_compare(lua_State *L, ir_op op, ir_ref a, ir_ref b); /* op LT, LE or EQ; a and b of one type */
 bool replay_truth(lua_State *L, ir_ref condition);               /* a BOOL that is not a comparison: a load */
-bool replay_implies_less(lua_State *L, ir_ref a, ir_ref b);      /* a < b, by what this call has asked so far; asks nothing */
+bool replay_implies_less(lua_State *L, ir_ref a,
+                         ir_ref b); /* a < b, by what this call has asked so far; asks nothing */
 operand replay_reduce(lua_State *L, ir_op op, operand x);
 
 /* The BOOL that the function at stack index `function` returns, called once for each combination of outcomes

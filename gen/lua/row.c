@@ -34,8 +34,7 @@ static ir_ref take_index(lua_State *L) {
     front_raise(L, "x[..]: the channel is a float expression; channels are integers, so use // or floor()");
   const char *other = other_leaf(s->g, index);
   if (other != NULL)
-    front_raise(L, "x[..]: the channel depends on %s; compute it from d and head_dim alone, as in x[d ~ 1]",
-                other);
+    front_raise(L, "x[..]: the channel depends on %s; compute it from d and head_dim alone, as in x[d ~ 1]", other);
   return index;
 }
 

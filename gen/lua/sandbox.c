@@ -119,8 +119,8 @@ typedef struct message_text {
 static void write_message(message_text *m, int line, const char *fmt, va_list args)
     __attribute__((format(printf, 3, 0)));
 static void write_message(message_text *m, int line, const char *fmt, va_list args) {
-  const int used = line > 0 ? snprintf(m->text, sizeof m->text, "(spec):%d: ", line)
-                            : snprintf(m->text, sizeof m->text, "(spec): ");
+  const int used =
+      line > 0 ? snprintf(m->text, sizeof m->text, "(spec):%d: ", line) : snprintf(m->text, sizeof m->text, "(spec): ");
   if (used > 0) vsnprintf(m->text + used, sizeof m->text - (size_t)used, fmt, args);
 }
 

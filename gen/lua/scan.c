@@ -8,14 +8,7 @@
 
 #include "common/real.h"
 
-typedef enum token_kind {
-  TOKEN_END,
-  TOKEN_NAME,
-  TOKEN_KEYWORD,
-  TOKEN_NUMBER,
-  TOKEN_STRING,
-  TOKEN_SIGN
-} token_kind;
+typedef enum token_kind { TOKEN_END, TOKEN_NAME, TOKEN_KEYWORD, TOKEN_NUMBER, TOKEN_STRING, TOKEN_SIGN } token_kind;
 
 typedef struct token {
   token_kind kind;
@@ -169,8 +162,10 @@ int scan_numbers(const char *source, size_t source_size, char *message, size_t s
     digits[t.size] = '\0';
     const bool cut = is_cut(&t);
     if (!cut && !isinf(real_read(digits, &(char *){NULL}))) continue;
-    snprintf(message, size, cut ? "%s has more than 64 bits, and Lua would keep the last 64; write fewer digits"
-                                : "%s is larger than float64 holds, and Lua would read it as infinity; write math.huge", digits);
+    snprintf(message, size,
+             cut ? "%s has more than 64 bits, and Lua would keep the last 64; write fewer digits"
+                 : "%s is larger than float64 holds, and Lua would read it as infinity; write math.huge",
+             digits);
     return t.line;
   }
   return 0;
@@ -187,8 +182,7 @@ static bool is_simple(const token *t) { return t->kind == TOKEN_NAME || t->kind 
 static bool binds(const token *t) {
   if (t->kind == TOKEN_STRING) return true;
   if (t->kind != TOKEN_SIGN || t->size == 0) return false;
-  return is_token(t, "..") || (t->size == 1 && strchr(".:[({+-*/%^#&|~", *t->start) != NULL) ||
-         is_token(t, "//");
+  return is_token(t, "..") || (t->size == 1 && strchr(".:[({+-*/%^#&|~", *t->start) != NULL) || is_token(t, "//");
 }
 
 int scan_equality(const char *source, size_t source_size, char *message, size_t size) {
@@ -197,8 +191,7 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
   memset(window, 0, sizeof window);
   window[0].start = window[1].start = source;
   for (int i = 2; i < 5; i++) window[i] = next_token(&s);
-  for (; window[2].kind != TOKEN_END;
-       memmove(window, window + 1, 4 * sizeof *window), window[4] = next_token(&s)) {
+  for (; window[2].kind != TOKEN_END; memmove(window, window + 1, 4 * sizeof *window), window[4] = next_token(&s)) {
     const token *op = &window[2], *left = &window[1], *right = &window[3];
     const bool equal = is_token(op, "=="), unequal = is_token(op, "~=");
     if (op->kind != TOKEN_SIGN || (!equal && !unequal) || is_literal(left) || is_literal(right)) continue;
@@ -206,11 +199,10 @@ int scan_equality(const char *source, size_t source_size, char *message, size_t 
     const bool simple = is_simple(left) && is_simple(right) && !binds(&window[0]) && !binds(&window[4]);
     if (simple) {
       snprintf(message, size, "%.*s cannot be traced (beside a number it is always %s); write %s(%.*s, %.*s)",
-               (int)op->size, op->start, equal ? "false" : "true", name, (int)left->size, left->start,
-               (int)right->size, right->start);
+               (int)op->size, op->start, equal ? "false" : "true", name, (int)left->size, left->start, (int)right->size,
+               right->start);
     } else {
-      snprintf(message, size,
-               "%.*s cannot be traced (beside a number it is always %s); write %s(a, b) for a %.*s b",
+      snprintf(message, size, "%.*s cannot be traced (beside a number it is always %s); write %s(a, b) for a %.*s b",
                (int)op->size, op->start, equal ? "false" : "true", name, (int)op->size, op->start);
     }
     return op->line;
@@ -259,9 +251,7 @@ bool scan_negates_side(const char *source, size_t source_size, int line) {
   return false;
 }
 
-static bool is_sign(const token *t, char c) {
-  return t->kind == TOKEN_SIGN && t->size == 1 && *t->start == c;
-}
+static bool is_sign(const token *t, char c) { return t->kind == TOKEN_SIGN && t->size == 1 && *t->start == c; }
 
 /* Whether each `where` of the file that is no field is called at once, so that it can only be the predefined
  * one. */
@@ -269,8 +259,7 @@ static bool where_is_predefined(const char *source, size_t source_size) {
   scanner s = {.at = source, .end = source + source_size, .line = 1};
   token before = {.kind = TOKEN_END};
   for (token t = next_token(&s); t.kind != TOKEN_END; before = t, t = next_token(&s)) {
-    if (t.kind != TOKEN_NAME || !is_token(&t, "where") || is_sign(&before, '.') || is_sign(&before, ':'))
-      continue;
+    if (t.kind != TOKEN_NAME || !is_token(&t, "where") || is_sign(&before, '.') || is_sign(&before, ':')) continue;
     scanner ahead = s;
     const token after = next_token(&ahead);
     if (!is_sign(&after, '(') || is_token(&before, "function")) return false;
@@ -295,8 +284,8 @@ static const char *end_of_condition(scanner s) {
 }
 
 int scan_conditions(const char *source, size_t source_size, text *out) {
-  if (scan_find_name(source, source_size, SCAN_CONDITION) > 0 ||
-      scan_find_name(source, source_size, "_ENV") > 0 || !where_is_predefined(source, source_size))
+  if (scan_find_name(source, source_size, SCAN_CONDITION) > 0 || scan_find_name(source, source_size, "_ENV") > 0 ||
+      !where_is_predefined(source, source_size))
     return 0;
   const char *copied = source, *ends[NESTING_MAX]; /* of the conditions around this place */
   int count = 0, depth = 0;
@@ -412,8 +401,8 @@ static void take_operands(truth_scan *s, const token *t, const token *after) {
   f->negates_next = t->kind == TOKEN_KEYWORD && is_token(t, "not");
   const bool joins = t->kind == TOKEN_KEYWORD && (is_token(t, "and") || is_token(t, "or"));
   const bool decides = t->kind == TOKEN_KEYWORD && (is_token(t, "then") || is_token(t, "do")) && f->is_condition;
-  const bool equals = t->kind == TOKEN_SIGN && (is_token(t, "==") || is_token(t, "~=")) && is_literal(after) && !is_token(after, "nil") &&
-                      !is_literal(&s->before);
+  const bool equals = t->kind == TOKEN_SIGN && (is_token(t, "==") || is_token(t, "~=")) && is_literal(after) &&
+                      !is_token(after, "nil") && !is_literal(&s->before);
   if ((joins || decides || equals) && f->operand != NULL) wrap(s, f->operand, decides);
   if (f->operand == NULL) f->operand = t->start;
 }
@@ -422,7 +411,8 @@ static void take_operands(truth_scan *s, const token *t, const token *after) {
 static bool take_frames(truth_scan *s, const token *t) {
   static const char *const starts[] = {"and", "or", "return", "if", "elseif", "while", "until", "in", NULL};
   static const char *const start_signs[] = {"=", ",", ";", NULL};
-  static const char *const opens[] = {"function", "then", "do", "repeat", NULL}, *const closes[] = {"end", "elseif", "until", NULL};
+  static const char *const opens[] = {"function", "then", "do", "repeat", NULL}, *const closes[] = {"end", "elseif",
+                                                                                                    "until", NULL};
   static const char *const open_signs[] = {"(", "[", "{", NULL}, *const close_signs[] = {")", "]", "}", NULL};
   if (is_any(t, TOKEN_KEYWORD, closes) || is_any(t, TOKEN_SIGN, close_signs)) {
     if (s->depth == 0) return false;
@@ -430,7 +420,8 @@ static bool take_frames(truth_scan *s, const token *t) {
   }
   truth_frame *f = &s->frame[s->depth];
   if (is_any(t, TOKEN_KEYWORD, starts) || is_any(t, TOKEN_SIGN, start_signs)) f->operand = NULL;
-  if (t->kind == TOKEN_KEYWORD && (is_token(t, "if") || is_token(t, "elseif") || is_token(t, "while"))) f->is_condition = true;
+  if (t->kind == TOKEN_KEYWORD && (is_token(t, "if") || is_token(t, "elseif") || is_token(t, "while")))
+    f->is_condition = true;
   if (is_any(t, TOKEN_KEYWORD, opens) || is_any(t, TOKEN_SIGN, open_signs)) {
     if (is_token(t, "then") || is_token(t, "do")) f->is_condition = false;
     if (s->depth + 1 == NESTING_MAX) return false;

@@ -24,10 +24,10 @@ bool scan_guard_tables(const char *source, size_t source_size, text *out);
 
 #define SCAN_TRUTH "__truth"
 
-/* Copies the source with what Lua asks for its truth handed to SCAN_TRUTH, which refuses numbers of a trace and functions, of which
- * each is true: the left sides of `and` and `or`, what `not` negates, the conditions of if and while, and what == and ~= compare with
- * true, false or a string. What ends as a call does has a second argument. Line numbers stay the same. False: out of memory, or nested
- * too deeply. */
+/* Copies the source with what Lua asks for its truth handed to SCAN_TRUTH, which refuses numbers of a trace and
+ * functions, of which each is true: the left sides of `and` and `or`, what `not` negates, the conditions of if and
+ * while, and what == and ~= compare with true, false or a string. What ends as a call does has a second argument. Line
+ * numbers stay the same. False: out of memory, or nested too deeply. */
 bool scan_truths(arena *a, const char *source, size_t source_size, text *out);
 
 #define SCAN_CONDITION "__condition"
@@ -39,7 +39,8 @@ int scan_conditions(const char *source, size_t source_size, text *out);
 
 bool scan_is_keyword(const char *name);
 
-/* Returns the line of a number that Lua reads as another, and writes what is wrong with it to message; 0: there is none. */
+/* Returns the line of a number that Lua reads as another, and writes what is wrong with it to message; 0: there is
+ * none. */
 int scan_numbers(const char *source, size_t source_size, char *message, size_t size);
 
 #endif

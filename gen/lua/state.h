@@ -49,8 +49,8 @@ typedef struct front_state {
   double cpu_limit;       /* seconds of this thread; 0: the usual limit */
   double deadline;        /* on the thread's clock */
   double wall_deadline;   /* on the wall clock; before it the thread's clock cannot have reached its own */
-  int last_line;  /* of the spec, from the instruction hook: the line of an error that has no stack */
-  bool no_memory; /* the arena is out of memory */
+  int last_line;          /* of the spec, from the instruction hook: the line of an error that has no stack */
+  bool no_memory;         /* the arena is out of memory */
   /* The running hook. */
   const char *hook;
   int hook_line;       /* its line, for errors while no line of the spec is running */
@@ -61,8 +61,8 @@ typedef struct front_state {
   bool all_select;     /* they are, and where() gives select nodes, in every hook, or in these: */
   const char *select_hook[FRONT_MAX_SELECT_HOOKS];
   int num_select_hooks;
-  bool selects;              /* in the running hook */
-  const char *wants_selects; /* the hook whose comparisons branch too often without that; NULL: none */
+  bool selects;                  /* in the running hook */
+  const char *wants_selects;     /* the hook whose comparisons branch too often without that; NULL: none */
   struct front_numbers *numbers; /* FRONT_NUMBERS */
 } front_state;
 
@@ -75,8 +75,7 @@ void front_load_file(lua_State *L);
 /* Raises `name:line: message` with the innermost running line of the spec. */
 int front_raise(lua_State *L, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 /* Raises a message at a given line of the spec. */
-int front_raise_at(lua_State *L, int line, const char *fmt, ...)
-    __attribute__((noreturn, format(printf, 3, 4)));
+int front_raise_at(lua_State *L, int line, const char *fmt, ...) __attribute__((noreturn, format(printf, 3, 4)));
 /* A part of a message, in the arena; never NULL. */
 const char *front_format(lua_State *L, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A name or a text of the spec for messages: at most 64 characters, with '?' for those that do not print. The
@@ -111,10 +110,9 @@ void sandbox_check_time(lua_State *L); /* raises once the time is over; for C fu
 
 /* The environment that the file and the prelude run in (globals.c). */
 void globals_open(lua_State *L);
-void globals_push(lua_State *L); /* leaves it on the stack */
-int globals_guard_table(
-    lua_State *L);               /* a lua_CFunction: gives a table of the spec its guard, and returns it */
-void globals_lock(lua_State *L); /* locks the names defined so far: a spec cannot redefine them */
+void globals_push(lua_State *L);       /* leaves it on the stack */
+int globals_guard_table(lua_State *L); /* a lua_CFunction: gives a table of the spec its guard, and returns it */
+void globals_lock(lua_State *L);       /* locks the names defined so far: a spec cannot redefine them */
 bool globals_predefined(lua_State *L, const char *name);
 bool globals_defined(lua_State *L, const char *name);
 

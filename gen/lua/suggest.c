@@ -45,8 +45,7 @@ void front_suggest_try(front_suggestion *s, const char *candidate) {
                                      : 3; /* farther is another word, as slope and
                                            * score */
   if (d > limit || d >= length) return;
-  const bool better =
-      s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);
+  const bool better = s->best == NULL || d < s->distance || (d == s->distance && strcmp(candidate, s->best) < 0);
   if (!better) return;
   s->best = candidate;
   s->distance = d;

@@ -21,14 +21,12 @@ static const char colon[] =
     "; write `then` for the colon of if, `do` for that of a loop, none after else, and an `end`";
 static const char conditional[] = "; write where(condition, a, b) for `a if condition else b`";
 static const char local[] = "; a variable is declared by local x = ..";
-static const char function[] =
-    "; Lua writes function(score, b, h, q_idx, kv_idx) return .. end for def and lambda";
+static const char function[] = "; Lua writes function(score, b, h, q_idx, kv_idx) return .. end for def and lambda";
 
 /* The first match counts. */
 static const syntax_row rows[] = {
     {"']' expected near ','", NULL, NULL, "; several indices stand in braces: t[{i, j}]"},
-    {" near '!'", NULL, NULL,
-     "; Lua writes ~= for != and `not` for !, and traced numbers compare by ne(a, b)"},
+    {" near '!'", NULL, NULL, "; Lua writes ~= for != and `not` for !, and traced numbers compare by ne(a, b)"},
     {"unexpected symbol near '*'", NULL, NULL, "; a power is written x ^ y"},
     {"unexpected symbol near '&'", NULL, NULL, "; write `and` for &&"},
     {"unexpected symbol near '|'", NULL, NULL, "; write `or` for ||"},
@@ -76,10 +74,8 @@ static const syntax_row rows[] = {
     {"syntax error near '", "int", NULL, local},
     {"syntax error near '", "float", NULL, local},
     {"unexpected symbol near '", ") {", NULL, "; blocks are `then .. end` and `do .. end`, without braces"},
-    {"'end' expected near '", "return", NULL,
-     "; a return is the last of its block, so an `end` is missing after it"},
-    {"'end' expected (to close 'function'", "//", NULL,
-     "; // divides and rounds down, and a comment starts with --"},
+    {"'end' expected near '", "return", NULL, "; a return is the last of its block, so an `end` is missing after it"},
+    {"'end' expected (to close 'function'", "//", NULL, "; // divides and rounds down, and a comment starts with --"},
     {"'}' expected near '", NULL, NULL, "; is a comma missing before it?"},
 };
 
@@ -93,8 +89,7 @@ static bool contains(span text, const char *word) {
   const bool whole = is_word(*word);
   for (const char *p = text.start; (size_t)(text.end - p) >= n; p++) {
     if (memcmp(p, word, n) != 0 || (first && p != text.start)) continue;
-    if (!whole || ((p == text.start || !is_word(p[-1])) && (p + n == text.end || !is_word(p[n]))))
-      return true;
+    if (!whole || ((p == text.start || !is_word(p[-1])) && (p + n == text.end || !is_word(p[n])))) return true;
   }
   return false;
 }

@@ -32,9 +32,8 @@ static void declare_states(lua_State *L, traced_online *o) {
       if (type == LUA_TFUNCTION)
         hook_check(L, HOOK_INIT, front_format(L, "online_rowscales.%s", o->state_name[i]));
       else if (type != LUA_TNUMBER) {
-        front_raise(
-            L, "online_rowscales: the initial value of '%s' is %s; it must be a number or a function(b, h)",
-            o->state_name[i], front_kind(L, -1));
+        front_raise(L, "online_rowscales: the initial value of '%s' is %s; it must be a number or a function(b, h)",
+                    o->state_name[i], front_kind(L, -1));
       }
       if (type == LUA_TNUMBER && isnan(lua_tonumber(L, -1))) {
         front_raise(L, "online_rowscales: the initial value of '%s' is NaN", o->state_name[i]);
@@ -53,9 +52,10 @@ static void declare_finals(lua_State *L, traced_online *o) {
     return;
   }
   const bool is_list = lua_rawlen(L, -1) > 0;
-  const int listed = !is_list ? 0
-                              : fields_check_list(L, -1, "online_func: final_rowscales",
-                                                  "list the names, as in { \"lse\", \"r\" }, or write name = value for each");
+  const int listed =
+      !is_list ? 0
+               : fields_check_list(L, -1, "online_func: final_rowscales",
+                                   "list the names, as in { \"lse\", \"r\" }, or write name = value for each");
   lua_newtable(L);
   for (int i = 1; i <= listed; i++) {
     if (lua_rawgeti(L, -2, i) != LUA_TSTRING) {
@@ -139,12 +139,11 @@ static void check_returned(lua_State *L, int index, bool final) {
   const int n = final ? o->num_final : o->num_state;
   if (n == 0 && lua_isnil(L, index)) return;
   if (n == 0 && !lua_istable(L, index))
-    front_raise(L, "%s: the second result is %s; return no second one, as %s declares no names", hook, front_kind(L, index),
-                final ? "final_rowscales" : "online_rowscales");
+    front_raise(L, "%s: the second result is %s; return no second one, as %s declares no names", hook,
+                front_kind(L, index), final ? "final_rowscales" : "online_rowscales");
   if (!lua_istable(L, index)) {
-    front_raise(L, "%s: the second result is %s; return a table of %s such as { %s = .. }", hook,
-                front_kind(L, index), final ? "final row scalars" : "new row scalars",
-                final ? o->final_name[0] : o->state_name[0]);
+    front_raise(L, "%s: the second result is %s; return a table of %s such as { %s = .. }", hook, front_kind(L, index),
+                final ? "final row scalars" : "new row scalars", final ? o->final_name[0] : o->state_name[0]);
   }
   for (int i = 0; i < n; i++) rows[i] = (field_row){final ? o->final_name[i] : o->state_name[i], FIELD_ANY, NULL};
   fields_check(L, index, front_format(L, "%s: the second result", hook), rows, n);
@@ -189,12 +188,10 @@ static void run_epilogue(lua_State *L, int function, void *user, replay_result *
   for (int i = 0; i < o->num_final; i++) {
     lua_pushstring(L, o->final_name[i]);
     if (lua_rawget(L, results + 1) == LUA_TNIL) {
-      front_raise(
-          L, "online_fwd_epilogue: final row scalar '%s' is declared in final_rowscales but not returned",
-          o->final_name[i]);
+      front_raise(L, "online_fwd_epilogue: final row scalar '%s' is declared in final_rowscales but not returned",
+                  o->final_name[i]);
     }
-    hook_take_number(L, -1, front_format(L, "online_fwd_epilogue: final row scalar '%s'", o->final_name[i]),
-                     out);
+    hook_take_number(L, -1, front_format(L, "online_fwd_epilogue: final row scalar '%s'", o->final_name[i]), out);
     lua_pop(L, 1);
   }
   lua_settop(L, results - 1);
@@ -255,8 +252,7 @@ static int linearity(const ir *g, const ir_node *n, const uint8_t *of) {
     case IR_DIV:
       return at[1] == FREE ? LINEAR : NONLINEAR;
     case IR_SELECT: {
-      const bool yes = at[1] == LINEAR || is_zero(g, n->arg[1]),
-                 no = at[2] == LINEAR || is_zero(g, n->arg[2]);
+      const bool yes = at[1] == LINEAR || is_zero(g, n->arg[1]), no = at[2] == LINEAR || is_zero(g, n->arg[2]);
       return at[0] == FREE && yes && no ? LINEAR : NONLINEAR;
     }
     default:
@@ -284,8 +280,7 @@ static bool trace_function(lua_State *L, hook_id id, replay_result *result) {
     lua_pop(L, 1);
     return false;
   }
-  replay_hook hook = {
-      .name = name, .line = hook_line_of(L, -1), .call = run_single, .user = &id, .reduces = false};
+  replay_hook hook = {.name = name, .line = hook_line_of(L, -1), .call = run_single, .user = &id, .reduces = false};
   if (id == HOOK_ONLINE_FWD) hook.call = run_fwd, hook.reduces = true;
   if (id == HOOK_EPILOGUE) hook.call = run_epilogue;
   replay_run(L, lua_gettop(L), &hook, result);
@@ -299,16 +294,13 @@ static void trace_fwd(lua_State *L, traced_online *o) {
   o->prob = r.value[0];
   o->rescale = r.value[1];
   if (depends_on_element(L, o->rescale)) {
-    front_raise(
-        L, "online_fwd: o_scale depends on one element of the row; make it of row scalars and reductions");
+    front_raise(L, "online_fwd: o_scale depends on one element of the row; make it of row scalars and reductions");
   }
   for (int i = 0; i < o->num_state; i++) {
     o->next[i] = r.value[2 + i];
     if (depends_on_element(L, o->next[i])) {
-      front_raise(
-          L,
-          "online_fwd: new row scalar '%s' depends on one element of the row; use reduce_sum or reduce_max",
-          o->state_name[i]);
+      front_raise(L, "online_fwd: new row scalar '%s' depends on one element of the row; use reduce_sum or reduce_max",
+                  o->state_name[i]);
     }
   }
 }
@@ -317,8 +309,7 @@ static void trace_epilogue(lua_State *L, traced_online *o) {
   replay_result r;
   if (!trace_function(L, HOOK_EPILOGUE, &r)) {
     if (o->num_final > 0) {
-      front_raise(L,
-                  "online_func: final_rowscales names '%s', but there is no online_fwd_epilogue to return it",
+      front_raise(L, "online_func: final_rowscales names '%s', but there is no online_fwd_epilogue to return it",
                   o->final_name[0]);
     }
     o->out = ir_variable(front_of(L)->g, VAR_OUT, 0);

@@ -23,12 +23,11 @@ void value_push(lua_State *L, operand x) {
   const front_state *s = front_of(L);
   if (x.ref == IR_NONE || ir_failed(s->g)) front_no_memory(L);
   if (x.depth > DEPTH_MAX) {
-    front_raise(L, "%s: an expression is nested deeper than %u operations; shorten the loop that builds it",
-                s->hook, DEPTH_MAX);
+    front_raise(L, "%s: an expression is nested deeper than %u operations; shorten the loop that builds it", s->hook,
+                DEPTH_MAX);
   }
   if (ir_count(s->g) > NODES_MAX) {
-    front_raise(L, "%s: the trace is longer than %u operations; shorten the loop that builds it", s->hook,
-                NODES_MAX);
+    front_raise(L, "%s: the trace is longer than %u operations; shorten the loop that builds it", s->hook, NODES_MAX);
   }
   traced_value *v = lua_newuserdatauv(L, sizeof *v, 0);
   *v = (traced_value){.x = x, .generation = s->generation};
@@ -102,8 +101,8 @@ static bool is_whole(const ir *g, ir_ref r) {
   double c;
   if (ir_is_const(g, r, &c)) return c == floor(c) && isfinite(c);
   if (n->op == IR_FLOOR || n->op == IR_TO_REAL) return true;
-  if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_MUL && n->op != IR_NEG && n->op != IR_MOD && n->op != IR_FLOORDIV &&
-      n->op != IR_MIN && n->op != IR_MAX && n->op != IR_CLAMP && n->op != IR_ABS)
+  if (n->op != IR_ADD && n->op != IR_SUB && n->op != IR_MUL && n->op != IR_NEG && n->op != IR_MOD &&
+      n->op != IR_FLOORDIV && n->op != IR_MIN && n->op != IR_MAX && n->op != IR_CLAMP && n->op != IR_ABS)
     return false;
   for (int i = 0; i < n->nargs; i++)
     if (!is_whole(g, n->arg[i])) return false;
@@ -114,7 +113,8 @@ static bool is_whole(const ir *g, ir_ref r) {
 static bool is_bounded(const ir *g, ir_ref r) {
   bool above = false, below = false;
   double c;
-  for (const ir_node *n = ir_get(g, r); n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP; n = ir_get(g, n->arg[0]))
+  for (const ir_node *n = ir_get(g, r); n->op == IR_MIN || n->op == IR_MAX || n->op == IR_CLAMP;
+       n = ir_get(g, n->arg[0]))
     for (int i = 1; i < n->nargs; i++) {
       const bool upper = n->op == IR_MIN || i == 2;
       if (ir_is_const(g, n->arg[i], &c) && fabs(c) <= INT32_MAX) *(upper ? &above : &below) = true;
@@ -228,8 +228,7 @@ operand value_clamp(lua_State *L, operand x, operand lo, operand hi) {
   front_state *s = front_of(L);
   ir *g = s->g;
   if (x.ref == IR_NONE || lo.ref == IR_NONE || hi.ref == IR_NONE) front_no_memory(L);
-  const bool ints =
-      ir_typeof(g, x.ref) == IR_INT && ir_typeof(g, lo.ref) == IR_INT && ir_typeof(g, hi.ref) == IR_INT;
+  const bool ints = ir_typeof(g, x.ref) == IR_INT && ir_typeof(g, lo.ref) == IR_INT && ir_typeof(g, hi.ref) == IR_INT;
   const bool of_mask = s->hook != NULL && strcmp(s->hook, "block_mask") == 0;
   if (ints || of_mask) return value_arith(L, IR_MIN, value_arith(L, IR_MAX, x, lo), hi);
   const ir_ref a = ir_to_real(g, x.ref), b = ir_to_real(g, lo.ref), c = ir_to_real(g, hi.ref);
@@ -316,7 +315,10 @@ static operand get_bits(lua_State *L, int index, const char *sign) {
   if (ir_typeof(g, x.ref) == IR_INT) return x;
   if (ir_is_wide(g, x.ref) && is_whole(g, x.ref) && is_bounded(g, x.ref)) return value_whole(L, x);
   if (ir_is_wide(g, x.ref) && is_whole(g, x.ref))
-    front_raise(L, "%s takes integers of 32 bits, and floor(x) of an f64 input is not bound to them; write clamp(floor(x), 0, 2147483647)", sign);
+    front_raise(L,
+                "%s takes integers of 32 bits, and floor(x) of an f64 input is not bound to them; write "
+                "clamp(floor(x), 0, 2147483647)",
+                sign);
   if (!ir_is_const(g, x.ref, &c))
     front_raise(L, "%s takes integers, and this is a float; write floor(x), which is an integer", sign);
   if (c != floor(c) || fabs(c) > (double)EXACT_INT)
@@ -354,9 +356,7 @@ static int meta_compare(lua_State *L) {
   return 1;
 }
 
-static int meta_eq(lua_State *L) {
-  front_raise(L, "== cannot compare traced values; use eq(a, b) or ne(a, b)");
-}
+static int meta_eq(lua_State *L) { front_raise(L, "== cannot compare traced values; use eq(a, b) or ne(a, b)"); }
 
 static int meta_tostring(lua_State *L) {
   front_raise(L,

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a register may hold. NVRTC's PTX assigns a register in several places where control flow joins, so marks add up. NVVM writes
- * 0 - x and -1 * x as neg.s32. */
+/* What a register may hold. NVRTC's PTX assigns a register in several places where control flow joins, so marks add up.
+ * NVVM writes 0 - x and -1 * x as neg.s32. */
 enum { NEGATED = 1, MAX_OF_NEGATED = 2, MIN_OF_NEGATED = 4 };
 
 typedef struct function_text {
@@ -114,13 +114,15 @@ luattn_status ptx_find_lost_sign(arena *a, const char *ptx, const char **entry, 
     const char *next = next_function(at + 1);
     function_text f = {.begin = at, .end = next != NULL ? next : at + strlen(at)};
     const char *declared = strstr(at, ".b32 \t%r<");
-    if (declared != NULL && declared < f.end) f.registers = (unsigned)strtoul(declared + strlen(".b32 \t%r<"), NULL, 10);
+    if (declared != NULL && declared < f.end)
+      f.registers = (unsigned)strtoul(declared + strlen(".b32 \t%r<"), NULL, 10);
     f.mark = arena_new(a, f.registers + 1);
     if (f.mark == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: out of memory");
     memset(f.mark, 0, f.registers + 1);
     if (function_loses_sign(&f)) {
       const char *name = strchr(at, ' ') + 1;
-      if (*name == '(') name = strchr(name, ')') != NULL ? after_spaces(strchr(name, ')') + 1) : name; /* a function's result */
+      if (*name == '(')
+        name = strchr(name, ')') != NULL ? after_spaces(strchr(name, ')') + 1) : name; /* a function's result */
       *entry = arena_copy(a, name, strcspn(name, "(\n"));
       if (*entry == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: out of memory");
     }

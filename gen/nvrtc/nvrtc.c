@@ -65,22 +65,21 @@ luattn_status nvrtc_open(const nvrtc_file *file, nvrtc *lib, luattn_error *err) 
   void *handle = dlopen(file->path, RTLD_NOW | RTLD_LOCAL); /* never closed: see nvrtc.h */
   if (handle == NULL) {
     const char *why = dlerror();
-    return luattn_fail(err, LUATTN_COMPILE,
-                       "nvrtc: '%s': cannot be loaded (%s); name another with LUATTN_NVRTC", file->path,
-                       why != NULL ? why : "no reason given");
+    return luattn_fail(err, LUATTN_COMPILE, "nvrtc: '%s': cannot be loaded (%s); name another with LUATTN_NVRTC",
+                       file->path, why != NULL ? why : "no reason given");
   }
   if (!load_symbols(handle, symbols, (int)(sizeof symbols / sizeof symbols[0]), &missing))
     return luattn_fail(err, LUATTN_COMPILE,
-                       "nvrtc: '%s': has no function %s; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
-                       file->path, missing);
+                       "nvrtc: '%s': has no function %s; use NVRTC 12 or newer (LUATTN_NVRTC names it)", file->path,
+                       missing);
   const symbol optional = {"nvrtcSetFlowCallback", &out.fn.set_flow_callback};
   (void)load_symbols(handle, &optional, 1, &missing);
   snprintf(out.path, sizeof out.path, "%s", file->path);
   if (out.fn.version(&out.major, &out.minor) != 0 || out.major < 12)
     return luattn_fail(
         err, LUATTN_COMPILE,
-        "nvrtc: '%s': is version %d.%d, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)",
-        file->path, out.major, out.minor);
+        "nvrtc: '%s': is version %d.%d, too old for C++20; use NVRTC 12 or newer (LUATTN_NVRTC names it)", file->path,
+        out.major, out.minor);
   *lib = out;
   return LUATTN_OK;
 }
@@ -94,13 +93,12 @@ int nvrtc_supports(const nvrtc *lib, int arch) {
 }
 
 /* Fetches one of the program's outputs into the arena, 0-terminated. */
-static luattn_status fetch(arena *a, void *prog, int (*get_size)(void *, size_t *),
-                           int (*get)(void *, char *), char **out, size_t *size, luattn_error *err) {
+static luattn_status fetch(arena *a, void *prog, int (*get_size)(void *, size_t *), int (*get)(void *, char *),
+                           char **out, size_t *size, luattn_error *err) {
   *size = 0;
   if (get_size(prog, size) != 0) *size = 0;
   *out = arena_new(a, *size + 1);
-  if (*out == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: output of %zu bytes: out of memory", *size);
+  if (*out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "nvrtc: output of %zu bytes: out of memory", *size);
   if (*size > 0 && get(prog, *out) != 0) *size = 0;
   return LUATTN_OK;
 }
@@ -148,15 +146,15 @@ static luattn_status outputs(const nvrtc *lib, arena *a, void *prog, int want_pt
 }
 
 /* Compiles with the first num_options of `options`, and returns NVRTC's result and its log. */
-static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char *const *options,
-                             int num_options, int *result, char **log, luattn_error *err) {
+static luattn_status compile(const nvrtc *lib, arena *a, void *prog, const char *const *options, int num_options,
+                             int *result, char **log, luattn_error *err) {
   size_t size = 0;
   *result = lib->fn.compile(prog, num_options, options);
   return fetch(a, prog, lib->fn.log_size, lib->fn.log, log, &size, err);
 }
 
-/* The flow callback: NVRTC calls this function between compilation stages, first after the front end. A return value of 0
- * continues the compilation. */
+/* The flow callback: NVRTC calls this function between compilation stages, first after the front end. A return value of
+ * 0 continues the compilation. */
 static int pass_on(void *watcher, void *reserved) {
   const nvrtc_watcher *w = watcher;
   (void)reserved;
@@ -170,8 +168,8 @@ static void watch(const nvrtc *lib, void *prog, nvrtc_watcher *w) {
 }
 
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
-                            const template_file *headers, int num_headers, const char *arch,
-                            nvrtc_options options, int want_ptx, nvrtc_result *out, luattn_error *err) {
+                            const template_file *headers, int num_headers, const char *arch, nvrtc_options options,
+                            int want_ptx, nvrtc_result *out, luattn_error *err) {
   const char **texts = arena_array(a, (size_t)num_headers + 1, sizeof *texts);
   const char **names = arena_array(a, (size_t)num_headers + 1, sizeof *names);
   const char **opts = arena_array(a, (size_t)options.count + 1, sizeof *opts);
@@ -199,8 +197,8 @@ luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const 
   r.log = log;
   if (status == LUATTN_OK) nvrtc_read_log(log, &r);
   if (status == LUATTN_OK && result != 0 && !ran_out(result, &r))
-    status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch,
-                         lib->fn.error_text(result), first_error(a, log));
+    status = luattn_fail(err, LUATTN_COMPILE, "nvrtc: %s for %s: %s: %s", name, arch, lib->fn.error_text(result),
+                         first_error(a, log));
   if (status == LUATTN_OK && result == 0) status = outputs(lib, a, prog, want_ptx, &r, err);
   lib->fn.destroy(&prog);
   if (status == LUATTN_OK) *out = r;

@@ -57,8 +57,8 @@ struct nvrtc_functions {
   int (*version)(int *major, int *minor);
   int (*num_archs)(int *count);
   int (*archs)(int *archs);
-  int (*create)(void **prog, const char *source, const char *name, int num_headers,
-                const char *const *headers, const char *const *names);
+  int (*create)(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
+                const char *const *names);
   int (*destroy)(void **prog);
   int (*compile)(void *prog, int num_options, const char *const *options);
   int (*ptx_size)(void *prog, size_t *size);
@@ -92,12 +92,12 @@ typedef struct nvrtc_result {
   const void *cubin; /* in the arena; NULL: ptxas ran out of registers, and `remark` says so */
   size_t cubin_size;
   const char *log, *ptx; /* ptx only if asked for */
-  const char *lost_sign; /* a function of which ptxas makes wrong code (lost_sign.h), or NULL: the cubin must not be used */
+  const char
+      *lost_sign; /* a function of which ptxas makes wrong code (lost_sign.h), or NULL: the cubin must not be used */
   int num_entries;
   nvrtc_entry entry[16];  /* from ptxas -v */
   int called_spill_bytes; /* of the functions that entries call, together */
-  const char
-      *remark; /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
+  const char *remark;     /* first line of the log that says setmaxnreg was ignored or wgmma serialised; NULL: none */
 } nvrtc_result;
 
 /* Called when the front end, which takes one program at a time, has finished with this one: repeatedly from
@@ -118,8 +118,8 @@ typedef struct nvrtc_options {
 /* Compiles `source` with in-memory headers (names without a path). arch "sm_90a". Errors: LUATTN_COMPILE with
  * the first error line. Running out of registers is no error: other tiles may need fewer. */
 luattn_status nvrtc_compile(const nvrtc *lib, arena *a, const char *name, const char *source,
-                            const template_file *headers, int num_headers, const char *arch,
-                            nvrtc_options options, int want_ptx, nvrtc_result *out, luattn_error *err);
+                            const template_file *headers, int num_headers, const char *arch, nvrtc_options options,
+                            int want_ptx, nvrtc_result *out, luattn_error *err);
 
 /* nvrtc_log.c: reads registers, spills and remarks from the log into *out. White box for tests. */
 void nvrtc_read_log(const char *log, nvrtc_result *out);

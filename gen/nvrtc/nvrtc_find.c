@@ -42,10 +42,8 @@ static bool read_build_id(FILE *f, char *out, size_t out_size) {
     } note;
     if (segment.p_type != PT_NOTE || segment.p_filesz < sizeof note) continue;
     if (fseek(f, (long)segment.p_offset, SEEK_SET) != 0 || fread(&note, sizeof note, 1, f) != 1) return false;
-    if (note.head.n_type != NT_GNU_BUILD_ID || memcmp(note.name, "GNU", 4) != 0 || note.head.n_descsz < 20)
-      continue;
-    for (size_t j = 0; j < sizeof note.id && 2 * j + 2 < out_size; j++)
-      snprintf(out + 2 * j, 3, "%02x", note.id[j]);
+    if (note.head.n_type != NT_GNU_BUILD_ID || memcmp(note.name, "GNU", 4) != 0 || note.head.n_descsz < 20) continue;
+    for (size_t j = 0; j < sizeof note.id && 2 * j + 2 < out_size; j++) snprintf(out + 2 * j, 3, "%02x", note.id[j]);
     return true;
   }
   return false;
@@ -70,8 +68,8 @@ static bool look_at(const char *path, nvrtc_file *out, const char **why) {
   if (read_build_id(f, id, sizeof id))
     snprintf(out->identity, sizeof out->identity, "build %s", id);
   else
-    snprintf(out->identity, sizeof out->identity, "file of %lld bytes, changed at %lld",
-             (long long)st.st_size, (long long)st.st_mtime);
+    snprintf(out->identity, sizeof out->identity, "file of %lld bytes, changed at %lld", (long long)st.st_size,
+             (long long)st.st_mtime);
   fclose(f);
   return true;
 }
@@ -136,9 +134,8 @@ static void explain_too_new(const nvrtc_search *s, int major, int minor, char *o
   char version[32], needed[32];
   snprintf(version, sizeof version, minor >= 0 ? "%d.%d" : "%d", major, minor);
   snprintf(needed, sizeof needed, s->is_ptx && minor >= 0 ? "%d.%d" : "%d", major, minor);
-  snprintf(out, size, "is NVRTC %s, whose %s needs a driver of CUDA %s, and this one is of CUDA %d.%d",
-           version, s->is_ptx ? "PTX" : "code", needed, s->driver_version / 1000,
-           s->driver_version % 1000 / 10);
+  snprintf(out, size, "is NVRTC %s, whose %s needs a driver of CUDA %s, and this one is of CUDA %d.%d", version,
+           s->is_ptx ? "PTX" : "code", needed, s->driver_version / 1000, s->driver_version % 1000 / 10);
 }
 
 static void add_failed(nvrtc_search *s, const char *text) {
@@ -284,9 +281,8 @@ static luattn_status next_named(nvrtc_search *s, nvrtc_file *out, luattn_error *
                        s->path, from, why);
   if (!is_too_new(s, major, -1)) return LUATTN_OK;
   explain_too_new(s, major, -1, text, sizeof text);
-  return luattn_fail(err, LUATTN_COMPILE,
-                     "nvrtc: '%s' (from %s): %s; name an NVRTC %d, or update NVIDIA's driver", s->path, from,
-                     text, s->driver_version / 1000);
+  return luattn_fail(err, LUATTN_COMPILE, "nvrtc: '%s' (from %s): %s; name an NVRTC %d, or update NVIDIA's driver",
+                     s->path, from, text, s->driver_version / 1000);
 }
 
 luattn_status nvrtc_next(nvrtc_search *s, nvrtc_file *out, luattn_error *err) {
@@ -314,8 +310,7 @@ bool nvrtc_pass_over(nvrtc_search *s, const luattn_error *why) {
   if (s->path != NULL) return false;
   if (strncmp(text, place, sizeof place - 1) == 0) text += sizeof place - 1;
   for (const char *next = end; next != NULL; next = strstr(next + 1, "; ")) end = next; /* the last one */
-  snprintf(kept, sizeof kept, "%.*s", (int)(end != NULL && end > text ? (size_t)(end - text) : strlen(text)),
-           text);
+  snprintf(kept, sizeof kept, "%.*s", (int)(end != NULL && end > text ? (size_t)(end - text) : strlen(text)), text);
   add_failed(s, kept);
   s->lacks_arch |= why->status == LUATTN_UNSUPPORTED;
   return true;
@@ -326,8 +321,8 @@ luattn_status nvrtc_check_driver(const nvrtc_search *s, const nvrtc *lib, luattn
   if (!is_too_new(s, lib->major, lib->minor)) return LUATTN_OK;
   explain_too_new(s, lib->major, lib->minor, text, sizeof text);
   return luattn_fail(err, LUATTN_COMPILE,
-                     "nvrtc: '%s': %s; name an NVRTC %d with LUATTN_NVRTC, or update NVIDIA's driver",
-                     lib->path, text, s->driver_version / 1000);
+                     "nvrtc: '%s': %s; name an NVRTC %d with LUATTN_NVRTC, or update NVIDIA's driver", lib->path, text,
+                     s->driver_version / 1000);
 }
 
 luattn_status nvrtc_open_first(nvrtc_search *s, nvrtc_file *file, nvrtc *lib, luattn_error *err) {

@@ -29,8 +29,8 @@ static void read_numbers(reader *r, const char *line) {
   int stack = 0, stores = 0, loads = 0, registers = 0;
   const char *numbers = line + strcspn(line, "0123456789"); /* newer NVRTCs start the line with their name */
   const char *used = strstr(line, "Used "), *cumulative = strstr(line, " bytes cumulative stack size");
-  if (sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
-             &loads) == 3) {
+  if (sscanf(numbers, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) ==
+      3) {
     const int spills = stores > loads ? stores : loads;
     if (r->called) r->out->called_spill_bytes += spills;
     if (r->entry == NULL) return;

@@ -9,8 +9,7 @@ static bool is_feasible(const plan *started, const luattn_tiles *t) {
   if (t->tile_m < 16 || t->tile_n < 16) return false;
   family_settle(&p);
   if (!plan_kernel(&p)->suits(&p)) return false;
-  return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit &&
-         policy_fits_registers(&p);
+  return tiles_check(&p, NULL) == LUATTN_OK && tiles_least_shared(&p) <= p.shared_limit && policy_fits_registers(&p);
 }
 
 typedef enum field { TILE_M, TILE_N, THREADS, STAGES, CHUNK_M } field;
@@ -23,11 +22,8 @@ typedef struct step {
 
 static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan *p) {
   luattn_tiles t = *from;
-  int *const at[] = {[TILE_M] = &t.tile_m,
-                     [TILE_N] = &t.tile_n,
-                     [THREADS] = &t.threads,
-                     [STAGES] = &t.stages,
-                     [CHUNK_M] = &t.chunk_m};
+  int *const at[] = {
+      [TILE_M] = &t.tile_m, [TILE_N] = &t.tile_n, [THREADS] = &t.threads, [STAGES] = &t.stages, [CHUNK_M] = &t.chunk_m};
   *at[s->field] = *at[s->field] * s->times / s->over + s->more;
   plan there = *p;
   there.tile_m = t.tile_m, there.tile_n = t.tile_n;
@@ -37,12 +33,12 @@ static luattn_tiles stepped(const luattn_tiles *from, const step *s, const plan 
 }
 
 /* Lists the nearest steps first, so that a tuning run that ends early has tried the best guesses. */
-static const step forward_steps[] = {
-    {STAGES, 1, 1, 1},   {STAGES, 1, 1, -1}, {TILE_N, 1, 1, 16}, {TILE_N, 1, 1, -16}, {TILE_M, 1, 1, 64},
-    {TILE_M, 1, 1, -64}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {TILE_N, 1, 1, 32},  {TILE_N, 1, 1, 48}};
-static const step other_steps[] = {
-    {STAGES, 1, 1, 1}, {STAGES, 1, 1, -1}, {TILE_M, 1, 2, 0},  {TILE_M, 2, 1, 0},  {TILE_N, 1, 2, 0},
-    {TILE_N, 2, 1, 0}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0}, {CHUNK_M, 2, 1, 0}, {CHUNK_M, 1, 2, 0}};
+static const step forward_steps[] = {{STAGES, 1, 1, 1},  {STAGES, 1, 1, -1},  {TILE_N, 1, 1, 16}, {TILE_N, 1, 1, -16},
+                                     {TILE_M, 1, 1, 64}, {TILE_M, 1, 1, -64}, {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0},
+                                     {TILE_N, 1, 1, 32}, {TILE_N, 1, 1, 48}};
+static const step other_steps[] = {{STAGES, 1, 1, 1},  {STAGES, 1, 1, -1}, {TILE_M, 1, 2, 0},  {TILE_M, 2, 1, 0},
+                                   {TILE_N, 1, 2, 0},  {TILE_N, 2, 1, 0},  {THREADS, 2, 1, 0}, {THREADS, 1, 2, 0},
+                                   {CHUNK_M, 2, 1, 0}, {CHUNK_M, 1, 2, 0}};
 
 typedef struct list {
   luattn_tiles *tiles;

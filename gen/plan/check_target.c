@@ -23,7 +23,9 @@ static luattn_status check_arch(const luattn_target *t, luattn_error *err) {
                      t->arch);
 }
 
-luattn_status target_check_decode(const luattn_target *t, luattn_error *err) { return family_decode.check_target(t, err); }
+luattn_status target_check_decode(const luattn_target *t, luattn_error *err) {
+  return family_decode.check_target(t, err);
+}
 
 static luattn_status check_paged(const luattn_target *t, luattn_error *err) {
   if (t->pages == 0 || t->pass == LUATTN_FORWARD) return LUATTN_OK;

@@ -126,8 +126,7 @@ static luattn_status choose_picked(plan *p, const luattn_target *t, luattn_error
 
 static bool has_parameters(const plan *p, const traced_spec *t) {
   bool some = (p->wants & LUATTN_WANT_SCALARS) != 0 && t->num_scalars > 0;
-  for (int i = 0; i < t->num_inputs; i++)
-    some |= (p->wants & LUATTN_WANT_INPUTS) != 0 && t->input[i].grad != 0;
+  for (int i = 0; i < t->num_inputs; i++) some |= (p->wants & LUATTN_WANT_INPUTS) != 0 && t->input[i].grad != 0;
   return some;
 }
 
@@ -146,12 +145,13 @@ static const char *explain(arena *a, const plan *p) {
   text_add(&t, "tiles %d x %d, %d threads, %d stages: %s\n", p->tile_m, p->tile_n, p->threads, p->stages,
            p->picked      ? "picked from the candidates"
            : p->forced    ? "asked for by the caller"
-           : p->rank == 0 ? p->by_cells       ? "first choice for these head dims and a mask that is evaluated for cells"
+           : p->rank == 0 ? p->by_cells ? "first choice for these head dims and a mask that is evaluated for cells"
                             : p->softcap_poly ? "first choice for these head dims and a soft cap"
-                            : p->lengths == LUATTN_SHORT && p->family->merges ? "first choice for these head dims and up to 16 rows of a kv head"
-                            : p->many_rows  ? "first choice for these head dims and more than 32 rows of a kv head"
-                            : p->lengths == LUATTN_SHORT   ? "first choice for these head dims, a mask and short lengths"
-                                            : "first choice for these head dims and this shared memory"
+                            : p->lengths == LUATTN_SHORT && p->family->merges
+                                ? "first choice for these head dims and up to 16 rows of a kv head"
+                            : p->many_rows ? "first choice for these head dims and more than 32 rows of a kv head"
+                            : p->lengths == LUATTN_SHORT ? "first choice for these head dims, a mask and short lengths"
+                                                         : "first choice for these head dims and this shared memory"
                           : "a later choice: those before have too few registers or too much shared memory");
   if (p->pass == LUATTN_BACKWARD)
     text_add(&t, "dq: %s\n",
@@ -167,11 +167,10 @@ static const char *explain(arena *a, const plan *p) {
              "queries: shared among blocks where kv tiles are fewer than multiprocessors "
              "(luattn_args.num_splits)\n");
   if (p->rounds)
-    text_add(
-        &t,
-        "gradients of inputs and scalars: summed exactly, so in any order (deterministic), then rounded by "
-        "luattn_round; %d bytes of workspace an element\n",
-        8 * workspace_limbs(p->dtype == LUATTN_F64 ? 8 : 4));
+    text_add(&t,
+             "gradients of inputs and scalars: summed exactly, so in any order (deterministic), then rounded by "
+             "luattn_round; %d bytes of workspace an element\n",
+             8 * workspace_limbs(p->dtype == LUATTN_F64 ? 8 : 4));
   return text_get(&t);
 }
 
@@ -186,7 +185,8 @@ static void fill_defaults(plan *p, const struct luattn_spec *spec, const luattn_
 
 /* Classes of lengths and rows count where the family has tiles of their own for them. */
 static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_target *t) {
-  const bool may_be_short = t->lengths == LUATTN_SHORT && (p->family->merges || spec->traced.block_mask != IR_NONE) && !p->picked,
+  const bool may_be_short =
+                 t->lengths == LUATTN_SHORT && (p->family->merges || spec->traced.block_mask != IR_NONE) && !p->picked,
              may_be_many = t->many_rows != 0 && p->family->merges && t->lengths == LUATTN_LONG && !p->picked;
   p->lengths = may_be_short && policy_knows_short(p) ? LUATTN_SHORT : LUATTN_LONG;
   p->many_rows = may_be_many && policy_knows_many_rows(p);
@@ -228,8 +228,8 @@ luattn_target plan_target(const plan *p, const luattn_target *given) {
   return t;
 }
 
-bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target,
-                      bool softcap_poly, int rank, plan *out) {
+bool plan_alternative(arena *a, const struct luattn_spec *spec, const luattn_target *target, bool softcap_poly,
+                      int rank, plan *out) {
   plan p;
   if (plan_start(spec, target, &p, NULL) != LUATTN_OK || p.forced) return false;
   p.rank = rank;
@@ -251,15 +251,15 @@ luattn_status plan_choose(arena *a, const struct luattn_spec *spec, const luattn
     TRY(choose_forced(out, target, err));
   else if (!choose_tiles(out, target, 0))
     return luattn_fail(err, LUATTN_UNSUPPORTED,
-                       "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d",
-                       out->head_dim, out->head_dim_v, out->shared_limit, out->arch);
+                       "plan: head dims %d and %d: no tile fits the %d bytes of shared memory of sm_%d", out->head_dim,
+                       out->head_dim_v, out->shared_limit, out->arch);
   out->dq_first_store = stores_first(out, &spec->traced);
   out->why = explain(a, out);
   return out->why == NULL ? luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory") : LUATTN_OK;
 }
 
-bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target *target,
-                   luattn_family family, const luattn_tiles *tiles, plan *out) {
+bool plan_of_tiles(arena *a, const struct luattn_spec *spec, const luattn_target *target, luattn_family family,
+                   const luattn_tiles *tiles, plan *out) {
   luattn_tiles list[PLAN_MAX_CANDIDATES];
   bool found = false;
   if (plan_start(spec, target, out, NULL) != LUATTN_OK || out->forced)
@@ -304,7 +304,8 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   const bool dk = (p->wants & LUATTN_WANT_DK) != 0 || (mod_k && parameters);
   const bool dv = (p->wants & LUATTN_WANT_DV) != 0 || (mod_v && parameters);
   add_entry(p, "luattn_prepare", LUATTN_ROLE_PREPARE, AUX_THREADS, AUX_TILE, 0);
-  if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq)) add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
+  if (dk || dv || parameters || (dq && plan_kernel(p)->accumulates_dq))
+    add_main(p, "luattn_dkdv", LUATTN_ROLE_DKDV, rows);
   if (dq && !plan_kernel(p)->accumulates_dq) add_main(p, "luattn_dq", LUATTN_ROLE_DQ, rows);
   const bool splits = plan_kernel(p)->splits; /* dk and dv may then be split */
   if ((dq && (mod_q || plan_kernel(p)->accumulates_dq)) || (dk && (mod_k || splits)) || (dv && (mod_v || splits)))
@@ -312,24 +313,28 @@ static void add_backward(plan *p, const traced_spec *t, const plan_rows *rows) {
   if (p->rounds) add_entry(p, "luattn_round", LUATTN_ROLE_ROUND, AUX_THREADS, AUX_THREADS, 0);
 }
 
-/* By what means kernels find the tiles that they compute. The rule of evaluation is that of runtime/parts/tile_bits.c. */
+/* By what means kernels find the tiles that they compute. The rule of evaluation is that of
+ * runtime/parts/tile_bits.c. */
 static const char *explain_mask(arena *a, const plan *p, const plan_rows *rows) {
   const mask_evaluated *e = rows->evaluated;
   if (rows->mask == NULL) return "";
   const bool minima = rows->num_stats > 0, undecided = e == NULL && rows->mask->evaluated.is;
   const char *line = arena_printf(
       a, "mask: tiles by ranges of positions%s%s\n", minima ? ", and by minima and maxima of numbers in blocks" : "",
-      !undecided  ? ""
-      : p->family->merges ? " alone, which do not decide it: decode does not evaluate it for cells"
-                  : " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells");
+      !undecided ? ""
+      : p->family->merges
+          ? " alone, which do not decide it: decode does not evaluate it for cells"
+          : " alone, which do not decide it: kernels of tensors with offsets do not evaluate it for cells");
   if (e != NULL)
     line = arena_printf(
         a,
-        "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of them%s%s%s, where "
+        "mask: luattn_tile_bits evaluates it for cells of %d x %d scores, %d instructions for each %d x %d of "
+        "them%s%s%s, where "
         "that is at most half of the work on all tiles, which is not too short for it; else by ranges and minima "
         "(luattn_args.skip: always, never)\n",
-        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns, e->by_batch || p->packed || p->pages ? ", in each batch entry" : "",
-        e->by_head ? ", for each head" : "", e->cell != IR_NONE ? ", as blocks decide most cells" : "");
+        MASK_CELL, MASK_CELL, rows->evaluated_cost, e->rows, e->columns,
+        e->by_batch || p->packed || p->pages ? ", in each batch entry" : "", e->by_head ? ", for each head" : "",
+        e->cell != IR_NONE ? ", as blocks decide most cells" : "");
   return line != NULL ? line : "";
 }
 
@@ -338,26 +343,32 @@ static const char *explain_packed(const plan *p) {
   if (!p->packed || p->pages || p->family->merges) return "";
   if (!p->family->lists_tiles) return "packed: blocks for the tiles of as many sequences of the longest one's length\n";
   if (p->pass == LUATTN_BACKWARD) return "packed: luattn_tile_table lists the tiles, the longest sequence first\n";
-  return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than 7/8 of the longest, "
-         "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal lengths\n";
+  return "packed: luattn_tile_table lists the tiles, the longest sequence first, if the mean sequence is shorter than "
+         "7/8 of the longest, "
+         "and if a batch holds the list or empty tiles would take longer than making it; else tiles as of equal "
+         "lengths\n";
 }
 
 static const char *explain_list(const plan *p) {
   if (!p->family->merges || (!p->packed && p->pages == 0)) return "";
-  if (p->deterministic) return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length alone\n";
+  if (p->deterministic)
+    return "splits: luattn_split_list cuts each entry into blocks of 2048 keys, or 64 blocks, by its own length "
+           "alone\n";
   return "splits: as many for each entry, or a batch's list of blocks of about as many keys (luattn_split_list)\n";
 }
 
 /* How kernels read keys in pages. */
 static const char *explain_pages(const plan *p) {
-  if (p->pages == 0) return p->keys_modified ? "keys_modified: k and v are read as they are, without key_mod and value_mod\n" : "";
+  if (p->pages == 0)
+    return p->keys_modified ? "keys_modified: k and v are read as they are, without key_mod and value_mod\n" : "";
   if (p->pages > 1)
-    return "pages: of sizes that are multiples of 8, or one for each entry, by TMA, in boxes of as many rows as divide a page and a tile\n";
+    return "pages: of sizes that are multiples of 8, or one for each entry, by TMA, in boxes of as many rows as divide "
+           "a page and a tile\n";
   return "pages: of any size, by copies that look up the page of each row\n";
 }
 
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
-                           const char **line, luattn_error *err) {
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows, const char **line,
+                           luattn_error *err) {
   const traced_spec *t = &spec->traced;
   int most = 0;
   p->num_entries = 0;
@@ -370,7 +381,8 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
   }
   if (p->packed && !p->pages && p->family->lists_tiles)
     add_entry(p, "luattn_tile_table", LUATTN_ROLE_TILE_TABLE, TABLE_THREADS, 1, 0);
-  if (p->family->merges && (p->packed || p->pages)) add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
+  if (p->family->merges && (p->packed || p->pages))
+    add_entry(p, "luattn_split_list", LUATTN_ROLE_SPLIT_LIST, LIST_THREADS, 1, 0);
   if (rows->evaluated != NULL && mask_reads_table(t, rows->evaluated))
     add_entry(p, "luattn_block_table", LUATTN_ROLE_BLOCK_TABLE, TABLE_THREADS, 1, 0);
   if (p->pages) {
@@ -381,29 +393,26 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_mod", LUATTN_ROLE_MOD, AUX_THREADS, AUX_TILE, 0);
   if (rows->skips) {
     add_entry(p, "luattn_norms", LUATTN_ROLE_NORMS, AUX_THREADS, NORM_TILE, 0);
-    add_entry(p, "luattn_reach", LUATTN_ROLE_REACH, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0,
-              0);
+    add_entry(p, "luattn_reach", LUATTN_ROLE_REACH, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0, 0);
   }
-  if (p->pass == LUATTN_FORWARD)
-    add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
+  if (p->pass == LUATTN_FORWARD) add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
   if (p->family->merges) /* threads: merge_threads of around/merge.cuh */
     add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
-  if (p->pass == LUATTN_BACKWARD)
-    add_backward(p, t, rows);
+  if (p->pass == LUATTN_BACKWARD) add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)
     if (p->entry[i].shared_bytes > p->entry[most].shared_bytes) most = i;
   const plan_entry *e = &p->entry[most];
   const int fixed = plan_kernel(p)->static_bytes != NULL ? plan_kernel(p)->static_bytes(p, rows) : 0,
             bytes = e->shared_bytes + fixed;
   if (bytes > p->shared_limit)
-    return luattn_fail(
-        err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
-        "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d has %d "
-        "a block; choose smaller tiles",
-        e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
-        p->shared_limit);
+    return luattn_fail(err, p->forced ? LUATTN_INVALID : LUATTN_UNSUPPORTED,
+                       "plan: %s: tiles %d x %d with %d bytes a row need %d bytes of shared memory; sm_%d has %d "
+                       "a block; choose smaller tiles",
+                       e->name, p->tile_m, p->tile_n, rows->row_bytes + rows->bwd_row_bytes, bytes, p->arch,
+                       p->shared_limit);
   *line = arena_printf(a, "%s%s%s%sshared memory: %s has %d of the %d bytes that a block of sm_%d may have\n",
-                       explain_mask(a, p, rows), explain_packed(p), explain_list(p), explain_pages(p), e->name, bytes, p->shared_limit, p->arch);
+                       explain_mask(a, p, rows), explain_packed(p), explain_list(p), explain_pages(p), e->name, bytes,
+                       p->shared_limit, p->arch);
   if (*line == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "plan: out of memory");
   return LUATTN_OK;
 }

@@ -10,8 +10,8 @@
  * family. Errors: LUATTN_INVALID, LUATTN_UNSUPPORTED. */
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err);
 
-/* The target of a plan that was started, with its defaults filled in: 0 and the default spelt out give the same, as does whatever changes no
- * kernel. */
+/* The target of a plan that was started, with its defaults filled in: 0 and the default spelt out give the same, as
+ * does whatever changes no kernel. */
 luattn_target plan_target(const plan *p, const luattn_target *given);
 
 /* Chooses the best plan. Errors: LUATTN_INVALID (an impossible forced tile, by name and number),
@@ -33,7 +33,7 @@ luattn_status plan_list(const struct luattn_spec *spec, const luattn_target *tar
 
 /* Lists the entries and their shared memory; *line describes it. Errors: LUATTN_UNSUPPORTED if they do not
  * fit (LUATTN_INVALID if the tiles were forced). */
-luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows,
-                           const char **line, luattn_error *err);
+luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, const plan_rows *rows, const char **line,
+                           luattn_error *err);
 
 #endif

@@ -10,8 +10,7 @@ static int class_of(int shared_limit) {
 
 /* Whether the row covers these head dims and this shared memory. */
 static bool is_row_of(const tile_row *row, const plan *p) {
-  return max_of(p->head_dim, p->head_dim_v) <= row->max_dim &&
-         (row->classes & class_of(p->shared_limit)) != 0;
+  return max_of(p->head_dim, p->head_dim_v) <= row->max_dim && (row->classes & class_of(p->shared_limit)) != 0;
 }
 
 bool policy_knows_short(const plan *p) {
@@ -41,7 +40,9 @@ bool policy_tiles(const plan *p, int rank, luattn_tiles *out) {
   for (int i = 0; i < t.count; i++) {
     const tile_row *row = &t.row[i];
     if (!is_row_of(row, p)) continue;
-    if ((p->lengths == LUATTN_SHORT && (row->classes & NOT_SHORT) != 0) || (!p->many_rows && (row->classes & MANY_ROWS) != 0)) continue;
+    if ((p->lengths == LUATTN_SHORT && (row->classes & NOT_SHORT) != 0) ||
+        (!p->many_rows && (row->classes & MANY_ROWS) != 0))
+      continue;
     if (rank-- > 0) continue;
     *out = row->choice;
     return true;
@@ -86,7 +87,8 @@ bool policy_is_crowded(const plan *p, const plan_rows *rows, const crowding *by)
 
 int policy_spills_accepted(const plan *p, const plan_rows *rows, int outlined_work) {
   const int next_to_hooks = outlined_work / 4 < 1024 ? outlined_work / 4 : 1024;
-  return measured(p)->spills_accepted != NULL ? measured(p)->spills_accepted(p, rows, next_to_hooks) : 64 + next_to_hooks;
+  return measured(p)->spills_accepted != NULL ? measured(p)->spills_accepted(p, rows, next_to_hooks)
+                                              : 64 + next_to_hooks;
 }
 
 bool policy_lacks_registers(const plan *p, const compile_work *w) {
@@ -107,11 +109,11 @@ bool policy_bias_rows_crowd(const plan *p, const plan_rows *rows, int spill_byte
 
 /* ---- the time to compile ---- */
 
-/* Families' weights, what 1000 instructions of a kind add over what `causal` takes for the same family and pass, and the
- * square of that number, were fitted to the CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs and
- * random specs, then raised, as large ones grow faster than their instructions, and by 350 images of specs that are hard to
- * estimate (tests/templates/hard_specs.py). An argument of a call is moved for each score. A bound takes some ten
- * instructions, a bound of bits in 64 bits more than a hundred. */
+/* Families' weights, what 1000 instructions of a kind add over what `causal` takes for the same family and pass, and
+ * the square of that number, were fitted to the CPU time of NVRTC 13.0 for some 900 images of the examples, tests/specs
+ * and random specs, then raised, as large ones grow faster than their instructions, and by 350 images of specs that are
+ * hard to estimate (tests/templates/hard_specs.py). An argument of a call is moved for each score. A bound takes some
+ * ten instructions, a bound of bits in 64 bits more than a hundred. */
 
 /* sm80 kernels that run on sm_90 because the sm90 family lacks registers take little more than half of the
  * time. */

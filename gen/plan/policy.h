@@ -38,7 +38,8 @@ enum {
   /* If dS is summed per element, the most operations of a gradient's factor that are repeated for each
    * element. */
   POLICY_FEW_OPERATIONS = 4,
-  /* The most choices of tiles that are compiled for a spec, if one of them is usable; and one more of another family. */
+  /* The most choices of tiles that are compiled for a spec, if one of them is usable; and one more of another
+   * family. */
   POLICY_COMPILES_MAX = 2,
   /* What tiles that surely spill are taken to spill, in bytes. */
   POLICY_SURE_SPILLS = 1 << 12,
@@ -56,8 +57,9 @@ enum {
   /* The most operations of a score with bounds for tile skipping: at 600, NVRTC takes a hundred times as long
    * as for a kernel without. */
   POLICY_SKIP_BOUNDS_MAX = 48,
-  /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of millions, in all initializers
-   * together. At 20000 a chain of 675 remainders took it two seconds, of three in all; at 200 a tenth of one. */
+  /* The most operations that an initializer may reach: NVRTC's front end takes a second for tens of millions, in all
+   * initializers together. At 20000 a chain of 675 remainders took it two seconds, of three in all; at 200 a tenth of
+   * one. */
   POLICY_INITIALIZER_MAX = 200,
   /* Rows of the table from which tuning steps; later rows exist because they need few registers. */
   POLICY_TUNED_ROWS = 3,
@@ -72,8 +74,8 @@ bool policy_knows_many_rows(const plan *p);
 /* Whether tuning should compile the plan: not if it cannot fit in registers; ptxas decides in the end. */
 bool policy_fits_registers(const plan *p);
 
-/* The least entries of a list of chosen blocks that kernels read as a list: shorter ones are numbers of a row. Forward has a thread's
- * rows in registers, and compares with no memory read; in backward a row of many numbers spills. */
+/* The least entries of a list of chosen blocks that kernels read as a list: shorter ones are numbers of a row. Forward
+ * has a thread's rows in registers, and compares with no memory read; in backward a row of many numbers spills. */
 int policy_least_list(const plan *p);
 
 /* Whether the first kv tile of a q tile stores dQ instead of adding it. Without a mask the kv tiles of a head
@@ -124,16 +126,17 @@ double policy_work_weight(const plan *p, work_kind kind); /* of an instruction, 
                                                            * `causal` */
 /* Estimates NVRTC's time, in units of the time for `causal` with the same target, head dims and pass. */
 double policy_compile_estimate(const plan *p, const compile_work *w);
-/* NVRTC's work for a mod that reads other channels, in times of that for one that does not. Rotary embedding with its sine and cosine in
- * the mods of q and k, where the angle of q is learned, takes 6.9 and 4.1 times as long as `causal` in the forward of sm80 and sm90, 5.5 and
- * 4.0 in the backward. */
+/* NVRTC's work for a mod that reads other channels, in times of that for one that does not. Rotary embedding with its
+ * sine and cosine in the mods of q and k, where the angle of q is learned, takes 6.9 and 4.1 times as long as `causal`
+ * in the forward of sm80 and sm90, 5.5 and 4.0 in the backward. */
 #define POLICY_ROW_MOD_COPIES 1.5
 
 /* A spec with a larger estimate is refused. The limit also bounds NVRTC's memory: some 100 MB for `causal`,
  * less than 1 GB at this limit. */
 #define POLICY_COMPILE_LIMIT 8.0
-/* How often the estimate counts of tiles that are taken because those before them are beyond the limit: it is fitted to first choices, and
- * 64 x 16 with 512 numbers of rows and columns took 12.5 times as long as `causal` of 3.8 estimated. */
+/* How often the estimate counts of tiles that are taken because those before them are beyond the limit: it is fitted to
+ * first choices, and 64 x 16 with 512 numbers of rows and columns took 12.5 times as long as `causal` of 3.8
+ * estimated. */
 #define POLICY_LATER_TILES 3.5
 
 /* Options that disable passes of NVVM's optimizer for a kernel; returns how many. */

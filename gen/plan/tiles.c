@@ -1,7 +1,6 @@
 /* tiles.c: the arithmetic of tiles that is the same in all families. */
 #include "gen/plan/tiles.h"
 
-
 int tiles_shared_limit(int arch) {
   switch (arch) {
     case 80:
@@ -28,15 +27,17 @@ luattn_tiles plan_tiles(const plan *p) {
 }
 
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b) {
-  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads &&
-         a->stages == b->stages && a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
+  return a->tile_m == b->tile_m && a->tile_n == b->tile_n && a->threads == b->threads && a->stages == b->stages &&
+         a->warps_n == b->warps_n && a->chunk_m == b->chunk_m;
 }
 
 int tiles_walk_columns(const plan *p) { return (plan_kernel(p)->pairs_tiles ? 2 : 1) * p->tile_n; }
 
 bool tiles_have_columns(const plan *p, const plan_rows *rows) { return fwd_sm90_layout(plan_sizes(p, rows)).has_cols; }
 
-int tiles_shared_bytes(const plan *p, const plan_rows *rows) { return plan_kernel(p)->shared_bytes(plan_sizes(p, rows)); }
+int tiles_shared_bytes(const plan *p, const plan_rows *rows) {
+  return plan_kernel(p)->shared_bytes(plan_sizes(p, rows));
+}
 
 /* Assumes that a backward row has two numbers, as for softmax; a spec with more may fail to fit later, in
  * plan_entries. */

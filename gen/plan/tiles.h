@@ -7,11 +7,12 @@
 luattn_tiles plan_tiles(const plan *p);
 bool plan_same_tiles(const luattn_tiles *a, const luattn_tiles *b);
 
-/* Whether kernels may read tile bits: those are of tensors that are the whole. Decode has too few queries to pay for them. */
+/* Whether kernels may read tile bits: those are of tensors that are the whole. Decode has too few queries to pay for
+ * them. */
 bool tiles_may_have_bits(const plan *p);
-/* Whether the tiles of a walk, and of its other side where the mask differs there, are made of whole cells or lie inside
- * of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is computed for a
- * part of a block. */
+/* Whether the tiles of a walk, and of its other side where the mask differs there, are made of whole cells or lie
+ * inside of one, and likewise for the blocks on which masks are constant, powers of two as a rule: else a tile is
+ * computed for a part of a block. */
 bool tiles_suit_cells(const plan *p);
 plan_copies tiles_copies(const plan *p);
 

@@ -1,8 +1,8 @@
 /* compiler.h: compiles a spec in Lua to an image; also the CPU path. Needs Lua; NVRTC is loaded when the first image is
  * compiled.
  *
- * Thread safety: a luattn_spec is immutable once loaded and may be compiled from several threads at once.
- */
+ * Thread safety: a luattn_spec is immutable once loaded and may be compiled from several threads at
+ * once. */
 #ifndef LUATTN_COMPILER_H
 #define LUATTN_COMPILER_H
 
@@ -22,7 +22,8 @@ typedef struct luattn_spec luattn_spec;
 LUATTN_API luattn_status luattn_spec_load(const char *path, const luattn_allocator *allocator, luattn_spec **spec,
                                           luattn_error *err);
 LUATTN_API luattn_status luattn_spec_load_text(const char *name, const char *text, size_t size,
-                                               const luattn_allocator *allocator, luattn_spec **spec, luattn_error *err);
+                                               const luattn_allocator *allocator, luattn_spec **spec,
+                                               luattn_error *err);
 LUATTN_API void luattn_spec_free(luattn_spec *spec);
 
 /* The spec's declarations; valid as long as the spec. */
@@ -34,39 +35,45 @@ typedef struct luattn_spec_info {
   const double *scalar_defaults;
   int has_lse, has_mask;
   uint64_t hash[2]; /* of the spec's text and luattn's standard library; identifies the spec in packs */
-  const char *const *axis_names; /* axis_names[4 * i + j]: axis j of inputs[i] as the spec writes it: "b", "h", "hkv", "q", "kv",
-                                  * a size such as "16", or the spec's name for a free axis (LUATTN_AXIS_FREE) */
+  const char *const
+      *axis_names;  /* axis_names[4 * i + j]: axis j of inputs[i] as the spec writes it: "b", "h", "hkv", "q", "kv",
+                     * a size such as "16", or the spec's name for a free axis (LUATTN_AXIS_FREE) */
   int has_backward; /* 0: the spec runs forward only, and calls that need its backward are LUATTN_UNSUPPORTED */
-  const char *why_no_backward; /* the error message of such calls: names the term that has no backward, and how to rewrite it; NULL if
-                                * there is a backward */
+  const char *why_no_backward;   /* the error message of such calls: names the term that has no backward, and how to
+                                  * rewrite it; NULL if there is a backward */
   size_t num_saved_large_scores; /* num_saved of kernels and calls with large_scores */
 } luattn_spec_info;
 /* spec NULL: all zero. */
 LUATTN_API void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info);
 
-/* 1: calls of this spec draw random numbers, for dropout or where hooks call random(), and need luattn_args.random; 0: none, or spec is NULL. */
+/* 1: calls of this spec draw random numbers, for dropout or where hooks call random(), and need luattn_args.random; 0:
+ * none, or spec is NULL. */
 LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
 /* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
 LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
 
-/* Of a spec whose backward the CPU alone computes, the error message of compilations of it, which says how to rewrite the spec; NULL: kernels
- * have its backward too, or nothing has, or spec is NULL. */
+/* Of a spec whose backward the CPU alone computes, the error message of compilations of it, which says how to rewrite
+ * the spec; NULL: kernels have its backward too, or nothing has, or spec is NULL. */
 LUATTN_API const char *luattn_spec_cpu_only(const luattn_spec *spec);
 
-/* How often backward goes through a row before it computes gradients (docs/numerics.md): 0, but for functions that need it. A backward that does
- * needs all keys of a row in one call. */
+/* How often backward goes through a row before it computes gradients (docs/numerics.md): 0, but for functions that need
+ * it. A backward that does needs all keys of a row in one call. */
 LUATTN_API int luattn_spec_row_passes(const luattn_spec *spec);
 
 /* Gradients that a backward image computes; fewer are faster. */
 typedef enum luattn_wants {
-  LUATTN_WANT_DQ = 1, LUATTN_WANT_DK = 2, LUATTN_WANT_DV = 4, LUATTN_WANT_INPUTS = 8, LUATTN_WANT_SCALARS = 16,
+  LUATTN_WANT_DQ = 1,
+  LUATTN_WANT_DK = 2,
+  LUATTN_WANT_DV = 4,
+  LUATTN_WANT_INPUTS = 8,
+  LUATTN_WANT_SCALARS = 16,
   LUATTN_WANT_ALL = 31
 } luattn_wants;
 /* Returns all gradients that the spec has; 0 if it has no backward or is NULL. */
 LUATTN_API unsigned luattn_spec_wants(const luattn_spec *spec);
 
-/* The class of lengths for which an image's tiles are chosen; the image runs at every length. The length that counts is the one
- * that the grid tiles: q_len in forward, kv_len in backward. */
+/* The class of lengths for which an image's tiles are chosen; the image runs at every length. The length that counts is
+ * the one that the grid tiles: q_len in forward, kv_len in backward. */
 typedef enum luattn_lengths { LUATTN_LONG, LUATTN_SHORT } luattn_lengths;
 #define LUATTN_SHORT_MAX 2048
 static inline luattn_lengths luattn_lengths_of(luattn_pass pass, int64_t q_len, int64_t kv_len) {
@@ -79,11 +86,12 @@ typedef struct luattn_tiles {
   int warps_n, chunk_m; /* backward of the sm80 family, else 0: described in templates/sm80/bwd_sm80.cuh */
 } luattn_tiles;
 
-/* Which offsets a luattn_batch may have: none, at no cost; numbers, which kernels read from constant memory; or also arrays
- * on the device, which kernels load. */
+/* Which offsets a luattn_batch may have: none, at no cost; numbers, which kernels read from constant memory; or also
+ * arrays on the device, which kernels load. */
 typedef enum luattn_offsets { LUATTN_OFFSET_NONE, LUATTN_OFFSET_NUMBERS, LUATTN_OFFSET_ARRAYS } luattn_offsets;
 
-/* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means default. */
+/* Everything that is fixed at compile time. Lengths, batch, heads, strides, scalars and inputs are not. Zero means
+ * default. */
 typedef struct luattn_target {
   size_t struct_size;
   luattn_pass pass;
@@ -93,69 +101,71 @@ typedef struct luattn_target {
   unsigned wants;           /* luattn_wants; 0 = all. Ignored by forward */
   int family;               /* 0: the plan chooses; else 1 + luattn_family */
   int tile_m, tile_n;       /* 0: the plan chooses; an impossible size is refused by name before compiling */
-  const char *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
-  const char *nvrtc;        /* path of the only libnvrtc.so to try. NULL: the path in LUATTN_NVRTC, else the first library under
-                             * the usual names and paths that can be loaded, knows arch, and compiles code that driver_version
-                             * loads. luattn_compile_report.plan lists the rejected ones */
+  const char
+      *cache_dir;    /* NULL: LUATTN_CACHE_DIR, else $XDG_CACHE_HOME/luattn, else ~/.cache/luattn; "": no disk cache */
+  const char *nvrtc; /* path of the only libnvrtc.so to try. NULL: the path in LUATTN_NVRTC, else the first library
+                      * under the usual names and paths that can be loaded, knows arch, and compiles code that
+                      * driver_version loads. luattn_compile_report.plan lists the rejected ones */
   luattn_lengths lengths;
-  const char *device;       /* a luattn_device_info.name: tiles that were tuned on that device and stored with the cache are used
-                             * (luattn_tuned_store); NULL: none */
-  const luattn_tiles *tiles; /* exactly these tiles, out of luattn_plan_candidates; an error if they spill registers. NULL: the
-                              * plan chooses */
-  int ptx;                  /* 1: the image holds PTX for arch instead of a cubin, and the driver compiles it when it is
-                             * loaded. It also runs on later architectures, except that PTX for 90 (sm_90a) runs only on 9.0 */
-  int deterministic;        /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
-                             * and scalars. This holds for one image on one GPU model; other tiles (tuned ones, or those of the
-                             * other class of lengths) may give other bits. Forward is always deterministic. With `decode`, 1: an
-                             * entry's bits do not depend on the others of its batch either (num_splits 0): its keys are cut into
-                             * blocks of 2048, or 64 blocks, whatever keeps the GPU busy */
-  int one_code;             /* 1: all kernels in one cubin (or PTX), for packs and for tools that read a single module. 0: the main
-                             * kernel in one cubin and the other kernels in a second, compiled in parallel. The two settings give
-                             * different images, with different cache keys */
-  int64_t driver_version;   /* version of the driver that will load the image, as luattn_driver_version returns it (12080 is
-                             * 12.8). An NVRTC whose code this driver cannot load is not used. 0: any */
-  int packed;               /* 1: sequences of different lengths, packed one after another: luattn_args.batch has cu_seqlens. The image
-                             * takes only packed tensors. Its kernels cannot skip
-                             * tiles (luattn_args.skip). LUATTN_INVALID: neither 0 nor 1 */
-  luattn_offsets offsets;   /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths the
-                             * hooks see (luattn_args.batch). Packs do not store such an image. LUATTN_INVALID: not a
-                             * luattn_offsets */
-  uint64_t input_types;     /* types of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i in bits 4 *
-                             * i to 4 * i + 3, and 0 for all other inputs. LUATTN_INVALID (names the input): an input of any type
-                             * has no type here, or another input has one */
-  int large_scores;         /* 1: P of scores that are large, up to 1e9, keeps its accuracy: forward subtracts a row's maximum
-                             * exactly, and writes it and log l to luattn_args.saved, for backward (docs/numerics.md).
-                             * luattn_kernel_description.num_saved is 2 more where backward reads an lse; other specs save
-                             * nothing more. Takes two instructions a score more. No pack holds such
-                             * an image. LUATTN_UNSUPPORTED: an online function whose lse is not log(l) + m or the like, with m a
-                             * running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
-                             * neither 0 nor 1 */
-  int decode;               /* 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
-                             * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32, or of 64 with many_rows (above head dim 128 of
-                             * 16), and blocks share the keys (luattn_args.num_splits), so that K and V are read once for these rows, at
-                             * the speed of memory. 2: the same where that is no error; else the kernel for all lengths, short
-                             * ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other kernel gives
-                             * up to rounding. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a
-                             * family other than sm80; an online function of which no merge of the parts of a
-                             * row was found (luattn emit --stage merge says why). LUATTN_INVALID: not 0 to 2; a backward
-                             * target */
-  int64_t pages;            /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has seqused_k,
-                             * with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are multiples of 8, or no entry has more than one page,
-                             * as the sm90 family needs (with 1, family 0 takes sm80 instead).
-                             * LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod without keys_modified, except on the CPU; family
-                             * sm90 with 1. LUATTN_INVALID: not 0, 1 or 8 */
-  int weights;              /* 1: forward's kernel that writes the weights of V instead of o, for luattn_launch_weights: of any
-                             * dtype and arch, in the simt family, which computes in f32 (f64 for f64). Correct, not fast. No pack holds such an image. LUATTN_UNSUPPORTED: a family other
-                             * than simt; pages; head dims of bf16 and f16 that are no multiples of 8. LUATTN_INVALID: neither 0 nor 1; a backward target; beside decode or large_scores */
-  int keys_modified;        /* 1: k and v are as key_mod and value_mod leave them: attention does not apply these again, and with `pages`
-                             * luattn_append applies them to new rows, before it writes them to the cache (luattn/batch.h). query_mod
-                             * is applied as ever. Changes nothing for a spec that has neither. Forward alone. Packs do not store
-                             * such an image. LUATTN_UNSUPPORTED: backward; with `pages` a key_mod or value_mod that reads q_len, kv_len, heads,
-                             * random() or an input with an axis q or h, which a new row has not. LUATTN_INVALID: neither 0
-                             * nor 1 */
-  int many_rows;            /* 1: a decode kernel for more than LUATTN_DECODE_MANY rows of a kv head, which has tiles of 64 rows where they are
-                             * faster (LUATTN_LONG, head dims 65 to 128). It runs with fewer too. Changes nothing for other kernels, and
-                             * packs do not tell it. LUATTN_INVALID: neither 0 nor 1 */
+  const char *device; /* a luattn_device_info.name: tiles that were tuned on that device and stored with the cache are
+                       * used (luattn_tuned_store); NULL: none */
+  const luattn_tiles *tiles; /* exactly these tiles, out of luattn_plan_candidates; an error if they spill registers.
+                              * NULL: the plan chooses */
+  int ptx;           /* 1: the image holds PTX for arch instead of a cubin, and the driver compiles it when it is
+                      * loaded. It also runs on later architectures, except that PTX for 90 (sm_90a) runs only on 9.0 */
+  int deterministic; /* 1: backward gives the same bits in every run and process: dq, dk, dv and the gradients of inputs
+                      * and scalars. This holds for one image on one GPU model; other tiles (tuned ones, or those of the
+                      * other class of lengths) may give other bits. Forward is always deterministic. With `decode`, 1:
+                      * an entry's bits do not depend on the others of its batch either (num_splits 0): its keys are cut
+                      * into blocks of 2048, or 64 blocks, whatever keeps the GPU busy */
+  int one_code; /* 1: all kernels in one cubin (or PTX), for packs and for tools that read a single module. 0: the main
+                 * kernel in one cubin and the other kernels in a second, compiled in parallel. The two settings give
+                 * different images, with different cache keys */
+  int64_t driver_version; /* version of the driver that will load the image, as luattn_driver_version returns it (12080
+                           * is 12.8). An NVRTC whose code this driver cannot load is not used. 0: any */
+  int packed; /* 1: sequences of different lengths, packed one after another: luattn_args.batch has cu_seqlens. The
+               * image takes only packed tensors. Its kernels cannot skip tiles (luattn_args.skip). LUATTN_INVALID:
+               * neither 0 nor 1 */
+  luattn_offsets offsets; /* not LUATTN_OFFSET_NONE: q, k and v are parts of a whole, whose positions, heads and lengths
+                           * the hooks see (luattn_args.batch). Packs do not store such an image. LUATTN_INVALID: not a
+                           * luattn_offsets */
+  uint64_t input_types;   /* types of the inputs whose dtype is LUATTN_INPUT_ANY: 1 + luattn_input_dtype of input i in
+                           * bits 4 *   i to 4 * i + 3, and 0 for all other inputs. LUATTN_INVALID (names the input): an
+                           * input of any type has no type here, or another input has one */
+  int large_scores; /* 1: P of scores that are large, up to 1e9, keeps its accuracy: forward subtracts a row's maximum
+                     * exactly, and writes it and log l to luattn_args.saved, for backward (docs/numerics.md).
+                     * luattn_kernel_description.num_saved is 2 more where backward reads an lse; other specs save
+                     * nothing more. Takes two instructions a score more. No pack holds such
+                     * an image. LUATTN_UNSUPPORTED: an online function whose lse is not log(l) + m or the like, with m
+                     * a running maximum, or whose backward uses it otherwise than in exp(score - lse). LUATTN_INVALID:
+                     * neither 0 nor 1 */
+  int decode; /* 1: forward's kernel for few queries and many keys, as in decoding, of any arch: the query heads of a kv
+               * head are rows of one tile, of 16 with LUATTN_SHORT, else of 32, or of 64 with many_rows (above head dim
+               * 128 of 16), and blocks share the keys (luattn_args.num_splits), so that K and V are read once for these
+               * rows, at the speed of memory. 2: the same where that is no error; else the kernel for all lengths,
+               * short ones, and luattn_compile_report.plan says why. It runs at every length, and gives what the other
+               * kernel gives up to rounding. LUATTN_UNSUPPORTED: a dtype other than bf16 and f16; a family other than
+               * sm80; an online function of which no merge of the parts of a row was found (luattn emit --stage merge
+               * says why). LUATTN_INVALID: not 0 to 2; a backward target */
+  int64_t pages;     /* Not 0: keys are in pages, or entries of a cache of which a part is used: luattn_args.batch has
+                      * seqused_k, with or without block_table. Forward alone. 1: pages of any size; 8: page sizes are
+                      * multiples of 8, or no entry has more than one page, as the sm90 family needs (with 1, family 0
+                      * takes sm80 instead). LUATTN_UNSUPPORTED: backward; a spec with key_mod or value_mod without
+                      * keys_modified, except on the CPU; family sm90 with 1. LUATTN_INVALID: not 0, 1 or 8 */
+  int weights;       /* 1: forward's kernel that writes the weights of V instead of o, for luattn_launch_weights: of any
+                      * dtype and arch, in the simt family, which computes in f32 (f64 for f64). Correct, not fast. No pack
+                      * holds such an image. LUATTN_UNSUPPORTED: a family other than simt; pages; head dims of bf16 and
+                      * f16 that are no multiples of 8. LUATTN_INVALID: neither 0 nor 1; a backward target; beside
+                      * decode or large_scores */
+  int keys_modified; /* 1: k and v are as key_mod and value_mod leave them: attention does not apply these again, and
+                      * with `pages` luattn_append applies them to new rows, before it writes them to the cache
+                      * (luattn/batch.h). query_mod is applied as ever. Changes nothing for a spec that has neither.
+                      * Forward alone. Packs do not store such an image. LUATTN_UNSUPPORTED: backward; with `pages` a
+                      * key_mod or value_mod that reads q_len, kv_len, heads, random() or an input with an axis q or h,
+                      * which a new row has not. LUATTN_INVALID: neither 0 nor 1 */
+  int many_rows; /* 1: a decode kernel for more than LUATTN_DECODE_MANY rows of a kv head, which has tiles of 64 rows
+                  * where they are faster (LUATTN_LONG, head dims 65 to 128). It runs with fewer too. Changes nothing
+                  * for other kernels, and packs do not tell it. LUATTN_INVALID: neither 0 nor 1 */
 } luattn_target;
 
 /* Describes a compilation, for people and tests. */
@@ -168,60 +178,61 @@ typedef struct luattn_compile_report {
   int every_length; /* both values of target.lengths have the same tiles, so one image is enough */
 } luattn_compile_report;
 
-/* Compiles one pass, or takes it from the cache. NVRTC runs in this thread and in a second one, which the call starts and
- * joins, each with at least 4 MB of stack. `report` may be NULL. Caller frees *image with luattn_image_free. Errors:
- * LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the cache). */
+/* Compiles one pass, or takes it from the cache. NVRTC runs in this thread and in a second one, which the call starts
+ * and joins, each with at least 4 MB of stack. `report` may be NULL. Caller frees *image with luattn_image_free.
+ * Errors: LUATTN_INVALID and LUATTN_UNSUPPORTED (target), LUATTN_COMPILE (log in the message; source kept beside the
+ * cache). */
 LUATTN_API luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *target, luattn_image **image,
                                         luattn_compile_report *report, luattn_error *err);
 
-/* Returns the version of the NVRTC that would be used, for any driver and architecture. `nvrtc` is as in luattn_target. Errors:
- * LUATTN_COMPILE (no NVRTC was found). */
+/* Returns the version of the NVRTC that would be used, for any driver and architecture. `nvrtc` is as in luattn_target.
+ * Errors: LUATTN_COMPILE (no NVRTC was found). */
 LUATTN_API luattn_status luattn_nvrtc_version(const char *nvrtc, int *major, int *minor, luattn_error *err);
 
-/* Prints one stage: "ir", "grad", "merge", "mask", "plan", "spec", "config", "ptx"; "merge_spec": the spec of kernels that merge
- * parts of a row (struct Merge). The stages from "plan" on show the
- * first choice of tiles. Compiling may end with a later choice, which luattn_compile_report.plan names. The
- * caller frees *text with luattn_text_free. */
-LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage, char **text,
-                                     luattn_error *err);
+/* Prints one stage: "ir", "grad", "merge", "mask", "plan", "spec", "config", "ptx"; "merge_spec": the spec of kernels
+ * that merge parts of a row (struct Merge). The stages from "plan" on show the first choice of tiles. Compiling may end
+ * with a later choice, which luattn_compile_report.plan names. The caller frees *text with luattn_text_free. */
+LUATTN_API luattn_status luattn_emit(const luattn_spec *spec, const luattn_target *target, const char *stage,
+                                     char **text, luattn_error *err);
 /* Prints the generated CUDA that `image` was compiled from, with this spec and target. The caller frees *text
  * likewise. */
-LUATTN_API luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target, const luattn_image *image,
-                                            char **text, luattn_error *err);
+LUATTN_API luattn_status luattn_emit_source(const luattn_spec *spec, const luattn_target *target,
+                                            const luattn_image *image, char **text, luattn_error *err);
 LUATTN_API void luattn_text_free(char *text);
 
-/* The CPU path runs any spec in double precision, in tiles, without an array of q_len x kv_len. All tensors are on the CPU
- * (kDLCPU) and have any luattn_dtype (they are converted on input and output; o and gradients may be float64 whatever q's
- * type). args->workspace is not used. Gathers clamp their index into the input, as the kernels do. */
+/* The CPU path runs any spec in double precision, in tiles, without an array of q_len x kv_len. All tensors are on the
+ * CPU (kDLCPU) and have any luattn_dtype (they are converted on input and output; o and gradients may be float64
+ * whatever q's type). args->workspace is not used. Gathers clamp their index into the input, as the kernels do. */
 LUATTN_API luattn_status luattn_cpu_forward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 LUATTN_API luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *args, luattn_error *err);
 
-/* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that type does, and
- * constants and operations of hooks to float32. `luattn check` compares the error of kernels with its error. LUATTN_F64 rounds
- * nothing. */
+/* The same with q.k, probabilities and their gradients rounded to `precision`, as an unfused implementation in that
+ * type does, and constants and operations of hooks to float32. `luattn check` compares the error of kernels with its
+ * error. LUATTN_F64 rounds nothing. */
 LUATTN_API luattn_status luattn_cpu_forward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
                                                luattn_error *err);
-LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args, luattn_dtype precision,
-                                                luattn_error *err);
+LUATTN_API luattn_status luattn_cpu_backward_in(const luattn_spec *spec, const luattn_args *args,
+                                                luattn_dtype precision, luattn_error *err);
 
-/* Forward, and the weights of V: weights [batch, heads, q_len, kv_len], of any luattn_dtype, on the CPU, overlapping no other tensor of the
- * call. They are those without dropout, times -1 where dropout drops them, and 0 where the mask does: for tests and pictures, as
- * FlashAttention's return_softmax. args are those of luattn_cpu_forward, but that o may be NULL; not of packed sequences, whose
- * weights an engine on the CPU computes (luattn_weights). */
-LUATTN_API luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err);
+/* Forward, and the weights of V: weights [batch, heads, q_len, kv_len], of any luattn_dtype, on the CPU, overlapping no
+ * other tensor of the call. They are those without dropout, times -1 where dropout drops them, and 0 where the mask
+ * does: for tests and pictures, as FlashAttention's return_softmax. args are those of luattn_cpu_forward, but that o
+ * may be NULL; not of packed sequences, whose weights an engine on the CPU computes (luattn_weights). */
+LUATTN_API luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                            luattn_error *err);
 
-/* Classifies the tiles of one (b, h) as kernels do: out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full. args gives
- * the lengths (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). A mask from data has
- * the classes of its cells (LUATTN_MASK_CELLS), as in a launch that evaluates it, or with args->skip = LUATTN_SKIP_NEVER those
- * that ranges and minima leave. */
+/* Classifies the tiles of one (b, h) as kernels do: out[i * ceil(kv_len / tile_n) + j] = 0 empty, 1 partial, 2 full.
+ * args gives the lengths (by q and k, whose data are not read) and the inputs that the mask reads (on the CPU). A mask
+ * from data has the classes of its cells (LUATTN_MASK_CELLS), as in a launch that evaluates it, or with args->skip =
+ * LUATTN_SKIP_NEVER those that ranges and minima leave. */
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                            int tile_n, unsigned char *out, luattn_error *err);
 
 /* By what means kernels find which tiles of a mask to compute (docs/what_is_skipped.md). */
 typedef enum luattn_mask_means {
   LUATTN_MASK_NONE,   /* there is no mask: all tiles are full */
-  LUATTN_MASK_RANGES, /* ranges in closed form, and interval arithmetic: arithmetic on positions. What the mask reads of data is
-                       * taken to be anything */
+  LUATTN_MASK_RANGES, /* ranges in closed form, and interval arithmetic: arithmetic on positions. What the mask reads of
+                       * data is taken to be anything */
   LUATTN_MASK_MINIMA, /* the same, with minima and maxima of integers in blocks of positions */
   LUATTN_MASK_CELLS   /* the mask is evaluated on the device for cells of 64 x 64 scores: exact, whatever the data */
 } luattn_mask_means;
@@ -231,44 +242,51 @@ typedef enum luattn_mask_means {
 typedef struct luattn_mask_counts {
   size_t struct_size;
   luattn_mask_means means;
-  int may_evaluate;      /* 1: kernels can evaluate the mask (LUATTN_MASK_CELLS), whether or not it pays here */
+  int may_evaluate; /* 1: kernels can evaluate the mask (LUATTN_MASK_CELLS), whether or not it pays here */
   int tile_m, tile_n;
-  double scores, kept, kept_error;              /* kept: by the mask */
-  double tiles, full, partial, computed_error;  /* kernels compute `full` without mask code, `partial` with it, none of the
-                                                 * others; computed_error: of full + partial */
-  double needed, needed_error;                  /* tiles in which the mask keeps something */
+  double scores, kept, kept_error;             /* kept: by the mask */
+  double tiles, full, partial, computed_error; /* kernels compute `full` without mask code, `partial` with it, none of
+                                                * the others; computed_error: of full + partial */
+  double needed, needed_error;                 /* tiles in which the mask keeps something */
 } luattn_mask_counts;
 
-/* Counts the tiles that kernels compute, by what means, and those that the mask needs; about a second at any length. args as
- * above. `target`: the kernels, whose plan decides whether args->skip = LUATTN_SKIP_AUTO evaluates the mask in one launch at
- * these lengths without a luattn_batch that holds its tile bits, and which gives the tiles if tile_m is 0. NULL: kernels that
- * evaluate a mask from data where they can; tile_m must then be given. Set only out->struct_size before the call. */
-LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target, const luattn_args *args,
-                                            int tile_m, int tile_n, luattn_mask_counts *out, luattn_error *err);
+/* Counts the tiles that kernels compute, by what means, and those that the mask needs; about a second at any length.
+ * args as above. `target`: the kernels, whose plan decides whether args->skip = LUATTN_SKIP_AUTO evaluates the mask in
+ * one launch at these lengths without a luattn_batch that holds its tile bits, and which gives the tiles if tile_m is
+ * 0. NULL: kernels that evaluate a mask from data where they can; tile_m must then be given. Set only out->struct_size
+ * before the call. */
+LUATTN_API luattn_status luattn_mask_survey(const luattn_spec *spec, const luattn_target *target,
+                                            const luattn_args *args, int tile_m, int tile_n, luattn_mask_counts *out,
+                                            luattn_error *err);
 
-/* Counts exactly how many of the batch * heads * q_len * kv_len scores the mask keeps: it adds the size of full tiles and
- * evaluates the mask in partial ones. args as above. */
-LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept, luattn_error *err);
+/* Counts exactly how many of the batch * heads * q_len * kv_len scores the mask keeps: it adds the size of full tiles
+ * and evaluates the mask in partial ones. args as above. */
+LUATTN_API luattn_status luattn_mask_count(const luattn_spec *spec, const luattn_args *args, int64_t *kept,
+                                           luattn_error *err);
 
 /* For tuning: the plan's tiles for these lengths, and the bytes that a pass needs with luattn_args.num_splits =
  * 1. */
-typedef struct luattn_memory_estimate { size_t input, internal, output, total; } luattn_memory_estimate;
-typedef struct luattn_problem { int batch, heads, heads_kv, q_len, kv_len; } luattn_problem;
-LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m, int *tile_n,
-                                           luattn_error *err);
+typedef struct luattn_memory_estimate {
+  size_t input, internal, output, total;
+} luattn_memory_estimate;
+typedef struct luattn_problem {
+  int batch, heads, heads_kv, q_len, kv_len;
+} luattn_problem;
+LUATTN_API luattn_status luattn_plan_tiles(const luattn_spec *spec, const luattn_target *target, int *tile_m,
+                                           int *tile_n, luattn_error *err);
 LUATTN_API luattn_status luattn_estimate_memory(const luattn_spec *spec, const luattn_target *target,
                                                 const luattn_problem *problem, luattn_memory_estimate *estimate,
                                                 luattn_error *err);
 
-/* Lists candidate tiles for tuning: first those of the built-in table, then neighbouring sizes that fit shared memory and
- * registers. Writes at most `most`, and their number to *count. */
+/* Lists candidate tiles for tuning: first those of the built-in table, then neighbouring sizes that fit shared memory
+ * and registers. Writes at most `most`, and their number to *count. */
 LUATTN_API luattn_status luattn_plan_candidates(const luattn_spec *spec, const luattn_target *target, luattn_tiles *out,
                                                 int most, int *count, luattn_error *err);
-/* Stores target->tiles with the cache, for target->device, target->lengths and all other members of the target. tiles NULL:
- * removes the record. `gain`, for people, is the speed relative to the plan's own tiles. path[size] (may be NULL) receives the
- * file's name. Errors: LUATTN_INVALID (no device, no cache on disk, no candidate), LUATTN_IO. */
-LUATTN_API luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain, char *path,
-                                            size_t size, luattn_error *err);
+/* Stores target->tiles with the cache, for target->device, target->lengths and all other members of the target. tiles
+ * NULL: removes the record. `gain`, for people, is the speed relative to the plan's own tiles. path[size] (may be NULL)
+ * receives the file's name. Errors: LUATTN_INVALID (no device, no cache on disk, no candidate), LUATTN_IO. */
+LUATTN_API luattn_status luattn_tuned_store(const luattn_spec *spec, const luattn_target *target, double gain,
+                                            char *path, size_t size, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,9 @@
-/* image.h: a compiled pass of one spec as data: what the compiler passes to the runtime, in memory, in the cache or in a pack.
+/* image.h: a compiled pass of one spec as data: what the compiler passes to the runtime, in memory, in the cache or in
+ * a pack.
  *
- * An image is one immutable block of bytes: a header with magic, version and checksum, sections that say what it is, and its
- * code. It holds no pointers and is the same on every machine of one byte order. Opening checks every offset, size and the
- * checksum. luattn_image_describe reads its description.
+ * An image is one immutable block of bytes: a header with magic, version and checksum, sections that say what it is,
+ * and its code. It holds no pointers and is the same on every machine of one byte order. Opening checks every offset,
+ * size and the checksum. luattn_image_describe reads its description.
  */
 #ifndef LUATTN_IMAGE_H
 #define LUATTN_IMAGE_H
@@ -24,28 +25,45 @@ typedef enum luattn_family { LUATTN_SIMT, LUATTN_SM80, LUATTN_SM90 } luattn_fami
 
 typedef struct luattn_input_info {
   char name[LUATTN_NAME_SIZE];
-  uint32_t dtype;              /* luattn_input_dtype */
-  uint32_t num_axes;           /* 0: one number, a tensor of no dimensions */
-  int32_t axis[4];             /* > 0: fixed size; otherwise a luattn_axis */
-  uint32_t grad;               /* marked grad in the spec */
-  uint32_t pairs;              /* nonzero if each score adds to one element of its gradient, with q and kv among the indices: the
-                                * index of each axis, a luattn_index of four bits, axis 0 in the lowest; else 0 */
+  uint32_t dtype;    /* luattn_input_dtype */
+  uint32_t num_axes; /* 0: one number, a tensor of no dimensions */
+  int32_t axis[4];   /* > 0: fixed size; otherwise a luattn_axis */
+  uint32_t grad;     /* marked grad in the spec */
+  uint32_t pairs;    /* nonzero if each score adds to one element of its gradient, with q and kv among the indices: the
+                      * index of each axis, a luattn_index of four bits, axis 0 in the lowest; else 0 */
 } luattn_input_info;
 
-typedef enum luattn_index { LUATTN_INDEX_OTHER, LUATTN_INDEX_B, LUATTN_INDEX_H, LUATTN_INDEX_Q, LUATTN_INDEX_KV } luattn_index;
+typedef enum luattn_index {
+  LUATTN_INDEX_OTHER,
+  LUATTN_INDEX_B,
+  LUATTN_INDEX_H,
+  LUATTN_INDEX_Q,
+  LUATTN_INDEX_KV
+} luattn_index;
 
 typedef enum luattn_input_dtype {
-  LUATTN_INPUT_F64, LUATTN_INPUT_F32, LUATTN_INPUT_BF16, LUATTN_INPUT_F16, LUATTN_INPUT_I32, LUATTN_INPUT_BOOL,
+  LUATTN_INPUT_F64,
+  LUATTN_INPUT_F32,
+  LUATTN_INPUT_BF16,
+  LUATTN_INPUT_F16,
+  LUATTN_INPUT_I32,
+  LUATTN_INPUT_BOOL,
   /* Other integers; kernels clamp them to 32 bits. */
-  LUATTN_INPUT_I64, LUATTN_INPUT_I16, LUATTN_INPUT_U8,
+  LUATTN_INPUT_I64,
+  LUATTN_INPUT_I16,
+  LUATTN_INPUT_U8,
   /* Only in a spec: the tensor may be F64, F32, BF16 or F16. An image is compiled for one of them. */
   LUATTN_INPUT_ANY
 } luattn_input_dtype;
 
 /* Axes with a meaning. Size 1 broadcasts along LUATTN_AXIS_B and LUATTN_AXIS_H. */
 typedef enum luattn_axis {
-  LUATTN_AXIS_FREE = 0,  /* any size */
-  LUATTN_AXIS_B = -1, LUATTN_AXIS_H = -2, LUATTN_AXIS_HKV = -3, LUATTN_AXIS_Q = -4, LUATTN_AXIS_KV = -5
+  LUATTN_AXIS_FREE = 0, /* any size */
+  LUATTN_AXIS_B = -1,
+  LUATTN_AXIS_H = -2,
+  LUATTN_AXIS_HKV = -3,
+  LUATTN_AXIS_Q = -4,
+  LUATTN_AXIS_KV = -5
 } luattn_axis;
 
 /* A run-time scalar of a spec, and its default value. */
@@ -71,19 +89,19 @@ typedef struct luattn_kernel_description {
   luattn_pass pass;
   luattn_family family;
   luattn_dtype dtype;
-  int arch;             /* 80, 86, 90, .. */
-  char arch_suffix[4];  /* "a" where the code runs on that architecture alone, else "" */
-  int is_ptx;           /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
+  int arch;            /* 80, 86, 90, .. */
+  char arch_suffix[4]; /* "a" where the code runs on that architecture alone, else "" */
+  int is_ptx;          /* PTX that the driver compiles, for this architecture and later ones; else a cubin */
   int head_dim, head_dim_v;
-  unsigned wants;       /* backward: the gradients that it computes (luattn_wants) */
-  int deterministic;    /* backward gives the same bits in every run; decode, an entry the same among any others */
+  unsigned wants;    /* backward: the gradients that it computes (luattn_wants) */
+  int deterministic; /* backward gives the same bits in every run; decode, an entry the same among any others */
   int has_lse, has_mask;
-  int num_saved;        /* rows of luattn_args.saved; 0: saved is not used */
-  int draws_tiles;      /* forward has a tile scheduler with a work counter (luattn_workspace_size) */
-  int can_split;        /* backward, decode: luattn_args.num_splits may be more than 1 */
-  int can_skip;         /* the kernel can skip tiles in which P vanishes: luattn_args.skip */
-  int64_t max_len;      /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
-  size_t second_code;   /* offset of a second cubin or PTX in the code (luattn_image_cubin); 0: there is only one */
+  int num_saved;           /* rows of luattn_args.saved; 0: saved is not used */
+  int draws_tiles;         /* forward has a tile scheduler with a work counter (luattn_workspace_size) */
+  int can_split;           /* backward, decode: luattn_args.num_splits may be more than 1 */
+  int can_skip;            /* the kernel can skip tiles in which P vanishes: luattn_args.skip */
+  int64_t max_len;         /* longest q_len and kv_len for which 32-bit index arithmetic of the spec is exact */
+  size_t second_code;      /* offset of a second cubin or PTX in the code (luattn_image_cubin); 0: there is only one */
   uint64_t source_hash[2]; /* of all compiled text, options and NVRTC's version; the key of a cache entry */
   size_t num_functions;
   const luattn_function_info *functions; /* in launch order */
@@ -91,16 +109,17 @@ typedef struct luattn_kernel_description {
   const luattn_input_info *inputs;
   size_t num_scalars;
   const luattn_scalar_info *scalars; /* sorted by name */
-  int on_cpu;           /* 1: a kernel of an engine on the CPU (LUATTN_CPU). It has no code: arch, functions and members about tiles
-                         * are 0; arguments follow the rules of `family` */
-  int packed;           /* 1: for packed sequences (luattn_args.batch has cu_seqlens) */
-  int offsets;          /* luattn_target.offsets: which offsets luattn_args.batch may have */
-  int large_scores;     /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
-  int random;           /* 1: the kernel draws random numbers, and needs luattn_args.random */
-  int decode;           /* luattn_target.decode */
-  int pages;            /* luattn_target.pages: page sizes are multiples of it; 0: keys are not in pages */
-  int weights;          /* luattn_target.weights */
-  int keys_modified;    /* luattn_target.keys_modified, and what luattn_args.keys_modified has to be; 0 for a spec without key_mod and value_mod */
+  int on_cpu;  /* 1: a kernel of an engine on the CPU (LUATTN_CPU). It has no code: arch, functions and members about
+                * tiles  are 0; arguments follow the rules of `family` */
+  int packed;  /* 1: for packed sequences (luattn_args.batch has cu_seqlens) */
+  int offsets; /* luattn_target.offsets: which offsets luattn_args.batch may have */
+  int large_scores;  /* luattn_target.large_scores, and what luattn_args.large_scores has to be */
+  int random;        /* 1: the kernel draws random numbers, and needs luattn_args.random */
+  int decode;        /* luattn_target.decode */
+  int pages;         /* luattn_target.pages: page sizes are multiples of it; 0: keys are not in pages */
+  int weights;       /* luattn_target.weights */
+  int keys_modified; /* luattn_target.keys_modified, and what luattn_args.keys_modified has to be; 0 for a spec without
+                        key_mod and value_mod */
 } luattn_kernel_description;
 
 typedef struct luattn_image luattn_image;
@@ -112,8 +131,8 @@ LUATTN_API const void *luattn_image_bytes(const luattn_image *image, size_t *siz
 /* Describes an image. Set only description->struct_size before the call. Errors: LUATTN_INVALID. */
 LUATTN_API luattn_status luattn_image_describe(const luattn_image *image, luattn_kernel_description *description,
                                                luattn_error *err);
-/* Returns the code: a cubin, or PTX with a terminating 0. If luattn_kernel_description.second_code is set, a second one follows at
- * that offset. */
+/* Returns the code: a cubin, or PTX with a terminating 0. If luattn_kernel_description.second_code is set, a second one
+ * follows at that offset. */
 LUATTN_API const void *luattn_image_cubin(const luattn_image *image, size_t *size);
 
 #ifdef __cplusplus

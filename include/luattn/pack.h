@@ -24,8 +24,8 @@ typedef struct luattn_pack luattn_pack;
  * cache, is a pack of one. Errors: LUATTN_IO, LUATTN_IMAGE (says what is wrong and where). */
 LUATTN_API luattn_status luattn_pack_open(const char *path, luattn_pack **pack, luattn_error *err);
 /* The same for bytes in memory, which must outlive the pack. `name` replaces the path in messages. */
-LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size,
-                                                luattn_pack **pack, luattn_error *err);
+LUATTN_API luattn_status luattn_pack_open_bytes(const char *name, const void *bytes, size_t size, luattn_pack **pack,
+                                                luattn_error *err);
 LUATTN_API void luattn_pack_close(luattn_pack *pack); /* NULL is fine; images and kernels stay valid */
 
 typedef struct luattn_pack_info {
@@ -37,8 +37,8 @@ LUATTN_API void luattn_pack_get_info(const luattn_pack *pack, luattn_pack_info *
 /* Specs and sources are included for people to read. */
 typedef enum luattn_pack_kind { LUATTN_PACK_IMAGE, LUATTN_PACK_SPEC, LUATTN_PACK_SOURCE } luattn_pack_kind;
 
-/* One entry of the index. A spec has only name and hash. What else an image is for, packed sequences, pages or few queries, its
- * description says (luattn_pack_image, luattn_image_describe). */
+/* One entry of the index. A spec has only name and hash. What else an image is for, packed sequences, pages or few
+ * queries, its description says (luattn_pack_image, luattn_image_describe). */
 typedef struct luattn_pack_entry {
   char spec_name[LUATTN_NAME_SIZE];
   uint64_t spec_hash[2];        /* luattn_spec_info.hash; 0: not known */
@@ -48,8 +48,8 @@ typedef struct luattn_pack_entry {
   char arch_suffix[4];
   uint32_t is_ptx;
   uint32_t head_dim, head_dim_v, wants;
-  uint32_t lengths;  /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up
-                        to 2048) */
+  uint32_t lengths; /* 0: tiles for every length; 1: for long ones, 2: for short ones (1 + luattn_lengths, up
+                       to 2048) */
   uint32_t deterministic;
   uint64_t size, stored_size; /* bytes, before and after compression */
 } luattn_pack_entry;
@@ -72,8 +72,8 @@ typedef struct luattn_pack_query {
   luattn_pass pass;
   luattn_dtype dtype;
   int head_dim, head_dim_v; /* head_dim_v 0: as head_dim */
-  unsigned wants; /* gradients, as in luattn_target; an image may compute more gradients of inputs and scalars. 0: dq, dk,
-                   * dv, and those gradients of inputs and scalars that exist */
+  unsigned wants; /* gradients, as in luattn_target; an image may compute more gradients of inputs and scalars. 0: dq,
+                   * dk, dv, and those gradients of inputs and scalars that exist */
   int arch;       /* of the device: 80, 90, .. */
   int family;     /* 0, or 1 + luattn_family */
   int lengths;    /* 0, or 1 + luattn_lengths: prefers tiles of this class; any image runs at every length */
@@ -88,8 +88,8 @@ typedef struct luattn_pack_query {
 /* Finds the best image: one for exactly this architecture, else for an earlier one whose code runs there, else
  * PTX. Other requirements on the device are not checked. Errors: LUATTN_UNSUPPORTED, with what the pack has
  * instead, the nearest first; LUATTN_INVALID, where pass or family is none. */
-LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query,
-                                          size_t *index, luattn_error *err);
+LUATTN_API luattn_status luattn_pack_find(const luattn_pack *pack, const luattn_pack_query *query, size_t *index,
+                                          luattn_error *err);
 /* luattn_pack_find for the device's architecture (query->arch is not read), luattn_pack_image,
  * luattn_kernel_load. Where the device lacks something that the best image needs, the next best one is taken:
  * bf16 and f16 kernels for sm_80 may need more shared memory than 8.6, 8.9 and 12.0 have, so pack sm_86 or
@@ -113,9 +113,8 @@ typedef struct luattn_pack_item {
 /* Writes a pack: the same items give the same bytes, whatever the machine or the time. The file appears whole
  * or not at all; an existing file is replaced, and a folder, a link or a device is refused. Errors:
  * LUATTN_INVALID, LUATTN_IO (message says what failed, such as a full disk). */
-LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version,
-                                           const luattn_pack_item *items, size_t num_items,
-                                           luattn_error *err);
+LUATTN_API luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, const luattn_pack_item *items,
+                                           size_t num_items, luattn_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,15 +1,14 @@
 /* tensors.h: how tensors and scalars are passed to luattn. Tensors are DLPack's DLTensor; luattn never owns one.
  *
- * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]   logical order; any strides with a contiguous last
- * k, dk            [batch, heads_kv, kv_len, head_dim]                 dimension, so that memory may be heads-first (bhsd) or
- * v, dv            [batch, heads_kv, kv_len, head_dim_v]               heads-last (bshd)
- * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
- * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
- * Outputs must not overlap: not an output's own elements, and not an output with another tensor of the pass or the workspace.
- * Launches check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a first element that
- * the other has, too, or that lies in a tensor without gaps.
- * luattn/batch.h has the axes of packed sequences.
- * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
+ * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]   logical order; any strides with a contiguous
+ * last k, dk            [batch, heads_kv, kv_len, head_dim]                 dimension, so that memory may be
+ * heads-first (bhsd) or v, dv            [batch, heads_kv, kv_len, head_dim_v]               heads-last (bshd) lse,
+ * dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included saved
+ * [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse Outputs must not
+ * overlap: not an output's own elements, and not an output with another tensor of the pass or the workspace. Launches
+ * check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a first element that the
+ * other has, too, or that lies in a tensor without gaps. luattn/batch.h has the axes of packed sequences. heads is a
+ * multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
  * that reach beyond 64-bit addresses are an error.
  */
 #ifndef LUATTN_TENSORS_H
@@ -33,9 +32,9 @@ extern "C" {
 
 typedef enum luattn_dtype { LUATTN_F64, LUATTN_F32, LUATTN_BF16, LUATTN_F16 } luattn_dtype; /* of q, k, v and o */
 
-/* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL data
- * pointer when not wanted) receives its gradient: a contiguous array of float32 (float64 in float64 kernels) with the same
- * sizes; it is overwritten. */
+/* One extra input of the spec, by name; any strides, that of the last axis below 2^31 bytes. `grad` (may have a NULL
+ * data pointer when not wanted) receives its gradient: a contiguous array of float32 (float64 in float64 kernels) with
+ * the same sizes; it is overwritten. */
 typedef struct luattn_input {
   const char *name;
   const DLTensor *tensor;
@@ -49,15 +48,16 @@ typedef struct luattn_scalar {
   double value;
 } luattn_scalar;
 
-/* Whether to skip tiles whose P are negligible, which kernels prove by norms of q and k: together below 2^-24 of a row's sum, in
- * backward also for all rows of a column. Kernels of the sm90 family can skip if a softmax's scores fall with distance, as
- * ALiBi's do. v is not read in skipped tiles. Also whether masks from data are evaluated for tiles ahead of the main kernel, by kernels
- * that can (docs/masks_from_data.md): tiles in which nothing is kept are then left out. */
+/* Whether to skip tiles whose P are negligible, which kernels prove by norms of q and k: together below 2^-24 of a
+ * row's sum, in backward also for all rows of a column. Kernels of the sm90 family can skip if a softmax's scores fall
+ * with distance, as ALiBi's do. v is not read in skipped tiles. Also whether masks from data are evaluated for tiles
+ * ahead of the main kernel, by kernels that can (docs/masks_from_data.md): tiles in which nothing is kept are then left
+ * out. */
 typedef enum luattn_skip {
   LUATTN_SKIP_AUTO,   /* if it is faster at these lengths */
-  LUATTN_SKIP_ALWAYS, /* at every length. In forward, an error if the kernel cannot skip. In backward, such a kernel computes
-                       * every tile, since one luattn_args may serve both passes; with more than 32767 batches no kernel can
-                       * skip */
+  LUATTN_SKIP_ALWAYS, /* at every length. In forward, an error if the kernel cannot skip. In backward, such a kernel
+                       * computes every tile, since one luattn_args may serve both passes; with more than 32767 batches
+                       * no kernel can skip */
   LUATTN_SKIP_NEVER   /* computes every tile that ranges of the mask, and minima of numbers that it reads, leave */
 } luattn_skip;
 
@@ -65,9 +65,9 @@ typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
 /* Which kernel an engine's forward takes for few queries and many keys. */
 typedef enum luattn_decode {
-  LUATTN_DECODE_AUTO,   /* that of luattn_target.decode where the rows of a kv head, q_len * heads / heads_kv, are at most
-                         * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec. Where packs
-                         * have the kernel for all lengths alone, that one */
+  LUATTN_DECODE_AUTO, /* that of luattn_target.decode where the rows of a kv head, q_len * heads / heads_kv, are at most
+                       * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec. Where packs
+                       * have the kernel for all lengths alone, that one */
   LUATTN_DECODE_ALWAYS, /* that one, or an error that says what it lacks */
   LUATTN_DECODE_NEVER   /* the one for all lengths */
 } luattn_decode;
@@ -75,71 +75,75 @@ enum { LUATTN_DECODE_ROWS = 64, LUATTN_DECODE_KEYS = 1024 };
 #define LUATTN_DECODE_TILE 16 /* rows for which the decode kernel has tiles of short lengths */
 #define LUATTN_DECODE_MANY 32 /* with more rows it has the tiles of luattn_target.many_rows */
 
-/* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend on seed,
- * offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward with the same seed and
- * offset draw the same ones, on every device, with any kernel, packed or not.
+/* What a call of a spec with dropout, or with random() in its hooks, draws its random numbers from. The numbers depend
+ * on seed, offset, batch entry, head and positions alone (of the whole, luattn/batch.h), so that forward and backward
+ * with the same seed and offset draw the same ones, on every device, with any kernel, packed or not.
  *
- * A call uses the offsets from `offset` to offset + batch * heads - 1, where batch counts entries or packed sequences, and heads are
- * query heads (of the whole). Add batch * heads for the next call that is to draw other numbers, as for the next layer; numbers of
- * different seeds, or of offsets that far apart, are independent. */
+ * A call uses the offsets from `offset` to offset + batch * heads - 1, where batch counts entries or packed sequences,
+ * and heads are query heads (of the whole). Add batch * heads for the next call that is to draw other numbers, as for
+ * the next layer; numbers of different seeds, or of offsets that far apart, are independent. */
 typedef struct luattn_random {
   size_t struct_size;
   uint64_t seed, offset;
-  /* Or where kernels read them when they run, so that a replayed CUDA graph draws anew: on the kernel's device, on the CPU in host
-   * memory, 8-byte aligned. `seed` is then not used, and `offset` is added to *offset_at (mod 2^64). NULL: the numbers above. Outputs
-   * must not overlap them. */
+  /* Or where kernels read them when they run, so that a replayed CUDA graph draws anew: on the kernel's device, on the
+   * CPU in host memory, 8-byte aligned. `seed` is then not used, and `offset` is added to *offset_at (mod 2^64). NULL:
+   * the numbers above. Outputs must not overlap them. */
   const uint64_t *seed_at, *offset_at;
 } luattn_random;
 
-/* Arguments of a forward or backward pass. One struct may serve both: a pass ignores members that only the other uses. Set
- * struct_size = sizeof(luattn_args) and zero the unused members; luattn/status.h says which other sizes are accepted. At most
- * 12 inputs and 32 scalars. Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v, o, lse, saved, dout, dlse
- * and writes dq, dk, dv, the inputs' grads and scalar_grads. Outputs that are NULL are not computed. */
+/* Arguments of a forward or backward pass. One struct may serve both: a pass ignores members that only the other uses.
+ * Set struct_size = sizeof(luattn_args) and zero the unused members; luattn/status.h says which other sizes are
+ * accepted. At most 12 inputs and 32 scalars. Forward reads q, k, v and writes o, lse, saved. Backward reads q, k, v,
+ * o, lse, saved, dout, dlse and writes dq, dk, dv, the inputs' grads and scalar_grads. Outputs that are NULL are not
+ * computed. */
 typedef struct luattn_args {
   size_t struct_size;
   const DLTensor *q, *k, *v;
   const DLTensor *o;
-  const DLTensor *lse;    /* forward: may be NULL. backward: needed if the online function has an lse */
-  const DLTensor *saved;  /* needed if luattn_kernel_description.num_saved > 0 */
+  const DLTensor *lse;   /* forward: may be NULL. backward: needed if the online function has an lse */
+  const DLTensor *saved; /* needed if luattn_kernel_description.num_saved > 0 */
   const DLTensor *dout, *dlse;
   const DLTensor *dq, *dk, *dv;
   const luattn_input *inputs;
   size_t num_inputs;
   const luattn_scalar *scalars; /* scalars that are not listed keep the spec's default */
   size_t num_scalars;
-  const DLTensor *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], float32 (float64), or NULL */
-  double scale;                 /* 0: head_dim^-1/2. Else at least 2^-126 and below 2^127; if q is float64, 2^-1022 and 2^1023 */
-  void *workspace;              /* device memory, 256-byte aligned; see luattn_workspace_size. Launches that may overlap, or
-                                 * that several threads issue at once even on one stream, must not share it: their results,
-                                 * and those of the next launch with it, would be wrong */
+  const DLTensor
+      *scalar_grads; /* [number of scalars in the spec's order (sorted by name)], float32 (float64), or NULL */
+  double scale;      /* 0: head_dim^-1/2. Else at least 2^-126 and below 2^127; if q is float64, 2^-1022 and 2^1023 */
+  void *workspace;   /* device memory, 256-byte aligned; see luattn_workspace_size. Launches that may overlap, or
+                      * that several threads issue at once even on one stream, must not share it: their results,
+                      * and those of the next launch with it, would be wrong */
   size_t workspace_size;
-  int num_splits;               /* Backward of the sm90 family: how many blocks split the queries of a tile of 128 keys, at most
-                                 * 64; forward ignores it, but for decode kernels, whose blocks split the keys. 0: enough to fill the device if keys, kv heads and batch are few; 1:
-                                 * no split. Affects luattn_workspace_size: each split has its own dk and dv there, which are
-                                 * then added in order; of a decode kernel, its own O and online state */
-  int skip;                     /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits). Affects
-                                 * luattn_workspace_size */
-  const luattn_batch *batch;    /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the tensors are
-                                 * the whole */
-  int num_threads;              /* On the CPU: the number of threads that compute, including the caller's, at most 1024. 0:
-                                 * LUATTN_NUM_THREADS if set, else one per processor in the calling thread's affinity mask on an
-                                 * engine (LUATTN_CPU), and 1 in luattn_cpu_forward and similar calls. A call starts its threads and
-                                 * joins them before it returns; it uses fewer for small problems, or if the system starts no more.
-                                 * Any number gives the same bits. A GPU ignores it */
-  int large_scores;             /* luattn_target.large_scores, the same in forward and in backward: 1: the last two rows of `saved`
-                                 * are the row's maximum and log l, if backward reads an lse. 0 or 1; a kernel takes the value that
-                                 * it is compiled for */
-  const luattn_random *random;  /* seed and offset, the same in forward and in backward: needed if the spec draws
-                                 * (luattn_spec_draws), else not read */
-  int decode;                   /* An engine's forward: luattn_decode. luattn_launch does not read it: a kernel is what it is compiled
-                                 * for. The CPU computes the same either way */
-  int keys_modified;            /* luattn_target.keys_modified, of forward: 1: k and v have been through the spec's key_mod and value_mod, as
-                                 * rows that luattn_append wrote with a kernel of keys_modified. 0 or 1; a kernel of a spec that has one of
-                                 * these takes the value that it is compiled for. Backward takes 0 alone */
-  const struct luattn_append_args *append; /* luattn_forward and luattn_launch over a cache (luattn/batch.h): new rows that are written there before
-                                 * attention, as luattn_append(kernel, append, stream) would, in a launch of its own. `batch` here counts them, in
-                                 * append->batch they are not there yet; its k, v, inputs and scalars are these where they are NULL. Or NULL.
-                                 * Backward ignores it */
+  int num_splits; /* Backward of the sm90 family: how many blocks split the queries of a tile of 128 keys, at most
+                   * 64; forward ignores it, but for decode kernels, whose blocks split the keys. 0: enough to fill the
+                   * device if keys, kv heads and batch are few; 1: no split. Affects luattn_workspace_size: each split
+                   * has its own dk and dv there, which are then added in order; of a decode kernel, its own O and
+                   * online state */
+  int skip; /* luattn_skip, if the kernel can skip tiles (one of its functions is luattn_reach or luattn_tile_bits).
+             * Affects luattn_workspace_size */
+  const luattn_batch *batch; /* packed sequences and offsets (luattn/batch.h). NULL: entries have equal lengths, the
+                              * tensors are the whole */
+  int num_threads;           /* On the CPU: the number of threads that compute, including the caller's, at most 1024. 0:
+                              * LUATTN_NUM_THREADS if set, else one per processor in the calling thread's affinity mask on an
+                              * engine (LUATTN_CPU), and 1 in luattn_cpu_forward and similar calls. A call starts its threads and
+                              * joins them before it returns; it uses fewer for small problems, or if the system starts no more.
+                              * Any number gives the same bits. A GPU ignores it */
+  int large_scores; /* luattn_target.large_scores, the same in forward and in backward: 1: the last two rows of `saved`
+                     * are the row's maximum and log l, if backward reads an lse. 0 or 1; a kernel takes the value that
+                     * it is compiled for */
+  const luattn_random *random; /* seed and offset, the same in forward and in backward: needed if the spec draws
+                                * (luattn_spec_draws), else not read */
+  int decode; /* An engine's forward: luattn_decode. luattn_launch does not read it: a kernel is what it is compiled
+               * for. The CPU computes the same either way */
+  int keys_modified; /* luattn_target.keys_modified, of forward: 1: k and v have been through the spec's key_mod and
+                      * value_mod, as rows that luattn_append wrote with a kernel of keys_modified. 0 or 1; a kernel of
+                      * a spec that has one of these takes the value that it is compiled for. Backward takes 0 alone */
+  const struct luattn_append_args
+      *append; /* luattn_forward and luattn_launch over a cache (luattn/batch.h): new rows that are written there before
+                * attention, as luattn_append(kernel, append, stream) would, in a launch of its own. `batch` here counts
+                * them, in append->batch they are not there yet; its k, v, inputs and scalars are these where they are
+                * NULL. Or NULL. Backward ignores it */
 } luattn_args;
 
 #ifdef __cplusplus

@@ -21,14 +21,13 @@ _Static_assert(CHOICES_MAX_SPLITS == LUATTN_MAX_SPLITS && CHOICES_MAX_INPUTS == 
                    CHOICES_MAX_SCALARS == LUATTN_MAX_SCALARS,
                "what is accepted is what kernels have room for");
 
-/* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. In pages, k and v have an axis of
- * pages instead. */
+/* Checks the shapes of q, k and v: packed tensors have no batch axis, and positions before heads. In pages, k and v
+ * have an axis of pages instead. */
 static luattn_status check_axes(const args_call *c) {
   const DLTensor *tensor[] = {c->args->q, c->args->k, c->args->v};
   static const char *const name[] = {"q", "k", "v"};
   static const char *const axes[3][3] = {
-      {"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim",
-       "batch, heads_kv, kv_len, head_dim_v"},
+      {"batch, heads, q_len, head_dim", "batch, heads_kv, kv_len, head_dim", "batch, heads_kv, kv_len, head_dim_v"},
       {"total_q, heads, head_dim", "total_k, heads_kv, head_dim", "total_k, heads_kv, head_dim_v"},
       {"", "num_pages, heads_kv, page_size, head_dim", "num_pages, heads_kv, page_size, head_dim_v"}};
   for (int i = 0; i < 3; ++i) {
@@ -37,28 +36,24 @@ static luattn_status check_axes(const args_call *c) {
     const int most = kind == 1 ? LUATTN_MAX_TOTAL : INT32_MAX; /* check_heads limits heads far below this */
     if (t == NULL) return args_fail(c, "%s: is missing", name[i]);
     if (t->ndim != ndim || t->shape == NULL)
-      return args_fail(c, "%s: has %d axes, expected %d: [%s]", name[i], t->ndim, ndim,
-                       axes[kind][i]);
+      return args_fail(c, "%s: has %d axes, expected %d: [%s]", name[i], t->ndim, ndim, axes[kind][i]);
     for (int a = 0; a < ndim - 1; ++a)
       if (t->shape[a] < 0 || t->shape[a] > most)
-        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, t->shape[a],
-                         most);
+        return args_fail(c, "%s: axis %d has size %" PRId64 ", expected 0 to %d", name[i], a, t->shape[a], most);
   }
   return LUATTN_OK;
 }
 
 static luattn_status check_heads(const args_call *c, LuattnParams *p) {
   const int64_t heads = c->args->q->shape[1], heads_kv = c->args->k->shape[1];
-  if (heads == 0 || heads_kv == 0)
-    return args_fail(c, "%s: has no heads, expected at least 1", heads == 0 ? "q" : "k");
+  if (heads == 0 || heads_kv == 0) return args_fail(c, "%s: has no heads, expected at least 1", heads == 0 ? "q" : "k");
   if (heads % heads_kv != 0)
     return args_fail(c,
                      "k: has %" PRId64 " heads, and q's %" PRId64
                      " are no multiple of that; heads must be a multiple of heads_kv",
                      heads_kv, heads);
   if (heads > LUATTN_MAX_HEADS)
-    return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", heads,
-                     LUATTN_MAX_HEADS);
+    return args_fail(c, "q: has %" PRId64 " heads, expected at most %d; split the call", heads, LUATTN_MAX_HEADS);
   p->shape.heads = (int)heads;
   p->shape.heads_kv = (int)heads_kv;
   p->shape.group = p->shape.heads / p->shape.heads_kv;
@@ -112,8 +107,7 @@ typedef struct tensor_row {
   4, { DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_D }
 #define V_AXES \
   4, { DIM_BATCH, DIM_HEADS_KV, DIM_KV, DIM_DV }
-#define ROW_AXES \
-  3, { DIM_BATCH, DIM_HEADS, DIM_Q, 0 }
+#define ROW_AXES 3, {DIM_BATCH, DIM_HEADS, DIM_Q, 0}
 
 static const tensor_row rows[] = {
     {"q", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(q), Q_AXES, false, 0},
@@ -123,10 +117,8 @@ static const tensor_row rows[] = {
     {"lse", "batch, heads, q_len", "heads, total_q", AT(lse), ROW_AXES, true, 0},
     {"dout", "batch, heads, q_len, head_dim_v", "total_q, heads, head_dim_v", AT(dout), O_AXES, false, 0},
     {"dlse", "batch, heads, q_len", "heads, total_q", AT(dlse), ROW_AXES, false, 0},
-    {"dq", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(dq), Q_AXES, false,
-     LUATTN_WANT_DQ},
-    {"dk", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(dk), K_AXES, false,
-     LUATTN_WANT_DK},
+    {"dq", "batch, heads, q_len, head_dim", "total_q, heads, head_dim", AT(dq), Q_AXES, false, LUATTN_WANT_DQ},
+    {"dk", "batch, heads_kv, kv_len, head_dim", "total_k, heads_kv, head_dim", AT(dk), K_AXES, false, LUATTN_WANT_DK},
     {"dv", "batch, heads_kv, kv_len, head_dim_v", "total_k, heads_kv, head_dim_v", AT(dv), V_AXES, false,
      LUATTN_WANT_DV},
 };
@@ -150,24 +142,23 @@ static presence row_presence(const image_manifest *m, const tensor_row *row) {
 
 static luattn_status refuse(const args_call *c, const tensor_row *row) {
   if (row->want != 0)
-    return args_fail(
-        c, "%s: this image does not compute it; leave it NULL, or compile with more luattn_wants", row->name);
+    return args_fail(c, "%s: this image does not compute it; leave it NULL, or compile with more luattn_wants",
+                     row->name);
   return args_fail(c, "%s: the online function of this spec has no lse; leave it NULL", row->name);
 }
 
 static luattn_status missing(const args_call *c, const tensor_row *row) {
   if (row->want != 0)
-    return args_fail(
-        c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants",
-        row->name);
+    return args_fail(c, "%s: is missing, but this image computes it; give it, or compile with fewer luattn_wants",
+                     row->name);
   return args_fail(c, "%s: is missing; give a tensor [%s]", row->name,
                    c->info->packed ? row->packed_axes : row->axes); /* k and v are never missing here */
 }
 
 /* Fills shape and strides of a packed tensor: [positions, heads, width], or [heads, positions] for row
  * numbers. */
-static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule,
-                                 const DLTensor *t, LuattnTensor *out) {
+static luattn_status fill_packed(const args_call *c, const tensor_row *row, tensor_rule *rule, const DLTensor *t,
+                                 LuattnTensor *out) {
   const int64_t heads = rule->shape[1], positions = rule->shape[2], width = rule->shape[3];
   long long stride[4];
   rule->ndim = row->ndim - 1;
@@ -181,8 +172,7 @@ static luattn_status fill_packed(const args_call *c, const tensor_row *row, tens
   return LUATTN_OK;
 }
 
-static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[],
-                                 LuattnParams *p) {
+static luattn_status fill_tensor(const args_call *c, const tensor_row *row, const int64_t dim[], LuattnParams *p) {
   const DLTensor *t;
   memcpy(&t, (const char *)c->args + row->from, sizeof t);
   const presence use = row_presence(c->info, row);
@@ -203,13 +193,16 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
   if (in_pages) {
     rule.shape[0] = c->args->k->shape[0];
     rule.shape[2] = c->args->k->shape[2];
-    rule.axes = row->dim[3] == DIM_D ? "num_pages, heads_kv, page_size, head_dim" : "num_pages, heads_kv, page_size, head_dim_v";
+    rule.axes = row->dim[3] == DIM_D ? "num_pages, heads_kv, page_size, head_dim"
+                                     : "num_pages, heads_kv, page_size, head_dim_v";
   }
   if (c->info->packed && !in_pages) return fill_packed(c, row, &rule, t, out);
   TRY(args_tensor(c, &rule, t, stride, &out->data));
   out->batch = stride[0];
   out->head = stride[1];
-  out->seq = in_pages && rule.shape[2] == 1 ? stride[0] : stride[2]; /* pages of one row are rows, for descriptors (runtime/call/paged.c) */
+  out->seq = in_pages && rule.shape[2] == 1
+                 ? stride[0]
+                 : stride[2]; /* pages of one row are rows, for descriptors (runtime/call/paged.c) */
   return LUATTN_OK;
 }
 
@@ -217,8 +210,9 @@ static luattn_status fill_tensor(const args_call *c, const tensor_row *row, cons
 static luattn_status check_choice(const args_call *c, const char *name, int given, int compiled, const char *when) {
   if (given == compiled) return LUATTN_OK;
   if (given != 0 && given != 1) return args_fail(c, "%s: is %d, expected 0 or 1", name, given);
-  return args_fail(c, "%s: is %d, and the kernel is compiled for %d; give that%s, or compile it with luattn_target.%s = %d", name, given,
-                   compiled, when, name, given);
+  return args_fail(
+      c, "%s: is %d, and the kernel is compiled for %d; give that%s, or compile it with luattn_target.%s = %d", name,
+      given, compiled, when, name, given);
 }
 
 static luattn_status check_compiled_choices(const args_call *c) {
@@ -244,8 +238,7 @@ static luattn_status fill_saved(const args_call *c, const int64_t dim[], LuattnP
     rule.shape[2] = dim[DIM_Q];
   }
   if (c->args->saved == NULL)
-    return args_fail(c,
-                     "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
+    return args_fail(c, "saved: is missing; this spec keeps %u numbers a row for backward, give a tensor [%s]",
                      (unsigned)c->info->num_saved, rule.axes);
   long long stride[4];
   return args_tensor(c, &rule, c->args->saved, stride, &p->tensors.saved);
@@ -263,7 +256,9 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   TRY(check_choices(c, params));
   TRY(check_compiled_choices(c));
   if (c->args->append != NULL && c->info->pass == LUATTN_FORWARD && !c->info->paged)
-    return args_fail(c, "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages, or leave it NULL");
+    return args_fail(c,
+                     "append: is given, and this kernel is for keys that are not in pages; take one with "
+                     "luattn_target.pages, or leave it NULL");
   const bool packed = c->info->packed;
   const int64_t dim[] = {[DIM_BATCH] = params->shape.batch,
                          [DIM_HEADS] = params->shape.heads,

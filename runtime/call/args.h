@@ -4,7 +4,8 @@
 
 #include "runtime/call/args_call.h"
 
-/* Fills *params, except for the workspace's fields, of which all are zero. With shapes_only, reads q, k, v and the inputs only. */
+/* Fills *params, except for the workspace's fields, of which all are zero. With shapes_only, reads q, k, v and the
+ * inputs only. */
 luattn_status args_fill(const args_call *c, LuattnCallParams *params);
 
 /* Called after args_fill: checks that outputs, and the workspace's first bytes, overlap nothing else. */

@@ -15,8 +15,8 @@ typedef struct args_call {
   int device;
   int multiprocessors; /* number of the device's multiprocessors */
   const void *zero;    /* 8 bytes of zeros on the device: an input without elements points there */
-  bool shapes_only; /* a size query: data pointers, devices and alignments are not checked */
-  const char *place; /* how messages begin; NULL: with the pass and the spec */
+  bool shapes_only;    /* a size query: data pointers, devices and alignments are not checked */
+  const char *place;   /* how messages begin; NULL: with the pass and the spec */
   luattn_error *err;
 } args_call;
 

@@ -18,8 +18,8 @@ static int64_t span(const DLTensor *t, int64_t *before) {
 }
 
 /* The device's context is current. */
-static luattn_status copy(const luattn_driver *d, cu_stream stream, cu_pointer from, size_t size, const char *name, void **memory,
-                          luattn_error *err) {
+static luattn_status copy(const luattn_driver *d, cu_stream stream, cu_pointer from, size_t size, const char *name,
+                          void **memory, luattn_error *err) {
   bool captured;
   TRY(check_captured(d, stream, &captured, err));
   if (captured) return LUATTN_OK;
@@ -33,8 +33,8 @@ static luattn_status copy(const luattn_driver *d, cu_stream stream, cu_pointer f
   return driver_fail(d, err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading '%s'", name);
 }
 
-luattn_status fetch_tensor(luattn_driver *driver, int device, void *stream, const DLTensor *t, const char *name, DLTensor *out, void **memory,
-                           luattn_error *err) {
+luattn_status fetch_tensor(luattn_driver *driver, int device, void *stream, const DLTensor *t, const char *name,
+                           DLTensor *out, void **memory, luattn_error *err) {
   int64_t before;
   const int64_t count = span(t, &before);
   const size_t element = (size_t)(t->dtype.bits + 7) / 8;

@@ -32,8 +32,7 @@ static int edit_distance(const char *a, const char *b, int limit) {
 
 /* "; did you mean 'slopes'?" or "; this spec has 'a', 'b'". `name` is the first of an array of names,
  * `stride` bytes apart. */
-static void suggest(const char *unknown, const char *name, size_t stride, uint32_t count, char *text,
-                    size_t size) {
+static void suggest(const char *unknown, const char *name, size_t stride, uint32_t count, char *text, size_t size) {
   const char *best = NULL;
   int best_distance = 3; /* a larger distance is no misspelling */
   for (uint32_t i = 0; i < count; ++i) {
@@ -137,15 +136,15 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
       continue;
     }
     if (shape[i] < 0 || shape[i] > INT32_MAX)
-      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected at most %d", label, i, want.name,
-                       shape[i], INT32_MAX);
+      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected at most %d", label, i, want.name, shape[i],
+                       INT32_MAX);
     if (want.size < 0) {
       if (shape[i] >= 1) continue;
       return args_fail(c, "%s: axis %d (free) has size 0, expected at least 1", label, i);
     }
     if (shape[i] != want.size && !(want.broadcasts && shape[i] == 1))
-      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected %" PRId64 "%s", label, i,
-                       want.name, shape[i], want.size, want.broadcasts ? ", or 1 to broadcast" : "");
+      return args_fail(c, "%s: axis %d (%s) has size %" PRId64 ", expected %" PRId64 "%s", label, i, want.name,
+                       shape[i], want.size, want.broadcasts ? ", or 1 to broadcast" : "");
   }
   return LUATTN_OK;
 }
@@ -153,12 +152,10 @@ static luattn_status check_axes(const args_call *c, const LuattnParams *p, const
 /* A gradient is computed if the caller gives memory for it. */
 static luattn_status fill_grad(const args_call *c, const luattn_input_info *info, const DLTensor *grad,
                                const tensor_rule *input_rule, LuattnInput *out) {
-  if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL)
-    return LUATTN_OK;
+  if (c->info->pass == LUATTN_FORWARD || c->shapes_only || grad == NULL || grad->data == NULL) return LUATTN_OK;
   if (!info->grad)
     return args_fail(
-        c,
-        "input '%s': grad was given, but the spec does not mark it grad; leave it NULL, or write grad = true",
+        c, "input '%s': grad was given, but the spec does not mark it grad; leave it NULL, or write grad = true",
         info->name);
   if (!(c->info->wants & LUATTN_WANT_INPUTS))
     return args_fail(c,
@@ -181,9 +178,8 @@ static luattn_status check_last_stride(const args_call *c, const tensor_rule *ru
   const int last = rule->ndim - 1;
   const long long most = INT32_MAX / (rule->dtype.bits / 8);
   if (last < 0 || (stride[last] <= most && stride[last] >= -most)) return LUATTN_OK;
-  return args_fail(
-      c, "%s: the last axis has stride %lld, expected at most %lld elements; copy it with a smaller one",
-      rule->name, stride[last], most);
+  return args_fail(c, "%s: the last axis has stride %lld, expected at most %lld elements; copy it with a smaller one",
+                   rule->name, stride[last], most);
 }
 
 static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams *p) {
@@ -194,10 +190,8 @@ static luattn_status fill_input(const args_call *c, uint32_t index, LuattnParams
       given = &c->args->inputs[i];
   char label[LUATTN_NAME_SIZE + 32];
   snprintf(label, sizeof label, "input '%s'", info->name);
-  tensor_rule rule = {.name = label,
-                      .axes = "as the spec declares",
-                      .ndim = (int)info->num_axes,
-                      .dtype = input_dtype(info->dtype)};
+  tensor_rule rule = {
+      .name = label, .axes = "as the spec declares", .ndim = (int)info->num_axes, .dtype = input_dtype(info->dtype)};
   if (given == NULL || given->tensor == NULL) {
     char dtype[32];
     args_dtype_text(rule.dtype, dtype, sizeof dtype);
@@ -238,8 +232,7 @@ luattn_status args_some_inputs(const args_call *c, unsigned which, LuattnParams 
       return args_fail(c, "input '%s': the spec has no such input; %s", fail_name(name, shown), hint);
     }
     for (size_t j = 0; j < i; ++j)
-      if (strcmp(name, c->args->inputs[j].name) == 0)
-        return args_fail(c, "input '%s': was given twice", name);
+      if (strcmp(name, c->args->inputs[j].name) == 0) return args_fail(c, "input '%s': was given twice", name);
   }
   for (uint32_t i = 0; i < m->num_inputs; ++i)
     if (which >> i & 1) TRY(fill_input(c, i, params));

@@ -5,7 +5,8 @@
 #include "runtime/call/args_call.h"
 
 luattn_status args_inputs(const args_call *c, LuattnParams *params);
-luattn_status args_some_inputs(const args_call *c, unsigned which, LuattnParams *params); /* bit i: input i; others may be missing */
+luattn_status args_some_inputs(const args_call *c, unsigned which,
+                               LuattnParams *params); /* bit i: input i; others may be missing */
 luattn_status args_scalars(const args_call *c, LuattnParams *params);
 
 #endif

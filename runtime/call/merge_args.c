@@ -53,14 +53,18 @@ static luattn_status take_type(const checks *k, const char *name, const DLTensor
 }
 
 /* Checks a tensor with rows of dim numbers, or (is_lse) with one number a row. */
-static luattn_status take(checks *k, const char *name, const DLTensor *t, bool is_lse, luattn_dtype type, bool is_output,
-                          LuattnTensor *out) {
+static luattn_status take(checks *k, const char *name, const DLTensor *t, bool is_lse, luattn_dtype type,
+                          bool is_output, LuattnTensor *out) {
   static const char *const axes[2][2] = {{"batch, heads, q_len, head_dim_v", "batch, heads, q_len"},
                                          {"total_q, heads, head_dim_v", "heads, total_q"}};
   const int ndim = (k->packed ? 3 : 4) - is_lse;
   long long stride[4];
-  tensor_rule rule = {.name = name, .axes = axes[k->packed][is_lse], .ndim = ndim, .dtype = types[type],
-                      .is_output = is_output, .is_row = !is_lse};
+  tensor_rule rule = {.name = name,
+                      .axes = axes[k->packed][is_lse],
+                      .ndim = ndim,
+                      .dtype = types[type],
+                      .is_output = is_output,
+                      .is_row = !is_lse};
   memcpy(rule.shape, k->shape, sizeof rule.shape);
   if (k->packed && is_lse) rule.shape[0] = k->shape[1], rule.shape[1] = k->shape[0];
   TRY(args_tensor(&k->c, &rule, t, stride, &out->data));
@@ -79,16 +83,22 @@ static luattn_status take(checks *k, const char *name, const DLTensor *t, bool i
 }
 
 /* Checks `number` numbers of each row. None: there may be no tensor. */
-static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t, int number, bool is_output, LuattnRowNumbers *out) {
+static luattn_status take_numbers(checks *k, const char *name, const DLTensor *t, int number, bool is_output,
+                                  LuattnRowNumbers *out) {
   static const char *const axes[2] = {"rows of state, batch, heads, q_len", "rows of state, heads, total_q"};
   const luattn_dtype real = k->out->part == LUATTN_F64 ? LUATTN_F64 : LUATTN_F32;
   long long stride[4];
   if (number == 0 && t != NULL && (t->ndim < 1 || t->shape == NULL || t->shape[0] != 0))
-    return args_fail(&k->c, "%s: has numbers of rows, and rows of this spec have none; leave it out, or give the part that it belongs to", name);
+    return args_fail(
+        &k->c,
+        "%s: has numbers of rows, and rows of this spec have none; leave it out, or give the part that it belongs to",
+        name);
   if (number == 0) return LUATTN_OK;
   if (t == NULL) return args_fail(&k->c, "%s: is missing", name);
-  tensor_rule rule = {.name = name, .axes = axes[k->packed], .ndim = k->packed ? 3 : 4, .dtype = types[real], .is_output = is_output};
-  const int64_t dense[4] = {number, k->shape[0], k->shape[1], k->shape[2]}, packed[4] = {number, k->shape[1], k->shape[0]};
+  tensor_rule rule = {
+      .name = name, .axes = axes[k->packed], .ndim = k->packed ? 3 : 4, .dtype = types[real], .is_output = is_output};
+  const int64_t dense[4] = {number, k->shape[0], k->shape[1], k->shape[2]},
+                packed[4] = {number, k->shape[1], k->shape[0]};
   memcpy(rule.shape, k->packed ? packed : dense, sizeof rule.shape);
   TRY(args_tensor(&k->c, &rule, t, stride, &out->first.data));
   out->plane = stride[0];
@@ -108,7 +118,10 @@ static luattn_status take_states(checks *k, const merge_rows *rows) {
   if (a->spec == NULL) {
     const char *name = a->states != NULL ? "states" : a->state != NULL ? "state" : a->saved != NULL ? "saved" : NULL;
     if (name == NULL) return LUATTN_OK;
-    return args_fail(&k->c, "%s: is given without a spec; give the one that luattn_spec_parts made, or leave it NULL to merge by lse", name);
+    return args_fail(
+        &k->c,
+        "%s: is given without a spec; give the one that luattn_spec_parts made, or leave it NULL to merge by lse",
+        name);
   }
   if (rows->num_rows > 0 && a->states == NULL) return args_fail(&k->c, "states: is missing");
   for (int i = 0; i < p->count && a->states != NULL; ++i) {
@@ -138,7 +151,8 @@ static luattn_status take_part(checks *k, int i, bool backward, luattn_dtype rea
     snprintf(name, sizeof name, "parts[%d].%s", i, member[j].name);
     if (member[j].t == NULL && j < 2) return args_fail(&k->c, "%s: is missing", name);
     if (member[j].t == NULL) continue;
-    TRY(take(k, name, member[j].t, member[j].is_lse, member[j].is_lse ? real : k->out->part, member[j].is_output, member[j].to));
+    TRY(take(k, name, member[j].t, member[j].is_lse, member[j].is_lse ? real : k->out->part, member[j].is_output,
+             member[j].to));
   }
   return LUATTN_OK;
 }
@@ -149,17 +163,19 @@ static luattn_status take_shape(checks *k) {
   const DLTensor *o = k->args->parts[0].o;
   TRY(take_type(k, "parts[0].o", o, &k->out->part));
   if ((o->ndim != 4 && o->ndim != 3) || o->shape == NULL)
-    return args_fail(&k->c,
-                     "parts[0].o: has %d axes, expected 4: [batch, heads, q_len, head_dim_v], or packed 3: [total_q, heads, "
-                     "head_dim_v]",
-                     o->ndim);
+    return args_fail(
+        &k->c,
+        "parts[0].o: has %d axes, expected 4: [batch, heads, q_len, head_dim_v], or packed 3: [total_q, heads, "
+        "head_dim_v]",
+        o->ndim);
   k->packed = o->ndim == 3;
   int64_t rows = 1;
   for (int i = 0; i < o->ndim; ++i) {
     k->shape[i] = o->shape[i];
     const int least = i == o->ndim - 1; /* of channels there are some */
     if (o->shape[i] < least || o->shape[i] > INT32_MAX)
-      return args_fail(&k->c, "parts[0].o: axis %d has size %" PRId64 ", expected %d to %d", i, o->shape[i], least, INT32_MAX);
+      return args_fail(&k->c, "parts[0].o: axis %d has size %" PRId64 ", expected %d to %d", i, o->shape[i], least,
+                       INT32_MAX);
     if (i < o->ndim - 1 && (__builtin_mul_overflow(rows, o->shape[i], &rows) || rows > INT32_MAX / 2))
       return args_fail(&k->c, "parts[0].o: has more than %d rows; split the call", INT32_MAX / 2);
     k->out->is_empty = k->out->is_empty || o->shape[i] == 0;
@@ -200,13 +216,14 @@ static void choose_lanes(merge_call *m) {
   while (m->params.lanes < 32 && m->params.lanes * width < m->params.dim) m->params.lanes *= 2;
 }
 
-luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out, luattn_error *err) {
+luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out,
+                              luattn_error *err) {
   static const struct_rule rule = STRUCT_RULE(luattn_merge_args, dlse);
   return struct_take(&rule, pass == LUATTN_BACKWARD ? "luattn_merge_backward" : "luattn_merge", given, out, err);
 }
 
-luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows, merge_call *out,
-                              luattn_error *err) {
+luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows,
+                              merge_call *out, luattn_error *err) {
   const bool backward = pass == LUATTN_BACKWARD;
   checks k = {.args = args, .out = out};
   overlap_pair shared;
@@ -216,8 +233,8 @@ luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, i
   k.c = (args_call){.info = &k.info, .device = device, .err = err};
   memset(out, 0, sizeof *out);
   if (args->num_parts < 1 || args->num_parts > LUATTN_MERGE_MAX || args->parts == NULL)
-    return args_fail(&k.c, "num_parts: is %zu, expected 1 to %d and an array; merge more parts in turn", args->num_parts,
-                     LUATTN_MERGE_MAX);
+    return args_fail(&k.c, "num_parts: is %zu, expected 1 to %d and an array; merge more parts in turn",
+                     args->num_parts, LUATTN_MERGE_MAX);
   out->params.count = (int)args->num_parts;
   out->size = args->num_parts <= 2 ? 0 : args->num_parts <= 4 ? 1 : 2;
   out->params.wide = 1;

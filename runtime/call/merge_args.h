@@ -11,17 +11,19 @@
 typedef struct merge_call {
   LuattnMergeParams params;
   luattn_dtype part, elem; /* types of o of the parts, and of the merged o */
-  int size;                /* 0, 1, 2: of kernels for up to 2, 4 and LUATTN_MERGE_MAX parts, the least that takes them */
-  bool is_empty;           /* there are no rows */
+  int size;      /* 0, 1, 2: of kernels for up to 2, 4 and LUATTN_MERGE_MAX parts, the least that takes them */
+  bool is_empty; /* there are no rows */
 } merge_call;
 
 /* The caller's struct in this version. */
-luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out, luattn_error *err);
-/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. With args->spec, num_rows and num_saved are those of its parts. */
+luattn_status merge_args_take(const luattn_merge_args *given, luattn_pass pass, luattn_merge_args *out,
+                              luattn_error *err);
+/* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. With args->spec, num_rows and num_saved are those
+ * of its parts. */
 typedef struct merge_rows {
   int num_rows, num_saved;
 } merge_rows;
-luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows, merge_call *out,
-                              luattn_error *err);
+luattn_status merge_args_fill(const luattn_merge_args *args, luattn_pass pass, int device, const merge_rows *rows,
+                              merge_call *out, luattn_error *err);
 
 #endif

@@ -4,12 +4,13 @@
 #include "runtime/call/batch_arrays.h"
 
 /* Takes the offsets of side 0 (queries) or 1 (keys). */
-static luattn_status take_side(const args_call *c, const luattn_batch *batch, int side, int entries, int length, const int **array,
-                               int *number, int *whole, int *most) {
+static luattn_status take_side(const args_call *c, const luattn_batch *batch, int side, int entries, int length,
+                               const int **array, int *number, int *whole, int *most) {
   const batch_offset *offset = &batch->offset[side];
   const batch_array *given = &batch->array[BATCH_Q_OFFSETS + side];
   char text[400];
-  if (!batch_offset_ok(batch, side, entries, length, c->info->max_len, text, sizeof text)) return args_fail(c, "%s", text);
+  if (!batch_offset_ok(batch, side, entries, length, c->info->max_len, text, sizeof text))
+    return args_fail(c, "%s", text);
   *number = (int)offset->number;
   *whole = (int)offset->whole;
   /* The host does not know lengths that differ between entries. */
@@ -31,8 +32,9 @@ luattn_status offsets_fill(const args_call *c, LuattnCallParams *params) {
   if (!c->info->offsets)
     return batch_offsets(batch) == LUATTN_OFFSET_NONE
                ? LUATTN_OK
-               : args_fail(c, "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; "
-                              "compile with luattn_target.offsets");
+               : args_fail(c,
+                           "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; "
+                           "compile with luattn_target.offsets");
   char text[400];
   batch_heads heads;
   if (!batch_heads_of(batch, shape->heads, shape->heads_kv, &heads, text, sizeof text)) return args_fail(c, "%s", text);
@@ -47,5 +49,6 @@ luattn_status offsets_fill(const args_call *c, LuattnCallParams *params) {
   out->heads = heads.heads;
   out->heads_kv = heads.heads_kv;
   TRY(take_side(c, batch, 0, shape->batch, shape->q_len, &out->q_offsets, &out->q_offset, &out->q_len, &out->most_q));
-  return take_side(c, batch, 1, shape->batch, shape->kv_len, &out->kv_offsets, &out->kv_offset, &out->kv_len, &out->most_kv);
+  return take_side(c, batch, 1, shape->batch, shape->kv_len, &out->kv_offsets, &out->kv_offset, &out->kv_len,
+                   &out->most_kv);
 }

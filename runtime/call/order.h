@@ -29,8 +29,7 @@ static inline int64_t order_groups(int64_t tiles) {
  * that all blocks read the same K and V. Else (`uneven`: with a mask, without an order by length) a group has as
  * many heads as load balance takes, if their K and V stay in the L2 cache, or if they are so few that misses do
  * not matter. kv_bytes: of a position's K and V. */
-static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool uneven,
-                                            int64_t kv_bytes) {
+static inline int64_t order_groups_resident(const LuattnParams *p, int64_t q_tiles, bool uneven, int64_t kv_bytes) {
   const int64_t cache_bytes = 32 << 20, few = 4; /* about half of the cache of an H100 or H200 */
   const int64_t all_kv = (int64_t)p->shape.heads_kv * p->shape.batch, tiles_of_head = q_tiles * p->shape.group;
   if (!uneven) return all_kv;

@@ -14,21 +14,27 @@ static const batch_array *table_of(const args_call *c) { return &c->args->batch-
 
 static luattn_status refuse(const args_call *c) {
   if (!batch_is_paged(c->args->batch)) return LUATTN_OK;
-  return args_fail(c, "batch: has %s, and this image is for keys that are not in pages; compile with luattn_target.pages",
+  return args_fail(c,
+                   "batch: has %s, and this image is for keys that are not in pages; compile with luattn_target.pages",
                    table_of(c)->is_given ? "block_table" : "seqused_k without cu_seqlens_k");
 }
 
 /* Checks k's pages: [num_pages, heads_kv, page_size, head_dim]. */
 static luattn_status check_pages(const args_call *c, int64_t entries) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2], multiple = c->info->paged_layout[0];
-  if (page_size < 1) return args_fail(c, "k: has pages of %" PRId64 " rows, expected at least 1: [num_pages, heads_kv, page_size, head_dim]", page_size);
+  if (page_size < 1)
+    return args_fail(
+        c, "k: has pages of %" PRId64 " rows, expected at least 1: [num_pages, heads_kv, page_size, head_dim]",
+        page_size);
   if (page_size % multiple != 0 && !batch_has_one_page(c->args->batch))
     return args_fail(c,
                      "k: has pages of %" PRId64 " rows, and this image is for multiples of %" PRId64
                      "; compile with luattn_target.pages = 1",
                      page_size, multiple);
   if (table_of(c)->is_given || num_pages == entries) return LUATTN_OK;
-  return args_fail(c, "k: has %" PRId64 " entries, and seqused_k %" PRId64 "; give as many, or a block_table of those in use", num_pages, entries);
+  return args_fail(
+      c, "k: has %" PRId64 " entries, and seqused_k %" PRId64 "; give as many, or a block_table of those in use",
+      num_pages, entries);
 }
 
 luattn_status paged_fill(const args_call *c, LuattnParams *params) {
@@ -40,18 +46,22 @@ luattn_status paged_fill(const args_call *c, LuattnParams *params) {
   const int64_t entries = used_keys(c)->count, longest = batch_longest_paged(a->batch, a->k->shape[2]);
   TRY(check_pages(c, entries));
   if (longest > c->info->max_len)
-    return args_fail(c,
-                     "batch: max_seqlen_k: an entry may have %" PRId64 " rows, but this spec's index arithmetic or grid ends at %" PRId64
-                     "; give max_seqlen_k, an upper bound of seqused_k, or use smaller factors or a larger grid in the spec",
-                     longest, c->info->max_len);
+    return args_fail(
+        c,
+        "batch: max_seqlen_k: an entry may have %" PRId64
+        " rows, but this spec's index arithmetic or grid ends at %" PRId64
+        "; give max_seqlen_k, an upper bound of seqused_k, or use smaller factors or a larger grid in the spec",
+        longest, c->info->max_len);
   params->shape.kv_len = (int)longest;
   if (c->info->packed) return LUATTN_OK;
   TRY(sizes_batch(c, "q", a->q->shape[0]));
   if (a->q->shape[0] != entries)
-    return args_fail(c, "q: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry", a->q->shape[0], entries);
+    return args_fail(c, "q: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry",
+                     a->q->shape[0], entries);
   if (a->q->shape[2] > c->info->max_len)
-    return args_fail(c, "q: has length %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
-                        "; shorten it, or use smaller factors or a larger grid in the spec",
+    return args_fail(c,
+                     "q: has length %" PRId64 ", but this spec's index arithmetic or grid ends at %" PRId64
+                     "; shorten it, or use smaller factors or a larger grid in the spec",
                      a->q->shape[2], c->info->max_len);
   params->shape.batch = (int)entries;
   params->shape.q_len = (int)a->q->shape[2];
@@ -67,7 +77,8 @@ static int common_divisor(int a, int b) {
 }
 
 /* The sm90 family's descriptors have an axis of rows, on which pages lie at regular places. */
-static luattn_status find_rows(const args_call *c, const LuattnTensor *t, const char *name, const DLTensor *of, int *rows) {
+static luattn_status find_rows(const args_call *c, const LuattnTensor *t, const char *name, const DLTensor *of,
+                               int *rows) {
   const int64_t num_pages = of->shape[0], page_size = of->shape[2];
   if (num_pages <= 1) {
     *rows = (int)page_size;
@@ -80,8 +91,10 @@ static luattn_status find_rows(const args_call *c, const LuattnTensor *t, const 
     return LUATTN_OK;
   }
   return args_fail(c,
-                   "%s: pages are %lld elements apart and their rows %lld, and kernels of the sm90 family take pages that are a whole number of "
-                   "rows apart, up to 2^31 rows in all; make it contiguous, or compile with luattn_target.pages = 1 or family 1 + LUATTN_SM80",
+                   "%s: pages are %lld elements apart and their rows %lld, and kernels of the sm90 family take pages "
+                   "that are a whole number of "
+                   "rows apart, up to 2^31 rows in all; make it contiguous, or compile with luattn_target.pages = 1 or "
+                   "family 1 + LUATTN_SM80",
                    name, t->batch, t->seq);
 }
 
@@ -93,13 +106,15 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
   return a;
 }
 
-/* Steps along LuattnPagedMaps' last axis. Leaves them 0 where there are too many, or strides that a descriptor does not hold. */
+/* Steps along LuattnPagedMaps' last axis. Leaves them 0 where there are too many, or strides that a descriptor does not
+ * hold. */
 static void find_steps(const LuattnTensor *t, const DLTensor *of, LuattnPageSteps *out) {
   const int64_t pages = of->shape[0], heads = of->shape[1], rows = of->shape[2], unit = paged_unit(t), most = INT32_MAX;
   if (pages < 1 || t->batch < 0 || t->head < 0 || t->seq <= 0) return;
   const int64_t page = t->batch / unit, head = t->head / unit, row = t->seq / unit;
   if (page > most / pages || head > most / heads || row > most / rows) return;
-  if ((pages - 1) * page + (heads - 1) * head + (rows - 1) * row < most) *out = (LuattnPageSteps){(int)page, (int)head, (int)row};
+  if ((pages - 1) * page + (heads - 1) * head + (rows - 1) * row < most)
+    *out = (LuattnPageSteps){(int)page, (int)head, (int)row};
 }
 
 int64_t paged_unit(const LuattnTensor *t) { return greatest_divisor(greatest_divisor(t->batch, t->head), t->seq); }
@@ -126,7 +141,8 @@ luattn_status paged_table(const args_call *c, const LuattnParams *params, Luattn
 
 /* ---- LUATTN_CHECK ---- */
 
-static luattn_status check_copies(const args_call *c, const LuattnCallParams *params, const int32_t *used, const int32_t *table) {
+static luattn_status check_copies(const args_call *c, const LuattnCallParams *params, const int32_t *used,
+                                  const int32_t *table) {
   const LuattnParams *p = &params->dense;
   const batch_pages pages = {.entries = p->shape.batch,
                              .num_pages = c->args->k->shape[0],
@@ -139,8 +155,8 @@ static luattn_status check_copies(const args_call *c, const LuattnCallParams *pa
 }
 
 /* The device's context is current. */
-static luattn_status check_device(const luattn_driver *d, const args_call *c, const LuattnCallParams *params, int32_t *used,
-                                  int32_t *table, cu_stream stream) {
+static luattn_status check_device(const luattn_driver *d, const args_call *c, const LuattnCallParams *params,
+                                  int32_t *used, int32_t *table, cu_stream stream) {
   const size_t entries = (size_t)params->dense.shape.batch, each = sizeof(int32_t);
   const int *at = params->used.seqused_k;
   bool captured;
@@ -149,12 +165,15 @@ static luattn_status check_device(const luattn_driver *d, const args_call *c, co
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(used, (cu_pointer)(uintptr_t)at, entries * each);
   if (result == 0 && table != NULL)
-    result = d->copy_to_host(table, (cu_pointer)(uintptr_t)params->paging.block_table, entries * (size_t)params->paging.pages * each);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading pages of '%s'", c->info->spec_name);
+    result = d->copy_to_host(table, (cu_pointer)(uintptr_t)params->paging.block_table,
+                             entries * (size_t)params->paging.pages * each);
+  if (result != 0)
+    return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading pages of '%s'", c->info->spec_name);
   return check_copies(c, params, used, table);
 }
 
-luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params, cu_stream stream) {
+luattn_status paged_check(const luattn_kernel *kernel, const args_call *c, const LuattnCallParams *params,
+                          cu_stream stream) {
   const size_t entries = (size_t)params->dense.shape.batch;
   if (!c->info->paged || entries == 0 || !check_asked()) return LUATTN_OK;
   const bool has_table = params->paging.block_table != NULL;

@@ -25,8 +25,7 @@ static int most_batches(const image_manifest *m) {
 luattn_status sizes_batch(const args_call *c, const char *name, int64_t batch) {
   if (batch <= most_batches(c->info)) return LUATTN_OK;
   return args_fail(
-      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch,
-      most_batches(c->info),
+      c, "%s: has batch %" PRId64 ", expected at most %d%s; split the call", name, batch, most_batches(c->info),
       most_batches(c->info) < LUATTN_MAX_BATCH ? " for a spec with a query_mod, key_mod or value_mod" : "");
 }
 
@@ -36,8 +35,8 @@ luattn_status sizes_grid(const args_call *c, const manifest_entry *entry, const 
   for (int i = 0; i < 3; ++i)
     if (size[i] > limit[i])
       return args_fail(c,
-                       "%s: needs a grid of %" PRId64 " x %" PRId64 " x %" PRId64
-                       ", and %c is at most %" PRId64 "; split the call into smaller batches or fewer heads",
+                       "%s: needs a grid of %" PRId64 " x %" PRId64 " x %" PRId64 ", and %c is at most %" PRId64
+                       "; split the call into smaller batches or fewer heads",
                        entry->name, size[0], size[1], size[2], axis[i], limit[i]);
   return LUATTN_OK;
 }
@@ -47,16 +46,13 @@ void sizes_add_padding(const args_call *c, const LuattnCallParams *all, int64_t 
   if (size[0] == 0 || size[1] == 0 || size[2] == 0) size[0] = size[1] = size[2] = 1;
 }
 
-size_t sizes_elem(const image_manifest *m) {
-  return m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2;
-}
+size_t sizes_elem(const image_manifest *m) { return m->dtype == LUATTN_F64 ? 8 : m->dtype == LUATTN_F32 ? 4 : 2; }
 
 void sizes_of_stat(const image_manifest *m, const LuattnParams *p, uint32_t stat, int64_t *num_rows, int64_t *blocks) {
   const manifest_stat *s = &m->stat[stat];
   const LuattnInput *in = &p->inputs.input[s->input];
   *num_rows = 1;
-  for (uint32_t a = 0; a < s->axis; ++a)
-    *num_rows = *num_rows > INT32_MAX ? *num_rows : *num_rows * in->size[a];
+  for (uint32_t a = 0; a < s->axis; ++a) *num_rows = *num_rows > INT32_MAX ? *num_rows : *num_rows * in->size[a];
   *blocks = ceil_div(in->size[s->axis], s->block);
 }
 

@@ -20,7 +20,8 @@ luattn_status sizes_batch(const args_call *c, const char *name, int64_t batch);
 /* Errors: LUATTN_INVALID (more blocks along an axis than CUDA allows, on every architecture so far). */
 luattn_status sizes_grid(const args_call *c, const manifest_entry *entry, const int64_t size[3]);
 
-/* Rows of packed outputs that no sequence has are written where kernels have nothing else to do, too: then by one block. */
+/* Rows of packed outputs that no sequence has are written where kernels have nothing else to do, too: then by one
+ * block. */
 void sizes_add_padding(const args_call *c, const LuattnCallParams *all, int64_t size[3]);
 
 /* Bytes of an element of q. */

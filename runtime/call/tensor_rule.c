@@ -31,9 +31,7 @@ DLDataType args_real(const image_manifest *info) {
   return (DLDataType){.code = kDLFloat, .bits = info->dtype == LUATTN_F64 ? 64 : 32, .lanes = 1};
 }
 
-size_t args_real_size(const image_manifest *info) {
-  return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float);
-}
+size_t args_real_size(const image_manifest *info) { return info->dtype == LUATTN_F64 ? sizeof(double) : sizeof(float); }
 
 DLDataType args_elem(const image_manifest *info) {
   static const DLDataType table[] = {
@@ -110,8 +108,7 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
     if (t->shape[i] > 0 && (__builtin_mul_overflow(next, t->shape[i], &next) || next > INT64_MAX / 16))
       return args_fail(c, "%s: has more elements than a machine can address", rule->name);
   }
-  if (!is_empty && !overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data))
-    return refuse_reach(c, rule, t);
+  if (!is_empty && !overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data)) return refuse_reach(c, rule, t);
   return check_nests(c, rule, t);
 }
 
@@ -119,13 +116,12 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
 static luattn_status check_host(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
   if (t->device.device_type == kDLCPU) return LUATTN_OK;
   if (t->device.device_type == kDLCUDA)
-    return args_fail(
-        c,
-        "%s: is on CUDA device %d, and the engine is on the CPU; luattn_copy_to_host copies it, an "
-        "engine on that device computes there",
-        rule->name, t->device.device_id);
-  return args_fail(c, "%s: has DLPack device type %d, expected %d (CPU)", rule->name,
-                   (int)t->device.device_type, (int)kDLCPU);
+    return args_fail(c,
+                     "%s: is on CUDA device %d, and the engine is on the CPU; luattn_copy_to_host copies it, an "
+                     "engine on that device computes there",
+                     rule->name, t->device.device_id);
+  return args_fail(c, "%s: has DLPack device type %d, expected %d (CPU)", rule->name, (int)t->device.device_type,
+                   (int)kDLCPU);
 }
 
 static luattn_status check_device(const args_call *c, const tensor_rule *rule, const DLTensor *t) {
@@ -133,9 +129,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
   switch (t->device.device_type) {
     case kDLCUDA:
       if (t->device.device_id == c->device) return LUATTN_OK;
-      return args_fail(
-          c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
-          rule->name, t->device.device_id, c->device);
+      return args_fail(c, "%s: is on CUDA device %d, but the kernel is loaded on device %d; move it, or load there",
+                       rule->name, t->device.device_id, c->device);
     case kDLCUDAManaged:
     case kDLCUDAHost: /* every device reads host and managed memory at the same address */
       return LUATTN_OK;
@@ -145,8 +140,8 @@ static luattn_status check_device(const args_call *c, const tensor_rule *rule, c
                        "luattn_cpu_forward and luattn_cpu_backward work there",
                        rule->name, c->device);
     default:
-      return args_fail(c, "%s: has DLPack device type %d, expected %d (CUDA)", rule->name,
-                       (int)t->device.device_type, (int)kDLCUDA);
+      return args_fail(c, "%s: has DLPack device type %d, expected %d (CUDA)", rule->name, (int)t->device.device_type,
+                       (int)kDLCUDA);
   }
 }
 
@@ -158,9 +153,8 @@ static luattn_status check_alignment(const args_call *c, const tensor_rule *rule
   const bool vectors = rule->is_row && rule->dtype.bits <= manifest_traits(c->info)->vector_bits;
   const unsigned align = vectors ? 16 : elem;
   if ((address & (align - 1)) != 0)
-    return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s",
-                     rule->name, address, align,
-                     vectors ? "copy it, or convert q, k, v to float32" : "its data is misplaced");
+    return args_fail(c, "%s: address 0x%" PRIxPTR " (data + byte_offset) is not a multiple of %u bytes; %s", rule->name,
+                     address, align, vectors ? "copy it, or convert q, k, v to float32" : "its data is misplaced");
   if (!vectors) return LUATTN_OK;
   const long long step = 16 / (long long)elem;
   for (int i = 0; i < t->ndim - 1; ++i)

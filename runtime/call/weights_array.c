@@ -10,7 +10,8 @@ void weights_take(luattn_args *args) {
   args->large_scores = 0; /* it decides what forward saves */
 }
 
-luattn_status weights_fill(const args_call *c, const DLTensor *weights, const LuattnParams *params, LuattnWeights *out) {
+luattn_status weights_fill(const args_call *c, const DLTensor *weights, const LuattnParams *params,
+                           LuattnWeights *out) {
   const LuattnShape *s = &params->shape;
   const tensor_rule rule = {.name = "weights",
                             .axes = "batch, heads, q_len, kv_len",

@@ -5,10 +5,13 @@
 #include "luattn/batch.h"
 #include "luattn/runtime.h"
 
-/* Computes a pass, with arguments of this version (choices_take); weights not NULL: instead of forward the weights of V. */
-typedef luattn_status cpu_pass(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err);
+/* Computes a pass, with arguments of this version (choices_take); weights not NULL: instead of forward the weights of
+ * V. */
+typedef luattn_status cpu_pass(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights,
+                               luattn_error *err);
 
-/* Writes new rows to a cache through the spec's mods (luattn_append), with arguments that have been checked, and numbers of pages. */
+/* Writes new rows to a cache through the spec's mods (luattn_append), with arguments that have been checked, and
+ * numbers of pages. */
 typedef luattn_status cpu_append_pass(void *user, const luattn_append_args *args, luattn_error *err);
 
 #endif

@@ -41,16 +41,14 @@ static void remember(cached_descriptor *e, const uint64_t key[DESCRIPTOR_KEY_WOR
   uint64_t version = atomic_load_explicit(&e->version, memory_order_relaxed), word[DESCRIPTOR_WORDS];
   if (version % 2 != 0 || !atomic_compare_exchange_strong(&e->version, &version, version + 1)) return;
   memcpy(word, descriptor->bytes, sizeof word);
-  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i)
-    atomic_store_explicit(&e->key[i], key[i], memory_order_release);
+  for (int i = 0; i < DESCRIPTOR_KEY_WORDS; ++i) atomic_store_explicit(&e->key[i], key[i], memory_order_release);
   atomic_store_explicit(&e->address, address, memory_order_release);
-  for (int i = 0; i < DESCRIPTOR_WORDS; ++i)
-    atomic_store_explicit(&e->words[i], word[i], memory_order_release);
+  for (int i = 0; i < DESCRIPTOR_WORDS; ++i) atomic_store_explicit(&e->words[i], word[i], memory_order_release);
   atomic_store_explicit(&e->version, version + 2, memory_order_release);
 }
 
-bool descriptor_find(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out, uint64_t *address,
-                     descriptor_place *place) {
+bool descriptor_find(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out,
+                     uint64_t *address, descriptor_place *place) {
   const uint64_t hash = hash_of(key);
   unsigned i = 0; /* the entry with this key, or the first empty one, which ends the probe */
   for (; i < DESCRIPTOR_WINDOW && !is_empty(in_window(cache, hash, i)); ++i)
@@ -59,8 +57,8 @@ bool descriptor_find(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_
   return false;
 }
 
-void descriptor_store(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], descriptor_place place, uint64_t address,
-                      const LuattnTensorMap *descriptor) {
+void descriptor_store(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], descriptor_place place,
+                      uint64_t address, const LuattnTensorMap *descriptor) {
   unsigned i = place.i;
   if (i == DESCRIPTOR_WINDOW) i = atomic_fetch_add_explicit(&cache->turn, 1, memory_order_relaxed) % DESCRIPTOR_WINDOW;
   remember(in_window(cache, place.hash, i), key, address, descriptor);

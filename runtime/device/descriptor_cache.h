@@ -1,5 +1,5 @@
-/* descriptor_cache.h: a cache of encoded TMA descriptors. Tensors of the same sizes and strides differ only in the address, which
- * libcuda replaces in a fifth of the time that encoding takes. */
+/* descriptor_cache.h: a cache of encoded TMA descriptors. Tensors of the same sizes and strides differ only in the
+ * address, which libcuda replaces in a fifth of the time that encoding takes. */
 #ifndef LUATTN_RUNTIME_DESCRIPTOR_CACHE_H
 #define LUATTN_RUNTIME_DESCRIPTOR_CACHE_H
 
@@ -35,13 +35,13 @@ typedef struct descriptor_place {
   unsigned i; /* of the window */
 } descriptor_place;
 
-/* Copies the descriptor with this key to *out; *address is that of the tensor it was encoded for. False: there is none, and *place is
- * for descriptor_store; *out may have been overwritten. */
-bool descriptor_find(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out, uint64_t *address,
-                     descriptor_place *place);
+/* Copies the descriptor with this key to *out; *address is that of the tensor it was encoded for. False: there is none,
+ * and *place is for descriptor_store; *out may have been overwritten. */
+bool descriptor_find(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], LuattnTensorMap *out,
+                     uint64_t *address, descriptor_place *place);
 
 /* Stores a descriptor that was encoded for a tensor at `address`, unless another thread is writing there. */
-void descriptor_store(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], descriptor_place place, uint64_t address,
-                      const LuattnTensorMap *descriptor);
+void descriptor_store(descriptor_cache *cache, const uint64_t key[DESCRIPTOR_KEY_WORDS], descriptor_place place,
+                      uint64_t address, const LuattnTensorMap *descriptor);
 
 #endif

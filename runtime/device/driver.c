@@ -68,9 +68,9 @@ static luattn_status open_library(luattn_driver *d, const char **path, luattn_er
   d->library = dlopen(*path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (d->library != NULL) return LUATTN_OK;
   const char *why = dlerror();
-  return luattn_fail(
-      err, LUATTN_CUDA, "luattn_driver_open: cannot load libcuda, tried '%s'%s: %s; " CPU_WAY_OUT, *path,
-      chosen ? " (LUATTN_LIBCUDA)" : " (LUATTN_LIBCUDA names another)", why != NULL ? why : "unknown reason");
+  return luattn_fail(err, LUATTN_CUDA, "luattn_driver_open: cannot load libcuda, tried '%s'%s: %s; " CPU_WAY_OUT, *path,
+                     chosen ? " (LUATTN_LIBCUDA)" : " (LUATTN_LIBCUDA names another)",
+                     why != NULL ? why : "unknown reason");
 }
 
 luattn_status luattn_driver_open(luattn_driver **driver, luattn_error *err) {
@@ -99,8 +99,7 @@ void luattn_driver_close(luattn_driver *driver) {
   if (driver == NULL) return;
   for (int i = 0; i < driver->num_devices; ++i) {
     cu_device device;
-    if (driver->context[i] != NULL && driver->device_get(&device, i) == 0)
-      (void)driver->context_release(device);
+    if (driver->context[i] != NULL && driver->device_get(&device, i) == 0) (void)driver->context_release(device);
   }
   pthread_mutex_destroy(&driver->lock);
   if (driver->library != NULL) dlclose(driver->library);
@@ -109,9 +108,8 @@ void luattn_driver_close(luattn_driver *driver) {
 
 static luattn_status get_device(const luattn_driver *d, int ordinal, cu_device *device, luattn_error *err) {
   if (ordinal < 0 || ordinal >= d->num_devices)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "device %d: there is no such device; this machine has %d, numbered from 0", ordinal,
-                       d->num_devices);
+    return luattn_fail(err, LUATTN_INVALID, "device %d: there is no such device; this machine has %d, numbered from 0",
+                       ordinal, d->num_devices);
   const cu_result result = d->device_get(device, ordinal);
   return result == 0 ? LUATTN_OK : driver_fail(d, err, result, "cuDeviceGet", "opening device %d", ordinal);
 }
@@ -126,8 +124,7 @@ luattn_status driver_context(luattn_driver *d, int device, cu_context *context, 
   *context = d->context[device];
   pthread_mutex_unlock(&d->lock);
   if (result != 0)
-    return driver_fail(d, err, result, "cuDevicePrimaryCtxRetain", "opening the primary context of device %d",
-                       device);
+    return driver_fail(d, err, result, "cuDevicePrimaryCtxRetain", "opening the primary context of device %d", device);
   return LUATTN_OK;
 }
 
@@ -164,8 +161,7 @@ luattn_status luattn_driver_version(luattn_driver *driver, int *version, luattn_
   return LUATTN_OK;
 }
 
-luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_device_info *info,
-                                     luattn_error *err) {
+luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_device_info *info, luattn_error *err) {
   luattn_device_info out = {.arch = 0};
   cu_device handle;
   fail_clear(err);
@@ -185,8 +181,8 @@ luattn_status luattn_device_get_info(luattn_driver *driver, int device, luattn_d
   for (size_t i = 0; i < sizeof query / sizeof *query; ++i) {
     const cu_result result = driver->device_attribute(query[i].value, query[i].attribute, handle);
     if (result != 0)
-      return driver_fail(driver, err, result, "cuDeviceGetAttribute", "attribute %d of device %d",
-                         query[i].attribute, device);
+      return driver_fail(driver, err, result, "cuDeviceGetAttribute", "attribute %d of device %d", query[i].attribute,
+                         device);
   }
   cu_result result = driver->device_name(out.name, (int)sizeof out.name, handle);
   if (result != 0) return driver_fail(driver, err, result, "cuDeviceGetName", "name of device %d", device);

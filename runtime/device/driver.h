@@ -38,49 +38,48 @@ enum {
 };
 
 /* One row a function: member, symbol, parameters. */
-#define DRIVER_FUNCTIONS(X)                                                                                \
-  X(get_error_name, "cuGetErrorName", (cu_result result, const char **name))                               \
-  X(init, "cuInit", (unsigned flags))                                                                      \
-  X(driver_version, "cuDriverGetVersion", (int *version))                                                  \
-  X(device_get, "cuDeviceGet", (cu_device * device, int ordinal))                                          \
-  X(device_count, "cuDeviceGetCount", (int *count))                                                        \
-  X(device_name, "cuDeviceGetName", (char *name, int size, cu_device device))                              \
-  X(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, cu_device device))                              \
-  X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cu_device device))               \
-  X(context_retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))                  \
-  X(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                                   \
-  X(context_push, "cuCtxPushCurrent_v2", (cu_context context))                                             \
-  X(context_pop, "cuCtxPopCurrent_v2", (cu_context * context))                                             \
-  X(module_load, "cuModuleLoadData", (cu_module * module, const void *image))                              \
-  X(module_unload, "cuModuleUnload", (cu_module module))                                                   \
-  X(module_function, "cuModuleGetFunction", (cu_function * f, cu_module module, const char *name))         \
-  X(function_set, "cuFuncSetAttribute", (cu_function f, int attribute, int value))                         \
-  X(launch, "cuLaunchKernel",                                                                              \
-    (cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-     unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra))              \
-  X(fill_words, "cuMemsetD32Async", (cu_pointer ptr, unsigned value, size_t count, cu_stream stream))      \
-  X(fill_bytes, "cuMemsetD8Async", (cu_pointer ptr, unsigned char value, size_t count, cu_stream stream))  \
-  X(alloc, "cuMemAlloc_v2", (cu_pointer * ptr, size_t size))                                               \
-  X(free, "cuMemFree_v2", (cu_pointer ptr))                                                                \
-  X(copy_to_device, "cuMemcpyHtoD_v2", (cu_pointer dst, const void *src, size_t size))                     \
-  X(copy_to_device_async, "cuMemcpyHtoDAsync_v2",                                                          \
-    (cu_pointer dst, const void *src, size_t size, cu_stream stream))                                      \
-  X(copy_to_host, "cuMemcpyDtoH_v2", (void *dst, cu_pointer src, size_t size))                             \
-  X(stream_wait, "cuStreamSynchronize", (cu_stream stream))                                                \
-  X(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                                     \
-  X(event_destroy, "cuEventDestroy_v2", (cu_event event))                                                  \
-  X(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                                     \
-  X(event_wait, "cuEventSynchronize", (cu_event event))                                                    \
+#define DRIVER_FUNCTIONS(X)                                                                                         \
+  X(get_error_name, "cuGetErrorName", (cu_result result, const char **name))                                        \
+  X(init, "cuInit", (unsigned flags))                                                                               \
+  X(driver_version, "cuDriverGetVersion", (int *version))                                                           \
+  X(device_get, "cuDeviceGet", (cu_device * device, int ordinal))                                                   \
+  X(device_count, "cuDeviceGetCount", (int *count))                                                                 \
+  X(device_name, "cuDeviceGetName", (char *name, int size, cu_device device))                                       \
+  X(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, cu_device device))                                        \
+  X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, cu_device device))                        \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (cu_context * context, cu_device device))                           \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device device))                                            \
+  X(context_push, "cuCtxPushCurrent_v2", (cu_context context))                                                      \
+  X(context_pop, "cuCtxPopCurrent_v2", (cu_context * context))                                                      \
+  X(module_load, "cuModuleLoadData", (cu_module * module, const void *image))                                       \
+  X(module_unload, "cuModuleUnload", (cu_module module))                                                            \
+  X(module_function, "cuModuleGetFunction", (cu_function * f, cu_module module, const char *name))                  \
+  X(function_set, "cuFuncSetAttribute", (cu_function f, int attribute, int value))                                  \
+  X(launch, "cuLaunchKernel",                                                                                       \
+    (cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,          \
+     unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra))                       \
+  X(fill_words, "cuMemsetD32Async", (cu_pointer ptr, unsigned value, size_t count, cu_stream stream))               \
+  X(fill_bytes, "cuMemsetD8Async", (cu_pointer ptr, unsigned char value, size_t count, cu_stream stream))           \
+  X(alloc, "cuMemAlloc_v2", (cu_pointer * ptr, size_t size))                                                        \
+  X(free, "cuMemFree_v2", (cu_pointer ptr))                                                                         \
+  X(copy_to_device, "cuMemcpyHtoD_v2", (cu_pointer dst, const void *src, size_t size))                              \
+  X(copy_to_device_async, "cuMemcpyHtoDAsync_v2", (cu_pointer dst, const void *src, size_t size, cu_stream stream)) \
+  X(copy_to_host, "cuMemcpyDtoH_v2", (void *dst, cu_pointer src, size_t size))                                      \
+  X(stream_wait, "cuStreamSynchronize", (cu_stream stream))                                                         \
+  X(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                                              \
+  X(event_destroy, "cuEventDestroy_v2", (cu_event event))                                                           \
+  X(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                                              \
+  X(event_wait, "cuEventSynchronize", (cu_event event))                                                             \
   X(event_elapsed, "cuEventElapsedTime", (float *ms, cu_event start, cu_event stop))
 
 /* Functions that older drivers lack: NULL there. */
-#define DRIVER_OPTIONAL(X)                                                                                \
-  X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra)) \
-  X(encode_tiled, "cuTensorMapEncodeTiled",                                                               \
-    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,          \
-     const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside)) \
-  X(stream_is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                          \
-  X(stream_id, "cuStreamGetId", (cu_stream stream, unsigned long long *id))                               \
+#define DRIVER_OPTIONAL(X)                                                                                            \
+  X(launch_ex, "cuLaunchKernelEx", (const cu_launch *config, cu_function f, void **params, void **extra))             \
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                           \
+    (void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride, const unsigned *box, \
+     const unsigned *step, int interleave, int swizzle, int promotion, int outside))                                  \
+  X(stream_is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                                      \
+  X(stream_id, "cuStreamGetId", (cu_stream stream, unsigned long long *id))                                           \
   X(replace_address, "cuTensorMapReplaceAddress", (void *map, void *data))
 
 #define DRIVER_MAX_DEVICES 64

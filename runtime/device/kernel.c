@@ -9,25 +9,22 @@
 #include "runtime/device/arch.h"
 
 #define KERNEL_FORMAT "'%s' (%s, %s_%u%s)"
-#define KERNEL_VALUES(m)                                                                                \
+#define KERNEL_VALUES(m) \
   (m)->spec_name, kernel_pass_name((m)->pass), (m)->is_ptx ? "compute" : "sm", (unsigned)(m)->arch, (m)->arch_suffix
 
-static luattn_status check_device(luattn_driver *driver, int device, const image_manifest *m,
-                                  luattn_error *err) {
+static luattn_status check_device(luattn_driver *driver, int device, const image_manifest *m, luattn_error *err) {
   if (m->params_version != LUATTN_PARAMS_VERSION)
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": was built for parameter layout %u, this luattn (%s) has %d; compile it again",
-                       KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(),
-                       LUATTN_PARAMS_VERSION);
+                       KERNEL_VALUES(m), (unsigned)m->params_version, luattn_version(), LUATTN_PARAMS_VERSION);
   /* A kernel may take fewer bytes: the driver copies as many as it takes, from the first on. */
   if (m->params_bytes > LUATTN_PARAMS_THROUGH(passes))
     return luattn_fail(err, LUATTN_IMAGE,
                        "luattn_kernel_load: " KERNEL_FORMAT
                        ": reads %u bytes of parameters, this luattn (%s) has %zu; use a later luattn, or "
                        "compile it again",
-                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(),
-                       LUATTN_PARAMS_THROUGH(passes));
+                       KERNEL_VALUES(m), (unsigned)m->params_bytes, luattn_version(), LUATTN_PARAMS_THROUGH(passes));
   luattn_device_info info;
   TRY(luattn_device_get_info(driver, device, &info, err));
   if (arch_match((arch_code){m->arch, m->arch_suffix, m->is_ptx != 0}, info.arch) == 0)
@@ -66,14 +63,14 @@ static luattn_status load_functions(luattn_kernel *k, const void *code, luattn_e
     const int number = m->second_code > 0 && !luattn_role_is_main(m->entry[i].role);
     cu_result result = d->module_function(&k->function[i], k->module[number], m->entry[i].name);
     if (result != 0)
-      return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s in " KERNEL_FORMAT,
-                         m->entry[i].name, KERNEL_VALUES(m));
+      return driver_fail(d, err, result, "cuModuleGetFunction", "looking for %s in " KERNEL_FORMAT, m->entry[i].name,
+                         KERNEL_VALUES(m));
     if (m->entry[i].shared_bytes == 0) continue;
     result = d->function_set(k->function[i], CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)m->entry[i].shared_bytes);
     if (result != 0)
       return driver_fail(d, err, result, "cuFuncSetAttribute",
-                         "giving %s of " KERNEL_FORMAT " %u bytes of shared memory", m->entry[i].name,
-                         KERNEL_VALUES(m), (unsigned)m->entry[i].shared_bytes);
+                         "giving %s of " KERNEL_FORMAT " %u bytes of shared memory", m->entry[i].name, KERNEL_VALUES(m),
+                         (unsigned)m->entry[i].shared_bytes);
   }
   return LUATTN_OK;
 }
@@ -88,9 +85,8 @@ static luattn_status alloc_zeros(const luattn_driver *d, size_t size, cu_pointer
   result = d->fill_bytes(*out, 0, size, NULL);
   if (result != 0) return driver_fail(d, err, result, "cuMemsetD8Async", "zeroing %zu bytes", size);
   result = d->stream_wait(NULL);
-  return result == 0
-             ? LUATTN_OK
-             : driver_fail(d, err, result, "cuStreamSynchronize", "waiting for %zu bytes of zeros", size);
+  return result == 0 ? LUATTN_OK
+                     : driver_fail(d, err, result, "cuStreamSynchronize", "waiting for %zu bytes of zeros", size);
 }
 
 /* Allocates the device memory that launches share. */
@@ -99,8 +95,7 @@ static luattn_status make_memory(luattn_kernel *k, luattn_error *err) {
   const bool describes = manifest_traits(&k->info)->takes_descriptors;
   if (describes) k->descriptors = calloc(1, sizeof *k->descriptors);
   if (k->info.draws_tiles) k->counters = calloc(1, sizeof *k->counters);
-  if ((describes && k->descriptors == NULL) ||
-      (k->info.draws_tiles && k->counters == NULL))
+  if ((describes && k->descriptors == NULL) || (k->info.draws_tiles && k->counters == NULL))
     return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_kernel_load: out of memory");
   if (k->counters == NULL) return LUATTN_OK;
   return alloc_zeros(k->driver, COUNTER_BYTES, &k->counters->counters, err);
@@ -114,8 +109,8 @@ static luattn_status load_pass(luattn_kernel *k, const luattn_image *image, int 
   return status;
 }
 
-luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image,
-                                 luattn_kernel **kernel, luattn_error *err) {
+luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn_image *image, luattn_kernel **kernel,
+                                 luattn_error *err) {
   HOST_SCOPE;
   fail_clear(err);
   NEED(driver);
@@ -140,7 +135,8 @@ luattn_status luattn_kernel_load(luattn_driver *driver, int device, const luattn
     if (status == LUATTN_OK) status = make_memory(k, err);
     driver_pop(driver);
   }
-  for (uint32_t i = 0; status == LUATTN_OK && m->row_passes && i < m->passes[0].count; ++i) status = load_pass(k, image, (int)i, err);
+  for (uint32_t i = 0; status == LUATTN_OK && m->row_passes && i < m->passes[0].count; ++i)
+    status = load_pass(k, image, (int)i, err);
   if (status != LUATTN_OK) {
     luattn_kernel_unload(k);
     return status;

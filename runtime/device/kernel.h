@@ -18,10 +18,10 @@ struct luattn_kernel {
   int device;
   int multiprocessors;
   cu_context context;
-  cu_pointer zero;       /* 8 bytes of zeros, if there are inputs; see args_call */
-  counter_table *counters; /* if the image draws tiles from a work counter */
-  descriptor_cache *descriptors;      /* sm90 family only */
-  cu_module module[2]; /* of the main kernel, or of all; of the others, if they have a code of their own */
+  cu_pointer zero;               /* 8 bytes of zeros, if there are inputs; see args_call */
+  counter_table *counters;       /* if the image draws tiles from a work counter */
+  descriptor_cache *descriptors; /* sm90 family only */
+  cu_module module[2];           /* of the main kernel, or of all; of the others, if they have a code of their own */
   cu_function function[MANIFEST_MAX_ENTRIES];
   luattn_kernel *pass[MANIFEST_MAX_PASSES]; /* of a backward with row passes */
   image_manifest info;

@@ -1,29 +1,29 @@
 #include "runtime/device/launch_entry.h"
 
 /* With libcuda of CUDA 11.8 and newer, cuLaunchKernelEx takes 0.1 us less. */
-static cu_result launch(const luattn_driver *d, cu_function f, const manifest_entry *e, const unsigned grid[3], cu_stream stream,
-                        void **pointers) {
+static cu_result launch(const luattn_driver *d, cu_function f, const manifest_entry *e, const unsigned grid[3],
+                        cu_stream stream, void **pointers) {
   const cu_launch how = {{grid[0], grid[1], grid[2]}, {e->threads, 1, 1}, e->shared_bytes, stream, NULL, 0};
   if (d->launch_ex != NULL) return d->launch_ex(&how, f, pointers, NULL);
   return d->launch(f, grid[0], grid[1], grid[2], e->threads, 1, 1, e->shared_bytes, stream, pointers, NULL);
 }
 
-luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, LuattnTensorMaps *maps, const unsigned grid[3],
-                           cu_stream stream, luattn_error *err) {
+luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, LuattnTensorMaps *maps,
+                           const unsigned grid[3], cu_stream stream, luattn_error *err) {
   void *pointers[] = {params, maps}; /* an entry takes a prefix of the first, and may lack the second */
   const manifest_entry *e = &k->info.entry[i];
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return LUATTN_OK;
   const cu_result result = launch(k->driver, k->function[i], e, grid, stream, pointers);
   if (result == 0) return LUATTN_OK;
   return driver_fail(k->driver, err, result, k->driver->launch_ex != NULL ? "cuLaunchKernelEx" : "cuLaunchKernel",
-                     "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name,
-                     k->info.spec_name, grid[0], grid[1], grid[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
+                     "%s of '%s', grid %u x %u x %u, %u threads, %u bytes of shared memory", e->name, k->info.spec_name,
+                     grid[0], grid[1], grid[2], (unsigned)e->threads, (unsigned)e->shared_bytes);
 }
 
-luattn_status launch_zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream, luattn_error *err) {
+luattn_status launch_zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream,
+                          luattn_error *err) {
   if (ptr == NULL || size == 0) return LUATTN_OK;
   const cu_result result = k->driver->fill_words((cu_pointer)(uintptr_t)ptr, 0, size / 4, stream);
   if (result == 0) return LUATTN_OK;
-  return driver_fail(k->driver, err, result, "cuMemsetD32Async", "zeroing %s (%zu bytes at %p)", what, size,
-                     ptr);
+  return driver_fail(k->driver, err, result, "cuMemsetD32Async", "zeroing %s (%zu bytes at %p)", what, size, ptr);
 }

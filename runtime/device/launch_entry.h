@@ -4,12 +4,13 @@
 
 #include "runtime/device/kernel.h"
 
-/* Launches entry number `i`, which takes a prefix of *params, and may take `maps` (NULL: it does not); nothing where a size of the grid
- * is 0. Errors: LUATTN_CUDA. */
-luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, LuattnTensorMaps *maps, const unsigned grid[3],
-                           cu_stream stream, luattn_error *err);
+/* Launches entry number `i`, which takes a prefix of *params, and may take `maps` (NULL: it does not); nothing where a
+ * size of the grid is 0. Errors: LUATTN_CUDA. */
+luattn_status launch_entry(const luattn_kernel *k, uint32_t i, void *params, LuattnTensorMaps *maps,
+                           const unsigned grid[3], cu_stream stream, luattn_error *err);
 
 /* Zeroes `size` bytes, a multiple of 4; messages name them `what`. Errors: LUATTN_CUDA. */
-luattn_status launch_zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream, luattn_error *err);
+luattn_status launch_zero(const luattn_kernel *k, void *ptr, size_t size, const char *what, cu_stream stream,
+                          luattn_error *err);
 
 #endif

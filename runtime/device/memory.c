@@ -6,8 +6,7 @@
 
 static cu_pointer to_device(const void *ptr) { return (cu_pointer)(uintptr_t)ptr; }
 
-luattn_status luattn_device_alloc(luattn_driver *driver, int device, size_t size, void **ptr,
-                                  luattn_error *err) {
+luattn_status luattn_device_alloc(luattn_driver *driver, int device, size_t size, void **ptr, luattn_error *err) {
   fail_clear(err);
   NEED(driver);
   NEED(ptr);
@@ -28,13 +27,12 @@ luattn_status luattn_device_free(luattn_driver *driver, int device, void *ptr, l
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->free(to_device(ptr));
   driver_pop(driver);
-  if (result != 0)
-    return driver_fail(driver, err, result, "cuMemFree", "freeing %p on device %d", ptr, device);
+  if (result != 0) return driver_fail(driver, err, result, "cuMemFree", "freeing %p on device %d", ptr, device);
   return LUATTN_OK;
 }
 
-luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, unsigned char byte,
-                                 size_t size, void *stream, luattn_error *err) {
+luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, unsigned char byte, size_t size,
+                                 void *stream, luattn_error *err) {
   fail_clear(err);
   NEED(driver);
   if (size == 0) return LUATTN_OK;
@@ -43,13 +41,13 @@ luattn_status luattn_device_fill(luattn_driver *driver, int device, void *ptr, u
   const cu_result result = driver->fill_bytes(to_device(ptr), byte, size, stream);
   driver_pop(driver);
   if (result != 0)
-    return driver_fail(driver, err, result, "cuMemsetD8Async", "filling %zu bytes at %p on device %d", size,
-                       ptr, device);
+    return driver_fail(driver, err, result, "cuMemsetD8Async", "filling %zu bytes at %p on device %d", size, ptr,
+                       device);
   return LUATTN_OK;
 }
 
-luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst, const void *src,
-                                    size_t size, luattn_error *err) {
+luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst, const void *src, size_t size,
+                                    luattn_error *err) {
   fail_clear(err);
   NEED(driver);
   if (size == 0) return LUATTN_OK;
@@ -57,12 +55,10 @@ luattn_status luattn_copy_to_device(luattn_driver *driver, int device, void *dst
   NEED(src);
   TRY(driver_enter(driver, device, err));
   cu_result result = driver->copy_to_device(to_device(dst), src, size);
-  if (result == 0)
-    result = driver->stream_wait(NULL); /* a copy from pageable memory may still be in flight */
+  if (result == 0) result = driver->stream_wait(NULL); /* a copy from pageable memory may still be in flight */
   driver_pop(driver);
   if (result != 0)
-    return driver_fail(driver, err, result, "cuMemcpyHtoD", "copying %zu bytes to %p on device %d", size, dst,
-                       device);
+    return driver_fail(driver, err, result, "cuMemcpyHtoD", "copying %zu bytes to %p on device %d", size, dst, device);
   return LUATTN_OK;
 }
 
@@ -77,8 +73,8 @@ luattn_status luattn_copy_to_host(luattn_driver *driver, int device, void *dst, 
   const cu_result result = driver->copy_to_host(dst, to_device(src), size);
   driver_pop(driver);
   if (result != 0)
-    return driver_fail(driver, err, result, "cuMemcpyDtoH", "copying %zu bytes from %p on device %d", size,
-                       src, device);
+    return driver_fail(driver, err, result, "cuMemcpyDtoH", "copying %zu bytes from %p on device %d", size, src,
+                       device);
   return LUATTN_OK;
 }
 
@@ -88,8 +84,7 @@ luattn_status luattn_synchronize(luattn_driver *driver, int device, void *stream
   TRY(driver_enter(driver, device, err));
   const cu_result result = driver->stream_wait(stream);
   driver_pop(driver);
-  if (result != 0)
-    return driver_fail(driver, err, result, "cuStreamSynchronize", "waiting for device %d", device);
+  if (result != 0) return driver_fail(driver, err, result, "cuStreamSynchronize", "waiting for device %d", device);
   return LUATTN_OK;
 }
 
@@ -137,8 +132,7 @@ static luattn_status record(const luattn_timer *timer, cu_event event, void *str
   TRY(driver_push(timer->driver, timer->context, err));
   const cu_result result = timer->driver->event_record(event, stream);
   driver_pop(timer->driver);
-  return result == 0 ? LUATTN_OK
-                     : driver_fail(timer->driver, err, result, "cuEventRecord", "timing a stream");
+  return result == 0 ? LUATTN_OK : driver_fail(timer->driver, err, result, "cuEventRecord", "timing a stream");
 }
 
 luattn_status luattn_timer_start(luattn_timer *timer, void *stream, luattn_error *err) {

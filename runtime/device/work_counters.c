@@ -36,8 +36,7 @@ static bool is_captured(const luattn_driver *d, cu_stream stream) {
   return d->stream_is_capturing(stream, &status) != 0 || status != 0;
 }
 
-unsigned *counter_find(counter_table *table, const luattn_driver *d, const void *workspace,
-                       cu_stream stream) {
+unsigned *counter_find(counter_table *table, const luattn_driver *d, const void *workspace, cu_stream stream) {
   unsigned long long number;
   unsigned *counter = counter_of_workspace(table, workspace);
   if (counter != NULL || d->stream_is_capturing == NULL || d->stream_id == NULL || is_per_thread(stream))

@@ -10,8 +10,8 @@
 #include "runtime/call/weights_array.h"
 #include "runtime/parts/append.h"
 
-luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, cpu_append_pass *append, void *user,
-                              luattn_kernel **kernel, luattn_error *err) {
+luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pass *run, cpu_append_pass *append,
+                              void *user, luattn_kernel **kernel, luattn_error *err) {
   luattn_kernel *k = calloc(1, sizeof *k);
   if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_engine: out of memory");
   k->info = *facts;
@@ -23,8 +23,8 @@ luattn_status cpu_kernel_make(const image_manifest *facts, bool relaxed, cpu_pas
   return LUATTN_OK;
 }
 
-luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, const void *stream,
-                                luattn_error *err) {
+luattn_status cpu_kernel_launch(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights,
+                                const void *stream, luattn_error *err) {
   const args_call c = {.info = &kernel->info, .args = args, .err = err};
   LuattnCallParams unused;
   if (stream != NULL)

@@ -42,8 +42,7 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
   return status;
 }
 
-luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream,
-                            luattn_error *err) {
+luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args, void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   fail_clear(err);
@@ -52,14 +51,15 @@ luattn_status luattn_launch(const luattn_kernel *kernel, const luattn_args *args
   TRY(choices_take(args, args_place(kernel), &used, err));
   if (kernel->info.weights)
     return luattn_fail(err, LUATTN_INVALID,
-                       "forward of '%s': the kernel is compiled with luattn_target.weights, which writes the weights of V and no o; give "
+                       "forward of '%s': the kernel is compiled with luattn_target.weights, which writes the weights "
+                       "of V and no o; give "
                        "it to luattn_launch_weights, or take another kernel",
                        kernel->info.spec_name);
   return launch(kernel, &used, NULL, stream, err);
 }
 
-luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights, void *stream,
-                                    luattn_error *err) {
+luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_args *args, const DLTensor *weights,
+                                    void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   fail_clear(err);
@@ -68,9 +68,10 @@ luattn_status luattn_launch_weights(const luattn_kernel *kernel, const luattn_ar
   NEED(weights);
   TRY(choices_take(args, "weights", &used, err));
   if (!kernel->info.weights)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "weights of '%s': the kernel writes none; compile one with luattn_target.weights = 1, or call luattn_weights",
-                       kernel->info.spec_name);
+    return luattn_fail(
+        err, LUATTN_INVALID,
+        "weights of '%s': the kernel writes none; compile one with luattn_target.weights = 1, or call luattn_weights",
+        kernel->info.spec_name);
   weights_take(&used);
   return launch(kernel, &used, weights, stream, err);
 }

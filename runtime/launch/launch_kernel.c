@@ -28,20 +28,20 @@ static void find_alone(const image_manifest *m, LuattnParams *p) {
 static void choose_order(const image_manifest *m, LuattnParams *p, const LuattnTileOrder *by_length) {
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
   if (main == NULL || !manifest_traits(m)->numbers_tiles) return;
-  const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m),
-                tiles = q_tiles * p->shape.heads * p->shape.batch;
+  const int64_t q_tiles = ceil_div(p->shape.q_len, main->tile_m), tiles = q_tiles * p->shape.heads * p->shape.batch;
   if (tiles == 0) return;
   const bool stays = manifest_traits(m)->is_resident;
   const int64_t kv_bytes = (int64_t)sizes_elem(m) * (m->head_dim + m->head_dim_v);
   order_fill(p, q_tiles - by_length->first,
-             stays ? order_groups_resident(p, q_tiles, m->has_mask && by_length->tiles == NULL, kv_bytes) : order_groups(tiles));
+             stays ? order_groups_resident(p, q_tiles, m->has_mask && by_length->tiles == NULL, kv_bytes)
+                   : order_groups(tiles));
   p->order.tiles = (unsigned)tiles;
 }
 
 /* Sets the work counter of a launch. The workspace has room for one, which is zeroed and used only if none of
  * the kernel's own counters is free for this launch. */
-static luattn_status place_counter(const luattn_kernel *k, const void *workspace, LuattnParams *p,
-                                   cu_stream stream, luattn_error *err) {
+static luattn_status place_counter(const luattn_kernel *k, const void *workspace, LuattnParams *p, cu_stream stream,
+                                   luattn_error *err) {
   if (k->counters == NULL) return LUATTN_OK;
   unsigned *counter = counter_find(k->counters, k->driver, workspace, stream);
   if (counter == NULL)
@@ -51,8 +51,8 @@ static luattn_status place_counter(const luattn_kernel *k, const void *workspace
 }
 
 /* Zeroes what kernels add to; also gradients that are stored, because skipped tiles store nothing. */
-static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size,
-                               cu_stream stream, luattn_error *err) {
+static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, void *sums, size_t size, cu_stream stream,
+                               luattn_error *err) {
   const image_manifest *m = &k->info;
   const size_t real = args_real_size(m);
   TRY(launch_zero(k, sums, size, m->deterministic ? "sums" : "dq_acc", stream, err));
@@ -64,8 +64,8 @@ static luattn_status zero_sums(const luattn_kernel *k, const LuattnParams *p, vo
   return launch_zero(k, p->inputs.scalar_grad, m->num_scalars * real, "scalar_grads", stream, err);
 }
 
-luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, const luattn_args *used, const DLTensor *weights,
-                                 bool shapes_only, luattn_error *err) {
+luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, const luattn_args *used,
+                                 const DLTensor *weights, bool shapes_only, luattn_error *err) {
   LuattnCallParams *const all = &l->p.all;
   const args_call *c = &l->c;
   l->kernel = kernel;
@@ -113,11 +113,13 @@ luattn_status kernel_launch_start(kernel_launch *l, cu_stream stream) {
   TRY(append_first(k, used, stream, err));
   TRY(place_counter(k, used->workspace, &all->dense, stream, err));
   TRY(zero_sums(k, &all->dense, (char *)used->workspace + l->p.sums, l->p.sums_size, stream, err));
-  for (uint32_t i = 0; i < k->info.num_entries; ++i) TRY(launch_entry(k, i, all, &l->maps.usual, l->grid[i], stream, err));
+  for (uint32_t i = 0; i < k->info.num_entries; ++i)
+    TRY(launch_entry(k, i, all, &l->maps.usual, l->grid[i], stream, err));
   return LUATTN_OK;
 }
 
-luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream, luattn_error *err) {
+luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream,
+                                  luattn_error *err) {
   kernel_launch l;
   luattn_args used;
   TRY(choices_take(args, args_place(kernel), &used, err));
@@ -130,7 +132,8 @@ luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args
   return status;
 }
 
-luattn_status kernel_launch_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+luattn_status kernel_launch_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                 luattn_error *err) {
   kernel_launch l;
   luattn_args used;
   TRY(choices_take(args, args_place(kernel), &used, err));

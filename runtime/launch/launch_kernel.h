@@ -14,20 +14,23 @@ typedef struct kernel_launch {
   LuattnPagedMaps maps; /* other kernels take the first part */
 } kernel_launch;
 
-/* Fills everything that kernels take, from arguments of this version, and lays out the workspace: with shapes_only only measures it, as
- * l->p.room.used. Errors: LUATTN_INVALID. */
-luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, const luattn_args *used, const DLTensor *weights,
-                                 bool shapes_only, luattn_error *err);
+/* Fills everything that kernels take, from arguments of this version, and lays out the workspace: with shapes_only only
+ * measures it, as l->p.room.used. Errors: LUATTN_INVALID. */
+luattn_status kernel_launch_fill(kernel_launch *l, const luattn_kernel *kernel, const luattn_args *used,
+                                 const DLTensor *weights, bool shapes_only, luattn_error *err);
 
-/* Makes all checks that come before the first operation on the stream, but those of descriptors. Errors: LUATTN_INVALID, .. */
+/* Makes all checks that come before the first operation on the stream, but those of descriptors. Errors:
+ * LUATTN_INVALID, .. */
 luattn_status kernel_launch_check(kernel_launch *l, cu_stream stream);
 
 /* In the device's context: fills the descriptors; then starts what is prepared, in the order of the stream. */
 luattn_status kernel_launch_describe(kernel_launch *l);
 luattn_status kernel_launch_start(kernel_launch *l, cu_stream stream);
 
-/* All steps, for a kernel that has no row passes; and its workspace. Errors: as luattn_launch and luattn_workspace_size. */
-luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream, luattn_error *err);
+/* All steps, for a kernel that has no row passes; and its workspace. Errors: as luattn_launch and
+ * luattn_workspace_size. */
+luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream,
+                                  luattn_error *err);
 luattn_status kernel_launch_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
 
 #endif

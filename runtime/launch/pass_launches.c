@@ -1,5 +1,5 @@
-/* pass_launches.c: launches row passes: makes of backward's arguments those of a forward pass whose o and saved lie in backward's
- * workspace, and whose inputs are also the numbers of a row that forward has left. */
+/* pass_launches.c: launches row passes: makes of backward's arguments those of a forward pass whose o and saved lie in
+ * backward's workspace, and whose inputs are also the numbers of a row that forward has left. */
 #include "runtime/launch/pass_launches.h"
 
 #include <string.h>
@@ -27,9 +27,11 @@ typedef struct sized_tensor {
   int64_t shape[4], strides[4];
 } sized_tensor;
 
-static void set_tensor(sized_tensor *out, const args_call *c, DLDataType dtype, void *data, int ndim, const int64_t *shape) {
+static void set_tensor(sized_tensor *out, const args_call *c, DLDataType dtype, void *data, int ndim,
+                       const int64_t *shape) {
   memcpy(out->shape, shape, (size_t)ndim * sizeof *shape);
-  out->tensor = (DLTensor){.data = data, .device = c->args->q->device, .ndim = ndim, .dtype = dtype, .shape = out->shape};
+  out->tensor =
+      (DLTensor){.data = data, .device = c->args->q->device, .ndim = ndim, .dtype = dtype, .shape = out->shape};
 }
 
 /* The arguments of one pass. */
@@ -66,16 +68,19 @@ static void set_inputs(const args_call *c, const image_manifest *pass, int numbe
   const luattn_args *used = c->args;
   const manifest_row_passes *of = &c->info->passes[0];
   const uint32_t rows = of->num_rows[number];
-  for (size_t i = 0; i < used->num_inputs; ++i) out->input[i] = (luattn_input){.name = used->inputs[i].name, .tensor = used->inputs[i].tensor};
+  for (size_t i = 0; i < used->num_inputs; ++i)
+    out->input[i] = (luattn_input){.name = used->inputs[i].name, .tensor = used->inputs[i].tensor};
   for (uint32_t i = 0; i < rows; ++i) {
     set_row(c, of->row[number][i], &out->row[i]);
-    out->input[used->num_inputs + i] = (luattn_input){.name = pass->input[pass->num_inputs - rows + i].name, .tensor = &out->row[i].tensor};
+    out->input[used->num_inputs + i] =
+        (luattn_input){.name = pass->input[pass->num_inputs - rows + i].name, .tensor = &out->row[i].tensor};
   }
   out->args.inputs = out->input;
   out->args.num_inputs = used->num_inputs + rows;
 }
 
-static void set_call(const luattn_kernel *k, const args_call *c, const prepared *p, const pass_room *shared, int number, pass_call *out) {
+static void set_call(const luattn_kernel *k, const args_call *c, const prepared *p, const pass_room *shared, int number,
+                     pass_call *out) {
   const luattn_args *used = c->args;
   const LuattnRowPasses *to = &p->all.passes;
   const row_shape s = shape_of(c);
@@ -109,8 +114,11 @@ static luattn_status need_whole_rows(const args_call *c) {
   const int64_t own = c->info->packed ? -1 : c->args->k->shape[2];
   const bool offset = keys->number != 0 || c->args->batch->array[BATCH_KV_OFFSETS].is_given;
   if (!offset && (keys->whole == 0 || keys->whole == own)) return LUATTN_OK;
-  return args_fail(c, "batch: says that k is some keys of a whole, and this backward takes a row pass, which needs all keys of a row in one call; give "
-                      "all, or write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end");
+  return args_fail(
+      c,
+      "batch: says that k is some keys of a whole, and this backward takes a row pass, which needs all keys of a row "
+      "in one call; give "
+      "all, or write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end");
 }
 
 luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_room *out) {
@@ -139,7 +147,8 @@ luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c
   return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
 }
 
-luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p, const pass_room *shared, cu_stream stream) {
+luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p,
+                                  const pass_room *shared, cu_stream stream) {
   for (uint32_t i = 0; c->info->row_passes && i < c->info->passes[0].count; ++i) {
     pass_call call;
     set_call(kernel, c, p, shared, (int)i, &call);

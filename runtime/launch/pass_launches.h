@@ -11,11 +11,12 @@ typedef struct pass_room {
   size_t size;
 } pass_room;
 
-/* Takes room for it, and for what they leave for prepare, which is entered into p->all.passes. After all parts are taken. Errors:
- * LUATTN_INVALID (arguments that a pass refuses; more than can be addressed). */
+/* Takes room for it, and for what they leave for prepare, which is entered into p->all.passes. After all parts are
+ * taken. Errors: LUATTN_INVALID (arguments that a pass refuses; more than can be addressed). */
 luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_room *out);
 
 /* Errors: as luattn_launch. */
-luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p, const pass_room *shared, cu_stream stream);
+luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p,
+                                  const pass_room *shared, cu_stream stream);
 
 #endif

@@ -38,26 +38,30 @@ typedef struct tma_axes {
 } tma_axes;
 
 static tma_axes dense_axes(const LuattnTensor *t, const tma_shape *s) {
-  return (tma_axes){.rank = 4,
-                    .box_rows = (unsigned)s->box_rows,
-                    .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch},
-                    .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads), stride_bytes(t->batch, s->batch)}};
+  return (tma_axes){
+      .rank = 4,
+      .box_rows = (unsigned)s->box_rows,
+      .size = {(cu_size)s->dim, (cu_size)s->len, (cu_size)s->heads, (cu_size)s->batch},
+      .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->head, s->heads), stride_bytes(t->batch, s->batch)}};
 }
 
-/* The axes of packed rows. TMA zeros what lies past the end of an axis, but sequences end at places that only the device knows.
- * So the row axis ends at row `wrap`, and the last row of every sequence is laid on row wrap - 1: the axis `end` steps by
- * rows, too, and its coordinate is the end of the sequence. The wrap axis takes back the bytes of `wrap` rows by 64-bit
- * wrap-around, at the coordinate `wrap`: wrap * row + wrap * (2^64 / wrap - row) = 2^64. The base address stays the tensor's own:
- * TMA faults if the base is in unmapped memory, even if no box reads there. Triton's ragged descriptors do the same. */
+/* The axes of packed rows. TMA zeros what lies past the end of an axis, but sequences end at places that only the
+ * device knows. So the row axis ends at row `wrap`, and the last row of every sequence is laid on row wrap - 1: the
+ * axis `end` steps by rows, too, and its coordinate is the end of the sequence. The wrap axis takes back the bytes of
+ * `wrap` rows by 64-bit wrap-around, at the coordinate `wrap`: wrap * row + wrap * (2^64 / wrap - row) = 2^64. The base
+ * address stays the tensor's own: TMA faults if the base is in unmapped memory, even if no box reads there. Triton's
+ * ragged descriptors do the same. */
 static tma_axes packed_axes(const LuattnTensor *t, const tma_shape *s) {
   const cu_size wrap = (cu_size)1 << LUATTN_WRAP_LOG2, row = stride_bytes(t->seq, s->len);
-  return (tma_axes){.rank = 5,
-                    .box_rows = (unsigned)s->box_rows,
-                    .size = {(cu_size)s->dim, wrap, (cu_size)s->heads, (cu_size)s->len + 1, wrap + 1},
-                    .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
+  return (tma_axes){
+      .rank = 5,
+      .box_rows = (unsigned)s->box_rows,
+      .size = {(cu_size)s->dim, wrap, (cu_size)s->heads, (cu_size)s->len + 1, wrap + 1},
+      .stride = {row, stride_bytes(t->head, s->heads), row, ((cu_size)1 << (64 - LUATTN_WRAP_LOG2)) - row}};
 }
 
-/* The axes of boxes that no entry's end cuts: their rows, and steps of t->batch to each row of each page of each head. */
+/* The axes of boxes that no entry's end cuts: their rows, and steps of t->batch to each row of each page of each
+ * head. */
 static tma_axes page_axes(const LuattnTensor *t, const tma_shape *s) {
   return (tma_axes){.rank = 3,
                     .box_rows = (unsigned)s->box_rows,
@@ -65,13 +69,15 @@ static tma_axes page_axes(const LuattnTensor *t, const tma_shape *s) {
                     .stride = {stride_bytes(t->seq, s->len), stride_bytes(t->batch, s->batch)}};
 }
 
-static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
-                            const tma_shape *s, LuattnTensorMap *out) {
+static luattn_status encode(const luattn_driver *d, const args_call *c, const LuattnTensor *t, const tma_shape *s,
+                            LuattnTensorMap *out) {
   const int type = c->info->dtype == LUATTN_BF16 ? MAP_BFLOAT16 : MAP_FLOAT16;
-  const tma_axes axes = s->axes == AXES_PACKED ? packed_axes(t, s) : s->axes == AXES_PAGES ? page_axes(t, s) : dense_axes(t, s);
+  const tma_axes axes = s->axes == AXES_PACKED  ? packed_axes(t, s)
+                        : s->axes == AXES_PAGES ? page_axes(t, s)
+                                                : dense_axes(t, s);
   const unsigned box[] = {BOX_CHANNELS, axes.box_rows, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
-  const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0, MAP_SWIZZLE_128,
-                                           MAP_PROMOTE_256, 0);
+  const cu_result result = d->encode_tiled(out, type, axes.rank, t->data, axes.size, axes.stride, box, step, 0,
+                                           MAP_SWIZZLE_128, MAP_PROMOTE_256, 0);
   if (result == 0) return LUATTN_OK;
   if (result != CU_INVALID_VALUE)
     return driver_fail(d, c->err, result, "cuTensorMapEncodeTiled", "describing %s", s->name);
@@ -81,22 +87,21 @@ static luattn_status encode(const luattn_driver *d, const args_call *c, const Lu
         "%s: strides %lld, %lld (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39, "
         "multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
         s->name, t->seq, t->head);
-  return args_fail(
-      c,
-      "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
-      "(0 to 2^39, multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
-      s->name, t->batch, t->head, t->seq);
+  return args_fail(c,
+                   "%s: strides %lld, %lld, %lld (batch, head, position) in elements are not what TMA can take "
+                   "(0 to 2^39, multiples of 8); make it contiguous, or compile with family 1 + LUATTN_SM80",
+                   s->name, t->batch, t->head, t->seq);
 }
 
-static luattn_status move(const luattn_driver *d, const args_call *c, const LuattnTensor *t,
-                          const tma_shape *s, LuattnTensorMap *descriptor) {
+static luattn_status move(const luattn_driver *d, const args_call *c, const LuattnTensor *t, const tma_shape *s,
+                          LuattnTensorMap *descriptor) {
   const cu_result result = d->replace_address(descriptor, t->data);
   if (result == 0) return LUATTN_OK;
   return driver_fail(d, c->err, result, "cuTensorMapReplaceAddress", "describing %s", s->name);
 }
 
-static luattn_status fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
-                          const LuattnTensor *t, const tma_shape *s, LuattnTensorMap *out) {
+static luattn_status fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
+                          const tma_shape *s, LuattnTensorMap *out) {
   if (s->len == 0 || s->batch == 0) { /* nothing is loaded */
     memset(out, 0, sizeof *out);
     return LUATTN_OK;
@@ -123,26 +128,31 @@ static luattn_status describe(const luattn_driver *d, descriptor_cache *cache, c
 }
 
 /* Describes k or v in pages as packed rows, of which `page_rows` lie between one page's first and the next one's. */
-static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
-                                    const char *name, int dim, int heads_kv, int page_rows, int box_rows, LuattnTensorMap *out) {
+static luattn_status describe_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                    const LuattnTensor *t, const char *name, int dim, int heads_kv, int page_rows,
+                                    int box_rows, LuattnTensorMap *out) {
   const int64_t num_pages = c->args->k->shape[0], page_size = c->args->k->shape[2];
   const int64_t len = num_pages > 0 ? (num_pages - 1) * page_rows + page_size : 0;
   const tma_shape s = {name, dim, (int)len, heads_kv, 1, box_rows, AXES_PACKED};
   return fill(d, cache, c, t, &s, out);
 }
 
-static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnCallParams *all,
-                                   const LuattnPaging *paging, int tile_n, LuattnTensorMaps *out) {
+static luattn_status describe_keys(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                   const LuattnCallParams *all, const LuattnPaging *paging, int tile_n,
+                                   LuattnTensorMaps *out) {
   const LuattnParams *p = &all->dense;
-  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, heads_kv = p->shape.heads_kv, total = all->packed.total_k;
+  const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v, heads_kv = p->shape.heads_kv,
+            total = all->packed.total_k;
   if (c->info->paged) {
     TRY(describe_pages(d, cache, c, &p->tensors.k, "k", dim, heads_kv, paging->page_rows_k, paging->box_rows, &out->k));
-    return describe_pages(d, cache, c, &p->tensors.v, "v", dim_v, heads_kv, paging->page_rows_v, paging->box_rows, &out->v);
+    return describe_pages(d, cache, c, &p->tensors.v, "v", dim_v, heads_kv, paging->page_rows_v, paging->box_rows,
+                          &out->v);
   }
   TRY(describe(d, cache, c, &p->tensors.k,
                (tma_shape){"k", dim, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total, &out->k));
   return describe(d, cache, c, &p->tensors.v,
-                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total, &out->v);
+                  (tma_shape){"v", dim_v, p->shape.kv_len, heads_kv, p->shape.batch, tile_n, AXES_DENSE}, total,
+                  &out->v);
 }
 
 luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
@@ -172,13 +182,15 @@ luattn_status descriptors_fill(const luattn_driver *d, descriptor_cache *cache, 
                     (tma_shape){"o", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, O_BOX_ROWS, AXES_DENSE},
                     total_q, &out->o);
   return describe(d, cache, c, &p->tensors.dout,
-                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE}, total_q,
-                  &out->dout);
+                  (tma_shape){"dout", dim_v, p->shape.q_len, p->shape.heads, p->shape.batch, q_rows, AXES_DENSE},
+                  total_q, &out->dout);
 }
 
-static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnTensor *t,
-                                          const char *name, int dim, LuattnPageSteps steps, int box_rows, LuattnTensorMap *out) {
-  const int64_t *shape = c->args->k->shape, last = (shape[0] - 1) * steps.page + (shape[1] - 1) * steps.head + (shape[2] - 1) * steps.row;
+static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                          const LuattnTensor *t, const char *name, int dim, LuattnPageSteps steps,
+                                          int box_rows, LuattnTensorMap *out) {
+  const int64_t *shape = c->args->k->shape,
+                last = (shape[0] - 1) * steps.page + (shape[1] - 1) * steps.head + (shape[2] - 1) * steps.row;
   const LuattnTensor stepped = {.data = t->data, .batch = paged_unit(t), .seq = t->seq};
   const tma_shape s = {name, dim, box_rows, 1, (int)last + 1, box_rows, AXES_PAGES};
   if (steps.row != 0) return fill(d, cache, c, &stepped, &s, out);
@@ -186,8 +198,8 @@ static luattn_status describe_whole_pages(const luattn_driver *d, descriptor_cac
   return LUATTN_OK;
 }
 
-luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c, const LuattnParams *p,
-                                     const LuattnPaging *paging, LuattnPagedMaps *out) {
+luattn_status descriptors_fill_pages(const luattn_driver *d, descriptor_cache *cache, const args_call *c,
+                                     const LuattnParams *p, const LuattnPaging *paging, LuattnPagedMaps *out) {
   const int dim = (int)c->info->head_dim, dim_v = (int)c->info->head_dim_v;
   TRY(describe_whole_pages(d, cache, c, &p->tensors.k, "k", dim, paging->steps_k, paging->box_rows, &out->k_whole));
   return describe_whole_pages(d, cache, c, &p->tensors.v, "v", dim_v, paging->steps_v, paging->box_rows, &out->v_whole);

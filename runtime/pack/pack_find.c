@@ -30,8 +30,7 @@ static void gradients_text(uint32_t wants, char text[32]) {
   static const char *const name[] = {"dq", "dk", "dv", "inputs", "scalars"};
   size_t used = 0;
   for (unsigned i = 0; i < sizeof name / sizeof *name; ++i)
-    if (wants >> i & 1)
-      used += (size_t)snprintf(text + used, 32 - used, "%s%s", used > 0 ? "+" : "", name[i]);
+    if (wants >> i & 1) used += (size_t)snprintf(text + used, 32 - used, "%s%s", used > 0 ? "+" : "", name[i]);
   if (used == 0) snprintf(text, 32, "none");
 }
 
@@ -59,8 +58,8 @@ static void entry_text(const pack_record *r, const luattn_pack_query *q, char *t
     snprintf(dims, sizeof dims, "%ux%u", (unsigned)e->head_dim, (unsigned)e->head_dim_v);
   snprintf(text, size, "%s%s of '%s', %s, head dim %s, %s%s%s%s%s%s%s", e->deterministic ? "deterministic " : "",
            kernel_pass_name(e->pass), e->spec_name, kernel_dtype_name(e->dtype), dims, arch, q->family != 0 ? ", " : "",
-           q->family != 0 ? kernel_family_name(e->family) : "", lengths[e->lengths], variants, with_gradients ? ", gradients " : "",
-           with_gradients ? gradients : "");
+           q->family != 0 ? kernel_family_name(e->family) : "", lengths[e->lengths], variants,
+           with_gradients ? ", gradients " : "", with_gradients ? gradients : "");
 }
 
 /* A spec without a name of its own is called after its file, wherever that is; its hash is always the
@@ -96,7 +95,8 @@ enum {
 /* Kernels for pages of any size read those of multiples of 8. */
 static bool has_variant(const pack_variant *v, const luattn_pack_query *q) {
   const uint32_t pages = (uint32_t)q->pages;
-  return v->packed == (uint32_t)q->packed && v->decode == (uint32_t)q->decode && (v->pages == pages || (pages == 8 && v->pages == 1));
+  return v->packed == (uint32_t)q->packed && v->decode == (uint32_t)q->decode &&
+         (v->pages == pages || (pages == 8 && v->pages == 1));
 }
 
 /* 0: another spec, or no image. */
@@ -117,8 +117,8 @@ static int nearness(const pack_record *r, const luattn_pack_query *q) {
   return has;
 }
 
-/* Rates an image: larger is better, 0 does not run. The architecture weighs most, then the sizes of pages, then the parameters'
- * gradients where all were asked for, then not being deterministic where that was not asked for, then the
+/* Rates an image: larger is better, 0 does not run. The architecture weighs most, then the sizes of pages, then the
+ * parameters' gradients where all were asked for, then not being deterministic where that was not asked for, then the
  * tiles. */
 static int serves(const pack_record *r, const luattn_pack_query *q) {
   const luattn_pack_entry *e = &r->entry;
@@ -126,8 +126,8 @@ static int serves(const pack_record *r, const luattn_pack_query *q) {
   if (nearness(r, q) != HAS_ALL) return 0;
   const int parameters = ((e->wants & LUATTN_WANT_INPUTS) != 0) + ((e->wants & LUATTN_WANT_SCALARS) != 0);
   const int more = q->wants == 0 ? parameters : 0;
-  return 32 * arch_match(pack_arch(e), q->arch) + 16 * (r->variant.pages == (uint32_t)q->pages) + 4 * more + 2 * (q->deterministic || !e->deterministic) +
-         (e->lengths == 0 || e->lengths == lengths);
+  return 32 * arch_match(pack_arch(e), q->arch) + 16 * (r->variant.pages == (uint32_t)q->pages) + 4 * more +
+         2 * (q->deterministic || !e->deterministic) + (e->lengths == 0 || e->lengths == lengths);
 }
 
 /* The best image so far, and its rating, which starts at 0. Of equal images the first one wins. */
@@ -198,8 +198,7 @@ static luattn_status not_found(const luattn_pack *p, const luattn_pack_query *q,
   snprintf(wanted.entry.spec_name, sizeof wanted.entry.spec_name, "%s", q->spec_name != NULL ? q->spec_name : "");
   entry_text(&wanted, q, text, sizeof text);
   list_instead(p, q, &l);
-  const bool only_gradients =
-      find_next(p, q, nearness, &nearest) && (nearest.match | HAS_GRADIENTS) == HAS_ALL;
+  const bool only_gradients = find_next(p, q, nearness, &nearest) && (nearest.match | HAS_GRADIENTS) == HAS_ALL;
   return luattn_fail(err, LUATTN_UNSUPPORTED, "pack: %s: has no %s; it has %s; %s", p->name, text, instead,
                      only_gradients ? "ask for gradients that it has" : "add it with luattn pack");
 }
@@ -208,17 +207,19 @@ static luattn_status take_query(const luattn_pack_query *given, luattn_pack_quer
   static const struct_rule rule = STRUCT_RULE(luattn_pack_query, head_dim_v);
   TRY(struct_take(&rule, "pack", given, query, err));
   if ((unsigned)query->pass >= KERNEL_PASSES)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pass is %d, expected a luattn_pass, 0 to %d", (int)query->pass,
-                       KERNEL_PASSES - 1);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pass is %d, expected a luattn_pass, 0 to %d",
+                       (int)query->pass, KERNEL_PASSES - 1);
   if (query->family < 0 || query->family > KERNEL_FAMILIES)
     return luattn_fail(err, LUATTN_INVALID,
                        "luattn_pack_query: family is %d, expected 1 + luattn_family, 1 to %d, or 0 for any",
                        query->family, KERNEL_FAMILIES);
   if ((unsigned)query->packed > 1 || (unsigned)query->decode > 1)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1", (unsigned)query->packed > 1 ? "packed" : "decode",
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: %s is %d, expected 0 or 1",
+                       (unsigned)query->packed > 1 ? "packed" : "decode",
                        (unsigned)query->packed > 1 ? query->packed : query->decode);
   if (query->pages != 0 && query->pages != 1 && query->pages != 8)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pages is %d, expected 0, 1 or 8, as in luattn_target", query->pages);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_query: pages is %d, expected 0, 1 or 8, as in luattn_target",
+                       query->pages);
   return LUATTN_OK;
 }
 

@@ -52,8 +52,8 @@ static luattn_status check_variants(const image_manifest *m, size_t index, luatt
 static luattn_status describe_item(const luattn_pack_item *item, size_t index, pack_record *r, luattn_error *err) {
   luattn_pack_entry *e = &r->entry;
   if ((unsigned)item->kind > LUATTN_PACK_SOURCE)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: kind is %d, expected 0 to %d",
-                       index, (int)item->kind, (int)LUATTN_PACK_SOURCE);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: kind is %d, expected 0 to %d", index,
+                       (int)item->kind, (int)LUATTN_PACK_SOURCE);
   const char *missing = item->kind == LUATTN_PACK_SPEC ? (item->spec_name == NULL ? "spec_name" : NULL)
                                                        : (item->image == NULL ? "image" : NULL);
   if (item->kind != LUATTN_PACK_IMAGE && item->text == NULL) missing = "text";
@@ -62,13 +62,13 @@ static luattn_status describe_item(const luattn_pack_item *item, size_t index, p
   size_t size;
   (void)item_bytes(item, &size);
   if (size > PACK_MAX_ENTRY_BYTES)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit",
-                       index, size, (unsigned long long)PACK_MAX_ENTRY_BYTES);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: has %zu bytes, at most %llu fit", index, size,
+                       (unsigned long long)PACK_MAX_ENTRY_BYTES);
   const image_manifest *m = item->image != NULL ? image_get_manifest(item->image) : NULL;
   TRY(check_variants(m, index, err));
   if (item->lengths < 0 || item->lengths > 2)
-    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2",
-                       index, item->lengths);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: item %zu: lengths is %d, expected 0 to 2", index,
+                       item->lengths);
   e->kind = item->kind;
   e->lengths = (uint32_t)item->lengths;
   memcpy(e->spec_hash, item->spec_hash, sizeof e->spec_hash);
@@ -88,8 +88,7 @@ static luattn_status compress_item(void *user, size_t index, luattn_error *err) 
   const void *bytes = item_bytes(&w->item[index], &size);
   const size_t bound = ZSTD_compressBound(size);
   unsigned char *out = malloc(bound);
-  if (out == NULL)
-    return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: no memory for %zu bytes", bound);
+  if (out == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "luattn_pack_write: no memory for %zu bytes", bound);
   size_t stored = ZSTD_compress(out, bound, bytes, size, LEVEL);
   if (ZSTD_isError(stored)) {
     free(out);
@@ -127,7 +126,8 @@ static void fill_header(writer *w, const char *nvrtc_version, pack_header *h) {
     h->total_size += w->record[i].entry.stored_size;
   }
   w->index_size = w->count * pack_record_size(h->version);
-  for (size_t i = 0; i < w->count; ++i) memcpy(w->index + i * pack_record_size(h->version), &w->record[i], pack_record_size(h->version));
+  for (size_t i = 0; i < w->count; ++i)
+    memcpy(w->index + i * pack_record_size(h->version), &w->record[i], pack_record_size(h->version));
 }
 
 static luattn_status sign_header(const writer *w, pack_header *h, luattn_error *err) {
@@ -168,10 +168,9 @@ static luattn_status check_path(const char *path, luattn_error *err) {
   struct stat st;
   if (lstat(path, &st) != 0 || S_ISREG(st.st_mode)) return LUATTN_OK;
   return luattn_fail(err, LUATTN_INVALID, "pack: %s: is %s", path,
-                     S_ISLNK(st.st_mode) ? "a symbolic link; name the file that it points to"
-                     : S_ISDIR(st.st_mode)
-                         ? "a folder; name a file in it"
-                         : "a device, a pipe or a socket; name a regular file or a new one");
+                     S_ISLNK(st.st_mode)   ? "a symbolic link; name the file that it points to"
+                     : S_ISDIR(st.st_mode) ? "a folder; name a file in it"
+                                           : "a device, a pipe or a socket; name a regular file or a new one");
 }
 
 /* Writes to a temporary name until the file is complete. */
@@ -197,8 +196,7 @@ static luattn_status publish(const writer *w, const pack_header *h, const char *
   char reason[128];
   if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
   if (fd < 0)
-    return luattn_fail(err, LUATTN_IO, "pack: %s: cannot create %s: %s; nothing was changed", path, temporary,
-                       reason);
+    return luattn_fail(err, LUATTN_IO, "pack: %s: cannot create %s: %s; nothing was changed", path, temporary, reason);
   return luattn_fail(err, LUATTN_IO, "pack: %s: cannot %s: %s; nothing was changed", path, failed, reason);
 }
 
@@ -209,9 +207,8 @@ luattn_status luattn_pack_write(const char *path, const char *nvrtc_version, con
   NEED(path);
   if (items == NULL && num_items > 0) return fail_null(err, __func__, "items");
   if (num_items > PACK_MAX_ENTRIES)
-    return luattn_fail(err, LUATTN_INVALID,
-                       "luattn_pack_write: %zu items, at most %u fit; write several packs", num_items,
-                       PACK_MAX_ENTRIES);
+    return luattn_fail(err, LUATTN_INVALID, "luattn_pack_write: %zu items, at most %u fit; write several packs",
+                       num_items, PACK_MAX_ENTRIES);
   TRY(check_path(path, err));
   writer w = {.item = items, .count = num_items};
   pack_header h;

@@ -1,4 +1,5 @@
-/* append.c: luattn_append, which writes new rows of keys and values to a cache, through the mods of a spec or as they are. */
+/* append.c: luattn_append, which writes new rows of keys and values to a cache, through the mods of a spec or as they
+ * are. */
 #include "runtime/parts/append.h"
 
 #include <inttypes.h>
@@ -25,14 +26,19 @@ static luattn_status check_given(const args_call *c, const luattn_append_args *a
     const char *name;
     const DLTensor *t;
     bool is_packed;
-  } all[] = {{"k", a->k, false}, {"v", a->v, false}, {"new_k", a->new_k, c->info->packed}, {"new_v", a->new_v, c->info->packed}};
+  } all[] = {{"k", a->k, false},
+             {"v", a->v, false},
+             {"new_k", a->new_k, c->info->packed},
+             {"new_v", a->new_v, c->info->packed}};
   if (!c->info->paged)
-    return args_fail(c, "luattn_append: this kernel is for keys that are not in pages; take one with luattn_target.pages");
-  if (!batch_is_paged(a->batch)) return args_fail(c, "luattn_append: batch: %s; give seqused_k, and the block_table of pages",
-                                                  a->batch == NULL ? "is missing" : "has no seqused_k without cu_seqlens_k");
+    return args_fail(c,
+                     "luattn_append: this kernel is for keys that are not in pages; take one with luattn_target.pages");
+  if (!batch_is_paged(a->batch))
+    return args_fail(c, "luattn_append: batch: %s; give seqused_k, and the block_table of pages",
+                     a->batch == NULL ? "is missing" : "has no seqused_k without cu_seqlens_k");
   if (batch_is_packed(a->batch) != (c->info->packed != 0))
-    return args_fail(c, "luattn_append: batch: has %s cu_seqlens_q, and this kernel's queries are %s", c->info->packed ? "no" : "a",
-                     c->info->packed ? "packed" : "not packed");
+    return args_fail(c, "luattn_append: batch: has %s cu_seqlens_q, and this kernel's queries are %s",
+                     c->info->packed ? "no" : "a", c->info->packed ? "packed" : "not packed");
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
     const int ndim = all[i].is_packed ? 3 : 4;
     if (all[i].t == NULL) return args_fail(c, "luattn_append: %s: is missing", all[i].name);
@@ -43,7 +49,8 @@ static luattn_status check_given(const args_call *c, const luattn_append_args *a
                                           : "batch, heads_kv, rows, head_dim");
     for (int j = 0; j < ndim; ++j)
       if (all[i].t->shape[j] < 0 || all[i].t->shape[j] > INT32_MAX)
-        return args_fail(c, "luattn_append: %s: axis %d has size %" PRId64 ", expected 0 to %d", all[i].name, j, all[i].t->shape[j], INT32_MAX);
+        return args_fail(c, "luattn_append: %s: axis %d has size %" PRId64 ", expected 0 to %d", all[i].name, j,
+                         all[i].t->shape[j], INT32_MAX);
   }
   return LUATTN_OK;
 }
@@ -51,11 +58,17 @@ static luattn_status check_given(const args_call *c, const luattn_append_args *a
 /* Takes the cache's tensor of keys (0) or values (1), and the new rows. */
 static luattn_status take_side(const args_call *c, const luattn_append_args *a, int side, LuattnAppend *out) {
   const DLTensor *to = side == 0 ? a->k : a->v, *from = side == 0 ? a->new_k : a->new_v;
-  const int64_t width = side == 0 ? c->info->head_dim : c->info->head_dim_v, *pages = a->k->shape, *rows = a->new_k->shape;
+  const int64_t width = side == 0 ? c->info->head_dim : c->info->head_dim_v, *pages = a->k->shape,
+                *rows = a->new_k->shape;
   const bool packed = c->info->packed != 0;
   long long stride[4];
-  tensor_rule rule = {.name = side == 0 ? "k" : "v", .axes = "num_pages, heads_kv, page_size, head_dim", .ndim = 4,
-                      .shape = {pages[0], pages[1], pages[2], width}, .dtype = args_elem(c->info), .is_output = true, .is_row = true};
+  tensor_rule rule = {.name = side == 0 ? "k" : "v",
+                      .axes = "num_pages, heads_kv, page_size, head_dim",
+                      .ndim = 4,
+                      .shape = {pages[0], pages[1], pages[2], width},
+                      .dtype = args_elem(c->info),
+                      .is_output = true,
+                      .is_row = true};
   TRY(args_tensor(c, &rule, to, stride, &out->to[side].data));
   out->to[side].batch = stride[0], out->to[side].head = stride[1], out->to[side].seq = stride[2];
   rule.name = side == 0 ? "new_k" : "new_v";
@@ -75,16 +88,20 @@ static luattn_status take_arrays(const args_call *c, const luattn_append_args *a
   const batch_array *array = a->batch->array, *used = &array[BATCH_SEQUSED_K], *table = &array[BATCH_BLOCK_TABLE],
                     *cu = &array[BATCH_CU_SEQLENS_Q];
   const int64_t entries = used->count;
-  if (entries > INT32_MAX) return args_fail(c, "luattn_append: seqused_k: has %" PRId64 " elements, expected at most %d", entries, INT32_MAX);
+  if (entries > INT32_MAX)
+    return args_fail(c, "luattn_append: seqused_k: has %" PRId64 " elements, expected at most %d", entries, INT32_MAX);
   out->batch = (int)entries;
   TRY(batch_array_take(c, used, "batch", entries, &out->seqused_k));
   if (table->is_given) TRY(batch_array_take(c, table, "batch * max_pages", table->count, &out->paging.block_table));
   if (cu->is_given) TRY(batch_array_take(c, cu, "batch + 1", cu->count, &out->cu_seqlens));
   if (!table->is_given && a->k->shape[0] != entries)
-    return args_fail(c, "luattn_append: k: has %" PRId64 " entries, and seqused_k %" PRId64 "; give as many, or a block_table", a->k->shape[0],
-                     entries);
+    return args_fail(
+        c, "luattn_append: k: has %" PRId64 " entries, and seqused_k %" PRId64 "; give as many, or a block_table",
+        a->k->shape[0], entries);
   if (!cu->is_given && a->new_k->shape[0] != entries)
-    return args_fail(c, "luattn_append: new_k: has batch %" PRId64 ", and seqused_k has %" PRId64 " elements, expected one for each entry",
+    return args_fail(c,
+                     "luattn_append: new_k: has batch %" PRId64 ", and seqused_k has %" PRId64
+                     " elements, expected one for each entry",
                      a->new_k->shape[0], entries);
   out->paging.pages = table->is_given ? (int)a->batch->pages : 1;
   out->paging.num_pages = (int)a->k->shape[0];
@@ -94,8 +111,11 @@ static luattn_status take_arrays(const args_call *c, const luattn_append_args *a
 /* The most pieces of a tensor, which a grid has threads for, and 31 bits count. */
 static luattn_status count_pieces(const args_call *c, const LuattnAppend *p, int64_t *out) {
   const int64_t widest = c->info->head_dim > c->info->head_dim_v ? c->info->head_dim : c->info->head_dim_v;
-  if (!__builtin_mul_overflow((int64_t)p->total * widest, (int64_t)p->heads_kv.d, out) && *out <= INT32_MAX) return LUATTN_OK;
-  return args_fail(c, "luattn_append: new_k: has %d rows of %u heads, which are more than 2^31 elements; split the call", p->total, p->heads_kv.d);
+  if (!__builtin_mul_overflow((int64_t)p->total * widest, (int64_t)p->heads_kv.d, out) && *out <= INT32_MAX)
+    return LUATTN_OK;
+  return args_fail(c,
+                   "luattn_append: new_k: has %d rows of %u heads, which are more than 2^31 elements; split the call",
+                   p->total, p->heads_kv.d);
 }
 
 /* Checks that what is written overlaps nothing that is read. */
@@ -124,13 +144,17 @@ static luattn_status check_apart(const args_call *c, const luattn_append_args *a
 
 static luattn_status fill(const args_call *c, const luattn_append_args *a, LuattnAppend *out) {
   TRY(check_given(c, a));
-  const int64_t heads_kv = a->k->shape[1], page_size = a->k->shape[2], rows = c->info->packed ? a->new_k->shape[0] : a->new_k->shape[2];
+  const int64_t heads_kv = a->k->shape[1], page_size = a->k->shape[2],
+                rows = c->info->packed ? a->new_k->shape[0] : a->new_k->shape[2];
   if (heads_kv < 1 || page_size < 1)
-    return args_fail(c, "luattn_append: k: has %" PRId64 " heads and pages of %" PRId64 " rows, expected at least 1", heads_kv, page_size);
+    return args_fail(c, "luattn_append: k: has %" PRId64 " heads and pages of %" PRId64 " rows, expected at least 1",
+                     heads_kv, page_size);
   for (int side = 0; side < 2; ++side) TRY(take_side(c, a, side, out));
   TRY(take_arrays(c, a, out));
   const int64_t total = c->info->packed ? rows : rows * out->batch;
-  if (total > INT32_MAX) return args_fail(c, "luattn_append: new_k: has %" PRId64 " rows, expected at most %d; split the call", total, INT32_MAX);
+  if (total > INT32_MAX)
+    return args_fail(c, "luattn_append: new_k: has %" PRId64 " rows, expected at most %d; split the call", total,
+                     INT32_MAX);
   out->total = (int)total;
   out->paging.page_size = order_divisor(page_size);
   out->heads_kv = order_divisor(heads_kv);
@@ -152,7 +176,9 @@ static luattn_status fill_offsets(const args_call *c, LuattnCallParams *out) {
   if (given->heads == 0) return LUATTN_OK;
   if (!c->info->offsets) return offsets_fill(c, out); /* which refuses it */
   if (given->heads_kv == 0)
-    return args_fail(c, "luattn_append: batch: heads: is %" PRId64 ", and new rows have heads of keys alone; give heads_kv too", given->heads);
+    return args_fail(
+        c, "luattn_append: batch: heads: is %" PRId64 ", and new rows have heads of keys alone; give heads_kv too",
+        given->heads);
   out->offsets.kv_head_offset = (int)(given->head_offset / (given->heads / given->heads_kv));
   out->offsets.heads_kv = (int)given->heads_kv;
   return LUATTN_OK;
@@ -161,9 +187,12 @@ static luattn_status fill_offsets(const args_call *c, LuattnCallParams *out) {
 /* Fills what hooks read: inputs, scalars and offsets. */
 static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, LuattnCallParams *out) {
   const luattn_args args = {.struct_size = sizeof args,
-                            .k = a->k, .v = a->v,
-                            .inputs = a->inputs, .num_inputs = a->num_inputs,
-                            .scalars = a->scalars, .num_scalars = a->num_scalars,
+                            .k = a->k,
+                            .v = a->v,
+                            .inputs = a->inputs,
+                            .num_inputs = a->num_inputs,
+                            .scalars = a->scalars,
+                            .num_scalars = a->num_scalars,
                             .batch = a->batch};
   args_call of_hooks = *c;
   LuattnParams *const p = &out->dense;
@@ -171,12 +200,15 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
   of_hooks.args = &args;
   if (longest > c->info->max_len)
     return args_fail(c,
-                     "luattn_append: batch: max_seqlen_k: an entry may have %" PRId64 " rows with its new ones, but this spec's index arithmetic or "
+                     "luattn_append: batch: max_seqlen_k: an entry may have %" PRId64
+                     " rows with its new ones, but this spec's index arithmetic or "
                      "grid ends at %" PRId64 "; give max_seqlen_k, an upper bound of seqused_k",
                      longest, c->info->max_len);
   if (a->num_inputs > MANIFEST_MAX_INPUTS || a->num_scalars > MANIFEST_MAX_SCALARS)
-    return args_fail(c, "luattn_append: %s is %zu, expected at most %d, as no spec has more", a->num_inputs > MANIFEST_MAX_INPUTS ? "num_inputs" : "num_scalars",
-                     a->num_inputs > MANIFEST_MAX_INPUTS ? a->num_inputs : a->num_scalars, a->num_inputs > MANIFEST_MAX_INPUTS ? MANIFEST_MAX_INPUTS : MANIFEST_MAX_SCALARS);
+    return args_fail(c, "luattn_append: %s is %zu, expected at most %d, as no spec has more",
+                     a->num_inputs > MANIFEST_MAX_INPUTS ? "num_inputs" : "num_scalars",
+                     a->num_inputs > MANIFEST_MAX_INPUTS ? a->num_inputs : a->num_scalars,
+                     a->num_inputs > MANIFEST_MAX_INPUTS ? MANIFEST_MAX_INPUTS : MANIFEST_MAX_SCALARS);
   p->shape.batch = out->append.batch;
   p->shape.heads = p->shape.heads_kv = (int)out->append.heads_kv.d; /* no hook reads heads */
   p->shape.group = 1;
@@ -188,27 +220,36 @@ static luattn_status fill_mods(const args_call *c, const luattn_append_args *a, 
 
 /* ---- numbers of pages ---- */
 
-/* Checks, by copies of the arrays in host memory, that new_k has the rows that `cu` says, and the cache the pages that they need. */
-static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, const luattn_append_args *a, const int32_t *used,
-                                   const int32_t *table, const int32_t *cu) {
+/* Checks, by copies of the arrays in host memory, that new_k has the rows that `cu` says, and the cache the pages that
+ * they need. */
+static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, const luattn_append_args *a,
+                                   const int32_t *used, const int32_t *table, const int32_t *cu) {
   const int64_t size = a->k->shape[2], num_pages = a->k->shape[0], capacity = p->paging.pages * size;
-  if (cu != NULL && cu[0] != 0) return args_fail(c, "luattn_append: batch: cu_seqlens_q: begins with %d, expected 0", cu[0]);
+  if (cu != NULL && cu[0] != 0)
+    return args_fail(c, "luattn_append: batch: cu_seqlens_q: begins with %d, expected 0", cu[0]);
   for (int b = 0; b < p->batch; ++b) {
     const int64_t rows = cu != NULL ? (int64_t)cu[b + 1] - cu[b] : (int64_t)p->rows.d, end = used[b] + rows;
     if (rows < 0)
-      return args_fail(c, "luattn_append: batch: cu_seqlens_q: falls from %d to %d at sequence %d, expected values that never fall", cu[b],
-                       cu[b + 1], b);
+      return args_fail(
+          c, "luattn_append: batch: cu_seqlens_q: falls from %d to %d at sequence %d, expected values that never fall",
+          cu[b], cu[b + 1], b);
     if (cu != NULL && cu[b + 1] > p->total)
-      return args_fail(c, "luattn_append: batch: cu_seqlens_q: ends sequence %d at %d, and new_k has %d rows; give the rows of all sequences, or offsets "
-                          "that end with them",
+      return args_fail(c,
+                       "luattn_append: batch: cu_seqlens_q: ends sequence %d at %d, and new_k has %d rows; give the "
+                       "rows of all sequences, or offsets "
+                       "that end with them",
                        b, cu[b + 1], p->total);
     if (used[b] < 0 || (rows > 0 && end > capacity))
-      return args_fail(c, "luattn_append: batch: seqused_k: is %d for entry %d, and with %" PRId64 " rows more the cache's %" PRId64 " do not suffice",
+      return args_fail(c,
+                       "luattn_append: batch: seqused_k: is %d for entry %d, and with %" PRId64
+                       " rows more the cache's %" PRId64 " do not suffice",
                        used[b], b, rows, capacity);
     for (int64_t i = used[b] / size; table != NULL && rows > 0 && i * size < end; ++i) {
       const int32_t page = table[(int64_t)b * p->paging.pages + i];
       if (page < 0 || page >= num_pages)
-        return args_fail(c, "luattn_append: batch: block_table: is %d for entry %d, page %" PRId64 ", which its rows need; k and v have %" PRId64 " pages",
+        return args_fail(c,
+                         "luattn_append: batch: block_table: is %d for entry %d, page %" PRId64
+                         ", which its rows need; k and v have %" PRId64 " pages",
                          page, b, i, num_pages);
     }
   }
@@ -216,17 +257,19 @@ static luattn_status check_numbers(const args_call *c, const LuattnAppend *p, co
 }
 
 /* For LUATTN_CHECK, with arrays on the device. */
-static luattn_status check_device(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p, const luattn_append_args *a, cu_stream stream) {
+static luattn_status check_device(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p,
+                                  const luattn_append_args *a, cu_stream stream) {
   const size_t entries = (size_t)p->batch;
-  array_copy copies[] = {{.from = p->seqused_k, .count = entries},
-                         {.from = p->paging.block_table, .count = p->paging.block_table != NULL ? entries * (size_t)p->paging.pages : 0},
-                         {.from = p->cu_seqlens, .count = p->cu_seqlens != NULL ? entries + 1 : 0}};
+  array_copy copies[] = {
+      {.from = p->seqused_k, .count = entries},
+      {.from = p->paging.block_table, .count = p->paging.block_table != NULL ? entries * (size_t)p->paging.pages : 0},
+      {.from = p->cu_seqlens, .count = p->cu_seqlens != NULL ? entries + 1 : 0}};
   void *memory;
   if (!check_asked()) return LUATTN_OK;
   TRY(batch_arrays_fetch(kernel, c, stream, copies, 3, &memory));
   if (memory == NULL) return LUATTN_OK;
-  const luattn_status status =
-      check_numbers(c, p, a, copies[0].to, copies[1].from != NULL ? copies[1].to : NULL, copies[2].from != NULL ? copies[2].to : NULL);
+  const luattn_status status = check_numbers(c, p, a, copies[0].to, copies[1].from != NULL ? copies[1].to : NULL,
+                                             copies[2].from != NULL ? copies[2].to : NULL);
   free(memory);
   return status;
 }
@@ -237,19 +280,23 @@ static void copy_on_host(const LuattnAppend *p, const image_manifest *m, int sid
   const size_t elem = args_elem(m).bits / 8u, width = (side == 0 ? m->head_dim : m->head_dim_v) * elem;
   const LuattnTensor *from = &p->from[side], *to = &p->to[side];
   const int64_t position = p->seqused_k[entry] + row, n = position / p->paging.page_size.d;
-  const int64_t page = p->paging.block_table != NULL ? p->paging.block_table[(int64_t)entry * p->paging.pages + n] : entry;
+  const int64_t page =
+      p->paging.block_table != NULL ? p->paging.block_table[(int64_t)entry * p->paging.pages + n] : entry;
   for (unsigned h = 0; h < p->heads_kv.d; ++h) {
-    const long long source = (p->cu_seqlens != NULL ? 0 : entry * from->batch) + h * from->head + (first + row) * from->seq,
+    const long long source =
+                        (p->cu_seqlens != NULL ? 0 : entry * from->batch) + h * from->head + (first + row) * from->seq,
                     target = page * to->batch + h * to->head + (position - n * p->paging.page_size.d) * to->seq;
     memcpy((char *)to->data + target * (long long)elem, (const char *)from->data + source * (long long)elem, width);
   }
 }
 
-static luattn_status append_on_host(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p, const luattn_append_args *a) {
+static luattn_status append_on_host(const luattn_kernel *kernel, const args_call *c, const LuattnAppend *p,
+                                    const luattn_append_args *a) {
   TRY(check_numbers(c, p, a, p->seqused_k, p->paging.block_table, p->cu_seqlens));
   if (has_mods(c->info)) return kernel->cpu_append(kernel->cpu_user, a, c->err);
   for (int b = 0; b < p->batch; ++b) {
-    const int first = p->cu_seqlens != NULL ? p->cu_seqlens[b] : 0, rows = p->cu_seqlens != NULL ? p->cu_seqlens[b + 1] - first : (int)p->rows.d;
+    const int first = p->cu_seqlens != NULL ? p->cu_seqlens[b] : 0,
+              rows = p->cu_seqlens != NULL ? p->cu_seqlens[b + 1] - first : (int)p->rows.d;
     for (int i = 0; i < rows; ++i)
       for (int side = 0; side < 2; ++side) copy_on_host(p, c->info, side, b, i, first);
   }
@@ -275,15 +322,18 @@ static luattn_status append_on_device(const luattn_kernel *kernel, const args_ca
   LuattnAppend *const append = &p->all.append;
   const int64_t heads = e != NULL && e->tile_n > 0 && e->tile_n < e->tile_m ? e->tile_n : 1; /* of a thread */
   append->groups = order_divisor(ceil_div(append->heads_kv.d, heads));
-  return part_launch(kernel, c, LUATTN_ROLE_APPEND, append_grid, p, has_mods(c->info) ? (void *)&p->all : append, stream);
+  return part_launch(kernel, c, LUATTN_ROLE_APPEND, append_grid, p, has_mods(c->info) ? (void *)&p->all : append,
+                     stream);
 }
 
 /* Writes the rows of arguments of this version. */
-static luattn_status append_given(const luattn_kernel *kernel, const luattn_append_args *given, void *stream, luattn_error *err) {
+static luattn_status append_given(const luattn_kernel *kernel, const luattn_append_args *given, void *stream,
+                                  luattn_error *err) {
   prepared p;
   LuattnAppend *const append = &p.all.append;
   int64_t pieces;
-  const args_call c = {.info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
+  const args_call c = {
+      .info = &kernel->info, .device = kernel->device, .zero = (const void *)(uintptr_t)kernel->zero, .err = err};
   memset(&p, 0, sizeof p);
   TRY(fill(&c, given, append));
   TRY(count_pieces(&c, append, &pieces));
@@ -311,7 +361,8 @@ luattn_status append_first(const luattn_kernel *kernel, const luattn_args *args,
   return append_given(kernel, &given, stream, err);
 }
 
-luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream, luattn_error *err) {
+luattn_status luattn_append(const luattn_kernel *kernel, const luattn_append_args *args, void *stream,
+                            luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_append_args given;
   fail_clear(err);

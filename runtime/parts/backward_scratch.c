@@ -114,7 +114,8 @@ static void take_sums(const args_call *c, prepared *out) {
   LuattnParams *const p = &out->all.dense;
   room *const w = &out->room;
   const image_manifest *m = c->info;
-  const bool adds = sizes_entry(m, LUATTN_ROLE_FINISH) != NULL && adds_dq(m), by_prepare = manifest_traits(m)->prepares_sums;
+  const bool adds = sizes_entry(m, LUATTN_ROLE_FINISH) != NULL && adds_dq(m),
+             by_prepare = manifest_traits(m)->prepares_sums;
   if (adds && by_prepare)
     p->scratch.dq_acc = room_take(w, args_real_size(m), p->shape.heads, all_q_rows(c, p, true), m->head_dim, 1);
   if (sizes_draws_kv(m)) p->scratch.turns = room_take(w, sizeof *p->scratch.turns, num_counters(m, p), 1, 1, 1);
@@ -144,7 +145,8 @@ luattn_status backward_sums_take(const args_call *c, prepared *to) {
 }
 
 /* Finishes dq only, or all three. */
-luattn_status backward_finish_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+luattn_status backward_finish_grid(const args_call *c, const manifest_entry *entry, const prepared *p,
+                                   int64_t size[3]) {
   const LuattnShape *s = &p->all.dense.shape;
   const LuattnScratch *has = &p->all.dense.scratch;
   const bool kv = has->dk_acc != NULL || has->dv_acc != NULL;

@@ -1,5 +1,5 @@
-/* backward_scratch.h: what the kernels of a backward leave for one another: rows that luattn_prepare writes, accumulators that luattn_finish
- * turns into gradients, and exact sums that luattn_round does. */
+/* backward_scratch.h: what the kernels of a backward leave for one another: rows that luattn_prepare writes,
+ * accumulators that luattn_finish turns into gradients, and exact sums that luattn_round does. */
 #ifndef LUATTN_RUNTIME_BACKWARD_SCRATCH_H
 #define LUATTN_RUNTIME_BACKWARD_SCRATCH_H
 

@@ -17,7 +17,8 @@
 #include "runtime/parts/stats.h"
 #include "runtime/parts/tile_bits.h"
 
-_Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4, "batch_mask has room for them");
+_Static_assert(LUATTN_MAX_INPUTS <= 12 && LUATTN_MAX_SCALARS <= 32 && LUATTN_MAX_AXES <= 4,
+               "batch_mask has room for them");
 
 /* ---- what bits are made for ---- */
 
@@ -48,7 +49,8 @@ typedef struct difference {
   char what[LUATTN_NAME_SIZE + 48], made[32], now[32];
 } difference;
 
-static bool differ(difference *d, long long made, long long now, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static bool differ(difference *d, long long made, long long now, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 static bool differ(difference *d, long long made, long long now, const char *fmt, ...) {
   if (made == now) return false;
   va_list list;
@@ -60,7 +62,8 @@ static bool differ(difference *d, long long made, long long now, const char *fmt
   return true;
 }
 
-static bool input_differs(const args_call *c, const char *name, const batch_mask_input *a, const batch_mask_input *b, difference *d) {
+static bool input_differs(const args_call *c, const char *name, const batch_mask_input *a, const batch_mask_input *b,
+                          difference *d) {
   if (differ(d, a->dtype, b->dtype, "the luattn_input_dtype of input '%s'", name)) return true;
   for (int axis = 0; axis < 4; ++axis)
     if (differ(d, a->size[axis], b->size[axis], "the size of axis %d of input '%s'", axis, name)) return true;
@@ -107,19 +110,24 @@ static bool masks_differ(const args_call *c, const batch_mask *made, const batch
 
 static size_t round_up(size_t size) { return (size + 255) / 256 * 256; }
 
-/* Fills sizes and sets of the bits; both sizes are 0 if the mask needs none. Errors: LUATTN_INVALID (more than can be addressed). */
+/* Fills sizes and sets of the bits; both sizes are 0 if the mask needs none. Errors: LUATTN_INVALID (more than can be
+ * addressed). */
 static luattn_status measure(const args_call *c, const LuattnParams *p, LuattnTileBits *bits, batch_mask *out) {
   *bits = (LuattnTileBits){.rows = NULL};
   out->rows_size = out->bits_size = out->orders_at = out->size = 0;
-  if (!c->info->tile_bits || c->info->packed || c->info->paged || p->shape.q_len == 0 || p->shape.kv_len == 0 || p->shape.batch == 0) return LUATTN_OK;
+  if (!c->info->tile_bits || c->info->packed || c->info->paged || p->shape.q_len == 0 || p->shape.kv_len == 0 ||
+      p->shape.batch == 0)
+    return LUATTN_OK;
   tile_bits_sets(c->info, &p->shape, bits);
   const int64_t words[] = {tile_bits_row_words(&p->shape), tile_bits_column_words(&p->shape)};
   const size_t sets = (size_t)bits->batch * bits->heads;
   size_t size[2];
   for (int i = 0; i < 2; ++i)
     if (__builtin_mul_overflow(sets, (size_t)words[i] * sizeof(unsigned), &size[i]) || size[i] > SIZE_MAX / 8)
-      return args_fail(c, "tile bits of %zu masks of %d x %d scores: would exceed what this machine can address; use smaller tensors",
-                       sets, p->shape.q_len, p->shape.kv_len);
+      return args_fail(
+          c,
+          "tile bits of %zu masks of %d x %d scores: would exceed what this machine can address; use smaller tensors",
+          sets, p->shape.q_len, p->shape.kv_len);
   LuattnParams unplaced = *p;
   out->rows_size = round_up(size[0]);
   out->bits_size = out->rows_size + round_up(size[1]);
@@ -145,13 +153,15 @@ static unsigned *orders_of(const LuattnShape *s, const LuattnTileBits *bits, con
   return (unsigned *)((uintptr_t)made->memory + made->orders_at);
 }
 
-/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise p->all.bits.rows stays NULL. */
+/* Takes the bits of this call's mask from its batch, if the batch has some of its spec; otherwise p->all.bits.rows
+ * stays NULL. */
 static luattn_status take_from_batch(const args_call *c, prepared *to) {
   const luattn_batch *batch = c->args->batch;
   const LuattnParams *p = &to->all.dense;
   batch_mask now;
   difference d = {.what = ""};
-  if (batch == NULL || batch->num_masks == 0 || !c->info->tile_bits || c->args->skip == LUATTN_SKIP_NEVER) return LUATTN_OK;
+  if (batch == NULL || batch->num_masks == 0 || !c->info->tile_bits || c->args->skip == LUATTN_SKIP_NEVER)
+    return LUATTN_OK;
   LuattnTileBits bits;
   TRY(measure(c, p, &bits, &now));
   if (now.size == 0) return LUATTN_OK;
@@ -165,10 +175,11 @@ static luattn_status take_from_batch(const args_call *c, prepared *to) {
     return LUATTN_OK;
   }
   if (d.what[0] == 0) return LUATTN_OK; /* it has bits of other specs alone */
-  return args_fail(c,
-                   "batch: its tile bits were made for another call: %s was %s, and is %s; call luattn_batch_prepare_mask with "
-                   "these arguments too, or give a batch without them",
-                   d.what, d.made, d.now);
+  return args_fail(
+      c,
+      "batch: its tile bits were made for another call: %s was %s, and is %s; call luattn_batch_prepare_mask with "
+      "these arguments too, or give a batch without them",
+      d.what, d.made, d.now);
 }
 
 luattn_status batch_masks_take(const args_call *c, prepared *p) {
@@ -228,8 +239,9 @@ static part_grid *grid_of(const manifest_entry *e) {
   }
 }
 
-/* Evaluates the mask into p->all.bits, after minima of what it reads, which go where stats_place puts them, and writes all orders of a
- * batch to p->all.tile_order.tiles, if that is not NULL. The device's context is current. All checks come first. */
+/* Evaluates the mask into p->all.bits, after minima of what it reads, which go where stats_place puts them, and writes
+ * all orders of a batch to p->all.tile_order.tiles, if that is not NULL. The device's context is current. All checks
+ * come first. */
 static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepared *p, cu_stream stream) {
   const image_manifest *m = &kernel->info;
   unsigned grid[MANIFEST_MAX_ENTRIES][3];
@@ -245,15 +257,16 @@ static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepa
 }
 
 /* A call's shapes, as luattn_workspace_size reads them. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, batch_mask *made,
-                               luattn_error *err) {
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p,
+                               batch_mask *made, luattn_error *err) {
   *c = args_call_of(kernel, used, true, err);
   prepared_begin(p, 0);
   TRY(args_fill(c, &p->all));
   return measure(c, &p->all.dense, &p->all.bits, made);
 }
 
-luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                     luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
@@ -301,18 +314,22 @@ static luattn_status make_room(const args_call *c, luattn_batch *batch, const ba
   for (int i = 0; i < batch->num_masks; ++i) {
     const uintptr_t other = (uintptr_t)batch->mask[i].memory;
     if (at >= other + batch->mask[i].size || other >= at + made->size) continue;
-    return args_fail(c, "tile bits: memory: its %zu bytes at %p are shared with the tile bits of another mask at %p; give each memory "
-                        "of its own",
-                     made->size, made->memory, batch->mask[i].memory);
+    return args_fail(
+        c,
+        "tile bits: memory: its %zu bytes at %p are shared with the tile bits of another mask at %p; give each memory "
+        "of its own",
+        made->size, made->memory, batch->mask[i].memory);
   }
   if (batch->num_masks < BATCH_MAX_MASKS) return LUATTN_OK;
-  return args_fail(c, "batch: has the tile bits of %d masks, and there is room for no more; use a second batch, or memory whose bits "
-                      "are no longer needed",
-                   BATCH_MAX_MASKS);
+  return args_fail(
+      c,
+      "batch: has the tile bits of %d masks, and there is room for no more; use a second batch, or memory whose bits "
+      "are no longer needed",
+      BATCH_MAX_MASKS);
 }
 
-luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args, void *memory,
-                                        size_t size, void *stream, luattn_error *err) {
+luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
+                                        void *memory, size_t size, void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
@@ -347,7 +364,8 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
 /* ---- LUATTN_CHECK ---- */
 
 /* Compares the words of rows of cells. */
-static luattn_status compare(const args_call *c, const LuattnCallParams *all, const unsigned *have, const unsigned *want) {
+static luattn_status compare(const args_call *c, const LuattnCallParams *all, const unsigned *have,
+                             const unsigned *want) {
   const LuattnShape *s = &all->dense.shape;
   const int64_t words = workspace_bit_words(workspace_cells(s->kv_len)) * 2, rows = workspace_cells(s->q_len),
                 sets = (int64_t)all->bits.batch * all->bits.heads;
@@ -364,8 +382,8 @@ static luattn_status compare(const args_call *c, const LuattnCallParams *all, co
                    row * LUATTN_CELL, bit * LUATTN_CELL, set / all->bits.heads, set % all->bits.heads, wrong - 1);
 }
 
-static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, const batch_mask *sizes,
-                                    cu_pointer memory, char *host, cu_stream stream) {
+static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const prepared *p,
+                                    const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   prepared again = *p;
   batch_mask made = *sizes;
@@ -377,20 +395,24 @@ static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)p->all.bits.rows, made.rows_size);
   if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading tile bits of '%s'", c->info->spec_name);
-  return compare(c, &p->all, (const unsigned *)(const void *)host, (const unsigned *)(const void *)(host + made.rows_size));
+  if (result != 0)
+    return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading tile bits of '%s'",
+                       c->info->spec_name);
+  return compare(c, &p->all, (const unsigned *)(const void *)host,
+                 (const unsigned *)(const void *)(host + made.rows_size));
 }
 
 /* Evaluates the mask into memory of its own, and compares. The device's context is current. */
-static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const prepared *p, const batch_mask *sizes, char *host,
-                                cu_stream stream) {
+static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const prepared *p,
+                                const batch_mask *sizes, char *host, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
   bool captured;
   TRY(check_captured(d, stream, &captured, c->err));
   if (captured) return LUATTN_OK;
   const cu_result result = d->alloc(&memory, sizes->size);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
+  if (result != 0)
+    return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
   const luattn_status status = evaluate_again(kernel, c, p, sizes, memory, host, stream);
   (void)d->free(memory);
   return status;

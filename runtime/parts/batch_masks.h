@@ -1,5 +1,5 @@
-/* batch_masks.h: the tile bits of a mask from data (LuattnTileBits), and the order of tiles by them: a launch makes them in its workspace, or
- * takes those that a luattn_batch holds for all launches of a spec. */
+/* batch_masks.h: the tile bits of a mask from data (LuattnTileBits), and the order of tiles by them: a launch makes
+ * them in its workspace, or takes those that a luattn_batch holds for all launches of a spec. */
 #ifndef LUATTN_RUNTIME_BATCH_MASKS_H
 #define LUATTN_RUNTIME_BATCH_MASKS_H
 

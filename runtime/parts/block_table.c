@@ -9,22 +9,29 @@
 #include "runtime/device/launch_entry.h"
 
 /* Takes the lists of one kind: both arrays or neither. */
-static luattn_status take_list(const args_call *c, const char *const name[2], const DLTensor *count, const DLTensor *index,
-                               const int64_t shape[4], LuattnBlockList *out) {
+static luattn_status take_list(const args_call *c, const char *const name[2], const DLTensor *count,
+                               const DLTensor *index, const int64_t shape[4], LuattnBlockList *out) {
   long long stride[4];
   void *data;
   *out = (LuattnBlockList){.count = NULL};
   if (count == NULL && index == NULL) return LUATTN_OK;
   if (count == NULL || index == NULL)
     return args_fail(c, "%s: is missing, and %s is given; a list has both", name[count != NULL], name[count == NULL]);
-  tensor_rule rule = {.name = name[0], .axes = "b, h, qblocks", .ndim = 3, .shape = {shape[0], shape[1], shape[2]}, .dtype = {kDLInt, 32, 1}};
+  tensor_rule rule = {.name = name[0],
+                      .axes = "b, h, qblocks",
+                      .ndim = 3,
+                      .shape = {shape[0], shape[1], shape[2]},
+                      .dtype = {kDLInt, 32, 1}};
   TRY(args_tensor(c, &rule, count, stride, &data));
   out->count = data;
   for (int i = 0; i < 3; ++i) out->count_stride[i] = stride[i];
   if (index->ndim != 4 || index->shape == NULL || index->shape[3] < 0 || index->shape[3] > INT32_MAX)
     return args_fail(c, "%s: has %d axes, expected 4: [b, h, qblocks, most]", name[1], index->ndim);
-  rule = (tensor_rule){.name = name[1], .axes = "b, h, qblocks, most", .ndim = 4,
-                       .shape = {shape[0], shape[1], shape[2], index->shape[3]}, .dtype = {kDLInt, 32, 1}};
+  rule = (tensor_rule){.name = name[1],
+                       .axes = "b, h, qblocks, most",
+                       .ndim = 4,
+                       .shape = {shape[0], shape[1], shape[2], index->shape[3]},
+                       .dtype = {kDLInt, 32, 1}};
   TRY(args_tensor(c, &rule, index, stride, &data));
   out->index = data;
   for (int i = 0; i < 4; ++i) out->index_stride[i] = stride[i];
@@ -38,8 +45,12 @@ static luattn_status take_table(const args_call *c, const DLTensor *table, Luatt
   void *data;
   if (table->ndim != 4 || table->shape == NULL)
     return args_fail(c, "table: has %d axes, expected 4: [b, h, qblocks, kvblocks]", table->ndim);
-  tensor_rule rule = {.name = "table", .axes = "b, h, qblocks, kvblocks", .ndim = 4, .dtype = {kDLUInt, 8, 1},
-                      .is_output = true, .is_contiguous = true};
+  tensor_rule rule = {.name = "table",
+                      .axes = "b, h, qblocks, kvblocks",
+                      .ndim = 4,
+                      .dtype = {kDLUInt, 8, 1},
+                      .is_output = true,
+                      .is_contiguous = true};
   for (int i = 0; i < 4; ++i) {
     rule.shape[i] = table->shape[i];
     if (table->shape[i] < 0 || table->shape[i] > INT32_MAX)
@@ -69,24 +80,28 @@ static void write_on_host(const LuattnBlockTable *p, int64_t batch) {
   for (int64_t i = 0; i < batch * p->heads * p->rows; ++i) {
     unsigned char *to = p->table + i * p->columns;
     for (int64_t j = 0; j < p->columns; ++j) to[j] = 0;
-    for (int kind = 0; kind < 2; ++kind) list_on_host(p, kind, i / p->rows / p->heads, i / p->rows % p->heads, i % p->rows, to);
+    for (int kind = 0; kind < 2; ++kind)
+      list_on_host(p, kind, i / p->rows / p->heads, i / p->rows % p->heads, i % p->rows, to);
   }
 }
 
 /* The device's context is current. */
-static luattn_status make(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *p, int64_t batch, cu_stream stream) {
+static luattn_status make(const luattn_kernel *kernel, const args_call *c, LuattnBlockTable *p, int64_t batch,
+                          cu_stream stream) {
   const manifest_entry *e = sizes_entry(&kernel->info, LUATTN_ROLE_BLOCK_TABLE);
   const int64_t size[] = {p->rows, p->heads, batch};
   const unsigned grid[] = {(unsigned)p->rows, (unsigned)p->heads, (unsigned)batch};
   if (e == NULL)
-    return args_fail(c, "luattn_block_table: its mask reads no table of bytes along positions; take a kernel of a spec with an "
-                        "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
+    return args_fail(
+        c,
+        "luattn_block_table: its mask reads no table of bytes along positions; take a kernel of a spec with an "
+        "input of dtype u8 and four axes, which its mask indexes with q // n and kv // m");
   TRY(sizes_grid(c, e, size));
   return launch_entry(kernel, (uint32_t)(e - kernel->info.entry), p, NULL, grid, stream, c->err);
 }
 
-luattn_status luattn_block_table(const luattn_kernel *kernel, const luattn_block_lists *lists, const DLTensor *table, void *stream,
-                                 luattn_error *err) {
+luattn_status luattn_block_table(const luattn_kernel *kernel, const luattn_block_lists *lists, const DLTensor *table,
+                                 void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   static const struct_rule rule = STRUCT_RULE(luattn_block_lists, full_kv_num_blocks);
   static const char *const names[2][2] = {{"kv_num_blocks", "kv_indices"}, {"full_kv_num_blocks", "full_kv_indices"}};

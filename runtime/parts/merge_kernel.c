@@ -27,8 +27,8 @@ static luattn_status load(merge_kernel *k, const void *cubin, const char *functi
   return LUATTN_OK;
 }
 
-luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function, merge_kernel **kernel,
-                                luattn_error *err) {
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function,
+                                merge_kernel **kernel, luattn_error *err) {
   merge_kernel *k = calloc(1, sizeof *k);
   if (k == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", function);
   k->driver = driver;
@@ -57,7 +57,9 @@ void merge_kernel_unload(merge_kernel *kernel) {
 
 const luattn_driver *merge_kernel_driver(const merge_kernel *kernel) { return kernel->driver; }
 
-luattn_status merge_kernel_enter(const merge_kernel *kernel, luattn_error *err) { return driver_push(kernel->driver, kernel->context, err); }
+luattn_status merge_kernel_enter(const merge_kernel *kernel, luattn_error *err) {
+  return driver_push(kernel->driver, kernel->context, err);
+}
 
 int merge_kernel_start(const merge_kernel *kernel, unsigned blocks, unsigned threads, void **params, void *stream) {
   return (int)kernel->driver->launch(kernel->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL);
@@ -70,5 +72,7 @@ luattn_status merge_kernel_launch(const merge_kernel *kernel, const merge_call *
   TRY(merge_kernel_enter(kernel, err));
   const int result = merge_kernel_start(kernel, (unsigned)((p.rows - 1) / each + 1), THREADS, params, stream);
   driver_pop(kernel->driver);
-  return result == 0 ? LUATTN_OK : driver_fail(kernel->driver, err, (cu_result)result, "cuLaunchKernel", "launching luattn_merge for %d rows", p.rows);
+  return result == 0 ? LUATTN_OK
+                     : driver_fail(kernel->driver, err, (cu_result)result, "cuLaunchKernel",
+                                   "launching luattn_merge for %d rows", p.rows);
 }

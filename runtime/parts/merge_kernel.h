@@ -1,4 +1,5 @@
-/* merge_kernel.h: loads and launches kernels that merge finished parts (luattn/merge.h), and loads other kernels without a spec. */
+/* merge_kernel.h: loads and launches kernels that merge finished parts (luattn/merge.h), and loads other kernels
+ * without a spec. */
 #ifndef LUATTN_RUNTIME_MERGE_KERNEL_H
 #define LUATTN_RUNTIME_MERGE_KERNEL_H
 
@@ -6,8 +7,8 @@
 
 typedef struct merge_kernel merge_kernel; /* a cubin of gen/compile/merge_code.c on a device */
 /* `function`: the kernel's name. */
-luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function, merge_kernel **kernel,
-                                luattn_error *err);
+luattn_status merge_kernel_load(luattn_driver *driver, int device, const void *cubin, const char *function,
+                                merge_kernel **kernel, luattn_error *err);
 void merge_kernel_unload(merge_kernel *kernel); /* NULL is fine */
 const struct luattn_driver *merge_kernel_driver(const merge_kernel *kernel);
 /* Makes the device's context current; driver_pop ends that. */

@@ -16,7 +16,8 @@ luattn_status modified_take(const args_call *c, prepared *p) {
   LuattnTensors *t = &p->all.dense.tensors;
   const LuattnShape *s = &p->all.dense.shape;
   if (sizes_entry(m, LUATTN_ROLE_MOD) == NULL) return LUATTN_OK;
-  const int q_rows = m->packed ? p->all.packed.total_q : s->q_len, kv_rows = m->packed ? p->all.packed.total_k : s->kv_len;
+  const int q_rows = m->packed ? p->all.packed.total_q : s->q_len,
+            kv_rows = m->packed ? p->all.packed.total_k : s->kv_len;
   if (m->has_query_mod) take(c, &p->room, s->batch, s->heads, q_rows, m->head_dim, &t->q);
   if (m->has_key_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim, &t->k);
   if (m->has_value_mod) take(c, &p->room, s->batch, s->heads_kv, kv_rows, m->head_dim_v, &t->v);

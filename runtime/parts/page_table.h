@@ -1,4 +1,5 @@
-/* page_table.h: page tables from lists of pages (luattn/pages.h): checks of arguments, the host's way, and checks of a device's lists. */
+/* page_table.h: page tables from lists of pages (luattn/pages.h): checks of arguments, the host's way, and checks of a
+ * device's lists. */
 #ifndef LUATTN_RUNTIME_PAGE_TABLE_H
 #define LUATTN_RUNTIME_PAGE_TABLE_H
 
@@ -7,8 +8,8 @@
 #include "runtime/parts/merge_kernel.h"
 
 /* Checks the arguments for `device`, or LUATTN_CPU, and fills *out. */
-luattn_status page_table_fill(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, int device, LuattnPageLists *out,
-                              luattn_error *err);
+luattn_status page_table_fill(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, int device,
+                              LuattnPageLists *out, luattn_error *err);
 
 /* Writes the table on the host. Errors: LUATTN_INVALID (values). */
 luattn_status page_table_on_host(const LuattnPageLists *p, luattn_error *err);

@@ -12,7 +12,8 @@ typedef struct room {
   bool overflow; /* more than size_t holds was asked for */
 } room;
 
-/* Takes a * b * c * d elements of `elem` bytes, at a multiple of 256 behind the base. NULL: there is no memory, or it overflows. */
+/* Takes a * b * c * d elements of `elem` bytes, at a multiple of 256 behind the base. NULL: there is no memory, or it
+ * overflows. */
 void *room_take(room *w, size_t elem, int64_t a, int64_t b, int64_t c, int64_t d);
 
 #endif

@@ -30,39 +30,47 @@ static double blocks_resident(const args_call *c, const manifest_entry *main) {
 static double bytes_of_key(const image_manifest *m) { return (m->head_dim + m->head_dim_v) * 2.0; }
 
 /* Bytes of what a block leaves for luattn_merge, which are written and read. */
-static double bytes_of_part(const image_manifest *m, const manifest_entry *main) { return 2.0 * main->tile_m * m->head_dim_v * 4; }
+static double bytes_of_part(const image_manifest *m, const manifest_entry *main) {
+  return 2.0 * main->tile_m * m->head_dim_v * 4;
+}
 
 static int64_t splits_alone(int64_t keys) {
   const int64_t splits = ceil_div(keys, LUATTN_SPLIT_KEYS);
   return splits < 1 ? 1 : least_of(splits, LUATTN_MAX_SPLITS);
 }
 
-/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all, or four fifths of
- * it with 64 rows, whose products take longer; where some multiprocessors have a block more than others at the end, a part is lost. */
+/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all, or
+ * four fifths of it with 64 rows, whose products take longer; where some multiprocessors have a block more than others
+ * at the end, a part is lost. */
 static double decode_rate(double blocks, double multiprocessors, double resident, bool many_rows) {
   const double filled = blocks / multiprocessors, alone = many_rows ? 0.8 : 0.98;
   if (filled <= 1) return filled < 0.72 ? alone / 0.72 * filled : alone + 0.02 / 0.28 * (filled - 0.72);
   return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
 }
 
-/* Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of keys, and no block of the longest one should
- * take longer than all of them. */
+/* Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of keys, and no block of the
+ * longest one should take longer than all of them. */
 static int best_decode_splits(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  const bool totals = m->packed && !m->paged, many = main->tile_m > 32; /* totals: of keys; lengths of entries are not known */
-  const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv * p->shape.batch,
-               row = bytes_of_key(m), keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
-               bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main), resident = blocks_resident(c, main);
+  const bool totals = m->packed && !m->paged,
+             many = main->tile_m > 32; /* totals: of keys; lengths of entries are not known */
+  const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv *
+                       p->shape.batch,
+               row = bytes_of_key(m),
+               keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
+               bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main),
+               resident = blocks_resident(c, main);
   const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
   int best = 1;
   double least = 0;
   if (tiles == 0) return 1;
   for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
     if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
-    const double blocks = tiles * n, longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident, many),
-                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident, many), longest) + ceil(blocks / resident) * DECODE_START +
-                        (n > 1 ? DECODE_MERGE + blocks * parts : 0);
+    const double blocks = tiles * n,
+                 longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident, many),
+                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident, many), longest) +
+                        ceil(blocks / resident) * DECODE_START + (n > 1 ? DECODE_MERGE + blocks * parts : 0);
     if (n == 1 || time < least) best = n, least = time;
   }
   return best;
@@ -93,10 +101,12 @@ static int64_t all_tiles(const args_call *c, const LuattnParams *p, int64_t tile
   const int64_t longest = tiles * p->shape.batch;
   return c->info->packed ? least_of(longest, c->args->q->shape[0] * p->shape.group / tile_m + p->shape.batch) : longest;
 }
-static int64_t most_parts(const args_call *c, const LuattnParams *p, const manifest_entry *main, int64_t tiles, int64_t all) {
+static int64_t most_parts(const args_call *c, const LuattnParams *p, const manifest_entry *main, int64_t tiles,
+                          int64_t all) {
   if (!c->info->deterministic)
-    return least_of(all * LUATTN_MAX_SPLITS,
-                    max_of((int64_t)(PARTS_RESIDENT * blocks_resident(c, main)) / p->shape.heads_kv, LUATTN_MAX_SPLITS));
+    return least_of(
+        all * LUATTN_MAX_SPLITS,
+        max_of((int64_t)(PARTS_RESIDENT * blocks_resident(c, main)) / p->shape.heads_kv, LUATTN_MAX_SPLITS));
   const int64_t splits = splits_alone(p->shape.kv_len), parts = splits > 1 ? all * splits : 0;
   /* An entry that is split has more keys than one block, and at most twice as many blocks as they fill. */
   const bool totals = c->info->packed && !c->info->paged;
@@ -110,8 +120,9 @@ static luattn_status find_sizes(const args_call *c, const LuattnParams *p, Luatt
   const int64_t rows = (int64_t)p->shape.q_len * p->shape.group, tiles = ceil_div(rows, main->tile_m),
                 all = all_tiles(c, p, main->tile_m, tiles), parts = most_parts(c, p, main, tiles, all);
   if (all + parts > INT32_MAX / p->shape.heads_kv)
-    return args_fail(c, "%s: may need %" PRId64 " x %d blocks, expected at most %d; split the call into smaller batches", main->name,
-                     all + parts, p->shape.heads_kv, INT32_MAX);
+    return args_fail(c,
+                     "%s: may need %" PRId64 " x %d blocks, expected at most %d; split the call into smaller batches",
+                     main->name, all + parts, p->shape.heads_kv, INT32_MAX);
   *out = (LuattnSplitList){.most_items = (unsigned)(all + parts),
                            .most_parts = (unsigned)parts,
                            .tile_m = (int)main->tile_m,
@@ -129,7 +140,8 @@ static luattn_status find_sizes(const args_call *c, const LuattnParams *p, Luatt
 /* Places a list of these sizes from `base` on, a multiple of 256 (0: only measures). Returns its bytes. */
 static size_t place(const LuattnParams *p, uintptr_t base, LuattnSplitList *list) {
   const size_t items = ((size_t)list->most_items + 1) * sizeof *list->items,
-               tiles = (size_t)list->tiles * (size_t)p->shape.batch * sizeof *list->of_tile, at = (items + 255) / 256 * 256;
+               tiles = (size_t)list->tiles * (size_t)p->shape.batch * sizeof *list->of_tile,
+               at = (items + 255) / 256 * 256;
   list->items = base != 0 ? (LuattnSplitItem *)base : NULL;
   list->of_tile = base != 0 ? (LuattnTileSplits *)(base + at) : NULL;
   return at + tiles;
@@ -137,7 +149,8 @@ static size_t place(const LuattnParams *p, uintptr_t base, LuattnSplitList *list
 
 /* ---- the batch's ---- */
 
-static batch_splits made_for(const args_call *c, const LuattnParams *p, const LuattnSplitList *list, const void *memory) {
+static batch_splits made_for(const args_call *c, const LuattnParams *p, const LuattnSplitList *list,
+                             const void *memory) {
   return (batch_splits){.memory = memory,
                         .device = c->device,
                         .entries = p->shape.batch,
@@ -199,12 +212,16 @@ luattn_status split_list_take(const args_call *c, prepared *to) {
   const int asked = c->args->num_splits;
   if (!m->decode) return LUATTN_OK;
   if (asked < 0 || asked > LUATTN_MAX_SPLITS)
-    return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked, LUATTN_MAX_SPLITS);
+    return args_fail(c, "num_splits: is %d, expected 1 to %d, or 0 to leave it to the launch", asked,
+                     LUATTN_MAX_SPLITS);
   TRY(take_list(c, to));
-  out->count = to->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1) : asked > 0 ? asked : split_count(c, p);
+  out->count = to->has_list ? (list->most_parts > 0 ? (int)list->most_parts : 1)
+               : asked > 0  ? asked
+                            : split_count(c, p);
   if (out->count == 1) return LUATTN_OK;
   const int64_t rows = to->has_list ? (int64_t)list->heads_kv * list->rows
-                       : (int64_t)p->shape.heads * (m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len);
+                                    : (int64_t)p->shape.heads *
+                                          (m->packed ? c->args->q->shape[0] : (int64_t)p->shape.batch * p->shape.q_len);
   out->o = room_take(&to->room, sizeof(float), out->count, rows, m->head_dim_v, 1);
   out->state = room_take(&to->room, sizeof(float), (int64_t)m->num_state[0] + 1, out->count, rows, 1);
   return LUATTN_OK;
@@ -232,8 +249,8 @@ static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepa
 }
 
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its list. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, size_t *size,
-                               luattn_error *err) {
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p,
+                               size_t *size, luattn_error *err) {
   LuattnCallParams *const all = &p->all;
   *c = args_call_of(kernel, used, true, err);
   prepared_begin(p, 0);
@@ -245,22 +262,24 @@ static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *u
   return LUATTN_OK;
 }
 
-luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size, luattn_error *err) {
+luattn_status split_list_batch_size(const luattn_kernel *kernel, const luattn_args *used, size_t *size,
+                                    luattn_error *err) {
   args_call c;
   prepared p;
   return read_call(kernel, used, &c, &p, size, err);
 }
 
-luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *used, void *memory, size_t size,
-                                 void *stream, luattn_error *err) {
+luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *used,
+                                 void *memory, size_t size, void *stream, luattn_error *err) {
   args_call c;
   prepared p;
   size_t need;
   TRY(read_call(kernel, used, &c, &p, &need, err));
   if (need == 0) return LUATTN_OK;
   if (size < need || memory == NULL)
-    return args_fail(&c, "list of splits: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
-                     memory == NULL ? " at NULL" : "", need);
+    return args_fail(&c,
+                     "list of splits: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size",
+                     size, memory == NULL ? " at NULL" : "", need);
   if (((uintptr_t)memory & 255) != 0)
     return args_fail(&c, "list of splits: memory: address %p is not a multiple of 256 bytes; align it", memory);
   c.shapes_only = false;
@@ -277,8 +296,8 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
 
 /* ---- LUATTN_CHECK ---- */
 
-static luattn_status compare(const args_call *c, const LuattnParams *p, const LuattnSplitList *list, const LuattnTileSplits *have,
-                             const LuattnTileSplits *want) {
+static luattn_status compare(const args_call *c, const LuattnParams *p, const LuattnSplitList *list,
+                             const LuattnTileSplits *have, const LuattnTileSplits *want) {
   for (int64_t i = 0; i < (int64_t)p->shape.batch * list->tiles; ++i) {
     const bool same = list->chunk > 0 ? have[i].count == want[i].count : (have[i].count > 0) == (want[i].count > 0);
     if (!same)
@@ -291,7 +310,8 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const Lu
 }
 
 /* Makes a list in memory of its own, and compares. The device's context is current. */
-static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const prepared *have, char *host, cu_stream stream) {
+static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const prepared *have, char *host,
+                                cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   const LuattnParams *p = &have->all.dense;
   const LuattnTileSplits *of_tile = have->all.list.of_tile;
@@ -310,8 +330,10 @@ static luattn_status check_list(const luattn_kernel *kernel, const args_call *c,
     result = d->stream_wait(stream);
     if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)of_tile, tiles);
     if (result == 0) result = d->copy_to_host(host + tiles, (cu_pointer)(uintptr_t)list->of_tile, tiles);
-    status = result != 0 ? driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading splits of '%s'", c->info->spec_name)
-                         : compare(c, p, &have->all.list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
+    status =
+        result != 0
+            ? driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading splits of '%s'", c->info->spec_name)
+            : compare(c, p, &have->all.list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
   }
   (void)d->free(memory);
   return status;

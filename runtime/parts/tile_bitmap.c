@@ -47,7 +47,8 @@ luattn_status tile_bitmap_take(const args_call *c, prepared *p) {
   return LUATTN_OK;
 }
 
-luattn_status tile_bitmap_norms_grid(const args_call *c, const manifest_entry *entry, const prepared *p, int64_t size[3]) {
+luattn_status tile_bitmap_norms_grid(const args_call *c, const manifest_entry *entry, const prepared *p,
+                                     int64_t size[3]) {
   const LuattnShape *s = &p->all.dense.shape;
   if (p->all.dense.scratch.visits == NULL) return LUATTN_OK;
   size[0] = ceil_div(s->kv_len, entry->tile_m);

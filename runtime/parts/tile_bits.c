@@ -10,7 +10,8 @@ static const double least_work = 1 << 27;
 /* The grid's third axis. With skip always, more are an error of the launch. */
 static const double most_sets = 65535;
 
-/* Bits of packed sequences are as large as of as many sequences of the longest one's length: bytes that are not worth it. */
+/* Bits of packed sequences are as large as of as many sequences of the longest one's length: bytes that are not worth
+ * it. */
 static const double most_packed = 1 << 28;
 
 /* Sorting takes about 4 us: with fewer instructions than this, of about 150 us for all tiles, more than it saves. With
@@ -42,7 +43,8 @@ bool tile_bits_pay(const image_manifest *m, const LuattnShape *s, int skip) {
   const double sets = (t->by_batch ? s->batch : 1.0) * (t->by_head ? s->heads : 1.0);
   const double cost = scores * sets * t->cost / ((double)t->rows * t->columns);
   const double bytes = 4.0 * (double)(tile_bits_row_words(s) + tile_bits_column_words(s)) * sets;
-  return work >= least_work && cost <= work / 2 && sets <= most_sets && ((!m->packed && !m->paged) || bytes <= most_packed);
+  return work >= least_work && cost <= work / 2 && sets <= most_sets &&
+         ((!m->packed && !m->paged) || bytes <= most_packed);
 }
 
 void tile_bits_sets(const image_manifest *m, const LuattnShape *shape, LuattnTileBits *out) {
@@ -68,8 +70,7 @@ int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const Lu
   if (!orders(m)) return 0;
   const manifest_entry *e = sizes_main(m);
   const bool forward = m->pass == LUATTN_FORWARD;
-  const int64_t size = forward ? e->tile_m
-                               : (int64_t)e->tile_n * sizes_blocks_together(m, e);
+  const int64_t size = forward ? e->tile_m : (int64_t)e->tile_n * sizes_blocks_together(m, e);
   const int64_t heads = forward ? s->heads : s->heads_kv, len = forward ? s->q_len : s->kv_len,
                 count = (len + size - 1) / size;
   if (count < least_ranks || count * heads * s->batch <= multiprocessors) return 0;
@@ -84,7 +85,8 @@ int64_t tile_order_fill(const image_manifest *m, const LuattnParams *p, const Lu
 }
 
 static int64_t order_words(const LuattnShape *s, const LuattnTileBits *bits, int order) {
-  const int64_t of_q = (int64_t)bits->batch * bits->heads, of_kv = (int64_t)bits->batch * (bits->heads > 1 ? s->heads_kv : 1);
+  const int64_t of_q = (int64_t)bits->batch * bits->heads,
+                of_kv = (int64_t)bits->batch * (bits->heads > 1 ? s->heads_kv : 1);
   return workspace_order_words(order, s->q_len, s->kv_len, of_q, of_kv);
 }
 
@@ -92,8 +94,8 @@ int64_t tile_orders_words(const image_manifest *m, const LuattnShape *shape, con
   return orders(m) && m->bits[0].layout > 0 ? order_words(shape, bits, LUATTN_ORDERS) : 0;
 }
 
-unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits, const LuattnTileOrder *order,
-                           unsigned *orders) {
+unsigned *tile_orders_find(const image_manifest *m, const LuattnShape *shape, const LuattnTileBits *bits,
+                           const LuattnTileOrder *order, unsigned *orders) {
   if (orders == NULL || order->batch != bits->batch) return NULL;
   for (int i = 0; i < LUATTN_ORDERS; ++i)
     if (workspace_order_of_kv(i) == (m->pass == LUATTN_BACKWARD) && (unsigned)workspace_order_size(i) == order->size &&

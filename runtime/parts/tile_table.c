@@ -1,4 +1,5 @@
-/* tile_table.c: decides when a launch lists the tiles of its packed sequences, and lets a batch hold the list for all launches. */
+/* tile_table.c: decides when a launch lists the tiles of its packed sequences, and lets a batch hold the list for all
+ * launches. */
 #include "runtime/parts/tile_table.h"
 
 #include <inttypes.h>
@@ -47,7 +48,8 @@ static bool has_table(const image_manifest *m) { return sizes_entry(m, LUATTN_RO
 static int64_t main_size(const image_manifest *m) {
   const manifest_entry *e = sizes_main(m);
   if (e == NULL) return AUX_ROWS;
-  return m->pass == LUATTN_FORWARD ? (int64_t)e->tile_m : (int64_t)e->tile_n * workspace_blocks_together(1, (int)e->tile_n);
+  return m->pass == LUATTN_FORWARD ? (int64_t)e->tile_m
+                                   : (int64_t)e->tile_n * workspace_blocks_together(1, (int)e->tile_n);
 }
 
 static bool holds_table(const args_call *c) {
@@ -76,7 +78,8 @@ static size_t place(const args_call *c, const LuattnParams *p, uintptr_t base, b
   for (int side = 0; side < 2; ++side)
     for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
       const int size = workspace_table_size(slot);
-      const bool is_main = side == (forward ? 0 : 1) && slot == main_slot, is_rows = !forward && side == 0 && size == AUX_ROWS;
+      const bool is_main = side == (forward ? 0 : 1) && slot == main_slot,
+                 is_rows = !forward && side == 0 && size == AUX_ROWS;
       out->sets[side][slot] = NULL;
       if (!all && !is_main && !is_rows) continue;
       if (base != 0) out->sets[side][slot] = (LuattnPackedTile *)(base + used);
@@ -99,7 +102,8 @@ static luattn_status take_from_batch(const args_call *c, const LuattnParams *p, 
   return LUATTN_OK;
 }
 
-/* Heads of forward: as in a batch of equal lengths (runtime/call/order.h), whose heads all have the tiles of a table. */
+/* Heads of forward: as in a batch of equal lengths (runtime/call/order.h), whose heads all have the tiles of a
+ * table. */
 static void choose_together(const args_call *c, const LuattnParams *p, LuattnTileTable *out) {
   const image_manifest *m = c->info;
   const int64_t heads_kv = p->shape.heads_kv, group = p->shape.group;
@@ -162,8 +166,8 @@ static luattn_status make(const luattn_kernel *kernel, const args_call *c, prepa
 }
 
 /* A call's shapes, as luattn_workspace_size reads them, and the bytes of its table. */
-static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p, size_t *size,
-                               luattn_error *err) {
+static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *used, args_call *c, prepared *p,
+                               size_t *size, luattn_error *err) {
   *c = args_call_of(kernel, used, true, err);
   prepared_begin(p, 0);
   *size = 0;
@@ -173,7 +177,8 @@ static luattn_status read_call(const luattn_kernel *kernel, const luattn_args *u
   return LUATTN_OK;
 }
 
-luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err) {
+luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
+                                      luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
@@ -191,15 +196,15 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
 
 static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
   if (size < need || memory == NULL)
-    return args_fail(c, "packed tiles: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size", size,
-                     memory == NULL ? " at NULL" : "", need);
+    return args_fail(c, "packed tiles: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size",
+                     size, memory == NULL ? " at NULL" : "", need);
   if (((uintptr_t)memory & 255) != 0)
     return args_fail(c, "packed tiles: memory: address %p is not a multiple of 256 bytes; align it", memory);
   return LUATTN_OK;
 }
 
-luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args, void *memory,
-                                         size_t size, void *stream, luattn_error *err) {
+luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
+                                         void *memory, size_t size, void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
   luattn_args used;
   args_call c;
@@ -245,15 +250,16 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const ch
                     count = least_of(b[0].count, most);
       if (a[0].count == b[0].count && memcmp(a + 1, b + 1, (size_t)count * sizeof *a) == 0) continue;
       return args_fail(c,
-                       "batch: its packed tiles are not those of cu_seqlens: %u tiles of %d %s, and the lengths have %u or others; they have "
+                       "batch: its packed tiles are not those of cu_seqlens: %u tiles of %d %s, and the lengths have "
+                       "%u or others; they have "
                        "changed, call luattn_batch_prepare_tiles again",
                        a[0].count, workspace_table_size(slot), side == 0 ? "queries" : "keys", b[0].count);
     }
   return LUATTN_OK;
 }
 
-static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_pointer memory, char *host,
-                                size_t size, cu_stream stream) {
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_pointer memory,
+                                char *host, size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   prepared again = *p;
   (void)place(c, &p->all.dense, (uintptr_t)memory, true, &again.all.table);
@@ -261,12 +267,15 @@ static luattn_status make_again(const luattn_kernel *kernel, const args_call *c,
   cu_result result = d->stream_wait(stream);
   if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
   if (result == 0) result = d->copy_to_host(host + size, memory, size);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading packed tiles of '%s'", c->info->spec_name);
+  if (result != 0)
+    return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading packed tiles of '%s'",
+                       c->info->spec_name);
   return compare(c, &p->all.dense, host, host + size);
 }
 
 /* Makes a table in memory of its own, and compares. The device's context is current. */
-static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const prepared *p, char *host, size_t size, cu_stream stream) {
+static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const prepared *p, char *host,
+                                 size_t size, cu_stream stream) {
   const luattn_driver *d = kernel->driver;
   cu_pointer memory = 0;
   bool captured;

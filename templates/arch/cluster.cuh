@@ -35,17 +35,16 @@ LUATTN_FN void barrier_arrive_both(u32 barrier, int rank) {
 // Copies `bytes` of shared memory to `dst` of the other block, whose `barrier` counts them. Called by one
 // thread.
 LUATTN_FN void copy_to_peer(u32 dst, u32 src, int bytes, u32 barrier, int rank) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          peer(dst, rank)),
-      "r"(src), "r"(bytes), "r"(peer(barrier, rank))
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   peer(dst, rank)),
+               "r"(src), "r"(bytes), "r"(peer(barrier, rank))
+               : "memory");
 }
 
 // Adds 4 floats to global memory; the address is a multiple of 16.
 LUATTN_FN void add_global(float *to, float x, float y, float z, float w) {
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "f"(x),
-               "f"(y), "f"(z), "f"(w)
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "f"(x), "f"(y),
+               "f"(z), "f"(w)
                : "memory");
 }
 // Stores 4 floats if `first`, otherwise adds them.

@@ -22,9 +22,9 @@ LUATTN_FN u32 shared_address(const void *p) { return static_cast<u32>(__cvta_gen
 // ---- arithmetic -------------------------------------------------------------------------------------------
 
 // c += a * b. b0 and b1 are the two halves of a B fragment.
-template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  static_assert(same_type<Elem, half_t>::value || same_type<Elem, bf16_t>::value,
-                "mma operands are f16 or bf16");
+template <class Elem>
+LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  static_assert(same_type<Elem, half_t>::value || same_type<Elem, bf16_t>::value, "mma operands are f16 or bf16");
   if constexpr (same_type<Elem, half_t>::value) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
@@ -39,13 +39,16 @@ template <class Elem> LUATTN_FN void mma_16x8x16(float (&c)[4], const u32 (&a)[4
 }
 
 // The same over k = 8; a[0], a[1] and b are the first halves of the fragments.
-template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32 b) {
+template <class Elem>
+LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32 b) {
   if constexpr (same_type<Elem, half_t>::value) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
   } else {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
   }
 }
 
@@ -53,17 +56,17 @@ template <class Elem> LUATTN_FN void mma_16x8x8(float *c, const u32 (&a)[2], u32
 // rows of fragments are one asm statement: the compiler takes time for each operand, and they share b.
 #define LUATTN_MMA(TYPE, C, A, B) \
   "mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {" C "}, {" A "}, {" B "}, {" C "};\n"
-#define LUATTN_MMA_4(TYPE)                                                                          \
-  asm(LUATTN_MMA(TYPE, "%0,%1,%2,%3", "%16,%17,%18,%19", "%24,%25")                                 \
-      LUATTN_MMA(TYPE, "%4,%5,%6,%7", "%16,%17,%18,%19", "%26,%27")                                 \
-      LUATTN_MMA(TYPE, "%8,%9,%10,%11", "%20,%21,%22,%23", "%24,%25")                               \
-      LUATTN_MMA(TYPE, "%12,%13,%14,%15", "%20,%21,%22,%23", "%26,%27")                             \
-      : "+f"(c[0][n][0]), "+f"(c[0][n][1]), "+f"(c[0][n][2]), "+f"(c[0][n][3]),                     \
-        "+f"(c[0][n + 1][0]), "+f"(c[0][n + 1][1]), "+f"(c[0][n + 1][2]), "+f"(c[0][n + 1][3]),     \
-        "+f"(c[1][n][0]), "+f"(c[1][n][1]), "+f"(c[1][n][2]), "+f"(c[1][n][3]),                     \
-        "+f"(c[1][n + 1][0]), "+f"(c[1][n + 1][1]), "+f"(c[1][n + 1][2]), "+f"(c[1][n + 1][3])      \
-      : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]),         \
-        "r"(a[1][2]), "r"(a[1][3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]))
+#define LUATTN_MMA_4(TYPE)                                                                                    \
+  asm(LUATTN_MMA(TYPE, "%0,%1,%2,%3", "%16,%17,%18,%19", "%24,%25")                                           \
+          LUATTN_MMA(TYPE, "%4,%5,%6,%7", "%16,%17,%18,%19", "%26,%27")                                       \
+              LUATTN_MMA(TYPE, "%8,%9,%10,%11", "%20,%21,%22,%23", "%24,%25")                                 \
+                  LUATTN_MMA(TYPE, "%12,%13,%14,%15", "%20,%21,%22,%23", "%26,%27")                           \
+      : "+f"(c[0][n][0]), "+f"(c[0][n][1]), "+f"(c[0][n][2]), "+f"(c[0][n][3]), "+f"(c[0][n + 1][0]),         \
+        "+f"(c[0][n + 1][1]), "+f"(c[0][n + 1][2]), "+f"(c[0][n + 1][3]), "+f"(c[1][n][0]), "+f"(c[1][n][1]), \
+        "+f"(c[1][n][2]), "+f"(c[1][n][3]), "+f"(c[1][n + 1][0]), "+f"(c[1][n + 1][1]), "+f"(c[1][n + 1][2]), \
+        "+f"(c[1][n + 1][3])                                                                                  \
+      : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]),     \
+        "r"(a[1][3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]))
 template <class Elem, int M, int N>
 LUATTN_FN void mma_16_columns(float (&c)[M][N][4], int n, const u32 (&a)[M][4], const u32 (&b)[4]) {
   if constexpr (M == 1) {
@@ -79,11 +82,13 @@ LUATTN_FN void mma_16_columns(float (&c)[M][N][4], int n, const u32 (&a)[M][4], 
 #undef LUATTN_MMA
 
 // Rounds two floats to nearest; `lo` becomes the lower half.
-template <class Elem> LUATTN_FN u32 pack(float lo, float hi) {
+template <class Elem>
+LUATTN_FN u32 pack(float lo, float hi) {
   u32 x;
   if constexpr (same_type<Elem, half_t>::value)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
-  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
   return x;
 }
 
@@ -102,14 +107,19 @@ LUATTN_FN void keep_4(float &x0, float &x1, float &x2, float &x3, u32 bits, floa
 
 LUATTN_FN void ldmatrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 LUATTN_FN void ldmatrix_x4_turned(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 
-template <int Cols_> struct SharedTile {
+template <int Cols_>
+struct SharedTile {
   static constexpr int Cols = Cols_;
   static_assert(Cols % 16 == 0, "rows of a shared tile are padded to a multiple of 16 elements");
   static constexpr int chunks = Cols / 8;
@@ -129,9 +139,10 @@ template <int Cols_> struct SharedTile {
 //             with trans, an A fragment from a tile stored (k, m).
 // Only the xor depends on the lane and the column, so an unrolled loop needs Cols / 16 (at most 4) addresses
 // and immediate offsets.
-template <int Cols, bool Crossed> struct LanePointer {
+template <int Cols, bool Crossed>
+struct LanePointer {
   using Tile = SharedTile<Cols>;
-  u32 row_bytes, chunk; // of this lane's row; its swizzled chunk
+  u32 row_bytes, chunk;  // of this lane's row; its swizzled chunk
 
   __device__ __forceinline__ explicit LanePointer(u32 lane) {
     const u32 row = Crossed ? (lane & 7) + ((lane >> 4) << 3) : lane & 15;
@@ -149,14 +160,16 @@ template <int Cols, bool Crossed> struct LanePointer {
 // Stores an A fragment to shared memory, transposed: each lane gives the address of 16 bytes, 8 lanes for
 // each 8 x 8 matrix in the order of a[], lane i of them for the matrix's column i.
 LUATTN_FN void store_transposed(u32 address, const u32 (&a)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-               :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]),
+               "r"(a[1]), "r"(a[2]), "r"(a[3])
+               : "memory");
 }
 // Stores four 8 x 8 matrices of a rounded result to shared memory: each lane gives a row's address, 8 lanes
 // for each matrix.
 LUATTN_FN void store_parts(u32 address, const u32 (&a)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               :: "r"(address), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]),
+               "r"(a[2]), "r"(a[3])
+               : "memory");
 }
 #endif
 
@@ -164,31 +177,34 @@ LUATTN_FN void store_parts(u32 address, const u32 (&a)[4]) {
 
 // Copies 16 bytes; writes zeros without reading `source` where !valid. Both addresses are multiples of 16.
 LUATTN_FN void cp_async_16(u32 destination, const void *source, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               :: "r"(destination), "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination),
+               "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0)
+               : "memory");
 }
 LUATTN_FN void cp_async_16(u32 destination, const void *source) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
-               :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(destination),
+               "l"(__cvta_generic_to_global(source))
+               : "memory");
 }
 // Copies four times 16 bytes, `stride` bytes apart in global memory and Bytes in shared memory; zeros for
 // copy i where i * Rows >= end. One asm statement, because the compiler takes time for each.
 template <int Rows, int Bytes>
 LUATTN_FN void cp_async_16_x4(u32 destination, u64 source, i64 stride, int end) {
-#define COPY(row, at)                                         \
-  "setp.lt.s32 valid, " row ", %3; selp.b32 n, 16, 0, valid;" \
+#define COPY(row, at)               \
+  "setp.lt.s32 valid, " row         \
+  ", %3; selp.b32 n, 16, 0, valid;" \
   "cp.async.cg.shared.global.L2::128B [%0+" at "], [from], 16, n; add.s64 from, from, %2;"
-  asm volatile("{ .reg .pred valid; .reg .b32 n; .reg .b64 from; mov.b64 from, %1;" COPY("0", "0")
-                   COPY("%4", "%5") COPY("%6", "%7") COPY("%8", "%9") "}" ::"r"(destination),
-               "l"(source), "l"(stride), "r"(end), "n"(Rows), "n"(Bytes), "n"(2 * Rows), "n"(2 * Bytes),
-               "n"(3 * Rows), "n"(3 * Bytes)
+  asm volatile("{ .reg .pred valid; .reg .b32 n; .reg .b64 from; mov.b64 from, %1;" COPY("0", "0") COPY("%4", "%5")
+                   COPY("%6", "%7") COPY("%8", "%9") "}" ::"r"(destination),
+               "l"(source), "l"(stride), "r"(end), "n"(Rows), "n"(Bytes), "n"(2 * Rows), "n"(2 * Bytes), "n"(3 * Rows),
+               "n"(3 * Bytes)
                : "memory");
 #undef COPY
 }
 // Copies 4 bytes; both addresses are multiples of 4.
 LUATTN_FN void cp_async_4(u32 destination, const void *source) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
-               :: "r"(destination), "l"(__cvta_generic_to_global(source)) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(destination), "l"(__cvta_generic_to_global(source))
+               : "memory");
 }
 LUATTN_FN void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `Pending` of this thread's latest groups are in flight.
@@ -202,8 +218,7 @@ LUATTN_FN void store_shared(u32 address, u32 x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 LUATTN_FN void store_shared_16(u32 address, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x), "f"(y), "f"(z), "f"(w)
-               : "memory");
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 LUATTN_FN u32 load_shared(u32 address) {
   u32 x;
@@ -213,7 +228,9 @@ LUATTN_FN u32 load_shared(u32 address) {
 LUATTN_FN uint4 load_shared_16(u32 address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(address) : "memory");
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
   return x;
 }
 
@@ -226,9 +243,7 @@ LUATTN_FN int opaque(int x) {
 // first ? a : b, but never by a branch, which would diverge before shuffles of the whole warp.
 LUATTN_FN float select(bool first, float a, float b) {
   float x;
-  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p;}"
-      : "=f"(x)
-      : "f"(a), "f"(b), "r"(int(first)));
+  asm("{.reg .pred p; setp.ne.s32 p, %3, 0; selp.f32 %0, %1, %2, p;}" : "=f"(x) : "f"(a), "f"(b), "r"(int(first)));
   return x;
 }
 

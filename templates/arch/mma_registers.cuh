@@ -23,9 +23,8 @@ LUATTN_FN void declare_fragments() {
   LUATTN_C(n##2)       \
   LUATTN_C(n##3) LUATTN_C(n##4) LUATTN_C(n##5) LUATTN_C(n##6) LUATTN_C(n##7) LUATTN_C(n##8) LUATTN_C(n##9)
 #define LUATTN_A(n) ".reg .b32 a" #n "_<4>;"
-  asm volatile(LUATTN_A(0) LUATTN_A(1) LUATTN_A(2) LUATTN_A(3) LUATTN_A(4) LUATTN_A(5) LUATTN_A(6)
-                   LUATTN_A(7) ".reg .b32 b_<4>;" LUATTN_C_10() LUATTN_C_10(1) LUATTN_C_10(2) LUATTN_C_10(3)
-                       LUATTN_C_10(4) LUATTN_C_10(5));
+  asm volatile(LUATTN_A(0) LUATTN_A(1) LUATTN_A(2) LUATTN_A(3) LUATTN_A(4) LUATTN_A(5) LUATTN_A(6) LUATTN_A(
+      7) ".reg .b32 b_<4>;" LUATTN_C_10() LUATTN_C_10(1) LUATTN_C_10(2) LUATTN_C_10(3) LUATTN_C_10(4) LUATTN_C_10(5));
 #undef LUATTN_A
 #undef LUATTN_C_10
 #undef LUATTN_C
@@ -42,8 +41,8 @@ template <int First, int Count>
 LUATTN_FN void zero_blocks() {
 #define LUATTN_ZERO(i) "mov.f32 c%0_" i ", 0f00000000;"
   if constexpr (Count > 0) {
-    asm volatile(LUATTN_ZERO("0") LUATTN_ZERO("1") LUATTN_ZERO("2") LUATTN_ZERO("3") LUATTN_ZERO("4")
-                     LUATTN_ZERO("5") LUATTN_ZERO("6") LUATTN_ZERO("7")::"n"(First));
+    asm volatile(LUATTN_ZERO("0") LUATTN_ZERO("1") LUATTN_ZERO("2") LUATTN_ZERO("3") LUATTN_ZERO("4") LUATTN_ZERO("5")
+                     LUATTN_ZERO("6") LUATTN_ZERO("7")::"n"(First));
     zero_blocks<First + 1, Count - 1>();
   }
 #undef LUATTN_ZERO
@@ -52,9 +51,8 @@ LUATTN_FN void zero_blocks() {
 // Loads blocks A .. A + Count - 1 from shared memory, `step` bytes apart.
 template <bool Trans, int A, int Count>
 LUATTN_FN void load_a(u32 address, u32 step) {
-#define LUATTN_LOAD(trans)                                                                                   \
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 " LUATTN_A("%1") ", [%0];" ::"r"(address), \
-               "n"(A)                                                                                        \
+#define LUATTN_LOAD(trans)                                                                                          \
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 " LUATTN_A("%1") ", [%0];" ::"r"(address), "n"(A) \
                : "memory")
   if constexpr (Count > 0) {
     if constexpr (Trans)
@@ -89,13 +87,13 @@ LUATTN_FN void multiply_more() {
 template <class Elem, bool Trans, int Frags, int A, int C, int Step>
 LUATTN_FN void multiply(u32 address) {
 #define LUATTN_B(trans) "ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {b_0,b_1,b_2,b_3}, [%0];"
-#define LUATTN_MULTIPLY(trans, type)                                                                      \
-  if constexpr (Frags == 1)                                                                               \
-    asm volatile(LUATTN_B(trans) LUATTN_MMA(type, "%1", "%2")::"r"(address), "n"(A), "n"(C) : "memory");  \
-  else                                                                                                    \
-    asm volatile(LUATTN_B(trans) LUATTN_MMA(type, "%1", "%2") LUATTN_MMA(type, "%3", "%4")::"r"(address), \
-                 "n"(A), "n"(C), "n"(A + 1), "n"(C + Step)                                                \
-                 : "memory");                                                                             \
+#define LUATTN_MULTIPLY(trans, type)                                                                              \
+  if constexpr (Frags == 1)                                                                                       \
+    asm volatile(LUATTN_B(trans) LUATTN_MMA(type, "%1", "%2")::"r"(address), "n"(A), "n"(C) : "memory");          \
+  else                                                                                                            \
+    asm volatile(LUATTN_B(trans) LUATTN_MMA(type, "%1", "%2") LUATTN_MMA(type, "%3", "%4")::"r"(address), "n"(A), \
+                 "n"(C), "n"(A + 1), "n"(C + Step)                                                                \
+                 : "memory");                                                                                     \
   if constexpr (Frags > 2) multiply_more<Elem, Frags - 2, A + 2, C + 2 * Step, Step>()
   constexpr bool half = same_type<Elem, half_t>::value;
   if constexpr (half && Trans) {
@@ -165,8 +163,8 @@ LUATTN_FN void next_octet(const float (&x)[2][Rows]) {
     asm volatile(LUATTN_MOVE_LEFT("c%1_0", "c%1_1", "c%1_2", "c%1_3")::"n"(C), "n"(C + 1));
     next_octet<C + 1, Tiles, Frags, R, I + 1>(x);
   } else if constexpr (2 * Frags > R) {
-    asm volatile(LUATTN_MOVE_LEFT("%1", "%2", "%3", "%4")::"n"(C), "f"(x[0][R]), "f"(x[1][R]),
-                 "f"(x[0][R + 1]), "f"(x[1][R + 1]));
+    asm volatile(LUATTN_MOVE_LEFT("%1", "%2", "%3", "%4")::"n"(C), "f"(x[0][R]), "f"(x[1][R]), "f"(x[0][R + 1]),
+                 "f"(x[1][R + 1]));
     next_octet<C + 1, Tiles, Frags, R + 2>(x);
   }
 }
@@ -179,8 +177,8 @@ template <int C, int Count>
 LUATTN_FN void set_apart(int zero) {
 #define LUATTN_XOR(i) "xor.b32 c%1_" i ", c%1_" i ", %0;"
   if constexpr (Count > 0) {
-    asm volatile(LUATTN_XOR("0") LUATTN_XOR("1") LUATTN_XOR("2") LUATTN_XOR("3") LUATTN_XOR("4")
-                     LUATTN_XOR("5") LUATTN_XOR("6") LUATTN_XOR("7")::"r"(zero),
+    asm volatile(LUATTN_XOR("0") LUATTN_XOR("1") LUATTN_XOR("2") LUATTN_XOR("3") LUATTN_XOR("4") LUATTN_XOR("5")
+                     LUATTN_XOR("6") LUATTN_XOR("7")::"r"(zero),
                  "n"(C));
     set_apart<C + 1, Count - 1>(zero);
   }
@@ -190,14 +188,13 @@ LUATTN_FN void set_apart(int zero) {
 // Zeroes blocks X + i and Y + i where kept[i] is 0, i = 0 .. Count - 1.
 template <int X, int Y, int Count>
 LUATTN_FN void drop_blocks(const u32 (*kept)[8]) {
-#define LUATTN_DROP(i) \
-  "setp.eq.u32 p, %" i ", 0; @p mov.f32 c%8_" i ", 0f00000000; @p mov.f32 c%9_" i ", 0f00000000;"
+#define LUATTN_DROP(i) "setp.eq.u32 p, %" i ", 0; @p mov.f32 c%8_" i ", 0f00000000; @p mov.f32 c%9_" i ", 0f00000000;"
 #define LUATTN_KEPT(i) "r"((*kept)[i])
   if constexpr (Count > 0) {
-    asm volatile("{.reg .pred p;" LUATTN_DROP("0") LUATTN_DROP("1") LUATTN_DROP("2") LUATTN_DROP("3")
-                     LUATTN_DROP("4") LUATTN_DROP("5") LUATTN_DROP("6") LUATTN_DROP("7") "}" ::LUATTN_KEPT(0),
-                 LUATTN_KEPT(1), LUATTN_KEPT(2), LUATTN_KEPT(3), LUATTN_KEPT(4), LUATTN_KEPT(5),
-                 LUATTN_KEPT(6), LUATTN_KEPT(7), "n"(X), "n"(Y));
+    asm volatile("{.reg .pred p;" LUATTN_DROP("0") LUATTN_DROP("1") LUATTN_DROP("2") LUATTN_DROP("3") LUATTN_DROP("4")
+                     LUATTN_DROP("5") LUATTN_DROP("6") LUATTN_DROP("7") "}" ::LUATTN_KEPT(0),
+                 LUATTN_KEPT(1), LUATTN_KEPT(2), LUATTN_KEPT(3), LUATTN_KEPT(4), LUATTN_KEPT(5), LUATTN_KEPT(6),
+                 LUATTN_KEPT(7), "n"(X), "n"(Y));
     drop_blocks<X + 1, Y + 1, Count - 1>(kept + 1);
   }
 #undef LUATTN_KEPT
@@ -245,11 +242,10 @@ LUATTN_FN void store_block(float *out, int rows, int columns) {
 // Rounds block C to block A of a product that sums over C's columns.
 template <class Elem, int A, int C>
 LUATTN_FN void round_block() {
-#define LUATTN_ROUND(type)                                               \
-  asm volatile("cvt.rn." type "x2.f32 a%0_0, c%1_1, c%1_0; cvt.rn." type \
-               "x2.f32 a%0_1, c%1_3, c%1_2;"                             \
-               "cvt.rn." type "x2.f32 a%0_2, c%1_5, c%1_4; cvt.rn." type \
-               "x2.f32 a%0_3, c%1_7, c%1_6;" ::"n"(A),                   \
+#define LUATTN_ROUND(type)                                                                                       \
+  asm volatile("cvt.rn." type "x2.f32 a%0_0, c%1_1, c%1_0; cvt.rn." type                                         \
+               "x2.f32 a%0_1, c%1_3, c%1_2;"                                                                     \
+               "cvt.rn." type "x2.f32 a%0_2, c%1_5, c%1_4; cvt.rn." type "x2.f32 a%0_3, c%1_7, c%1_6;" ::"n"(A), \
                "n"(C))
   if constexpr (same_type<Elem, half_t>::value)
     LUATTN_ROUND("f16");
@@ -285,8 +281,7 @@ LUATTN_FN u32 beside(u32 pointer, int tiles) {
 template <int Cols, int A>
 LUATTN_FN void store_a(u32 address) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], " LUATTN_A("%1") ";" ::"r"(address), "n"(A)
-               : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], " LUATTN_A("%1") ";" ::"r"(address), "n"(A) : "memory");
 #else
   constexpr int below = 8 * Cols * 2;  // 8 rows down, where the swizzle is the same; ^ 16: the next chunk
   asm volatile(
@@ -303,26 +298,24 @@ LUATTN_FN void store_a(u32 address) {
 template <int C, int Half, bool Wide>
 LUATTN_FN void add_half(float *slot, i64 next) {
 #if __CUDA_ARCH__ >= 900
-#define LUATTN_ADD(x0, x1, y0, y1)                                                                          \
-  if constexpr (Wide)                                                                                       \
-    asm volatile("red.global.add.v4.f32 [%0], {c%1_" x0 ", c%1_" x1 ", c%1_" y0 ", c%1_" y1 "};" ::"l"(to), \
-                 "n"(C)                                                                                     \
-                 : "memory");                                                                               \
-  else                                                                                                      \
+#define LUATTN_ADD(x0, x1, y0, y1)                                                                                 \
+  if constexpr (Wide)                                                                                              \
+    asm volatile("red.global.add.v4.f32 [%0], {c%1_" x0 ", c%1_" x1 ", c%1_" y0 ", c%1_" y1 "};" ::"l"(to), "n"(C) \
+                 : "memory");                                                                                      \
+  else                                                                                                             \
     asm volatile("red.global.add.v2.f32 [%0], {c%1_" x0 ", c%1_" x1 "};" ::"l"(to), "n"(C) : "memory")
 #else
-#define LUATTN_ADD(x0, x1, y0, y1)                                                                          \
-  if constexpr (Wide)                                                                                       \
-    asm volatile("{.reg .b64 to; red.global.add.f32 [%0], c%1_" x0                                          \
-                 "; add.s64 to, %0, %2; red.global.add.f32 [to], c%1_" x1                                   \
-                 ";"                                                                                        \
-                 "add.s64 to, to, %2; red.global.add.f32 [to], c%1_" y0                                     \
-                 "; add.s64 to, to, %2; red.global.add.f32 [to], c%1_" y1 ";}" ::"l"(to),                   \
-                 "n"(C), "l"(next)                                                                          \
-                 : "memory");                                                                               \
-  else                                                                                                      \
-    asm volatile("red.global.add.f32 [%0], c%1_" x0 "; red.global.add.f32 [%0 + 4], c%1_" x1 ";" ::"l"(to), \
-                 "n"(C)                                                                                     \
+#define LUATTN_ADD(x0, x1, y0, y1)                                                                                 \
+  if constexpr (Wide)                                                                                              \
+    asm volatile("{.reg .b64 to; red.global.add.f32 [%0], c%1_" x0                                                 \
+                 "; add.s64 to, %0, %2; red.global.add.f32 [to], c%1_" x1                                          \
+                 ";"                                                                                               \
+                 "add.s64 to, to, %2; red.global.add.f32 [to], c%1_" y0                                            \
+                 "; add.s64 to, to, %2; red.global.add.f32 [to], c%1_" y1 ";}" ::"l"(to),                          \
+                 "n"(C), "l"(next)                                                                                 \
+                 : "memory");                                                                                      \
+  else                                                                                                             \
+    asm volatile("red.global.add.f32 [%0], c%1_" x0 "; red.global.add.f32 [%0 + 4], c%1_" x1 ";" ::"l"(to), "n"(C) \
                  : "memory")
 #endif
   const u64 to = __cvta_generic_to_global(slot);

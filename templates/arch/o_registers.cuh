@@ -11,8 +11,8 @@
 
 LUATTN_FN void declare_out() {
 #define OUT(n) ".reg .f32 o" #n "_<8>;"
-  asm volatile(OUT(0) OUT(1) OUT(2) OUT(3) OUT(4) OUT(5) OUT(6) OUT(7) OUT(8) OUT(9) OUT(10) OUT(11) OUT(12)
-                   OUT(13) OUT(14) OUT(15));
+  asm volatile(OUT(0) OUT(1) OUT(2) OUT(3) OUT(4) OUT(5) OUT(6) OUT(7) OUT(8) OUT(9) OUT(10) OUT(11) OUT(12) OUT(13)
+                   OUT(14) OUT(15));
 #undef OUT
 }
 
@@ -43,8 +43,7 @@ template <int First, int Count>
 LUATTN_FN void scale_out(float upper, float lower) {
 #define SCALE(n, i, factor) "mul.f32 o" n "_" i ", o" n "_" i ", " factor ";"
 #define PAIR(n, i, j, factor) SCALE(n, i, factor) SCALE(n, j, factor)
-#define BLOCK(n) \
-  PAIR(n, "0", "1", "%0") PAIR(n, "2", "3", "%1") PAIR(n, "4", "5", "%0") PAIR(n, "6", "7", "%1")
+#define BLOCK(n) PAIR(n, "0", "1", "%0") PAIR(n, "2", "3", "%1") PAIR(n, "4", "5", "%0") PAIR(n, "6", "7", "%1")
   if constexpr (Count >= 8) {
     asm volatile(BLOCK("%2") BLOCK("%3") BLOCK("%4") BLOCK("%5") BLOCK("%6") BLOCK("%7") BLOCK("%8")
                      BLOCK("%9")::"f"(upper),

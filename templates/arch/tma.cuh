@@ -19,13 +19,11 @@ LUATTN_FN void barrier_arrive(u32 barrier) {
 }
 // Arrives, and adds `bytes` to what the phase expects.
 LUATTN_FN void barrier_arrive_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // Adds `bytes` to what the phase expects, without arriving.
 LUATTN_FN void barrier_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 LUATTN_FN void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
@@ -47,8 +45,7 @@ LUATTN_FN void barrier_peeks_init() {
 }
 template <int Which>
 LUATTN_FN void barrier_peek(u32 barrier, u32 parity) {
-  asm volatile("mbarrier.test_wait.parity.shared::cta.b64 ended_%2, [%0], %1;" ::"r"(barrier), "r"(parity),
-               "n"(Which)
+  asm volatile("mbarrier.test_wait.parity.shared::cta.b64 ended_%2, [%0], %1;" ::"r"(barrier), "r"(parity), "n"(Which)
                : "memory");
 }
 template <int Which>
@@ -61,7 +58,8 @@ LUATTN_FN void barrier_wait_peeked(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// The row at which a box begins, as coordinates of a TMA descriptor with the axes channel, position, head and batch entry.
+// The row at which a box begins, as coordinates of a TMA descriptor with the axes channel, position, head and batch
+// entry.
 struct RowBox {
   int row, entry;
 };
@@ -88,21 +86,23 @@ LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int
       : "memory");
 }
 
-// The same for rows of a page of a head (LuattnPagedMaps), with the axes channel, row of the box, which is 0, and steps.
+// The same for rows of a page of a head (LuattnPagedMaps), with the axes channel, row of the box, which is 0, and
+// steps.
 struct PageBox {
   int steps;
 };
 LUATTN_FN void tensor_load(u32 dst, const LuattnTensorMap &map, u32 barrier, int channel, PageBox box) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(dst),
       "l"(&map), "r"(barrier), "r"(channel), "r"(0), "r"(box.steps)
       : "memory");
 }
 
 // Brings a box to the L2 cache, for a load that cannot begin yet. Called by one thread.
 LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, RowBox box, int head) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(channel), "r"(box.row),
-               "r"(head), "r"(box.entry)
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(channel),
+               "r"(box.row), "r"(head), "r"(box.entry)
                : "memory");
 }
 LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, PackedRowBox box, int head) {
@@ -114,25 +114,22 @@ LUATTN_FN void tensor_prefetch(const LuattnTensorMap &map, int channel, PackedRo
 // Copies a box from `src` to the place that the TMA descriptor gives, and leaves out what lies outside the
 // tensor. bulk_commit closes its group, too. Called by one thread.
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, RowBox box, int head) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-      "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.entry)
-      : "memory");
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.entry)
+               : "memory");
 }
 LUATTN_FN void tensor_store(u32 src, const LuattnTensorMap &map, int channel, PackedRowBox box, int head) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-      "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
-      : "memory");
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+               "r"(src), "r"(channel), "r"(box.row), "r"(head), "r"(box.end), "r"(1 << LUATTN_WRAP_LOG2)
+               : "memory");
 }
 
 // Copies `bytes` from global to shared memory; both addresses and the size are multiples of 16. Counts them
 // on `barrier`. Called by one thread.
 LUATTN_FN void bulk_load(u32 dst, const void *src, int bytes, u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
-      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
-      : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+               "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 // Makes this thread's writes to shared memory visible to wgmma and TMA, after a barrier.
@@ -156,8 +153,7 @@ LUATTN_FN void bulk_add(float *dst, u32 src, int bytes, bool there) {
 LUATTN_FN void bulk_store(void *dst, u32 src, int bytes, bool there) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n"
-      "@p cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n}" ::"l"(
-          __cvta_generic_to_global(dst)),
+      "@p cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n}" ::"l"(__cvta_generic_to_global(dst)),
       "r"(src), "r"(bytes), "r"(int(there))
       : "memory");
 }

@@ -35,9 +35,9 @@ struct Wgmma;
 // One wgmma instruction. An asm statement has one or four of them, with all of their descriptors before the
 // first. ptxas keeps that order; otherwise it would let the tensor cores wait for the next descriptor. One
 // statement also compiles faster.
-#define WGMMA(n, pair, acc, a, b, accumulate, transposed)                                       \
-  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate \
-  ", 1, 1" transposed ";\n"
+#define WGMMA(n, pair, acc, a, b, accumulate, transposed)                                                           \
+  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." pair "{" acc "}, " a ", " b ", " accumulate ", 1, 1" transposed \
+  ";\n"
 #define DOTS(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 0")
 #define SUMS(n, pair, acc, a, b) WGMMA(n, pair, acc, "{" a "}", b, "1", ", 1")
 #define TURNED(n, pair, acc, a, b, accumulate) WGMMA(n, pair, acc, a, b, accumulate, ", 0, 1")
@@ -51,192 +51,191 @@ struct Wgmma;
 
 // Operands that are not accumulators come first, so that their numbers are the same for every N. They are
 // "+", although they are not written, because inputs would have to come last.
-#define LUATTN_WGMMA(elem, n, pair, at3, at17, outs, results)                                                \
-  template <>                                                                                                \
-  struct Wgmma<elem, n> {                                                                                    \
-    /* d = a b' + (add ? d : 0) over 16 or 64 channels; both K-major */                                      \
-    static __device__ __forceinline__ void dots16(float (&d)[n / 2], u64 a, u64 b, int add) {                \
-      asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n" DOTS(n, pair, at3, "%0", "%1", "p") "}"         \
-                   : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                  \
-    }                                                                                                        \
-    static __device__ __forceinline__ void dots64(float (&d)[n / 2], u64 a, u64 b, int add) {                \
-      asm volatile(                                                                                          \
-          "{.reg .pred p;\n.reg .b64 a1, a2, a3, b1, b2, b3;\nsetp.ne.b32 p, %2, 0;\n"                       \
-          "add.s64 a1, %0, 2;\nadd.s64 a2, %0, 4;\nadd.s64 a3, %0, 6;\n"                                     \
-          "add.s64 b1, %1, 2;\nadd.s64 b2, %1, 4;\nadd.s64 b3, %1, 6;\n" DOTS(n, pair, at3, "%0", "%1", "p") \
-              DOTS(n, pair, at3, "a1", "b1", "1") DOTS(n, pair, at3, "a2", "b2", "1")                        \
-                  DOTS(n, pair, at3, "a3", "b3", "1") "}"                                                    \
-          : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                           \
-    }                                                                                                        \
-    /* The same over 64 or 128 channels, returning new values, which compiles faster */                      \
-    static __device__ __forceinline__ void first64(float (&d)[n / 2], u64 a, u64 b, int none = 0) {          \
-      asm volatile("{.reg .b64 a1, a2, a3, b1, b2, b3;\n" DOTS_AT("1", "2", "2") DOTS_AT("2", "4", "4")      \
-                       DOTS_AT("3", "6", "6") DOTS_FOUR(n, pair, at3, "1", "2", "3") "}"                     \
-                   : "+l"(a), "+l"(b), "+r"(none), results(d));                                              \
-    }                                                                                                        \
-    static __device__ __forceinline__ void first128(float (&d)[n / 2], u64 a, u64 b, int none = 0) {         \
-      asm volatile(                                                                                          \
-          "{.reg .b64 a1, a2, a3, a4, a5, a6, a7, b1, b2, b3, b4, b5, b6, b7;\n" DOTS_AT("1", "2", "2")      \
-              DOTS_AT("2", "4", "4") DOTS_AT("3", "6", "6") DOTS_AT("4", "512", #n "*8")                     \
-                  DOTS_AT("5", "514", #n "*8+2") DOTS_AT("6", "516", #n "*8+4")                              \
-                      DOTS_AT("7", "518", #n "*8+6") DOTS_FOUR(n, pair, at3, "1", "2", "3")                  \
-                          DOTS_MORE(n, pair, at3, "4") DOTS_MORE(n, pair, at3, "5")                          \
-                              DOTS_MORE(n, pair, at3, "6") DOTS_MORE(n, pair, at3, "7") "}"                  \
-          : "+l"(a), "+l"(b), "+r"(none), results(d));                                                       \
-    }                                                                                                        \
-    /* d = a b + (add ? d : 0) over 64 columns of a and rows of b */                                         \
-    static __device__ __forceinline__ void turned64(float (&d)[n / 2], u64 a, u64 b, int add) {              \
-      asm volatile(                                                                                          \
-          "{.reg .pred p;\n.reg .b64 a1, a2, a3, b1, b2, b3;\nsetp.ne.b32 p, %2, 0;\n"                       \
-          "add.s64 a1, %0, 2;\nadd.s64 a2, %0, 4;\nadd.s64 a3, %0, 6;\n"                                     \
-          "add.s64 b1, %1, 128;\nadd.s64 b2, %1, 256;\nadd.s64 b3, %1, 384;\n"                               \
-              TURNED(n, pair, at3, "%0", "%1", "p") TURNED(n, pair, at3, "a1", "b1", "1")                    \
-              TURNED(n, pair, at3, "a2", "b2", "1") TURNED(n, pair, at3, "a3", "b3", "1") "}"                \
-          : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                           \
-    }                                                                                                        \
-    /* d += a b over 64 rows of b; a in registers */                                                         \
-    static __device__ __forceinline__ void sums64(float (&d)[n / 2], u32 (&a)[4], u32 (&e)[4], u32 (&f)[4],  \
-                                                  u32 (&g)[4], u64 b) {                                      \
-      asm volatile(                                                                                          \
-          "{.reg .b64 b1, b2, b3;\n"                                                                         \
-          "add.s64 b1, %16, 128;\nadd.s64 b2, %16, 256;\nadd.s64 b3, %16, 384;\n"                            \
-              SUMS(n, pair, at17, "%0,%1,%2,%3", "%16") SUMS(n, pair, at17, "%4,%5,%6,%7", "b1")             \
-              SUMS(n, pair, at17, "%8,%9,%10,%11", "b2") SUMS(n, pair, at17, "%12,%13,%14,%15", "b3") "}"    \
-          : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]), "+r"(e[0]), "+r"(e[1]), "+r"(e[2]), "+r"(e[3]),  \
-            "+r"(f[0]), "+r"(f[1]), "+r"(f[2]), "+r"(f[3]), "+r"(g[0]), "+r"(g[1]), "+r"(g[2]), "+r"(g[3]),  \
-            "+l"(b), outs(d));                                                                               \
-    }                                                                                                        \
+#define LUATTN_WGMMA(elem, n, pair, at3, at17, outs, results)                                                        \
+  template <>                                                                                                        \
+  struct Wgmma<elem, n> {                                                                                            \
+    /* d = a b' + (add ? d : 0) over 16 or 64 channels; both K-major */                                              \
+    static __device__ __forceinline__ void dots16(float (&d)[n / 2], u64 a, u64 b, int add) {                        \
+      asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n" DOTS(n, pair, at3, "%0", "%1", "p") "}"                 \
+                   : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                          \
+    }                                                                                                                \
+    static __device__ __forceinline__ void dots64(float (&d)[n / 2], u64 a, u64 b, int add) {                        \
+      asm volatile(                                                                                                  \
+          "{.reg .pred p;\n.reg .b64 a1, a2, a3, b1, b2, b3;\nsetp.ne.b32 p, %2, 0;\n"                               \
+          "add.s64 a1, %0, 2;\nadd.s64 a2, %0, 4;\nadd.s64 a3, %0, 6;\n"                                             \
+          "add.s64 b1, %1, 2;\nadd.s64 b2, %1, 4;\nadd.s64 b3, %1, 6;\n" DOTS(n, pair, at3, "%0", "%1", "p")         \
+              DOTS(n, pair, at3, "a1", "b1", "1") DOTS(n, pair, at3, "a2", "b2", "1")                                \
+                  DOTS(n, pair, at3, "a3", "b3", "1") "}"                                                            \
+          : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                   \
+    }                                                                                                                \
+    /* The same over 64 or 128 channels, returning new values, which compiles faster */                              \
+    static __device__ __forceinline__ void first64(float (&d)[n / 2], u64 a, u64 b, int none = 0) {                  \
+      asm volatile("{.reg .b64 a1, a2, a3, b1, b2, b3;\n" DOTS_AT("1", "2", "2") DOTS_AT("2", "4", "4")              \
+                       DOTS_AT("3", "6", "6") DOTS_FOUR(n, pair, at3, "1", "2", "3") "}"                             \
+                   : "+l"(a), "+l"(b), "+r"(none), results(d));                                                      \
+    }                                                                                                                \
+    static __device__ __forceinline__ void first128(float (&d)[n / 2], u64 a, u64 b, int none = 0) {                 \
+      asm volatile("{.reg .b64 a1, a2, a3, a4, a5, a6, a7, b1, b2, b3, b4, b5, b6, b7;\n" DOTS_AT("1", "2", "2")     \
+                       DOTS_AT("2", "4", "4") DOTS_AT("3", "6", "6") DOTS_AT("4", "512", #n "*8")                    \
+                           DOTS_AT("5", "514", #n "*8+2") DOTS_AT("6", "516", #n "*8+4")                             \
+                               DOTS_AT("7", "518", #n "*8+6") DOTS_FOUR(n, pair, at3, "1", "2", "3")                 \
+                                   DOTS_MORE(n, pair, at3, "4") DOTS_MORE(n, pair, at3, "5")                         \
+                                       DOTS_MORE(n, pair, at3, "6") DOTS_MORE(n, pair, at3, "7") "}"                 \
+                   : "+l"(a), "+l"(b), "+r"(none), results(d));                                                      \
+    }                                                                                                                \
+    /* d = a b + (add ? d : 0) over 64 columns of a and rows of b */                                                 \
+    static __device__ __forceinline__ void turned64(float (&d)[n / 2], u64 a, u64 b, int add) {                      \
+      asm volatile(                                                                                                  \
+          "{.reg .pred p;\n.reg .b64 a1, a2, a3, b1, b2, b3;\nsetp.ne.b32 p, %2, 0;\n"                               \
+          "add.s64 a1, %0, 2;\nadd.s64 a2, %0, 4;\nadd.s64 a3, %0, 6;\n"                                             \
+          "add.s64 b1, %1, 128;\nadd.s64 b2, %1, 256;\nadd.s64 b3, %1, 384;\n" TURNED(n, pair, at3, "%0", "%1", "p") \
+              TURNED(n, pair, at3, "a1", "b1", "1") TURNED(n, pair, at3, "a2", "b2", "1")                            \
+                  TURNED(n, pair, at3, "a3", "b3", "1") "}"                                                          \
+          : "+l"(a), "+l"(b), "+r"(add), outs(d));                                                                   \
+    }                                                                                                                \
+    /* d += a b over 64 rows of b; a in registers */                                                                 \
+    static __device__ __forceinline__ void sums64(float (&d)[n / 2], u32 (&a)[4], u32 (&e)[4], u32 (&f)[4],          \
+                                                  u32 (&g)[4], u64 b) {                                              \
+      asm volatile(                                                                                                  \
+          "{.reg .b64 b1, b2, b3;\n"                                                                                 \
+          "add.s64 b1, %16, 128;\nadd.s64 b2, %16, 256;\nadd.s64 b3, %16, 384;\n" SUMS(                              \
+              n, pair, at17, "%0,%1,%2,%3", "%16") SUMS(n, pair, at17, "%4,%5,%6,%7", "b1")                          \
+              SUMS(n, pair, at17, "%8,%9,%10,%11", "b2") SUMS(n, pair, at17, "%12,%13,%14,%15", "b3") "}"            \
+          : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]), "+r"(e[0]), "+r"(e[1]), "+r"(e[2]), "+r"(e[3]),          \
+            "+r"(f[0]), "+r"(f[1]), "+r"(f[2]), "+r"(f[3]), "+r"(g[0]), "+r"(g[1]), "+r"(g[2]), "+r"(g[3]), "+l"(b), \
+            outs(d));                                                                                                \
+    }                                                                                                                \
   };
 
 // Accumulators in groups of 8: as asm text that begins with operand 3 or 17, and as operands.
 #define AT3_1 "%3,%4,%5,%6,%7,%8,%9,%10"
 #define AT3_2 \
   AT3_1       \
-      ","     \
-      "%11,%12,%13,%14,%15,%16,%17,%18"
+  ","         \
+  "%11,%12,%13,%14,%15,%16,%17,%18"
 #define AT3_3 \
   AT3_2       \
-      ","     \
-      "%19,%20,%21,%22,%23,%24,%25,%26"
+  ","         \
+  "%19,%20,%21,%22,%23,%24,%25,%26"
 #define AT3_4 \
   AT3_3       \
-      ","     \
-      "%27,%28,%29,%30,%31,%32,%33,%34"
+  ","         \
+  "%27,%28,%29,%30,%31,%32,%33,%34"
 #define AT3_5 \
   AT3_4       \
-      ","     \
-      "%35,%36,%37,%38,%39,%40,%41,%42"
+  ","         \
+  "%35,%36,%37,%38,%39,%40,%41,%42"
 #define AT3_6 \
   AT3_5       \
-      ","     \
-      "%43,%44,%45,%46,%47,%48,%49,%50"
+  ","         \
+  "%43,%44,%45,%46,%47,%48,%49,%50"
 #define AT3_7 \
   AT3_6       \
-      ","     \
-      "%51,%52,%53,%54,%55,%56,%57,%58"
+  ","         \
+  "%51,%52,%53,%54,%55,%56,%57,%58"
 #define AT3_8 \
   AT3_7       \
-      ","     \
-      "%59,%60,%61,%62,%63,%64,%65,%66"
+  ","         \
+  "%59,%60,%61,%62,%63,%64,%65,%66"
 #define AT3_9 \
   AT3_8       \
-      ","     \
-      "%67,%68,%69,%70,%71,%72,%73,%74"
+  ","         \
+  "%67,%68,%69,%70,%71,%72,%73,%74"
 #define AT3_10 \
   AT3_9        \
-      ","      \
-      "%75,%76,%77,%78,%79,%80,%81,%82"
+  ","          \
+  "%75,%76,%77,%78,%79,%80,%81,%82"
 #define AT3_11 \
   AT3_10       \
-      ","      \
-      "%83,%84,%85,%86,%87,%88,%89,%90"
+  ","          \
+  "%83,%84,%85,%86,%87,%88,%89,%90"
 #define AT3_12 \
   AT3_11       \
-      ","      \
-      "%91,%92,%93,%94,%95,%96,%97,%98"
+  ","          \
+  "%91,%92,%93,%94,%95,%96,%97,%98"
 #define AT3_13 \
   AT3_12       \
-      ","      \
-      "%99,%100,%101,%102,%103,%104,%105,%106"
+  ","          \
+  "%99,%100,%101,%102,%103,%104,%105,%106"
 #define AT3_14 \
   AT3_13       \
-      ","      \
-      "%107,%108,%109,%110,%111,%112,%113,%114"
+  ","          \
+  "%107,%108,%109,%110,%111,%112,%113,%114"
 #define AT3_15 \
   AT3_14       \
-      ","      \
-      "%115,%116,%117,%118,%119,%120,%121,%122"
+  ","          \
+  "%115,%116,%117,%118,%119,%120,%121,%122"
 #define AT3_16 \
   AT3_15       \
-      ","      \
-      "%123,%124,%125,%126,%127,%128,%129,%130"
+  ","          \
+  "%123,%124,%125,%126,%127,%128,%129,%130"
 #define AT17_1 "%17,%18,%19,%20,%21,%22,%23,%24"
 #define AT17_2 \
   AT17_1       \
-      ","      \
-      "%25,%26,%27,%28,%29,%30,%31,%32"
+  ","          \
+  "%25,%26,%27,%28,%29,%30,%31,%32"
 #define AT17_3 \
   AT17_2       \
-      ","      \
-      "%33,%34,%35,%36,%37,%38,%39,%40"
+  ","          \
+  "%33,%34,%35,%36,%37,%38,%39,%40"
 #define AT17_4 \
   AT17_3       \
-      ","      \
-      "%41,%42,%43,%44,%45,%46,%47,%48"
+  ","          \
+  "%41,%42,%43,%44,%45,%46,%47,%48"
 #define AT17_5 \
   AT17_4       \
-      ","      \
-      "%49,%50,%51,%52,%53,%54,%55,%56"
+  ","          \
+  "%49,%50,%51,%52,%53,%54,%55,%56"
 #define AT17_6 \
   AT17_5       \
-      ","      \
-      "%57,%58,%59,%60,%61,%62,%63,%64"
+  ","          \
+  "%57,%58,%59,%60,%61,%62,%63,%64"
 #define AT17_7 \
   AT17_6       \
-      ","      \
-      "%65,%66,%67,%68,%69,%70,%71,%72"
+  ","          \
+  "%65,%66,%67,%68,%69,%70,%71,%72"
 #define AT17_8 \
   AT17_7       \
-      ","      \
-      "%73,%74,%75,%76,%77,%78,%79,%80"
+  ","          \
+  "%73,%74,%75,%76,%77,%78,%79,%80"
 #define AT17_9 \
   AT17_8       \
-      ","      \
-      "%81,%82,%83,%84,%85,%86,%87,%88"
+  ","          \
+  "%81,%82,%83,%84,%85,%86,%87,%88"
 #define AT17_10 \
   AT17_9        \
-      ","       \
-      "%89,%90,%91,%92,%93,%94,%95,%96"
+  ","           \
+  "%89,%90,%91,%92,%93,%94,%95,%96"
 #define AT17_11 \
   AT17_10       \
-      ","       \
-      "%97,%98,%99,%100,%101,%102,%103,%104"
+  ","           \
+  "%97,%98,%99,%100,%101,%102,%103,%104"
 #define AT17_12 \
   AT17_11       \
-      ","       \
-      "%105,%106,%107,%108,%109,%110,%111,%112"
+  ","           \
+  "%105,%106,%107,%108,%109,%110,%111,%112"
 #define AT17_13 \
   AT17_12       \
-      ","       \
-      "%113,%114,%115,%116,%117,%118,%119,%120"
+  ","           \
+  "%113,%114,%115,%116,%117,%118,%119,%120"
 #define AT17_14 \
   AT17_13       \
-      ","       \
-      "%121,%122,%123,%124,%125,%126,%127,%128"
+  ","           \
+  "%121,%122,%123,%124,%125,%126,%127,%128"
 #define AT17_15 \
   AT17_14       \
-      ","       \
-      "%129,%130,%131,%132,%133,%134,%135,%136"
+  ","           \
+  "%129,%130,%131,%132,%133,%134,%135,%136"
 #define AT17_16 \
   AT17_15       \
-      ","       \
-      "%137,%138,%139,%140,%141,%142,%143,%144"
-#define EIGHT(d, i)                                                                           \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define NEW_8(d, i)                                                                           \
-  "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), \
-      "=f"(d[i + 6]), "=f"(d[i + 7])
+  ","           \
+  "%137,%138,%139,%140,%141,%142,%143,%144"
+#define EIGHT(d, i)                                                                                           \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define NEW_8(d, i)                                                                                           \
+  "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]), "=f"(d[i + 6]), \
+      "=f"(d[i + 7])
 #define RESULTS_1(d) NEW_8(d, 0)
 #define RESULTS_2(d) RESULTS_1(d), NEW_8(d, 8)
 #define RESULTS_3(d) RESULTS_2(d), NEW_8(d, 16)

@@ -26,14 +26,12 @@ struct WgmmaOuter;
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%" \
   "28,%29,%30,%31"
 #define FOUR(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-#define LUATTN_KEPT(pair, first)                                                                      \
-  asm volatile(                                                                                       \
-      "{.reg .b64 b1, b2, b3;\nadd.s64 b1, %48, 2;\nadd.s64 b2, %48, 4;\nadd.s64 b3, %48, 6;\n" KEPT( \
-          64, pair, AT0_4, "%32,%33,%34,%35", "%48", first)                                           \
-          KEPT(64, pair, AT0_4, "%36,%37,%38,%39", "b1", "1")                                         \
-              KEPT(64, pair, AT0_4, "%40,%41,%42,%43", "b2", "1")                                     \
-                  KEPT(64, pair, AT0_4, "%44,%45,%46,%47", "b3", "1") "}"                             \
-      : OUT_4(d)                                                                                      \
+#define LUATTN_KEPT(pair, first)                                                                                      \
+  asm volatile(                                                                                                       \
+      "{.reg .b64 b1, b2, b3;\nadd.s64 b1, %48, 2;\nadd.s64 b2, %48, 4;\nadd.s64 b3, %48, 6;\n" KEPT(                 \
+          64, pair, AT0_4, "%32,%33,%34,%35", "%48", first) KEPT(64, pair, AT0_4, "%36,%37,%38,%39", "b1", "1")       \
+          KEPT(64, pair, AT0_4, "%40,%41,%42,%43", "b2", "1") KEPT(64, pair, AT0_4, "%44,%45,%46,%47", "b3", "1") "}" \
+      : OUT_4(d)                                                                                                      \
       : FOUR(a[0]), FOUR(a[1]), FOUR(a[2]), FOUR(a[3]), "l"(b))
 #define LUATTN_WGMMA_KEPT(elem, pair)                                                         \
   template <>                                                                                 \
@@ -46,42 +44,40 @@ struct WgmmaOuter;
         LUATTN_KEPT(pair, "1");                                                               \
     }                                                                                         \
   };
-#define LUATTN_WGMMA_FRESH(elem, pair)                                                          \
-  template <>                                                                                   \
-  struct WgmmaFresh<elem> {                                                                     \
-    static __device__ __forceinline__ void dots64(float (&d)[32], u64 a, u64 b) {               \
-      asm volatile(                                                                             \
-          "{.reg .b64 a1, a2, a3, b1, b2, b3;\n"                                                \
-          "add.s64 a1, %32, 2;\nadd.s64 a2, %32, 4;\nadd.s64 a3, %32, 6;\n"                     \
-          "add.s64 b1, %33, 2;\nadd.s64 b2, %33, 4;\nadd.s64 b3, %33, 6;\n" DOTS(               \
-              64, pair, AT0_4, "%32", "%33", "0") DOTS(64, pair, AT0_4, "a1", "b1", "1")        \
-              DOTS(64, pair, AT0_4, "a2", "b2", "1") DOTS(64, pair, AT0_4, "a3", "b3", "1") "}" \
-          : OUT_4(d)                                                                            \
-          : "l"(a), "l"(b));                                                                    \
-    }                                                                                           \
+#define LUATTN_WGMMA_FRESH(elem, pair)                                                                               \
+  template <>                                                                                                        \
+  struct WgmmaFresh<elem> {                                                                                          \
+    static __device__ __forceinline__ void dots64(float (&d)[32], u64 a, u64 b) {                                    \
+      asm volatile(                                                                                                  \
+          "{.reg .b64 a1, a2, a3, b1, b2, b3;\n"                                                                     \
+          "add.s64 a1, %32, 2;\nadd.s64 a2, %32, 4;\nadd.s64 a3, %32, 6;\n"                                          \
+          "add.s64 b1, %33, 2;\nadd.s64 b2, %33, 4;\nadd.s64 b3, %33, 6;\n" DOTS(64, pair, AT0_4, "%32", "%33", "0") \
+              DOTS(64, pair, AT0_4, "a1", "b1", "1") DOTS(64, pair, AT0_4, "a2", "b2", "1")                          \
+                  DOTS(64, pair, AT0_4, "a3", "b3", "1") "}"                                                         \
+          : OUT_4(d)                                                                                                 \
+          : "l"(a), "l"(b));                                                                                         \
+    }                                                                                                                \
   };
-#define LUATTN_WGMMA_OUTER(elem, n, pair, at3, outs)                                                    \
-  template <>                                                                                           \
-  struct WgmmaOuter<elem, n> {                                                                          \
-    static __device__ __forceinline__ void sums64(float (&d)[64], u64 a, u64 b) {                       \
-      u32 unused = 0;                                                                                   \
-      asm volatile(                                                                                     \
-          "{.reg .b64 a1, a2, a3, b1, b2, b3;\n"                                                        \
-          "add.s64 a1, %0, 128;\nadd.s64 a2, %0, 256;\nadd.s64 a3, %0, 384;\n"                          \
-          "add.s64 b1, %1, 128;\nadd.s64 b2, %1, 256;\nadd.s64 b3, %1, 384;\n" OUTER(                   \
-              n, pair, at3, "%0", "%1") OUTER(n, pair, at3, "a1", "b1") OUTER(n, pair, at3, "a2", "b2") \
-              OUTER(n, pair, at3, "a3", "b3") "}"                                                       \
-          : "+l"(a), "+l"(b), "+r"(unused), outs(d));                                                   \
-    }                                                                                                   \
+#define LUATTN_WGMMA_OUTER(elem, n, pair, at3, outs)                                                              \
+  template <>                                                                                                     \
+  struct WgmmaOuter<elem, n> {                                                                                    \
+    static __device__ __forceinline__ void sums64(float (&d)[64], u64 a, u64 b) {                                 \
+      u32 unused = 0;                                                                                             \
+      asm volatile(                                                                                               \
+          "{.reg .b64 a1, a2, a3, b1, b2, b3;\n"                                                                  \
+          "add.s64 a1, %0, 128;\nadd.s64 a2, %0, 256;\nadd.s64 a3, %0, 384;\n"                                    \
+          "add.s64 b1, %1, 128;\nadd.s64 b2, %1, 256;\nadd.s64 b3, %1, 384;\n" OUTER(n, pair, at3, "%0", "%1")    \
+              OUTER(n, pair, at3, "a1", "b1") OUTER(n, pair, at3, "a2", "b2") OUTER(n, pair, at3, "a3", "b3") "}" \
+          : "+l"(a), "+l"(b), "+r"(unused), outs(d));                                                             \
+    }                                                                                                             \
   };
 #define ROW_SUMS(pair, a, accumulate) WGMMA(8, pair, "%0,%1,%2,%3", a, "%5", accumulate, ", 0, 0")
-#define LUATTN_ROW_SUMS(pair, first)                                                                   \
-  asm volatile(                                                                                        \
-      "{.reg .b64 a1, a2, a3;\nadd.s64 a1, %4, 2;\nadd.s64 a2, %4, 4;\nadd.s64 a3, %4, 6;\n" ROW_SUMS( \
-          pair, "%4", first) ROW_SUMS(pair, "a1", "1") ROW_SUMS(pair, "a2", "1")                       \
-          ROW_SUMS(pair, "a3", "1") "}"                                                                \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                 \
-      : "l"(a), "l"(ones))
+#define LUATTN_ROW_SUMS(pair, first)                                                                            \
+  asm volatile("{.reg .b64 a1, a2, a3;\nadd.s64 a1, %4, 2;\nadd.s64 a2, %4, 4;\nadd.s64 a3, %4, 6;\n" ROW_SUMS( \
+                   pair, "%4", first) ROW_SUMS(pair, "a1", "1") ROW_SUMS(pair, "a2", "1")                       \
+                   ROW_SUMS(pair, "a3", "1") "}"                                                                \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                 \
+               : "l"(a), "l"(ones))
 #define LUATTN_WGMMA_ROW_SUMS(elem, pair)                                           \
   template <>                                                                       \
   struct WgmmaRowSums<elem> {                                                       \

@@ -1,28 +1,33 @@
-// around/append_modified.cuh: luattn_append with AppendMods: new rows go through a spec's mods on their way to the cache (LuattnAppendParams).
+// around/append_modified.cuh: luattn_append with AppendMods: new rows go through a spec's mods on their way to the
+// cache (LuattnAppendParams).
 //
-// Grid (threads for the larger of k and v / append_threads, 2): as in around/append.cuh, but that a thread has the vectors of up to append_heads
-// heads of one row, so that what a mod reads of inputs is read once for them. It loads them before it looks up where the row goes.
+// Grid (threads for the larger of k and v / append_threads, 2): as in around/append.cuh, but that a thread has the
+// vectors of up to append_heads heads of one row, so that what a mod reads of inputs is read once for them. It loads
+// them before it looks up where the row goes.
 #pragma once
 #include "around/append.cuh"
 #include "around/row_mods.cuh"
 
 static constexpr int append_heads = 4;
 
-// What a thread has: every `step`-th head, from `head` on, of `row`, which is the row among those of all entries. Heads next
-// to one another belong to threads next to one another, as their memory does.
+// What a thread has: every `step`-th head, from `head` on, of `row`, which is the row among those of all entries. Heads
+// next to one another belong to threads next to one another, as their memory does.
 struct AppendShare {
   u32 row;
   int head, step, vector;
 
   template <u32 Vectors>
   LUATTN_FN bool take(const LuattnAppend &p, AppendShare &share) {
-    const u32 index = blockIdx.x * append_threads + threadIdx.x, number = index / Vectors, row = quotient(number, p.groups);
+    const u32 index = blockIdx.x * append_threads + threadIdx.x, number = index / Vectors,
+              row = quotient(number, p.groups);
     if (row >= u32(p.total)) return false;
     share = {row, int(number - row * p.groups.d), int(p.groups.d), int(index - number * Vectors)};
     return true;
   }
   // Whether there is an h-th.
-  __device__ __forceinline__ bool has(const LuattnAppend &p, int h) const { return head + h * step < int(p.heads_kv.d); }
+  __device__ __forceinline__ bool has(const LuattnAppend &p, int h) const {
+    return head + h * step < int(p.heads_kv.d);
+  }
   template <class Elem>
   __device__ __forceinline__ const Elem *source(const LuattnAppend &p, int which) const {
     const LuattnTensor &from = p.from[which];
@@ -34,7 +39,8 @@ struct AppendShare {
 
 // Where row `number` of all entries goes.
 LUATTN_FN AppendPlace append_place(const LuattnAppend &p, u32 number) {
-  const int entry = p.cu_seqlens != nullptr ? entry_of_row(p.cu_seqlens, p.batch, int(number)) : int(quotient(number, p.rows)),
+  const int entry = p.cu_seqlens != nullptr ? entry_of_row(p.cu_seqlens, p.batch, int(number))
+                                            : int(quotient(number, p.rows)),
             first = p.cu_seqlens != nullptr ? p.cu_seqlens[entry] : entry * int(p.rows.d);
   return {p, entry, int(number) - first};
 }
@@ -61,11 +67,13 @@ LUATTN_FN void append_pieces(const LuattnAppend &p, int which) {
 template <int Width, class Elem>
 LUATTN_FN void append_unmodified(const LuattnAppend &p, int which) {
   if constexpr (Width * sizeof(Elem) % 16 == 0)
-    if (allows_16_bytes<Elem>(p.from[which]) && allows_16_bytes<Elem>(p.to[which])) return append_pieces<uint4, Width, Elem>(p, which);
+    if (allows_16_bytes<Elem>(p.from[which]) && allows_16_bytes<Elem>(p.to[which]))
+      return append_pieces<uint4, Width, Elem>(p, which);
   append_pieces<Elem, Width, Elem>(p, which);
 }
 
-// Indices of inputs are clamped to the most rows that an entry may have, so that what a row becomes does not depend on those that come with it.
+// Indices of inputs are clamped to the most rows that an entry may have, so that what a row becomes does not depend on
+// those that come with it.
 LUATTN_FN Site append_site(const LuattnAppendParams &p, int entry, int head) {
   Site site(entry, head, 0, Site::longest_kv(p));
 #ifdef LUATTN_PACKED_INPUTS
@@ -87,8 +95,10 @@ struct AppendVector {
 #pragma unroll
     for (int j = 0; j < n; ++j) {
       const int d = v * n + j;
-      if constexpr (Which == WHICH_K) y[j] = from_real<Elem>(Mods::key_mod(p, site, Real(to_real(x[j])), i, d));
-      else y[j] = from_real<Elem>(Mods::value_mod(p, site, Real(to_real(x[j])), i, d));
+      if constexpr (Which == WHICH_K)
+        y[j] = from_real<Elem>(Mods::key_mod(p, site, Real(to_real(x[j])), i, d));
+      else
+        y[j] = from_real<Elem>(Mods::value_mod(p, site, Real(to_real(x[j])), i, d));
     }
     return y;
   }
@@ -147,7 +157,8 @@ LUATTN_FN void append_modified(const LuattnAppendParams &params) {
       if (!share.has(p, first + h)) break;
       const int head = share.head + (first + h) * share.step;
       const Site site = append_site(params, place.entry, head);
-      x[h].template modified<typename Mods::Real>(params, site, place.position, v).store(target + (first + h) * share.step * to.head);
+      x[h].template modified<typename Mods::Real>(params, site, place.position, v)
+          .store(target + (first + h) * share.step * to.head);
     }
   }
 }
@@ -156,10 +167,14 @@ template <class Mods, class Config>
 LUATTN_FN void append_rows(const LuattnAppendParams &p) {
   using Elem = typename Config::Elem;
   if (blockIdx.y == 0) {
-    if constexpr (bool(Mods::has_key_mod)) append_modified<Mods, WHICH_K, Config::head_dim, Elem>(p);
-    else append_unmodified<Config::head_dim, Elem>(p.append, 0);
+    if constexpr (bool(Mods::has_key_mod))
+      append_modified<Mods, WHICH_K, Config::head_dim, Elem>(p);
+    else
+      append_unmodified<Config::head_dim, Elem>(p.append, 0);
   } else {
-    if constexpr (bool(Mods::has_value_mod)) append_modified<Mods, WHICH_V, Config::head_dim_v, Elem>(p);
-    else append_unmodified<Config::head_dim_v, Elem>(p.append, 1);
+    if constexpr (bool(Mods::has_value_mod))
+      append_modified<Mods, WHICH_V, Config::head_dim_v, Elem>(p);
+    else
+      append_unmodified<Config::head_dim_v, Elem>(p.append, 1);
   }
 }

@@ -56,7 +56,8 @@ struct RowBlock {
   int entry, first;
   bool none;
 };
-// `entry`: by the grid, whose x is for the longest entry. With a tile table and no axis z, x counts the tiles of all sequences.
+// `entry`: by the grid, whose x is for the longest entry. With a tile table and no axis z, x counts the tiles of all
+// sequences.
 template <class Config>
 LUATTN_FN RowBlock row_block(const LuattnParams &p, int entry) {
 #ifdef LUATTN_TILE_TABLE

@@ -80,9 +80,12 @@ LUATTN_FN const u32 *dq_first_store_of(const LuattnParams &p, int b, int h) {
 template <class Spec, int Which, class Real, class Values>
 LUATTN_FN Real apply_row_mod_grad(const LuattnParams &p, const Site &s, Real x, Real g, const Values &row, int i, int d,
                                   typename Spec::Acc &acc) {
-  if constexpr (Which == WHICH_Q) return Spec::query_mod_grad(p, s, x, g, row, i, d, acc);
-  else if constexpr (Which == WHICH_K) return Spec::key_mod_grad(p, s, x, g, row, i, d, acc);
-  else return Spec::value_mod_grad(p, s, x, g, row, i, d, acc);
+  if constexpr (Which == WHICH_Q)
+    return Spec::query_mod_grad(p, s, x, g, row, i, d, acc);
+  else if constexpr (Which == WHICH_K)
+    return Spec::key_mod_grad(p, s, x, g, row, i, d, acc);
+  else
+    return Spec::value_mod_grad(p, s, x, g, row, i, d, acc);
 }
 
 // Returns N adjacent numbers of an accumulator's row from d on.
@@ -214,8 +217,8 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
 #pragma unroll
         for (int j = 0; j < n; ++j) {
           const auto row = row_values<Row, Real>(x[h], w, j, [&](int t) { return g[h].at(t, j); });
-          y[half][j] = from_real<Elem>(apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j],
-                                                                       row, i, w * n + j, acc));
+          y[half][j] = from_real<Elem>(
+              apply_row_mod_grad<Spec, Which>(p, site, to_real(x[h].own[j]), g[h].own[j], row, i, w * n + j, acc));
         }
       }
       Elem *to = row_of<Elem>(dst, b, site.h, i) + v * n;
@@ -232,8 +235,8 @@ LUATTN_FN void finish_rows(const LuattnParams &p, const SequenceOf<Config> &entr
 
 // `claim` comes from dq_first_store_of.
 template <class Spec, class Config, int Which, int Width, class Order = PlainRows>
-LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
-                             const LuattnTensor &dst, int heads, int len, const u32 *first_store = nullptr) {
+LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst,
+                             int heads, int len, const u32 *first_store = nullptr) {
   using Elem = typename Config::Elem;
   const SequenceOf<Config> site(p, b, int(blockIdx.y));
   if (site.h >= heads || from == nullptr) return;
@@ -241,8 +244,8 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
     finish_rows<Spec, Config, Which, Width, Order>(p, site, from, src, dst, heads, len);
   } else {
     typename Spec::Acc acc = zero_acc<typename Spec::Acc>();
-    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len,
-                                                                       first_store, acc);
+    finish_elements<Spec, Elem, Which, Width, per_access<Elem>, Order>(p, site, from, src, dst, heads, len, first_store,
+                                                                       acc);
     if constexpr (has_mod<Spec, Which> && Needs<Spec, Config>::parameters)
       flush_block<Spec, aux_threads>(p, site, Spec::head(p, site), acc);
   }
@@ -250,7 +253,8 @@ LUATTN_FN void finish_tensor(const LuattnParams &p, int b, void *from, const Lua
 
 // Finishes a tensor with a mod, of a packed entry.
 template <class Spec, class Config, int Which, int Width, class Order>
-LUATTN_FN void finish_packed_mod(const LuattnParams &p, int b, void *from, const LuattnTensor &src, const LuattnTensor &dst) {
+LUATTN_FN void finish_packed_mod(const LuattnParams &p, int b, void *from, const LuattnTensor &src,
+                                 const LuattnTensor &dst) {
   using Elem = typename Config::Elem;
   constexpr bool is_q = Which == WHICH_Q;
   const SequenceOf<Config> entry(p, b, 0);
@@ -259,8 +263,8 @@ LUATTN_FN void finish_packed_mod(const LuattnParams &p, int b, void *from, const
   if (int(blockIdx.x) * aux_tile >= len) return;  // the grid is for the longest entry
   const u32 *first_store = nullptr;
   if constexpr (is_q && Order::writes) first_store = dq_first_store_of<Spec, Config>(p, b, int(blockIdx.y));
-  finish_tensor<Spec, Config, Which, Width, Order>(p, b, from, entry_tensor<Elem>(src, rows), entry_tensor<Elem>(dst, rows),
-                                                   heads, len, first_store);
+  finish_tensor<Spec, Config, Which, Width, Order>(p, b, from, entry_tensor<Elem>(src, rows),
+                                                   entry_tensor<Elem>(dst, rows), heads, len, first_store);
 }
 
 // Writes dq of one head of a packed entry, without a query_mod.
@@ -328,16 +332,14 @@ LUATTN_FN void aux_finish(const LuattnParams &p) {
   if constexpr (Need::finish_q && !(DqOrder::writes && !Spec::has_query_mod))
     if (which == WHICH_Q)
       finish_tensor<Spec, Config, WHICH_Q, Config::head_dim, DqOrder>(p, b, p.scratch.dq_acc, p.tensors.src_q,
-          p.tensors.dq, AroundParams::heads(p),
+                                                                      p.tensors.dq, AroundParams::heads(p),
                                                                       AroundParams::q_len(p), first_store);
   if constexpr (Need::finish_k)
     if (which == WHICH_K)
-      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(p, b, p.scratch.dk_acc, p.tensors.src_k,
-          p.tensors.dk,
-                                                                      AroundParams::heads_kv(p), AroundParams::kv_len(p));
+      finish_tensor<Spec, Config, WHICH_K, Config::head_dim, KvOrder>(
+          p, b, p.scratch.dk_acc, p.tensors.src_k, p.tensors.dk, AroundParams::heads_kv(p), AroundParams::kv_len(p));
   if constexpr (Need::finish_v)
     if (which == WHICH_V)
-      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(p, b, p.scratch.dv_acc, p.tensors.src_v,
-          p.tensors.dv,
-                                                                        AroundParams::heads_kv(p), AroundParams::kv_len(p));
+      finish_tensor<Spec, Config, WHICH_V, Config::head_dim_v, KvOrder>(
+          p, b, p.scratch.dv_acc, p.tensors.src_v, p.tensors.dv, AroundParams::heads_kv(p), AroundParams::kv_len(p));
 }

@@ -16,8 +16,8 @@ struct WrittenGroups : ResultGroups {
     const bool is_q = which == WHICH_Q, is_v = which == WHICH_V;
     const LuattnTensor to = is_q ? p.tensors.dq : is_v ? p.tensors.dv : p.tensors.dk;
     const float *acc = static_cast<const float *>(is_q ? p.scratch.dq_acc : is_v ? p.scratch.dv_acc : p.scratch.dk_acc);
-    const int heads = is_q ? AroundParams::heads(p) : AroundParams::heads_kv(p), len = is_q ? AroundParams::q_len(p) : AroundParams::kv_len(p),
-        h = int(blockIdx.y),
+    const int heads = is_q ? AroundParams::heads(p) : AroundParams::heads_kv(p),
+              len = is_q ? AroundParams::q_len(p) : AroundParams::kv_len(p), h = int(blockIdx.y),
               splits = is_q ? 1 : AroundParams::num_splits(p),
               row0 = int(blockIdx.x) * aux_tile + int(threadIdx.x) / 32 * 16;
     const float scale = is_v ? 1.f : float(p.scale);
@@ -32,14 +32,14 @@ struct WrittenGroups : ResultGroups {
 
   // Writes rows of dq of one head of a packed entry.
   template <class Config>
-  LUATTN_FN void write_packed(const LuattnParams &p, const SequenceOf<Config> &site, int first, const u32 *first_store) {
+  LUATTN_FN void write_packed(const LuattnParams &p, const SequenceOf<Config> &site, int first,
+                              const u32 *first_store) {
     constexpr int D = Config::head_dim;
     const int row0 = first + int(threadIdx.x) / 32 * 16;
     if (row0 >= site.q_len) return;
     LuattnTensor to = p.tensors.dq;  // from the entry's first row of this head on
     to.data = site.template q_row<typename Config::Elem>(to, 0);
-    const float *acc =
-        site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
+    const float *acc = site.template q_acc_head<ResultGroups, D, const float>(p, p.scratch.dq_acc, site.b, site.h);
     write_rows<Config, D>(p, to, acc, 1, site.q_len, 0, 0, row0, 1, float(p.scale), first_store);
   }
 
@@ -49,8 +49,8 @@ struct WrittenGroups : ResultGroups {
   // shared the queries. It also reads q tiles without a first store, and only afterwards their state: waiting
   // for the state first would take longer.
   template <class Config, int D>
-  LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads,
-                            int len, int b, int h, int row0, int splits, float scale, const u32 *first_store) {
+  LUATTN_FN void write_rows(const LuattnParams &p, const LuattnTensor &to, const float *acc, int heads, int len, int b,
+                            int h, int row0, int splits, float scale, const u32 *first_store) {
     using Elem = typename Config::Elem;
     constexpr int groups = D / 8, padded = groups < 16 ? (groups + 3) / 4 * 4 : 16;
     const int lane = int(threadIdx.x) % 32, rows = head_rows(len);

@@ -18,21 +18,20 @@ LUATTN_FN Real apply_mod(const LuattnParams &p, const Site &s, Real x, int i, in
 }
 
 template <class Spec, class Elem, int Which, int Width, int N>
-LUATTN_FN void mod_elements(const LuattnParams &p, const Site &site, const LuattnTensor &src,
-                            const LuattnTensor &dst, int len) {
+LUATTN_FN void mod_elements(const LuattnParams &p, const Site &site, const LuattnTensor &src, const LuattnTensor &dst,
+                            int len) {
   for_each_element<Width, N>(len, [&](int i, int d) {
     Pack<Elem, N> x, y;
     x.load(row_of<const Elem>(src, site.b, site.h, i) + d);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      y[j] = from_real<Elem>(apply_mod<Spec, Which>(p, site, to_real(x[j]), i, d + j));
+    for (int j = 0; j < N; ++j) y[j] = from_real<Elem>(apply_mod<Spec, Which>(p, site, to_real(x[j]), i, d + j));
     y.store(row_of<Elem>(dst, site.b, site.h, i) + d);
   });
 }
 
 template <class Spec, class Config, int Which, int Width, class Entry>
-LUATTN_FN void mod_tensor(const LuattnParams &p, const Entry &entry, const LuattnTensor &src,
-                          const LuattnTensor &dst, int heads, int len) {
+LUATTN_FN void mod_tensor(const LuattnParams &p, const Entry &entry, const LuattnTensor &src, const LuattnTensor &dst,
+                          int heads, int len) {
   if constexpr (reads_row<Spec, Which>) {
     if (int(blockIdx.y) < heads) mod_rows<Spec, typename Config::Elem, Which, Width>(p, entry, src, dst, heads, len);
   } else if constexpr (has_mod<Spec, Which>) {
@@ -70,17 +69,17 @@ LUATTN_FN void aux_mod(const LuattnParams &p) {
   if constexpr (SequenceOf<Config>::paged) {  // keys have no mod
     if (which != WHICH_Q) return;
     const SequenceOf<Config> entry(p, b, int(blockIdx.y));
-    return mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, entry, p.tensors.src_q, p.tensors.q, AroundParams::heads(p),
-        AroundParams::q_len(p));
+    return mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, entry, p.tensors.src_q, p.tensors.q,
+                                                               AroundParams::heads(p), AroundParams::q_len(p));
   }
   const DenseEntry entry{b};
   if (which == WHICH_Q)
     mod_tensor<Spec, Config, WHICH_Q, Config::head_dim>(p, entry, p.tensors.src_q, p.tensors.q, AroundParams::heads(p),
-        AroundParams::q_len(p));
+                                                        AroundParams::q_len(p));
   if (which == WHICH_K)
-    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, entry, p.tensors.src_k, p.tensors.k, AroundParams::heads_kv(p),
-        AroundParams::kv_len(p));
+    mod_tensor<Spec, Config, WHICH_K, Config::head_dim>(p, entry, p.tensors.src_k, p.tensors.k,
+                                                        AroundParams::heads_kv(p), AroundParams::kv_len(p));
   if (which == WHICH_V)
-    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, entry, p.tensors.src_v, p.tensors.v, AroundParams::heads_kv(p),
-        AroundParams::kv_len(p));
+    mod_tensor<Spec, Config, WHICH_V, Config::head_dim_v>(p, entry, p.tensors.src_v, p.tensors.v,
+                                                          AroundParams::heads_kv(p), AroundParams::kv_len(p));
 }

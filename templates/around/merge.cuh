@@ -1,11 +1,10 @@
 // around/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys (LuattnSplits)
 // to o, lse and saved.
 //
-// Grid (q_len, heads, batch); merge_threads<Config> threads. With a list of splits (work/split_list.cuh), a row that one block
-// has is finished. A block takes a row, each thread a few of its
-// channels. Splits are merged in their order, so that no bit depends on which block was done first. Lane i of a
-// warp loads the state of split i of 32, and all lanes merge all of them: the loads of O wait for nothing but the
-// flags that say which splits count.
+// Grid (q_len, heads, batch); merge_threads<Config> threads. With a list of splits (work/split_list.cuh), a row that
+// one block has is finished. A block takes a row, each thread a few of its channels. Splits are merged in their order,
+// so that no bit depends on which block was done first. Lane i of a warp loads the state of split i of 32, and all
+// lanes merge all of them: the loads of O wait for nothing but the flags that say which splits count.
 #pragma once
 #include "arch/tensor.cuh"
 #include "score/dropout.cuh"
@@ -37,7 +36,8 @@ struct MergeSplits {
 
   // `parts`: what PartialRows is made of.
   template <class... Parts>
-  __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site, int at, const Parts &...parts)
+  __device__ __forceinline__ MergeSplits(const LuattnParams &p, const SequenceOf<Config> &site, int at,
+                                         const Parts &...parts)
       : p(p),
         site(site),
         from(parts...),
@@ -89,7 +89,8 @@ struct MergeSplits {
     }
   }
   __device__ __forceinline__ void store(int at) {
-    const Real scale = part.kept ? Spec::out_scale(p, site, head, row, part.state) * Real(Dropout<Config>::factor) : Real(0);
+    const Real scale =
+        part.kept ? Spec::out_scale(p, site, head, row, part.state) * Real(Dropout<Config>::factor) : Real(0);
     if (threadIdx.x == 0) write_row<Spec>(p, site, head, row, part.state, at, part.kept);
     if (channel >= dim) return;
     Pack<Elem, width> rounded;
@@ -118,7 +119,8 @@ LUATTN_FN void merge_splits(const LuattnParams &p, const LuattnSplits &splits) {
       if (tile.count < 2) return;
       MergeSplits<Spec, Config> merge(p, site, at, splits, list.part_row(tile.first, h_kv, row));
 #pragma unroll 1
-      for (int first = 0; first < int(tile.count); first += 32) merge.add_splits(first, min_of(32, int(tile.count) - first));
+      for (int first = 0; first < int(tile.count); first += 32)
+        merge.add_splits(first, min_of(32, int(tile.count) - first));
       merge.store(at);
       return;
     }

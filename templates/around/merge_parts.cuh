@@ -1,9 +1,9 @@
 // around/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse or their state, or computes the
 // gradient of the former (include/luattn/merge.h has the formulas).
 //
-// Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a row.
-// Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it. A kernel is for
-// up to 2, 4 or 16 parts, as weights are in registers.
+// Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a
+// row. Both are memory-bound: a thread accesses 16 bytes of the parts' type at once where all rows allow it. A kernel
+// is for up to 2, 4 or 16 parts, as weights are in registers.
 #pragma once
 #include "arch/divisor.cuh"
 #include "arch/tensor.cuh"
@@ -45,8 +45,7 @@ struct MergeParts {
   Real weight[most], lse;
   RowState<Rule> all;  // of all parts
 
-  __device__ __forceinline__ MergeParts(const LuattnMergeParams &p)
-      : p(p), lane(int(threadIdx.x) % p.lanes) {
+  __device__ __forceinline__ MergeParts(const LuattnMergeParams &p) : p(p), lane(int(threadIdx.x) % p.lanes) {
     const int rows = p.rows;
     const int number = int(blockIdx.x) * (merge_parts_threads / p.lanes) + int(threadIdx.x) / p.lanes;
     const int row = min_of(number, rows - 1);  // all lanes of a warp take part in shuffles

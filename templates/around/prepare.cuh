@@ -75,8 +75,7 @@ LUATTN_FN void prepare_sums(const LuattnParams &p, const SequenceOf<Config> &sit
   using Need = Needs<Spec, Config>;
   static_assert(!Need::dq_first_store || Config::tile_m == aux_tile);
   bool stores = Need::dq_in_order;
-  if constexpr (Need::dq_first_store)
-    stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
+  if constexpr (Need::dq_first_store) stores = first < site.q_len && pays_to_store_first<Spec, Config>(p, site, first);
   if constexpr (Need::dq_in_order || Need::dq_first_store) {
     if (threadIdx.x < turns_of_tile<Config> && first < site.q_len)
       turn_of<Config>(p, site.b, site.h, first)[threadIdx.x] = stores ? UNCLAIMED : STORED;
@@ -107,7 +106,9 @@ LUATTN_FN typename Spec::BwdRow without_nan(typename Spec::BwdRow row) {
 // What row passes have left for the rows of a block: a delta for each pass, in shared memory, and sums.
 template <class Spec, class Config>
 struct PassedRows {
-  LUATTN_FN const LuattnRowPasses &of(const LuattnParams &p) { return static_cast<const LuattnRowPassParams &>(p).passes; }
+  LUATTN_FN const LuattnRowPasses &of(const LuattnParams &p) {
+    return static_cast<const LuattnRowPassParams &>(p).passes;
+  }
   template <class Real>
   LUATTN_FN void dots(const LuattnParams &p, const SequenceOf<Config> &site, int first, Real (*delta)[aux_tile]) {
     using Elem = typename Config::Elem;
@@ -121,7 +122,8 @@ struct PassedRows {
 #pragma unroll
     for (int i = 0; i < Spec::num_passes; ++i) out[i] = delta[i][threadIdx.x];
 #pragma unroll
-    for (int i = 0; i < Spec::num_sums; ++i) out[Spec::num_passes + i] = static_cast<const Real *>(of(p).sums)[i * plane + at];
+    for (int i = 0; i < Spec::num_sums; ++i)
+      out[Spec::num_passes + i] = static_cast<const Real *>(of(p).sums)[i * plane + at];
   }
 };
 template <class Spec, class Config>
@@ -182,9 +184,9 @@ LUATTN_FN void aux_prepare(const LuattnParams &p) {
     }
 #pragma unroll
     for (int i = 0; i < Spec::num_saved; ++i) saved[i] = static_cast<const Real *>(p.tensors.saved)[i * plane + at];
-    if constexpr (HasRowPasses<Spec>) PassedRows<Spec, Config>::numbers(p, passed_delta, plane, at, saved + Spec::num_saved);
-    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x],
-                        dlse, acc);
+    if constexpr (HasRowPasses<Spec>)
+      PassedRows<Spec, Config>::numbers(p, passed_delta, plane, at, saved + Spec::num_saved);
+    out = Spec::prepare(p, site, head, Spec::row(p, site, head, q), q, lse, saved, delta[threadIdx.x], dlse, acc);
     if (!any) out = without_nan<Spec>(out);
     if (!any || (!Spec::has_lse && delta[threadIdx.x] == Real(0))) acc = zero_acc<typename Spec::Acc>();
   }

@@ -9,14 +9,21 @@
 #include "arch/tensor.cuh"
 
 struct NoRow {};
-template <class Spec, int Which> LUATTN_FN auto row_map() {
-  if constexpr (Which == WHICH_Q && QueryReadsRow<Spec>) return typename Spec::QueryRow();
-  else if constexpr (Which == WHICH_K && KeyReadsRow<Spec>) return typename Spec::KeyRow();
-  else if constexpr (Which == WHICH_V && ValueReadsRow<Spec>) return typename Spec::ValueRow();
-  else return NoRow();
+template <class Spec, int Which>
+LUATTN_FN auto row_map() {
+  if constexpr (Which == WHICH_Q && QueryReadsRow<Spec>)
+    return typename Spec::QueryRow();
+  else if constexpr (Which == WHICH_K && KeyReadsRow<Spec>)
+    return typename Spec::KeyRow();
+  else if constexpr (Which == WHICH_V && ValueReadsRow<Spec>)
+    return typename Spec::ValueRow();
+  else
+    return NoRow();
 }
-template <class Spec, int Which> using RowMapOf = decltype(row_map<Spec, Which>());
-template <class Spec, int Which> inline constexpr bool reads_row = RowMap<RowMapOf<Spec, Which>>;
+template <class Spec, int Which>
+using RowMapOf = decltype(row_map<Spec, Which>());
+template <class Spec, int Which>
+inline constexpr bool reads_row = RowMap<RowMapOf<Spec, Which>>;
 
 // The number of heads that a thread computes at once. Their values must fit into registers.
 template <class Row>
@@ -24,27 +31,33 @@ inline constexpr int row_heads = Row::count * Row::width <= 16 ? 4 : 1;
 
 // The share of a block in the grid of luattn_mod: instead of aux_tile positions of one head, a part of them
 // for up to Heads heads.
-struct RowShare { int head, heads, first, count; };
-template <int Heads> LUATTN_FN RowShare row_share(int heads, int len) {
+struct RowShare {
+  int head, heads, first, count;
+};
+template <int Heads>
+LUATTN_FN RowShare row_share(int heads, int len) {
   const int y = int(blockIdx.y), head = y / Heads * Heads, n = min_of(Heads, heads - head);
   const int each = ceil_div(aux_tile, n), tile = int(blockIdx.x) * aux_tile, first = tile + (y - head) * each;
   return {head, n, first, min_of(first + each, min_of(tile + aux_tile, len)) - first};
 }
 
 // Calls body(position, vector) for every vector of the share's positions, spread over the threads.
-template <int Vectors, class Body> LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
+template <int Vectors, class Body>
+LUATTN_FN void for_each_vector(const RowShare &share, const Body &body) {
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < share.count * Vectors; i += aux_threads)
     body(share.first + i / Vectors, i % Vectors);
 }
 
 // A vector of a row, and the vectors that its channels read.
-template <class Row, class T> struct RowVectors {
+template <class Row, class T>
+struct RowVectors {
   static constexpr int width = Row::width;
   Pack<T, width> own, seen[Row::count];
 
   // load(pack, channel) loads the vector that begins there.
-  template <class Load> __device__ __forceinline__ void load(int v, const Load &load) {
+  template <class Load>
+  __device__ __forceinline__ void load(int v, const Load &load) {
     load(own, v * width);
 #pragma unroll
     for (int t = 0; t < Row::count; ++t) load(seen[t], Row::vector(t, v) * width);
@@ -72,9 +85,12 @@ LUATTN_FN RowValues<Real, Row::count> row_values(RowVectors<Row, T> &x, int v, i
 
 template <class Spec, int Which, class Real, class Values>
 LUATTN_FN Real apply_row_mod(const LuattnParams &p, const Site &s, Real x, const Values &row, int i, int d) {
-  if constexpr (Which == WHICH_Q) return Spec::query_mod(p, s, x, row, i, d);
-  else if constexpr (Which == WHICH_K) return Spec::key_mod(p, s, x, row, i, d);
-  else return Spec::value_mod(p, s, x, row, i, d);
+  if constexpr (Which == WHICH_Q)
+    return Spec::query_mod(p, s, x, row, i, d);
+  else if constexpr (Which == WHICH_K)
+    return Spec::key_mod(p, s, x, row, i, d);
+  else
+    return Spec::value_mod(p, s, x, row, i, d);
 }
 
 template <class Spec, class Elem, int Which, int Width, class Sequence>

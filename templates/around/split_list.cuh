@@ -1,10 +1,11 @@
-// around/split_list.cuh: luattn_split_list: cuts the keys of entries that differ in length into blocks of a decode kernel, of about
-// as many keys each, the longest first (LuattnSplitList). One block makes the list.
+// around/split_list.cuh: luattn_split_list: cuts the keys of entries that differ in length into blocks of a decode
+// kernel, of about as many keys each, the longest first (LuattnSplitList). One block makes the list.
 //
-// A tile of rows has as many blocks as `chunk` goes into its entry's keys, LUATTN_MAX_SPLITS at most. Where the chunk is not
-// given, it is a quarter of what a block's place has to do if all of those that run at once have as much; blocks that start last then
-// end almost together. Of entries about as long as one another, 1 / n of the longest is tried for each n, and a model of the time chooses.
-// The list depends on lengths alone, and comes out the same each time. Entries up to split_list_kept are read once.
+// A tile of rows has as many blocks as `chunk` goes into its entry's keys, LUATTN_MAX_SPLITS at most. Where the chunk
+// is not given, it is a quarter of what a block's place has to do if all of those that run at once have as much; blocks
+// that start last then end almost together. Of entries about as long as one another, 1 / n of the longest is tried for
+// each n, and a model of the time chooses. The list depends on lengths alone, and comes out the same each time. Entries
+// up to split_list_kept are read once.
 #pragma once
 #include "around/around.cuh"
 #include "work/sequence.cuh"
@@ -36,7 +37,12 @@ struct EntrySplits {
 
 template <class Config>
 struct SplitListWriter {
-  enum : int { threads = split_list_threads, levels = split_list_levels, most = LUATTN_MAX_SPLITS, groups = threads / most };
+  enum : int {
+    threads = split_list_threads,
+    levels = split_list_levels,
+    most = LUATTN_MAX_SPLITS,
+    groups = threads / most
+  };
   static_assert(threads % most == 0 && levels <= threads);
 
   struct Shared {
@@ -64,7 +70,9 @@ struct SplitListWriter {
     const SequenceOf<Config> site(p, entry, 0);
     return {site.kv_len, ceil_div(site.q_len * AroundParams::group(p), list.tile_m)};
   }
-  __device__ __forceinline__ EntryTiles of(int entry) const { return entry < split_list_kept ? shared.kept[entry] : read(entry); }
+  __device__ __forceinline__ EntryTiles of(int entry) const {
+    return entry < split_list_kept ? shared.kept[entry] : read(entry);
+  }
 
   // Reads all entries: their work, keys times tiles; their tiles; and the longest one.
   __device__ __forceinline__ void read_all(u64 &work, u32 &tiles, int &longest) const {
@@ -92,8 +100,8 @@ struct SplitListWriter {
     work = shared.work[0], tiles = shared.tiles[0], longest = shared.longest[0];
   }
 
-  // The share of memory's rate that so many blocks of equal length reach, as decode_rate in runtime/parts/split_list.c; of keys in pages, one
-  // block on each multiprocessor does not reach all of it.
+  // The share of memory's rate that so many blocks of equal length reach, as decode_rate in runtime/parts/split_list.c;
+  // of keys in pages, one block on each multiprocessor does not reach all of it.
   __device__ __forceinline__ float rate(float blocks) const {
     const float filled = blocks / list.multiprocessors;
     if (filled <= 1.f) return filled < 0.72f ? 0.92f / 0.72f * filled : 0.92f + 0.02f / 0.28f * (filled - 0.72f);
@@ -102,18 +110,23 @@ struct SplitListWriter {
   }
   // The time for `work` keys of a head in so many blocks of each head, of which the longest has `keys`.
   __device__ __forceinline__ float time_of(float work, float items, float parts, float keys) const {
-    const float all = work * float(list.heads_kv), blocks = items * float(list.heads_kv), equal = all / max_of(keys, 1.f);
+    const float all = work * float(list.heads_kv), blocks = items * float(list.heads_kv),
+                equal = all / max_of(keys, 1.f);
     const float rounds = float(ceil_div(int(min_of(blocks, 1e9f)), int(list.resident)));
-    return max_of(all / rate(max_of(equal, 1.f)), keys / rate(1.f)) + rounds * list.start + parts * float(list.heads_kv) * list.part;
+    return max_of(all / rate(max_of(equal, 1.f)), keys / rate(1.f)) + rounds * list.start +
+           parts * float(list.heads_kv) * list.part;
   }
 
-  __device__ __forceinline__ int chunk_of(int longest, int splits) const { return max_of(ceil_div(longest, splits), 1); }
+  __device__ __forceinline__ int chunk_of(int longest, int splits) const {
+    return max_of(ceil_div(longest, splits), 1);
+  }
 
   // Whether the mean of all tiles' keys is at least 7/8 of the most; tiles: of all entries.
   __device__ __forceinline__ bool are_even(u64 work, u32 tiles, int longest) const {
     return work * 8 >= u64(tiles) * u32(longest) * 7;
   }
-  // A quarter of the keys for each block that runs at once. Parts stay below PARTS_RESIDENT of runtime/parts/split_list.c.
+  // A quarter of the keys for each block that runs at once. Parts stay below PARTS_RESIDENT of
+  // runtime/parts/split_list.c.
   __device__ __forceinline__ int quarter(u64 work) const {
     const float each = float(work) * float(list.heads_kv) / (4.f * list.resident);
     return max_of(int(min_of(each, 1e9f)) + 1, split_list_least);
@@ -173,16 +186,20 @@ struct SplitListWriter {
     return all;
   }
 
-  __device__ __forceinline__ void write_entry(int entry, const EntryTiles &e, const EntrySplits &s, u32 at, u32 first) const {
+  __device__ __forceinline__ void write_entry(int entry, const EntryTiles &e, const EntrySplits &s, u32 at,
+                                              u32 first) const {
 #pragma unroll 1
     for (int tile = 0; tile < list.tiles; ++tile) {
       const bool exists = tile < e.tiles;
       const u32 place = s.splits > 1 ? first + u32(tile * s.splits) : 0;
-      // There is room for the tiles of entries that share no rows. Of others, which cu_seqlens must not hold, some are left out.
-      const bool fits = (s.splits == 1 || place + u32(s.splits) <= list.most_parts) && at + u32(s.splits) <= list.most_items;
+      // There is room for the tiles of entries that share no rows. Of others, which cu_seqlens must not hold, some are
+      // left out.
+      const bool fits =
+          (s.splits == 1 || place + u32(s.splits) <= list.most_parts) && at + u32(s.splits) <= list.most_items;
       list.of_tile[i64(entry) * list.tiles + tile] = {exists && fits ? place : 0, exists && fits ? u32(s.splits) : 0};
       for (int split = 0; exists && split < s.splits; ++split, ++at)
-        if (at < list.most_items) list.items[1 + at] = {u32(entry), u32(tile), fits ? u32(split) | u32(s.splits) << 16 : 0, place};
+        if (at < list.most_items)
+          list.items[1 + at] = {u32(entry), u32(tile), fits ? u32(split) | u32(s.splits) << 16 : 0, place};
     }
   }
 
@@ -222,7 +239,7 @@ LUATTN_FN void write_split_list(const LuattnParams &p) {
   int longest;
   writer.read_all(work, tiles, longest);
   const int given = writer.list.chunk;
-  writer.write(given > 0                                ? given
+  writer.write(given > 0                               ? given
                : writer.are_even(work, tiles, longest) ? writer.choose_chunk(work, longest)
                                                        : writer.quarter(work));
 }

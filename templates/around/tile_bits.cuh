@@ -24,7 +24,7 @@ struct CellPair {
 // What a block finds.
 struct CellsOfBlock {
   CellPair row[tile_bits_rows];
-  int num_open;                            // cells that are left to evaluate
+  int num_open;                              // cells that are left to evaluate
   unsigned short open[tile_bits_rows * 32];  // row * 32 + column of the block's cells, and is_inside
   static constexpr int is_inside = 1 << 15;  // positions alone would keep all of it
 };
@@ -44,15 +44,20 @@ struct CellRow {
       // A cell must be a part of one tile.
       if (Spec::walk_rows % LUATTN_CELL != 0 || Spec::walk_columns % LUATTN_CELL != 0) return TILE_PARTIAL;
     }
-    if constexpr (Spec::has_cell_class) return Spec::cell_class(p, site, q0, q1, kv0, kv1);
-    else if constexpr (Spec::num_block_bounds > 0) return Spec::tile_class(p, site, q0, q1, kv0, kv1);
-    else return TILE_PARTIAL;
+    if constexpr (Spec::has_cell_class)
+      return Spec::cell_class(p, site, q0, q1, kv0, kv1);
+    else if constexpr (Spec::num_block_bounds > 0)
+      return Spec::tile_class(p, site, q0, q1, kv0, kv1);
+    else
+      return TILE_PARTIAL;
   }
   // The class of a cell by its positions alone; the rest of the mask may still drop scores of it.
   __device__ __forceinline__ TileClass by_position(Range keys, int kv0, int kv1) const {
     if (kv0 >= keys.hi || kv1 < keys.lo) return TILE_EMPTY;
-    if constexpr (Spec::has_data_part) return Spec::position_class(p, site, q0, q1, kv0, kv1);
-    else return TILE_FULL;
+    if constexpr (Spec::has_data_part)
+      return Spec::position_class(p, site, q0, q1, kv0, kv1);
+    else
+      return TILE_FULL;
   }
   __device__ __forceinline__ bool keeps(int q, int kv) const {
     return Spec::keep(p, site, head, Spec::row(p, site, head, q), Spec::col(p, site, head, Position{kv, 0}), q, kv);
@@ -84,7 +89,8 @@ struct CellRow {
     }
     return u32(__any_sync(0xffffffffu, some)) | u32(__any_sync(0xffffffffu, dropped)) << 1;
   }
-  // The same for scores that are kept if their flags are, of a cell inside the lengths. A quarter of a line is 16 flags.
+  // The same for scores that are kept if their flags are, of a cell inside the lengths. A quarter of a line is 16
+  // flags.
   __device__ __forceinline__ u32 evaluate_flags(int kv0) const {
     constexpr int steps = 4, down = 8;
     const int lane = int(threadIdx.x) % 32;
@@ -137,8 +143,10 @@ LUATTN_FN CellRow<Spec> row_of_cells(const LuattnParams &p, const Site &site, in
 // Whether scores that positions alone would keep are kept if their flags are (score/flag_lines.cuh).
 template <class Spec>
 LUATTN_FN constexpr bool flags_decide() {
-  if constexpr (Spec::has_flag_line) return !Spec::has_keep_beside || Spec::flag_is_data_part;
-  else return false;
+  if constexpr (Spec::has_flag_line)
+    return !Spec::has_keep_beside || Spec::flag_is_data_part;
+  else
+    return false;
 }
 
 // Evaluates the cells that are left, a warp each.
@@ -171,8 +179,10 @@ LUATTN_FN void evaluate_cells(const LuattnParams &p, const Site &site, int first
 // The entry and head of a set.
 template <class Config>
 LUATTN_FN Site site_of_set(const LuattnParams &p, int b, int h) {
-  if constexpr (Config::packed || Config::paged) return SequenceOf<Config>(p, b, h);
-  else return Site{b, h, AroundParams::q_len(p), AroundParams::kv_len(p)};
+  if constexpr (Config::packed || Config::paged)
+    return SequenceOf<Config>(p, b, h);
+  else
+    return Site{b, h, AroundParams::q_len(p), AroundParams::kv_len(p)};
 }
 
 template <class Spec, class Config>
@@ -201,7 +211,8 @@ LUATTN_FN void find_tile_bits(const LuattnTileBitsParams &p) {
   if (warp >= 2 || cell + lane >= kv_cells) return;
   u32 byte = 0;
 #pragma unroll
-  for (int i = 0; i < tile_bits_rows; ++i) byte |= ((warp == 0 ? cells.row[i].kept : cells.row[i].whole) >> lane & 1) << i;
+  for (int i = 0; i < tile_bits_rows; ++i)
+    byte |= ((warp == 0 ? cells.row[i].kept : cells.row[i].whole) >> lane & 1) << i;
   const i64 pairs = (i64(set) * kv_cells + cell + lane) * workspace_bit_words(q_cells) + int(blockIdx.y) / 4;
   reinterpret_cast<unsigned char *>(out.columns + pairs * 2 + warp)[blockIdx.y % 4] = (unsigned char)byte;
 }

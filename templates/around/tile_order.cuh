@@ -12,9 +12,10 @@
 
 static constexpr int tile_order_threads = 512, tile_order_lanes = 8, tile_order_levels = 64;
 
-// The cells of which a tile keeps something, by tile_order_lanes lanes; all of them get the sum. of_kv: a kv tile, for all
-// query heads of a kv head h.
-LUATTN_FN u32 cells_of_tile(const LuattnTileBitsParams &p, const LuattnTileOrder &o, bool of_kv, int b, int h, int tile) {
+// The cells of which a tile keeps something, by tile_order_lanes lanes; all of them get the sum. of_kv: a kv tile, for
+// all query heads of a kv head h.
+LUATTN_FN u32 cells_of_tile(const LuattnTileBitsParams &p, const LuattnTileOrder &o, bool of_kv, int b, int h,
+                            int tile) {
   const LuattnTileBits &bits = p.bits;
   const int len = of_kv ? AroundParams::kv_len(p) : AroundParams::q_len(p),
             other = of_kv ? AroundParams::q_len(p) : AroundParams::kv_len(p), lines = workspace_cells(len),
@@ -93,17 +94,18 @@ LUATTN_FN LuattnTileOrder order_of_batch(const LuattnTileBitsParams &p) {
 LUATTN_FN void find_tile_order(const LuattnTileBitsParams &p, bool of_kv) {
   constexpr int warps = tile_order_threads / 32, levels = tile_order_levels;
   __shared__ u64 sums[tile_order_threads];
-  __shared__ u32 next[levels];           // the rank of the next tile of each key
+  __shared__ u32 next[levels];            // the rank of the next tile of each key
   __shared__ u32 of_warp[warps][levels];  // how many tiles of each key a warp has; then the first one's rank
   LuattnTileOrder o = p.tile_order;
   if (o.size == 0) o = order_of_batch(p), of_kv = workspace_order_of_kv(int(blockIdx.y)) != 0;
   const int thread = int(threadIdx.x), warp = thread / 32, count = int(o.count), set = int(blockIdx.x),
             b = set / int(o.heads), h = set - b * int(o.heads);
-  if (b >= int(o.batch)) return;  // heads of k are fewer
+  if (b >= int(o.batch)) return;                                        // heads of k are fewer
   u32 *tiles = o.tiles + i64(set) * 2 * count, *ranks = tiles + count;  // ranks: first the lengths
   u64 mine = 0;
 #pragma unroll 1
-  for (int i = thread / tile_order_lanes; i - thread / tile_order_lanes < count; i += tile_order_threads / tile_order_lanes) {
+  for (int i = thread / tile_order_lanes; i - thread / tile_order_lanes < count;
+       i += tile_order_threads / tile_order_lanes) {
     const u32 length = cells_of_tile(p, o, of_kv, b, h, min_of(i, count - 1));
     if (i < count && thread % tile_order_lanes == 0) ranks[i] = length, mine += length;
   }

@@ -68,8 +68,8 @@ LUATTN_FN float largest_norm(const LuattnTensor &t, int b, int h, int first, int
 LUATTN_FN float least_of_lse(const LuattnParams &p, int b, int h, int row) {
   float x = infinity<float>();
   if (row < AroundParams::q_len(p))
-    x = *(static_cast<const float *>(p.tensors.lse.data) + b * p.tensors.lse.batch + h * p.tensors.lse.head + row
-        * p.tensors.lse.seq);
+    x = *(static_cast<const float *>(p.tensors.lse.data) + b * p.tensors.lse.batch + h * p.tensors.lse.head +
+          row * p.tensors.lse.seq);
   if (x == -infinity<float>()) x = infinity<float>();
   return -lanes_max<32>(x == x ? -x : infinity<float>());
 }
@@ -79,7 +79,8 @@ LUATTN_FN void reach_norms(const LuattnParams &p) {
   using Elem = typename Config::Elem;
   const bool of_q = Backward && blockIdx.z % 2 == 0;
   const int b = int(Backward ? blockIdx.z / 2 : blockIdx.z), h = int(blockIdx.y),
-            len = of_q ? AroundParams::q_len(p) : AroundParams::kv_len(p), heads = of_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
+            len = of_q ? AroundParams::q_len(p) : AroundParams::kv_len(p),
+            heads = of_q ? AroundParams::heads(p) : AroundParams::heads_kv(p);
   const int group = int(blockIdx.x * (norm_threads / 32) + threadIdx.x / 32), first = group * norm_rows;
   if (h >= heads || first >= len) return;
   const float norm = largest_norm<Elem, Config::head_dim>(of_q ? p.tensors.q : p.tensors.k, b, h, first, len);
@@ -120,17 +121,17 @@ struct Reach {
   __device__ __forceinline__ Reach(const LuattnParams &params, int b, int h)
       : p(params),
         site(AroundParams::site(params, b, h)),
-        norm_k(params.scratch.norm_k +
-               (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) * workspace_norms(AroundParams::kv_len(params))) {}
+        norm_k(params.scratch.norm_k + (i64(b) * AroundParams::heads_kv(params) + h / AroundParams::group(params)) *
+                                           workspace_norms(AroundParams::kv_len(params))) {}
   // Whether the scores of these rows in the kv tile that begins at kv0 may come near `best`. All that is left
   // out of a row (in backward, of a column) adds up to less than 2^-24 of exp(best).
   __device__ __forceinline__ bool matters(int q0, int q1, float norm_q, int kv0, double best) const {
     const int kv1 = min_of(kv0 + TileN, AroundParams::kv_len(p)) - 1, last = kv1 / norm_rows;
-    const double margin = (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
+    const double margin =
+        (24 + 32 - __clz(max_of(AroundParams::q_len(p), AroundParams::kv_len(p)))) * 0.69314718055994531;
     float k = 0;
 #pragma unroll
-    for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i)
-      k = max_of(k, norm_k[min_of(kv0 / norm_rows + i, last)]);
+    for (int i = 0; i <= ceil_div(TileN, norm_rows); ++i) k = max_of(k, norm_k[min_of(kv0 / norm_rows + i, last)]);
     const double most = p.scale * double(norm_q) * double(k);
     const iv score = score_bounds<Spec>(p, site, q0, q1, kv0, kv1, -most, most);
     return score.nan || !(score.hi < best - margin);
@@ -247,7 +248,8 @@ LUATTN_FN void reach_fwd(const LuattnParams &p) {
     keys = kept_keys<Spec>(p, reach.site, q0, q1);
   }
   const int words = workspace_words(ceil_div(AroundParams::kv_len(p), tile_n));
-  u32 *out = p.scratch.visits + ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
+  u32 *out =
+      p.scratch.visits + ((i64(reach.site.b) * AroundParams::heads(p) + reach.site.h) * gridDim.x + blockIdx.x) * words;
 #pragma unroll 1
   for (int w = 0; w < words; ++w) {
     const int kv0 = (w * 32 + int(lane)) * tile_n;
@@ -272,17 +274,18 @@ LUATTN_FN void reach_bwd(const LuattnParams &p) {
   constexpr int tile_m = Config::tile_m;
   const Reach<Spec, TileN> reach(p, int(blockIdx.z), int(blockIdx.y));
   const u32 words = u32(workspace_words(ceil_div(AroundParams::q_len(p), tile_m))),
-      kv_tiles = u32(ceil_div(AroundParams::kv_len(p), TileN)),
+            kv_tiles = u32(ceil_div(AroundParams::kv_len(p), TileN)),
             index = blockIdx.x * (reach_threads / 32) + threadIdx.x / 32, kv_tile = index / words;
   if (kv_tile >= kv_tiles) return;
-  const i64 head = i64(reach.site.b) * AroundParams::heads(p) + reach.site.h, groups = head * workspace_norms(AroundParams::q_len(p));
+  const i64 head = i64(reach.site.b) * AroundParams::heads(p) + reach.site.h,
+            groups = head * workspace_norms(AroundParams::q_len(p));
   const int first = int((index - kv_tile * words) * 32 + threadIdx.x % 32) * tile_m;
   bool visits = false;
 #pragma unroll 1
   for (int q0 = first; q0 < min_of(first + tile_m, AroundParams::q_len(p)) && !visits; q0 += norm_rows) {
     const i64 group = groups + q0 / norm_rows;
-    visits = reach.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group], int(kv_tile) * TileN,
-                           double(p.scratch.least_lse[group]));
+    visits = reach.matters(q0, min_of(q0 + norm_rows, AroundParams::q_len(p)) - 1, p.scratch.norm_q[group],
+                           int(kv_tile) * TileN, double(p.scratch.least_lse[group]));
   }
   const u32 bits = __ballot_sync(0xffffffffu, visits);
   if (threadIdx.x % 32 == 0) p.scratch.visits[head * kv_tiles * words + index] = bits;

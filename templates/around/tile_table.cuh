@@ -1,10 +1,10 @@
-// around/tile_table.cuh: luattn_tile_table: lists the tiles of packed sequences, the longest sequence first (LuattnTileTable).
-// A block writes the tiles of one sequence: it compares the sequence with all others and adds up the tiles of those that come
-// before. One more block writes the number of all tiles.
+// around/tile_table.cuh: luattn_tile_table: lists the tiles of packed sequences, the longest sequence first
+// (LuattnTileTable). A block writes the tiles of one sequence: it compares the sequence with all others and adds up the
+// tiles of those that come before. One more block writes the number of all tiles.
 //
-// What takes longest is a tile's walk along the other side, so lengths there count first: those of keys for tiles of queries.
-// Sequences that are equally long stay in their order. In a sequence the last queries come first, and the first keys: with a causal
-// mask they take longest.
+// What takes longest is a tile's walk along the other side, so lengths there count first: those of keys for tiles of
+// queries. Sequences that are equally long stay in their order. In a sequence the last queries come first, and the
+// first keys: with a causal mask they take longest.
 #pragma once
 #include "around/around.cuh"
 #include "work/sequence.cuh"
@@ -18,7 +18,8 @@ struct SequenceLengths {
 
 // Whether sequence i comes before sequence j, in sets of queries or of keys.
 LUATTN_FN bool comes_before(bool keys, int i, const SequenceLengths &a, int j, const SequenceLengths &b) {
-  const int a_walk = keys ? a.q : a.kv, b_walk = keys ? b.q : b.kv, a_own = keys ? a.kv : a.q, b_own = keys ? b.kv : b.q;
+  const int a_walk = keys ? a.q : a.kv, b_walk = keys ? b.q : b.kv, a_own = keys ? a.kv : a.q,
+            b_own = keys ? b.kv : b.q;
   if (a_walk != b_walk) return a_walk > b_walk;
   return a_own != b_own ? a_own > b_own : i < j;
 }
@@ -55,7 +56,8 @@ LUATTN_FN void write_tile_table(const LuattnParams &p) {
   const auto tiles_of = [](const SequenceLengths &x, int n) {
     return u32(ceil_div(n >= sizes ? x.kv : x.q, workspace_table_size(n % sizes)));
   };
-  // The tiles that come before mine, of queries and of keys, all tiles of keys, and sequences behind mine with other numbers of these.
+  // The tiles that come before mine, of queries and of keys, all tiles of keys, and sequences behind mine with other
+  // numbers of these.
   u32 sums[4 * sizes] = {};
 #pragma unroll 1
   for (int i = thread; i < batch; i += tile_table_threads) {
@@ -76,8 +78,10 @@ LUATTN_FN void write_tile_table(const LuattnParams &p) {
     const bool keys = n >= sizes;
     LuattnPackedTile *set = TileTable::all(p).sets[keys][n % sizes];
     if (set == nullptr) continue;
-    // The set has room for the tiles of sequences that share no rows. Of others, which cu_seqlens must not hold, the last are left out.
-    const int room = SequenceOf<Config>::most_tiles(p, keys, workspace_table_size(n % sizes)), before = min_of(int(sums[n]), room),
+    // The set has room for the tiles of sequences that share no rows. Of others, which cu_seqlens must not hold, the
+    // last are left out.
+    const int room = SequenceOf<Config>::most_tiles(p, keys, workspace_table_size(n % sizes)),
+              before = min_of(int(sums[n]), room),
               count = sequence < batch ? min_of(int(tiles_of(mine, n)), room - before) : 0;
     LuattnPackedHead *head = reinterpret_cast<LuattnPackedHead *>(set);
     if (sequence == batch && thread == 0) {
@@ -86,7 +90,8 @@ LUATTN_FN void write_tile_table(const LuattnParams &p) {
     }
     if (keys && count > 0 && thread == 0) {
       const int at_end = int(TileTable::all(p).at_end), from_here = int(sums[sizes + n]) - before;
-      if (from_here - count < at_end && (from_here >= at_end || before == 0)) {  // the last sequences begin with this one
+      if (from_here - count < at_end &&
+          (from_here >= at_end || before == 0)) {  // the last sequences begin with this one
         const bool equal = sums[2 * sizes + n] == 0;
         head->rows = equal ? u32(from_here / count) : 1, head->columns = u32(count), head->last = u32(from_here);
       }

@@ -38,8 +38,7 @@ concept Hoists = requires(const LuattnParams &p, const Site &s, const typename S
 };
 
 template <class S>
-concept ValidSpec =
-    Hoists<S> && ValidMask<S> && ValidScore<S> && ValidOnline<S> && ValidGrad<S> && ValidMods<S>;
+concept ValidSpec = Hoists<S> && ValidMask<S> && ValidScore<S> && ValidOnline<S> && ValidGrad<S> && ValidMods<S>;
 template <class S>
 concept ForwardSpec = ValidSpec<S> && S::has_online && S::has_score;
 template <class S>

@@ -13,8 +13,8 @@ enum ParameterSum { SUM_DISTANCE = 1, SUM_ROW = 2, SUM_COL = 4, SUM_ELEMENT = 8,
 template <class S>
 concept HasLaneSums = requires(typename S::Acc &acc) { acc.lanes.kept; };
 
-// Whether numbers of row passes, forward passes with another weight, reach prepare: num_passes deltas of their own, and num_sums
-// sums of the row.
+// Whether numbers of row passes, forward passes with another weight, reach prepare: num_passes deltas of their own, and
+// num_sums sums of the row.
 template <class S>
 concept HasRowPasses = requires { S::num_passes; };
 template <class S>
@@ -45,7 +45,8 @@ constexpr int row_pass_numbers<S> = S::num_passes + S::num_sums;
 //                        the row moves by its pitch with q, below q_len. The input is pair_grads_input
 //
 // Hooks
-//   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row; behind the
+//   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row; behind
+//   the
 //                        num_saved numbers of forward, `saved` has those of row passes.
 //                        Not called for a row whose lse is -inf; the numbers of that row are 0. Without
 //                        has_lse it is also called for a row that keeps nothing: delta is 0, and acc then
@@ -65,28 +66,25 @@ constexpr int row_pass_numbers<S> = S::num_passes + S::num_sums;
 //                        sums may be flushed; s and head are those of the elements
 //   flush_lanes          the same for the sums of a block's lanes
 template <class S, class Real = typename S::Real>
-concept ValidGradients =
-    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
-             const typename S::Col &col, const typename S::BwdRow &bwd, const Real *saved, Real x,
-             Real &result, int q, int kv, Position q_at, Position kv_at, typename S::Acc &acc) {
-      { S::prepare(p, s, head, row, q, x, saved, x, x, acc) };
-      { S::template grad<true>(p, s, head, row, col, bwd, x, x, q_at, kv_at, x, result, result, acc) };
-      requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
-      requires HasLaneSums<S> == requires { S::flush_lanes(p, s, head, saved); };
-      requires bool(S::parameter_sums & SUM_DISTANCE) ==
-          requires { S::add_distance(p, s, head, q, kv, x, acc); };
-      requires bool(S::parameter_sums & SUM_ROW) == requires { S::add_row(p, s, head, q, x, acc); };
-      requires bool(S::parameter_sums & SUM_COL) == requires { S::add_col(p, s, head, kv, x, acc); };
-      requires bool(S::parameter_sums & SUM_ELEMENT) ==
-          requires { S::add_per_element(p, s, head, q_at, kv_at, x, acc); };
-      requires bool(S::parameter_sums & SUM_LINEAR) ==
-          requires { S::add_linear(p, s, head, q, kv, x, x, acc); };
-      requires S::may_be_same_bucket == requires { bool(S::same_bucket(p, s, q, q, kv, kv)); };
-      requires(S::distance_step != 0) == requires { S::distance_grad_row(p, s, head, q, kv).factor; };
-      requires S::pair_grads_in_rows == requires { S::pair_grad_row(p, s, head, q, kv).factor; };
-      { S::num_bwd_rows + S::prob_rows + S::grad_is_light + S::grad_reads_row + bwd.x[0] + acc.x[0] };
-      { S::grad_adds + S::grad_adds_to_memory + S::pair_grads_pitched + S::pair_grads_input };
-    };
+concept ValidGradients = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
+                                  const typename S::Row &row, const typename S::Col &col, const typename S::BwdRow &bwd,
+                                  const Real *saved, Real x, Real &result, int q, int kv, Position q_at, Position kv_at,
+                                  typename S::Acc &acc) {
+  { S::prepare(p, s, head, row, q, x, saved, x, x, acc) };
+  { S::template grad<true>(p, s, head, row, col, bwd, x, x, q_at, kv_at, x, result, result, acc) };
+  requires(S::num_acc > 0) == requires { S::flush(p, s, head, acc); };
+  requires HasLaneSums<S> == requires { S::flush_lanes(p, s, head, saved); };
+  requires bool(S::parameter_sums & SUM_DISTANCE) == requires { S::add_distance(p, s, head, q, kv, x, acc); };
+  requires bool(S::parameter_sums & SUM_ROW) == requires { S::add_row(p, s, head, q, x, acc); };
+  requires bool(S::parameter_sums & SUM_COL) == requires { S::add_col(p, s, head, kv, x, acc); };
+  requires bool(S::parameter_sums & SUM_ELEMENT) == requires { S::add_per_element(p, s, head, q_at, kv_at, x, acc); };
+  requires bool(S::parameter_sums & SUM_LINEAR) == requires { S::add_linear(p, s, head, q, kv, x, x, acc); };
+  requires S::may_be_same_bucket == requires { bool(S::same_bucket(p, s, q, q, kv, kv)); };
+  requires(S::distance_step != 0) == requires { S::distance_grad_row(p, s, head, q, kv).factor; };
+  requires S::pair_grads_in_rows == requires { S::pair_grad_row(p, s, head, q, kv).factor; };
+  { S::num_bwd_rows + S::prob_rows + S::grad_is_light + S::grad_reads_row + bwd.x[0] + acc.x[0] };
+  { S::grad_adds + S::grad_adds_to_memory + S::pair_grads_pitched + S::pair_grads_input };
+};
 
 template <class S>
 concept ValidGrad = requires { requires !S::has_grad || ValidGradients<S>; };

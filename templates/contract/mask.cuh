@@ -68,49 +68,52 @@
 //   block_bounds_value   one element of the input of block bounds i, as an int; left out if all inputs are
 //                        int
 template <class S>
-concept ValidMask =
-    requires(const LuattnParams &p, const Site &s, const typename S::Head &head, const typename S::Row &row,
-             const typename S::Col &col, int q, int kv) {
-      requires S::has_mask == requires { bool(S::keep(p, s, head, row, col, q, kv)); };
-      requires S::has_mask == requires { TileClass(S::tile_class(p, s, q, q, kv, kv)); };
-      requires S::has_mask == requires { Range(S::kv_range(p, s, q, q)); };
-      requires(S::has_mask && S::has_grad) == requires { Range(S::q_range(p, s, kv, kv)); };
-      requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, kv, kv)); };
-      requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, kv, kv)); };
-      requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);
-      requires(S::has_mask && S::row_intervals > 0) == requires { Range(S::row_interval(p, s, q)); };
-      requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
-      requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
-      requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
-      requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
-      requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
-      requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
-      requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };
-      requires(S::num_block_bounds > 0) ==
-          requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
-      requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
-      requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
-      requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
-      requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
-      requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
-      requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
-      requires S::keep_of_query == requires { bool(S::keep_of_list(p, s, head, row, col, q)); };
-      requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
-      requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
-      requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;
-      requires S::has_flag_line || !S::flag_is_data_part;
-      requires S::has_data_part || !S::flag_is_data_part;
-      { S::keep_is_cheap && S::only_keep_reads_row && S::row_from_start };
-    };
+concept ValidMask = requires(const LuattnParams &p, const Site &s, const typename S::Head &head,
+                             const typename S::Row &row, const typename S::Col &col, int q, int kv) {
+  requires S::has_mask == requires { bool(S::keep(p, s, head, row, col, q, kv)); };
+  requires S::has_mask == requires { TileClass(S::tile_class(p, s, q, q, kv, kv)); };
+  requires S::has_mask == requires { Range(S::kv_range(p, s, q, q)); };
+  requires(S::has_mask && S::has_grad) == requires { Range(S::q_range(p, s, kv, kv)); };
+  requires S::has_data_part == requires { TileClass(S::data_class(p, s, q, q, kv, kv)); };
+  requires S::has_data_part == requires { TileClass(S::position_class(p, s, q, q, kv, kv)); };
+  requires S::has_data_part || !(S::rows_need_full_data || S::columns_need_full_data);
+  requires(S::has_mask && S::row_intervals > 0) == requires { Range(S::row_interval(p, s, q)); };
+  requires(S::row_intervals == 2) == requires { Range(S::second_row_interval(p, s, q)); };
+  requires(S::row_period > 0) == requires { Range(S::row_remainders(p, s, q)); };
+  requires(S::row_period > 0) == requires { int(S::row_phase(p, s)); };
+  requires(S::column_intervals > 0) == requires { Range(S::column_interval(p, s, kv)); };
+  requires(S::column_intervals == 2) == requires { Range(S::second_column_interval(p, s, kv)); };
+  requires(S::column_period > 0) == requires { Range(S::column_remainders(p, s, kv)); };
+  requires(S::column_period > 0) == requires { int(S::column_phase(p, s)); };
+  requires(S::num_block_bounds > 0) ==
+              requires { S::block_bounds_input(0) + S::block_bounds_axis(0) + S::block_bounds_size(0); };
+  requires(S::num_block_bounds > 0) == requires { S::walk_rows + S::walk_columns; };
+  requires S::has_tile_bits == requires { S::cell_rows + S::cell_columns; };
+  requires S::has_cell_class == requires { TileClass(S::cell_class(p, s, q, q, kv, kv)); };
+  requires S::has_flag_line == requires { u64(S::flag_line(p, s, head, q)) + S::flag_input + S::flag_axes; };
+  requires S::has_keep_beside == requires { bool(S::keep_beside(p, s, head, row, col, q, kv)); };
+  requires(S::keep_by_column || S::keep_of_query) == requires { bool(S::same_column(col, col)); };
+  requires S::keep_of_query == requires { bool(S::keep_of_list(p, s, head, row, col, q)); };
+  requires S::keep_by_row == requires { bool(S::same_row(row, row)); };
+  requires S::has_tile_bits || !(S::has_flag_line || S::keep_by_column || S::keep_by_row || S::keep_of_query);
+  requires S::has_flag_line || S::keep_of_query || !S::has_keep_beside;
+  requires S::has_flag_line || !S::flag_is_data_part;
+  requires S::has_data_part || !S::flag_is_data_part;
+  { S::keep_is_cheap &&S::only_keep_reads_row &&S::row_from_start };
+};
 
 // The kv that rows q0 .. q1 may keep, and the q of columns kv0 .. kv1; also defined without a mask.
 template <class Spec>
 LUATTN_FN Range kept_keys(const LuattnParams &p, const Site &s, int q0, int q1) {
-  if constexpr (Spec::has_mask) return Spec::kv_range(p, s, q0, q1);
-  else return {0, s.kv_len};
+  if constexpr (Spec::has_mask)
+    return Spec::kv_range(p, s, q0, q1);
+  else
+    return {0, s.kv_len};
 }
 template <class Spec>
 LUATTN_FN Range kept_queries(const LuattnParams &p, const Site &s, int kv0, int kv1) {
-  if constexpr (Spec::has_mask) return Spec::q_range(p, s, kv0, kv1);
-  else return {0, s.q_len};
+  if constexpr (Spec::has_mask)
+    return Spec::q_range(p, s, kv0, kv1);
+  else
+    return {0, s.q_len};
 }

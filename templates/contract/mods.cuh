@@ -14,9 +14,12 @@ concept RowMap = requires(int table, int v, int j) {
   int(Row::vector(table, v));
   int(Row::lane(table, j));
 };
-template <class S> concept QueryReadsRow = requires { requires RowMap<typename S::QueryRow>; };
-template <class S> concept KeyReadsRow = requires { requires RowMap<typename S::KeyRow>; };
-template <class S> concept ValueReadsRow = requires { requires RowMap<typename S::ValueRow>; };
+template <class S>
+concept QueryReadsRow = requires { requires RowMap<typename S::QueryRow>; };
+template <class S>
+concept KeyReadsRow = requires { requires RowMap<typename S::KeyRow>; };
+template <class S>
+concept ValueReadsRow = requires { requires RowMap<typename S::ValueRow>; };
 
 // The _grad hooks of backward return d loss / d x and add parameter gradients; g = d loss / d x'. dv_acc
 // holds g. dq_acc and dk_acc hold it without the factor scale, by which luattn_finish multiplies.

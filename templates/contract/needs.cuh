@@ -12,7 +12,7 @@ struct Needs {
   static constexpr bool dk = Config::wants_dk || (Spec::has_key_mod && parameters);
   static constexpr bool dv = Config::wants_dv || (Spec::has_value_mod && parameters);
   static constexpr bool dkdv = dk || dv || parameters || (dq && Config::accumulates_dq);
-  static constexpr bool dq_alone = dq && !Config::accumulates_dq;                       // luattn_dq
+  static constexpr bool dq_alone = dq && !Config::accumulates_dq;  // luattn_dq
   // work/dq_order.cuh, sm90/bwd/dq_first_store.cuh
   static constexpr bool dq_in_order = dq && Config::accumulates_dq && Config::deterministic;
   static constexpr bool dq_first_store = dq && Config::accumulates_dq && Config::dq_first_store;

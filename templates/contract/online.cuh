@@ -50,8 +50,7 @@ concept ValidStep =
       { S::init(p, s, head, row) };
       { S::next(p, s, head, row, old, red) };
       { Real(S::out_scale(p, s, head, row, old)) };
-      requires(S::num_reductions > 0) ==
-          requires { S::template term<0>(p, s, head, row, old, red, x, element); };
+      requires(S::num_reductions > 0) == requires { S::template term<0>(p, s, head, row, old, red, x, element); };
       requires(S::prob_term < 0) == requires { Real(S::prob(p, s, head, row, old, red, x, element)); };
       requires S::has_rescale == requires { Real(S::rescale(p, s, head, row, old, red)); };
       requires S::lazy_rescaling == requires { S::raise_max(p, s, head, row, old, red); };

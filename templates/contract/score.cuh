@@ -40,7 +40,7 @@ concept ValidScore =
       requires S::has_distance_term == requires { Real(S::distance_term(p, s, head, q, kv)); };
       requires S::has_bias_row == requires { S::bias_row(p, s, head, at, at).row; };
       requires(S::has_score && (S::has_distance_term || S::has_bias_row)) ==
-          requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
+                  requires { Real(S::score_with(p, s, head, row, col, dot, q, kv, term)); };
       requires S::has_score_bounds == requires { S::score_bounds(p, s, at, at, at, at, bound, bound); };
       requires S::has_row_shift == requires { Real(S::row_shift(p, s, head, row, q, kv)); };
       requires sizeof(typename S::BiasElem) > 0 && !(S::has_distance_term && S::has_bias_row);
@@ -50,8 +50,8 @@ concept ValidScore =
 // The score of an element, given its distance term or bias.
 template <class Spec, class Real>
 LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spec::Head &head,
-                        const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q,
-                        Position kv, Real term) {
+                        const typename Spec::Row &row, const typename Spec::Col &col, Real dot, Position q, Position kv,
+                        Real term) {
   if constexpr (Spec::has_distance_term || Spec::has_bias_row)
     return Spec::score_with(p, s, head, row, col, dot, q, kv, term);
   else
@@ -61,8 +61,9 @@ LUATTN_FN Real score_of(const LuattnParams &p, const Site &s, const typename Spe
 // Computes Col for scores. It is empty if scores do not read it: to find that out would take the compiler
 // time.
 template <class Spec>
-LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s,
-                                       const typename Spec::Head &head, int kv) {
-  if constexpr (Spec::score_reads_col) return Spec::col(p, s, head, kv);
-  else return {};
+LUATTN_FN typename Spec::Col score_col(const LuattnParams &p, const Site &s, const typename Spec::Head &head, int kv) {
+  if constexpr (Spec::score_reads_col)
+    return Spec::col(p, s, head, kv);
+  else
+    return {};
 }

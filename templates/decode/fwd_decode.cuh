@@ -1,11 +1,11 @@
-// decode/fwd_decode.cuh: forward for few queries and many keys: f16 or bf16, mma.sync with f32 accumulation, any GPU from
-// sm_80 on. What limits it is how fast K and V come from memory, each of which is read once.
+// decode/fwd_decode.cuh: forward for few queries and many keys: f16 or bf16, mma.sync with f32 accumulation, any GPU
+// from sm_80 on. What limits it is how fast K and V come from memory, each of which is read once.
 //
 // The query heads of a kv head are rows of one tile, row q * group + g, so that a tile has an interval of queries. Grid
-// (q tiles * num_splits, heads_kv, batch). The blocks of a tile share its keys, a part each, and so do the warps of a block: a
-// warp takes every warps-th tile of `keys` keys, all rows of them, and has a ring of stages in shared memory to which it alone
-// copies. Entries that differ in length may have a list instead, by which longer ones have more blocks (work/split_list.cuh):
-// the grid is then (its items * heads_kv). So nothing in the loop waits for another warp:
+// (q tiles * num_splits, heads_kv, batch). The blocks of a tile share its keys, a part each, and so do the warps of a
+// block: a warp takes every warps-th tile of `keys` keys, all rows of them, and has a ring of stages in shared memory
+// to which it alone copies. Entries that differ in length may have a list instead, by which longer ones have more
+// blocks (work/split_list.cuh): the grid is then (its items * heads_kv). So nothing in the loop waits for another warp:
 //   load     K and V of a tile, stages - 1 tiles ahead, by cp.async with an address for each row
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   the warps' sums and states are merged in shared memory, in order; then O is stored, or with several
@@ -13,11 +13,11 @@
 //
 // A row has the hooks' numbers of its own head (Site, Head). A tile of keys is empty or whole if it is for every head.
 //
-// Of 64 rows a warp has 32, as more would take too many registers: two warps share a ring, copy half of each tile, and wait for one
-// another once a tile, so that K and V are read once.
+// Of 64 rows a warp has 32, as more would take too many registers: two warps share a ring, copy half of each tile, and
+// wait for one another once a tile, so that K and V are read once.
 //
-// Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16, 32 or 64 rows; tile_n = rings * keys, keys a
-// multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
+// Config: head dims are multiples of 8, as in sm80/fwd_sm80.cuh. tile_m is 16, 32 or 64 rows; tile_n = rings * keys,
+// keys a multiple of 16; stages from 2 on. Dynamic shared memory: DecodeLayout of abi/shared_memory.h.
 #pragma once
 #include "score/dropout.cuh"
 #include "score/merge_rows.cuh"
@@ -49,11 +49,13 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
 
   static constexpr int tile_m = Config::tile_m, threads = Config::threads, row_groups = decode_row_groups(tile_m),
                        warps = threads / 32 / row_groups,  // that have keys of their own; each has row_groups - 1 mates
-                       stages = Config::stages, keys = Config::tile_n / warps;
+      stages = Config::stages, keys = Config::tile_n / warps;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
-  static constexpr int m_tiles = tile_m / row_groups / 16, n_tiles = keys / 8, v_tiles = dim_v / 8;  // fragments of a warp
-  static constexpr int rows = 2 * m_tiles, cols = keys / 4;                             // scores of a thread
-  static_assert((tile_m == 16 || tile_m == 32 || tile_m == 64) && warps * row_groups * 32 == threads && keys * warps == Config::tile_n && keys % 16 == 0 && stages >= 2);
+  static constexpr int m_tiles = tile_m / row_groups / 16, n_tiles = keys / 8,
+                       v_tiles = dim_v / 8;                  // fragments of a warp
+  static constexpr int rows = 2 * m_tiles, cols = keys / 4;  // scores of a thread
+  static_assert((tile_m == 16 || tile_m == 32 || tile_m == 64) && warps * row_groups * 32 == threads &&
+                keys * warps == Config::tile_n && keys % 16 == 0 && stages >= 2);
 
   // Q stays in registers if that leaves enough of them.
   static constexpr bool q_in_registers = m_tiles * (dim + 2 * dim_v) <= (m_tiles == 1 ? 768 : 640);
@@ -95,8 +97,10 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   __device__ __forceinline__ int mate() const { return row_groups == 1 ? 0 : int(threadIdx.x) / 32 / warps; }
   __device__ __forceinline__ int first_row() const { return mate() * (16 * m_tiles); }
   __device__ __forceinline__ void sync_ring() const {
-    if constexpr (row_groups == 1) __syncwarp();
-    else named_barrier(1 + warp, 32 * row_groups);
+    if constexpr (row_groups == 1)
+      __syncwarp();
+    else
+      named_barrier(1 + warp, 32 * row_groups);
   }
 
   __device__ __forceinline__ bool has_rows() const { return block.has_rows(p, site); }
@@ -138,8 +142,9 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     }
   }
 
-  // A tile to be copied, and the page that has its first row, which is looked up a tile ahead: the copies of a tile that had to
-  // wait for it would start 0.4 us later, while few bytes are under way. Above head dim 128 there is no register for it.
+  // A tile to be copied, and the page that has its first row, which is looked up a tile ahead: the copies of a tile
+  // that had to wait for it would start 0.4 us later, while few bytes are under way. Above head dim 128 there is no
+  // register for it.
   struct TileInPage {
     KeyTile tile;
     int page;
@@ -175,7 +180,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     if constexpr (Sequence::paged) {
       const auto pages = site.template kv_rows<const Elem>(p, t, block.h_kv);
       if (int(pages.page_size.d) % keys == 0) {  // the tile lies in one page, which is looked up once
-        const Elem *row = looks_ahead ? pages.row_in(page, kv0) : pages.row(kv0), *from = row + first * pages.seq + (in_row ? chunk * 8 : 0);
+        const Elem *row = looks_ahead ? pages.row_in(page, kv0) : pages.row(kv0),
+                   *from = row + first * pages.seq + (in_row ? chunk * 8 : 0);
 #pragma unroll
         for (int i = 0; i < each; i += pass) {
           cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)), from, in_row && kv0 + first + i < site.kv_len);
@@ -188,7 +194,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
 #pragma unroll
       for (int i = 0; i < each; i += pass)
         cp_async_16(to + Tile::offset(u32(first + i), u32(chunk)),
-                    site.template kv_row<const Elem>(p, t, block.h_kv, kv0 + first + i) + (in_row ? chunk * 8 : 0), in_row);
+                    site.template kv_row<const Elem>(p, t, block.h_kv, kv0 + first + i) + (in_row ? chunk * 8 : 0),
+                    in_row);
     } else {
 #pragma unroll 1
       for (int i = 0; i < each; i += pass) {
@@ -231,8 +238,10 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
 #pragma unroll
       for (int j = 0; j < n_tiles / 2; ++j) {
         ldmatrix_x4(b, pointer.at(k_tile, j * 16, step * 16));
-        if constexpr (q_in_registers) mma_16_columns<Elem>(s, 2 * j, q_frag[step], b);
-        else mma_16_columns<Elem>(s, 2 * j, a, b);
+        if constexpr (q_in_registers)
+          mma_16_columns<Elem>(s, 2 * j, q_frag[step], b);
+        else
+          mma_16_columns<Elem>(s, 2 * j, a, b);
       }
     }
   }
@@ -240,7 +249,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   __device__ __forceinline__ Position column(int kv0, int j) const { return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
 
   // Turns dot products into scores; a position past the end is scored like the others, and dropped.
-  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][1][cols]) const {
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
+                                        float (&x)[rows][1][cols]) const {
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);
@@ -287,8 +297,10 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
 #pragma unroll
         for (int j = 0; j < cols; j += 4)
           keep_4(x[r][0][j], x[r][0][j + 1], x[r][0][j + 2], x[r][0][j + 3], keep[r][0].word[0] >> j, gone);
-        if constexpr (by_value) online[r].kept.bits |= u32(keep[r][0].word[0] != 0);
-        else online[r].template step<true>(p, row_site[r], head[r], row[r], x[r], keep[r], scale[r]);
+        if constexpr (by_value)
+          online[r].kept.bits |= u32(keep[r][0].word[0] != 0);
+        else
+          online[r].template step<true>(p, row_site[r], head[r], row[r], x[r], keep[r], scale[r]);
       }
     } else {
 #pragma unroll
@@ -303,7 +315,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     }
   }
 
-  // Clears what dropout drops. Four columns of a thread, of each 16, lie in one patch (abi/philox.h), unless an offset parts them.
+  // Clears what dropout drops. Four columns of a thread, of each 16, lie in one patch (abi/philox.h), unless an offset
+  // parts them.
   __device__ __forceinline__ void drop(int kv0, float (&x)[rows][1][cols]) const {
     const int kv = kv0 + Drops::first_kv(p, site) + lane % 4 * 2;
     const bool whole = Config::offsets == 0 || (Drops::first_kv(p, site) & 15) == 0;
@@ -370,7 +383,8 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
     add_values(x, stage + k_bytes);
   }
 
-  // A tile's slot is that of its number; tile i + stages - 1 is copied into the slot of tile i - 1, which all lanes have left.
+  // A tile's slot is that of its number; tile i + stages - 1 is copied into the slot of tile i - 1, which all lanes
+  // have left.
   __device__ __forceinline__ void run() {
     DecodeWalk<Spec, Sequence, tile_m, keys, warps> walk(p, site, block, lane, warp);
     KeyTile ahead[stages - 1];
@@ -515,6 +529,8 @@ LUATTN_FN void fwd_decode(const LuattnSplitsParams &p, unsigned char *shared) {
   ForwardDecode<Spec, Config> kernel(p, shared);
   if (!kernel.has_rows()) return;  // all threads of the block
   kernel.run();
-  if constexpr (ForwardDecode<Spec, Config>::Block::may_be_listed) kernel.finish(typename ForwardDecode<Spec, Config>::Block(p));
-  else kernel.finish(kernel.block);
+  if constexpr (ForwardDecode<Spec, Config>::Block::may_be_listed)
+    kernel.finish(typename ForwardDecode<Spec, Config>::Block(p));
+  else
+    kernel.finish(kernel.block);
 }

@@ -13,12 +13,10 @@ extern "C" __global__ void __launch_bounds__(aux_threads)
   if (has_sequences<Config>(p)) aux_prepare<Spec, Config, RowOrder>(p);
   write_gradient_padding<Config, aux_threads>(p);
 }
-extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_finish(const __grid_constant__ ParamsOf<Config> p) {
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_finish(const __grid_constant__ ParamsOf<Config> p) {
   aux_finish<Spec, Config, DqOrder, KvOrder>(p);
 }
-extern "C" __global__ void __launch_bounds__(aux_threads)
-    luattn_round(const __grid_constant__ ParamsOf<Config> p) {
+extern "C" __global__ void __launch_bounds__(aux_threads) luattn_round(const __grid_constant__ ParamsOf<Config> p) {
   aux_round<Spec, Config>(p);
 }
 #endif

@@ -8,8 +8,7 @@
 // Reading these headers and compiling two empty kernels takes 10 of 300 ms for a forward image.
 #if !defined(LUATTN_NO_STATS) && LUATTN_PART != 1
 #include "around/block_bounds.cuh"
-extern "C" __global__ void __launch_bounds__(stats_threads)
-    luattn_stats(const __grid_constant__ ParamsOf<Config> p) {
+extern "C" __global__ void __launch_bounds__(stats_threads) luattn_stats(const __grid_constant__ ParamsOf<Config> p) {
   aux_stats<Spec>(p);
 }
 #endif
@@ -42,7 +41,8 @@ extern "C" __global__ void __launch_bounds__(tile_table_threads)
 #if defined(LUATTN_APPEND) && LUATTN_PART != 1
 #ifdef LUATTN_APPEND_MODS
 #include "around/append_modified.cuh"
-extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const __grid_constant__ LuattnAppendParams p) {
+extern "C" __global__ void __launch_bounds__(append_threads)
+    luattn_append(const __grid_constant__ LuattnAppendParams p) {
   append_rows<AppendMods, Config>(p);
 }
 #else

@@ -1,5 +1,5 @@
-// entry/merge.cu: merges of finished parts, or their gradient. config.cuh has the types, how many parts there may be, and
-// the Rule by which they merge (gen/compile/merge_code.c).
+// entry/merge.cu: merges of finished parts, or their gradient. config.cuh has the types, how many parts there may be,
+// and the Rule by which they merge (gen/compile/merge_code.c).
 #include "config.cuh"
 #include "around/merge_parts.cuh"
 

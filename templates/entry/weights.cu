@@ -3,7 +3,8 @@
 #include "simt/weights_simt.cuh"
 
 #if LUATTN_PART != 2
-extern "C" __global__ void __launch_bounds__(Config::threads) luattn_weights(const __grid_constant__ LuattnWeightParams p) {
+extern "C" __global__ void __launch_bounds__(Config::threads)
+    luattn_weights(const __grid_constant__ LuattnWeightParams p) {
   weights_simt<Spec, Config>(p);
 }
 #endif

@@ -8,8 +8,8 @@
 template <bool Store>
 LUATTN_FN void put_four(float *to, const float (&x)[4], float factor) {
   if constexpr (Store)
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-                 "f"(x[0] * factor), "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "f"(x[0] * factor),
+                 "f"(x[1] * factor), "f"(x[2] * factor), "f"(x[3] * factor)
                  : "memory");
   else
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
@@ -17,7 +17,6 @@ LUATTN_FN void put_four(float *to, const float (&x)[4], float factor) {
                  : "memory");
 }
 LUATTN_FN void add_global(float *to, float x, float factor) {
-  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(x * factor)
-               : "memory");
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(x * factor) : "memory");
 }
 #endif

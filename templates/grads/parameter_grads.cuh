@@ -18,9 +18,7 @@ struct DistanceSums {
   float x[count];
 
   // The distance of this lane's number i, between the first query and the first key.
-  LUATTN_FN int distance(int i, int lane) {
-    return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7);
-  }
+  LUATTN_FN int distance(int i, int lane) { return i * 32 - 16 + lane % 4 * 8 + ((lane % 4 * 2 - lane / 4) & 7); }
 
   LUATTN_FN float pick(bool first, float a, float b) { return first ? a : b; }
   // Sums column 2t + i along block diagonal n.
@@ -40,8 +38,7 @@ struct DistanceSums {
     const bool low = lane % 4 < 2, even = lane % 2 == 0;
     p0 = pick(low, p0, p2) + __shfl_xor_sync(0xffffffffu, pick(low, p2, p0), 18);
     p1 = pick(low, p1, p3) + __shfl_xor_sync(0xffffffffu, pick(low, p3, p1), 18);
-    return pick(even, p0, p1) +
-           __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
+    return pick(even, p0, p1) + __shfl_sync(0xffffffffu, pick(even, p1, p0), (even ? lane + 9 : lane - 9) & 31);
   }
   // ds(octet, half, i) returns dS of key g + 8 * half and query 2t + i of the octet.
   template <class Get>
@@ -83,8 +80,7 @@ struct QuerySums {
     const float first = float(lane % 4 * 2);
     const u32 ones = pack<Elem>(1.f, 1.f), step = column == 1 ? pack<Elem>(16.f, 16.f) : 0;
     u32 b0 = column == 0 ? ones : 0, b1 = b0;
-    if (WithQueries && column == 1)
-      b0 = pack<Elem>(first, first + 1.f), b1 = pack<Elem>(first + 8.f, first + 9.f);
+    if (WithQueries && column == 1) b0 = pack<Elem>(first, first + 1.f), b1 = pack<Elem>(first + 8.f, first + 9.f);
     float c[4] = {};
 #pragma unroll
     for (int i = 0; i < TileM / 16; ++i) {

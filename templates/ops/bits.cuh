@@ -47,8 +47,7 @@ IV_FN ivi_bits ivi_every(ivi a) { return (ivi_bits)a.lo & ~ivi_undecided(a); }
 // Bounds the numbers that have all bits of `every` set, and no bit outside of `some`.
 IV_FN ivi ivi_of_bits(ivi_bits some, ivi_bits every) {
   const bool any_sign = ((some ^ every) & IVI_SIGN) != 0;
-  return ivi_saturated((ivi_end)(any_sign ? every | IVI_SIGN : every),
-                       (ivi_end)(any_sign ? some & ~IVI_SIGN : some));
+  return ivi_saturated((ivi_end)(any_sign ? every | IVI_SIGN : every), (ivi_end)(any_sign ? some & ~IVI_SIGN : some));
 }
 
 // A mask of the low bits; in each number of a, all bits above the mask equal the sign bit.
@@ -140,7 +139,8 @@ IV_FN bool ivi_is_word(ivi a) { return a.lo >= -2147483647 - 1 && a.hi <= 214748
 IV_FN ivi ivi_wrap(ivi x, ivi y, ivi z) {
   const long long half = 1ll << 31;
   if (!ivi_is_word(x) || !ivi_is_word(y) || !ivi_is_word(z)) return ivi_make((ivi_end)-half, (ivi_end)(half - 1));
-  const long long p[4] = {(long long)x.lo * y.lo, (long long)x.lo * y.hi, (long long)x.hi * y.lo, (long long)x.hi * y.hi};
+  const long long p[4] = {(long long)x.lo * y.lo, (long long)x.lo * y.hi, (long long)x.hi * y.lo,
+                          (long long)x.hi * y.hi};
   long long lo = p[0], hi = p[0];
   for (int i = 1; i < 4; i++) {
     lo = p[i] < lo ? p[i] : lo;

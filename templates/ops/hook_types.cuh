@@ -6,7 +6,9 @@
 enum TileClass { TILE_EMPTY = 0, TILE_PARTIAL = 1, TILE_FULL = 2 };
 
 // Half-open range of positions along one sequence axis.
-struct Range { int lo, hi; };
+struct Range {
+  int lo, hi;
+};
 
 // A position on a sequence axis, base + offset. base is one value for all elements of a thread in a tile.
 // offset is a constant once the kernel's loops are unrolled. Generated code converts linear functions of
@@ -23,7 +25,8 @@ struct Position {
 // times `factor` at `index`, which may lie outside the axis. The whole gradient has `before` elements before
 // `row`, the first element of the axis, and `after` from there on. The row of q + 1 begins `pitch` elements
 // further on, if all rows do.
-template <class Real> struct GradRow {
+template <class Real>
+struct GradRow {
   Real *row;  // nullptr: the gradient is not wanted
   int index, size;
   i64 before, after;
@@ -34,7 +37,8 @@ template <class Real> struct GradRow {
 // An input row: the elements of an input along its last axis, `stride` elements apart. The caller's position
 // (q, kv) reads at `index`, which is clamped if it lies outside the axis. The row of q + 1 begins `pitch`
 // elements further on, if all rows do.
-template <class Stored> struct InputRow {
+template <class Stored>
+struct InputRow {
   const Stored *row;  // first element of the axis
   int index, size;
   i64 stride, pitch;
@@ -42,7 +46,8 @@ template <class Stored> struct InputRow {
 
 // What an input mod reads of its row besides its own element: for each table of its QueryRow, KeyRow or
 // ValueRow, the element, in backward the gradient that the table gives, and the channel.
-template <class Real, int Count> struct RowValues {
+template <class Real, int Count>
+struct RowValues {
   Real x[Count], g[Count];
   int d[Count];
 };

@@ -10,7 +10,8 @@
 LUATTN_FN int clamp_index(int i, int size) { return max_of(min_of(i, size - 1), 0); }
 
 // The start of the last axis, for given indices of the other axes.
-template <class Stored, int Last> LUATTN_FN u64 input_row(const LuattnInput &in, const int *index) {
+template <class Stored, int Last>
+LUATTN_FN u64 input_row(const LuattnInput &in, const int *index) {
   u64 at = reinterpret_cast<u64>(in.data);
 #pragma unroll
   for (int axis = 0; axis < Last; ++axis)
@@ -55,7 +56,8 @@ LUATTN_FN InputRow<Stored> input_row(const LuattnInput &in, Index... index) {
 }
 
 // Gradients are contiguous, whatever the strides of the input.
-template <class... Index> LUATTN_FN i64 grad_offset(const LuattnInput &in, Index... index) {
+template <class... Index>
+LUATTN_FN i64 grad_offset(const LuattnInput &in, Index... index) {
   i64 at = 0;
   int axis = 0;
   ((at = at * in.size[axis] + clamp_index(index, in.size[axis]), ++axis), ...);
@@ -69,7 +71,9 @@ LUATTN_FN float read_input(const bf16_t *x) { return to_real(bf16_t{__ldg(&x->bi
 LUATTN_FN int read_input(const int *x) { return __ldg(x); }
 LUATTN_FN bool read_input(const unsigned char *x) { return __ldg(x) != 0; }
 // Integers of other widths become the nearest 32-bit integer.
-struct byte_t { unsigned char x; };
+struct byte_t {
+  unsigned char x;
+};
 LUATTN_FN int read_input(const i64 *x) { return int(min(max(i64(__ldg(x)), i64(-2147483648ll)), i64(2147483647))); }
 LUATTN_FN int read_input(const short *x) { return __ldg(x); }
 LUATTN_FN int read_input(const byte_t *x) { return __ldg(&x->x); }
@@ -81,7 +85,8 @@ LUATTN_FN Value load_input(const LuattnInput &in, Index... index) {
 }
 
 // The integer of 64 bits itself.
-template <class... Index> LUATTN_FN i64 load_wide(const LuattnInput &in, Index... index) {
+template <class... Index>
+LUATTN_FN i64 load_wide(const LuattnInput &in, Index... index) {
   return __ldg(input_at<i64>(in, index...));
 }
 LUATTN_FN int narrow(i64 x) { return int(min(max(x, i64(-2147483648ll)), i64(2147483647))); }
@@ -91,15 +96,17 @@ LUATTN_FN int narrow(i64 x) { return int(min(max(x, i64(-2147483648ll)), i64(214
 
 // Adds to the gradient of an input or a scalar; all such additions come here. A deterministic kernel adds
 // into `exact`, which luattn_round converts to numbers.
-template <class Real> LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
-  if constexpr (Config::deterministic) exact_add(exact + at, count, grad + at, x);
-  else atomic_add(grad + at, x);
+template <class Real>
+LUATTN_FN void add_grad(Real *grad, u64 *exact, i64 count, i64 at, Real x) {
+  if constexpr (Config::deterministic)
+    exact_add(exact + at, count, grad + at, x);
+  else
+    atomic_add(grad + at, x);
 }
 
 template <class Real, class... Index>
 LUATTN_FN void add_input_grad(const LuattnInput &in, Real x, Index... index) {
-  if (in.grad != nullptr)
-    add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
+  if (in.grad != nullptr) add_grad(static_cast<Real *>(in.grad), in.exact, in.count, grad_offset(in, index...), x);
 }
 
 // Variants of add_input_grad for gradients that a deterministic kernel adds for each score.
@@ -121,8 +128,10 @@ LUATTN_FN void add_input_grad_alone(const LuattnInput &in, Real x, Index... inde
   const i64 at = grad_offset(in, index...);
   if (in.grad == nullptr) return;
   Real *grad = static_cast<Real *>(in.grad) + at;
-  if (in.exact == nullptr) atomic_add(grad, x);
-  else exact_add_called(in.exact + at, in.count, grad, x);
+  if (in.exact == nullptr)
+    atomic_add(grad, x);
+  else
+    exact_add_called(in.exact + at, in.count, grad, x);
 }
 
 // Variant of add_input_grad for all lanes of a warp at once. If they all add to one element, one lane adds
@@ -154,18 +163,12 @@ LUATTN_FN GradRow<Real> grad_row(const LuattnInput &in, Real factor, Index... in
   }
   Real *grad = static_cast<Real *>(in.grad);
   const bool there = !Config::deterministic || in.exact == nullptr;
-  return {grad == nullptr ? nullptr : grad + at,
-          there ? i[last] : -1,
-          in.size[last],
-          at,
-          count - at,
-          factor,
-          pitch};
+  return {grad == nullptr ? nullptr : grad + at, there ? i[last] : -1, in.size[last], at, count - at, factor, pitch};
 }
 
-template <class Real> LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
+template <class Real>
+LUATTN_FN void add_scalar_grad(const LuattnParams &p, int scalar, Real x) {
   if (p.inputs.scalar_grad != nullptr)
-    add_grad(static_cast<Real *>(p.inputs.scalar_grad), p.inputs.scalar_exact, p.inputs.num_scalars, scalar,
-             x);
+    add_grad(static_cast<Real *>(p.inputs.scalar_grad), p.inputs.scalar_exact, p.inputs.num_scalars, scalar, x);
 }
 #endif

@@ -10,7 +10,8 @@
 LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const ivi_end last = in.size[axis] - 1, first = 0;
   const int blocks = ceil_div(in.size[axis], block);
-  const int from = int(max_of(min_of(at.lo, last), first)) / block, to = int(max_of(min_of(at.hi, last), first)) / block;
+  const int from = int(max_of(min_of(at.lo, last), first)) / block,
+            to = int(max_of(min_of(at.hi, last), first)) / block;
   ivi bounds = ivi_make(IVI_INF, -IVI_INF);
 #pragma unroll 1
   for (int j = from; j <= to; ++j) {
@@ -23,7 +24,9 @@ LUATTN_FN ivi stat_bounds(const int *stat, const LuattnInput &in, int axis, int 
 // Same as stat_bounds for the positions of one tile, which are not negative and lie in one block. Positions
 // past the end of the axis read its last value, as with clamp_index, so they use the last block. No axis is
 // empty if there are tiles.
-struct alignas(8) LowHigh { int low, high; };
+struct alignas(8) LowHigh {
+  int low, high;
+};
 LUATTN_FN ivi block_bounds(const int *stat, const LuattnInput &in, int axis, int block, i64 row, ivi at) {
   const int size = in.size[axis];
   const u32 j = u32(min_of(int(at.lo), size - 1)) / u32(block);
@@ -48,8 +51,10 @@ template <class Stored, class... Places>
 LUATTN_FN ivi place_bounds(const LuattnInput &in, Places... at) {
   int axis = 0, of = 0;
   if (!(is_one_place(at, in.size[axis++]) && ...)) return ivi_all();
-  if constexpr (sizeof(Stored) == 8) return ivi_point(load_wide(in, first_place(at, in.size[of++])...));
-  else return ivi_point(load_input<int, Stored>(in, first_place(at, in.size[of++])...));
+  if constexpr (sizeof(Stored) == 8)
+    return ivi_point(load_wide(in, first_place(at, in.size[of++])...));
+  else
+    return ivi_point(load_input<int, Stored>(in, first_place(at, in.size[of++])...));
 }
 
 // Clips [lo, hi) to [0, len). A reversed range becomes empty.

@@ -1,6 +1,6 @@
-// ops/input_list.cuh: whether a number is in a list that an input has, such as the blocks of keys that a query has chosen.
-// For generated code. Of Count entries along axis Axis, from First on; the indices are those of the other axes, and
-// clamped as in ops/input.cuh.
+// ops/input_list.cuh: whether a number is in a list that an input has, such as the blocks of keys that a query has
+// chosen. For generated code. Of Count entries along axis Axis, from First on; the indices are those of the other axes,
+// and clamped as in ops/input.cuh.
 #pragma once
 #include "ops/input_bounds.cuh"
 
@@ -9,16 +9,20 @@ template <class Stored, int Axis, class... Index>
 LUATTN_FN u64 list_at(const LuattnInput &in, Index... index) {
   u64 at = reinterpret_cast<u64>(in.data);
   int axis = 0;
-  ((axis += axis == Axis, at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(index, in.size[axis])), ++axis), ...);
+  ((axis += axis == Axis, at += u64(in.stride[axis]) * sizeof(Stored) * u32(clamp_index(index, in.size[axis])), ++axis),
+   ...);
   return at;
 }
 
 // An entry of 64 bits is compared as such, with a number of 32.
-template <class Stored> LUATTN_FN int list_entry(const Stored *entry) { return read_input(entry); }
+template <class Stored>
+LUATTN_FN int list_entry(const Stored *entry) {
+  return read_input(entry);
+}
 LUATTN_FN i64 list_entry(const i64 *entry) { return __ldg(entry); }
 
-// Rolled: an entry costs a read and a comparison, and a list has no registers of its own. Entries of 32 bits are read four
-// at a time where they lie side by side.
+// Rolled: an entry costs a read and a comparison, and a list has no registers of its own. Entries of 32 bits are read
+// four at a time where they lie side by side.
 template <class Stored, int Axis, int First, int Count, class... Index>
 LUATTN_FN bool is_listed(const LuattnInput &in, int x, Index... index) {
   const u64 list = list_at<Stored, Axis>(in, index...);

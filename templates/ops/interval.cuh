@@ -80,7 +80,12 @@ IV_FN ivi ivi_wide(ivi a, bool loaded) {
 // Minima and maxima of the nearest numbers of 32 bits: what lies at an end of these may lie beyond.
 IV_FN ivi ivi_of_32_bits(ivi a) {
   const ivi_end most = 2147483647, least = -2147483647 - 1;
-  return ivi_make(a.lo <= least ? -IVI_INF : a.lo < most ? a.lo : most, a.hi >= most ? IVI_INF : a.hi > least ? a.hi : least);
+  return ivi_make(a.lo <= least ? -IVI_INF
+                  : a.lo < most ? a.lo
+                                : most,
+                  a.hi >= most   ? IVI_INF
+                  : a.hi > least ? a.hi
+                                 : least);
 }
 
 // ---- integer arithmetic
@@ -103,8 +108,7 @@ IV_FN ivi_end ivi_end_mul(ivi_end a, ivi_end b) {
   if (IVI_SMALL) return a * b;
   if (a == 0 || b == 0) return 0;
   const double p = (double)a * (double)b;
-  if (ivi_is_open(a) || ivi_is_open(b) || p > 4e18 || p < -4e18)
-    return (a < 0) == (b < 0) ? IVI_INF : -IVI_INF;
+  if (ivi_is_open(a) || ivi_is_open(b) || p > 4e18 || p < -4e18) return (a < 0) == (b < 0) ? IVI_INF : -IVI_INF;
   return ivi_clamp(a * b);
 }
 IV_FN ivi ivi_mul(ivi a, ivi b) {
@@ -163,9 +167,7 @@ IV_FN ivi ivi_abs(ivi a) {
   if (a.hi <= 0) return ivi_neg(a);
   return ivi_make(0, ivi_most(-a.lo, a.hi));
 }
-IV_FN ivi ivi_sign(ivi a) {
-  return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0);
-}
+IV_FN ivi ivi_sign(ivi a) { return ivi_make(a.lo > 0 ? 1 : a.lo < 0 ? -1 : 0, a.hi > 0 ? 1 : a.hi < 0 ? -1 : 0); }
 
 // ---- comparisons and logic
 IV_FN tri tri_not(tri a) { return tri_make(a.can_be_true, a.can_be_false); }
@@ -179,16 +181,10 @@ IV_FN tri ivi_eq(ivi a, ivi b) {
 }
 IV_FN tri ivi_ne(ivi a, ivi b) { return tri_not(ivi_eq(a, b)); }
 
-IV_FN tri tri_and(tri a, tri b) {
-  return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true);
-}
-IV_FN tri tri_or(tri a, tri b) {
-  return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true);
-}
+IV_FN tri tri_and(tri a, tri b) { return tri_make(a.can_be_false || b.can_be_false, a.can_be_true && b.can_be_true); }
+IV_FN tri tri_or(tri a, tri b) { return tri_make(a.can_be_false && b.can_be_false, a.can_be_true || b.can_be_true); }
 
-IV_FN ivi ivi_select(tri c, ivi a, ivi b) {
-  return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b);
-}
+IV_FN ivi ivi_select(tri c, ivi a, ivi b) { return !c.can_be_false ? a : !c.can_be_true ? b : ivi_hull(a, b); }
 IV_FN tri tri_select(tri c, tri a, tri b) {
   if (!c.can_be_false) return a;
   if (!c.can_be_true) return b;
@@ -311,8 +307,7 @@ IV_FN iv iv_quotient(iv a, iv b) {
   const bool clash = iv_unbounded(a) && iv_unbounded(b);
   if (clash) return iv_all();
   const double p = a.lo / b.lo, q = a.lo / b.hi, r = a.hi / b.lo, s = a.hi / b.hi;
-  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)),
-                 a.nan || b.nan);
+  return iv_make(iv_least(iv_least(p, q), iv_least(r, s)), iv_most(iv_most(p, q), iv_most(r, s)), a.nan || b.nan);
 }
 // Treats a subnormal divisor as zero, because the device may flush it.
 IV_FN bool iv_may_be_zero(iv b) { return b.lo < IV_TINY && b.hi > -IV_TINY; }
@@ -339,8 +334,7 @@ IV_FN double iv_end_mod(double x, double m) {  // m > 0
 }
 IV_FN iv iv_mod_positive(iv a, double least, double most, bool nan) {
   const double width = a.hi - a.lo;
-  if (least == most &&
-      width * 1.000001 < most) {  // at most one period: a sawtooth, which either jumps inside or not
+  if (least == most && width * 1.000001 < most) {  // at most one period: a sawtooth, which either jumps inside or not
     const double lo = iv_end_mod(a.lo, most), hi = iv_end_mod(a.hi, most);
     if (lo <= hi) return iv_widened(lo, hi, 1e-6, 0, nan);
   }
@@ -381,14 +375,12 @@ IV_FN iv iv_exp(iv a) { return iv_at_least(iv_relative(exp(a.lo), exp(a.hi), a.n
 IV_FN iv iv_exp2(iv a) { return iv_at_least(iv_relative(exp2(a.lo), exp2(a.hi), a.nan), 0); }
 IV_FN iv iv_log(iv a) {
   if (a.lo < IV_TINY)
-    return a.lo < 0 || a.hi < IV_TINY ? iv_all()
-                                      : iv_make(-IV_INF, iv_absolute(0, log(a.hi), false).hi, a.nan);
+    return a.lo < 0 || a.hi < IV_TINY ? iv_all() : iv_make(-IV_INF, iv_absolute(0, log(a.hi), false).hi, a.nan);
   return iv_absolute(log(a.lo), log(a.hi), a.nan);
 }
 IV_FN iv iv_log2(iv a) {
   if (a.lo < IV_TINY)
-    return a.lo < 0 || a.hi < IV_TINY ? iv_all()
-                                      : iv_make(-IV_INF, iv_absolute(0, log2(a.hi), false).hi, a.nan);
+    return a.lo < 0 || a.hi < IV_TINY ? iv_all() : iv_make(-IV_INF, iv_absolute(0, log2(a.hi), false).hi, a.nan);
   return iv_absolute(log2(a.lo), log2(a.hi), a.nan);
 }
 IV_FN iv iv_log1p(iv a) {
@@ -396,8 +388,7 @@ IV_FN iv iv_log1p(iv a) {
   return iv_absolute(log1p(a.lo), log1p(a.hi), a.nan);
 }
 IV_FN iv iv_sqrt(iv a) {
-  if (a.lo < 0)
-    return a.hi < 0 ? iv_all() : iv_make(0, iv_widened(0, sqrt(a.hi), IV_REL_DIVISION, 0, false).hi, true);
+  if (a.lo < 0) return a.hi < 0 ? iv_all() : iv_make(0, iv_widened(0, sqrt(a.hi), IV_REL_DIVISION, 0, false).hi, true);
   return iv_at_least(iv_widened(sqrt(a.lo < IV_TINY ? 0 : a.lo), sqrt(a.hi), IV_REL_DIVISION, 0, a.nan), 0);
 }
 IV_FN iv iv_rsqrt(iv a) {
@@ -409,13 +400,9 @@ IV_FN iv iv_tanh(iv a) { return iv_absolute(tanh(a.lo), tanh(a.hi), a.nan); }
 IV_FN iv iv_rough_tanh(iv a) { return iv_widened(tanh(a.lo), tanh(a.hi), 0.000625, 0, a.nan); }
 IV_FN iv iv_erf(iv a) { return iv_absolute(erf(a.lo), erf(a.hi), a.nan); }
 IV_FN double iv_end_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-IV_FN iv iv_sigmoid(iv a) {
-  return iv_at_least(iv_relative(iv_end_sigmoid(a.lo), iv_end_sigmoid(a.hi), a.nan), 0);
-}
+IV_FN iv iv_sigmoid(iv a) { return iv_at_least(iv_relative(iv_end_sigmoid(a.lo), iv_end_sigmoid(a.hi), a.nan), 0); }
 IV_FN double iv_end_sigmoid2(double x) { return 1 / (1 + exp2(-x)); }
-IV_FN iv iv_sigmoid2(iv a) {
-  return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0);
-}
+IV_FN iv iv_sigmoid2(iv a) { return iv_at_least(iv_relative(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), a.nan), 0); }
 // The relative error of op_sigmoid2_alternating is 2^-12.9.
 IV_FN iv iv_sigmoid2_alternating(iv a) {
   return iv_at_least(iv_widened(iv_end_sigmoid2(a.lo), iv_end_sigmoid2(a.hi), 1.4e-4, 1e-37, a.nan), 0);
@@ -433,13 +420,9 @@ IV_FN iv iv_valley(iv a, double low, double at_low, double at_lo, double at_hi) 
 IV_FN double iv_end_gelu(double x) {
   return x < -40 ? 0 : x == IV_INF ? x : 0.5 * x * erfc(-0.70710678118654752440 * x);
 }
-IV_FN iv iv_gelu(iv a) {
-  return iv_valley(a, -0.75179162, -0.16997121, iv_end_gelu(a.lo), iv_end_gelu(a.hi));
-}
+IV_FN iv iv_gelu(iv a) { return iv_valley(a, -0.75179162, -0.16997121, iv_end_gelu(a.lo), iv_end_gelu(a.hi)); }
 IV_FN double iv_end_silu(double x) { return x < -100 ? 0 : x == IV_INF ? x : x / (1 + exp(-x)); }
-IV_FN iv iv_silu(iv a) {
-  return iv_valley(a, -1.27846454, -0.27846455, iv_end_silu(a.lo), iv_end_silu(a.hi));
-}
+IV_FN iv iv_silu(iv a) { return iv_valley(a, -1.27846454, -0.27846455, iv_end_silu(a.lo), iv_end_silu(a.hi)); }
 
 IV_FN iv iv_sin(iv a) { return iv_absolute(-1, 1, a.nan || iv_unbounded(a)); }
 IV_FN iv iv_cos(iv a) { return iv_sin(a); }
@@ -471,8 +454,7 @@ IV_FN iv iv_pow(iv a, iv b) {
 // ---- conversions
 
 IV_FN iv ivi_to_real(ivi a) {
-  return iv_rounded(a.lo <= -IVI_INF ? -IV_INF : (double)a.lo, a.hi >= IVI_INF ? IV_INF : (double)a.hi,
-                    false);
+  return iv_rounded(a.lo <= -IVI_INF ? -IV_INF : (double)a.lo, a.hi >= IVI_INF ? IV_INF : (double)a.hi, false);
 }
 IV_FN iv ivi_real_sum(ivi a, ivi b) { return iv_add(ivi_to_real(a), ivi_to_real(b)); }
 IV_FN long long ivi_saturate(double x) {

@@ -4,7 +4,8 @@
 #include "arch/types.cuh"
 
 // Sums over a warp's elements: lane i of 32 keeps sum 32 k + i in x[k]; after the last sum, zeros or copies.
-template <class Real, int Count> struct LaneSums {
+template <class Real, int Count>
+struct LaneSums {
   static constexpr int count = Count, registers = (Count + 31) / 32;
   Real x[registers];
   bool kept;  // grad is called for a whole warp, and this says whether the lane's element counts
@@ -13,7 +14,8 @@ template <class Real, int Count> struct LaneSums {
 // Sums each of term's numbers over a warp. Lane i gets sum i, modulo the next power of two. At each step a
 // lane hands half of its numbers to another, which adds them to its own of the same terms: with 32 terms that
 // takes 31 exchanges.
-template <class Real, int Count> LUATTN_FN Real sum_by_lane(const Real (&term)[Count]) {
+template <class Real, int Count>
+LUATTN_FN Real sum_by_lane(const Real (&term)[Count]) {
   constexpr int width = Count > 16 ? 32 : Count > 8 ? 16 : Count > 4 ? 8 : Count > 2 ? 4 : Count;
   const u32 lane = threadIdx.x;
   Real x[width];

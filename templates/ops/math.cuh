@@ -153,10 +153,10 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
 // Long functions of double are called instead of inlined. An f64 kernel uses each in many places, and
 // inlining would make its compilation a fifth slower. They are templates, so that other kernels do not
 // contain them.
-#define LUATTN_CALLED(f)                                  \
-  template <class Real>                                   \
-  LUATTN_OUTLINED Real called_##f(Real x) {               \
-    return f(x);                                          \
+#define LUATTN_CALLED(f)                    \
+  template <class Real>                     \
+  LUATTN_OUTLINED Real called_##f(Real x) { \
+    return f(x);                            \
   }
 LUATTN_CALLED(exp2)
 LUATTN_CALLED(exp)

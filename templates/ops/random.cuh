@@ -3,7 +3,8 @@
 #include "abi/philox.h"
 #include "ops/hook_types.cuh"
 
-// Batch entry, head and positions are those that hooks see. Of a spec that draws, every kernel takes LuattnRandomParams.
+// Batch entry, head and positions are those that hooks see. Of a spec that draws, every kernel takes
+// LuattnRandomParams.
 template <class Real>
 LUATTN_FN Real random_number(const LuattnParams &p, int b, int h, int q, int kv) {
   const LuattnRandom &from = static_cast<const LuattnRandomParams &>(p).random;

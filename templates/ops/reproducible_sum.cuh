@@ -52,8 +52,7 @@ LUATTN_FN void exact_add(u64 *sum, i64 count, double *special, double x) {
   const u32 place = max_of(exponent, 1u) - 1, limb = place / exact_bits, shift = place - limb * exact_bits;
   const u64 value = (bits & ((u64(1) << 52) - 1)) | (exponent > 0 ? u64(1) << 52 : 0);
   u64 *at = sum + i64(limb) * count;
-  const u64 rest =
-      value >> (exact_bits - shift);  // bits that do not fit in the first limb
+  const u64 rest = value >> (exact_bits - shift);  // bits that do not fit in the first limb
   exact_add_limb(at, value << shift & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + count, rest & exact_mask, bits >> 63 != 0);
   exact_add_limb(at + 2 * count, rest >> exact_bits, bits >> 63 != 0);

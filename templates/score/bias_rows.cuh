@@ -9,8 +9,8 @@
 // Prefetches to the L2 cache what BiasRowTerms will load for queries q0 .. q0 + Rows - 1 and keys kv0 .. kv0
 // + Keys - 1, if rows are dense. Called by a warp of the producer, ahead of the consumers.
 template <class Spec, int Rows, int Keys>
-LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
-                                  int q0, int kv0, int lane) {
+LUATTN_FN void prefetch_bias_rows(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
+                                  int kv0, int lane) {
   constexpr int size = int(sizeof(typename Spec::BiasElem));
   if constexpr (Spec::has_bias_row) {
 #pragma unroll 1
@@ -32,21 +32,18 @@ template <class Spec, int Octets, int Parts>
 struct BiasRowTerms {
   using Stored = typename Spec::BiasElem;
   static constexpr bool any = Spec::has_bias_row;
-  static constexpr int cols = any ? 2 * Octets : 1,
-                       part = ceil_div(cols, Parts);  // columns in all, in a part
+  static constexpr int cols = any ? 2 * Octets : 1, part = ceil_div(cols, Parts);  // columns in all, in a part
   u32 stored[2][cols];
   static_assert(!any || (part * Parts == cols && part % 2 == 0), "parts of two columns or more, all alike");
 
   // Loads the part that begins at column `first`, if one begins there: queries q0 + 8 * octet + lane % 4 * 2
   // and the next one, and keys kv0 + lane / 4 and kv0 + lane / 4 + 8. A query that does not exist gives 0.
-  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site,
-                                       const typename Spec::Head &head, int q0, int kv0, int lane,
-                                       int first) {
+  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
+                                       int kv0, int lane, int first) {
     if constexpr (any) load_there(p, site, head, q0, kv0, lane, first);
   }
-  __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site,
-                                             const typename Spec::Head &head, int q0, int kv0, int lane,
-                                             int first) {
+  __device__ __forceinline__ void load_there(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                                             int q0, int kv0, int lane, int first) {
     if (first < cols && first % part == 0) {
       const int q = q0 + lane % 4 * 2 + first / 2 * 8, left = site.q_len - q;  // part is even
       const auto line = Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0 + lane / 4);

@@ -20,8 +20,8 @@ struct DistanceTerms {
 
   // `last` is the position of the tile's first column minus that of the warp's last row. Called by all lanes
   // of a warp.
-  __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site,
-                                           const typename Spec::Head &head, int last, int lane) {
+  __device__ __forceinline__ DistanceTerms(const LuattnParams &p, const Site &site, const typename Spec::Head &head,
+                                           int last, int lane) {
     if constexpr (any) {
       const int number = lane % 4 * 2 - lane / 4 + 7;
       Real share[shares];
@@ -35,8 +35,7 @@ struct DistanceTerms {
         const int at = i / 4, next = i / 4 + 1 < shares ? i / 4 + 1 : i / 4;
         const Real x = i % 4 < 3 ? share[at] : select(lane >= 24, share[at], share[next]);
 #pragma unroll
-        for (int odd = 0; odd < 2; ++odd)
-          term[i][odd] = __shfl_sync(0xffffffffu, x, 8 * i + number + odd & 31);
+        for (int odd = 0; odd < 2; ++odd) term[i][odd] = __shfl_sync(0xffffffffu, x, 8 * i + number + odd & 31);
       }
     }
   }

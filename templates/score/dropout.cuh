@@ -28,13 +28,17 @@ struct Dropout {
   // The position in the whole of the first query, and the first key, of a call's tensors.
   template <class Sequence>
   LUATTN_FN int first_q(const LuattnParams &p, const Sequence &site) {
-    if constexpr (Config::offsets != 0) return offsets_of(p, site).q;
-    else return 0;
+    if constexpr (Config::offsets != 0)
+      return offsets_of(p, site).q;
+    else
+      return 0;
   }
   template <class Sequence>
   LUATTN_FN int first_kv(const LuattnParams &p, const Sequence &site) {
-    if constexpr (Config::offsets != 0) return offsets_of(p, site).kv;
-    else return 0;
+    if constexpr (Config::offsets != 0)
+      return offsets_of(p, site).kv;
+    else
+      return 0;
   }
 
   // Whether the score at q, kv is kept, drawn for it alone.
@@ -69,7 +73,9 @@ struct DroppedBlocks {
     static_assert(!Transposed);
     const int bit = bit_of(column, half, 0);
     u32 mask;  // replicates the highest bits of two bytes
-    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(mask) : "r"(bits[column / 16] << (7 - bit % 8)), "r"(bit < 16 ? 0x9988u : 0xbbaau));
+    asm("prmt.b32 %0, %1, %1, %2;"
+        : "=r"(mask)
+        : "r"(bits[column / 16] << (7 - bit % 8)), "r"(bit < 16 ? 0x9988u : 0xbbaau));
     return mask;
   }
 
@@ -96,8 +102,8 @@ struct DroppedBlocks {
   }
 
  private:
-  // Lanes that share patches exchange what they have drawn, so that each has the bits of its own row (and column) of all
-  // four blocks.
+  // Lanes that share patches exchange what they have drawn, so that each has the bits of its own row (and column) of
+  // all four blocks.
   LUATTN_FN u32 exchange(u32 drawn, int lane) {
     drawn = Transposed ? exchange_with<4, 8>(drawn, lane) : exchange_with<4, 4>(drawn, lane);
     return Transposed ? exchange_with<8, 16>(drawn, lane) : exchange_with<1, 16>(drawn, lane);
@@ -118,7 +124,8 @@ struct DroppedBlocks {
 #pragma unroll 1
     for (int bit = 0; bit < 32; ++bit) {
       const int high = bit >> 3 & 1, low = bit >> 2 & 1, block = w * 4 + bit / 16 * 2 + (Transposed ? high : low);
-      const int odd = Transposed ? low : high, half = Transposed ? bit & 1 : bit >> 1 & 1, beyond = Transposed ? bit >> 1 & 1 : bit & 1;
+      const int odd = Transposed ? low : high, half = Transposed ? bit & 1 : bit >> 1 & 1,
+                beyond = Transposed ? bit >> 1 & 1 : bit & 1;
       const int r = row + (RowBlocks > 1 ? block / Blocks * 16 : 0) + lane / 4 + half * 8,
                 c = column + (RowBlocks > 1 ? block % Blocks : block) * 16 + beyond * 8 + lane % 4 * 2 + odd;
       drawn |= u32(Transposed ? from.keeps(c, r) : from.keeps(r, c)) << bit;

@@ -42,8 +42,7 @@ LUATTN_FN u32 share_flags(uint4 first, uint4 second, int lane) {
   moved = (mine >> 2 ^ mine) & 0x0c0c0c0cu;
   mine ^= moved ^ moved << 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    word |= (__shfl_sync(0xffffffffu, mine, i, 4) >> lane % 4 * 4 & 0x000f000fu) << i * 4;
+  for (int i = 0; i < 4; ++i) word |= (__shfl_sync(0xffffffffu, mine, i, 4) >> lane % 4 * 4 & 0x000f000fu) << i * 4;
   return word;
 }
 

@@ -53,14 +53,13 @@ __device__ __forceinline__ bool for_runs_of_queries(int lane, int end, const Row
   const auto runs = MaskRuns<Size>::find(lane, [&](int i) { return !Spec::same_row(row_at(i), row_at(i - 1)); });
   if (!runs.few()) return false;
   const int behind = lane % 4 * 2;
-  runs.each([&](int first, int last) {
-    run(first, columns_between(first - behind, min_of(last, end) - behind, Size));
-  });
+  runs.each(
+      [&](int first, int last) { run(first, columns_between(first - behind, min_of(last, end) - behind, Size)); });
   return true;
 }
 
-// Backward: bits of the thread's columns whose queries `asks`. Each lane asks for the queries of its own number, so that a
-// query is asked for once in a warp.
+// Backward: bits of the thread's columns whose queries `asks`. Each lane asks for the queries of its own number, so
+// that a query is asked for once in a warp.
 template <int Size, class Asks>
 __device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
   static_assert(Size % 32 == 0 && Size <= 128, "a word for the thread's columns");
@@ -74,9 +73,9 @@ __device__ __forceinline__ u32 columns_that(int lane, const Asks &asks) {
   return mine;
 }
 
-// Backward, masks with keep_of_query: sets bit j of keep[half] if the mask keeps the thread's column j in that half, and reads
-// the list of each query once. False: the warp's keys are not all the same to it. `of` has the call, the thread's place and
-// its keys: p, site, head, lane, kv0, col, kv_of(half), column(j), row_at(i).
+// Backward, masks with keep_of_query: sets bit j of keep[half] if the mask keeps the thread's column j in that half,
+// and reads the list of each query once. False: the warp's keys are not all the same to it. `of` has the call, the
+// thread's place and its keys: p, site, head, lane, kv0, col, kv_of(half), column(j), row_at(i).
 template <class Spec, int Size, class Bits, class Consumer>
 __device__ __forceinline__ bool ask_queries(const Consumer &of, int q0, Bits (&keep)[2]) {
   const auto of_all = Spec::col(of.p, of.site, of.head, min_of(of.kv0, of.site.kv_end(of.p) - 1));

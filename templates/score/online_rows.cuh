@@ -5,17 +5,20 @@
 #pragma once
 #include "contract/contract.cuh"
 
-template <int Lanes, class Real> LUATTN_FN Real lanes_max(Real x) {
+template <int Lanes, class Real>
+LUATTN_FN Real lanes_max(Real x) {
 #pragma unroll
   for (int m = Lanes / 2; m > 0; m /= 2) x = max_of(x, __shfl_xor_sync(0xffffffffu, x, m));
   return x;
 }
-template <int Lanes, class Real> LUATTN_FN Real lanes_sum(Real x) {
+template <int Lanes, class Real>
+LUATTN_FN Real lanes_sum(Real x) {
 #pragma unroll
   for (int m = Lanes / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
   return x;
 }
-template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
+template <int Lanes>
+LUATTN_FN bool lanes_any(bool x) {
   int y = x;
 #pragma unroll
   for (int m = Lanes / 2; m > 0; m /= 2) y |= __shfl_xor_sync(0xffffffffu, y, m);
@@ -23,7 +26,8 @@ template <int Lanes> LUATTN_FN bool lanes_any(bool x) {
 }
 
 // Says which columns of a row a thread keeps, if -inf cannot express it (see mask_by_inf).
-template <int Cols> struct KeepBits {
+template <int Cols>
+struct KeepBits {
   u32 word[(Cols + 31) / 32];
   LUATTN_FN KeepBits none() {
     KeepBits k;
@@ -36,14 +40,16 @@ template <int Cols> struct KeepBits {
 };
 
 // The number of reductions up to the last one that the whole row shares. Deferred ones are only for `next`.
-template <class Spec> LUATTN_FN constexpr int shared_reductions() {
+template <class Spec>
+LUATTN_FN constexpr int shared_reductions() {
   int n = 0;
   for (int k = 0; k < Spec::num_reductions; ++k)
     if (Spec::reduction(k) != REDUCE_SUM_DEFERRED) n = k + 1;
   return n;
 }
 
-template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
+template <class Spec, int Rows, int Cols, int Lanes>
+struct OnlineRows {
   using Real = typename Spec::Real;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -124,8 +130,7 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   // Runs a step over scores that all count. With mask_by_inf masked scores may be -inf, and with mask_by_zero
   // 0, so that masked and unmasked tiles share the code. The caller sets `kept`.
   __device__ __forceinline__ void step_by_inf(const LuattnParams &p, const Site &site, const Head &head,
-                                              const Row (&row)[Rows], Real (&score)[Rows][Cols],
-                                              Real (&scale)[Rows]) {
+                                              const Row (&row)[Rows], Real (&score)[Rows][Cols], Real (&scale)[Rows]) {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       Part part = begin_row_by_inf(p, site, head, row[r], r, score[r], scale[r]);
@@ -149,16 +154,15 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
   }
   __device__ __forceinline__ void weigh_row_by_inf(const LuattnParams &p, const Site &site, const Head &head,
                                                    const Row &row, int r, Real (&score)[Cols], Part &part) {
-    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score,
-                                                    KeepBits<Cols>::none(), part.red);
+    reduce<false, num_shared, Spec::num_reductions>(p, site, head, row, state[r], score, KeepBits<Cols>::none(),
+                                                    part.red);
     if constexpr (Spec::prob_term < 0) {
 #pragma unroll
-      for (int j = 0; j < Cols; ++j)
-        score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
+      for (int j = 0; j < Cols; ++j) score[j] = Spec::prob(p, site, head, row, state[r], part.red, score[j], j);
     }
   }
-  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head,
-                                          const Row &row, int r, const Part &part) {
+  __device__ __forceinline__ void end_row(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                          int r, const Part &part) {
     state[r] = Spec::next(p, site, head, row, state[r], part.red);
   }
   __device__ __forceinline__ void end_rows(const LuattnParams &p, const Site &site, const Head &head,
@@ -180,27 +184,29 @@ template <class Spec, int Rows, int Cols, int Lanes> struct OnlineRows {
     }
   }
 
-private:
+ private:
   // Computes the factor for O.
- LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                        const State &old, const Real *red) {
-   if constexpr (Spec::has_rescale)
-     return Spec::rescale(p, site, head, row, old, red);
-   else
-     return Real(1);
- }
+  LUATTN_FN Real rescale(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
+                         const Real *red) {
+    if constexpr (Spec::has_rescale)
+      return Spec::rescale(p, site, head, row, old, red);
+    else
+      return Real(1);
+  }
   // With mask_by_inf a masked score is -inf, so the arithmetic drops the column without a test. A fully
   // masked row leaves the state unchanged; if the arithmetic does not ensure that, `any` of the caller does.
-  template <bool Masked> LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
-    if constexpr (Masked && !Spec::mask_by_inf) return keep.get(j);
-    else return true;
+  template <bool Masked>
+  LUATTN_FN bool is_kept(const KeepBits<Cols> &keep, int j) {
+    if constexpr (Masked && !Spec::mask_by_inf)
+      return keep.get(j);
+    else
+      return true;
   }
 
   // Computes reductions K .. End - 1.
   template <bool Masked, int K, int End>
-  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
-                        const State &old, Real (&score)[Cols], const KeepBits<Cols> &keep,
-                        Real (&red)[num_red]) {
+  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
+                        Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
     if constexpr (K < End) {
       constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
       // Several interleaved chains, because each operation waits for the previous one of its chain.

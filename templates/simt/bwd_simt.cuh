@@ -51,16 +51,14 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
   if constexpr (drops) weights = Dropped::draw(dropout, t, p, site, q0, kv0);
   typename Spec::Col col[T::cols];
 #pragma unroll
-  for (int c = 0; c < T::cols; ++c)
-    col[c] = Spec::col(p, site, head, min_of(kv0 + t.col_at(c), site.kv_len - 1));
+  for (int c = 0; c < T::cols; ++c) col[c] = Spec::col(p, site, head, min_of(kv0 + t.col_at(c), site.kv_len - 1));
 #pragma unroll 1
   for (int r = 0; r < T::rows; ++r) {
     const int q_at = q0 + t.row_at(r), q = min_of(q_at, site.q_len - 1);
     const int kv_end = q_at < site.q_len ? site.kv_len : 0;
     const typename Spec::Row row = Spec::row(p, site, head, q);
     const typename Spec::BwdRow bwd_row = load_bwd_row<Spec>(p, site, q);
-    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride,
-         *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
+    Real *s = t.weights(0) + t.row_at(r) * T::weight_stride, *dp = t.weights(1) + t.row_at(r) * T::weight_stride;
 #pragma unroll
     for (int c = 0; c < T::cols; ++c) {
       const int x = t.col_at(c), kv = kv0 + x;
@@ -73,8 +71,8 @@ LUATTN_FN void grad_tile(const Simt<Spec, Config> &t, const LuattnParams &p, con
       if constexpr (drops) dp[x] *= weights.factor(r, c);
       if constexpr (WithInputs && HasLaneSums<Spec>) {
         acc.lanes.kept = kept;
-        Spec::template grad<true>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0},
-                                  t.kv_at(kv0, c), terms.get(t.row_at(r), x), prob, ds, acc);
+        Spec::template grad<true>(p, site, head, row, col[c], bwd_row, s[x], dp[x], Position{q, 0}, t.kv_at(kv0, c),
+                                  terms.get(t.row_at(r), x), prob, ds, acc);
         s[x] = kept ? prob : Real(0);
         dp[x] = kept ? ds : Real(0);
         if constexpr (drops) s[x] *= weights.factor(r, c);
@@ -204,8 +202,7 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
       if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);
       Sums sums;
       sums.enter_head();
-      Slab<Real> q = q_slab<Real>(site, p.tensors.q, 0),
-                 dout = q_slab<Real>(site, p.tensors.dout, 0);
+      Slab<Real> q = q_slab<Real>(site, p.tensors.q, 0), dout = q_slab<Real>(site, p.tensors.dout, 0);
 
       QTiles<Spec, T::tile_m, T::tile_n> walk(p, site, kv_tile);
       Tile tile = walk.next(p, site), next;
@@ -266,19 +263,16 @@ LUATTN_FN void dkdv_simt(const LuattnParams &p) {
     }
 
     if constexpr (Need::dk)
-      store_kv<Spec::has_key_mod, dim>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc,
-                                       Real(p.scale));
+      store_kv<Spec::has_key_mod, dim>(t, p, of_block, h_kv, kv0, dk, p.tensors.dk, p.scratch.dk_acc, Real(p.scale));
     if constexpr (Need::dv)
-      store_kv<Spec::has_value_mod, dim_v>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc,
-                                           Real(1));
+      store_kv<Spec::has_value_mod, dim_v>(t, p, of_block, h_kv, kv0, dv, p.tensors.dv, p.scratch.dv_acc, Real(1));
   }
 }
 
 template <class Spec, class Config>
-constexpr int dq_simt_blocks = simt_blocks<Config>(Config::tile_m *(Config::tile_n + Config::head_dim) /
-                                                       Config::threads,
-                                                   0, int(sizeof(typename Spec::Head)));
+constexpr int dq_simt_blocks = simt_blocks<Config>(
+    Config::tile_m * (Config::tile_n + Config::head_dim) / Config::threads, 0, int(sizeof(typename Spec::Head)));
 template <class Spec, class Config>
-constexpr int dkdv_simt_blocks = simt_blocks<Config>(
-    Config::tile_n *(Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
-    int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));
+constexpr int dkdv_simt_blocks =
+    simt_blocks<Config>(Config::tile_n * (Config::tile_m + Config::head_dim + Config::head_dim_v) / Config::threads, 0,
+                        int(sizeof(typename Spec::Head) + sizeof(typename Spec::Acc)));

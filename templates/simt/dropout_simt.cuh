@@ -23,8 +23,8 @@ struct DroppedSimt {
 
   // q0 and kv0 are multiples of 16.
   template <class Sequence>
-  LUATTN_FN DroppedSimt draw(const Dropout<Config> &from, const T &t, const LuattnParams &p, const Sequence &site, int q0,
-                             int kv0) {
+  LUATTN_FN DroppedSimt draw(const Dropout<Config> &from, const T &t, const LuattnParams &p, const Sequence &site,
+                             int q0, int kv0) {
     DroppedSimt made;
     const int q = q0 + from.first_q(p, site), kv = kv0 + from.first_kv(p, site);
     const bool whole = ((q | kv) & 15) == 0;
@@ -41,7 +41,8 @@ struct DroppedSimt {
  private:
   // Elements `first` .. `first` + 15.
   LUATTN_FN u32 sixteen(const Dropout<Config> &from, const T &t, int q, int kv, int first) {
-    const int lane = int(threadIdx.x) % 32, of = first + lane / 2, row = q + (t.group & ~1) + T::groups * (of / T::cols);
+    const int lane = int(threadIdx.x) % 32, of = first + lane / 2,
+              row = q + (t.group & ~1) + T::groups * (of / T::cols);
     const u32 drawn = from.draw(dropout_q_patch(row), u32((kv >> 4) + of % T::cols) * 4 + u32(lane % 2 * 2));
     u32 kept = 0;
 #pragma unroll

@@ -22,9 +22,8 @@
 // Replaces the dot products of a tile by scores, for all elements. Masked and other tiles share the code.
 template <class Spec, class Config>
 LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
-                          const typename Spec::Head &head,
-                          const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
-                          const DistanceTable<Spec, Config> &terms,
+                          const typename Spec::Head &head, const typename Spec::Row (&row)[Simt<Spec, Config>::rows],
+                          int q0, int kv0, const DistanceTable<Spec, Config> &terms,
                           typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
   using T = Simt<Spec, Config>;
 #pragma unroll
@@ -33,17 +32,16 @@ LUATTN_FN void score_tile(const Simt<Spec, Config> &t, const LuattnParams &p, co
     const typename Spec::Col col = Spec::col(p, site, head, min_of(int(kv), site.kv_len - 1));
 #pragma unroll
     for (int r = 0; r < T::rows; ++r)
-      s[r][c] = score_of<Spec>(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv,
-                                 terms.get(t.row_at(r), t.col_at(c)));
+      s[r][c] =
+          score_of<Spec>(p, site, head, row[r], col, s[r][c], t.q_at(q0, r), kv, terms.get(t.row_at(r), t.col_at(c)));
   }
 }
 
 // Replaces scores that the mask drops by -inf or 0.
 template <class Spec, class Config>
 LUATTN_FN void mask_tile(const Simt<Spec, Config> &t, const LuattnParams &p, const Site &site,
-                         const typename Spec::Head &head,
-                         const typename Spec::Row (&row)[Simt<Spec, Config>::rows], int q0, int kv0,
-                         typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
+                         const typename Spec::Head &head, const typename Spec::Row (&row)[Simt<Spec, Config>::rows],
+                         int q0, int kv0, typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols],
                          KeepBits<Simt<Spec, Config>::cols> (&keep)[Simt<Spec, Config>::rows]) {
   using Real = typename Spec::Real;
   using T = Simt<Spec, Config>;
@@ -171,5 +169,5 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
 
 template <class Spec, class Config>
 constexpr int fwd_simt_blocks = simt_blocks<Config>(
-    Config::tile_m *(Config::tile_n + Config::head_dim_v) / Config::threads,
+    Config::tile_m * (Config::tile_n + Config::head_dim_v) / Config::threads,
     int(sizeof(typename Spec::State) + sizeof(typename Spec::Row)), int(sizeof(typename Spec::Head)));

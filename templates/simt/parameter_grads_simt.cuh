@@ -15,8 +15,7 @@ struct SumsSimt {
   using Acc = typename Spec::Acc;
   static constexpr int M = T::tile_m, N = T::tile_n;
   using Wanted = SharedSums<Spec, Config>;
-  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
-                        distances = Wanted::distances;
+  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows, distances = Wanted::distances;
 
   // If there are more threads than columns, several share one, each with some of its rows.
   static constexpr int sharers = T::threads > N ? T::threads / N : 1, share = ceil_div(M, sharers);

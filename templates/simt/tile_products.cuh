@@ -50,7 +50,8 @@ struct PagedSlab {
   bool wide;
 };
 template <class Real, class Queries>
-LUATTN_FN PagedSlab<Real> kv_slab(const LuattnParams &p, const PagedSequence<Queries> &site, const LuattnTensor &t, int h_kv) {
+LUATTN_FN PagedSlab<Real> kv_slab(const LuattnParams &p, const PagedSequence<Queries> &site, const LuattnTensor &t,
+                                  int h_kv) {
   return {site.template kv_rows<const Real>(p, t, h_kv), 0, site.kv_len, allows_16_bytes<Real>(t)};
 }
 template <class Real, class Sequence>
@@ -60,9 +61,13 @@ LUATTN_FN Slab<Real> kv_slab(const LuattnParams &, const Sequence &site, const L
 
 // The row at a position; any address in the tensor if it is not inside the length.
 template <class Real>
-LUATTN_FN const Real *slab_row(const Slab<Real> &x, int at, bool in) { return x.data + (in ? at * x.stride : 0); }
+LUATTN_FN const Real *slab_row(const Slab<Real> &x, int at, bool in) {
+  return x.data + (in ? at * x.stride : 0);
+}
 template <class Real>
-LUATTN_FN const Real *slab_row(const PagedSlab<Real> &x, int at, bool in) { return in ? x.rows.row(at) : x.rows.data; }
+LUATTN_FN const Real *slab_row(const PagedSlab<Real> &x, int at, bool in) {
+  return in ? x.rows.row(at) : x.rows.data;
+}
 
 // Copies NumRows x NumCols elements of a slab of Width columns, starting at (x.first + row, col). Aligned and
 // unaligned tensors share one loop: a kernel has up to nine such copies, a large part of its code.
@@ -92,8 +97,7 @@ LUATTN_FN void store_vector(float *to, const float (&x)[4], bool at_once, bool o
       "{ .reg .pred v, e;\n setp.ne.s32 v, %5, 0;\n setp.ne.s32 e, %6, 0;\n"
       " @v st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
       " @e st.global.f32 [%0], %1;\n @e st.global.f32 [%0 + 4], %2;\n"
-      " @e st.global.f32 [%0 + 8], %3;\n @e st.global.f32 [%0 + 12], %4; }" ::"l"(
-          __cvta_generic_to_global(to)),
+      " @e st.global.f32 [%0 + 8], %3;\n @e st.global.f32 [%0 + 12], %4; }" ::"l"(__cvta_generic_to_global(to)),
       "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(int(at_once)), "r"(int(one_by_one))
       : "memory");
 }
@@ -138,9 +142,7 @@ struct DepthSlices {
 
 // Distributes the D columns of an accumulator over 16 lanes: each lane has vectors of `vec` adjacent columns,
 // 16 * vec apart. Takes the widest vectors that need at most a quarter more columns than D.
-LUATTN_FN constexpr int columns_per_lane(int width, int vec) {
-  return (width + 16 * vec - 1) / (16 * vec) * vec;
-}
+LUATTN_FN constexpr int columns_per_lane(int width, int vec) { return (width + 16 * vec - 1) / (16 * vec) * vec; }
 LUATTN_FN constexpr int widest_vector(int width, int vec) {
   while (vec > 1 && columns_per_lane(width, vec) * 4 > columns_per_lane(width, 1) * 5) vec /= 2;
   return vec;
@@ -207,8 +209,7 @@ struct Simt {
     static_assert(same_type<Real, typename Config::Elem>::value, "products are in the storage type: float or double");
     using S = DepthSlices<Real, D>;
     copy_rows<Real, threads, tile_m, S::size, S::stride, D>(stage(fill), a, 0, slice * S::size);
-    copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0,
-                                                            slice * S::size);
+    copy_rows<Real, threads, tile_n, S::size, S::stride, D>(stage(fill) + tile_m * S::stride, b, 0, slice * S::size);
   }
 
   // Requires that the first slice has been requested. request(i) loads slice i or, past the last, the first
@@ -224,8 +225,7 @@ struct Simt {
     for (int slice = 0; slice < S::count; ++slice) {
       arrive();
       request(slice + 1);
-      const Real *from_a = stage(read) + group * S::stride,
-                 *from_b = stage(read) + (tile_m + lane) * S::stride;
+      const Real *from_a = stage(read) + group * S::stride, *from_b = stage(read) + (tile_m + lane) * S::stride;
 #pragma unroll(Unroll)
       for (int d = 0; d < S::size; d += word) {
         Real x[rows][word], y[cols][word];
@@ -244,8 +244,7 @@ struct Simt {
   }
 
   template <int D, class Rows, class After>
-  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Rows &b,
-                                      const After &after) {
+  __device__ __forceinline__ void dot(Real (&s)[rows][cols], const Slab<Real> &a, const Rows &b, const After &after) {
     dot_slices<D, 1>(s, [&](int slice) {
       if (slice < DepthSlices<Real, D>::count)
         request_dot<D>(a, b, slice);
@@ -294,8 +293,8 @@ struct Simt {
 
   // Adds row row_at(r) of W[tile_m][tile_n] * X to c[r].
   template <int D, class Rows, class After>
-  __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w,
-                                             const Rows &x, const After &after) {
+  __device__ __forceinline__ void accumulate(Real (&c)[rows][LaneColumns<Real, D>::each], const Real *w, const Rows &x,
+                                             const After &after) {
     constexpr int n = slice_rows<D, tile_n>;
     static_assert(n >= word && n % word == 0, "simt: tile_m + tile_n is too small for this head dim");
 #pragma unroll 1
@@ -324,9 +323,8 @@ struct Simt {
 
   // Adds row group * rows_n + r of W[tile_m][tile_n]^T * X to c[r].
   template <int D, class After>
-  __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each],
-                                                        const Real *w, const Slab<Real> &x,
-                                                        const After &after) {
+  __device__ __forceinline__ void accumulate_transposed(Real (&c)[rows_n][LaneColumns<Real, D>::each], const Real *w,
+                                                        const Slab<Real> &x, const After &after) {
     constexpr int n = slice_rows<D, tile_m>, vec = rows_n < word ? rows_n : word,
                   unroll = LaneColumns<Real, D>::each < 16 ? 2 : 1;
     static_assert(n >= 1, "simt: tile_m + tile_n is too small for this head dim");
@@ -356,8 +354,8 @@ struct Simt {
   // Stores the thread's part of an accumulator row, times `factor`, into the D elements at `out`, if the row
   // exists.
   template <int D>
-  __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor,
-                                        bool wide, bool is_row) const {
+  __device__ __forceinline__ void store(Real *out, const Real (&c)[LaneColumns<Real, D>::each], Real factor, bool wide,
+                                        bool is_row) const {
     using L = LaneColumns<Real, D>;
     const int end = is_row ? D : 0;
 #pragma unroll
@@ -378,8 +376,8 @@ struct Simt {
 
  private:
   template <int D, int Rows>
-  __device__ __forceinline__ void add_outer(Real (&c)[Rows][LaneColumns<Real, D>::each],
-                                            const Real (&f)[Rows], int k) const {
+  __device__ __forceinline__ void add_outer(Real (&c)[Rows][LaneColumns<Real, D>::each], const Real (&f)[Rows],
+                                            int k) const {
     using L = LaneColumns<Real, D>;
     const Real *from_x = stage(read) + k * L::padded + lane * L::vec;
 #pragma unroll
@@ -405,8 +403,8 @@ struct DistanceTable {
   Real *term;  // tile_m + tile_n elements
 
   // The caller must place a barrier between `fill` and reads, and another before the next `fill`.
-  __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site,
-                                       const typename Spec::Head &head, int q0, int kv0) const {
+  __device__ __forceinline__ void fill(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q0,
+                                       int kv0) const {
     if constexpr (any)
 #pragma unroll 1
       for (int i = int(threadIdx.x); i < count; i += T::threads)

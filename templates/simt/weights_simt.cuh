@@ -11,7 +11,8 @@
 
 // Computes the dot products of a thread's elements from memory. Rows and columns past the ends repeat the last ones.
 template <class Spec, class Config, class Sequence>
-LUATTN_FN void dot_from_memory(const Simt<Spec, Config> &t, const LuattnParams &p, const Sequence &site, int h_kv, int q0, int kv0,
+LUATTN_FN void dot_from_memory(const Simt<Spec, Config> &t, const LuattnParams &p, const Sequence &site, int h_kv,
+                               int q0, int kv0,
                                typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
   using T = Simt<Spec, Config>;
   using Real = typename Spec::Real;
@@ -51,7 +52,10 @@ struct WeightRows {
 
   __device__ __forceinline__ WeightRows(const LuattnWeights &to, const BlockSite &at, int q0)
       : first(static_cast<Real *>(to.to.data) + at.b * to.to.batch + at.h * to.to.head),
-        stride(to.to.seq), q0(q0), rows(to.rows), columns(to.columns) {}
+        stride(to.to.seq),
+        q0(q0),
+        rows(to.rows),
+        columns(to.columns) {}
 
   __device__ __forceinline__ void clear(const T &t) const {
     each(t, [](int, Real &x) { x = Real(0); });
@@ -82,8 +86,8 @@ struct WeightRows {
 
 // Writes a tile of P, negative where dropout drops it.
 template <class Spec, class Config, class Sequence>
-LUATTN_FN void write_weights(const Simt<Spec, Config> &t, const LuattnParams &p, const Sequence &site, const Dropout<Config> &dropout,
-                             const WeightRows<Spec, Config> &to, int kv0,
+LUATTN_FN void write_weights(const Simt<Spec, Config> &t, const LuattnParams &p, const Sequence &site,
+                             const Dropout<Config> &dropout, const WeightRows<Spec, Config> &to, int kv0,
                              const typename Spec::Real (&s)[Simt<Spec, Config>::rows][Simt<Spec, Config>::cols]) {
   using T = Simt<Spec, Config>;
   using Real = typename Spec::Real;
@@ -156,6 +160,7 @@ LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   online.finish();
   Real factor[rows];
 #pragma unroll
-  for (int r = 0; r < rows; ++r) factor[r] = online.kept[r] ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
+  for (int r = 0; r < rows; ++r)
+    factor[r] = online.kept[r] ? Spec::out_scale(p, site, head, row[r], online.state[r]) : Real(0);
   to.scale(t, factor);
 }

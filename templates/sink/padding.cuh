@@ -1,6 +1,6 @@
-// sink/padding.cuh: writes the rows of packed outputs that no sequence has: behind a sequence's used rows, behind the longest length
-// that the call has tiles for, and behind the last sequence. O and gradients of q, k and v get 0, lse -inf, saved numbers 0.
-// Blocks do so once their own work is done, or while it waits (work/padding_rows.cuh).
+// sink/padding.cuh: writes the rows of packed outputs that no sequence has: behind a sequence's used rows, behind the
+// longest length that the call has tiles for, and behind the last sequence. O and gradients of q, k and v get 0, lse
+// -inf, saved numbers 0. Blocks do so once their own work is done, or while it waits (work/padding_rows.cuh).
 #pragma once
 #include "arch/tensor.cuh"
 #include "contract/contract.cuh"
@@ -48,7 +48,8 @@ struct Padding {
   }
 
   __device__ __forceinline__ void backward() const {
-    each_padding_row<Sequence, false>(p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
+    each_padding_row<Sequence, false>(
+        p, [&](int row) { zero_row<Config::head_dim>(p.tensors.dq, Sequence::query_heads(p), row); });
     each_padding_row<Sequence, true>(p, [&](int row) {
       const int heads = Sequence::query_heads(p) / Sequence::group(p);
       zero_row<Config::head_dim>(p.tensors.dk, heads, row);
@@ -57,22 +58,28 @@ struct Padding {
   }
 };
 
-// Whether there is a sequence, and one that may have queries. Where there is none, a launch has a block that writes padding alone.
+// Whether there is a sequence, and one that may have queries. Where there is none, a launch has a block that writes
+// padding alone.
 template <class Config>
 LUATTN_FN bool has_sequences(const LuattnParams &p) {
-  if constexpr (SequenceOf<Config>::packed) return SequenceOf<Config>::entries(p) > 0;
-  else return true;
+  if constexpr (SequenceOf<Config>::packed)
+    return SequenceOf<Config>::entries(p) > 0;
+  else
+    return true;
 }
 template <class Config>
 LUATTN_FN bool has_queries(const LuattnParams &p) {
-  if constexpr (SequenceOf<Config>::packed) return has_sequences<Config>(p) && SequenceOf<Config>::most_queries(p) > 0;
-  else return true;
+  if constexpr (SequenceOf<Config>::packed)
+    return has_sequences<Config>(p) && SequenceOf<Config>::most_queries(p) > 0;
+  else
+    return true;
 }
 
 // Called by all threads of a block of forward.
 template <class Spec, class Config>
 LUATTN_FN void write_padding(const LuattnParams &p) {
-  if constexpr (SequenceOf<Config>::packed) Padding<Config, Config::threads>{p, int(threadIdx.x)}.template forward<Spec>();
+  if constexpr (SequenceOf<Config>::packed)
+    Padding<Config, Config::threads>{p, int(threadIdx.x)}.template forward<Spec>();
 }
 // By one warp.
 template <class Spec, class Config>

@@ -1,4 +1,5 @@
-// sink/partial_rows.cuh: what blocks that share a row's keys leave of it for luattn_merge (LuattnSplits, around/merge.cuh).
+// sink/partial_rows.cuh: what blocks that share a row's keys leave of it for luattn_merge (LuattnSplits,
+// around/merge.cuh).
 #pragma once
 #include "contract/contract.cuh"
 #include "work/sequence.cuh"
@@ -16,7 +17,8 @@ struct PartialRows {
                                          int position)
       : splits(splits), rows(site.q_rows(p)), row(site.q_index(p, position)) {}
 
-  __device__ __forceinline__ PartialRows(const LuattnSplits &splits, const PartRow &at) : splits(splits), rows(at.rows), row(at.row) {}
+  __device__ __forceinline__ PartialRows(const LuattnSplits &splits, const PartRow &at)
+      : splits(splits), rows(at.rows), row(at.row) {}
 
   // The row of O of a split, of Width numbers; number i of its state, of which the one after the last is 1 if the
   // split keeps a score of the row, and 0 otherwise.

@@ -7,14 +7,12 @@
 // Stores the numbers of the row at position `at`; called by one thread per row. `kept` says whether the row
 // has kept a score.
 template <class Spec, class Sequence>
-LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site,
-                         const typename Spec::Head &head, const typename Spec::Row &row,
-                         const typename Spec::State &state, int at, bool kept) {
+LUATTN_FN void write_row(const LuattnParams &p, const Sequence &site, const typename Spec::Head &head,
+                         const typename Spec::Row &row, const typename Spec::State &state, int at, bool kept) {
   using Real = typename Spec::Real;
   if constexpr (Spec::has_lse) {
     if (p.tensors.lse.data != nullptr)
-      *site.template q_row<Real>(p.tensors.lse, at) =
-          kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
+      *site.template q_row<Real>(p.tensors.lse, at) = kept ? Spec::lse(p, site, head, row, state) : -infinity<Real>();
   }
   if constexpr (Spec::num_saved > 0) {
     if (p.tensors.saved != nullptr) {

@@ -85,16 +85,13 @@ struct BwdSm80 {
   // Warps of the products for dv and dk: out_n along kv, the others along the columns. With warps_c > 1, P
   // and dS are read from shared memory and can be divided differently, in up to 32 rows, so that every B
   // fragment serves two products.
-  static constexpr int out_n = warps_c == 1                           ? warps_n
-                               : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32
-                                                                      : warps_n;
+  static constexpr int out_n = warps_c == 1 ? warps_n : N % 32 == 0 && warps % (N / 32) == 0 ? N / 32 : warps_n;
   static constexpr int out_c = warps / out_n, out_frags = N / (16 * out_n);
   static constexpr int k_tiles = (DP / 16 + out_c - 1) / out_c;   // 16-column tiles of dk in a warp
   static constexpr int v_tiles = (DVP / 16 + out_c - 1) / out_c;  // and of dv
   static_assert(warps_n * warps_c * 32 == threads && threads <= 256 && frags * 16 * warps_n == N,
                 "warps tile the kv tile");
-  static_assert(M % (chunk * warps_c) == 0 && (chunk == 16 || chunk == 32),
-                "chunks of the warps tile the q tile");
+  static_assert(M % (chunk * warps_c) == 0 && (chunk == 16 || chunk == 32), "chunks of the warps tile the q tile");
   static_assert(stages == 1 || stages == 2, "one or two stages");
 
   using Need = Needs<Spec, Config>;
@@ -221,8 +218,8 @@ struct BwdSm80 {
   __device__ __forceinline__ Dropped draw(int q0, int column) const {
     Dropped kept;
     if constexpr (Drops::any)
-      kept = Dropped::draw(dropout, kv0 + score_row() + dropout.first_kv(p, site), q0 + column + dropout.first_q(p, site),
-                           int(lane));
+      kept = Dropped::draw(dropout, kv0 + score_row() + dropout.first_kv(p, site),
+                           q0 + column + dropout.first_q(p, site), int(lane));
     return kept;
   }
   // Multiplies the numbers of a q position, dP or P, by 256 / dropout_keep, or by 0 where dropout drops the weight.
@@ -234,9 +231,8 @@ struct BwdSm80 {
 
   // Replaces S and dP of one q position by P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked>
-  __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage,
-                                                       float (&s)[chunk_rows], float (&dp)[chunk_rows],
-                                                       const Terms &terms) {
+  __device__ __forceinline__ void differentiate_column(int q0, int column, int c, int stage, float (&s)[chunk_rows],
+                                                       float (&dp)[chunk_rows], const Terms &terms) {
     const int m = in_tile(column, c);
     const Position q{q0 + column + int(lane % 4) * 2, c / 2 * 8 + c % 2};
     const BwdRow bwd = shared_bwd(stage)[m].value;
@@ -321,18 +317,17 @@ struct BwdSm80 {
   __device__ __forceinline__ bool ask_runs(int q0, int column, int stage, u32 (&bits)[frags]) const {
     const int first_query = q0 + column;
     const auto row = [&](int i) { return shared_rows(stage)[column + i].value; };
-    return for_runs_of_queries<Spec, chunk>(
-        int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
-          u32 apart = of_run;  // bit c becomes bit 2 c
-          apart = (apart | apart << 4) & 0x0f0fu;
-          apart = (apart | apart << 2) & 0x3333u;
-          apart = (apart | apart << 1) & 0x5555u;
-          const Row here = row(first);
+    return for_runs_of_queries<Spec, chunk>(int(lane), site.q_end(p) - first_query, row, [&](int first, u32 of_run) {
+      u32 apart = of_run;  // bit c becomes bit 2 c
+      apart = (apart | apart << 4) & 0x0f0fu;
+      apart = (apart | apart << 2) & 0x3333u;
+      apart = (apart | apart << 1) & 0x5555u;
+      const Row here = row(first);
 #pragma unroll
-          for (int r = 0; r < chunk_rows; ++r)
-            if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), site.kv_end(p)))
-              bits[r / 2] |= apart << r % 2;
-        });
+      for (int r = 0; r < chunk_rows; ++r)
+        if (keeps(here, r / 2, r % 2, first_query + first, kv_of(r / 2, r % 2), site.kv_end(p)))
+          bits[r / 2] |= apart << r % 2;
+    });
   }
   // In a tile inside the lengths, of the chunk that begins at query `first`.
   __device__ __forceinline__ void read_flag_lines(int first, u32 (&bits)[frags]) const {
@@ -348,14 +343,12 @@ struct BwdSm80 {
         bits[f] |= ((two | two >> 7) & 3u) << 2 * c;
       }
   }
-  __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage,
-                                               bool (&kept)[chunk_rows]) const {
+  __device__ __forceinline__ void keeps_column(int q0, int column, int c, int stage, bool (&kept)[chunk_rows]) const {
     const int m = in_tile(column, c), kv_end = q0 + m < site.q_end(p) ? site.kv_end(p) : 0;
     Row row{};
     if constexpr (has_rows) row = shared_rows(stage)[m].value;
 #pragma unroll
-    for (int r = 0; r < chunk_rows; ++r)
-      kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
+    for (int r = 0; r < chunk_rows; ++r) kept[r] = keeps(row, r / 2, r % 2, q0 + m, kv_of(r / 2, r % 2), kv_end);
   }
 
   // Zeroes P and dS of elements that the mask drops.
@@ -368,8 +361,7 @@ struct BwdSm80 {
       if constexpr (Spec::keep_is_cheap) keeps_column(q0, column, c, stage, x);
 #pragma unroll
       for (int r = 0; r < chunk_rows; ++r)
-        kept[block_of(c, r)][element_of(c, r)] =
-            Spec::keep_is_cheap ? u32(x[r]) : bits[r / 2] & 1u << (2 * c + r % 2);
+        kept[block_of(c, r)][element_of(c, r)] = Spec::keep_is_cheap ? u32(x[r]) : bits[r / 2] & 1u << (2 * c + r % 2);
     }
     drop_blocks<c_s, c_dp, chunk_blocks>(kept);
   }
@@ -406,8 +398,7 @@ struct BwdSm80 {
   static constexpr int c_dq = c_dp + chunk_blocks;
   static constexpr int a_p = 0, a_ds = frags;  // loads of a phase use blocks from 0 on
   static_assert(c_dq + dq_frags * dq_tiles <= num_c_blocks, "blocks of C");
-  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks,
-                "blocks of A");
+  static_assert(2 * frags <= num_a_blocks && out_frags <= num_a_blocks && dq_frags <= num_a_blocks, "blocks of A");
 
   // ---- load --------------------------------------------------------------------------------------------
 
@@ -446,8 +437,7 @@ struct BwdSm80 {
     if constexpr (needs_dp && D == DV) {
 #pragma unroll 1
       for (int i = 0; i < 2; ++i)
-        load_tile<true, N, D>(i == 0 ? at_k : at_v, kv_rows(i == 0 ? p.tensors.k : p.tensors.v), kv0,
-                              site.kv_end(p));
+        load_tile<true, N, D>(i == 0 ? at_k : at_v, kv_rows(i == 0 ? p.tensors.k : p.tensors.v), kv0, site.kv_end(p));
     } else {
       load_tile<true, N, D>(at_k, kv_rows(p.tensors.k), kv0, site.kv_end(p));
       if constexpr (needs_dp) load_tile<true, N, DV>(at_v, kv_rows(p.tensors.v), kv0, site.kv_end(p));
@@ -467,8 +457,7 @@ struct BwdSm80 {
 
   __device__ __forceinline__ void load_row(int q, int r, int stage) const {
     const i64 plane = site.template q_acc_rows<PlainRows>(p);
-    const float *src =
-        static_cast<const float *>(p.scratch.bwd_rows) + site.template q_acc_index<PlainRows>(p, q);
+    const float *src = static_cast<const float *>(p.scratch.bwd_rows) + site.template q_acc_index<PlainRows>(p, q);
     const u32 to = base + at_bwd + u32(stage * bwd_bytes + r * int(sizeof(SharedRow<BwdRow>)));
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) cp_async_4(to + 4 * i, src + i * plane);
@@ -488,8 +477,7 @@ struct BwdSm80 {
     for (int d = 0; d < Cols; d += 16) {
       load_a<false, 0, frags>(a_lane.at(kv_tile, 0, d), 16 * Cols * 2);
       multiply<Elem, false, frags, 0, C, chunk_tiles>(b_lane.at(q_tile, 0, d));
-      if constexpr (chunk_tiles == 2)
-        multiply<Elem, false, frags, 0, C + 1, chunk_tiles>(b_lane.at(q_tile, 16, d));
+      if constexpr (chunk_tiles == 2) multiply<Elem, false, frags, 0, C + 1, chunk_tiles>(b_lane.at(q_tile, 16, d));
     }
   }
 
@@ -531,8 +519,7 @@ struct BwdSm80 {
     if constexpr (J < chunk_tiles) {
       const int m = column + J * 16;
       const u32 to = store_pointer<M>(base, u32(score_row()), u32(m), lane);
-      if constexpr (needs_ds)
-        round_column<shares_ds || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
+      if constexpr (needs_ds) round_column<shares_ds || warps_c != 1, a_ds, c_dp + J>(to + at_ds + stage * p_bytes);
       if constexpr (Need::dv) round_column<warps_c != 1, a_p, c_s + J>(to + at_p);
       if constexpr (warps_c == 1 && Need::dv) add_dv<a_p>(m, stage);
       if constexpr (warps_c == 1 && Need::dk) add_dk<a_ds>(m, stage);
@@ -599,8 +586,8 @@ struct BwdSm80 {
     if constexpr (Need::dq_in_order) {
       static_assert(workspace_turns(false, threads, N) == warps);
       // A warp has the same part of a q tile in every block.
-      u32 *turn = p.scratch.turns + LUATTN_TURNS_FIRST +
-                  site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
+      u32 *turn =
+          p.scratch.turns + LUATTN_TURNS_FIRST + site.template q_tile_index<M>(p, site.b, site.h, index) * warps + warp;
       turn_await(turn, turn_before<Spec, M, N>(p, site, index, kv_tile()));
       write_dq<0>(out, index * M + first_q, first_d * 16);
       turn_pass(turn, kv_tile());
@@ -657,8 +644,7 @@ struct BwdSm80 {
         if constexpr (Scaled) scale_block<C + B>(float(p.scale));
         round_block<Elem, 0, C + B>();
         if constexpr (out_c == 1 || (Tiles & (Tiles - 1)) == 0)
-          store_a<Cols, 0>(
-              beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
+          store_a<Cols, 0>(beside<Cols>(store_pointer<Cols>(at, u32(out_row()), first * 16, lane), B % Tiles));
         else
           store_a<Cols, 0>(store_pointer<Cols>(at, u32(out_row()), (first + B % Tiles) * 16, lane));
       }
@@ -677,8 +663,7 @@ struct BwdSm80 {
   template <int Dim, int C, int Tiles>
   __device__ __forceinline__ void store_accumulator(void *dst) const {
     const int kv = kv0 + out_row() + int(lane / 4), d0 = int(warp % out_c) * Tiles * 16;
-    float *out =
-        site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + int(lane % 4) * 2;
+    float *out = site.template kv_acc_row<PlainRows, Dim, float>(p, dst, 0, site.b, h_kv, kv) + d0 + int(lane % 4) * 2;
     store_accumulators<Dim, C, Tiles>(out, site.kv_end(p) - kv, Dim - d0);
   }
   // Stores at most `rows` rows and `columns` columns, from this thread's first row on.

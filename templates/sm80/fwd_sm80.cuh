@@ -44,19 +44,17 @@ struct ForwardSm80 {
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
   using State = typename Spec::State;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
-                "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, threads = Config::threads,
                        stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
   static constexpr int warp_rows = tile_m / (threads / 32);
   static constexpr int m_tiles = warp_rows / 16, n_tiles = tile_n / 8,
-                       v_tiles = dim_v / 8;     // fragments of a warp
-  static constexpr int v_blocks = v_tiles / 2;  // of O (sm80/o_mma.cuh), for each row of fragments
+                       v_tiles = dim_v / 8;                    // fragments of a warp
+  static constexpr int v_blocks = v_tiles / 2;                 // of O (sm80/o_mma.cuh), for each row of fragments
   static constexpr int rows = 2 * m_tiles, cols = tile_n / 4;  // scores of a thread
-  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) &&
-                (warp_rows == 16 || warp_rows == 32));
+  static_assert(threads % 32 == 0 && tile_m == warp_rows * (threads / 32) && (warp_rows == 16 || warp_rows == 32));
   static_assert(tile_n % 16 == 0 && (stages == 1 || stages == 2) && dim <= 256 && dim_v <= 256);
 
   // Q stays in registers if that leaves enough of them for addresses and temporaries.
@@ -66,9 +64,7 @@ struct ForwardSm80 {
   static constexpr bool rolls = !q_in_registers && dim % 64 == 0;  // see dots
   static constexpr int wanted_registers = accumulators + (q_in_registers ? q_registers : 0) + 56;
   static constexpr int fitting_blocks = 65536 / (threads * wanted_registers);
-  static constexpr int blocks = fitting_blocks < 1   ? 1
-                                : fitting_blocks > 4 ? 4
-                                                     : fitting_blocks;  // per multiprocessor
+  static constexpr int blocks = fitting_blocks < 1 ? 1 : fitting_blocks > 4 ? 4 : fitting_blocks;  // per multiprocessor
 
   using QTile = SharedTile<dim>;
   using VTile = SharedTile<dim_v>;
@@ -115,9 +111,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ Position position(int r, int lane) const {
     return {q_tile * tile_m + warp_row + lane / 4, r / 2 * 16 + r % 2 * 8};
   }
-  __device__ __forceinline__ int query(int r, int lane) const {
-    return min_of(int(position(r, lane)), site.q_len - 1);
-  }
+  __device__ __forceinline__ int query(int r, int lane) const { return min_of(int(position(r, lane)), site.q_len - 1); }
 
   // ---- load ----
 
@@ -133,8 +127,7 @@ struct ForwardSm80 {
   __device__ __forceinline__ void load(Tile tile, int slot, bool with_q) const {
     if (with_q) {
       const HeadRows<Elem> rows{site.template q_row<const Elem>(p.tensors.q, 0), p.tensors.q.seq};
-      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len,
-                                                 copier());
+      copy_rows_async<Config::head_dim, threads>(q_shared, rows, tile_m, q_tile * tile_m, site.q_len, copier());
       cp_async_commit();
     }
     if (tile.valid()) {
@@ -147,18 +140,17 @@ struct ForwardSm80 {
   __device__ __forceinline__ void copy_tile(u32 to, const LuattnTensor &t, Tile tile) const {
     const int h = copies_anew ? anew(kv_head) : kv_head;
     if constexpr (SequenceOf<Config>::paged)
-      return copy_paged_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h), tile.index * tile_n, site.kv_len,
-                                                         copier());
+      return copy_paged_tile_async<tile_n, Dim, threads>(to, site.template kv_rows<const Elem>(p, t, h),
+                                                         tile.index * tile_n, site.kv_len, copier());
     else
-      copy_tile_async<tile_n, Dim, threads>(to, HeadRows<Elem>{site.template kv_row<const Elem>(t, h, 0), t.seq}, tile.index * tile_n,
-                                            site.kv_len, copier());
+      copy_tile_async<tile_n, Dim, threads>(to, HeadRows<Elem>{site.template kv_row<const Elem>(t, h, 0), t.seq},
+                                            tile.index * tile_n, site.kv_len, copier());
   }
 
   __device__ __forceinline__ void read_q(int step, u32 (&a)[m_tiles][4]) const {
     const LanePointer<dim, false> pointer{u32(lane)};
 #pragma unroll
-    for (int m = 0; m < m_tiles; ++m)
-      ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
+    for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(a[m], pointer.at(q_shared + warp_row * (dim * 2), m * 16, step * 16));
   }
   __device__ __forceinline__ void keep_q() {
     if constexpr (q_in_registers) {
@@ -179,8 +171,7 @@ struct ForwardSm80 {
     constexpr int per_round = n_tiles / 2, rounds = dim / 16, unit = rolls ? 2 : rounds;
     const LanePointer<dim, true> pointer{u32(lane)};
     const u32 k_tile = k_shared + slot * k_bytes, q_tile = q_shared + warp_row * (dim * 2);
-    const u32 k_first = pointer.at(k_tile, 0, 0),
-              q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
+    const u32 k_first = pointer.at(k_tile, 0, 0), q_first = LanePointer<dim, false>{u32(lane)}.at(q_tile, 0, 0);
     u32 a[2][m_tiles][4], b[2][4];
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)
@@ -200,8 +191,7 @@ struct ForwardSm80 {
       };
       const auto get_k = [&](int step) {
         const int i = step / per_round, row = step % per_round * 16;
-        ldmatrix_x4(b[step % 2],
-                    rolls ? at(k_first, first + i) + row * (2 * dim) : pointer.at(k_tile, row, i * 16));
+        ldmatrix_x4(b[step % 2], rolls ? at(k_first, first + i) + row * (2 * dim) : pointer.at(k_tile, row, i * 16));
       };
       get_q(0);
       get_k(0);
@@ -221,8 +211,7 @@ struct ForwardSm80 {
     const u32 bytes = u32(round) * 32;
     return (dim & (dim - 1)) == 0 ? first ^ bytes : (first ^ (bytes & 127)) + (bytes & ~127u);
   }
-  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round)
-                                            const)[m_tiles][4] {
+  __device__ __forceinline__ const u32 (&q_fragment(const u32 (&a)[2][m_tiles][4], int round) const)[m_tiles][4] {
     if constexpr (q_in_registers)
       return q_frag[round];
     else
@@ -231,23 +220,20 @@ struct ForwardSm80 {
 
   // Turns dot products into scores. If only some tiles are masked, their masked elements are scored like the
   // others: a position outside the lengths reads a clamped element of an input, and the result is dropped.
-  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0,
-                                        float (&x)[rows][cols]) const {
-    const DistanceTerms<Spec, rows, cols / 2> terms(
-        p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1), lane);
+  __device__ __forceinline__ void score(const float (&s)[m_tiles][n_tiles][4], int kv0, float (&x)[rows][cols]) const {
+    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - (q_tile * tile_m + warp_row + warp_rows - 1),
+                                                    lane);
 #pragma unroll
     for (int j = 0; j < cols; ++j) {
       const Position kv = column(kv0, j);
       const Col col = score_col<Spec>(p, site, head, kv);
 #pragma unroll
       for (int r = 0; r < rows; ++r)
-        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2],
-                                   position(r, lane), kv, terms.get(r, j / 2, j % 2));
+        x[r][j] = score_of<Spec>(p, site, head, row[r], col, s[r / 2][j / 2][r % 2 * 2 + j % 2], position(r, lane), kv,
+                                 terms.get(r, j / 2, j % 2));
     }
   }
-  __device__ __forceinline__ Position column(int kv0, int j) const {
-    return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2};
-  }
+  __device__ __forceinline__ Position column(int kv0, int j) const { return {kv0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
 
   // Evaluates the mask in a rolled loop over columns: it may be a long expression, and few tiles are masked.
   // Row values that only the mask uses are recomputed here, so that they take no registers elsewhere.
@@ -294,8 +280,7 @@ struct ForwardSm80 {
     for (int w = 0; w < (cols + 31) / 32; ++w) {
 #pragma unroll 1
       for (int bit = 0; bit < 32 && 32 * w + bit < cols; ++bit) {
-        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2,
-                  kv = min_of(at, site.kv_len - 1);
+        const int j = 32 * w + bit, at = kv0 + j / 2 * 8 + lane % 4 * 2 + j % 2, kv = min_of(at, site.kv_len - 1);
         const Col col = Spec::col(p, site, head, kv);
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
@@ -367,7 +352,8 @@ struct ForwardSm80 {
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
       const auto kept = DroppedBlocks<Config, false, tile_n / 16>::draw(
-          dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site), kv0 + dropout.first_kv(p, site), lane);
+          dropout, q_tile * tile_m + warp_row + m * 16 + dropout.first_q(p, site), kv0 + dropout.first_kv(p, site),
+          lane);
 #pragma unroll
       for (int j = 0; j < cols; ++j)
 #pragma unroll

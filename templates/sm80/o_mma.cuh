@@ -31,22 +31,22 @@ LUATTN_FN void round_probs(const float *upper, const float *lower) {
 // m = 0 .. Rows - 1.
 template <class Elem, int Rows, int N, int Blocks>
 LUATTN_FN void add_values_16(u32 v) {
-#define MMA(type, m, n, half, b)                                                                          \
-  "mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {" half(n) "},{" m "_0," m "_1," m "_2," m \
-                                                                          "_3},{" b "},{" half(n) "};"
+#define MMA(type, m, n, half, b)                                                                                    \
+  "mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {" half(n) "},{" m "_0," m "_1," m "_2," m "_3},{" b \
+                                                                          "},{" half(n) "};"
 #define LEFT(n) "o" n "_0,o" n "_1,o" n "_2,o" n "_3"
 #define RIGHT(n) "o" n "_4,o" n "_5,o" n "_6,o" n "_7"
 #define ROW(type, m, n) MMA(type, m, n, LEFT, "v_0,v_1") MMA(type, m, n, RIGHT, "v_2,v_3")
-#define ADD(type)                                                                               \
-  if constexpr (Rows == 1)                                                                      \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW( \
-                     type, "p0", "%1")::"r"(v),                                                 \
-                 "n"(N)                                                                         \
-                 : "memory");                                                                   \
-  else                                                                                          \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW( \
-                     type, "p0", "%1") ROW(type, "p1", "%2")::"r"(v),                           \
-                 "n"(N), "n"(N + Blocks)                                                        \
+#define ADD(type)                                                                                                \
+  if constexpr (Rows == 1)                                                                                       \
+    asm volatile(                                                                                                \
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW(type, "p0", "%1")::"r"(v), \
+        "n"(N)                                                                                                   \
+        : "memory");                                                                                             \
+  else                                                                                                           \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {v_0,v_1,v_2,v_3}, [%0];" ROW(type, "p0", "%1") \
+                     ROW(type, "p1", "%2")::"r"(v),                                                              \
+                 "n"(N), "n"(N + Blocks)                                                                         \
                  : "memory")
   if constexpr (same_type<Elem, half_t>::value) {
     ADD("f16");
@@ -83,8 +83,7 @@ LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
   PAIR(type, "%1", "o" block "_" c, "o" block "_" d, "%3", "some1", "exists1", at)
 #define BLOCK(type, block, left, right) \
   BOTH(type, block, "0", "1", "2", "3", left) BOTH(type, block, "4", "5", "6", "7", right)
-#define ROWS \
-  "l"(upper.to), "l"(lower.to), "f"(upper.scale), "f"(lower.scale), "r"(upper.exists), "r"(lower.exists)
+#define ROWS "l"(upper.to), "l"(lower.to), "f"(upper.scale), "f"(lower.scale), "r"(upper.exists), "r"(lower.exists)
 #define STORE(type)                                                                                     \
   if constexpr (Columns >= 64)                                                                          \
     asm volatile("{" SETUP BLOCK(type, "%6", "", "+16") BLOCK(type, "%7", "+32", "+48")                 \
@@ -107,9 +106,8 @@ LUATTN_FN void store_out(const OutRow &upper, const OutRow &lower) {
     } else {
       STORE("bf16");
     }
-    store_out<Elem, Fragment + stored / 8, Columns - stored>(
-        {upper.to + stored * 2, upper.scale, upper.exists},
-        {lower.to + stored * 2, lower.scale, lower.exists});
+    store_out<Elem, Fragment + stored / 8, Columns - stored>({upper.to + stored * 2, upper.scale, upper.exists},
+                                                             {lower.to + stored * 2, lower.scale, lower.exists});
   }
 #undef SETUP
 #undef STORE

@@ -18,8 +18,7 @@ struct SumsSm80 {
   using Acc = typename Spec::Acc;
   static constexpr int M = Config::tile_m, N = Config::tile_n, warps = Config::threads / 32;
   using Wanted = SharedSums<Spec, Config>;
-  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows,
-                        distances = Wanted::distances;
+  static constexpr bool any = Wanted::any, cols = Wanted::cols, rows = Wanted::rows, distances = Wanted::distances;
 
   // Groups of 16 keys; if there are more warps than groups, parts of a group's queries.
   static constexpr int spare = warps * 16 / N, parts = spare < 1 ? 1 : spare < M / 16 ? spare : M / 16;
@@ -70,8 +69,8 @@ struct SumsSm80 {
     const Distances sums([&](int octet, int half, int i) { return element(ds, octet, half, i); }, at.lane);
 #pragma unroll 1
     for (int i = 0; i < Distances::count; ++i)
-      Spec::add_distance(at.p, at.site, at.head, at.q0 + at.part() + Distances::distance(i, at.lane),
-                         at.kv0 + strip, sums.get(i), at.acc);
+      Spec::add_distance(at.p, at.site, at.head, at.q0 + at.part() + Distances::distance(i, at.lane), at.kv0 + strip,
+                         sums.get(i), at.acc);
   }
   __device__ __forceinline__ void add_keys(int lane, float (&sum)[2], const u32 (&ds)[span / 16][4]) const {
     const QuerySums<Elem, span, false> sums(ds, lane);

@@ -25,14 +25,15 @@ struct PipelineState {
   }
 };
 
-// Waits until the last V that a producer with this state has requested has arrived. The consumers of a kernel with three may all skip a q
-// tile's last kv tile: the mask's range for the q tile spans kv tiles that no consumer's range has. They do not wait for its V then, and a
-// block must not end while a copy to its memory is under way. All other copies are waited for: a consumer that skips a tile waits for K, and
-// for V when it skips or computes the next one.
+// Waits until the last V that a producer with this state has requested has arrived. The consumers of a kernel with
+// three may all skip a q tile's last kv tile: the mask's range for the q tile spans kv tiles that no consumer's range
+// has. They do not wait for its V then, and a block must not end while a copy to its memory is under way. All other
+// copies are waited for: a consumer that skips a tile waits for K, and for V when it skips or computes the next one.
 template <class Spec, class Shared, int Stages>
 LUATTN_FN void await_last_v(const Shared &shared, const PipelineState<Stages> &v) {
   if constexpr (Spec::has_mask && Shared::groups > 2) {
-    const bool wraps = v.stage == 0;  // the state is that of the next V, and begins with the parity of a stage that is empty
+    const bool wraps =
+        v.stage == 0;  // the state is that of the next V, and begins with the parity of a stage that is empty
     barrier_wait(shared.v_full(wraps ? Stages - 1 : v.stage - 1), wraps ? v.parity : v.parity ^ 1);
   }
 }
@@ -73,7 +74,8 @@ struct WarpKvTiles {
   u32 present, masked, by_range;  // bits of tiles base, base - 1, .. base - 31 that are still to come
   Range todo;
   Visits<Spec> visits;
-  // by_words: the words of tiles todo.hi .. todo.hi + 1023, one a lane, and the lanes with tiles that are still to come.
+  // by_words: the words of tiles todo.hi .. todo.hi + 1023, one a lane, and the lanes with tiles that are still to
+  // come.
   u32 kept, whole, lanes;
 
   __device__ __forceinline__ WarpKvTiles(const LuattnParams &p, const Site &s, int q_tile)
@@ -100,8 +102,7 @@ struct WarpKvTiles {
         }
       }
       base = todo.hi - 1;
-      const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN,
-                kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+      const int tile = base - int(threadIdx.x) % 32, kv0 = tile * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
       TileClass c = TILE_EMPTY;
       if constexpr (Spec::rows_need_full_data) {
         TileClass rest = TILE_EMPTY;
@@ -158,8 +159,7 @@ struct QTileMessage {
   u32 state;
 
   __device__ __forceinline__ void store(u32 address) const {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b),
-                 "r"(state)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(q_tile), "r"(h), "r"(b), "r"(state)
                  : "memory");
   }
   LUATTN_FN QTileMessage load(u32 address) {
@@ -173,8 +173,8 @@ struct QTileMessage {
   }
 };
 
-// The message to the bias loaders and the value loader (sm90/fwd/bias_loader.cuh, page_loads.cuh): a kv tile, whether it is the first of its q
-// tile, and that q tile. END: there are no more kv tiles.
+// The message to the bias loaders and the value loader (sm90/fwd/bias_loader.cuh, page_loads.cuh): a kv tile, whether
+// it is the first of its q tile, and that q tile. END: there are no more kv tiles.
 struct LoaderMessage {
   enum { END = -1 };
   int q_tile, h, b;
@@ -187,9 +187,7 @@ struct LoaderMessage {
   __device__ __forceinline__ bool is_end() const { return q_tile == END; }
   __device__ __forceinline__ int kv_tile() const { return int(bits >> 1); }
   __device__ __forceinline__ bool first() const { return (bits & 1) != 0; }
-  __device__ __forceinline__ void store(u32 address) const {
-    QTileMessage{q_tile, h, b, bits}.store(address);
-  }
+  __device__ __forceinline__ void store(u32 address) const { QTileMessage{q_tile, h, b, bits}.store(address); }
   LUATTN_FN LoaderMessage load(u32 address) {
     const QTileMessage x = QTileMessage::load(address);
     return {x.q_tile, x.h, x.b, x.state};
@@ -234,8 +232,8 @@ struct SharedSm90 {
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr int bias_elem = Spec::has_bias_row ? int(sizeof(typename Spec::BiasElem)) : 0;
   static constexpr int col_size = Spec::reads_columns ? int(sizeof(typename Spec::Col)) : 0;
-  static constexpr FwdSm90Layout layout = fwd_sm90_layout(
-      layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0}));
+  static constexpr FwdSm90Layout layout =
+      fwd_sm90_layout(layout_sizes<Config>({.bias_elem = bias_elem, .col = col_size % 4 == 0 ? col_size : 0}));
   static constexpr int q_bytes = layout.q, k_bytes = layout.k, v_bytes = layout.v;
   // Bias staging (sm90/fwd/bias_staging.cuh), if it fits: the bias rows of one consumer, and the columns of
   // one stage of K.
@@ -244,7 +242,8 @@ struct SharedSm90 {
   static constexpr int all_bias_rows = has_bias_rows ? groups * bias_row_bytes : 0;
   static constexpr int staged_bytes = all_bias_rows + (has_cols ? stages * col_bytes : 0);
   static constexpr int bias_loaders = has_bias_rows ? 3 : has_cols ? 1 : 0;
-  static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0, loaders = bias_loaders + value_loaders;
+  static constexpr int value_loaders = Config::paged && bias_loaders < 3 ? 1 : 0,
+                       loaders = bias_loaders + value_loaders;
   // Staging of O for TMA: boxes of 16 rows for each warp, as many as fit.
   static constexpr int o_box_bytes = 16 * 128, o_boxes = layout.o_boxes;
   static constexpr int bytes = layout.bytes;
@@ -260,16 +259,12 @@ struct SharedSm90 {
   __device__ __forceinline__ u32 o(int warp) const { return v(stages) + warp * o_boxes * o_box_bytes; }
 
   __device__ __forceinline__ u32 bias_rows(int group) const { return o(groups * 4) + group * bias_row_bytes; }
-  __device__ __forceinline__ u32 cols(int stage) const {
-    return o(groups * 4) + all_bias_rows + stage * col_bytes;
-  }
+  __device__ __forceinline__ u32 cols(int stage) const { return o(groups * 4) + all_bias_rows + stage * col_bytes; }
 
   __device__ __forceinline__ u32 k_full(int stage) const { return o(groups * 4) + staged_bytes + stage * 32; }
   __device__ __forceinline__ u32 k_empty(int stage) const { return k_full(stage) + 8; }
   // The columns that are staged with the K stage whose `empty` barrier is given.
-  __device__ __forceinline__ u32 cols_of(u32 empty) const {
-    return cols(0) + (empty - k_empty(0)) * (col_bytes / 32);
-  }
+  __device__ __forceinline__ u32 cols_of(u32 empty) const { return cols(0) + (empty - k_empty(0)) * (col_bytes / 32); }
   __device__ __forceinline__ u32 v_full(int stage) const { return k_full(stage) + 16; }
   __device__ __forceinline__ u32 v_empty(int stage) const { return k_full(stage) + 24; }
   __device__ __forceinline__ u32 q_full(int group) const { return k_full(stages) + group * 16; }

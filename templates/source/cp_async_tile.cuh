@@ -57,8 +57,7 @@ LUATTN_FN void copy_tile_async(u32 tile, const HeadRows<Elem> &src, int row0, in
   const int end = Dim % 16 != 0 && chunk * 8 >= Dim ? 0 : len - row0 - first;
   const Elem *from = src.data + i64(row0 + first) * src.seq + chunk * 8;
   const u32 to = tile + Tile::offset(u32(first), u32(chunk));
-  if constexpr (Rows % pass == 0 && pass % 8 == 0 &&
-                passes % 4 == 0) {  // the swizzle repeats every 8 rows
+  if constexpr (Rows % pass == 0 && pass % 8 == 0 && passes % 4 == 0) {  // the swizzle repeats every 8 rows
     constexpr int bytes = pass * Tile::chunks * 16;
 #pragma unroll
     for (int i = 0; i < passes; i += 4)
@@ -89,7 +88,8 @@ LUATTN_FN void copy_paged_tile_async(u32 tile, const Source &src, int row0, int 
     const int row = first + i * pass;
     if (Rows % pass != 0 && row >= Rows) break;
     const bool in = row < end;
-    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), (in ? src.row(row0 + row) : src.data) + (in ? chunk * 8 : 0), in);
+    cp_async_16(tile + Tile::offset(u32(row), u32(chunk)), (in ? src.row(row0 + row) : src.data) + (in ? chunk * 8 : 0),
+                in);
   }
 }
 

@@ -1,4 +1,5 @@
-// work/decode_work.cuh: which rows and keys a block of the decode kernel has, and the tiles of keys that its warps take.
+// work/decode_work.cuh: which rows and keys a block of the decode kernel has, and the tiles of keys that its warps
+// take.
 #pragma once
 #include "work/sequence.cuh"
 #include "work/split_list.cuh"
@@ -10,9 +11,10 @@ struct RowPlace {
   bool exists;
 };
 
-// Entries have equal lengths, or may have a list of splits (work/split_list.cuh). Without a list, splits of a tile lie side by side
-// in the grid, so that they run at the same time.
-template <class Sequence, int TileM> struct DecodeBlock {
+// Entries have equal lengths, or may have a list of splits (work/split_list.cuh). Without a list, splits of a tile lie
+// side by side in the grid, so that they run at the same time.
+template <class Sequence, int TileM>
+struct DecodeBlock {
   enum : bool { may_be_listed = Sequence::packed || Sequence::paged };
   int first_row, split, splits, h_kv, b;
   u32 first_part;  // listed: the place of the tile's first split
@@ -36,7 +38,9 @@ template <class Sequence, int TileM> struct DecodeBlock {
     return first_row < site.q_len * Sequence::group(p) && (!may_be_listed || splits > 0);
   }
   // Listed: where partial results of a row of the tile are.
-  __device__ __forceinline__ PartRow part_row(const SplitList &list, int r) const { return list.part_row(first_part, h_kv, first_row + r); }
+  __device__ __forceinline__ PartRow part_row(const SplitList &list, int r) const {
+    return list.part_row(first_part, h_kv, first_row + r);
+  }
   __device__ __forceinline__ RowPlace place(const LuattnParams &p, const Sequence &site, int r) const {
     const int group = Sequence::group(p), at = first_row + r, q = at / group;
     return {min_of(q, site.q_len - 1), h_kv * group + (at - q * group), q < site.q_len};
@@ -55,10 +59,12 @@ struct KeyTile {
   __device__ __forceinline__ bool masked() const { return (code & 1) != 0; }
 };
 
-// The tiles of Keys keys that one of Warps warps of a block takes, upwards: of the tiles of the block's split, every Warps-th
-// from its own number on. A split has an equal part of the tiles between the first and the last key that some row of some
-// head may keep. Lanes ask for the heads of the tile's rows, one each, or two of 64 rows. The warp stays converged.
-template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct DecodeWalk {
+// The tiles of Keys keys that one of Warps warps of a block takes, upwards: of the tiles of the block's split, every
+// Warps-th from its own number on. A split has an equal part of the tiles between the first and the last key that some
+// row of some head may keep. Lanes ask for the heads of the tile's rows, one each, or two of 64 rows. The warp stays
+// converged.
+template <class Spec, class Sequence, int TileM, int Keys, int Warps>
+struct DecodeWalk {
   Sequence site;  // of the head for which the lane asks
   int second;     // the other head, of more than 32 rows
   int q0, q1, at, end;
@@ -78,8 +84,10 @@ template <class Spec, class Sequence, int TileM, int Keys, int Warps> struct Dec
       if constexpr (TileM > 32) {
         second = group_site.h + (block.first_row + (lane + 32) % heads) % group;
         const Range more = kept_keys<Spec>(p, of_second(), q0, q1);
-        if (kept.lo >= kept.hi) kept = more;
-        else if (more.lo < more.hi) kept = {min_of(kept.lo, more.lo), max_of(kept.hi, more.hi)};
+        if (kept.lo >= kept.hi)
+          kept = more;
+        else if (more.lo < more.hi)
+          kept = {min_of(kept.lo, more.lo), max_of(kept.hi, more.hi)};
       }
       const bool some = kept.lo < kept.hi;
       tiles = tiles_of({int(__reduce_min_sync(0xffffffffu, some ? kept.lo : 0x7fffffff)),

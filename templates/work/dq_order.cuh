@@ -35,7 +35,8 @@ struct KvBlock {
     if constexpr (Ordered)
       if (tile_order_of(p).tiles != nullptr) {
         const LuattnTileOrder &o = tile_order_of(p);
-        const HeadRank at = head_rank(o, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), gridDim.y * gridDim.z);
+        const HeadRank at =
+            head_rank(o, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), gridDim.y * gridDim.z);
         const int b = int(at.head / gridDim.y), h = int(at.head % gridDim.y);
         return {int(ranked_tiles(o, b, h)[at.rank]), h, b, 0};
       }
@@ -62,7 +63,8 @@ LUATTN_FN KvBlock kv_block_of(u32 ticket, u32 kv_tiles, u32 heads_kv, u32 all, u
   return {int(kv_tiles - 1 - row / splits), int(head - b * heads_kv), int(b), int(row % splits)};
 }
 // The same with ranks instead of tiles counted from the last one: the first ranks of all heads, then groups of heads.
-LUATTN_FN KvBlock kv_block_in_order(const LuattnTileOrder &o, u32 ticket, u32 heads_kv, u32 all, u32 splits, u32 together) {
+LUATTN_FN KvBlock kv_block_in_order(const LuattnTileOrder &o, u32 ticket, u32 heads_kv, u32 all, u32 splits,
+                                    u32 together) {
   const u32 begin = o.first * splits * all;
   KvBlock at;
   u32 rank;
@@ -83,10 +85,10 @@ template <bool Ordered>
 __device__ __forceinline__ KvBlock KvBlock::drawn(const LuattnParams &p) {
   if constexpr (Ordered)
     if (tile_order_of(p).tiles != nullptr)
-      return kv_block_in_order(tile_order_of(p), atomicAdd(p.scratch.turns, 1u), gridDim.y, gridDim.y * u32(p.shape.batch),
-                               u32(p.schedule.num_splits), 256);
-  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y,
-                     gridDim.y * u32(p.shape.batch), u32(p.schedule.num_splits),
+      return kv_block_in_order(tile_order_of(p), atomicAdd(p.scratch.turns, 1u), gridDim.y,
+                               gridDim.y * u32(p.shape.batch), u32(p.schedule.num_splits), 256);
+  return kv_block_of(atomicAdd(p.scratch.turns, 1u), gridDim.x, gridDim.y, gridDim.y * u32(p.shape.batch),
+                     u32(p.schedule.num_splits),
                      256);  // a multiprocessor may have two blocks
 }
 
@@ -119,8 +121,7 @@ LUATTN_FN u32 turn_before(const LuattnParams &p, const Site &s, int q_tile, int 
   if constexpr (!Spec::has_mask && !Spec::has_score_bounds) return kv_tile + 1 < count ? u32(kv_tile + 2) : 0;
 #pragma unroll 1
   for (int base = kv_tile + 1; base < count; base += 32) {
-    const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN,
-              kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
+    const int tile = base + int(threadIdx.x) % 32, kv0 = tile * TileN, kv1 = min_of(kv0 + TileN, s.kv_len) - 1;
     bool visits = false;
     if (tile < count) {  // the same test as in QTiles and WarpQTiles
       const Range todo = tiles_of(kept_queries<Spec>(p, s, kv0, kv1), s.q_len, TileM);

@@ -49,7 +49,6 @@ struct KvTileScheduler {
   }
 
  private:
-
   // Does the same in the order of work/tile_order.cuh.
   __device__ __forceinline__ KvBlock block_in_order(const LuattnTileOrder &o, u32 ticket) const {
     if constexpr (Needs<Spec, Config>::dq_in_order)

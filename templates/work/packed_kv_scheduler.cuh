@@ -1,8 +1,8 @@
-// work/packed_kv_scheduler.cuh: the order of kv tiles of packed sequences in the sm90 family's backward, which always has a tile
-// table. Sequences come one after another, the longest first, and in a sequence heads: blocks that run together share q, dO and dQ
-// in the L2 cache, and rows of all heads, which lie beside each other. Of the last sequences each tile comes for all heads, the first tiles
-// of all these sequences first if they are equally long: with a mask, a long tile that starts last would leave other
-// multiprocessors idle.
+// work/packed_kv_scheduler.cuh: the order of kv tiles of packed sequences in the sm90 family's backward, which always
+// has a tile table. Sequences come one after another, the longest first, and in a sequence heads: blocks that run
+// together share q, dO and dQ in the L2 cache, and rows of all heads, which lie beside each other. Of the last
+// sequences each tile comes for all heads, the first tiles of all these sequences first if they are equally long: with
+// a mask, a long tile that starts last would leave other multiprocessors idle.
 #pragma once
 #include "work/kv_tile_scheduler.cuh"
 #include "work/tile_table.cuh"
@@ -34,10 +34,12 @@ struct PackedKvTileScheduler {
     const LuattnPackedTile at = table[rank];
     u32 tile = at.tile;
     if (!is_last) {
-      const u32 rest = ticket - (rank - tile) * heads;  // the sequence's tiles of all heads have tickets one after another
+      const u32 rest =
+          ticket - (rank - tile) * heads;  // the sequence's tiles of all heads have tickets one after another
       h = rest / at.count, tile = rest - h * at.count;
     }
-    // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most work.
+    // In the dQ order larger tiles of a head come first; otherwise the first ones, for which a causal mask leaves most
+    // work.
     return {int(Needs<Spec, Config>::dq_in_order ? at.count - 1 - tile : tile), int(h), int(at.entry), 0};
   }
 };

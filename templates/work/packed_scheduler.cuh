@@ -1,7 +1,8 @@
-// work/packed_scheduler.cuh: the tile scheduler of packed sequences in the sm90 family's forward. With a tile table, sequences
-// come one after another, the longest first: what starts last is short. Heads come in groups whose K and V stay in the L2 cache,
-// and each tile for all heads of a group. Without a table, tiles are those of as many sequences of the longest one's length, in
-// the order of a batch of equal lengths, and the producer passes over tiles that a sequence lacks.
+// work/packed_scheduler.cuh: the tile scheduler of packed sequences in the sm90 family's forward. With a tile table,
+// sequences come one after another, the longest first: what starts last is short. Heads come in groups whose K and V
+// stay in the L2 cache, and each tile for all heads of a group. Without a table, tiles are those of as many sequences
+// of the longest one's length, in the order of a batch of equal lengths, and the producer passes over tiles that a
+// sequence lacks.
 #pragma once
 #include "work/tile_scheduler.cuh"
 #include "work/tile_table.cuh"

@@ -1,5 +1,5 @@
-// work/padding_rows.cuh: which rows that no sequence has a block writes. Up to padding_blocks of a grid share them; the others do
-// not even read where sequences end.
+// work/padding_rows.cuh: which rows that no sequence has a block writes. Up to padding_blocks of a grid share them; the
+// others do not even read where sequences end.
 #pragma once
 #include "work/sequence.cuh"
 
@@ -11,8 +11,8 @@ LUATTN_FN void each_padding_row(const LuattnParams &p, const Body &body) {
   const u32 block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z),
             blocks = min_of(gridDim.x * gridDim.y * gridDim.z, padding_blocks), batch = u32(Sequence::entries(p));
   if (block >= blocks) return;
-  // A sequence's rows are shared by `each` blocks, those behind the last sequence by all. Both are looked up before the first is
-  // waited for.
+  // A sequence's rows are shared by `each` blocks, those behind the last sequence by all. Both are looked up before the
+  // first is waited for.
   const u32 each = blocks > batch && batch > 0 ? blocks / batch : 1;
   const Range last = Sequence::template padding<Keys>(p, int(batch));
   Range own{0, 0};

@@ -11,8 +11,8 @@
 //
 // Backward's arrays in the workspace have the rows of each head in an Order (PlainRows, or one of
 // sink/dq_acc.cuh), which also gives their number. Those of packed entries follow one another; where an order has
-// groups of rows, each entry begins with a group (workspace_packed_rows). Those of dk and dv have rows of keys likewise.
-// Arrays are passed by reference, and numbers are computed in the order in which they are declared, for
+// groups of rows, each entry begins with a group (workspace_packed_rows). Those of dk and dv have rows of keys
+// likewise. Arrays are passed by reference, and numbers are computed in the order in which they are declared, for
 // ptxas.
 #pragma once
 #include "abi/workspace.h"
@@ -34,7 +34,8 @@ struct DenseSequence : Site {
   enum : int { first_q = 0, first_kv = 0 };  // rows before the entry's: tensors have a batch axis
   DenseSequence() = default;
   // For PagedSequence, which knows the number of keys.
-  __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h, int keys) : Site(b, h, p.shape.q_len, keys) {
+  __device__ __forceinline__ DenseSequence(const LuattnParams &p, int b, int h, int keys)
+      : Site(b, h, p.shape.q_len, keys) {
 #ifdef LUATTN_PACKED_INPUTS
     Site::first_q = Site::first_kv = 0;
 #endif
@@ -100,8 +101,7 @@ struct DenseSequence : Site {
   }
   // A query's numbers in an array [numbers][batch][heads][rows of Order].
   template <class Order, class Real>
-  LUATTN_FN RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int b, int h,
-                                       int position) {
+  LUATTN_FN RowNumbers<Real> q_numbers(const LuattnParams &p, void *const &array, int b, int h, int position) {
     const i64 rows = Order::head_rows(q_end(p)), plane = i64(p.shape.batch) * p.shape.heads * rows;
     return {static_cast<Real *>(array) + (i64(b) * p.shape.heads + h) * rows + position, plane};
   }
@@ -121,10 +121,9 @@ struct DenseSequence : Site {
   }
   // The row of a key of a kv head in an array [num_splits][batch][heads_kv][rows of Order].
   template <class Order, int Width, class Real>
-  LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv,
-                             int position) {
-    return acc_row<Width, Real>(acc, p.shape.heads_kv, Order::head_rows(kv_end(p)),
-                                split * p.shape.batch + b, h_kv, position);
+  LUATTN_FN Real *kv_acc_row(const LuattnParams &p, void *const &acc, int split, int b, int h_kv, int position) {
+    return acc_row<Width, Real>(acc, p.shape.heads_kv, Order::head_rows(kv_end(p)), split * p.shape.batch + b, h_kv,
+                                position);
   }
 
   __device__ __forceinline__ RowBox q_box(const LuattnParams &, int position) const { return {position, b}; }
@@ -144,7 +143,8 @@ struct PackedSequence : Site {
     load_offsets(p);
   }
   // For PagedSequence, which knows the number of keys.
-  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head, int keys) : Site(entry, head, 0, keys) {
+  __device__ __forceinline__ PackedSequence(const LuattnParams &p, int entry, int head, int keys)
+      : Site(entry, head, 0, keys) {
     take_rows<false>(p, entry, first_q, q_len);
     first_kv = 0;
     load_offsets(p);
@@ -213,8 +213,8 @@ struct PackedSequence : Site {
   LUATTN_FN int most_tiles(const LuattnParams &p, bool keys, int size) {
     return workspace_table_tiles(keys ? of(p).total_k : of(p).total_q, p.shape.batch, size);
   }
-  // The rows of queries or keys between the last one of an entry that counts and the next entry; of the number of all entries, those
-  // behind the last entry.
+  // The rows of queries or keys between the last one of an entry that counts and the next entry; of the number of all
+  // entries, those behind the last entry.
   template <bool Keys>
   LUATTN_FN Range padding(const LuattnParams &p, int entry) {
     const int total = Keys ? of(p).total_k : of(p).total_q, *cu = Keys ? of(p).cu_seqlens_k : of(p).cu_seqlens_q;
@@ -244,9 +244,7 @@ struct PackedSequence : Site {
   __device__ __forceinline__ i64 q_index(const LuattnParams &p, int position) const {
     return i64(h) * of(p).total_q + first_q + position;
   }
-  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const {
-    return i64(p.shape.heads) * of(p).total_q;
-  }
+  __device__ __forceinline__ i64 q_rows(const LuattnParams &p) const { return i64(p.shape.heads) * of(p).total_q; }
 
   // The descriptor's row axis ends at row 1 << LUATTN_WRAP_LOG2. A box begins as far before that end as rows remain
   // in the entry, so that TMA clips the box at the entry's end. The coordinate `end` moves the box to its place.
@@ -259,8 +257,8 @@ struct PackedSequence : Site {
 
  private:
   LUATTN_FN int row_within(int row, int total) { return max_of(min_of(row, total), 0); }
-  // The first row of an entry, and how many count: no more than the declared maximum, where the grid and descriptors end, and than
-  // the used ones. Whatever cu_seqlens hold, rows lie in the tensor.
+  // The first row of an entry, and how many count: no more than the declared maximum, where the grid and descriptors
+  // end, and than the used ones. Whatever cu_seqlens hold, rows lie in the tensor.
   template <bool Keys>
   LUATTN_FN void take_rows(const LuattnParams &p, int entry, int &first, int &len) {
     const int total = Keys ? of(p).total_k : of(p).total_q, *cu = Keys ? of(p).cu_seqlens_k : of(p).cu_seqlens_q;
@@ -270,24 +268,23 @@ struct PackedSequence : Site {
     len = min_of(max_of(min_of(cu[entry + 1], total), first) - first, Keys ? p.shape.kv_len : p.shape.q_len);
     if (used != nullptr) len = max_of(min_of(used[entry], len), 0);
   }
-  LUATTN_FN const LuattnPacked &of(const LuattnParams &p) {
-    return static_cast<const LuattnPackedParams &>(p).packed;
-  }
+  LUATTN_FN const LuattnPacked &of(const LuattnParams &p) { return static_cast<const LuattnPackedParams &>(p).packed; }
 };
 
 // A tensor of keys or values in pages, of one kv head of one entry: row 0 of page 0, and where its pages are.
 template <class Elem>
 struct PagedRows {
   Elem *data;
-  i64 page, seq;    // strides
-  const int *table; // of the entry; null: it has page `entry`
+  i64 page, seq;     // strides
+  const int *table;  // of the entry; null: it has page `entry`
   int entry;
   LuattnDivisor page_size;
-  u32 last;         // page
+  u32 last;  // page
 
   // The row of a position of the entry.
   __device__ __forceinline__ Elem *row(int position) const {
-    const int n = int(quotient(u32(position), page_size)), at = table != nullptr ? int(min_of(u32(__ldg(table + n)), last)) : entry;
+    const int n = int(quotient(u32(position), page_size)),
+              at = table != nullptr ? int(min_of(u32(__ldg(table + n)), last)) : entry;
     return data + at * page + (position - n * int(page_size.d)) * seq;
   }
   // The same for a position in page `at`.
@@ -308,10 +305,15 @@ struct PagedSequence : Queries {
   using Queries::b, Queries::kv_len;
   PagedSequence() = default;
   __device__ __forceinline__ PagedSequence(const LuattnParams &p, int entry, int head)
-      : Queries(p, entry, head,
-                max_of(min_of(static_cast<const LuattnPackedTileParams &>(p).used.seqused_k[entry], p.shape.kv_len), 0)) {}
-  __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) { *this = PagedSequence(p, entry, head); }
-  LUATTN_FN PagedSequence numbered(const LuattnParams &p, int number) { return {p, number / p.shape.heads, number % p.shape.heads}; }
+      : Queries(
+            p, entry, head,
+            max_of(min_of(static_cast<const LuattnPackedTileParams &>(p).used.seqused_k[entry], p.shape.kv_len), 0)) {}
+  __device__ __forceinline__ void move_to(const LuattnParams &p, int entry, int head) {
+    *this = PagedSequence(p, entry, head);
+  }
+  LUATTN_FN PagedSequence numbered(const LuattnParams &p, int number) {
+    return {p, number / p.shape.heads, number % p.shape.heads};
+  }
 
   __device__ __forceinline__ int kv_end(const LuattnParams &) const { return kv_len; }
 
@@ -324,9 +326,9 @@ struct PagedSequence : Queries {
     return {static_cast<Elem *>(t.data) + h_kv * t.head, t.batch, t.seq, table(p), b, of(p).page_size, last_page(p)};
   }
 
-  // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie between pages. As in PackedSequence a
-  // box begins as far before the end of the row axis as rows remain, here of the entry in the box's page. A box
-  // behind the entry's end is outside.
+  // Boxes for TMA have box_rows rows of one page, or of all that an entry has; `page_rows` rows of the descriptor lie
+  // between pages. As in PackedSequence a box begins as far before the end of the row axis as rows remain, here of the
+  // entry in the box's page. A box behind the entry's end is outside.
   LUATTN_FN int box_rows(const LuattnParams &p) { return of(p).box_rows; }
   LUATTN_FN int page_rows_k(const LuattnParams &p) { return of(p).page_rows_k; }
   LUATTN_FN int page_rows_v(const LuattnParams &p) { return of(p).page_rows_v; }
@@ -337,8 +339,8 @@ struct PagedSequence : Queries {
     const int *pages = table(p);
     return pages != nullptr ? known(p, __ldg(pages + quotient(u32(position), of(p).page_size))) : b;
   }
-  // A position's page, and row there; behind the entry's end, which is not at 0, those of its last key. Has no branch that
-  // might diverge.
+  // A position's page, and row there; behind the entry's end, which is not at 0, those of its last key. Has no branch
+  // that might diverge.
   __device__ __forceinline__ PageRow page_row(const LuattnParams &p, int position) const {
     const int inside = min_of(position, kv_len - 1);
     const u32 n = quotient(u32(inside), of(p).page_size);
@@ -379,11 +381,12 @@ using SequenceOf = ConditionalOf<Config::paged, PagedSequence<QueriesOf<Config>>
 
 // The parameters that kernels take: each kind has those of the kinds below it.
 template <class Config>
-using ParamsOf = ConditionalOf<Config::paged, LuattnPagedParams,
+using ParamsOf = ConditionalOf<
+    Config::paged, LuattnPagedParams,
     ConditionalOf<Config::draws, LuattnRandomParams,
-    ConditionalOf<Config::packed, LuattnPackedTileParams,
-    ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
-    ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>;
+                  ConditionalOf<Config::packed, LuattnPackedTileParams,
+                                ConditionalOf<Config::tile_bits, LuattnTileBitsParams,
+                                              ConditionalOf<Config::offsets != 0, LuattnOffsetParams, LuattnParams>>>>>;
 // The TMA descriptors of the sm90 forward.
 template <class Config>
 using MapsOf = ConditionalOf<Config::paged, LuattnPagedMaps, LuattnTensorMaps>;

@@ -1,6 +1,6 @@
-// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList, which luattn_split_list
-// writes). A block knows from one read which rows and which part of their keys it has, and that there is none for a number past
-// the last one.
+// work/split_list.cuh: the blocks of a decode kernel whose entries differ in length (LuattnSplitList, which
+// luattn_split_list writes). A block knows from one read which rows and which part of their keys it has, and that there
+// is none for a number past the last one.
 #pragma once
 #include "abi/workspace.h"
 #include "ops/hook_types.cuh"
@@ -13,7 +13,8 @@ struct PartRow {
 struct SplitList {
   const LuattnSplitList &list;
 
-  __device__ __forceinline__ explicit SplitList(const LuattnParams &p) : list(static_cast<const LuattnSplitListParams &>(p).list) {}
+  __device__ __forceinline__ explicit SplitList(const LuattnParams &p)
+      : list(static_cast<const LuattnSplitListParams &>(p).list) {}
   __device__ __forceinline__ bool known() const { return list.items != nullptr; }
 
   // The item of a block, and its kv head. Kv heads of an item lie side by side. No splits: the block has nothing to do.

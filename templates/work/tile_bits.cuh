@@ -52,8 +52,8 @@ struct CellBits {
     }
     return kept == 0 ? TILE_EMPTY : whole == ~0u ? TILE_FULL : TILE_PARTIAL;
   }
-  // Returns the first of the tiles `tile` .. `end` - 1 along the rows that touches a kept cell, or `end`; skips 32 cells
-  // of which nothing is kept at a time. A tile has `size` positions, and first .. last in the other direction.
+  // Returns the first of the tiles `tile` .. `end` - 1 along the rows that touches a kept cell, or `end`; skips 32
+  // cells of which nothing is kept at a time. A tile has `size` positions, and first .. last in the other direction.
   __device__ __forceinline__ int next_kept(int first, int last, int tile, int end, int size) const {
 #pragma unroll 1
     for (int cell = tile * size / LUATTN_CELL; cell * LUATTN_CELL < end * size;) {
@@ -77,7 +77,8 @@ LUATTN_FN int kept_cells(const CellBits<Columns> &bits, int first, int last) {
   for (int w = int(threadIdx.x) % 32; w < bits.words; w += 32) {
     u32 kept = 0;
 #pragma unroll 1
-    for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row) kept |= bits.rows[(i64(row) * bits.words + w) * 2];
+    for (int row = first / LUATTN_CELL; row <= last / LUATTN_CELL; ++row)
+      kept |= bits.rows[(i64(row) * bits.words + w) * 2];
     count += u32(__popc(kept));
   }
   return int(__reduce_add_sync(0xffffffffu, count));
@@ -101,7 +102,8 @@ template <int Size, bool Columns, int Lines = 0>
 struct TileWord {
   u32 kept, whole;
 
-  __device__ __forceinline__ TileWord(const CellBits<Columns> &bits, int first, int last, int base) : kept(0), whole(~0u) {
+  __device__ __forceinline__ TileWord(const CellBits<Columns> &bits, int first, int last, int base)
+      : kept(0), whole(~0u) {
     u32 more = 0, all = ~0u;  // of the second word
     first /= LUATTN_CELL, last /= LUATTN_CELL;
     if constexpr (Lines > 0) {

@@ -26,7 +26,8 @@ struct BlockSite {
  private:
   LUATTN_FN BlockSite of_order(const LuattnParams &p) {
     const LuattnTileOrder &o = tile_order_of(p);
-    const HeadRank at = head_rank(o, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), gridDim.y * gridDim.z);
+    const HeadRank at =
+        head_rank(o, blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z), gridDim.y * gridDim.z);
     const int b = int(at.head / gridDim.y), h = int(at.head % gridDim.y);
     return {int(ranked_tiles(o, b, h)[at.rank]), h, b, h / p.shape.group};
   }
@@ -60,13 +61,13 @@ LUATTN_FN BlockSite site_of_batches(const LuattnShape &shape, const LuattnOrder 
     return {s.q_tile, int(h), int(head - h * batch), int(quotient(h, order.group))};
   }
   const u32 row = index / batch, h = row / order.q_tiles;
-  return {int((h + 1) * order.q_tiles - 1 - row), int(h), int(index - row * batch),
-          int(quotient(h, order.group))};
+  return {int((h + 1) * order.q_tiles - 1 - row), int(h), int(index - row * batch), int(quotient(h, order.group))};
 }
 
 // The same in the order of the tiles' lengths. `order` is of the tiles that are not among the first ranks.
 template <bool Masked, bool BatchesTogether>
-LUATTN_FN BlockSite site_in_order(const LuattnTileOrder &o, const LuattnShape &shape, const LuattnOrder &order, u32 index) {
+LUATTN_FN BlockSite site_in_order(const LuattnTileOrder &o, const LuattnShape &shape, const LuattnOrder &order,
+                                  u32 index) {
   const u32 all = u32(shape.batch) * u32(shape.heads), begin = o.first * all;
   BlockSite s;
   u32 rank;
@@ -76,8 +77,10 @@ LUATTN_FN BlockSite site_in_order(const LuattnTileOrder &o, const LuattnShape &s
               inner = head - outer * by, h = BatchesTogether ? outer : inner;
     s = {0, int(h), int(BatchesTogether ? inner : outer), int(quotient(h, order.group))};
   } else {
-    if constexpr (BatchesTogether) s = site_of_batches<Masked>(shape, order, index - begin);
-    else s = site_of(order, index - begin);
+    if constexpr (BatchesTogether)
+      s = site_of_batches<Masked>(shape, order, index - begin);
+    else
+      s = site_of(order, index - begin);
     rank = o.count - 1 - u32(s.q_tile);  // site_of counts tiles from the last one
   }
   s.q_tile = int(ranked_tiles(o, s.b, s.h)[rank]);

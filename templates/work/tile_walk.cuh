@@ -21,9 +21,8 @@ struct Tile {
   bool masked;  // false: every pair of the tile is kept and lies inside the lengths, as each walk defines it
                 // below
   bool same_bucket = false;  // WarpQTiles: see Spec::same_bucket
-  bool by_range =
-      false;  // WarpKvTiles: if masked, row_interval alone decides what its rows keep; WarpQTiles:
-              // column_interval
+  bool by_range = false;     // WarpKvTiles: if masked, row_interval alone decides what its rows keep; WarpQTiles:
+                             // column_interval
   __device__ __forceinline__ bool valid() const { return index >= 0; }
 };
 
@@ -36,8 +35,10 @@ LUATTN_FN Range tiles_of(Range positions, int len, int tile) {
 // Whether the tiles of a walk have the size for which the spec has block statistics.
 template <class Spec, int TileM, int TileN>
 LUATTN_FN constexpr bool walks_stats() {
-  if constexpr (Spec::num_block_bounds == 0) return true;
-  else return TileM == Spec::walk_rows && TileN == Spec::walk_columns;
+  if constexpr (Spec::num_block_bounds == 0)
+    return true;
+  else
+    return TileM == Spec::walk_rows && TileN == Spec::walk_columns;
 }
 
 // Columns: lanes of a warp ask for q tiles of one kv tile, rather than for kv tiles of one q tile.
@@ -117,15 +118,15 @@ struct QShare {
   // The number of blocks that share a kv tile. If it is above one, they leave dk and dv to luattn_finish.
   LUATTN_FN int count(const LuattnParams &p) { return p.schedule.num_splits; }
   // The range of the group's heads in which the share has tiles.
-  __device__ __forceinline__ int first(const LuattnParams &p) const { return split * p.shape.group
-      / p.schedule.num_splits; }
+  __device__ __forceinline__ int first(const LuattnParams &p) const {
+    return split * p.shape.group / p.schedule.num_splits;
+  }
   __device__ __forceinline__ int end(const LuattnParams &p) const {
     return ceil_div((split + 1) * p.shape.group, p.schedule.num_splits);
   }
   // The share's tiles of query head h.
   __device__ __forceinline__ Range of(const LuattnParams &p, Range tiles, int h) const {
-    const int from = split * p.shape.group - h % p.shape.group * p.schedule.num_splits,
-              count = tiles.hi - tiles.lo;
+    const int from = split * p.shape.group - h % p.shape.group * p.schedule.num_splits, count = tiles.hi - tiles.lo;
     return {tiles.lo + count * max_of(from, 0) / p.schedule.num_splits,
             tiles.lo + count * min_of(from + p.shape.group, p.schedule.num_splits) / p.schedule.num_splits};
   }

@@ -133,8 +133,7 @@ static const bad_field bad_fields[] = {
     {FIELD(input[0].axis[0]), -6, "input: axis: is -6"},
     {FIELD(input[0].grad), 2, "input: grad"},
     {FIELD(input[0].pairs), LUATTN_INDEX_KV + 1, "input: pairs: is 5"},
-    {FIELD(input[0].pairs), 1u << 28,
-     "input: pairs: is 1, expected 0 to 0"}, /* the axis does not exist */
+    {FIELD(input[0].pairs), 1u << 28, "input: pairs: is 1, expected 0 to 0"}, /* the axis does not exist */
     {FIELD(scalar[0].name[0]), 'z', "scalar 'temperature': names are not in order"},
     {FIELD(reads_ahead), 2, "reads_ahead: is 2"},
     {FIELD(stat[0].input), 4, "stat: input"},
@@ -197,7 +196,8 @@ static void names_and_tiles_are_checked(void **state) {
     info.weights = 1, info.family = LUATTN_SIMT, info.paged_layout[0] = 1;
     memcpy((char *)&info + of_weights[i].at, &of_weights[i].value, sizeof of_weights[i].value);
     assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_weights[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
+    if (strstr(err.message, of_weights[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
   }
   static const struct {
     uint32_t offsets;
@@ -210,7 +210,8 @@ static void names_and_tiles_are_checked(void **state) {
     info = sample(LUATTN_FORWARD);
     info.offsets = of_elsewhere[i].offsets, info.num_elsewhere = 1, info.elsewhere[0] = of_elsewhere[i].at;
     assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_elsewhere[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_elsewhere[i].message);
+    if (strstr(err.message, of_elsewhere[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, of_elsewhere[i].message);
   }
   static const struct {
     bool paged;
@@ -220,12 +221,16 @@ static void names_and_tiles_are_checked(void **state) {
                    {true, {.key_mod = 2}, "append_mods: key_mod: is 2, expected 0 to 1"},
                    {true, {.value_mod = 2}, "append_mods: value_mod: is 2, expected 0 to 1"},
                    {true, {.inputs = 1}, "append_mods: inputs: is 1, expected 0 to 0"},
-                   {true, {.value_mod = 1, .inputs = 1u << 11}, "append_mods: inputs: is 2048, expected bits of inputs that there are"}};
+                   {true,
+                    {.value_mod = 1, .inputs = 1u << 11},
+                    "append_mods: inputs: is 2048, expected bits of inputs that there are"}};
   for (size_t i = 0; i < sizeof of_append / sizeof *of_append; ++i) {
     info = sample(LUATTN_FORWARD);
-    info.keys_modified = 1, info.paged = of_append[i].paged, info.paged_layout[0] = 1, info.append_mods[0] = of_append[i].mods;
+    info.keys_modified = 1, info.paged = of_append[i].paged, info.paged_layout[0] = 1,
+    info.append_mods[0] = of_append[i].mods;
     assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_append[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, of_append[i].message);
+    if (strstr(err.message, of_append[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, of_append[i].message);
   }
   info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
@@ -250,8 +255,7 @@ static void cubins_end_where_they_say(void **state) {
   put(elf + 32, 64, 8), put(elf + 54, 56, 2), put(elf + 56, 1, 2);  /* one segment */
   put(elf + 40, 120, 8), put(elf + 58, 64, 2), put(elf + 60, 2, 2); /* two sections */
   put(elf + 64 + 8, 248, 8), put(elf + 64 + 32, 16, 8);             /* the segment has the last 16 bytes */
-  put(elf + 184 + 4, 1, 4), put(elf + 184 + 24, 248, 8),
-      put(elf + 184 + 32, 16, 8); /* likewise the second section's */
+  put(elf + 184 + 4, 1, 4), put(elf + 184 + 24, 248, 8), put(elf + 184 + 32, 16, 8); /* likewise the second section's */
   const image_manifest info = sample(LUATTN_FORWARD);
   luattn_image *image = NULL;
   luattn_error err;
@@ -271,8 +275,7 @@ static void cubins_end_where_they_say(void **state) {
     assert_int_equal(image_create(&info, NULL, copy, SIZE, &image, &err), LUATTN_IMAGE);
     assert_non_null(strstr(err.message, "says that parts of it lie outside of it"));
   }
-  const unsigned char fatbin[SIZE] = {0x50, 0xed, 0x55, 0xba, 1,    0,    16,
-                                      0,    0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
+  const unsigned char fatbin[SIZE] = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f};
   assert_int_equal(image_create(&info, NULL, fatbin, SIZE, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "is a fatbin"));
   put(elf + 184 + 4, 8, 4), put(elf + 184 + 32, 1 << 20, 8); /* a section without bytes may be of any size */
@@ -324,8 +327,8 @@ static void two_codes(void **state) {
 }
 
 /* Sets `offset` of an image's bytes to `value` and fixes the checksum, so that later checks are reached. */
-static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value,
-                               size_t width, luattn_error *err) {
+static luattn_status open_with(const unsigned char *bytes, size_t size, size_t offset, uint64_t value, size_t width,
+                               luattn_error *err) {
   unsigned char *copy = malloc(size);
   memcpy(copy, bytes, size);
   memcpy(copy + offset, &value, width);
@@ -438,8 +441,7 @@ static void mutate(uint32_t second_code) {
       luattn_image *again = NULL;
       size_t code_size;
       const void *code = luattn_image_cubin(opened, &code_size);
-      assert_int_equal(image_create(image_get_manifest(opened), NULL, code, code_size, &again, &err),
-                       LUATTN_OK);
+      assert_int_equal(image_create(image_get_manifest(opened), NULL, code, code_size, &again, &err), LUATTN_OK);
       luattn_image_free(again);
       luattn_image_free(opened);
       ++accepted;
@@ -466,7 +468,8 @@ static luattn_image *with_pass(int32_t row) {
   luattn_error err;
   info.row_passes = 1;
   info.passes[0] = (manifest_row_passes){.count = 1, .num_rows = {1}, .row = {{row}}};
-  if (image_create(&info, NULL, cubin, sizeof cubin, &image, &err) != LUATTN_OK) assert_non_null(strstr(err.message, "row_passes: row: is"));
+  if (image_create(&info, NULL, cubin, sizeof cubin, &image, &err) != LUATTN_OK)
+    assert_non_null(strstr(err.message, "row_passes: row: is"));
   return image;
 }
 
@@ -515,7 +518,8 @@ static void row_passes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip), cmocka_unit_test(row_passes),
+      cmocka_unit_test(round_trip),
+      cmocka_unit_test(row_passes),
       cmocka_unit_test(manifest_is_checked),
       cmocka_unit_test(names_and_tiles_are_checked),
       cmocka_unit_test(cubins_end_where_they_say),

@@ -12,16 +12,17 @@
 /* Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, result; the lowest words first. */
 static const uint32_t known[][10] = {
     {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-    {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-    {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+    {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
+     0x6d5451fd},
+    {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
+     0x24126ea1},
 };
 
 static void test_known_answers(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     const uint32_t *k = known[i];
-    const LuattnPhilox x =
-        philox_4x32_10((uint64_t)k[5] << 32 | k[4], (uint64_t)k[1] << 32 | k[0], k[2], k[3]);
+    const LuattnPhilox x = philox_4x32_10((uint64_t)k[5] << 32 | k[4], (uint64_t)k[1] << 32 | k[0], k[2], k[3]);
     assert_memory_equal(x.x, k + 6, sizeof x.x);
   }
 }
@@ -50,8 +51,10 @@ static void test_comparison(void **state) {
     for (unsigned n = 0; n < 32; n++)
       for (int bit = 0; bit < 8; bit++) {
         const unsigned here = (first + n) >> bit & 1u;
-        if (bit >= 4) high.x[7 - bit] |= here << n;
-        else low.x[3 - bit] |= here << n;
+        if (bit >= 4)
+          high.x[7 - bit] |= here << n;
+        else
+          low.x[3 - bit] |= here << n;
       }
     for (int keep = 1; keep < 256; keep++) {
       const unsigned kept = dropout_kept(high, low, keep);
@@ -70,7 +73,6 @@ static void test_counter(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_known_answers), cmocka_unit_test(test_places),
-                                     cmocka_unit_test(test_comparison),
-                                     cmocka_unit_test(test_counter)};
+                                     cmocka_unit_test(test_comparison), cmocka_unit_test(test_counter)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

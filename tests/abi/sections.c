@@ -33,8 +33,7 @@ one_section *sections_find(sections *s, const char *tag) {
   return NULL;
 }
 
-void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes,
-                     size_t size) {
+void sections_insert(sections *s, size_t at, const char *tag, uint32_t flags, const void *bytes, size_t size) {
   if (s->count == SECTIONS_MOST) abort();
   memmove(&s->list[at + 1], &s->list[at], (s->count++ - at) * sizeof *s->list);
   s->list[at] = (one_section){.flags = flags, .size = size, .bytes = bytes};

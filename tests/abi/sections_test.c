@@ -151,9 +151,8 @@ static void missing_and_doubled(void **state) {
   }
   for (size_t i = 0; i < all.count; ++i) {
     sections s = all;
-    sections_insert(
-        &s, 0, (char[5]){all.list[i].tag[0], all.list[i].tag[1], all.list[i].tag[2], all.list[i].tag[3], 0},
-        all.list[i].flags, all.list[i].bytes, all.list[i].size);
+    sections_insert(&s, 0, (char[5]){all.list[i].tag[0], all.list[i].tag[1], all.list[i].tag[2], all.list[i].tag[3], 0},
+                    all.list[i].flags, all.list[i].bytes, all.list[i].size);
     snprintf(message, sizeof message, "section '%.4s': stands twice", all.list[i].tag);
     refused(&s, message);
   }

@@ -1,5 +1,5 @@
-/* check_ints_test.c: what an engine says of i32 inputs beyond what kernels compute with: on the CPU in every call, on a GPU with
- * LUATTN_CHECK=1. */
+/* check_ints_test.c: what an engine says of i32 inputs beyond what kernels compute with: on the CPU in every call, on a
+ * GPU with LUATTN_CHECK=1. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +21,12 @@ static void take_times(api_call *c, times *n) {
   memset(n->value, 0, sizeof n->value);
   n->value[1] = 1 << 30, n->value[2 * API_LEN + 6] = 1 << 25;
   n->shape[0] = API_BATCH, n->shape[1] = API_LEN, n->strides[0] = 2 * API_LEN, n->strides[1] = 2;
-  n->t = (DLTensor){.data = n->value, .device = c->q.t.device, .ndim = 2, .dtype = {kDLInt, 32, 1}, .shape = n->shape, .strides = n->strides};
+  n->t = (DLTensor){.data = n->value,
+                    .device = c->q.t.device,
+                    .ndim = 2,
+                    .dtype = {kDLInt, 32, 1},
+                    .shape = n->shape,
+                    .strides = n->strides};
   n->input = (luattn_input){"t", &n->t, NULL};
   c->args.inputs = &n->input, c->args.num_inputs = 1;
   c->args.num_scalars = 0, c->args.scalar_grads = NULL;
@@ -59,8 +64,12 @@ static void both_passes(DLDeviceType device, const luattn_engine_options *option
 
 static void on_the_cpu(void **state) {
   (void)state;
-  both_passes(kDLCPU, &(luattn_engine_options){.struct_size = sizeof(luattn_engine_options), .device = LUATTN_CPU}, "cpu");
-  both_passes(kDLCPU, &(luattn_engine_options){.struct_size = sizeof(luattn_engine_options), .device = LUATTN_CPU, .cpu_relaxed = 1}, "cpu");
+  both_passes(kDLCPU, &(luattn_engine_options){.struct_size = sizeof(luattn_engine_options), .device = LUATTN_CPU},
+              "cpu");
+  both_passes(
+      kDLCPU,
+      &(luattn_engine_options){.struct_size = sizeof(luattn_engine_options), .device = LUATTN_CPU, .cpu_relaxed = 1},
+      "cpu");
 }
 
 static void on_a_gpu(void **state) {

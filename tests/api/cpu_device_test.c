@@ -8,8 +8,7 @@
 #include "tests/api/setup.h"
 
 static const luattn_engine_options strict = {.struct_size = sizeof strict, .device = LUATTN_CPU};
-static const luattn_engine_options relaxed = {
-    .struct_size = sizeof relaxed, .device = LUATTN_CPU, .cpu_relaxed = 1};
+static const luattn_engine_options relaxed = {.struct_size = sizeof relaxed, .device = LUATTN_CPU, .cpu_relaxed = 1};
 
 static float *floats(api_tensor *t) { return t->t.data; }
 
@@ -33,8 +32,7 @@ typedef struct plain {
 
 static void plain_head(api_call *c, int head, plain *out) {
   const float *q = floats(&c->q) + head * API_LEN * API_DIM, *k = floats(&c->k) + head * API_LEN * API_DIM,
-              *v = floats(&c->v) + head * API_LEN * API_DIM,
-              *dout = floats(&c->dout) + head * API_LEN * API_DIM;
+              *v = floats(&c->v) + head * API_LEN * API_DIM, *dout = floats(&c->dout) + head * API_LEN * API_DIM;
   const double slope = (double)floats(&c->slopes)[head % API_HEADS], cap = 30;
   memset(out, 0, sizeof *out);
   for (int i = 0; i < API_LEN; i++) {
@@ -233,21 +231,15 @@ static const struct refusal {
   const char *words;
   luattn_status status;
 } refusals[] = {
-    {mixed_types, false, "forward of 'api': k: has dtype float64, expected float32; convert it",
-     LUATTN_INVALID},
+    {mixed_types, false, "forward of 'api': k: has dtype float64, expected float32; convert it", LUATTN_INVALID},
     {lse_of_doubles, false, "forward of 'api': lse: has dtype float64, expected float32", LUATTN_INVALID},
-    {last_stride, false,
-     "forward of 'api': q: the last axis has stride 8, expected 1; make that axis contiguous",
+    {last_stride, false, "forward of 'api': q: the last axis has stride 8, expected 1; make that axis contiguous",
      LUATTN_INVALID},
-    {misplaced, false, "(data + byte_offset) is not a multiple of 4 bytes; its data is misplaced",
+    {misplaced, false, "(data + byte_offset) is not a multiple of 4 bytes; its data is misplaced", LUATTN_INVALID},
+    {misplaced, true, "(data + byte_offset) is not a multiple of 16 bytes; copy it, or convert q, k, v to float32",
      LUATTN_INVALID},
-    {misplaced, true,
-     "(data + byte_offset) is not a multiple of 16 bytes; copy it, or convert q, k, v to float32",
-     LUATTN_INVALID},
-    {other_shape, false, "forward of 'api': v: has shape [2, 4, 3, 16], expected [2, 4, 8, 16]",
-     LUATTN_INVALID},
-    {no_o, false, "forward of 'api': o: is missing; give a tensor [batch, heads, q_len, head_dim_v]",
-     LUATTN_INVALID},
+    {other_shape, false, "forward of 'api': v: has shape [2, 4, 3, 16], expected [2, 4, 8, 16]", LUATTN_INVALID},
+    {no_o, false, "forward of 'api': o: is missing; give a tensor [batch, heads, q_len, head_dim_v]", LUATTN_INVALID},
     {on_gpu, false,
      "forward of 'api': k: is on CUDA device 1, and the engine is on the CPU; luattn_copy_to_host copies it, "
      "an "
@@ -261,8 +253,7 @@ static const struct refusal {
     {scale, false, "forward of 'api': scale: is 1e+39, expected", LUATTN_INVALID},
     {threads, false, "forward: num_threads: is -1, expected 1 to 1024, or 0", LUATTN_INVALID},
     {wide, false, "forward: q: has head dim 512, expected 1 to 256", LUATTN_INVALID},
-    {batches, false, "forward of 'api': q: has batch 70000, expected at most 65535; split the call",
-     LUATTN_INVALID},
+    {batches, false, "forward of 'api': q: has batch 70000, expected at most 65535; split the call", LUATTN_INVALID},
 };
 
 static void make_half(api_call *c) {
@@ -282,8 +273,7 @@ static void refuses_what_a_gpu_does(void **state) {
     if (refusals[i].half) make_half(&s.c);
     api_ok(luattn_forward(engine, s.c.spec, &s.c.args, NULL, &err), &err);
     refusals[i].spoil(&s);
-    api_refused(luattn_forward(engine, s.c.spec, &s.c.args, NULL, &err), refusals[i].status, &err,
-                refusals[i].words);
+    api_refused(luattn_forward(engine, s.c.spec, &s.c.args, NULL, &err), refusals[i].status, &err, refusals[i].words);
     luattn_engine_forget(engine, s.c.spec, NULL);
     api_close(&s.c);
   }
@@ -308,10 +298,9 @@ static void streams_and_options(void **state) {
   unsetenv("LUATTN_NUM_THREADS");
   luattn_engine_close(engine);
   luattn_engine_options gpu = {.struct_size = sizeof gpu, .device = 0, .cpu_relaxed = 1};
-  api_refused(
-      luattn_engine_open(&gpu, &engine, &err), LUATTN_INVALID, &err,
-      "luattn_engine_options: cpu_relaxed: is set, and device is 0; a GPU takes no other arguments, leave it "
-      "0, or set device to LUATTN_CPU");
+  api_refused(luattn_engine_open(&gpu, &engine, &err), LUATTN_INVALID, &err,
+              "luattn_engine_options: cpu_relaxed: is set, and device is 0; a GPU takes no other arguments, leave it "
+              "0, or set device to LUATTN_CPU");
   api_close(&c);
 }
 
@@ -357,8 +346,7 @@ static void takes_more_when_relaxed(void **state) {
     s.c.args.inputs = &s.c.input;
     if (refusals[i].half) make_half(&s.c);
     refusals[i].spoil(&s);
-    if (refusals[i].spoil == lse_of_doubles)
-      s.c.args.lse = NULL, s.c.q.t.dtype = (DLDataType){kDLBfloat, 16, 1};
+    if (refusals[i].spoil == lse_of_doubles) s.c.args.lse = NULL, s.c.q.t.dtype = (DLDataType){kDLBfloat, 16, 1};
     api_ok(luattn_forward(engine, s.c.spec, &s.c.args, NULL, &err), &err);
     luattn_engine_forget(engine, s.c.spec, NULL);
     api_close(&s.c);

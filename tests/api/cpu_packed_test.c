@@ -22,8 +22,7 @@ static const int32_t q_offsets[SEQUENCES + 1] = {0, 5, 5, 75, TOTAL_Q},
 
 typedef struct packed {
   luattn_spec *spec;
-  float q[TOTAL_Q][HEADS][DIM], k[TOTAL_K][HEADS_KV][DIM], v[TOTAL_K][HEADS_KV][DIM_V],
-      o[TOTAL_Q][HEADS][DIM_V];
+  float q[TOTAL_Q][HEADS][DIM], k[TOTAL_K][HEADS_KV][DIM], v[TOTAL_K][HEADS_KV][DIM_V], o[TOTAL_Q][HEADS][DIM_V];
   float lse[HEADS][TOTAL_Q], saved[4][HEADS][TOTAL_Q], slopes[SEQUENCES][HEADS];
   int32_t ids[SEQUENCES], cu_q[SEQUENCES + 1], cu_k[SEQUENCES + 1];
   int64_t shape[12][4];
@@ -67,27 +66,24 @@ static packed *open_packed(const char *source) {
   api_ok(luattn_spec_load_text("packed.lua", source, strlen(source), NULL, &p->spec, &err), &err);
   luattn_spec_get_info(p->spec, &info);
   assert_true(info.num_saved > 0 && info.num_saved <= 4);
-  fill(&p->q[0][0][0], sizeof p->q, 1), fill(&p->k[0][0][0], sizeof p->k, 2),
-      fill(&p->v[0][0][0], sizeof p->v, 3);
-  memset(p->o, 0xff, sizeof p->o), memset(p->lse, 0xff, sizeof p->lse),
-      memset(p->saved, 0xff, sizeof p->saved);
+  fill(&p->q[0][0][0], sizeof p->q, 1), fill(&p->k[0][0][0], sizeof p->k, 2), fill(&p->v[0][0][0], sizeof p->v, 3);
+  memset(p->o, 0xff, sizeof p->o), memset(p->lse, 0xff, sizeof p->lse), memset(p->saved, 0xff, sizeof p->saved);
   memcpy(p->cu_q, q_offsets, sizeof p->cu_q), memcpy(p->cu_k, k_offsets, sizeof p->cu_k);
   for (int b = 0; b < SEQUENCES; b++) {
     p->ids[b] = b;
     for (int h = 0; h < HEADS; h++) p->slopes[b][h] = 0.25f * (float)b;
   }
-  p->inputs[0] =
-      (luattn_input){"slopes", tensor(p, 0, p->slopes, false, 2, (int64_t[4]){SEQUENCES, HEADS}), NULL};
+  p->inputs[0] = (luattn_input){"slopes", tensor(p, 0, p->slopes, false, 2, (int64_t[4]){SEQUENCES, HEADS}), NULL};
   p->inputs[1] = (luattn_input){"ids", tensor(p, 1, p->ids, true, 1, (int64_t[4]){SEQUENCES}), NULL};
-  p->args = (luattn_args){
-      .struct_size = sizeof p->args,
-      .q = tensor(p, 2, p->q, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM}),
-      .k = tensor(p, 3, p->k, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM}),
-      .v = tensor(p, 4, p->v, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM_V}),
-      .o = tensor(p, 5, p->o, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM_V}),
-      .saved = tensor(p, 6, p->saved, false, 3, (int64_t[4]){(int64_t)info.num_saved, HEADS, TOTAL_Q}),
-      .inputs = p->inputs,
-      .num_inputs = 2};
+  p->args =
+      (luattn_args){.struct_size = sizeof p->args,
+                    .q = tensor(p, 2, p->q, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM}),
+                    .k = tensor(p, 3, p->k, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM}),
+                    .v = tensor(p, 4, p->v, false, 3, (int64_t[4]){TOTAL_K, HEADS_KV, DIM_V}),
+                    .o = tensor(p, 5, p->o, false, 3, (int64_t[4]){TOTAL_Q, HEADS, DIM_V}),
+                    .saved = tensor(p, 6, p->saved, false, 3, (int64_t[4]){(int64_t)info.num_saved, HEADS, TOTAL_Q}),
+                    .inputs = p->inputs,
+                    .num_inputs = 2};
   p->options = (luattn_batch_options){.struct_size = sizeof p->options,
                                       .cu_seqlens_q = tensor(p, 7, p->cu_q, true, 1, (int64_t[4]){SEQUENCES + 1}),
                                       .cu_seqlens_k = tensor(p, 8, p->cu_k, true, 1, (int64_t[4]){SEQUENCES + 1})};
@@ -103,8 +99,7 @@ static void close_packed(packed *p) {
 }
 
 static luattn_engine *engine_on_cpu(int relaxed) {
-  const luattn_engine_options options = {
-      .struct_size = sizeof options, .device = LUATTN_CPU, .cpu_relaxed = relaxed};
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU, .cpu_relaxed = relaxed};
   return api_engine(&options);
 }
 
@@ -148,8 +143,7 @@ static void compare_sequence(packed *p, int b) {
     for (int h = 0; h < HEADS; h++) {
       assert_memory_equal(p->o[q + i][h], o[h][i], sizeof o[h][i]);
       for (int n = 0; n < p->shape[6][0]; n++)
-        assert_memory_equal(&(&p->saved[0][0][0])[(n * HEADS + h) * TOTAL_Q + q + i], &saved[n][h][i],
-                            sizeof(float));
+        assert_memory_equal(&(&p->saved[0][0][0])[(n * HEADS + h) * TOTAL_Q + q + i], &saved[n][h][i], sizeof(float));
     }
 }
 
@@ -224,8 +218,7 @@ static void has_an_lse(void **state) {
       for (int h = 0; h < HEADS; h++) {
         const double want = 1.25 * b + log((double)(k_offsets[b + 1] - k_offsets[b]));
         const double got = (double)p->lse[h][q];
-        if (got - want > 1e-5 || want - got > 1e-5)
-          fail_msg("lse[%d][%d] = %g, expected %g", h, q, got, want);
+        if (got - want > 1e-5 || want - got > 1e-5) fail_msg("lse[%d][%d] = %g, expected %g", h, q, got, want);
       }
   luattn_engine_close(engine);
   close_packed(p);
@@ -255,11 +248,11 @@ static void wrong_offsets(void **state) {
       {first_offset, "cpu: cu_seqlens_q: begins with 1, expected 0"},
       {falling, "cpu: cu_seqlens_k: falls from 5 to 4 at sequence 1, expected values that never fall"},
       {last_offset,
-       "cpu: cu_seqlens_k: ends with 151, and there are 150 rows; give the rows of all sequences, or offsets that end with them"},
+       "cpu: cu_seqlens_k: ends with 151, and there are 150 rows; give the rows of all sequences, or offsets that end "
+       "with them"},
       {too_long, "cpu: max_seqlen_q: is 70, and the longest sequence has 71 rows; give its length, or 0"},
       {on_gpu, "forward of 'packed': cu_seqlens_k: is on CUDA device 0, and the engine is on the CPU"},
-      {other_heads,
-       "forward of 'packed': o: has shape [93, 3, 8], expected [93, 4, 8] = [total_q, heads, head_dim_v]"},
+      {other_heads, "forward of 'packed': o: has shape [93, 3, 8], expected [93, 4, 8] = [total_q, heads, head_dim_v]"},
   };
   luattn_engine *engine = engine_on_cpu(0);
   luattn_error err;
@@ -303,38 +296,56 @@ static void forward_reads_no_gradients(void **state) {
 
 /* ---- rows of no sequence ---- */
 
-#define ROWS_SPEC                                                                                                    \
-  "return attention { name = 'rows', inputs = { bias = { axes = {'q'}, dtype = 'f64', grad = true } },\n"                           \
-  "  score_mod = function(score, b, h, q_idx, kv_idx) return score * (1 + bias[q_idx]) end,\n"                       \
+#define ROWS_SPEC                                                                                         \
+  "return attention { name = 'rows', inputs = { bias = { axes = {'q'}, dtype = 'f64', grad = true } },\n" \
+  "  score_mod = function(score, b, h, q_idx, kv_idx) return score * (1 + bias[q_idx]) end,\n"            \
   "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx end }"
 
 enum { R_SEQUENCES = 3, R_TOTAL = 20, R_HEADS = 2, R_DIM = 4, R_ALL = R_TOTAL * R_HEADS * R_DIM };
 typedef struct rows_call {
-  double q[R_ALL], k[R_ALL], v[R_ALL], o[R_ALL], dout[R_ALL], dq[R_ALL], dk[R_ALL], dv[R_ALL], lse[R_HEADS * R_TOTAL], bias[R_TOTAL], dbias[R_TOTAL];
+  double q[R_ALL], k[R_ALL], v[R_ALL], o[R_ALL], dout[R_ALL], dq[R_ALL], dk[R_ALL], dv[R_ALL], lse[R_HEADS * R_TOTAL],
+      bias[R_TOTAL], dbias[R_TOTAL];
 } rows_call;
 
 /* Both passes, over `total` rows. */
-static void run_rows(luattn_engine *engine, const luattn_spec *spec, rows_call *c, int64_t total, const int32_t *cu, const int32_t *used) {
-  int64_t shape[] = {total, R_HEADS, R_DIM}, lse_shape[] = {R_HEADS, total}, bias_shape[] = {total}, cu_shape[] = {R_SEQUENCES + 1},
-          used_shape[] = {R_SEQUENCES}, lse_strides[] = {R_TOTAL, 1};
+static void run_rows(luattn_engine *engine, const luattn_spec *spec, rows_call *c, int64_t total, const int32_t *cu,
+                     const int32_t *used) {
+  int64_t shape[] = {total, R_HEADS, R_DIM}, lse_shape[] = {R_HEADS, total}, bias_shape[] = {total},
+          cu_shape[] = {R_SEQUENCES + 1}, used_shape[] = {R_SEQUENCES}, lse_strides[] = {R_TOTAL, 1};
   const DLDataType f64 = {kDLFloat, 64, 1}, i32 = {kDLInt, 32, 1};
   const DLDevice cpu = {kDLCPU, 0};
   double *const data[] = {c->q, c->k, c->v, c->o, c->dout, c->dq, c->dk, c->dv};
   DLTensor t[8];
-  for (int i = 0; i < 8; i++) t[i] = (DLTensor){.data = data[i], .device = cpu, .ndim = 3, .dtype = f64, .shape = shape};
-  const DLTensor lse = {.data = c->lse, .device = cpu, .ndim = 2, .dtype = f64, .shape = lse_shape, .strides = lse_strides},
-                 bias = {.data = c->bias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
-                 dbias = {.data = c->dbias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
-                 offsets = {.data = (void *)(uintptr_t)cu, .device = cpu, .ndim = 1, .dtype = i32, .shape = cu_shape},
-                 lengths = {.data = (void *)(uintptr_t)used, .device = cpu, .ndim = 1, .dtype = i32, .shape = used_shape};
-  const luattn_batch_options o = {.struct_size = sizeof o, .cu_seqlens_q = &offsets, .cu_seqlens_k = &offsets,
-                                  .seqused_q = used != NULL ? &lengths : NULL, .seqused_k = used != NULL ? &lengths : NULL};
+  for (int i = 0; i < 8; i++)
+    t[i] = (DLTensor){.data = data[i], .device = cpu, .ndim = 3, .dtype = f64, .shape = shape};
+  const DLTensor
+      lse = {.data = c->lse, .device = cpu, .ndim = 2, .dtype = f64, .shape = lse_shape, .strides = lse_strides},
+      bias = {.data = c->bias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
+      dbias = {.data = c->dbias, .device = cpu, .ndim = 1, .dtype = f64, .shape = bias_shape},
+      offsets = {.data = (void *)(uintptr_t)cu, .device = cpu, .ndim = 1, .dtype = i32, .shape = cu_shape},
+      lengths = {.data = (void *)(uintptr_t)used, .device = cpu, .ndim = 1, .dtype = i32, .shape = used_shape};
+  const luattn_batch_options o = {.struct_size = sizeof o,
+                                  .cu_seqlens_q = &offsets,
+                                  .cu_seqlens_k = &offsets,
+                                  .seqused_q = used != NULL ? &lengths : NULL,
+                                  .seqused_k = used != NULL ? &lengths : NULL};
   const luattn_input in = {"bias", &bias, &dbias};
   luattn_batch *batch;
   luattn_error err;
   api_ok(luattn_batch_open(&o, &batch, &err), &err);
-  luattn_args a = {.struct_size = sizeof a, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3], .lse = &lse, .dout = &t[4],
-                   .dq = &t[5], .dk = &t[6], .dv = &t[7], .inputs = &in, .num_inputs = 1, .batch = batch};
+  luattn_args a = {.struct_size = sizeof a,
+                   .q = &t[0],
+                   .k = &t[1],
+                   .v = &t[2],
+                   .o = &t[3],
+                   .lse = &lse,
+                   .dout = &t[4],
+                   .dq = &t[5],
+                   .dk = &t[6],
+                   .dv = &t[7],
+                   .inputs = &in,
+                   .num_inputs = 1,
+                   .batch = batch};
   api_ok(luattn_forward(engine, spec, &a, NULL, &err), &err);
   api_ok(luattn_backward(engine, spec, &a, NULL, &err), &err);
   luattn_batch_close(batch);
@@ -345,7 +356,8 @@ static void draw_rows(rows_call *c) {
   for (size_t i = 0; i < sizeof *c / sizeof *all; i++) all[i] = sin(0.37 * (double)i);
 }
 
-/* Rows behind the last sequence and behind the used rows get o 0, lse -inf and gradients 0, and what is there reaches nothing. */
+/* Rows behind the last sequence and behind the used rows get o 0, lse -inf and gradients 0, and what is there reaches
+ * nothing. */
 static void rows_of_no_sequence(void **state) {
   (void)state;
   static const int32_t cu[] = {0, 4, 4, 13}, used[] = {3, 0, 7};
@@ -371,7 +383,8 @@ static void rows_of_no_sequence(void **state) {
       for (int n = 0; n < 4; n++) assert_true(none[i / (R_HEADS * R_DIM)] ? got[n][i] == 0 : got[n][i] == want[n][i]);
     for (int i = 0; i < R_TOTAL; i++) {
       for (int h = 0; h < R_HEADS; h++)
-        assert_true(none[i] ? with.lse[h * R_TOTAL + i] == -INFINITY : with.lse[h * R_TOTAL + i] == plain.lse[h * R_TOTAL + i]);
+        assert_true(none[i] ? with.lse[h * R_TOTAL + i] == -INFINITY
+                            : with.lse[h * R_TOTAL + i] == plain.lse[h * R_TOTAL + i]);
       assert_true(none[i] ? with.dbias[i] == 0 : with.dbias[i] == plain.dbias[i]);
     }
   }
@@ -387,7 +400,8 @@ static void saved_numbers_of_no_sequence(void **state) {
   packed *p = open_packed(SPEC("0", "score"));
   for (int some = 1; some >= 0; some--) {
     const int end = some ? TOTAL_Q - 3 : 0;
-    for (int b = 0; b <= SEQUENCES; b++) p->cu_q[b] = p->cu_q[b] < end ? p->cu_q[b] : end, p->cu_k[b] = some ? p->cu_k[b] : 0;
+    for (int b = 0; b <= SEQUENCES; b++)
+      p->cu_q[b] = p->cu_q[b] < end ? p->cu_q[b] : end, p->cu_k[b] = some ? p->cu_k[b] : 0;
     memset(p->o, 0xff, sizeof p->o), memset(p->saved, 0xff, sizeof p->saved);
     open_batch(p);
     api_ok(luattn_forward(engine, p->spec, &p->args, NULL, &err), &err);
@@ -414,9 +428,14 @@ static void what_has_none(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own), cmocka_unit_test(offsets_of_each),
-                                     cmocka_unit_test(b_is_its_number), cmocka_unit_test(has_an_lse),
-                                     cmocka_unit_test(wrong_offsets), cmocka_unit_test(forward_reads_no_gradients),
-                                     cmocka_unit_test(rows_of_no_sequence), cmocka_unit_test(saved_numbers_of_no_sequence), cmocka_unit_test(what_has_none)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(each_as_a_call_of_its_own),
+                                     cmocka_unit_test(offsets_of_each),
+                                     cmocka_unit_test(b_is_its_number),
+                                     cmocka_unit_test(has_an_lse),
+                                     cmocka_unit_test(wrong_offsets),
+                                     cmocka_unit_test(forward_reads_no_gradients),
+                                     cmocka_unit_test(rows_of_no_sequence),
+                                     cmocka_unit_test(saved_numbers_of_no_sequence),
+                                     cmocka_unit_test(what_has_none)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

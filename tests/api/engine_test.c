@@ -155,17 +155,14 @@ static void both_passes(void **state) {
   api_open(&c, kDLCUDA);
   c.args.num_splits = 3;
   api_ok(luattn_forward(engine, c.spec, &c.args, NULL, &err), &err);
-  api_refused(
-      luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-      "num_splits: is 3, and this kernel has one block for a kv tile"); /* refused, not ignored */
+  api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
+              "num_splits: is 3, and this kernel has one block for a kv tile"); /* refused, not ignored */
   c.args.num_splits = 65;
   api_ok(luattn_forward(engine, c.spec, &c.args, NULL, &err), &err);
-  api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-              "num_splits: is 65");
+  api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err, "num_splits: is 65");
   c.args.num_splits = 0;
   c.args.skip = LUATTN_SKIP_ALWAYS;
-  api_refused(luattn_forward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-              "skip: is LUATTN_SKIP_ALWAYS");
+  api_refused(luattn_forward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err, "skip: is LUATTN_SKIP_ALWAYS");
   api_ok(luattn_backward(engine, c.spec, &c.args, NULL, &err), &err);
   c.args.num_inputs = SIZE_MAX; /* not read */
   api_refused(luattn_backward(engine, c.spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
@@ -204,8 +201,7 @@ static void any_types(void **state) {
   static const char source[] =
       "return attention { inputs = { slopes = { axes = {'h'}, dtype = 'any', grad = true } },\n"
       "  score_mod = function(score, b, h) return score + slopes[h] end }";
-  static const DLDataType types[] = {
-      {kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}, {kDLFloat, 16, 1}};
+  static const DLDataType types[] = {{kDLFloat, 32, 1}, {kDLBfloat, 16, 1}, {kDLFloat, 64, 1}, {kDLFloat, 16, 1}};
   const DLDeviceType devices[] = {kDLCUDA, kDLCPU};
   for (int d = 0; d < 2; d++) {
     luattn_engine_options options = no_cache;
@@ -228,9 +224,8 @@ static void any_types(void **state) {
                 "input 'slopes': has DLPack dtype (code 0, 32 bits, 1 lanes), and dtype any in a spec stands "
                 "for float64");
     c.args.num_inputs = 0;
-    api_refused(
-        luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
-        "input 'slopes': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name");
+    api_refused(luattn_forward(engine, spec, &c.args, NULL, &err), LUATTN_INVALID, &err,
+                "input 'slopes': is missing; give a tensor of float64, float32, bfloat16 or float16 by this name");
     luattn_engine_close(engine);
     luattn_spec_free(spec);
     api_close(&c);
@@ -251,9 +246,8 @@ static void types_of_target(void **state) {
   api_refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
               "target: input_types: says no type of input 'w', whose dtype is any");
   target.input_types = (1 + LUATTN_INPUT_I32) << 4;
-  api_refused(
-      luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
-      "target: input_types: input 'w': is 5, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16");
+  api_refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
+              "target: input_types: input 'w': is 5, expected 1 + a luattn_input_dtype up to LUATTN_INPUT_F16");
   target.input_types = (1 + LUATTN_INPUT_BF16) << 4 | 1;
   api_refused(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_INVALID, &err,
               "target: input_types: gives a type to input 'a', whose dtype is not any; leave it 0");

@@ -108,8 +108,7 @@ static void images_and_packs(void **state) {
   luattn_pack *opened = NULL;
   luattn_kernel *loaded = NULL;
   luattn_kernel_description description = {.struct_size = sizeof description};
-  const luattn_pack_query query = {
-      .struct_size = sizeof query, .dtype = LUATTN_F32, .head_dim = API_DIM, .arch = 90};
+  const luattn_pack_query query = {.struct_size = sizeof query, .dtype = LUATTN_F32, .head_dim = API_DIM, .arch = 90};
   const luattn_pack_item item = {.kind = LUATTN_PACK_IMAGE, .image = image};
   size_t size, index;
   void *bytes;
@@ -326,11 +325,11 @@ static int close_all(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(compiler),       cmocka_unit_test(cpu),
-      cmocka_unit_test(tuning),         cmocka_unit_test(images_and_packs),
-      cmocka_unit_test(devices),        cmocka_unit_test(launches),
-      cmocka_unit_test(merges_and_pages),
-      cmocka_unit_test(without_status), cmocka_unit_test(what_may_be_null),
+      cmocka_unit_test(compiler),         cmocka_unit_test(cpu),
+      cmocka_unit_test(tuning),           cmocka_unit_test(images_and_packs),
+      cmocka_unit_test(devices),          cmocka_unit_test(launches),
+      cmocka_unit_test(merges_and_pages), cmocka_unit_test(without_status),
+      cmocka_unit_test(what_may_be_null),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -13,8 +13,7 @@ static const char source[] =
 
 enum { TENSOR_BYTES = 4 * API_BATCH * API_HEADS * API_LEN * API_DIM, WORKSPACE_BYTES = 1 << 20 };
 
-static void place(api_call *c, api_tensor *t, int number, DLDeviceType device, int ndim,
-                  const int64_t shape[4]) {
+static void place(api_call *c, api_tensor *t, int number, DLDeviceType device, int ndim, const int64_t shape[4]) {
   memcpy(t->shape, shape, sizeof t->shape);
   t->t = (DLTensor){.data = c->memory + (size_t)number * TENSOR_BYTES,
                     .device = {device, 0},
@@ -70,11 +69,8 @@ luattn_engine *api_engine(const luattn_engine_options *options) {
 }
 
 luattn_target api_target(void) {
-  return (luattn_target){.struct_size = sizeof(luattn_target),
-                         .dtype = LUATTN_F32,
-                         .head_dim = API_DIM,
-                         .arch = 90,
-                         .cache_dir = ""};
+  return (luattn_target){
+      .struct_size = sizeof(luattn_target), .dtype = LUATTN_F32, .head_dim = API_DIM, .arch = 90, .cache_dir = ""};
 }
 
 void api_ok(luattn_status status, const luattn_error *err) {

@@ -32,7 +32,7 @@ void api_open(api_call *c, DLDeviceType device);
 void api_close(api_call *c);
 
 luattn_engine *api_engine(const luattn_engine_options *options); /* fails the test on an error */
-luattn_target api_target(void); /* float32 forward for sm_90, without a disk cache */
+luattn_target api_target(void);                                  /* float32 forward for sm_90, without a disk cache */
 
 /* Fails the test unless status is LUATTN_OK. */
 void api_ok(luattn_status status, const luattn_error *err);

@@ -36,9 +36,7 @@ static luattn_status use_forward(const void *a, luattn_error *err) {
 static luattn_status use_backward(const void *a, luattn_error *err) {
   return luattn_backward(engine, c.spec, a, NULL, err);
 }
-static luattn_status use_launch(const void *a, luattn_error *err) {
-  return luattn_launch(kernel, a, NULL, err);
-}
+static luattn_status use_launch(const void *a, luattn_error *err) { return luattn_launch(kernel, a, NULL, err); }
 static luattn_status use_workspace(const void *a, luattn_error *err) {
   size_t size;
   return luattn_workspace_size(kernel, a, &size, err);
@@ -79,8 +77,8 @@ static void check(const char *name, const void *right, size_t known, size_t leas
   for (int i = 0; i < 6; i++) {
     if (wrong[i] >= least && wrong[i] < known && wrong[i] % 8 == 0) continue;
     memcpy(s, &wrong[i], sizeof wrong[i]);
-    snprintf(text, sizeof text, "%s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s",
-             name, wrong[i], name, known, luattn_version());
+    snprintf(text, sizeof text, "%s: struct_size is %zu, expected sizeof(%s), which is %zu in luattn %s", name,
+             wrong[i], name, known, luattn_version());
     api_refused(f(s, &err), LUATTN_INVALID, &err, text);
   }
   memset(s, 0, known + 8192);
@@ -88,9 +86,8 @@ static void check(const char *name, const void *right, size_t known, size_t leas
   const size_t later = known + 16;
   memcpy(s, &later, sizeof later);
   s[known + 9] = 1;
-  snprintf(text, sizeof text,
-           "%s: struct_size is %zu, and byte %zu is set, which luattn %s does not know: it has %zu", name,
-           later, known + 9, luattn_version(), known);
+  snprintf(text, sizeof text, "%s: struct_size is %zu, and byte %zu is set, which luattn %s does not know: it has %zu",
+           name, later, known + 9, luattn_version(), known);
   api_refused(f(s, &err), LUATTN_INVALID, &err, text);
   free(s);
 }
@@ -108,17 +105,24 @@ static void merge(void **state) {
   int64_t shape[] = {1, 1, 1, 1};
   DLTensor o[6];
   for (int i = 0; i < 6; i++)
-    o[i] = (DLTensor){.data = &number[i], .device = {kDLCPU, 0}, .ndim = i % 2 == 0 ? 4 : 3, .dtype = {kDLFloat, 32, 1}, .shape = shape};
+    o[i] = (DLTensor){.data = &number[i],
+                      .device = {kDLCPU, 0},
+                      .ndim = i % 2 == 0 ? 4 : 3,
+                      .dtype = {kDLFloat, 32, 1},
+                      .shape = shape};
   const luattn_part part = {.o = &o[0], .lse = &o[1]};
   const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
   luattn_error err;
   api_ok(luattn_engine_open(&options, &cpu_engine, &err), &err);
-  const luattn_merge_args forward = {.struct_size = sizeof forward, .parts = &part, .num_parts = 1, .o = &o[2], .lse = &o[3]};
+  const luattn_merge_args forward = {
+      .struct_size = sizeof forward, .parts = &part, .num_parts = 1, .o = &o[2], .lse = &o[3]};
   luattn_merge_args backward = forward;
   backward.dout = &o[4];
   const size_t known = sizeof forward;
-  check("luattn_merge_args", &forward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse), use_merge);
-  check("luattn_merge_args", &backward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse), use_merge_backward);
+  check("luattn_merge_args", &forward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse),
+        use_merge);
+  check("luattn_merge_args", &backward, known, offsetof(luattn_merge_args, dlse), offsetof(luattn_merge_args, dlse),
+        use_merge_backward);
   luattn_engine_close(cpu_engine);
 }
 
@@ -149,8 +153,7 @@ static void pages(void **state) {
 
 static void args(void **state) {
   (void)state;
-  const size_t known = sizeof(luattn_args), least = offsetof(luattn_args, o),
-               old = offsetof(luattn_args, num_splits);
+  const size_t known = sizeof(luattn_args), least = offsetof(luattn_args, o), old = offsetof(luattn_args, num_splits);
   static use *const of_cpu[] = {use_cpu_forward, use_cpu_backward, use_mask_count, use_mask_tiles};
   static use *const of_device[] = {use_forward, use_backward, use_launch, use_workspace};
   for (int i = 0; i < 4; i++) check("luattn_args", &on_cpu.args, known, least, old, of_cpu[i]);
@@ -160,8 +163,8 @@ static void args(void **state) {
 static void target(void **state) {
   (void)state;
   const luattn_target t = api_target();
-  check("luattn_target", &t, sizeof t, offsetof(luattn_target, wants),
-        offsetof(luattn_target, driver_version), use_target);
+  check("luattn_target", &t, sizeof t, offsetof(luattn_target, wants), offsetof(luattn_target, driver_version),
+        use_target);
 }
 
 static void options(void **state) {
@@ -174,8 +177,8 @@ static void options(void **state) {
 static void query(void **state) {
   (void)state;
   const luattn_pack_query q = {.struct_size = sizeof q, .dtype = LUATTN_F32, .head_dim = API_DIM, .arch = 90};
-  check("luattn_pack_query", &q, sizeof q, offsetof(luattn_pack_query, head_dim_v),
-        offsetof(luattn_pack_query, family), use_query);
+  check("luattn_pack_query", &q, sizeof q, offsetof(luattn_pack_query, head_dim_v), offsetof(luattn_pack_query, family),
+        use_query);
 }
 
 /* New members begin after the old struct, never in its padding, whose bytes are arbitrary. */
@@ -211,7 +214,7 @@ static int close_all(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(args), cmocka_unit_test(target), cmocka_unit_test(merge), cmocka_unit_test(pages),
-                                     cmocka_unit_test(options), cmocka_unit_test(query)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(args),  cmocka_unit_test(target),  cmocka_unit_test(merge),
+                                     cmocka_unit_test(pages), cmocka_unit_test(options), cmocka_unit_test(query)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -47,8 +47,8 @@ static void row_weights(const attention *r, const branches_dual *f, double *p, d
   for (int j = 0; j < KV_LEN; j++) p[j] = f[j].value * *norm;
 }
 
-static void row(attention *r, const branches_dual *q, const branches_dual *k, const branches_dual *v, int b,
-                int h, int i, double *dk, double *dv) {
+static void row(attention *r, const branches_dual *q, const branches_dual *k, const branches_dual *v, int b, int h,
+                int i, double *dk, double *dv) {
   const double scale = 1 / sqrt((double)DIM);
   const int n = (b * HEADS + h) * Q_LEN + i, keys = (b * HEADS + h) * KV_LEN;
   branches_dual f[KV_LEN];
@@ -81,8 +81,7 @@ static void row(attention *r, const branches_dual *q, const branches_dual *k, co
 }
 
 static void compute(attention *r) {
-  static branches_dual q[BATCH * HEADS * Q_LEN * DIM], k[BATCH * HEADS * KV_LEN * DIM],
-      v[BATCH * HEADS * KV_LEN * DIM];
+  static branches_dual q[BATCH * HEADS * Q_LEN * DIM], k[BATCH * HEADS * KV_LEN * DIM], v[BATCH * HEADS * KV_LEN * DIM];
   apply_mods(r, r->q, Q_LEN, q), apply_mods(r, r->k, KV_LEN, k), apply_mods(r, r->v, KV_LEN, v);
   for (int n = 0; n < BATCH * HEADS * Q_LEN; n++)
     row(r, q, k, v, n / (HEADS * Q_LEN), n / Q_LEN % HEADS, n % Q_LEN, r->dk, r->dv);
@@ -100,8 +99,7 @@ static void assert_all(const char *lua, const char *what, const tensor *got, con
   for (int64_t i = 0; i < tensor_count(got); i++) largest = fmax(largest, fabs(want[i]));
   for (int64_t i = 0; i < tensor_count(got); i++)
     if (!(fabs(tensor_get(got, i) - want[i]) <= 1e-9 * largest))
-      fail_msg("%s[%d] is %.17g, the reference says %.17g, in\n%s", what, (int)i, tensor_get(got, i), want[i],
-               lua);
+      fail_msg("%s[%d] is %.17g, the reference says %.17g, in\n%s", what, (int)i, tensor_get(got, i), want[i], lua);
 }
 
 /* A spec's inputs and scalars, with memory for their gradients. */
@@ -111,18 +109,15 @@ typedef struct parameters {
   luattn_scalar scalar;
 } parameters;
 
-static void parameters_new(parameters *p, const attention *r, const luattn_spec_info *info,
-                           luattn_args *args) {
+static void parameters_new(parameters *p, const attention *r, const luattn_spec_info *info, luattn_args *args) {
   const int64_t heads[] = {HEADS}, rows[] = {BATCH, KV_LEN}, one[] = {1};
   tensor *const of_heads[] = {&p->w, &p->u, &p->dw, &p->du};
-  for (int i = 0; i < 4; i++)
-    tensor_new(of_heads[i], F64, 1, heads, DENSE), of_heads[i]->t.shape = of_heads[i]->shape;
+  for (int i = 0; i < 4; i++) tensor_new(of_heads[i], F64, 1, heads, DENSE), of_heads[i]->t.shape = of_heads[i]->shape;
   tensor_new(&p->group, I32, 2, rows, DENSE), tensor_new(&p->dc, F64, 1, one, DENSE);
   p->group.t.shape = p->group.shape, p->dc.t.shape = p->dc.shape;
   for (int h = 0; h < HEADS; h++) tensor_set(&p->w, h, r->w[h]), tensor_set(&p->u, h, r->c[h]);
   for (int i = 0; i < BATCH * KV_LEN; i++) tensor_set(&p->group, i, r->group[i]);
-  const luattn_input all[] = {
-      {"w", &p->w.t, &p->dw.t}, {"u", &p->u.t, &p->du.t}, {"group", &p->group.t, NULL}};
+  const luattn_input all[] = {{"w", &p->w.t, &p->dw.t}, {"u", &p->u.t, &p->du.t}, {"group", &p->group.t, NULL}};
   args->inputs = p->input;
   for (size_t i = 0; i < info->num_inputs; i++)
     for (int k = 0; k < 3; k++)
@@ -132,8 +127,7 @@ static void parameters_new(parameters *p, const attention *r, const luattn_spec_
   if (info->num_scalars > 0) args->scalar_grads = &p->dc.t;
 }
 
-static void assert_parameters(const char *lua, const parameters *p, const attention *r,
-                              const luattn_args *args) {
+static void assert_parameters(const char *lua, const parameters *p, const attention *r, const luattn_args *args) {
   const double dc = r->dc[0] + r->dc[1];
   for (size_t i = 0; i < args->num_inputs; i++) {
     if (args->inputs[i].grad == &p->dw.t) assert_all(lua, "dw", &p->dw, r->dw);
@@ -157,12 +151,10 @@ void attention_compare(attention *r, const luattn_spec *spec, const char *lua) {
   parameters_new(&p, r, &info, &c.args);
   take(&c.q, r->q), take(&c.k, r->k), take(&c.v, r->v), take(&c.dout, r->dout), take(&c.dlse, r->dlse);
   compute(r);
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
-      luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s in\n%s", err.message, lua);
   assert_all(lua, "o", &c.o, r->o);
-  assert_all(lua, "dq", &c.dq, r->dq), assert_all(lua, "dk", &c.dk, r->dk),
-      assert_all(lua, "dv", &c.dv, r->dv);
+  assert_all(lua, "dq", &c.dq, r->dq), assert_all(lua, "dk", &c.dk, r->dk), assert_all(lua, "dv", &c.dv, r->dv);
   assert_parameters(lua, &p, r, &c.args);
   call_free(&c);
   parameters_free(&p);

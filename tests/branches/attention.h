@@ -17,7 +17,7 @@ typedef branches_dual (*attention_function)(const attention *r, double x, int b,
 struct attention {
   branches_kind kind; /* which hook the function is in */
   attention_function f;
-  const branches *program; /* the function, and with BRANCHES_ONLINE also N */
+  const branches *program;   /* the function, and with BRANCHES_ONLINE also N */
   double w[HEADS], c[HEADS]; /* two parameters of each head */
   int32_t group[BATCH * KV_LEN];
   double q[BATCH * HEADS * Q_LEN * DIM], k[BATCH * HEADS * KV_LEN * DIM], v[BATCH * HEADS * KV_LEN * DIM];

@@ -35,8 +35,7 @@ static int argument(branches *p) {
 }
 
 static int assign(branches *p, int value) {
-  p->statement[p->num_statements] =
-      (branches_statement){.value = value, .then = -1, .otherwise = -1, .next = -1};
+  p->statement[p->num_statements] = (branches_statement){.value = value, .then = -1, .otherwise = -1, .next = -1};
   return p->num_statements++;
 }
 
@@ -65,8 +64,7 @@ static int risky(branches *p) {
 }
 
 static int simple(branches *p) {
-  const int update =
-      assign(p, node(p, "+*"[pick(p, 2)], node(p, 'r', -1, -1, 0), pick(p, 2) ? leaf(p) : number(p), 0));
+  const int update = assign(p, node(p, "+*"[pick(p, 2)], node(p, 'r', -1, -1, 0), pick(p, 2) ? leaf(p) : number(p), 0));
   return choice(p, -1, "<>"[pick(p, 2)], 1 + pick(p, 6), update, -1);
 }
 
@@ -106,8 +104,7 @@ static branches_dual chain(branches_dual x, double value, double slope) {
 }
 
 static branches_dual linear(branches_dual x, double fx, branches_dual y, double fy, double value) {
-  return (branches_dual){value, fx * x.by_x + fy * y.by_x, fx * x.by_w + fy * y.by_w,
-                         fx * x.by_c + fy * y.by_c};
+  return (branches_dual){value, fx * x.by_x + fy * y.by_x, fx * x.by_w + fy * y.by_w, fx * x.by_c + fy * y.by_c};
 }
 
 static double steepness(const branches *p) { return p->gentle ? 4 : 100; }
@@ -201,8 +198,7 @@ typedef struct names {
 } names;
 
 static void put_node(writer *w, const branches *p, int n, const names *s) {
-  static const char *const call[] = {
-      ['s'] = "sqrt(", ['l'] = "log(", ['/'] = "(1 / ", ['p'] = "(", ['e'] = "exp("};
+  static const char *const call[] = {['s'] = "sqrt(", ['l'] = "log(", ['/'] = "(1 / ", ['p'] = "(", ['e'] = "exp("};
   const branches_node *e = &p->node[n];
   switch (e->op) {
     case 'x':
@@ -260,8 +256,7 @@ static void put_statements(writer *w, const branches *p, int s, const names *n, 
   }
 }
 
-static void put_function(writer *w, const branches *p, const names *n, const char *name,
-                         const char *parameters) {
+static void put_function(writer *w, const branches *p, const names *n, const char *name, const char *parameters) {
   put(w, "local function %s(%s)\n  local r = 0\n", name, parameters);
   put_statements(w, p, p->first, n, 2);
   put(w, "  return 3 * r / (1 + abs(r)) + 0.125 * %s + 0.0625 * w[%s]\nend\n", n->x, n->head);

@@ -25,8 +25,7 @@ static luattn_spec *load_random(const char *lua) {
   luattn_spec *spec;
   luattn_error err;
   if (luattn_spec_load_text("branches.lua", lua, strlen(lua), NULL, &spec, &err) == LUATTN_OK) return spec;
-  static const char *const refused[] = {"more than 8 reductions",
-                                        "a reduction is reached only by the elements",
+  static const char *const refused[] = {"more than 8 reductions", "a reduction is reached only by the elements",
                                         "more than 16 numbers per row"};
   for (int i = 0; i < 3; i++)
     if (strstr(err.message, refused[i]) != NULL) return NULL;

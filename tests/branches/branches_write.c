@@ -14,8 +14,7 @@ static int write_spec(const char *dir, unsigned long seed, branches_kind kind) {
   branches_random(&p, seed, true);
   const size_t used = branches_lua(&p, kind, text, sizeof text);
   luattn_spec *spec;
-  if (luattn_spec_load_text("branches.lua", text, used < sizeof text ? used : 0, NULL, &spec, NULL) !=
-      LUATTN_OK)
+  if (luattn_spec_load_text("branches.lua", text, used < sizeof text ? used : 0, NULL, &spec, NULL) != LUATTN_OK)
     return 0;
   luattn_spec_free(spec);
   snprintf(path, sizeof path, "%s/%s_%lu.lua", dir, names[kind], seed);

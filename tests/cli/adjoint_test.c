@@ -17,8 +17,7 @@
 static const char *folder;
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-#define OK(call) \
-  assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
+#define OK(call) assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
 
 /* Computes the CPU path's results in p's type. */
 static void run(const cli_problem *p, cli_result *r) {
@@ -47,8 +46,7 @@ static int failures(const char *name, const char *dtype, const char *wrong) {
   array *const gradients[] = {&r.dq, &r.dk, &r.dv, &r.input_grad[0]};
   static const char *const names[] = {"dq", "dk", "dv", "input"};
   for (size_t i = 0; i < COUNT(names); i++)
-    for (int64_t j = 0; wrong != NULL && strstr(wrong, names[i]) != NULL && j < array_count(gradients[i]);
-         j++)
+    for (int64_t j = 0; wrong != NULL && strstr(wrong, names[i]) != NULL && j < array_count(gradients[i]); j++)
       array_set(gradients[i], j, 5 * array_get(gradients[i], j));
   OK(check_results_adjoint(&o, &p, &r, &report, &err));
   assert_int_equal(report.count, p.info.num_scalars > 0 || r.input_grad[0].storage != NULL ? 2 : 1);
@@ -58,8 +56,7 @@ static int failures(const char *name, const char *dtype, const char *wrong) {
   return report.failed;
 }
 
-static const char *const examples[] = {"full",    "causal",           "alibi", "gemma2",
-                                       "sigmoid", "t5_relative_bias", "cosine"};
+static const char *const examples[] = {"full", "causal", "alibi", "gemma2", "sigmoid", "t5_relative_bias", "cosine"};
 static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
 
 static void test_holds(void **state) {

@@ -1,5 +1,5 @@
-/* check_test.c: in f64, a comparison with the CPU path accepts an ill-conditioned spec whose terms are added in another order, and refuses
- * results that are off by a part in 1e9. */
+/* check_test.c: in f64, a comparison with the CPU path accepts an ill-conditioned spec whose terms are added in another
+ * order, and refuses results that are off by a part in 1e9. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,15 +14,16 @@
 
 #define OK(call) assert_int_equal((call) == LUATTN_OK ? LUATTN_OK : (print_error("%s\n", err.message), 1), LUATTN_OK)
 
-#define SCORE(text)                                                                                                \
-  "return attention { scalars = { c = 100 }, score_mod = function(score, b, h, q, kv) return " text " end,\n" \
+#define SCORE(text)                                                                                 \
+  "return attention { scalars = { c = 100 }, score_mod = function(score, b, h, q, kv) return " text \
+  " end,\n"                                                                                         \
   "  block_mask = causal() }"
 
 /* Differences of numbers of 6e4, and a bias of the row that changes nothing. */
 static const char one_order[] = SCORE("sqrt(score * score + 4e6) * 30 - 60000 + 0.1 * kv - q * c"),
                   other_order[] = SCORE("(sqrt(score * score + 4e6) - 2000) * 30 - q * c + kv / 10"),
                   /* hooks that lose nothing */
-                  plain[] = SCORE("score * (c / 50)");
+    plain[] = SCORE("score * (c / 50)");
 
 typedef struct checked {
   luattn_spec *spec;
@@ -67,7 +68,8 @@ static void test_another_order_passes(void **state) {
     OK(check_results(&want.p, &got.r, true, &report, &err));
     if (report.failed) check_print("another order", &report);
     assert_int_equal(report.failed, 0);
-    for (int i = 0; i < report.count; i++) beyond += strcmp(report.line[i].name, "dv") == 0 && report.line[i].error > 1e-12 * biggest(&want.r.dv);
+    for (int i = 0; i < report.count; i++)
+      beyond += strcmp(report.line[i].name, "dv") == 0 && report.line[i].error > 1e-12 * biggest(&want.r.dv);
     end(&want), end(&got);
   }
   assert_true(beyond > 3);

@@ -15,8 +15,8 @@ static const char *const shapes[] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2
                                      "1,2,1,9,1,4",     "1,2,1,70,150,4,3", "1,2,1,140,66,3,4"};
 #define NUM_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 /* Shapes for specs that pair channels, and so refuse an odd head dim. */
-static const char *const even[NUM_SHAPES] = {"2,2,2,11,13,6,5",  "1,4,1,13,7,4,3",     "1,2,2,1,17,6,5",
-                                             "1,2,1,9,1,4",      "1,2,1,70,150,4,3", "1,2,1,140,66,8,4"};
+static const char *const even[NUM_SHAPES] = {"2,2,2,11,13,6,5", "1,4,1,13,7,4,3",   "1,2,2,1,17,6,5",
+                                             "1,2,1,9,1,4",     "1,2,1,70,150,4,3", "1,2,1,140,66,8,4"};
 
 /* Returns 0 if all results are within tolerance. */
 static int check_shape(const luattn_spec *spec, const char *path, int i, const char *const *of) {

@@ -55,12 +55,10 @@ static void test_round_trip(void **state) {
     const int shape = i / 2 % NUM_SHAPES;
     array a, b;
     luattn_error err;
-    assert_int_equal(
-        array_new(&a, types[i / 2 / NUM_SHAPES], shapes[shape].ndim, shapes[shape].shape, i % 2, &err),
-        LUATTN_OK);
+    assert_int_equal(array_new(&a, types[i / 2 / NUM_SHAPES], shapes[shape].ndim, shapes[shape].shape, i % 2, &err),
+                     LUATTN_OK);
     fill(&a, (uint64_t)i);
-    if (npy_write(path, &a, &err) != LUATTN_OK || npy_read(path, &b, &err) != LUATTN_OK)
-      fail_msg("%s", err.message);
+    if (npy_write(path, &a, &err) != LUATTN_OK || npy_read(path, &b, &err) != LUATTN_OK) fail_msg("%s", err.message);
     assert_int_equal(b.t.ndim, a.t.ndim);
     assert_memory_equal(b.shape, a.shape, sizeof(int64_t) * (size_t)a.t.ndim);
     assert_int_equal(b.t.dtype.code, a.t.dtype.code == kDLBfloat ? kDLFloat : a.t.dtype.code);
@@ -145,8 +143,8 @@ static sample make_sample(int version, const char *descr, const char *shape, siz
   char header[256];
   sample s = {.byte = {0x93, 'N', 'U', 'M', 'P', 'Y', (unsigned char)version}};
   const size_t length = version > 1 ? 4 : 2;
-  size_t n = (size_t)snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
-                              descr, shape);
+  size_t n =
+      (size_t)snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr, shape);
   while ((8 + length + n + 1) % 64 != 0) header[n++] = ' ';
   header[n++] = '\n';
   s.byte[8] = (unsigned char)n;

@@ -1,5 +1,5 @@
-/* row_pass_test.c: every example's gradients by row passes (LUATTN_ROW_PASSES=1) beside those of the element form, on the CPU in
- * float64. Both are the same sums, so that they differ by rounding: 1e-12 of a gradient's largest element.
+/* row_pass_test.c: every example's gradients by row passes (LUATTN_ROW_PASSES=1) beside those of the element form, on
+ * the CPU in float64. Both are the same sums, so that they differ by rounding: 1e-12 of a gradient's largest element.
  *
  * usage: cli_row_pass_test SPEC.lua.. */
 #include <math.h>
@@ -68,7 +68,8 @@ int main(int argc, char **argv) {
       both *x = calloc(1, sizeof *x);
       luattn_error err;
       if (x == NULL) return 1;
-      if (run_one(x, 0, argv[i], shapes[j], &err) != LUATTN_OK || run_one(x, 1, argv[i], shapes[j], &err) != LUATTN_OK) {
+      if (run_one(x, 0, argv[i], shapes[j], &err) != LUATTN_OK ||
+          run_one(x, 1, argv[i], shapes[j], &err) != LUATTN_OK) {
         printf("%s: %s\n", argv[i], err.message);
         failed++;
       } else {

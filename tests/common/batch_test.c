@@ -101,7 +101,8 @@ static void offsets_fit_the_whole(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(options_are_checked), cmocka_unit_test(heads_agree_with_the_whole),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(options_are_checked),
+                                     cmocka_unit_test(heads_agree_with_the_whole),
                                      cmocka_unit_test(offsets_fit_the_whole)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,8 +121,8 @@ static void write_and_read(void *data) {
 
 static void test_real(void **state) {
   (void)state;
-  static const char *const want[] = {
-      "0.125", "1e+05", "0.3333333333333333", "5e-324", "-1.7976931348623157e+308", "0.1", "100000"};
+  static const char *const want[] = {"0.125", "1e+05", "0.3333333333333333", "5e-324", "-1.7976931348623157e+308",
+                                     "0.1",   "100000"};
   static const double read[] = {0.125, 1e5, 0.1, 2.5e-310, 1, 0};
   static const int rest[] = {0, 0, 2, 0, 2, 1};
   for (int host = 0; host < NUM_HOSTS; host++) {

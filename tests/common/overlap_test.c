@@ -52,11 +52,9 @@ static int touch(const layout *l, unsigned char count[BYTES]) {
   for (int i = 0; i < l->t.ndim; ++i) elements *= (int)l->shape[i];
   for (int e = 0; e < elements; ++e) {
     int64_t at = 0;
-    for (int i = l->t.ndim - 1, rest = e; i >= 0; rest /= (int)l->shape[i--])
-      at += rest % l->shape[i] * l->strides[i];
+    for (int i = l->t.ndim - 1, rest = e; i >= 0; rest /= (int)l->shape[i--]) at += rest % l->shape[i] * l->strides[i];
     const unsigned size = l->t.dtype.bits / 8u;
-    for (unsigned b = 0; b < size; ++b)
-      ++count[BYTES / 2 + (int64_t)l->t.byte_offset + at * (int64_t)size + b];
+    for (unsigned b = 0; b < size; ++b) ++count[BYTES / 2 + (int64_t)l->t.byte_offset + at * (int64_t)size + b];
   }
   return elements;
 }
@@ -98,8 +96,8 @@ static void meeting(void **state) {
       if (of_o[i] > 0) ++bytes_o, first_o = first_o < i ? first_o : i, last_o = i;
     }
     const bool dense = n > 0 && m > 0 && last - first + 1 == bytes_q && last_o - first_o + 1 == bytes_o &&
-                       bytes_q == n * q.t.dtype.bits / 8 && bytes_o == m * o.t.dtype.bits / 8 &&
-                       overlap_nests(&q.t) && overlap_nests(&o.t);
+                       bytes_q == n * q.t.dtype.bits / 8 && bytes_o == m * o.t.dtype.bits / 8 && overlap_nests(&q.t) &&
+                       overlap_nests(&o.t);
     const bool together = n > 0 && m > 0 && q.t.byte_offset == o.t.byte_offset;
     luattn_args args = {.struct_size = sizeof args, .q = &q.t, .o = &o.t};
     overlap_pair pair;
@@ -142,7 +140,6 @@ static void unused(void **state) {
 
 int main(void) {
   srand(1);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(nesting), cmocka_unit_test(meeting),
-                                     cmocka_unit_test(unused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(nesting), cmocka_unit_test(meeting), cmocka_unit_test(unused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

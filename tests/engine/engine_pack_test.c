@@ -43,8 +43,11 @@ static void sequences_are_compiled(const luattn_pack *pack) {
   tensor cu;
   problem_open(&p, LUATTN_FORWARD);
   tensor_set(&p, &cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  const luattn_batch_options sequences = {.struct_size = sizeof sequences, .cu_seqlens_q = &cu.t, .cu_seqlens_k = &cu.t,
-                                          .max_seqlen_q = 70, .max_seqlen_k = 70};
+  const luattn_batch_options sequences = {.struct_size = sizeof sequences,
+                                          .cu_seqlens_q = &cu.t,
+                                          .cu_seqlens_k = &cu.t,
+                                          .max_seqlen_q = 70,
+                                          .max_seqlen_k = 70};
   luattn_batch *batch;
   if (luattn_batch_open(&sequences, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
   p.args.batch = batch;
@@ -56,11 +59,11 @@ static void sequences_are_compiled(const luattn_pack *pack) {
           .struct_size = sizeof options, .packs = &pack, .num_packs = num_packs, .never_compile = never};
       const luattn_kernel *kernel;
       assert_int_equal(luattn_engine_open(&options, &engine, &err), LUATTN_OK);
-      const luattn_status status =
-          luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err);
+      const luattn_status status = luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err);
       assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
-      const char *why = num_packs > 0 ? "has no forward of 'demo', bf16, head dim 64x32, sm_90, packed; it has forward of 'demo'"
-                                      : "never_compile is set and there are no packs";
+      const char *why = num_packs > 0
+                            ? "has no forward of 'demo', bf16, head dim 64x32, sm_90, packed; it has forward of 'demo'"
+                            : "never_compile is set and there are no packs";
       if (never && strstr(err.message, why) == NULL) fail_msg("'%s' is not in '%s'", why, err.message);
       luattn_engine_close(engine);
     }
@@ -89,8 +92,7 @@ static void packs_first(void **state) {
     const luattn_status status = luattn_backward(engine, &spec, &p.args, NULL, &err);
     assert_int_equal(status, never ? LUATTN_UNSUPPORTED : LUATTN_OK);
     if (never)
-      assert_non_null(
-          strstr(err.message, "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq"));
+      assert_non_null(strstr(err.message, "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq"));
     assert_int_equal(spec.compilations, 1); /* the backward pass, if compiling was allowed */
     luattn_engine_close(engine);
   }
@@ -184,8 +186,7 @@ static void packed_tiles_for_lengths(void **state) {
     const char *plan;
     for (int i = 0; i < 2; ++i) { /* short lengths, then long ones */
       p.q.shape[2] = i == 0 ? 5 : 100000;
-      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
-                       LUATTN_OK);
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err), LUATTN_OK);
       assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
       assert_string_equal(plan, i == 0 && count == 2 ? "from pack number 0 of the engine's, entry 1\n"
                                                      : "from pack number 0 of the engine's, entry 0\n");
@@ -199,8 +200,8 @@ static void packed_tiles_for_lengths(void **state) {
   unlink(path);
 }
 
-/* The decode kernel, for few queries and many keys, is taken from a pack that has one; else the kernel for all lengths, which
- * luattn_engine_plan tells. */
+/* The decode kernel, for few queries and many keys, is taken from a pack that has one; else the kernel for all lengths,
+ * which luattn_engine_plan tells. */
 static void packed_decode_kernels(void **state) {
   (void)state;
   char path[32] = "/tmp/luattn-engine-XXXXXX";
@@ -223,7 +224,8 @@ static void packed_decode_kernels(void **state) {
       if (luattn_pack_write(path, NULL, item, count, &err) != LUATTN_OK) fail_msg("%s", err.message);
       if (luattn_pack_open(path, &pack, &err) != LUATTN_OK) fail_msg("%s", err.message);
       const luattn_pack *const packs[1] = {pack};
-      const luattn_engine_options options = {.struct_size = sizeof options, .packs = packs, .num_packs = 1, .never_compile = 1};
+      const luattn_engine_options options = {
+          .struct_size = sizeof options, .packs = packs, .num_packs = 1, .never_compile = 1};
       if (luattn_engine_open(&options, &engine, &err) != LUATTN_OK) fail_msg("%s", err.message);
       p.args.decode = decode;
       const luattn_status status = luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err);
@@ -233,9 +235,10 @@ static void packed_decode_kernels(void **state) {
         assert_non_null(strstr(err.message, "has no forward of 'demo', bf16, head dim 64x32, sm_90, few queries"));
       else
         assert_string_equal(plan, decode == LUATTN_DECODE_NEVER ? "from pack number 0 of the engine's, entry 0\n"
-                                  : count == 2                  ? "from pack number 0 of the engine's, entry 1\n"
-                                                                : "from pack number 0 of the engine's, entry 0\nnot the decode kernel: no pack "
-                                                                  "has one of this spec, type and head dims for this device\n");
+                                  : count == 2
+                                      ? "from pack number 0 of the engine's, entry 1\n"
+                                      : "from pack number 0 of the engine's, entry 0\nnot the decode kernel: no pack "
+                                        "has one of this spec, type and head dims for this device\n");
       assert_int_equal(spec.compilations, 0);
       luattn_engine_close(engine);
       luattn_pack_close(pack);
@@ -270,7 +273,8 @@ static void prepares_calls(void **state) {
     assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p[i].args, &kernel, &err), LUATTN_OK);
   }
   assert_int_equal(spec.compilations, 3);
-  assert_int_equal(luattn_prepare_calls(engine, (const luattn_call *const[]){calls[0], NULL}, 2, 1, NULL, NULL, &err), LUATTN_INVALID);
+  assert_int_equal(luattn_prepare_calls(engine, (const luattn_call *const[]){calls[0], NULL}, 2, 1, NULL, NULL, &err),
+                   LUATTN_INVALID);
   assert_string_equal(err.message, "luattn_prepare_calls: call 1 is NULL; give one");
   call[0].spec = NULL;
   assert_int_equal(luattn_prepare_calls(engine, calls, 1, 1, NULL, NULL, &err), LUATTN_INVALID);
@@ -302,8 +306,7 @@ static void prepares_on_several_threads(void **state) {
                                   .dtype = LUATTN_BF16,
                                   .head_dim = HEAD_DIM,
                                   .head_dim_v = HEAD_DIM_V};
-  if (luattn_prepare(engine, request, 12, 8, count_progress, &seen, &err) != LUATTN_OK)
-    fail_msg("%s", err.message);
+  if (luattn_prepare(engine, request, 12, 8, count_progress, &seen, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(seen, 12);
   problem_open(&p, LUATTN_BACKWARD);
   for (int i = 0; i < 3; ++i) {

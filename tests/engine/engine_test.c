@@ -27,8 +27,7 @@ static void forward_and_backward(void **state) {
   problem p;
   problem_open(&p, LUATTN_BACKWARD);
   size_t size = 0;
-  assert_int_equal(luattn_engine_workspace_size(engine, &spec, LUATTN_FORWARD, &p.args, &size, &err),
-                   LUATTN_OK);
+  assert_int_equal(luattn_engine_workspace_size(engine, &spec, LUATTN_FORWARD, &p.args, &size, &err), LUATTN_OK);
   assert_int_equal(last_target.struct_size, sizeof last_target);
   assert_int_equal(last_target.pass, LUATTN_FORWARD);
   assert_int_equal(last_target.dtype, LUATTN_BF16);
@@ -111,8 +110,11 @@ static luattn_batch *packed_batch(problem *p, tensor *cu, int longest) {
   luattn_batch *batch;
   luattn_error err;
   tensor_set(p, cu, kDLInt, 32, 1, 2, 1, 1, 1);
-  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &cu->t, .cu_seqlens_k = &cu->t,
-                                        .max_seqlen_q = longest, .max_seqlen_k = longest};
+  const luattn_batch_options options = {.struct_size = sizeof options,
+                                        .cu_seqlens_q = &cu->t,
+                                        .cu_seqlens_k = &cu->t,
+                                        .max_seqlen_q = longest,
+                                        .max_seqlen_k = longest};
   if (luattn_batch_open(&options, &batch, &err) != LUATTN_OK) fail_msg("%s", err.message);
   return batch;
 }
@@ -134,10 +136,9 @@ static void packed_and_dense(void **state) {
   assert_ptr_equal(dense, again);
   luattn_batch *batch = packed_batch(&p, &cu, 70);
   p.args.batch = batch;
-  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err),
-                   LUATTN_INVALID);
-  assert_non_null(strstr(
-      err.message, "forward: q: expected a tensor of 3 axes beside cu_seqlens, which gives the head dim"));
+  assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err), LUATTN_INVALID);
+  assert_non_null(
+      strstr(err.message, "forward: q: expected a tensor of 3 axes beside cu_seqlens, which gives the head dim"));
   p.q.t.ndim = p.v.t.ndim = 3;
   p.q.shape[2] = HEAD_DIM, p.v.shape[2] = HEAD_DIM_V;
   assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &packed, &err), LUATTN_OK);
@@ -195,11 +196,9 @@ static void two_classes_of_lengths(void **state) {
   const char *plan;
   for (int i = 0; i < 5; ++i) {
     p.q.shape[2] = lengths[i];
-    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err),
-                     LUATTN_OK);
+    assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err), LUATTN_OK);
     assert_int_equal(luattn_engine_plan(engine, &spec, LUATTN_FORWARD, &p.args, &plan, &err), LUATTN_OK);
-    assert_string_equal(plan,
-                        i == 2 || i == 3 ? "planned for long lengths\n" : "planned for short lengths\n");
+    assert_string_equal(plan, i == 2 || i == 3 ? "planned for long lengths\n" : "planned for short lengths\n");
   }
   assert_true(kernel[0] != kernel[2]);
   assert_ptr_equal(kernel[1], kernel[0]);
@@ -225,8 +224,7 @@ static void one_class_for_all_calls(void **state) {
     const luattn_kernel *kernel;
     for (int i = 0; i < 2; ++i) {
       p.q.shape[2] = i == 0 ? 1 : 1 << 20;
-      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err),
-                       LUATTN_OK);
+      assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel, &err), LUATTN_OK);
       assert_int_equal(last_target.lengths, class);
     }
     assert_int_equal(spec.compilations, 1);
@@ -271,8 +269,10 @@ static void one_log_line_for_each_kernel(void **state) {
   for (int i = 0; i < 3; ++i) luattn_forward(engine, &spec, &p.args, NULL, NULL); /* the first fails */
   luattn_forward(engine, &other, &p.args, NULL, NULL);
   int used[2] = {0, 0};
-  sscanf(lines, "demo: forward, bf16, head dim 64 and 32, short lengths: compiled in %*d ms\n%n"
-         "demo: forward, bf16, head dim 64 and 32, every length: compiled in %*d ms\n%n", &used[0], &used[1]);
+  sscanf(lines,
+         "demo: forward, bf16, head dim 64 and 32, short lengths: compiled in %*d ms\n%n"
+         "demo: forward, bf16, head dim 64 and 32, every length: compiled in %*d ms\n%n",
+         &used[0], &used[1]);
   if (used[1] == 0 || lines[used[1]] != 0) fail_msg("%s", lines);
   luattn_engine_close(engine);
   problem_close(&p);

@@ -33,8 +33,7 @@ luattn_status luattn_compile(const luattn_spec *spec, const luattn_target *targe
   const struct timespec pause = {.tv_nsec = 20000000}; /* long enough for every thread to arrive */
   nanosleep(&pause, NULL);
   const int number = atomic_fetch_add(&s->compilations, 1);
-  if (atomic_fetch_sub(&s->failures_left, 1) > 0)
-    return luattn_fail(err, LUATTN_COMPILE, "attempt %d failed", number);
+  if (atomic_fetch_sub(&s->failures_left, 1) > 0) return luattn_fail(err, LUATTN_COMPILE, "attempt %d failed", number);
   report->every_length = !s->by_length;
   snprintf(report->plan, sizeof report->plan, "planned for %s lengths\n",
            target->lengths == LUATTN_SHORT ? "short" : "long");
@@ -62,11 +61,13 @@ luattn_status luattn_cpu_backward(const luattn_spec *spec, const luattn_args *ar
   return luattn_cpu_forward(spec, args, err);
 }
 
-luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+luattn_status luattn_cpu_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                 luattn_error *err) {
   (void)weights;
   return luattn_cpu_forward(spec, args, err);
 }
-luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+luattn_status cpu_packed_weights(const luattn_spec *spec, const luattn_args *args, const DLTensor *weights,
+                                 luattn_error *err) {
   (void)weights;
   return luattn_cpu_forward(spec, args, err);
 }
@@ -84,7 +85,8 @@ unsigned int_range_inputs(const luattn_spec *spec, int_range_hooks hooks) {
   return 0;
 }
 
-bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values, char text[INT_RANGE_TEXT]) {
+bool int_range_warning(const luattn_spec *spec, int input, int_range_hooks hooks, const DLTensor *values,
+                       char text[INT_RANGE_TEXT]) {
   (void)spec, (void)input, (void)hooks, (void)values, (void)text;
   return false;
 }
@@ -93,16 +95,19 @@ luattn_status cpu_append(const luattn_spec *spec, const luattn_append_args *args
   (void)spec, (void)args;
   return luattn_fail(err, LUATTN_INTERNAL, "not of this test");
 }
-luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed,
-                        image_manifest *out, char *why, size_t size, luattn_error *err) {
+luattn_status cpu_facts(const luattn_spec *spec, const luattn_target *target, bool relaxed, image_manifest *out,
+                        char *why, size_t size, luattn_error *err) {
   (void)target, (void)relaxed, (void)out, (void)why, (void)size;
   return luattn_cpu_forward(spec, NULL, err);
 }
 
 void luattn_spec_get_info(const luattn_spec *spec, luattn_spec_info *info) {
   static const luattn_input_info inputs[1] = {{.grad = 1}};
-  *info = (luattn_spec_info){
-      .name = "demo", .num_inputs = 1, .inputs = inputs, .num_scalars = 2, .hash = {spec->hash != 0 ? spec->hash : 7, 8}};
+  *info = (luattn_spec_info){.name = "demo",
+                             .num_inputs = 1,
+                             .inputs = inputs,
+                             .num_scalars = 2,
+                             .hash = {spec->hash != 0 ? spec->hash : 7, 8}};
 }
 
 int luattn_spec_modifies_keys(const luattn_spec *spec) {

@@ -9,7 +9,7 @@
 /* The spec tells the fake compiler what to do. */
 struct luattn_spec {
   atomic_int compilations, failures_left;
-  int by_length; /* different tiles for short lengths */
+  int by_length;  /* different tiles for short lengths */
   int has_decode; /* else target.decode 2 gives the kernel for all lengths */
   uint64_t hash;  /* 0: 7 */
 };

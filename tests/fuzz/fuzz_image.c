@@ -56,8 +56,8 @@ static size_t mutate_section(uint8_t *data, size_t size, size_t max_size, unsign
       break;
     case 3:
       if (s.count < SECTIONS_MOST)
-        sections_insert(&s, other, (char[5]){copy.tag[0], copy.tag[1], copy.tag[2], copy.tag[3], 0},
-                        copy.flags, copy.bytes, copy.size);
+        sections_insert(&s, other, (char[5]){copy.tag[0], copy.tag[1], copy.tag[2], copy.tag[3], 0}, copy.flags,
+                        copy.bytes, copy.size);
       break;
     case 4:
       *one = s.list[other];
@@ -145,7 +145,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (luattn_workspace_size(kernel, &args, &args.workspace_size, &err) != LUATTN_OK ||
         args.workspace_size > passes[pass].args.workspace_size)
       continue;
-    status = writes_weights ? luattn_launch_weights(kernel, &args, &weights.t, NULL, &err) : luattn_launch(kernel, &args, NULL, &err);
+    status = writes_weights ? luattn_launch_weights(kernel, &args, &weights.t, NULL, &err)
+                            : luattn_launch(kernel, &args, NULL, &err);
     fuzz_expect(status, LUATTN_INVALID, LUATTN_CUDA);
   }
   luattn_kernel_unload(kernel);

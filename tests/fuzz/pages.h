@@ -55,8 +55,10 @@ static inline void pages_append(problem *p, const image_manifest *m, luattn_appe
   for (uint32_t i = 0; i < m->num_entries; ++i) appends = appends || m->entry[i].role == LUATTN_ROLE_APPEND;
   p->args.keys_modified = m->keys_modified != 0;
   p->args.append = NULL;
-  if (!appends || !m->keys_modified || (!m->append_mods[0].key_mod && !m->append_mods[0].value_mod)) return; /* a fake launch reads as many parameters */
-  *rows = (luattn_append_args){.struct_size = sizeof *rows, .new_k = &new_rows[0].t, .new_v = &new_rows[1].t, .batch = p->args.batch};
+  if (!appends || !m->keys_modified || (!m->append_mods[0].key_mod && !m->append_mods[0].value_mod))
+    return; /* a fake launch reads as many parameters */
+  *rows = (luattn_append_args){
+      .struct_size = sizeof *rows, .new_k = &new_rows[0].t, .new_v = &new_rows[1].t, .batch = p->args.batch};
   p->args.append = rows;
 }
 

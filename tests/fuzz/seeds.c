@@ -10,7 +10,15 @@
 #include "tests/fuzz/pages.h"
 #include "tests/support/problem.h"
 
-enum { PACKED_SEEDS = 10, SEEDS = 12, RANDOM = 7, DECODE = 8, IN_PAGES = 9, WEIGHTS = 10, APPENDS = 11 }; /* packs do not hold the last two */
+enum {
+  PACKED_SEEDS = 10,
+  SEEDS = 12,
+  RANDOM = 7,
+  DECODE = 8,
+  IN_PAGES = 9,
+  WEIGHTS = 10,
+  APPENDS = 11
+}; /* packs do not hold the last two */
 
 static luattn_error err;
 static void check(luattn_status status, const char *what) {
@@ -19,8 +27,7 @@ static void check(luattn_status status, const char *what) {
   exit(1);
 }
 
-static void write_seed(const char *folder, const char *kind, const char *name, const void *bytes,
-                       size_t size) {
+static void write_seed(const char *folder, const char *kind, const char *name, const void *bytes, size_t size) {
   char path[1024];
   const int n = snprintf(path, sizeof path, "%s/%s/%s", folder, kind, name);
   FILE *f = (size_t)n < sizeof path ? fopen(path, "wb") : NULL;
@@ -81,7 +88,8 @@ static luattn_image *make_image(int seed) {
   static const image_plan plan = {"simt: 64 x 64\n", {64, 64, 128, 2, 0, 0}, true};
   if (seed == RANDOM) p.info.random = 1, p.info.params_bytes = LUATTN_PARAMS_THROUGH(random);
   if (seed == DECODE) make_decode(&p.info);
-  if (seed == WEIGHTS) p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = LUATTN_PARAMS_THROUGH(weights);
+  if (seed == WEIGHTS)
+    p.info.weights = 1, p.info.family = LUATTN_SIMT, p.info.params_bytes = LUATTN_PARAMS_THROUGH(weights);
   if (seed == APPENDS) make_appends(&p.info);
   if (seed % 3 == 0) p.plan = &plan;
   luattn_image *image = problem_image(&p);
@@ -140,13 +148,10 @@ int main(int argc, char **argv) {
     if (i == 0) write_seed(argv[1], "pack", "image", bytes, size);
   }
   for (int i = PACKED_SEEDS; i < SEEDS; ++i) luattn_image_free((luattn_image *)(uintptr_t)item[i].image);
-  item[PACKED_SEEDS] = (luattn_pack_item){.kind = LUATTN_PACK_SPEC,
-                                   .spec_name = "demo",
-                                   .spec_hash = {7, 8},
-                                   .text = text,
-                                   .text_size = sizeof text - 1};
-  item[PACKED_SEEDS + 1] = (luattn_pack_item){
-      .kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
+  item[PACKED_SEEDS] = (luattn_pack_item){
+      .kind = LUATTN_PACK_SPEC, .spec_name = "demo", .spec_hash = {7, 8}, .text = text, .text_size = sizeof text - 1};
+  item[PACKED_SEEDS + 1] =
+      (luattn_pack_item){.kind = LUATTN_PACK_SOURCE, .image = item[0].image, .text = "// source", .text_size = 9};
   write_pack(argv[1], "empty", item, 0);
   write_pack(argv[1], "one", item, 1);
   write_pack(argv[1], "earlier", item, DECODE); /* version 1 of the format */

@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
   }
   const double ms = cold.compile_ms + cold.load_ms;
   printf("%s head_dim %d: %.0f ms (trace and plan %.1f, NVRTC %.0f, load %.1f), limit %g ms: %s\n", argv[1],
-         target.head_dim, ms, cold.report.trace_ms + cold.report.plan_ms, cold.report.nvrtc_ms, cold.load_ms,
-         limit, ms <= limit ? "ok" : "FAILED");
+         target.head_dim, ms, cold.report.trace_ms + cold.report.plan_ms, cold.report.nvrtc_ms, cold.load_ms, limit,
+         ms <= limit ? "ok" : "FAILED");
   return ms > limit;
 }

@@ -71,8 +71,7 @@ typedef struct bits {
   size_t size;
 } bits;
 
-static luattn_status take(gpu_buffers *b, const DLTensor *from, unsigned char *to, size_t *used,
-                          luattn_error *err) {
+static luattn_status take(gpu_buffers *b, const DLTensor *from, unsigned char *to, size_t *used, luattn_error *err) {
   if (from == NULL || from->data == NULL) return LUATTN_OK;
   size_t size = from->dtype.bits / 8u;
   for (int i = 0; i < from->ndim; i++) size *= (size_t)from->shape[i];
@@ -133,8 +132,7 @@ static luattn_status run(gpu_buffers *b, const cli_problem *p, const cli_result 
 }
 
 /* Runs a case and writes its result to `line`. */
-static luattn_status run_case(size_t number, const char *examples, char line[LINE], bool *failed,
-                              luattn_error *err) {
+static luattn_status run_case(size_t number, const char *examples, char line[LINE], bool *failed, luattn_error *err) {
   cli_options o = {.dtype = cases[number].dtype,
                    .family = cases[number].family,
                    .shape = cases[number].shape,
@@ -160,9 +158,8 @@ static luattn_status run_case(size_t number, const char *examples, char line[LIN
     gpu_buffers_free(&b);
   }
   if (status == LUATTN_OK) {
-    snprintf(line, LINE, "%s %s %s %s: %d of %d runs alike, %016" PRIx64 " of %zu bytes\n",
-             cases[number].spec, o.dtype, o.family != NULL ? o.family : "any", o.shape, same, RUNS,
-             digest_of(&x), x.size);
+    snprintf(line, LINE, "%s %s %s %s: %d of %d runs alike, %016" PRIx64 " of %zu bytes\n", cases[number].spec, o.dtype,
+             o.family != NULL ? o.family : "any", o.shape, same, RUNS, digest_of(&x), x.size);
     *failed |= same != RUNS;
   }
   free(x.first);

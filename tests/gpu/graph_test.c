@@ -48,10 +48,7 @@ static const struct extra {
   X(replay, "cuGraphLaunch", (void *exec, void *stream))                                              \
   X(exec_destroy, "cuGraphExecDestroy", (void *exec))
 
-enum {
-  STREAM_NON_BLOCKING = 1,
-  CAPTURE_GLOBAL = 0
-}; /* the strictest mode refuses calls that may wait or allocate */
+enum { STREAM_NON_BLOCKING = 1, CAPTURE_GLOBAL = 0 }; /* the strictest mode refuses calls that may wait or allocate */
 
 typedef struct suite {
 #define MEMBER(name, symbol, params) int(*name) params;
@@ -111,8 +108,7 @@ static luattn_status capture(const suite *s, const test_call *t, void **exec, lu
   if (result != 0) return luattn_fail(err, LUATTN_CUDA, "cuStreamEndCapture: CUresult %d", result);
   const int instantiated = s->instantiate(exec, graph, 0);
   CUDA(s->graph_destroy(graph));
-  if (instantiated != 0)
-    return luattn_fail(err, LUATTN_CUDA, "cuGraphInstantiateWithFlags: CUresult %d", instantiated);
+  if (instantiated != 0) return luattn_fail(err, LUATTN_CUDA, "cuGraphInstantiateWithFlags: CUresult %d", instantiated);
   return LUATTN_OK;
 }
 
@@ -266,8 +262,7 @@ static bool run_spec(suite *s, const char *name) {
   const luattn_spec *spec = load_spec(s, name);
   bool alive = true;
   for (int i = 0; i < COUNT(dtypes) * COUNT(shapes) && spec != NULL && alive; i++) {
-    const cli_options o = {
-        .dtype = dtypes[i / COUNT(shapes)], .shape = shapes[i % COUNT(shapes)], .seed = 1 + 100 * i};
+    const cli_options o = {.dtype = dtypes[i / COUNT(shapes)], .shape = shapes[i % COUNT(shapes)], .seed = 1 + 100 * i};
     alive = run_options(s, name, spec, &o);
   }
   return alive;

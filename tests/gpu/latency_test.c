@@ -40,17 +40,15 @@ static double median(double *x, int n) {
 }
 
 static int verdict(const char *what, double value, double worst, double limit, const char *unit) {
-  printf("  %-28s median %5.2f %s (slowest core %5.2f), limit %g %s: %s\n", what, value, unit, worst, limit,
-         unit, value <= limit ? "ok" : "FAILED");
+  printf("  %-28s median %5.2f %s (slowest core %5.2f), limit %g %s: %s\n", what, value, unit, worst, limit, unit,
+         value <= limit ? "ok" : "FAILED");
   return value > limit;
 }
 
 /* Spec file -> trace -> plan -> source -> key -> cache -> driver. The first one fills the cache. */
-static luattn_status warm_starts(const char *path, luattn_driver *driver, int arch, double *ms,
-                                 luattn_error *err) {
+static luattn_status warm_starts(const char *path, luattn_driver *driver, int arch, double *ms, luattn_error *err) {
   for (int i = -1; i < STARTS; i++) {
-    const luattn_target target = {
-        .struct_size = sizeof target, .dtype = LUATTN_BF16, .head_dim = DIM, .arch = arch};
+    const luattn_target target = {.struct_size = sizeof target, .dtype = LUATTN_BF16, .head_dim = DIM, .arch = arch};
     luattn_spec *spec;
     luattn_image *image;
     luattn_kernel *kernel;
@@ -91,9 +89,8 @@ static const series all_series[] = {
 
 /* Launches in bursts that fit the driver's queue, so that the host never waits for the device. us: median
  * time of a launch. own_us: the same without the driver's part, if `timed_launch` replaces its function. */
-static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args,
-                              const series *s, DLTensor tensor[4], double *us, double *own_us,
-                              luattn_error *err) {
+static luattn_status launches(luattn_engine *engine, const luattn_spec *spec, const luattn_args *args, const series *s,
+                              DLTensor tensor[4], double *us, double *own_us, luattn_error *err) {
   double all[LAUNCHES], own[LAUNCHES];
   for (int i = 0; i < LAUNCHES; i++) {
     if (i % 100 == 0) TRY(luattn_synchronize(luattn_engine_driver(engine), 0, NULL, err));
@@ -138,14 +135,12 @@ static luattn_status on_cores(luattn_engine *engine, const luattn_spec *spec, co
     if (n == 0) return luattn_fail(err, LUATTN_IO, "no core to run on");
     const double us_median = median(us, n), own_median = median(own, n); /* median also sorts */
     *failed += verdict(all_series[i].name, us_median, us[n - 1], 5, "us");
-    if (driver_launch != NULL)
-      *failed += verdict("  without the driver's call", own_median, own[n - 1], 1, "us");
+    if (driver_launch != NULL) *failed += verdict("  without the driver's call", own_median, own[n - 1], 1, "us");
   }
   return LUATTN_OK;
 }
 
-static luattn_status measure_launches(const char *path, luattn_engine *engine, int *failed,
-                                      luattn_error *err) {
+static luattn_status measure_launches(const char *path, luattn_engine *engine, int *failed, luattn_error *err) {
   luattn_driver *driver = luattn_engine_driver(engine);
   luattn_spec *spec;
   void *memory;
@@ -155,8 +150,8 @@ static luattn_status measure_launches(const char *path, luattn_engine *engine, i
   int64_t shape[4] = {1, HEADS, Q_LEN, DIM};
   DLTensor t[4];
   for (int i = 0; i < 4; i++) {
-    t[i] = (DLTensor){
-        .data = (char *)memory + i * BYTES, .device = {kDLCUDA, 0}, .ndim = 4, .dtype = {kDLBfloat, 16, 1}};
+    t[i] =
+        (DLTensor){.data = (char *)memory + i * BYTES, .device = {kDLCUDA, 0}, .ndim = 4, .dtype = {kDLBfloat, 16, 1}};
     t[i].shape = shape;
   }
   luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3]};
@@ -165,8 +160,7 @@ static luattn_status measure_launches(const char *path, luattn_engine *engine, i
   TRY(luattn_forward(engine, spec, &args, NULL, err));
   TRY(on_cores(engine, spec, &args, t, failed, err));
   TRY(luattn_device_free(driver, 0, args.workspace, err));
-  return luattn_device_free(driver, 0, memory,
-                            err); /* the spec lives as long as the engine, until the process ends */
+  return luattn_device_free(driver, 0, memory, err); /* the spec lives as long as the engine, until the process ends */
 }
 
 static luattn_status measure(const char *path, luattn_engine *engine, int *failed, luattn_error *err) {

@@ -219,14 +219,12 @@ static luattn_status run_case(suite *s, const test_case *t, check_report *report
   cli_problem p;
   cli_result r;
   call c;
-  snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", t->batch, t->heads, t->heads_kv, t->q_len, t->kv_len,
-           t->dim);
+  snprintf(shape, sizeof shape, "%d,%d,%d,%d,%d,%d", t->batch, t->heads, t->heads_kv, t->q_len, t->kv_len, t->dim);
   const cli_options o = {
       .dtype = dtypes[t->dtype], .shape = shape, .seed = 1 + t->number, .skip = s->skip ? "always" : NULL};
   luattn_spec **spec = &s->spec[t->spec];
   if (*spec == NULL)
-    TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL,
-                              spec, err));
+    TRY(luattn_spec_load_text(specs[t->spec].name, specs[t->spec].text, strlen(specs[t->spec].text), NULL, spec, err));
   TRY(problem_read(*spec, &o, s->backward, &p, err));
   luattn_status status = result_new(&p, dtype_dl(p.dtype), dtype_dl(LUATTN_F32), s->backward, &r, err);
   if (status == LUATTN_OK) {
@@ -252,9 +250,9 @@ static void visit(suite *s, test_case t) {
   check_report report = {0};
   luattn_error err;
   t.number = s->next++;
-  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s%s", specs[t.spec].name, dtypes[t.dtype],
-           t.batch, t.heads, t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout],
-           t.lengths == LUATTN_SHORT ? ", short tiles" : "", t.repeated ? ", repeated" : "");
+  snprintf(title, sizeof title, "%s %s %d,%d,%d,%d,%d,%d %s%s%s", specs[t.spec].name, dtypes[t.dtype], t.batch, t.heads,
+           t.heads_kv, t.q_len, t.kv_len, t.dim, layouts[t.layout], t.lengths == LUATTN_SHORT ? ", short tiles" : "",
+           t.repeated ? ", repeated" : "");
   if (s->only != NULL && strstr(title, s->only) == NULL) return;
   s->cost += cost_of(&t);
   if (s->all_cost == 0 || s->broken) return;
@@ -324,11 +322,8 @@ static void unequal_lengths(suite *s, test_case t, int configuration) {
 
 /* Uses more tiles than multiprocessors, so that blocks process several, some without any key. */
 static void many_tiles(suite *s, test_case t) {
-  static const int sizes[][5] = {{2, 96, 12, 1, 300},
-                                 {2, 96, 96, 65, 130},
-                                 {2, 96, 12, 130, 17},
-                                 {1, 80, 8, 200, 140},
-                                 {3, 64, 64, 150, 3}};
+  static const int sizes[][5] = {
+      {2, 96, 12, 1, 300}, {2, 96, 96, 65, 130}, {2, 96, 12, 130, 17}, {1, 80, 8, 200, 140}, {3, 64, 64, 150, 3}};
   for (int i = 0; i < COUNT(sizes); i++) {
     t.batch = sizes[i][0], t.heads = sizes[i][1], t.heads_kv = sizes[i][2];
     t.q_len = sizes[i][3], t.kv_len = sizes[i][4];
@@ -355,8 +350,7 @@ static void each_case(suite *s) {
                          .dim = shapes[i % COUNT(shapes)].dim,
                          .lengths = shapes[i % COUNT(shapes)].lengths};
     const char *const name = specs[t.spec].name;
-    const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0,
-               far = strcmp(name, "far") == 0;
+    const bool steep = strcmp(name, "rising") == 0 || strcmp(name, "falling") == 0, far = strcmp(name, "far") == 0;
     if (s->skip && !steep && !far) continue;
     if (s->backward && !s->skip && (steep || far)) continue; /* backward treats these like others */
     if (t.lengths == LUATTN_SHORT && (steep || strcmp(name, "full") == 0)) continue; /* has no other tiles */
@@ -366,8 +360,7 @@ static void each_case(suite *s) {
     unusual_strides(s, t);
     if (s->backward) continue; /* gpu_deterministic repeats backward */
     test_case large = t;
-    large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111,
-    large.repeated = true;
+    large.batch = 2, large.heads = 18, large.heads_kv = 6, large.q_len = large.kv_len = 1111, large.repeated = true;
     visit(s, large);
   }
 }

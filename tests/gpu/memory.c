@@ -35,8 +35,7 @@ void memory_clear(memory *m) {
 luattn_status memory_reserve(memory *m, const char *name, size_t size, size_t *first, luattn_error *err) {
   const size_t end = (m->used + size + GAP + ALIGN - 1) / ALIGN * ALIGN;
   if (end > m->size || m->count == MEMORY_REGIONS)
-    return luattn_fail(err, LUATTN_INTERNAL, "memory: %s of %zu bytes: the block of %zu is full", name, size,
-                       m->size);
+    return luattn_fail(err, LUATTN_INTERNAL, "memory: %s of %zu bytes: the block of %zu is full", name, size, m->size);
   *first = m->used;
   memory_region *r = &m->region[m->count++];
   snprintf(r->name, sizeof r->name, "%s", name);
@@ -65,8 +64,8 @@ luattn_status memory_unchanged(const memory *m, luattn_error *err) {
                      (long long)at - (long long)r->first, r->name, r->size);
 }
 
-luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride,
-                           placed *out, luattn_error *err) {
+luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride, placed *out,
+                           luattn_error *err) {
   const size_t elem = like->dtype.bits / 8u;
   int64_t low = 0, high = 0;
   *out = (placed){.t = *like};
@@ -109,8 +108,7 @@ static void copy_elements(const DLTensor *like, view to, view from) {
       rest /= like->shape[i];
     }
     for (int64_t j = 0; j < inner; j += run)
-      memcpy(to.data + (a + j * to_step) * elem, from.data + (b + j * from_step) * elem,
-             (size_t)(run * elem));
+      memcpy(to.data + (a + j * to_step) * elem, from.data + (b + j * from_step) * elem, (size_t)(run * elem));
   }
 }
 
@@ -151,8 +149,8 @@ static const struct {
     [CALL_SCALAR_GRADS] = {"scalar_grads", offsetof(luattn_args, scalar_grads), true},
 };
 
-luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward,
-                         call_strides strides, int layout, call *c, luattn_error *err) {
+luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward, call_strides strides,
+                         int layout, call *c, luattn_error *err) {
   int64_t stride[4];
   memset(c, 0, sizeof *c);
   c->args = problem_args(p, r, backward, &c->bind);

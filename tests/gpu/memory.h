@@ -29,8 +29,7 @@ void memory_close(memory *m); /* also after a failed memory_open */
 void memory_clear(memory *m); /* forgets all tensors */
 luattn_status memory_reserve(memory *m, const char *name, size_t size, size_t *first, luattn_error *err);
 luattn_status memory_upload(const memory *m, luattn_error *err);
-luattn_status memory_download(const memory *m,
-                              luattn_error *err); /* waits for the default stream */
+luattn_status memory_download(const memory *m, luattn_error *err); /* waits for the default stream */
 luattn_status memory_unchanged(const memory *m, luattn_error *err);
 
 /* A tensor in the block, with the shape of `like` and these strides, which may be 0 or negative (NULL: the
@@ -41,8 +40,8 @@ typedef struct placed {
   size_t first, bytes, origin; /* the region, and the offset of element 0 */
 } placed;
 
-luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride,
-                           placed *out, luattn_error *err);
+luattn_status memory_place(memory *m, const char *name, const DLTensor *like, const int64_t *stride, placed *out,
+                           luattn_error *err);
 void memory_scatter(memory *m, const placed *x, const DLTensor *from); /* writes into m->before */
 /* Reads back the elements that memory_scatter wrote. Elements that share memory all get the last one's
  * value. */
@@ -81,8 +80,8 @@ typedef struct call {
 } call;
 
 /* `c` holds pointers into itself, and into *p and *r. */
-luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward,
-                         call_strides strides, int layout, call *c, luattn_error *err);
+luattn_status call_place(memory *m, const cli_problem *p, const cli_result *r, bool backward, call_strides strides,
+                         int layout, call *c, luattn_error *err);
 /* Writes the tensors that the passes read into m->before. Elements that share memory get the value that is
  * then in memory. */
 void call_write(memory *m, const call *c);

@@ -22,9 +22,8 @@ typedef struct test_case {
 } test_case;
 
 static const test_case cases[] = {
-    {"simt", "f64", "1,2,1,130,130,32"},   {"simt", "f32", "1,2,1,130,130,64"},
-    {"sm80", "f16", "1,2,1,130,130,64"},   {"sm80", "bf16", "1,2,1,130,130,128"},
-    {"sm80", "bf16", "1,2,1,130,130,256"}, {"sm90", "f16", "1,2,1,130,130,64"},
+    {"simt", "f64", "1,2,1,130,130,32"},   {"simt", "f32", "1,2,1,130,130,64"},   {"sm80", "f16", "1,2,1,130,130,64"},
+    {"sm80", "bf16", "1,2,1,130,130,128"}, {"sm80", "bf16", "1,2,1,130,130,256"}, {"sm90", "f16", "1,2,1,130,130,64"},
     {"sm90", "bf16", "1,2,1,130,130,128"}, {"sm90", "bf16", "1,2,1,130,130,256"},
 };
 
@@ -145,8 +144,7 @@ int main(int argc, char **argv) {
   if (!load(causal_text, &causal) || !load(weightless_text, &weightless)) return 1;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const test_case *t = &cases[i];
-    const cli_options o = {
-        .dtype = t->dtype, .family = t->family, .shape = t->shape, .seed = 5, .no_tuned = true};
+    const cli_options o = {.dtype = t->dtype, .family = t->family, .shape = t->shape, .seed = 5, .no_tuned = true};
     if (strstr(t->family, only) == NULL || (strcmp(t->family, "sm90") == 0 && arch != 90)) continue;
     const bool ok = run_case(causal, &o, false, spoil_causal, &err) == LUATTN_OK &&
                     run_case(weightless, &o, true, spoil_weightless, &err) == LUATTN_OK;

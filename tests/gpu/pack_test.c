@@ -36,8 +36,8 @@ static double now_ms(void) {
 }
 
 /* Writes both passes of one spec, as luattn pack does. */
-static luattn_status write_pack(const suite *s, const luattn_spec *spec, const cli_problem *p,
-                                const char *path, luattn_error *err) {
+static luattn_status write_pack(const suite *s, const luattn_spec *spec, const cli_problem *p, const char *path,
+                                luattn_error *err) {
   luattn_pack_item item[2] = {{.kind = LUATTN_PACK_IMAGE}, {.kind = LUATTN_PACK_IMAGE}};
   luattn_image *image[2] = {NULL, NULL};
   luattn_status status = LUATTN_OK;
@@ -151,9 +151,9 @@ static luattn_status run_spec(suite *s, const luattn_spec *spec, const cli_optio
 }
 
 static void run_all(suite *s, const char *path) {
-  _Static_assert(sizeof s->spec / sizeof *s->spec ==
-                     sizeof examples / sizeof *examples * (sizeof dtypes / sizeof *dtypes),
-                 "one for each case");
+  _Static_assert(
+      sizeof s->spec / sizeof *s->spec == sizeof examples / sizeof *examples * (sizeof dtypes / sizeof *dtypes),
+      "one for each case");
   for (int i = 0; i < COUNT(examples) * COUNT(dtypes); i++) {
     char file[4096];
     luattn_error err;
@@ -182,8 +182,7 @@ int main(int argc, char **argv) {
       return 2;
   }
   /* Both sides use the same tiles, not those tuned on this device. */
-  const luattn_engine_options compiling = {
-      .struct_size = sizeof compiling, .no_tuned = 1, .lengths = 1 + LUATTN_LONG};
+  const luattn_engine_options compiling = {.struct_size = sizeof compiling, .no_tuned = 1, .lengths = 1 + LUATTN_LONG};
   if (luattn_engine_open(&compiling, &s.engine, &err) != LUATTN_OK) {
     printf("skipped: %s\n", err.message);
     return 77;
@@ -200,8 +199,8 @@ int main(int argc, char **argv) {
   run_all(&s, path);
   (void)unlink(path);
   const int cases = s.passed + s.failed;
-  printf("%d passed, %d failed; a pack is opened in %.2f ms, a kernel loaded from it in %.2f ms\n", s.passed,
-         s.failed, s.open_ms / cases, s.loads > 0 ? s.load_ms / s.loads : 0.0);
+  printf("%d passed, %d failed; a pack is opened in %.2f ms, a kernel loaded from it in %.2f ms\n", s.passed, s.failed,
+         s.open_ms / cases, s.loads > 0 ? s.load_ms / s.loads : 0.0);
   memory_close(&s.memory);
   free(s.compiled);
   free(s.wrote);

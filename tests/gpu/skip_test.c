@@ -75,8 +75,8 @@ static bool all_finite(const array *x) {
 
 /* Without NaN values, kernels that skip must agree with the CPU path. With them, results must be NaN as
  * expected. */
-static luattn_status run(cli_gpu *gpu, const test_case *t, cli_problem *p, cli_result *r,
-                         check_report *report, luattn_error *err) {
+static luattn_status run(cli_gpu *gpu, const test_case *t, cli_problem *p, cli_result *r, check_report *report,
+                         luattn_error *err) {
   p->skip = t->skip;
   for (int i = 0; i < p->heads; i++) array_set(&p->input[0], i, t->slope[i]);
   if (t->loud >= 0) scale_key(&p->k, t->loud, t->nan_key ? NAN : 1000);
@@ -87,13 +87,11 @@ static luattn_status run(cli_gpu *gpu, const test_case *t, cli_problem *p, cli_r
   const bool finite[2] = {all_finite(&r->o) && all_finite(&r->lse), all_finite(&r->dq)};
   for (int i = 0; i < 2; i++)
     if (finite[i] != t->finite[i])
-      return luattn_fail(err, LUATTN_INTERNAL, "%s %s finite",
-                         i == 0 ? "o, lse:" : "dq:", finite[i] ? "is" : "is not");
+      return luattn_fail(err, LUATTN_INTERNAL, "%s %s finite", i == 0 ? "o, lse:" : "dq:", finite[i] ? "is" : "is not");
   return LUATTN_OK;
 }
 
-static luattn_status run_case(const luattn_spec *spec, const test_case *t, check_report *report,
-                              luattn_error *err) {
+static luattn_status run_case(const luattn_spec *spec, const test_case *t, check_report *report, luattn_error *err) {
   const cli_options o = {.dtype = t->dtype,
                          .family = "sm90",
                          .shape = t->shape,

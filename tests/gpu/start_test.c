@@ -40,14 +40,10 @@ static luattn_status first_launch(luattn_driver *driver, const choice *c, void *
   const size_t bytes = (size_t)HEADS * LENGTH * (size_t)c->head_dim * 4;
   DLTensor t[4];
   for (size_t i = 0; i < 4; i++)
-    t[i] = (DLTensor){.data = (char *)memory + i * bytes,
-                      .device = {kDLCUDA, 0},
-                      .ndim = 4,
-                      .dtype = known[d].type,
-                      .shape = shape};
+    t[i] = (DLTensor){
+        .data = (char *)memory + i * bytes, .device = {kDLCUDA, 0}, .ndim = 4, .dtype = known[d].type, .shape = shape};
   luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3]};
-  const luattn_pack_query query = {
-      .struct_size = sizeof query, .dtype = known[d].dtype, .head_dim = c->head_dim};
+  const luattn_pack_query query = {.struct_size = sizeof query, .dtype = known[d].dtype, .head_dim = c->head_dim};
   luattn_pack *pack;
   luattn_kernel *kernel = NULL;
   luattn_status status = luattn_pack_open(c->pack, &pack, err);
@@ -101,8 +97,7 @@ static int start_program(const char *self, const choice *c, double *driver_ms, d
   }
   close(out[1]);
   FILE *f = fdopen(out[0], "r");
-  const int got =
-      f != NULL && fgets(line, sizeof line, f) != NULL ? sscanf(line, "%lf %lf", driver_ms, own_ms) : 0;
+  const int got = f != NULL && fgets(line, sizeof line, f) != NULL ? sscanf(line, "%lf %lf", driver_ms, own_ms) : 0;
   if (f != NULL) fclose(f);
   if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 1;
   return got == 2 || WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : 1;
@@ -137,7 +132,6 @@ int main(int argc, char **argv) {
       "first launch done %.1f ms after the program's start (%.1f to %.1f), beside %.0f ms in which the "
       "driver starts; "
       "limit %d ms: %s\n",
-      own_ms[STARTS / 2], own_ms[0], own_ms[STARTS - 1], driver_ms[STARTS / 2], LIMIT_MS,
-      failed ? "FAILED" : "ok");
+      own_ms[STARTS / 2], own_ms[0], own_ms[STARTS - 1], driver_ms[STARTS / 2], LIMIT_MS, failed ? "FAILED" : "ok");
   return failed;
 }

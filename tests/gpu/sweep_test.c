@@ -20,10 +20,9 @@
  * D, no queries, no keys. The shape with one query and one key has many heads, because the tolerance is twice
  * the error of a plain result, and a single one may be exact. */
 static const char *const shapes[] = {
-    "2,2,2,64,64,64",        "32,4,2,1,1,64",        "1,3,1,7,130,40,24",  "2,4,2,129,65,72,16",
-    "1,2,2,257,127,128",     "1,4,1,100,300,96,48",  "1,2,1,300,100,8,64", "1,2,1,190,190,256",
-    "1,1,1,515,517,64",      "1,8,2,66,1023,16,32",  "2,2,1,0,33,64",      "2,2,1,33,0,64",
-    "1,4,2,129,200,192,128", "2,2,2,70,150,136,200", "1,6,2,700,640,112",
+    "2,2,2,64,64,64",      "32,4,2,1,1,64",      "1,3,1,7,130,40,24",     "2,4,2,129,65,72,16",   "1,2,2,257,127,128",
+    "1,4,1,100,300,96,48", "1,2,1,300,100,8,64", "1,2,1,190,190,256",     "1,1,1,515,517,64",     "1,8,2,66,1023,16,32",
+    "2,2,1,0,33,64",       "2,2,1,33,0,64",      "1,4,2,129,200,192,128", "2,2,2,70,150,136,200", "1,6,2,700,640,112",
 };
 #define ADJOINT_SCORES 150000 /* at most, unless --most-scores says otherwise */
 static const char *const dtypes[] = {"f64", "f32", "bf16", "f16"};
@@ -82,8 +81,7 @@ static void run_case(sweep *s, const luattn_spec *spec, const char *path, const 
     return;
   }
   if (status == LUATTN_OK) {
-    status =
-        s->adjoint ? check_kernels_adjoint(gpu, &o, &p, &r, &err) : check_kernels(gpu, &p, wants, &r, &err);
+    status = s->adjoint ? check_kernels_adjoint(gpu, &o, &p, &r, &err) : check_kernels(gpu, &p, wants, &r, &err);
     problem_free(&p);
   }
   if (status == LUATTN_OK) {
@@ -124,9 +122,7 @@ static void run_spec(sweep *s, const char *name) {
   if (spec != NULL) s->spec[s->num_specs++] = spec; /* engines keep the spec's kernels until closed */
 }
 
-static int compare_names(const void *a, const void *b) {
-  return strcmp(*(char *const *)a, *(char *const *)b);
-}
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int run_all(sweep *s) {
   char *names[COUNT(s->spec)];
@@ -138,8 +134,7 @@ static int run_all(sweep *s) {
   }
   for (struct dirent *e; count < COUNT(names) && (e = readdir(dir)) != NULL;) {
     const size_t n = strlen(e->d_name);
-    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 ||
-        (s->only != NULL && strstr(e->d_name, s->only) == NULL))
+    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (s->only != NULL && strstr(e->d_name, s->only) == NULL))
       continue;
     names[count] = malloc(n + 1);
     if (names[count] != NULL) memcpy(names[count++], e->d_name, n + 1);
@@ -151,11 +146,9 @@ static int run_all(sweep *s) {
     free(names[i]);
   }
   printf("%d passed, %d failed\n", s->passed, s->failed);
-  if (s->given > 0)
-    printf("%d cases of specs that give their gradients themselves were left out\n", s->given);
+  if (s->given > 0) printf("%d cases of specs that give their gradients themselves were left out\n", s->given);
   if (s->refused > 0)
-    printf("%d cases whose kernel has no splits, or skips nothing, were refused, as they have to be\n",
-           s->refused);
+    printf("%d cases whose kernel has no splits, or skips nothing, were refused, as they have to be\n", s->refused);
   return s->failed > 0 || s->passed == 0;
 }
 

@@ -42,8 +42,8 @@ typedef struct worker {
 } worker;
 
 static luattn_status load_cuda(cuda *c, luattn_error *err) {
-  static const char *const names[] = {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
-                                      "cuCtxPushCurrent_v2", "cuStreamCreate", "cuStreamDestroy_v2"};
+  static const char *const names[] = {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2",
+                                      "cuStreamCreate", "cuStreamDestroy_v2"};
   const char *path = getenv("LUATTN_LIBCUDA");
   void *library = dlopen(path != NULL && *path != 0 ? path : "libcuda.so.1", RTLD_NOW | RTLD_NODELETE);
   if (library == NULL) return luattn_fail(err, LUATTN_CUDA, "dlopen: %s", dlerror());
@@ -96,8 +96,7 @@ static luattn_status prepare(worker *w, const cuda *c, int number, luattn_error 
 static void *work(void *arg) {
   worker *w = arg;
   for (int i = 0; i < w->rounds && w->status == LUATTN_OK; i++) w->status = launch(w, i, w->stream, &w->err);
-  if (w->status == LUATTN_OK)
-    w->status = luattn_synchronize(luattn_engine_driver(w->engine), 0, w->stream, &w->err);
+  if (w->status == LUATTN_OK) w->status = luattn_synchronize(luattn_engine_driver(w->engine), 0, w->stream, &w->err);
   return NULL;
 }
 
@@ -106,8 +105,7 @@ static luattn_status compare(worker *w, luattn_error *err) {
   for (int i = 0; i < COUNT(exact); i++) {
     const placed *x = &w->call.slot[exact[i]];
     if (memcmp(w->memory.before + x->first, w->memory.after + x->first, x->bytes) != 0)
-      return luattn_fail(err, LUATTN_INTERNAL, "slot %d differs from what one thread alone computes",
-                         exact[i]);
+      return luattn_fail(err, LUATTN_INTERNAL, "slot %d differs from what one thread alone computes", exact[i]);
   }
   return LUATTN_OK;
 }
@@ -126,8 +124,8 @@ static luattn_status run(worker *workers, luattn_error *err) {
   return LUATTN_OK;
 }
 
-static luattn_status run_all(worker *workers, const cuda *c, luattn_engine *engine, const char *folder,
-                             int rounds, luattn_error *err) {
+static luattn_status run_all(worker *workers, const cuda *c, luattn_engine *engine, const char *folder, int rounds,
+                             luattn_error *err) {
   luattn_spec *spec[COUNT(examples)];
   for (int i = 0; i < COUNT(examples); i++) {
     char path[4096];

@@ -67,8 +67,7 @@ static void load_lua(const char *soname) {
 }
 
 static void run_lua(lua_State *L) {
-  static const char chunk[] =
-      "local t = {} for i = 1, 1000 do t[#t + 1] = i end assert(#table.concat(t) == 2893)";
+  static const char chunk[] = "local t = {} for i = 1, 1000 do t[#t + 1] = i end assert(#table.concat(t) == 2893)";
   int status = lua.loadstring(L, chunk);
   if (status == 0) status = lua.pcallk != NULL ? lua.pcallk(L, 0, 0, 0, 0, NULL) : lua.pcall(L, 0, 0, 0);
   expect(status == 0, "the host's Lua", "a chunk failed");
@@ -90,8 +89,7 @@ static void use_specs(void) {
     float x[4 * 8], out[4 * 8] = {0};
     for (int i = 0; i < 4 * 8; i++) x[i] = (float)(i % 5);
     int64_t shape[] = {1, 1, 4, 8};
-    DLTensor q = {.data = x, .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = shape},
-             o = q;
+    DLTensor q = {.data = x, .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 32, 1}, .shape = shape}, o = q;
     o.data = out;
     luattn_args args = {.struct_size = sizeof args, .q = &q, .k = &q, .v = &q, .o = &o};
     expect(LUATTN(luattn_cpu_forward)(spec, &args, &err) == LUATTN_OK, "luattn_cpu_forward", err.message);
@@ -116,22 +114,16 @@ static void use_pack(void) {
   expect(fd >= 0, path, "cannot be made");
   if (fd >= 0) close(fd);
   luattn_error err = {0};
-  const luattn_pack_item item = {.kind = LUATTN_PACK_SPEC,
-                                 .spec_hash = {1, 2},
-                                 .spec_name = "x",
-                                 .text = text,
-                                 .text_size = sizeof text};
+  const luattn_pack_item item = {
+      .kind = LUATTN_PACK_SPEC, .spec_hash = {1, 2}, .spec_name = "x", .text = text, .text_size = sizeof text};
   luattn_pack *pack = NULL;
   void *bytes = NULL;
   size_t size = 0;
-  expect(LUATTN(luattn_pack_write)(path, "13.0", &item, 1, &err) == LUATTN_OK, "luattn_pack_write",
-         err.message);
+  expect(LUATTN(luattn_pack_write)(path, "13.0", &item, 1, &err) == LUATTN_OK, "luattn_pack_write", err.message);
   expect(LUATTN(luattn_pack_open)(path, &pack, &err) == LUATTN_OK, "luattn_pack_open", err.message);
   if (pack != NULL) {
-    expect(LUATTN(luattn_pack_read)(pack, 0, &bytes, &size, &err) == LUATTN_OK, "luattn_pack_read",
-           err.message);
-    expect(bytes != NULL && size == sizeof text && memcmp(bytes, text, size) == 0, "luattn_pack_read",
-           "other bytes");
+    expect(LUATTN(luattn_pack_read)(pack, 0, &bytes, &size, &err) == LUATTN_OK, "luattn_pack_read", err.message);
+    expect(bytes != NULL && size == sizeof text && memcmp(bytes, text, size) == 0, "luattn_pack_read", "other bytes");
     LUATTN(luattn_pack_free)(bytes);
     LUATTN(luattn_pack_close)(pack);
   }

@@ -1,11 +1,13 @@
-/* append_test.c: luattn_append through key_mod and value_mod and as it is, and attention over such a cache with keys_modified, which the PTX
- * machine executes, or on the CPU. Rows are appended twice, as a prompt and new tokens are. What the cache then holds is compared with
- * mods written in C, in double precision; O with attention over the raw rows side by side, without keys_modified, on the CPU. Other
- * elements of the cache stay NaN. The second part is appended by luattn_append or, in half of the modes, by the forward that reads it. An input that no mod reads is missing
- * where rows are appended, or has no place for them. More heads of keys than a thread has, and no multiple of them.
+/* append_test.c: luattn_append through key_mod and value_mod and as it is, and attention over such a cache with
+ * keys_modified, which the PTX machine executes, or on the CPU. Rows are appended twice, as a prompt and new tokens
+ * are. What the cache then holds is compared with mods written in C, in double precision; O with attention over the raw
+ * rows side by side, without keys_modified, on the CPU. Other elements of the cache stay NaN. The second part is
+ * appended by luattn_append or, in half of the modes, by the forward that reads it. An input that no mod reads is
+ * missing where rows are appended, or has no place for them. More heads of keys than a thread has, and no multiple of
+ * them.
  *
- * append_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, decode bf16, .. MODE: bits of modes. Without
- * them, pages of 1, 3, 16 and 64, each spec in one mode of each.
+ * append_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, decode bf16, .. MODE:
+ * bits of modes. Without them, pages of 1, 3, 16 and 64, each spec in one mode of each.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -16,7 +18,19 @@
 
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 4, HEADS = 10, HEADS_KV = 5, MOST = 75, LONGEST = 70, PROMPT = 21, NEW = 3, Q_LEN = 3, SHIFT = 7, POSITIONS = 128, PLACES = 130 };
+enum {
+  BATCH = 4,
+  HEADS = 10,
+  HEADS_KV = 5,
+  MOST = 75,
+  LONGEST = 70,
+  PROMPT = 21,
+  NEW = 3,
+  Q_LEN = 3,
+  SHIFT = 7,
+  POSITIONS = 128,
+  PLACES = 130
+};
 enum { PACKED = 1, HEADS_FIRST = 2, CACHE = 4, SHIFTED = 8, MODES = 16 };
 static const int packed_rows[2][BATCH] = {{21, 0, 66, 5}, {3, 4, 1, 0}};
 
@@ -28,16 +42,22 @@ static const struct {
   unsigned reads; /* bits of inputs */
 } specs[NUM_SPECS] = {
     [PLAIN] = {"return attention { block_mask = causal_bottom_right() }", 0},
-    [ROTARY] = {"return attention { inputs = { cosine = { axes = {'position', 'pair'} }, sine = { axes = {'position', 'pair'} } },\n"
-                "  query_mod = rotary('cosine', 'sine'), key_mod = rotary('cosine', 'sine'), block_mask = causal_bottom_right() }",
+    [ROTARY] = {"return attention { inputs = { cosine = { axes = {'position', 'pair'} }, sine = { axes = {'position', "
+                "'pair'} } },\n"
+                "  query_mod = rotary('cosine', 'sine'), key_mod = rotary('cosine', 'sine'), block_mask = "
+                "causal_bottom_right() }",
                 1 << COSINE | 1 << SINE},
-    [SCALED] = {"return attention { scalars = { rate = 0.25 },\n"
-                "  inputs = { scale = { axes = {'hkv', 'kv'} }, shift = { axes = {'b'} }, bias = { axes = {'kv'}, dtype = 'any' } },\n"
-                "  key_mod = function(x, b, h, pos, d) return x * scale[{h, pos - 1}] + 0.125 * h + rate * (d % 2) end,\n"
-                "  value_mod = function(x, b, h, pos, d) return x + 0.01 * pos + shift[b] end,\n"
-                "  score_mod = function(s, b, h, q, kv) return s + 0.1 * scale[{h // 2, kv}] + bias[kv] end }",
-                1 << BY_POSITION | 1 << BY_BATCH | 1 << BY_KEY},
-    [MIXED] = {"return attention { value_mod = function(x, b, h, pos, d) return 0.5 * x + 0.5 * x[(d * 5 + 1) % head_dim] end }", 0}};
+    [SCALED] =
+        {"return attention { scalars = { rate = 0.25 },\n"
+         "  inputs = { scale = { axes = {'hkv', 'kv'} }, shift = { axes = {'b'} }, bias = { axes = {'kv'}, dtype = "
+         "'any' } },\n"
+         "  key_mod = function(x, b, h, pos, d) return x * scale[{h, pos - 1}] + 0.125 * h + rate * (d % 2) end,\n"
+         "  value_mod = function(x, b, h, pos, d) return x + 0.01 * pos + shift[b] end,\n"
+         "  score_mod = function(s, b, h, q, kv) return s + 0.1 * scale[{h // 2, kv}] + bias[kv] end }",
+         1 << BY_POSITION | 1 << BY_BATCH | 1 << BY_KEY},
+    [MIXED] = {"return attention { value_mod = function(x, b, h, pos, d) return 0.5 * x + 0.5 * x[(d * 5 + 1) % "
+               "head_dim] end }",
+               0}};
 
 typedef struct problem {
   int dim[2], page_size, mode, pages, num_pages, total_q, rows[2][BATCH], length[BATCH], cu_q[BATCH + 1];
@@ -49,7 +69,8 @@ typedef struct problem {
 static const char *family;
 static int failed;
 static void fail(const problem *p, int spec, const char *what, double off) {
-  fprintf(stderr, "FAILED: %s %s pages of %d, spec %d, mode %d: %s (%g)\n", family, kind_name[p->k], p->page_size, spec, p->mode, what, off);
+  fprintf(stderr, "FAILED: %s %s pages of %d, spec %d, mode %d: %s (%g)\n", family, kind_name[p->k], p->page_size, spec,
+          p->mode, what, off);
   failed = 1;
 }
 
@@ -58,7 +79,9 @@ static void int_array(array *a, int ndim, const int64_t *shape) {
   a->t.ndim = ndim;
 }
 
-static int page_of(const problem *p, int b, int i) { return p->mode & CACHE ? b : p->num_pages - 1 - (b * p->pages + i); }
+static int page_of(const problem *p, int b, int i) {
+  return p->mode & CACHE ? b : p->num_pages - 1 - (b * p->pages + i);
+}
 
 static size_t cache_at(const problem *p, int side, int b, int h, int i, int d) {
   const int64_t *s = p->strides[side];
@@ -76,7 +99,8 @@ static void draw(array *a) {
 static void draw_caches(problem *p) {
   const int64_t size = p->page_size, n = p->num_pages;
   for (int side = 0; side < 2; ++side) {
-    const int64_t dim = p->dim[side], heads_first[] = {HEADS_KV * size * dim, size * dim, dim, 1}, rows_first[] = {HEADS_KV * size * dim, dim, HEADS_KV * dim, 1};
+    const int64_t dim = p->dim[side], heads_first[] = {HEADS_KV * size * dim, size * dim, dim, 1},
+                  rows_first[] = {HEADS_KV * size * dim, dim, HEADS_KV * dim, 1};
     make(&p->cache[side], p->k, 4, (int64_t[]){n, HEADS_KV, size, dim});
     fill(&p->cache[side], NAN);
     memcpy(p->strides[side], p->mode & HEADS_FIRST ? heads_first : rows_first, sizeof heads_first);
@@ -91,14 +115,16 @@ static void draw_caches(problem *p) {
 }
 
 static void draw_inputs(problem *p) {
-  make(&p->in[COSINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2}), make(&p->in[SINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2});
+  make(&p->in[COSINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2}),
+      make(&p->in[SINE], F32, 2, (int64_t[]){POSITIONS, p->dim[0] / 2});
   make(&p->in[BY_POSITION], F32, 2, (int64_t[]){HEADS_KV, PLACES}), make(&p->in[BY_BATCH], F32, 1, (int64_t[]){BATCH});
   make(&p->in[BY_KEY], p->k, 1, (int64_t[]){LONGEST}); /* no place for new rows */
   for (int i = 0; i < NUM_INPUTS; ++i) draw(&p->in[i]);
   for (int i = 0; i < POSITIONS; ++i)
     for (int d = 0; d < p->dim[0] / 2; ++d) {
       const double angle = i * pow(100.0, -2.0 * d / p->dim[0]);
-      put(F32, p->in[COSINE].host, (size_t)(i * p->dim[0] / 2 + d), cos(angle)), put(F32, p->in[SINE].host, (size_t)(i * p->dim[0] / 2 + d), sin(angle));
+      put(F32, p->in[COSINE].host, (size_t)(i * p->dim[0] / 2 + d), cos(angle)),
+          put(F32, p->in[SINE].host, (size_t)(i * p->dim[0] / 2 + d), sin(angle));
     }
   send(&p->in[COSINE]), send(&p->in[SINE]);
 }
@@ -121,16 +147,19 @@ static void open_problem(problem *p, kind k, int dim, int dim_v, int page_size, 
   const int64_t rows = packed ? p->total_q : Q_LEN;
   make(&p->q, k, packed ? 3 : 4, packed ? (int64_t[]){rows, HEADS, dim} : (int64_t[]){BATCH, HEADS, rows, dim});
   make(&p->o, k, packed ? 3 : 4, packed ? (int64_t[]){rows, HEADS, dim_v} : (int64_t[]){BATCH, HEADS, rows, dim_v});
-  make(&p->lse, k == F64 ? F64 : F32, packed ? 2 : 3, packed ? (int64_t[]){HEADS, rows} : (int64_t[]){BATCH, HEADS, rows});
+  make(&p->lse, k == F64 ? F64 : F32, packed ? 2 : 3,
+       packed ? (int64_t[]){HEADS, rows} : (int64_t[]){BATCH, HEADS, rows});
   draw(&p->q);
   fill(&p->o, NAN), fill(&p->lse, NAN);
-  int_array(&p->used[0], 1, (int64_t[]){BATCH}), int_array(&p->used[1], 1, (int64_t[]){BATCH}), int_array(&p->cu, 1, (int64_t[]){BATCH + 1}), int_array(&p->cu_new, 1, (int64_t[]){BATCH + 1});
+  int_array(&p->used[0], 1, (int64_t[]){BATCH}), int_array(&p->used[1], 1, (int64_t[]){BATCH}),
+      int_array(&p->cu, 1, (int64_t[]){BATCH + 1}), int_array(&p->cu_new, 1, (int64_t[]){BATCH + 1});
   memcpy(p->cu.host, p->cu_q, sizeof p->cu_q);
   send(&p->cu);
 }
 
 static void close_problem(problem *p) {
-  array *all[] = {&p->q, &p->o, &p->lse, &p->cache[0], &p->cache[1], &p->raw[0], &p->raw[1], &p->table, &p->used[0], &p->used[1], &p->cu, &p->cu_new};
+  array *all[] = {&p->q,      &p->o,     &p->lse,     &p->cache[0], &p->cache[1], &p->raw[0],
+                  &p->raw[1], &p->table, &p->used[0], &p->used[1],  &p->cu,       &p->cu_new};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) drop(all[i]);
   for (int i = 0; i < NUM_INPUTS; ++i) drop(&p->in[i]);
 }
@@ -171,21 +200,30 @@ static void open_rows(problem *p, int spec, int part, new_rows *out) {
   send(&p->cu_new);
   for (int side = 0; side < 2; ++side) {
     const int64_t dim = p->dim[side], n = packed ? cu[BATCH] + 2 : p->rows[part][0]; /* two rows that are of no entry */
-    make(&rows[side], p->k, packed ? 3 : 4, packed ? (int64_t[]){n, HEADS_KV, dim} : (int64_t[]){BATCH, HEADS_KV, n, dim});
+    make(&rows[side], p->k, packed ? 3 : 4,
+         packed ? (int64_t[]){n, HEADS_KV, dim} : (int64_t[]){BATCH, HEADS_KV, n, dim});
     for (size_t i = 0; i < rows[side].count; ++i) put(p->k, rows[side].host, i, NAN);
     for (int b = 0; b < BATCH; ++b)
       for (int h = 0; h < HEADS_KV; ++h)
         for (int i = 0; i < p->rows[part][b]; ++i)
           for (int d = 0; d < dim; ++d) {
-            const size_t to = packed ? ((size_t)(cu[b] + i) * HEADS_KV + (size_t)h) * (size_t)dim + (size_t)d
-                                     : (((size_t)b * HEADS_KV + (size_t)h) * (size_t)n + (size_t)i) * (size_t)dim + (size_t)d;
+            const size_t to =
+                packed ? ((size_t)(cu[b] + i) * HEADS_KV + (size_t)h) * (size_t)dim + (size_t)d
+                       : (((size_t)b * HEADS_KV + (size_t)h) * (size_t)n + (size_t)i) * (size_t)dim + (size_t)d;
             put(p->k, rows[side].host, to, get(p->k, p->raw[side].host, raw_at(p, side, b, h, before[b] + i, d)));
           }
     send(&rows[side]);
   }
-  out->args = (luattn_append_args){.struct_size = sizeof out->args, .k = &p->cache[0].t, .v = &p->cache[1].t, .new_k = &rows[0].t, .new_v = &rows[1].t,
-                                   .batch = open_batch(p, before, &p->used[0], &p->cu_new), .inputs = out->inputs,
-                                   .num_inputs = take_inputs(p, spec, true, out->inputs), .scalars = &rate, .num_scalars = spec == SCALED};
+  out->args = (luattn_append_args){.struct_size = sizeof out->args,
+                                   .k = &p->cache[0].t,
+                                   .v = &p->cache[1].t,
+                                   .new_k = &rows[0].t,
+                                   .new_v = &rows[1].t,
+                                   .batch = open_batch(p, before, &p->used[0], &p->cu_new),
+                                   .inputs = out->inputs,
+                                   .num_inputs = take_inputs(p, spec, true, out->inputs),
+                                   .scalars = &rate,
+                                   .num_scalars = spec == SCALED};
 }
 
 static void close_rows(new_rows *r) {
@@ -199,14 +237,16 @@ static double input_at(const problem *p, int i, int row, int column) {
   return get(F32, p->in[i].host, (size_t)(row * (int)p->in[i].shape[1] + column));
 }
 
-/* An element after the spec's mod, and the sum of the magnitudes of what it adds up, of which a float is off by some 2^-24. */
+/* An element after the spec's mod, and the sum of the magnitudes of what it adds up, of which a float is off by some
+ * 2^-24. */
 static double modified(const problem *p, int spec, int side, int b, int h, int i, int d, double *magnitude) {
   const int dim = p->dim[side], half = dim / 2, pos = i + (p->mode & SHIFTED ? SHIFT : 0);
   const void *raw = p->raw[side].host;
   const double x = get(p->k, raw, raw_at(p, side, b, h, i, d));
   *magnitude = 0;
   if (spec == ROTARY && side == 0) {
-    const double y = get(p->k, raw, raw_at(p, side, b, h, i, (d + half) % dim)), c = input_at(p, COSINE, pos, d % half), s = input_at(p, SINE, pos, d % half);
+    const double y = get(p->k, raw, raw_at(p, side, b, h, i, (d + half) % dim)), c = input_at(p, COSINE, pos, d % half),
+                 s = input_at(p, SINE, pos, d % half);
     *magnitude = fabs(x * c) + fabs(y * s);
     return d < half ? x * c - y * s : x * c + y * s;
   }
@@ -236,7 +276,9 @@ static void compare_cache(problem *p, int spec, int side) {
           double magnitude;
           const size_t at = cache_at(p, side, b, h, i, d);
           const double want = modified(p, spec, side, b, h, i, d, &magnitude), x = get(p->k, got->host, at),
-                       allowed = magnitude == 0 ? 0 : unit * fabs(want) + 4 * real * magnitude * (1 + unit) + 0x1p-25; /* halves may be subnormal */
+                       allowed = magnitude == 0 ? 0
+                                                : unit * fabs(want) + 4 * real * magnitude * (1 + unit) +
+                                                      0x1p-25; /* halves may be subnormal */
           if (!(fabs(x - want) <= allowed)) off = fmax(off, isnan(x) ? INFINITY : fabs(x - want));
           put(p->k, got->host, at, NAN);
         }
@@ -251,15 +293,18 @@ static void compare_cache(problem *p, int spec, int side) {
 /* Entry b's O over the raw rows, on the CPU; keys_modified 1: over what they should have become. */
 static void reference(const problem *p, const luattn_spec *spec, int number, int b, double *o, double *lse) {
   const int nq = q_len_of(p, b), nk = p->length[b];
-  int64_t qs[] = {b + 1, HEADS, nq, p->dim[0]}, ks[2][4] = {{b + 1, HEADS_KV, nk, p->dim[0]}, {b + 1, HEADS_KV, nk, p->dim[1]}},
-          os[] = {b + 1, HEADS, nq, p->dim[1]}, ls[] = {b + 1, HEADS, nq}, in_shape[] = {HEADS_KV, nk}, in_stride[] = {PLACES, 1}, b_shape[] = {b + 1};
+  int64_t qs[] = {b + 1, HEADS, nq, p->dim[0]},
+          ks[2][4] = {{b + 1, HEADS_KV, nk, p->dim[0]}, {b + 1, HEADS_KV, nk, p->dim[1]}},
+          os[] = {b + 1, HEADS, nq, p->dim[1]}, ls[] = {b + 1, HEADS, nq}, in_shape[] = {HEADS_KV, nk},
+          in_stride[] = {PLACES, 1}, b_shape[] = {b + 1};
   double *q = calloc((size_t)((b + 1) * HEADS * nq * p->dim[0]) + 1, 8), *kv[2];
   for (int h = 0; h < HEADS; ++h)
     for (int i = 0; i < nq; ++i)
       for (int d = 0; d < p->dim[0]; ++d)
-        q[(((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i) * (size_t)p->dim[0] + (size_t)d] =
-            get(p->k, p->q.host, p->mode & PACKED ? (((size_t)(p->cu_q[b] + i)) * HEADS + (size_t)h) * (size_t)p->dim[0] + (size_t)d
-                                                  : (((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i) * (size_t)p->dim[0] + (size_t)d);
+        q[(((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i) * (size_t)p->dim[0] + (size_t)d] = get(
+            p->k, p->q.host,
+            p->mode & PACKED ? (((size_t)(p->cu_q[b] + i)) * HEADS + (size_t)h) * (size_t)p->dim[0] + (size_t)d
+                             : (((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i) * (size_t)p->dim[0] + (size_t)d);
   DLTensor t[6];
   for (int side = 0; side < 2; ++side) {
     kv[side] = calloc((size_t)((b + 1) * HEADS_KV * nk * p->dim[side]) + 1, 8);
@@ -272,7 +317,8 @@ static void reference(const problem *p, const luattn_spec *spec, int number, int
   void *data[] = {q, kv[0], kv[1], o, lse};
   int64_t *shape[] = {qs, ks[0], ks[1], os, ls};
   for (int i = 0; i < 5; ++i)
-    t[i] = (DLTensor){.data = data[i], .device = {kDLCPU, 0}, .ndim = i == 4 ? 3 : 4, .dtype = {kDLFloat, 64, 1}, .shape = shape[i]};
+    t[i] = (DLTensor){
+        .data = data[i], .device = {kDLCPU, 0}, .ndim = i == 4 ? 3 : 4, .dtype = {kDLFloat, 64, 1}, .shape = shape[i]};
   DLTensor cut[NUM_INPUTS];
   luattn_input inputs[NUM_INPUTS];
   size_t n = take_inputs(p, number, false, inputs);
@@ -286,11 +332,22 @@ static void reference(const problem *p, const luattn_spec *spec, int number, int
     if (which == BY_KEY) cut[i].shape = &in_shape[1];
     inputs[i].tensor = &cut[i];
   }
-  const luattn_batch_options options = {.struct_size = sizeof options, .q_offset = p->mode & SHIFTED ? SHIFT : 0, .kv_offset = p->mode & SHIFTED ? SHIFT : 0};
+  const luattn_batch_options options = {.struct_size = sizeof options,
+                                        .q_offset = p->mode & SHIFTED ? SHIFT : 0,
+                                        .kv_offset = p->mode & SHIFTED ? SHIFT : 0};
   luattn_batch *batch;
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of an entry");
-  const luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &t[3], .lse = &t[4], .inputs = inputs, .num_inputs = n,
-                            .scalars = &rate, .num_scalars = number == SCALED, .batch = batch};
+  const luattn_args args = {.struct_size = sizeof args,
+                            .q = &t[0],
+                            .k = &t[1],
+                            .v = &t[2],
+                            .o = &t[3],
+                            .lse = &t[4],
+                            .inputs = inputs,
+                            .num_inputs = n,
+                            .scalars = &rate,
+                            .num_scalars = number == SCALED,
+                            .batch = batch};
   need(luattn_cpu_forward(spec, &args, &err) == LUATTN_OK, "reference");
   luattn_batch_close(batch);
   free(q), free(kv[0]), free(kv[1]);
@@ -301,14 +358,17 @@ static double compare_o(const problem *p, const luattn_spec *spec, int number) {
   double off = 0;
   for (int b = 0; b < BATCH; ++b) {
     const int nq = q_len_of(p, b), dim = p->dim[1];
-    double *o = calloc((size_t)((b + 1) * HEADS * nq * dim) + 1, 8), *lse = calloc((size_t)((b + 1) * HEADS * nq) + 1, 8);
+    double *o = calloc((size_t)((b + 1) * HEADS * nq * dim) + 1, 8),
+           *lse = calloc((size_t)((b + 1) * HEADS * nq) + 1, 8);
     reference(p, spec, number, b, o, lse);
     for (int h = 0; h < HEADS; ++h)
       for (int i = 0; i < nq; ++i)
         for (int d = 0; d < dim; ++d) {
           const double want = o[(((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i) * (size_t)dim + (size_t)d],
-                       got = get(p->k, p->o.host, p->mode & PACKED ? ((size_t)(p->cu_q[b] + i) * HEADS + (size_t)h) * (size_t)dim + (size_t)d
-                                                                   : (((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i) * (size_t)dim + (size_t)d);
+                       got = get(p->k, p->o.host,
+                                 p->mode & PACKED
+                                     ? ((size_t)(p->cu_q[b] + i) * HEADS + (size_t)h) * (size_t)dim + (size_t)d
+                                     : (((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i) * (size_t)dim + (size_t)d);
           if (!(fabs(got - want) <= off)) off = isnan(got) ? INFINITY : fabs(got - want);
         }
     free(o), free(lse);
@@ -316,9 +376,9 @@ static double compare_o(const problem *p, const luattn_spec *spec, int number) {
   return off;
 }
 
-/* A kernel over raw keys is off by up to 4 of kind_unit, half an ulp of 0.5. Here q', k' and v' up to 1.5 have been rounded as well: products of q'
- * and k' have independent errors of up to 2 each, which move a score by 0.4 in the mean and 1.6 at four times that, and with it O;
- * those of v' move O by 1.5 at most. */
+/* A kernel over raw keys is off by up to 4 of kind_unit, half an ulp of 0.5. Here q', k' and v' up to 1.5 have been
+ * rounded as well: products of q' and k' have independent errors of up to 2 each, which move a score by 0.4 in the mean
+ * and 1.6 at four times that, and with it O; those of v' move O by 1.5 at most. */
 static double tolerance(kind k) { return k == F64 ? 1e-12 : k == F32 ? 2e-6 : 7 * kind_unit[k]; }
 
 static void attend(problem *p, luattn_engine *engine, const luattn_spec *spec, int number, luattn_args *args) {
@@ -341,31 +401,46 @@ static void attend(problem *p, luattn_engine *engine, const luattn_spec *spec, i
   drop(&workspace);
 }
 
-static void refuses(problem *p, luattn_engine *engine, const luattn_spec *spec, const luattn_kernel *kernel, const luattn_args *args) {
+static void refuses(problem *p, luattn_engine *engine, const luattn_spec *spec, const luattn_kernel *kernel,
+                    const luattn_args *args) {
   luattn_args other = *args;
   const int32_t lengths[] = {p->length[0], p->length[1], p->length[2], p->length[3]};
   luattn_batch *batch = open_batch(p, lengths, &p->used[1], &p->cu);
   other.batch = batch;
   other.keys_modified = 0;
-  if (luattn_launch(kernel, &other, NULL, &err) != LUATTN_INVALID || strstr(err.message, "keys_modified: is 0, and the kernel is compiled for 1") == NULL)
+  if (luattn_launch(kernel, &other, NULL, &err) != LUATTN_INVALID ||
+      strstr(err.message, "keys_modified: is 0, and the kernel is compiled for 1") == NULL)
     fail(p, 0, err.message, 0);
-  if (driver != NULL && (luattn_forward(engine, spec, &other, NULL, &err) != LUATTN_UNSUPPORTED || strstr(err.message, "set keys_modified = 1") == NULL))
+  if (driver != NULL && (luattn_forward(engine, spec, &other, NULL, &err) != LUATTN_UNSUPPORTED ||
+                         strstr(err.message, "set keys_modified = 1") == NULL))
     fail(p, 0, err.message, 0);
   other.keys_modified = 2;
-  if (luattn_forward(engine, spec, &other, NULL, &err) == LUATTN_OK || strstr(err.message, "keys_modified: is 2, expected 0 or 1") == NULL)
+  if (luattn_forward(engine, spec, &other, NULL, &err) == LUATTN_OK ||
+      strstr(err.message, "keys_modified: is 2, expected 0 or 1") == NULL)
     fail(p, 0, err.message, 0);
   other.keys_modified = 1, other.batch = NULL;
-  if (luattn_backward(engine, spec, &other, NULL, &err) == LUATTN_OK || strstr(err.message, "keys_modified: is 1, and there is no backward") == NULL)
+  if (luattn_backward(engine, spec, &other, NULL, &err) == LUATTN_OK ||
+      strstr(err.message, "keys_modified: is 1, and there is no backward") == NULL)
     fail(p, 0, err.message, 0);
   luattn_batch_close(batch);
 }
 
-static void check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, int page_size, int mode, int dim, int dim_v) {
+static void check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, int page_size, int mode, int dim,
+                  int dim_v) {
   problem p;
   open_problem(&p, k, dim, dim_v, page_size, mode);
   luattn_input inputs[NUM_INPUTS];
-  luattn_args args = {.struct_size = sizeof args, .q = &p.q.t, .k = &p.cache[0].t, .v = &p.cache[1].t, .o = &p.o.t, .lse = &p.lse.t,
-                      .inputs = inputs, .num_inputs = take_inputs(&p, number, true, inputs), .scalars = &rate, .num_scalars = number == SCALED, .keys_modified = 1,
+  luattn_args args = {.struct_size = sizeof args,
+                      .q = &p.q.t,
+                      .k = &p.cache[0].t,
+                      .v = &p.cache[1].t,
+                      .o = &p.o.t,
+                      .lse = &p.lse.t,
+                      .inputs = inputs,
+                      .num_inputs = take_inputs(&p, number, true, inputs),
+                      .scalars = &rate,
+                      .num_scalars = number == SCALED,
+                      .keys_modified = 1,
                       .decode = strcmp(family, "decode") == 0 ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
   const int32_t lengths[] = {p.length[0], p.length[1], p.length[2], p.length[3]};
   luattn_batch *batch = open_batch(&p, lengths, &p.used[1], &p.cu);
@@ -379,7 +454,8 @@ static void check(luattn_engine *engine, const luattn_spec *spec, int number, ki
     new_rows rows;
     open_rows(&p, number, part, &rows);
     if (part == 1 && at_once) {
-      rows.args.k = rows.args.v = NULL, rows.args.inputs = NULL, rows.args.num_inputs = 0, rows.args.scalars = NULL, rows.args.num_scalars = 0;
+      rows.args.k = rows.args.v = NULL, rows.args.inputs = NULL, rows.args.num_inputs = 0, rows.args.scalars = NULL,
+      rows.args.num_scalars = 0;
       args.append = &rows.args;
       attend(&p, engine, spec, number, &args);
       args.append = NULL;
@@ -408,14 +484,18 @@ int main(int argc, char **argv) {
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (of_family == 6 || k == 4) return 2;
   family = argv[1];
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = of_family < 4 ? of_family : 0, .device = of_family == 4 ? LUATTN_CPU : 0};
+  const luattn_engine_options options = {.struct_size = sizeof options,
+                                         .family = of_family < 4 ? of_family : 0,
+                                         .device = of_family == 4 ? LUATTN_CPU : 0};
   luattn_engine *engine;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  const int only_size = argc > 3 ? atoi(argv[3]) : 0, only_spec = argc > 4 ? atoi(argv[4]) : -1, only_mode = argc > 5 ? atoi(argv[5]) : -1;
+  const int only_size = argc > 3 ? atoi(argv[3]) : 0, only_spec = argc > 4 ? atoi(argv[4]) : -1,
+            only_mode = argc > 5 ? atoi(argv[5]) : -1;
   luattn_spec *spec[NUM_SPECS];
   for (int i = 0; i < NUM_SPECS; ++i) {
-    need(luattn_spec_load_text("append", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK, "spec");
+    need(luattn_spec_load_text("append", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK,
+         "spec");
     for (int s = 0; s < (only_size > 0 ? 1 : 4); ++s)
       for (int mode = 0; mode < MODES; ++mode) {
         const int size = only_size > 0 ? only_size : sizes[s], wide = (i + s) % 3 == 0;

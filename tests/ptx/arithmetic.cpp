@@ -123,7 +123,8 @@ Next directed(Warp &w, const Instr &i, u32 lanes) {
 template <class T, int Mode>
 Handler directed_named(std::string_view op) {
 #define DIRECTED(...) \
-  &directed<T, Mode, decltype([]([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T c) { return __VA_ARGS__; })>
+  &directed<T, Mode,  \
+            decltype([]([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T c) { return __VA_ARGS__; })>
   if (op == "add") return DIRECTED(a + b);
   if (op == "sub") return DIRECTED(a - b);
   if (op == "mul") return DIRECTED(a * b);
@@ -223,9 +224,8 @@ Handler packed_named(const Decoder &d) {
 // ---- integers ----
 template <class T>
 T high_product(T a, T b) {
-  using Wide =
-      std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
-                         std::conditional_t<std::is_signed_v<T>, i64, u64>>;
+  using Wide = std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
+                                  std::conditional_t<std::is_signed_v<T>, i64, u64>>;
   return T(Wide(a) * Wide(b) >> (8 * sizeof(T)));
 }
 template <class T>
@@ -251,11 +251,8 @@ Handler count_of(const Decoder &d) {
   const std::string_view op = d.op();
   if (op == "clz") return &unary<u32, T, decltype([](T a) { return u32(std::countl_zero(a)); })>;
   if (op == "popc") return &unary<u32, T, decltype([](T a) { return u32(std::popcount(a)); })>;
-  if (d.has("shiftamt"))
-    return &unary<u32, T, decltype([](T a) { return a == 0 ? ~0u : u32(std::countl_zero(a)); })>;
-  return &unary<u32, T, decltype([](T a) {
-                  return a == 0 ? ~0u : u32(8 * sizeof(T)) - 1 - u32(std::countl_zero(a));
-                })>;
+  if (d.has("shiftamt")) return &unary<u32, T, decltype([](T a) { return a == 0 ? ~0u : u32(std::countl_zero(a)); })>;
+  return &unary<u32, T, decltype([](T a) { return a == 0 ? ~0u : u32(8 * sizeof(T)) - 1 - u32(std::countl_zero(a)); })>;
 }
 
 Handler int_unary(const Decoder &d, Type t) {
@@ -401,9 +398,7 @@ Next pred_binary(Warp &w, const Instr &i, u32 lanes) {
 }
 Next move_pred(Warp &w, const Instr &i, u32 lanes) {
   u32 &d = w.pred(i.slot[0]);
-  const u32 from = i.imm >= 0          ? (i.imm ? ~0u : 0u)
-                   : i.slot[1].negated ? ~w.pred(i.slot[1])
-                                       : w.pred(i.slot[1]);
+  const u32 from = i.imm >= 0 ? (i.imm ? ~0u : 0u) : i.slot[1].negated ? ~w.pred(i.slot[1]) : w.pred(i.slot[1]);
   d = (d & ~lanes) | (from & lanes);
   return Next::GO;
 }
@@ -537,8 +532,7 @@ bool decode_setp(Decoder &d, Type t) {
 bool decode_odd(Decoder &d, Type t) {  // instructions with unusual operands
   const std::string_view op = d.op();
   const bool wide = size_of(t) == 8;
-  if (op == "bfi")
-    return values(d, wide ? &insert_bits<u64> : &insert_bits<u32>, {wide, wide, wide, false, false});
+  if (op == "bfi") return values(d, wide ? &insert_bits<u64> : &insert_bits<u32>, {wide, wide, wide, false, false});
   if (op == "bfe") {
     const Handler h = t == U32   ? &extract_bits<u32>
                       : t == S32 ? &extract_bits<i32>
@@ -546,8 +540,7 @@ bool decode_odd(Decoder &d, Type t) {  // instructions with unusual operands
                                  : &extract_bits<i64>;
     return values(d, h, {wide, wide, false, false});
   }
-  if (op == "prmt")
-    return values(d, d.m.size() == 2 ? &permute_bytes : nullptr, {false, false, false, false});
+  if (op == "prmt") return values(d, d.m.size() == 2 ? &permute_bytes : nullptr, {false, false, false, false});
   if (op == "lop3") {
     d.instr.imm = i64(d.arg(4).bits);
     return values(d, lookup3, {false, false, false, false});
@@ -570,8 +563,7 @@ bool known_modifiers(const Decoder &d, Type t) {
                                            "wide", "shiftamt", "clamp", "wrap", "l",   "r"};
   return std::all_of(d.m.begin() + 1, d.m.end(), [&](std::string_view part) {
     if (part == "rz" || part == "rm" || part == "rp") return !d.has("ftz") && float_directed(d, t) != nullptr;
-    return type_named(part) != NO_TYPE ||
-           std::find(std::begin(known), std::end(known), part) != std::end(known);
+    return type_named(part) != NO_TYPE || std::find(std::begin(known), std::end(known), part) != std::end(known);
   });
 }
 
@@ -589,8 +581,7 @@ bool decode_arithmetic(Decoder &d) {
   if (t == F16X2 || t == BF16X2) {
     const Handler h = t == F16X2 ? packed_named<F16X2>(d) : packed_named<BF16X2>(d);
     if (d.args.size() == 2) return values(d, h, {false, false});
-    return d.args.size() == 3 ? values(d, h, {false, false, false})
-                              : values(d, h, {false, false, false, false});
+    return d.args.size() == 3 ? values(d, h, {false, false, false}) : values(d, h, {false, false, false, false});
   }
   if (decode_odd(d, t)) return true;
   if (op == "shl" || op == "shr") return values(d, int_shift(d, t), {wide, wide, false});

@@ -34,13 +34,10 @@ void put(kind k, void *to, size_t at, double x) {
   if (k == F64) ((double *)to)[at] = x;
   if (k == F32) ((float *)to)[at] = f;
   if (k == I32) ((int32_t *)to)[at] = (int32_t)x;
-  if (k == BF16)
-    ((uint16_t *)to)[at] = (uint16_t)(isnan(x) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  if (k == BF16) ((uint16_t *)to)[at] = (uint16_t)(isnan(x) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   if (k == F16) { /* magnitudes are at most 2; subnormals become 0 */
     const int exponent = (int)(bits >> 23 & 255) - 127;
-    uint32_t half = isnan(x)         ? 0x7e00
-                    : exponent < -14 ? 0
-                                     : (uint32_t)(exponent + 15) << 10 | (bits >> 13 & 1023);
+    uint32_t half = isnan(x) ? 0x7e00 : exponent < -14 ? 0 : (uint32_t)(exponent + 15) << 10 | (bits >> 13 & 1023);
     if (!isnan(x) && exponent >= -14) half += (bits >> 12 & 1) && ((bits & 0xfff) != 0 || (half & 1));
     ((uint16_t *)to)[at] = (uint16_t)(half | (bits >> 16 & 0x8000));
   }
@@ -66,7 +63,8 @@ double get(kind k, const void *from, size_t at) {
 void make(array *a, kind k, int ndim, const int64_t *shape) {
   *a = (array){.k = k, .count = 1};
   for (int i = 0; i < ndim; ++i) a->shape[i] = shape[i], a->count *= (size_t)shape[i];
-  const size_t size = (a->count > 0 ? a->count : 1) * kind_size[k]; /* no more, so that a read behind the last element is found */
+  const size_t size =
+      (a->count > 0 ? a->count : 1) * kind_size[k]; /* no more, so that a read behind the last element is found */
   a->host = a->device = calloc(1, size);
   if (driver != NULL) need(luattn_device_alloc(driver, 0, size, &a->device, &err) == LUATTN_OK, "alloc");
   a->t = (DLTensor){
@@ -79,13 +77,11 @@ void fill(array *a, double x) {
 void send(array *a) {
   a->t.shape = a->shape;
   if (driver == NULL) return;
-  need(luattn_copy_to_device(driver, 0, a->device, a->host, a->count * kind_size[a->k], &err) == LUATTN_OK,
-       "copy");
+  need(luattn_copy_to_device(driver, 0, a->device, a->host, a->count * kind_size[a->k], &err) == LUATTN_OK, "copy");
 }
 void fetch(array *a) {
   if (driver == NULL) return;
-  need(luattn_copy_to_host(driver, 0, a->host, a->device, a->count * kind_size[a->k], &err) == LUATTN_OK,
-       "copy");
+  need(luattn_copy_to_host(driver, 0, a->host, a->device, a->count * kind_size[a->k], &err) == LUATTN_OK, "copy");
 }
 void drop(array *a) {
   if (driver != NULL) need(luattn_device_free(driver, 0, a->device, &err) == LUATTN_OK, "free");

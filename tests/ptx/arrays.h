@@ -35,8 +35,8 @@ void send(array *a);
 void fetch(array *a);
 void drop(array *a);
 
-/* Whether the driver's device is as large as the PTX machine, so that small problems have more tiles than it has multiprocessors. On
- * a larger one, launches make no lists of so few tiles, and tests do not expect them. */
+/* Whether the driver's device is as large as the PTX machine, so that small problems have more tiles than it has
+ * multiprocessors. On a larger one, launches make no lists of so few tiles, and tests do not expect them. */
 bool is_small_device(void);
 
 #endif

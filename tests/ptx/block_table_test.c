@@ -1,6 +1,6 @@
-/* block_table_test.c: lists of blocks written as a table: sparse and full ones, empty ones, with strides, with counts and indices
- * that are none; against lists that are read here. Then a mask that reads the table, with its bits in a batch: cells of each
- * block are as the lists say.
+/* block_table_test.c: lists of blocks written as a table: sparse and full ones, empty ones, with strides, with counts
+ * and indices that are none; against lists that are read here. Then a mask that reads the table, with its bits in a
+ * batch: cells of each block are as the lists say.
  *
  * block_table_test FAMILY DTYPE, or block_table_test cpu
  */
@@ -21,8 +21,8 @@ typedef struct lists {
 static void draw_lists(lists *l) {
   make(&l->count, I32, 3, (int64_t[]){BATCH, HEADS, ROWS});
   make(&l->index, I32, 4, (int64_t[]){BATCH, HEADS, ROWS, MOST});
-  for (size_t i = 0; i < l->count.count; ++i) put(I32, l->count.host, i, uniform(MOST + 3) - 1);       /* -1 to MOST + 1 */
-  for (size_t i = 0; i < l->index.count; ++i) put(I32, l->index.host, i, uniform(COLUMNS + 2) - 1);    /* -1 to COLUMNS */
+  for (size_t i = 0; i < l->count.count; ++i) put(I32, l->count.host, i, uniform(MOST + 3) - 1);    /* -1 to MOST + 1 */
+  for (size_t i = 0; i < l->index.count; ++i) put(I32, l->index.host, i, uniform(COLUMNS + 2) - 1); /* -1 to COLUMNS */
   send(&l->count), send(&l->index);
 }
 
@@ -35,14 +35,16 @@ static bool is_listed(const lists *l, int b, int h, int row, int column) {
 }
 
 static int expected(const lists *partial, const lists *full, int b, int h, int row, int column) {
-  return full != NULL && is_listed(full, b, h, row, column) ? 2 : partial != NULL && is_listed(partial, b, h, row, column);
+  return full != NULL && is_listed(full, b, h, row, column) ? 2
+                                                            : partial != NULL && is_listed(partial, b, h, row, column);
 }
 
 static int compare(const array *table, const lists *partial, const lists *full) {
   int wrong = 0;
   for (int i = 0; i < BATCH * HEADS * ROWS * COLUMNS; ++i) {
-    const int column = i % COLUMNS, row = i / COLUMNS % ROWS, h = i / COLUMNS / ROWS % HEADS, b = i / COLUMNS / ROWS / HEADS,
-              got = ((const unsigned char *)table->host)[i], want = expected(partial, full, b, h, row, column);
+    const int column = i % COLUMNS, row = i / COLUMNS % ROWS, h = i / COLUMNS / ROWS % HEADS,
+              b = i / COLUMNS / ROWS / HEADS, got = ((const unsigned char *)table->host)[i],
+              want = expected(partial, full, b, h, row, column);
     if (got != want && wrong++ == 0)
       fprintf(stderr, "FAILED: table[%d][%d][%d][%d] is %d, expected %d\n", b, h, row, column, got, want);
   }
@@ -70,8 +72,10 @@ static int fill_table(const luattn_kernel *kernel, array *table, lists *partial,
   return compare(table, partial, full);
 }
 
-static int refused(const luattn_kernel *kernel, const luattn_block_lists *given, const DLTensor *table, const char *message) {
-  if (luattn_block_table(kernel, given, table, NULL, &err) == LUATTN_INVALID && strstr(err.message, message) != NULL) return 0;
+static int refused(const luattn_kernel *kernel, const luattn_block_lists *given, const DLTensor *table,
+                   const char *message) {
+  if (luattn_block_table(kernel, given, table, NULL, &err) == LUATTN_INVALID && strstr(err.message, message) != NULL)
+    return 0;
   fprintf(stderr, "FAILED: '%s', expected '%s'\n", err.message, message);
   return 1;
 }
@@ -86,12 +90,14 @@ static int refuse(const luattn_kernel *kernel, const luattn_kernel *other, array
   t = table->t, t.ndim = 3;
   wrong += refused(kernel, &given, &t, "table: has 3 axes, expected 4: [b, h, qblocks, kvblocks]");
   l->count.shape[2]--;
-  wrong += refused(kernel, &given, &table->t, "kv_num_blocks: has shape [2, 3, 4], expected [2, 3, 5] = [b, h, qblocks]");
+  wrong +=
+      refused(kernel, &given, &table->t, "kv_num_blocks: has shape [2, 3, 4], expected [2, 3, 5] = [b, h, qblocks]");
   l->count.shape[2]++;
   given.full_kv_indices = &l->index.t;
   wrong += refused(kernel, &given, &table->t, "full_kv_num_blocks: is missing, and full_kv_indices is given");
   given.full_kv_indices = NULL;
-  if (driver != NULL) wrong += refused(other, &given, &table->t, "luattn_block_table: its mask reads no table of bytes");
+  if (driver != NULL)
+    wrong += refused(other, &given, &table->t, "luattn_block_table: its mask reads no table of bytes");
   return wrong;
 }
 
@@ -113,9 +119,12 @@ static int compare_bits(const luattn_kernel *kernel, luattn_args *args, const li
     const int column = i % COLUMNS, line = i / COLUMNS, row = line % ROWS,
               value = expected(partial, full, line / ROWS / HEADS, line / ROWS % HEADS, row, column);
     const uint32_t *pair = (const uint32_t *)memory.host + 2 * line;
-    const unsigned got = (pair[0] >> column & 1) | (pair[1] >> column & 1) << 1,
-                   want = value == 2 ? 3 : value == 0 || column > row ? 0 : column < row ? 3 : 1;
-    if (got != want && wrong++ == 0) fprintf(stderr, "FAILED: cell %d of line %d is %u, expected %u\n", column, line, got, want);
+    const unsigned got = (pair[0] >> column & 1) | (pair[1] >> column & 1) << 1, want = value == 2                   ? 3
+                                                                                        : value == 0 || column > row ? 0
+                                                                                        : column < row               ? 3
+                                                                                                       : 1;
+    if (got != want && wrong++ == 0)
+      fprintf(stderr, "FAILED: cell %d of line %d is %u, expected %u\n", column, line, got, want);
   }
   luattn_batch_close(batch);
   drop(&memory);
@@ -123,7 +132,8 @@ static int compare_bits(const luattn_kernel *kernel, luattn_args *args, const li
 }
 
 static const char spec_text[] =
-    "return attention { inputs = { blocks = { axes = {'b', 'h', 'i', 'j'}, dtype = 'u8' } }, mask_mod = function(b, h, q, kv)\n"
+    "return attention { inputs = { blocks = { axes = {'b', 'h', 'i', 'j'}, dtype = 'u8' } }, mask_mod = function(b, h, "
+    "q, kv)\n"
     "  local t = blocks[{b, h, q // 64, kv // 64}]\n"
     "  return eq(t, 2) or (eq(t, 1) and kv <= q) end }";
 
@@ -144,17 +154,21 @@ int main(int argc, char **argv) {
     if (family == 3 || k == 4) return 2;
   }
   luattn_engine *engine;
-  const luattn_engine_options options = {.struct_size = sizeof options, .device = on_cpu ? LUATTN_CPU : 0, .family = on_cpu ? 0 : 1 + family};
+  const luattn_engine_options options = {
+      .struct_size = sizeof options, .device = on_cpu ? LUATTN_CPU : 0, .family = on_cpu ? 0 : 1 + family};
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
-  luattn_spec *spec = load(spec_text), *causal = load("return attention { mask_mod = function(b, h, q, kv) return kv <= q end }");
+  luattn_spec *spec = load(spec_text),
+              *causal = load("return attention { mask_mod = function(b, h, q, kv) return kv <= q end }");
   array q, key, table;
   make(&q, (kind)k, 4, (int64_t[]){BATCH, HEADS, ROWS * BLOCK, DIM});
   make(&key, (kind)k, 4, (int64_t[]){BATCH, HEADS, COLUMNS * BLOCK, DIM});
   fill(&q, 0), fill(&key, 0);
   open_table(&table);
   const luattn_input input = {.name = "blocks", .tensor = &table.t};
-  luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &key.t, .v = &key.t, .inputs = &input, .num_inputs = 1}, plain = args;
+  luattn_args args =
+                  {.struct_size = sizeof args, .q = &q.t, .k = &key.t, .v = &key.t, .inputs = &input, .num_inputs = 1},
+              plain = args;
   plain.num_inputs = 0;
   const luattn_kernel *kernel, *other;
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK, "kernel");

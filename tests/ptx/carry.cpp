@@ -1,5 +1,5 @@
-// carry.cpp: integer instructions that take a carry from the one before or leave one: add.cc, addc, sub.cc, subc, mad.lo.cc,
-// madc and their kind. PTX ISA, 9.7.2. CC.CF is a bit for each lane; after a subtraction it is the borrow.
+// carry.cpp: integer instructions that take a carry from the one before or leave one: add.cc, addc, sub.cc, subc,
+// mad.lo.cc, madc and their kind. PTX ISA, 9.7.2. CC.CF is a bit for each lane; after a subtraction it is the borrow.
 #include "decoder.hpp"
 
 namespace ptx {
@@ -25,7 +25,8 @@ Next carry(Warp &w, const Instr &i, u32 lanes) {
     } else if constexpr (K == SUB) {
       x = Wide<T>(a[l]) - b[l] - in;  // wraps below 0, where the bit above is the borrow
     } else {
-      using Product = std::conditional_t<std::is_signed_v<T>, std::conditional_t<sizeof(T) == 8, __int128, i64>, Wide<T>>;
+      using Product =
+          std::conditional_t<std::is_signed_v<T>, std::conditional_t<sizeof(T) == 8, __int128, i64>, Wide<T>>;
       const Wide<T> product = Wide<T>(Product(T(a[l])) * Product(T(b[l])));
       x = Wide<T>(U(K == LOW ? product : product >> bits)) + c[l] + in;
     }

@@ -78,14 +78,10 @@ i64 extended(u64 x, Type t) {
   }
 }
 double float_of(u64 x, Type t) {
-  return t == F64   ? std::bit_cast<double>(x)
-         : t == F32 ? std::bit_cast<float>(u32(x))
-                    : small_to_float(t, u16(x));
+  return t == F64 ? std::bit_cast<double>(x) : t == F32 ? std::bit_cast<float>(u32(x)) : small_to_float(t, u16(x));
 }
 u64 bits_of(double x, Type t) {
-  return t == F64   ? std::bit_cast<u64>(x)
-         : t == F32 ? std::bit_cast<u32>(float(x))
-                    : float_to_small(t, float(x));
+  return t == F64 ? std::bit_cast<u64>(x) : t == F32 ? std::bit_cast<u32>(float(x)) : float_to_small(t, float(x));
 }
 
 u64 float_to_int(double x, Type t, u8 rounding) {
@@ -131,8 +127,7 @@ Next convert(Warp &w, const Instr &i, u32 lanes) {
       y = i.sat ? clamped(extended(x, i.from), i.type) : u64(extended(x, i.from));
     const int bits = 8 * size_of(i.type);
     // A wider register is sign-extended (PTX ISA, table of relaxed sizes).
-    if (bits < 64)
-      y = is_signed(i.type) && i.slot[0].wide ? u64(extended(y, i.type)) : y & ((1ull << bits) - 1);
+    if (bits < 64) y = is_signed(i.type) && i.slot[0].wide ? u64(extended(y, i.type)) : y & ((1ull << bits) - 1);
     if (is_signed(i.type) && bits < 32 && !i.slot[0].wide) y = u32(extended(y, i.type));
     w.set(i.slot[0], l, y);
   });
@@ -159,8 +154,7 @@ bool decode_convert(Decoder &d) {
     i.rounding = part[1] == 'n' ? NEAREST : part[1] == 'm' ? DOWN : part[1] == 'p' ? UP : ZERO;
     i.to_whole = part.size() == 3;  // rni ..
     if (i.to_whole && part[2] != 'i') return false;
-    if (i.rounding != NEAREST && !i.to_whole && !(i.rounding == ZERO && i.type == F32 && i.from == F64))
-      return false;
+    if (i.rounding != NEAREST && !i.to_whole && !(i.rounding == ZERO && i.type == F32 && i.from == F64)) return false;
   }
   i.sat = d.has("sat");
   if (d.has("relu") || d.has("satfinite")) return false;

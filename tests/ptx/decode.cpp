@@ -40,8 +40,8 @@ void decode(Module &module, Instr &instr, std::string_view mnemonic, const std::
     d.m.push_back(mnemonic.substr(at, dot - at));
     at = dot + 1;
   }
-  const bool known = decode_sync(d) || decode_matrix(d) || decode_copies(d) || decode_memory(d) ||
-                     decode_convert(d) || decode_carry(d) || decode_arithmetic(d);
+  const bool known = decode_sync(d) || decode_matrix(d) || decode_copies(d) || decode_memory(d) || decode_convert(d) ||
+                     decode_carry(d) || decode_arithmetic(d);
   if (!known) d.unknown();
 }
 

@@ -1,6 +1,6 @@
-/* decode_pack_test.c: decodes from a pack, by an engine that compiles nothing and by the runtime's own functions, keys in one tensor
- * and in pages. Kernels are executed by the PTX machine, and O is compared with the CPU path's.
- */
+/* decode_pack_test.c: decodes from a pack, by an engine that compiles nothing and by the runtime's own functions, keys
+ * in one tensor and in pages. Kernels are executed by the PTX machine, and O is compared with the CPU
+ * path's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,11 +60,13 @@ static bool compare(const luattn_spec *spec, cache *c, bool paged, const char *w
     const int rows = paged ? used[b] : KV_LEN;
     const array *const from[] = {&c->q, &c->k, &c->v};
     double o[HEADS * Q_LEN * DIM];
-    int64_t shape[3][4], stride[4] = {HEADS_KV * KV_LEN * DIM, KV_LEN * DIM, DIM, 1}, to_shape[] = {1, HEADS, Q_LEN, DIM};
+    int64_t shape[3][4], stride[4] = {HEADS_KV * KV_LEN * DIM, KV_LEN * DIM, DIM, 1},
+                         to_shape[] = {1, HEADS, Q_LEN, DIM};
     DLTensor t[3], to = {.data = o, .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = to_shape};
     for (int i = 0; i < 3; ++i) {
       memcpy(shape[i], (int64_t[]){1, i == 0 ? HEADS : HEADS_KV, i == 0 ? Q_LEN : rows, DIM}, sizeof shape[i]);
-      t[i] = from[i]->t, t[i].device = (DLDevice){kDLCPU, 0}, t[i].shape = shape[i], t[i].strides = i == 0 ? NULL : stride;
+      t[i] = from[i]->t, t[i].device = (DLDevice){kDLCPU, 0}, t[i].shape = shape[i],
+      t[i].strides = i == 0 ? NULL : stride;
       t[i].data = (uint16_t *)from[i]->host + from[i]->count / BATCH * (size_t)b;
     }
     const luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .o = &to};
@@ -80,8 +82,12 @@ static bool compare(const luattn_spec *spec, cache *c, bool paged, const char *w
 }
 
 static luattn_args args_of(cache *c, bool paged, const luattn_batch *batch) {
-  return (luattn_args){.struct_size = sizeof(luattn_args), .q = &c->q.t, .k = paged ? &c->paged_k.t : &c->k.t,
-                       .v = paged ? &c->paged_v.t : &c->v.t, .o = &c->o.t, .batch = batch};
+  return (luattn_args){.struct_size = sizeof(luattn_args),
+                       .q = &c->q.t,
+                       .k = paged ? &c->paged_k.t : &c->k.t,
+                       .v = paged ? &c->paged_v.t : &c->v.t,
+                       .o = &c->o.t,
+                       .batch = batch};
 }
 
 /* Compiles kernels of both kinds of keys, and packs them. */
@@ -91,10 +97,17 @@ static void write_pack(const luattn_spec *spec, const char *path) {
   luattn_pack_item item[2];
   luattn_spec_get_info(spec, &info);
   for (int i = 0; i < 2; ++i) {
-    const luattn_target target = {.struct_size = sizeof target, .dtype = LUATTN_BF16, .head_dim = DIM, .arch = 90, .decode = 1, .pages = i, .lengths = LUATTN_SHORT,
+    const luattn_target target = {.struct_size = sizeof target,
+                                  .dtype = LUATTN_BF16,
+                                  .head_dim = DIM,
+                                  .arch = 90,
+                                  .decode = 1,
+                                  .pages = i,
+                                  .lengths = LUATTN_SHORT,
                                   .one_code = 1};
     need(luattn_compile(spec, &target, &image[i], NULL, &err) == LUATTN_OK, "compile");
-    item[i] = (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image[i], .spec_hash = {info.hash[0], info.hash[1]}};
+    item[i] =
+        (luattn_pack_item){.kind = LUATTN_PACK_IMAGE, .image = image[i], .spec_hash = {info.hash[0], info.hash[1]}};
   }
   need(luattn_pack_write(path, NULL, item, 2, &err) == LUATTN_OK, "write");
   for (int i = 0; i < 2; ++i) luattn_image_free(image[i]);
@@ -105,15 +118,19 @@ static void *workspace_of(size_t size, array *memory) {
   return memory->device;
 }
 
-static bool by_engine(const luattn_pack *pack, const luattn_spec *spec, cache *c, bool paged, const luattn_batch *batch) {
-  const luattn_engine_options options = {.struct_size = sizeof options, .packs = &pack, .num_packs = 1, .never_compile = 1};
+static bool by_engine(const luattn_pack *pack, const luattn_spec *spec, cache *c, bool paged,
+                      const luattn_batch *batch) {
+  const luattn_engine_options options = {
+      .struct_size = sizeof options, .packs = &pack, .num_packs = 1, .never_compile = 1};
   luattn_engine *engine;
   luattn_args args = args_of(c, paged, batch);
   array memory;
-  const char *plan, *from = paged ? "from pack number 0 of the engine's, entry 1\n" : "from pack number 0 of the engine's, entry 0\n";
+  const char *plan,
+      *from = paged ? "from pack number 0 of the engine's, entry 1\n" : "from pack number 0 of the engine's, entry 0\n";
   fill(&c->o, NAN);
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
-  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &args.workspace_size, &err) == LUATTN_OK, "workspace");
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &args.workspace_size, &err) == LUATTN_OK,
+       "workspace");
   args.workspace = workspace_of(args.workspace_size, &memory);
   need(luattn_engine_plan(engine, spec, LUATTN_FORWARD, &args, &plan, &err) == LUATTN_OK, "plan");
   const bool ok = strcmp(plan, from) == 0;
@@ -125,8 +142,10 @@ static bool by_engine(const luattn_pack *pack, const luattn_spec *spec, cache *c
   return compare(spec, c, paged, paged ? "engine, pages" : "engine") && ok;
 }
 
-static bool by_runtime(const luattn_pack *pack, const luattn_spec *spec, cache *c, bool paged, const luattn_batch *batch) {
-  const luattn_pack_query query = {.struct_size = sizeof query, .dtype = LUATTN_BF16, .head_dim = DIM, .decode = 1, .pages = paged ? 8 : 0};
+static bool by_runtime(const luattn_pack *pack, const luattn_spec *spec, cache *c, bool paged,
+                       const luattn_batch *batch) {
+  const luattn_pack_query query = {
+      .struct_size = sizeof query, .dtype = LUATTN_BF16, .head_dim = DIM, .decode = 1, .pages = paged ? 8 : 0};
   luattn_kernel_description d = {.struct_size = sizeof d};
   luattn_args args = args_of(c, paged, batch);
   luattn_kernel *kernel;
@@ -158,7 +177,8 @@ int main(void) {
   setenv("LUATTN_NVRTC", "/nonexistent", 1); /* nothing is compiled from here on */
   need(luattn_pack_open(path, &pack, &err) == LUATTN_OK, "pack");
   cache_open(&c);
-  const luattn_batch_options options = {.struct_size = sizeof options, .seqused_k = &c.used.t, .block_table = &c.table.t};
+  const luattn_batch_options options = {
+      .struct_size = sizeof options, .seqused_k = &c.used.t, .block_table = &c.table.t};
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
   for (int paged = 0; paged < 2; ++paged) {
     ok &= by_engine(pack, spec, &c, paged != 0, paged ? batch : NULL);

@@ -1,8 +1,8 @@
-/* decode_test.c: the forward kernel for few queries and many keys (luattn_target.decode), from luattn_forward to the kernels, which
- * the PTX machine executes. Each call's O, lse and saved rows must be those of the CPU in double precision. Groups of 1 to 16
- * query heads, 1 to 16 queries, odd numbers of keys, 1 to 64 splits; scores and masks that differ between the heads of a tile's
- * rows; rows and splits with nothing kept; NaN in the rows behind q and k. A batch entry alone must give the same bits as among
- * others. And errors: what the kernel lacks.
+/* decode_test.c: the forward kernel for few queries and many keys (luattn_target.decode), from luattn_forward to the
+ * kernels, which the PTX machine executes. Each call's O, lse and saved rows must be those of the CPU in double
+ * precision. Groups of 1 to 16 query heads, 1 to 16 queries, odd numbers of keys, 1 to 64 splits; scores and masks that
+ * differ between the heads of a tile's rows; rows and splits with nothing kept; NaN in the rows behind q and k. A batch
+ * entry alone must give the same bits as among others. And errors: what the kernel lacks.
  *
  * decode_test DTYPE [few | CASE]: bf16, f16; a case by its number alone
  */
@@ -28,21 +28,29 @@ static const case_row cases[] = {
      "  return s - 0.02 * x[h] * abs(q + kv_len - q_len - kv) + 0.3 * b end }",
      false, false, true},
     {"sigmoid", "return attention { online_func = sigmoid_attention }", true, false, false},
-    {"capped", "return attention { score_mod = softcap(2), block_mask = sliding_window(60, 100) }", false, false, false},
+    {"capped", "return attention { score_mod = softcap(2), block_mask = sliding_window(60, 100) }", false, false,
+     false},
     {"mask_of_heads", "return attention { " HEADS_DIFFER " }", false, false, false},
     {"sigmoid_of_heads", "return attention { online_func = sigmoid_attention, " HEADS_DIFFER " }", true, false, false},
-    {"few_keys", "return attention { block_mask = function(b, h, q, kv) return eq(kv // 8, 5) and eq(q % 2, 0) end }", false, false, false},
+    {"few_keys", "return attention { block_mask = function(b, h, q, kv) return eq(kv // 8, 5) and eq(q % 2, 0) end }",
+     false, false, false},
     {"nothing", "return attention { block_mask = function(b, h, q, kv) return kv < 0 end }", false, false, false},
-    {"one_more", "return attention { online_func = softmax_one, block_mask = causal_bottom_right() }", false, false, false},
-    {"retention", "return attention { online_func = online_retention, block_mask = causal_bottom_right() }", true, true, false},
-    {"sink", "return attention { inputs = { x = { axes = {'h'}, dtype = 'f32' } }, online_func = attention_sink('x') }", false, false, true},
-    {"random", "return attention { score_mod = function(s, b, h, q, kv) return s + 2 * random(b, h, q, kv) end }", false, false, false},
+    {"one_more", "return attention { online_func = softmax_one, block_mask = causal_bottom_right() }", false, false,
+     false},
+    {"retention", "return attention { online_func = online_retention, block_mask = causal_bottom_right() }", true, true,
+     false},
+    {"sink", "return attention { inputs = { x = { axes = {'h'}, dtype = 'f32' } }, online_func = attention_sink('x') }",
+     false, false, true},
+    {"random", "return attention { score_mod = function(s, b, h, q, kv) return s + 2 * random(b, h, q, kv) end }",
+     false, false, false},
     {"documents",
      "return attention { inputs = { x = { axes = {'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv)\n"
      "  return s + x[kv] * (h + 1) end }",
      false, false, true},
-    {"dropped", "return attention { online_func = dropout(0.3), block_mask = causal_bottom_right() }", false, false, false},
-    {"dropped_sigmoid", "return attention { online_func = dropout(0.5, sigmoid_attention), " HEADS_DIFFER " }", true, false, false},
+    {"dropped", "return attention { online_func = dropout(0.3), block_mask = causal_bottom_right() }", false, false,
+     false},
+    {"dropped_sigmoid", "return attention { online_func = dropout(0.5, sigmoid_attention), " HEADS_DIFFER " }", true,
+     false, false},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -50,9 +58,10 @@ typedef struct shape_row {
   int batch, heads_kv, group, q_len, kv_len, dim, dim_v, splits;
 } shape_row;
 static const shape_row shapes[] = {
-    {2, 2, 4, 1, 333, 64, 64, 0},  {1, 2, 4, 4, 257, 128, 128, 3}, {1, 1, 1, 1, 1, 64, 64, 1},   {1, 2, 2, 16, 130, 64, 64, 2},
-    {1, 1, 8, 2, 1031, 64, 64, 5}, {1, 1, 12, 3, 200, 64, 128, 2}, {2, 1, 16, 1, 95, 128, 64, 64}, {1, 1, 3, 7, 177, 40, 24, 4},
-    {1, 1, 40, 2, 64, 64, 64, 2},  {1, 1, 2, 5, 49, 256, 256, 2},  {1, 1, 4, 9, 70, 192, 128, 2},  {1, 1, 1, 16, 33, 80, 80, 1},
+    {2, 2, 4, 1, 333, 64, 64, 0},    {1, 2, 4, 4, 257, 128, 128, 3}, {1, 1, 1, 1, 1, 64, 64, 1},
+    {1, 2, 2, 16, 130, 64, 64, 2},   {1, 1, 8, 2, 1031, 64, 64, 5},  {1, 1, 12, 3, 200, 64, 128, 2},
+    {2, 1, 16, 1, 95, 128, 64, 64},  {1, 1, 3, 7, 177, 40, 24, 4},   {1, 1, 40, 2, 64, 64, 64, 2},
+    {1, 1, 2, 5, 49, 256, 256, 2},   {1, 1, 4, 9, 70, 192, 128, 2},  {1, 1, 1, 16, 33, 80, 80, 1},
     {1, 1, 4, 16, 300, 128, 128, 2}, {1, 1, 6, 9, 150, 128, 96, 0},
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
@@ -153,7 +162,8 @@ static double *copy(const array *a, const int64_t *step, bool absolute) {
 }
 
 static DLTensor on_cpu(const array *a, double *data, int ndim) {
-  return (DLTensor){.data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = {kDLFloat, 64, 1}, .shape = (int64_t *)a->shape};
+  return (DLTensor){
+      .data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = {kDLFloat, 64, 1}, .shape = (int64_t *)a->shape};
 }
 
 static wanted compute(problem *p, const case_row *c, const luattn_spec *spec) {
@@ -162,9 +172,11 @@ static wanted compute(problem *p, const case_row *c, const luattn_spec *spec) {
   double *x = malloc((p->x.count + 1) * sizeof *x);
   for (size_t i = 0; i < p->x.count; ++i) x[i] = get(F32, p->x.host, i);
   for (int absolute = 0; absolute < 2; ++absolute) {
-    double *q = copy(&p->q, strides[0], false), *k = copy(&p->k, strides[1], false), *v = copy(&p->v, strides[2], absolute);
+    double *q = copy(&p->q, strides[0], false), *k = copy(&p->k, strides[1], false),
+           *v = copy(&p->v, strides[2], absolute);
     DLTensor tq = on_cpu(&p->q, q, 4), tk = on_cpu(&p->k, k, 4), tv = on_cpu(&p->v, v, 4), tx = on_cpu(&p->x, x, 1),
-             to = on_cpu(&p->o, absolute ? w.size : w.o, 4), tl = on_cpu(&p->lse, w.lse, 3), ts = on_cpu(&p->saved, w.saved, 4);
+             to = on_cpu(&p->o, absolute ? w.size : w.o, 4), tl = on_cpu(&p->lse, w.lse, 3),
+             ts = on_cpu(&p->saved, w.saved, 4);
     luattn_input input;
     luattn_args args = args_of(p, c, &input);
     float *of_x = p->x.host; /* inputs keep their type */
@@ -191,7 +203,9 @@ static bool compare(const problem *p, const case_row *c, const wanted *w) {
     /* Of weights of both signs, size says less than what was added up, which is about 1. */
     const double allowed = 4 * kind_unit[p->o.k] * (c->saves ? 1 : fabs(w->size[i]) + 1e-3);
     ok = is_close(o[i], w->o[i], allowed);
-    if (!ok) fprintf(stderr, "O of row %zu, channel %zu: is %g, expected %g, allowed %g; ", i / dim, i % dim, o[i], w->o[i], allowed);
+    if (!ok)
+      fprintf(stderr, "O of row %zu, channel %zu: is %g, expected %g, allowed %g; ", i / dim, i % dim, o[i], w->o[i],
+              allowed);
   }
   for (size_t i = 0; i < rows && ok; ++i) {
     const double lse = get(F32, p->lse.host, i), saved = get(F32, p->saved.host, i);
@@ -214,8 +228,8 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, const case_row
   wanted w = compute(&p, c, spec);
   const bool ok = compare(&p, c, &w);
   if (!ok)
-    fprintf(stderr, "FAILED: %s %s: B%d H%d/%d Sq%d Sk%d D%d Dv%d, %d splits\n", c->name, kind_name[k], s->batch, s->heads_kv * s->group,
-            s->heads_kv, s->q_len, s->kv_len, s->dim, s->dim_v, s->splits);
+    fprintf(stderr, "FAILED: %s %s: B%d H%d/%d Sq%d Sk%d D%d Dv%d, %d splits\n", c->name, kind_name[k], s->batch,
+            s->heads_kv * s->group, s->heads_kv, s->q_len, s->kv_len, s->dim, s->dim_v, s->splits);
   free(w.o), free(w.size), free(w.lse), free(w.saved);
   close_problem(&p);
   return ok;
@@ -224,8 +238,14 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, const case_row
 /* A kernel with tiles of 64 rows, whatever the head dims. */
 static void run_64(const luattn_spec *spec, luattn_args *args, const problem *p) {
   const luattn_tiles tiles = {.tile_m = 64, .tile_n = 32, .threads = 128, .stages = p->s.dim > 128 ? 3 : 6};
-  const luattn_target target = {.struct_size = sizeof target, .pass = LUATTN_FORWARD, .dtype = p->q.k == F16 ? LUATTN_F16 : LUATTN_BF16,
-                                .head_dim = p->s.dim, .head_dim_v = p->s.dim_v, .arch = 90, .tiles = &tiles, .decode = 1};
+  const luattn_target target = {.struct_size = sizeof target,
+                                .pass = LUATTN_FORWARD,
+                                .dtype = p->q.k == F16 ? LUATTN_F16 : LUATTN_BF16,
+                                .head_dim = p->s.dim,
+                                .head_dim_v = p->s.dim_v,
+                                .arch = 90,
+                                .tiles = &tiles,
+                                .decode = 1};
   luattn_image *image;
   luattn_kernel *kernel;
   array workspace;
@@ -245,8 +265,9 @@ static void run_64(const luattn_spec *spec, luattn_args *args, const problem *p)
 
 /* 33 to 64 rows of a kv head, fewer, and more; also 40 heads, of which a lane asks for two. */
 static bool tiles_of_64(const luattn_spec *spec, const case_row *c, kind k, bool few) {
-  static const shape_row of_64[] = {{1, 2, 4, 12, 333, 128, 128, 2}, {1, 1, 40, 1, 530, 64, 64, 3}, {1, 1, 3, 30, 177, 40, 24, 1},
-                                    {2, 1, 4, 9, 1031, 64, 128, 0},  {1, 1, 8, 1, 70, 64, 64, 0},   {1, 1, 48, 3, 257, 64, 64, 2}};
+  static const shape_row of_64[] = {{1, 2, 4, 12, 333, 128, 128, 2}, {1, 1, 40, 1, 530, 64, 64, 3},
+                                    {1, 1, 3, 30, 177, 40, 24, 1},   {2, 1, 4, 9, 1031, 64, 128, 0},
+                                    {1, 1, 8, 1, 70, 64, 64, 0},     {1, 1, 48, 3, 257, 64, 64, 2}};
   bool ok = true;
   for (size_t i = 0; i < sizeof of_64 / sizeof *of_64; ++i) {
     problem p;
@@ -304,12 +325,14 @@ typedef struct refusal {
   int many_rows;
 } refusal;
 /* A root of a sum of squares, of which no merge is known. */
-#define UNMERGED \
-  "return attention { online_func = { name = 'root', online_rowscales = { n = 0 }, final_rowscales = {},\n" \
-  "  online_fwd = function(scores, r, b, h, q) return scores, { n = sqrt(r.n * r.n + reduce_sum(scores * scores)) }, 1 end,\n" \
+#define UNMERGED                                                                                                       \
+  "return attention { online_func = { name = 'root', online_rowscales = { n = 0 }, final_rowscales = {},\n"            \
+  "  online_fwd = function(scores, r, b, h, q) return scores, { n = sqrt(r.n * r.n + reduce_sum(scores * scores)) }, " \
+  "1 end,\n"                                                                                                           \
   "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.n, {} end } }"
 static const refusal refusals[] = {
-    {"return attention {}", LUATTN_FORWARD, LUATTN_BF16, 0, 3, 0, 0, LUATTN_INVALID, "target: decode: is 3, expected 0 to 2", 0},
+    {"return attention {}", LUATTN_FORWARD, LUATTN_BF16, 0, 3, 0, 0, LUATTN_INVALID,
+     "target: decode: is 3, expected 0 to 2", 0},
     {"return attention {}", LUATTN_BACKWARD, LUATTN_BF16, 0, 1, 0, 0, LUATTN_INVALID,
      "target: decode: is 1 for a backward kernel, and is of forward alone; leave it 0", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F32, 0, 1, 0, 0, LUATTN_UNSUPPORTED,
@@ -319,11 +342,15 @@ static const refusal refusals[] = {
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 48, 64, LUATTN_INVALID,
      "plan: tile_m: 48 is not possible: decode takes 16, 32 or 64; leave it 0 to let the plan choose", 0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 16, 80, LUATTN_INVALID,
-     "plan: tile_n: 80 is not possible: decode takes multiples of 16 for each warp, 64 for four; leave it 0 to let the plan choose", 0},
+     "plan: tile_n: 80 is not possible: decode takes multiples of 16 for each warp, 64 for four; leave it 0 to let the "
+     "plan choose",
+     0},
     {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 64, 32, LUATTN_INVALID,
-     "target: tiles: 64 x 32, 128 threads, 3 stages (0, 0) is not one of the ", 0}, /* of 16 channels a warp copies 16 rows at once */
+     "target: tiles: 64 x 32, 128 threads, 3 stages (0, 0) is not one of the ",
+     0}, /* of 16 channels a warp copies 16 rows at once */
     {UNMERGED, LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_UNSUPPORTED, "parts of a row cannot be merged", 0},
-    {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_INVALID, "target: many_rows: is 2, expected 0 or 1", 2},
+    {"return attention {}", LUATTN_FORWARD, LUATTN_F16, 0, 1, 0, 0, LUATTN_INVALID,
+     "target: many_rows: is 2, expected 0 or 1", 2},
 };
 
 static bool refuses(void) {
@@ -392,7 +419,8 @@ static bool chooses(luattn_engine *engine, kind k) {
       {"return attention {}", 4, 4, 1023, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 17, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_NEVER, "decode: ", false},
-      {UNMERGED, 1, 1, 1024, LUATTN_DECODE_AUTO, "not the decode kernel: root: online_func 'root': parts of a row cannot be merged", true},
+      {UNMERGED, 1, 1, 1024, LUATTN_DECODE_AUTO,
+       "not the decode kernel: root: online_func 'root': parts of a row cannot be merged", true},
       {"return attention { online_func = dropout(0.5) }", 1, 1, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
   };
   bool ok = true;
@@ -403,7 +431,8 @@ static bool chooses(luattn_engine *engine, kind k) {
     luattn_spec *spec;
     luattn_input input;
     const char *plan;
-    need(luattn_spec_load_text("root", choices[i].text, strlen(choices[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
+    need(luattn_spec_load_text("root", choices[i].text, strlen(choices[i].text), NULL, &spec, &err) == LUATTN_OK,
+         "spec");
     open_problem(&p, &s, k);
     luattn_args args = args_of(&p, &cases[0], &input);
     args.decode = choices[i].decode;
@@ -426,20 +455,31 @@ static size_t workspace_of(luattn_engine *engine, const luattn_spec *spec, kind 
   DLTensor q = like.t, kv = like.t, lse = like.t;
   q.shape = qs, kv.shape = ks, lse.shape = ls, lse.ndim = 3, lse.dtype = (DLDataType){kDLFloat, 32, 1};
   q.data = kv.data = lse.data = NULL;
-  const luattn_args args = {.struct_size = sizeof args, .q = &q, .k = &kv, .v = &kv, .o = &q, .lse = &lse, .num_splits = splits, .decode = LUATTN_DECODE_ALWAYS};
+  const luattn_args args = {.struct_size = sizeof args,
+                            .q = &q,
+                            .k = &kv,
+                            .v = &kv,
+                            .o = &q,
+                            .lse = &lse,
+                            .num_splits = splits,
+                            .decode = LUATTN_DECODE_ALWAYS};
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
   drop(&like);
   return size;
 }
 
-/* Few blocks with long keys are split, many or short ones are not; each split has O and two row scalars and a flag of a row. */
+/* Few blocks with long keys are split, many or short ones are not; each split has O and two row scalars and a flag of a
+ * row. */
 static bool splits_by_lengths(luattn_engine *engine, const luattn_spec *spec, kind k) {
   const size_t three = workspace_of(engine, spec, k, 1, 4096, 3), part = 4 * 4 * 128 * 3;
-  const bool ok = workspace_of(engine, spec, k, 1, 65536, 0) > 4 * (part / 3) && workspace_of(engine, spec, k, 1, 64, 0) == 0 &&
-                  workspace_of(engine, spec, k, 4096, 1024, 0) == 0 && workspace_of(engine, spec, k, 1, 65536, 1) == 0 && three >= part + 3 * 3 * 4 * 4 &&
+  const bool ok = workspace_of(engine, spec, k, 1, 65536, 0) > 4 * (part / 3) &&
+                  workspace_of(engine, spec, k, 1, 64, 0) == 0 && workspace_of(engine, spec, k, 4096, 1024, 0) == 0 &&
+                  workspace_of(engine, spec, k, 1, 65536, 1) == 0 && three >= part + 3 * 3 * 4 * 4 &&
                   three <= part + 1024;
-  if (!ok) fprintf(stderr, "FAILED: splits: workspaces of %zu, %zu, %zu and %zu bytes\n", workspace_of(engine, spec, k, 1, 65536, 0),
-                   workspace_of(engine, spec, k, 1, 64, 0), workspace_of(engine, spec, k, 4096, 1024, 0), three);
+  if (!ok)
+    fprintf(stderr, "FAILED: splits: workspaces of %zu, %zu, %zu and %zu bytes\n",
+            workspace_of(engine, spec, k, 1, 65536, 0), workspace_of(engine, spec, k, 1, 64, 0),
+            workspace_of(engine, spec, k, 4096, 1024, 0), three);
   return ok;
 }
 
@@ -454,12 +494,16 @@ int main(int argc, char **argv) {
   for (int i = 0; i < NUM_CASES; ++i) {
     if (only >= 0 && i != only) continue;
     luattn_spec *spec;
-    need(luattn_spec_load_text(cases[i].name, cases[i].text, strlen(cases[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
+    need(luattn_spec_load_text(cases[i].name, cases[i].text, strlen(cases[i].text), NULL, &spec, &err) == LUATTN_OK,
+         "spec");
     for (int j = 0; j < NUM_SHAPES; ++j)
-      if (!few || (j == i % 3 && (i == 0 || i == 2 || i == 4 || i == 6))) ok = check(engine, spec, &cases[i], &shapes[j], k) && ok;
+      if (!few || (j == i % 3 && (i == 0 || i == 2 || i == 4 || i == 6)))
+        ok = check(engine, spec, &cases[i], &shapes[j], k) && ok;
     const bool spills = strstr(cases[i].text, "dropout") != NULL; /* with these tiles */
     if (!spills && (!few || i == 4 || i == 5)) ok = tiles_of_64(spec, &cases[i], k, few) && ok;
-    if (i == 0) ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && splits_by_lengths(engine, spec, k) && chooses(engine, k) && ok;
+    if (i == 0)
+      ok = refuses_splits(engine, spec, k) && entries_alone(engine, spec, k) && splits_by_lengths(engine, spec, k) &&
+           chooses(engine, k) && ok;
     need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
     luattn_spec_free(spec);
   }

@@ -1,6 +1,6 @@
-/* device_weights_test.c: the weights of V that luattn_weights writes, by kernels that the PTX machine executes or on the CPU, against
- * luattn_cpu_weights: batches of equal lengths, packed sequences (each against what the CPU gives for it as entry b of a batch), parts
- * of a whole, with dropout and without; and what is refused.
+/* device_weights_test.c: the weights of V that luattn_weights writes, by kernels that the PTX machine executes or on
+ * the CPU, against luattn_cpu_weights: batches of equal lengths, packed sequences (each against what the CPU gives for
+ * it as entry b of a batch), parts of a whole, with dropout and without; and what is refused.
  *
  * device_weights_test DTYPE: f64, f32, f16, bf16; or cpu: an engine on the CPU, f64
  */
@@ -25,12 +25,17 @@ static const cell cells[] = {
     /* Every tile has a larger maximum than the one before. */
     {"score_mod = function(s, b, h, q, kv) return s + 0.3 * kv end, block_mask = causal_bottom_right()", false, false},
     {"online_func = dropout(0.3), block_mask = sliding_window(20, 5)", false, false},
-    {"inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv) return s + bias[{h, q, kv}] end, "
-     "online_func = dropout(0.5, softmax_one)", true, false},
-    {"online_func = dropout(0.25, sigmoid_attention), block_mask = causal(), query_mod = function(x, b, h, pos, d) return x * 0.2 * d end",
+    {"inputs = { bias = { axes = {'h', 'q', 'kv'}, dtype = 'f32' } }, score_mod = function(s, b, h, q, kv) return s + "
+     "bias[{h, q, kv}] end, "
+     "online_func = dropout(0.5, softmax_one)",
+     true, false},
+    {"online_func = dropout(0.25, sigmoid_attention), block_mask = causal(), query_mod = function(x, b, h, pos, d) "
+     "return x * 0.2 * d end",
      false, true},
-    {"online_func = { online_fwd = function(s) return exp(0.1 * s) end, online_fwd_epilogue = function(o) return o * 3 end }, "
-     "score_mod = alibi(), block_mask = function(b, h, q, kv) return (kv + q * h) % 3 > 0 end", false, false}};
+    {"online_func = { online_fwd = function(s) return exp(0.1 * s) end, online_fwd_epilogue = function(o) return o * 3 "
+     "end }, "
+     "score_mod = alibi(), block_mask = function(b, h, q, kv) return (kv + q * h) % 3 > 0 end",
+     false, false}};
 enum { CELLS = sizeof cells / sizeof *cells };
 
 /* A call's arrays: packed, or as BATCH entries of the longest lengths. */
@@ -98,29 +103,44 @@ static void weigh(luattn_engine *engine, const luattn_spec *spec, call *c) {
 static double *wanted(const luattn_spec *spec, const call *c, int b, int q_len, int kv_len, const luattn_batch *batch) {
   const array *const from[] = {&c->q, &c->k, &c->v};
   DLTensor t[4];
-  int64_t shape[3][4], stride[3][4], bias_shape[] = {HEADS, q_len, kv_len}, bias_stride[] = {c->bias.shape[1] * MOST_K, MOST_K, 1};
+  int64_t shape[3][4], stride[3][4], bias_shape[] = {HEADS, q_len, kv_len},
+                                     bias_stride[] = {c->bias.shape[1] * MOST_K, MOST_K, 1};
   for (int i = 0; i < 3; ++i) {
     const array *a = from[i];
-    const int64_t heads = i == 0 ? HEADS : HEADS_KV, rows = i == 0 ? q_len : kv_len, dim = i == 2 ? DIM_V : dim_qk, size = a->t.dtype.bits / 8;
-    const int64_t all = i == 0 ? MOST_Q : MOST_K, first = c->packed ? c->cu[i > 0][b] * heads * dim : b * heads * all * dim;
+    const int64_t heads = i == 0 ? HEADS : HEADS_KV, rows = i == 0 ? q_len : kv_len, dim = i == 2 ? DIM_V : dim_qk,
+                  size = a->t.dtype.bits / 8;
+    const int64_t all = i == 0 ? MOST_Q : MOST_K,
+                  first = c->packed ? c->cu[i > 0][b] * heads * dim : b * heads * all * dim;
     memcpy(shape[i], (int64_t[]){b + 1, heads, rows, dim}, sizeof shape[i]);
     memcpy(stride[i], (int64_t[]){0, c->packed ? dim : all * dim, c->packed ? heads * dim : dim, 1}, sizeof stride[i]);
     t[i] = a->t;
-    t[i].data = (char *)a->host + first * size, t[i].device = (DLDevice){kDLCPU, 0}, t[i].ndim = 4, t[i].shape = shape[i], t[i].strides = stride[i];
+    t[i].data = (char *)a->host + first * size, t[i].device = (DLDevice){kDLCPU, 0}, t[i].ndim = 4,
+    t[i].shape = shape[i], t[i].strides = stride[i];
   }
-  const DLTensor bias = {.data = (float *)c->bias.host + (c->packed ? c->cu[0][b] * MOST_K : 0), .device = {kDLCPU, 0}, .ndim = 3,
-                         .dtype = {kDLFloat, 32, 1}, .shape = bias_shape, .strides = bias_stride};
+  const DLTensor bias = {.data = (float *)c->bias.host + (c->packed ? c->cu[0][b] * MOST_K : 0),
+                         .device = {kDLCPU, 0},
+                         .ndim = 3,
+                         .dtype = {kDLFloat, 32, 1},
+                         .shape = bias_shape,
+                         .strides = bias_stride};
   const luattn_input input = {.name = "bias", .tensor = &bias};
   int64_t to_shape[] = {b + 1, HEADS, q_len, kv_len};
   double *out = calloc((size_t)((b + 1) * HEADS * q_len * kv_len) + 1, sizeof *out);
   t[3] = (DLTensor){.data = out, .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = to_shape};
-  const luattn_args args = {.struct_size = sizeof args, .q = &t[0], .k = &t[1], .v = &t[2], .inputs = &input, .num_inputs = c->args.num_inputs,
-                            .random = &numbers, .batch = batch};
+  const luattn_args args = {.struct_size = sizeof args,
+                            .q = &t[0],
+                            .k = &t[1],
+                            .v = &t[2],
+                            .inputs = &input,
+                            .num_inputs = c->args.num_inputs,
+                            .random = &numbers,
+                            .batch = batch};
   need(luattn_cpu_weights(spec, &args, &t[3], &err) == LUATTN_OK, "cpu weights");
   return out;
 }
 
-static bool compare(const luattn_spec *spec, const cell *x, kind k, const call *c, const luattn_batch *batch, const char *what) {
+static bool compare(const luattn_spec *spec, const cell *x, kind k, const call *c, const luattn_batch *batch,
+                    const char *what) {
   const double allowed = k == F64 ? 1e-12 : x->rounds && k != F32 ? 40 * kind_unit[k] : 2e-5;
   double worst = 0, most = 1e-30;
   size_t negative = 0, beyond = 0;
@@ -138,10 +158,12 @@ static bool compare(const luattn_spec *spec, const cell *x, kind k, const call *
     }
     free(want);
   }
-  const bool drops = strstr(x->fields, "dropout") != NULL, ok = worst <= allowed * most && beyond == 0 && (negative > 0) == drops;
+  const bool drops = strstr(x->fields, "dropout") != NULL,
+             ok = worst <= allowed * most && beyond == 0 && (negative > 0) == drops;
   if (!ok)
-    fprintf(stderr, "FAILED: %s, %s: off by %g of %g, allowed %g of it; %zu are negative, %zu past the ends are not 0\n", what, x->fields,
-            worst, most, allowed, negative, beyond);
+    fprintf(stderr,
+            "FAILED: %s, %s: off by %g of %g, allowed %g of it; %zu are negative, %zu past the ends are not 0\n", what,
+            x->fields, worst, most, allowed, negative, beyond);
   return ok;
 }
 
@@ -159,8 +181,11 @@ static bool check(luattn_engine *engine, kind k, const cell *x, bool packed, boo
   luattn_batch *batch = NULL;
   call c;
   call_open(&c, k, x, packed);
-  const luattn_batch_options sequences = {
-      .struct_size = sizeof sequences, .cu_seqlens_q = &c.cu_q.t, .cu_seqlens_k = &c.cu_k.t, .max_seqlen_q = MOST_Q, .max_seqlen_k = MOST_K};
+  const luattn_batch_options sequences = {.struct_size = sizeof sequences,
+                                          .cu_seqlens_q = &c.cu_q.t,
+                                          .cu_seqlens_k = &c.cu_k.t,
+                                          .max_seqlen_q = MOST_Q,
+                                          .max_seqlen_k = MOST_K};
   if (packed || in_part) need(luattn_batch_open(packed ? &sequences : &part, &batch, &err) == LUATTN_OK, "batch");
   c.args.batch = batch;
   weigh(engine, spec, &c);
@@ -191,7 +216,8 @@ static bool check_errors(luattn_engine *engine, kind k) {
   DLTensor other = c.weights.t;
   int64_t shape[] = {BATCH, HEADS, MOST_Q, MOST_K - 1};
   other.shape = shape;
-  ok &= refuses(luattn_weights(engine, spec, &c.args, &other, NULL, &err), LUATTN_INVALID, "weights: has shape [3, 4, 43, 70], expected [3, 4, 43, 71]");
+  ok &= refuses(luattn_weights(engine, spec, &c.args, &other, NULL, &err), LUATTN_INVALID,
+                "weights: has shape [3, 4, 43, 70], expected [3, 4, 43, 71]");
   other = c.weights.t, other.dtype = (DLDataType){kDLFloat, 16, 1};
   ok &= refuses(luattn_weights(engine, spec, &c.args, &other, NULL, &err), LUATTN_INVALID, "weights: has");
   other = c.weights.t, other.data = c.q.t.data;
@@ -199,13 +225,15 @@ static bool check_errors(luattn_engine *engine, kind k) {
   ok &= refuses(luattn_weights(engine, spec, &c.args, NULL, NULL, &err), LUATTN_INVALID, "weights");
   c.args.o = &c.q.t; /* of the wrong shape, and not looked at */
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &c.args, &kernel, &err) == LUATTN_OK, "kernel");
-  ok &= refuses(luattn_launch_weights(kernel, &c.args, &c.weights.t, NULL, &err), LUATTN_INVALID, "the kernel writes none");
+  ok &= refuses(luattn_launch_weights(kernel, &c.args, &c.weights.t, NULL, &err), LUATTN_INVALID,
+                "the kernel writes none");
   make(&used, I32, 1, (int64_t[]){BATCH});
   send(&used);
   const luattn_batch_options cache = {.struct_size = sizeof cache, .seqused_k = &used.t};
   need(luattn_batch_open(&cache, &pages, &err) == LUATTN_OK, "pages");
   c.args.batch = pages;
-  ok &= refuses(luattn_weights(engine, spec, &c.args, &c.weights.t, NULL, &err), LUATTN_UNSUPPORTED, "weights: batch: has seqused_k");
+  ok &= refuses(luattn_weights(engine, spec, &c.args, &c.weights.t, NULL, &err), LUATTN_UNSUPPORTED,
+                "weights: batch: has seqused_k");
   luattn_batch_close(pages);
   drop(&used);
   call_close(&c);

@@ -1,9 +1,10 @@
-/* dropout_test.c: dropout, or random() in hooks, over packed sequences, with seed and offset in device memory, from luattn_forward and
- * luattn_backward to the kernels, which the PTX machine executes, or on the CPU. Each sequence must give what the CPU path
- * gives for it alone, as entry b of a dense batch, with the same numbers from the host. The same launch with another
- * offset in memory must give other results.
+/* dropout_test.c: dropout, or random() in hooks, over packed sequences, with seed and offset in device memory, from
+ * luattn_forward and luattn_backward to the kernels, which the PTX machine executes, or on the CPU. Each sequence must
+ * give what the CPU path gives for it alone, as entry b of a dense batch, with the same numbers from the host. The same
+ * launch with another offset in memory must give other results.
  *
- * dropout_test FAMILY DTYPE [random]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), .., cpu f64
+ * dropout_test FAMILY DTYPE [random]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), ..,
+ * cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -149,13 +150,15 @@ static bool compare(const packed *p, const dense *d, int b) {
     const kind k = p->t[i].k;
     double worst = 0, most = 1e-30;
     for (size_t j = 0; j < one && i != DOUT; ++j) {
-      const double want = d->data[i][one * (size_t)b + j], off = fabs(get(k, p->t[i].host, at_packed(p, i, b, j)) - want);
+      const double want = d->data[i][one * (size_t)b + j],
+                   off = fabs(get(k, p->t[i].host, at_packed(p, i, b, j)) - want);
       most = fmax(most, fabs(want));
       if (!(off <= worst)) worst = off;
     }
     const double allowed = k == F64 ? 1e-12 : k == F32 ? 2e-5 : 16 * kind_unit[k];
     if (worst <= allowed * most) continue;
-    fprintf(stderr, "FAILED: sequence %d: %s is off by %g of %g, allowed %g of it\n", b, names[i], worst, most, allowed);
+    fprintf(stderr, "FAILED: sequence %d: %s is off by %g of %g, allowed %g of it\n", b, names[i], worst, most,
+            allowed);
     ok = false;
   }
   return ok;
@@ -181,7 +184,8 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, kind k) {
   run_packed(engine, spec, &p);
   for (size_t i = 0; i < p.t[O].count; ++i) changed += get(k, p.t[O].host, i) != before[i];
   free(before);
-  if (changed < p.t[O].count / 2) fprintf(stderr, "FAILED: another offset changes %zu of %zu numbers\n", changed, p.t[O].count);
+  if (changed < p.t[O].count / 2)
+    fprintf(stderr, "FAILED: another offset changes %zu of %zu numbers\n", changed, p.t[O].count);
   ok &= changed >= p.t[O].count / 2;
   close_packed(&p);
   return ok;
@@ -190,10 +194,12 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, kind k) {
 int main(int argc, char **argv) {
   static const char dropped[] = "return attention { block_mask = causal_bottom_right(), online_func = dropout(0.3) }";
   static const char drawn_by_hooks[] =
-      "return attention { score_mod = function(s, b, h, q, kv) return s - log(-log1p(-max(random(b, h, q, kv), 2.0 ^ -25))) end,\n"
+      "return attention { score_mod = function(s, b, h, q, kv) return s - log(-log1p(-max(random(b, h, q, kv), 2.0 ^ "
+      "-25))) end,\n"
       "  query_mod = function(x, b, h, pos, d) return x * (0.5 + random(b, h, pos, d)) end,\n"
       "  value_mod = function(x, b, h, pos, d) return x * where(random(b, h, pos, -1) < 0.3, 0, 1) end,\n"
-      "  block_mask = function(b, h, q, kv) return kv <= q + kv_len - q_len and random(b, h, q // 16, kv // 16) < 0.8 end }";
+      "  block_mask = function(b, h, q, kv) return kv <= q + kv_len - q_len and random(b, h, q // 16, kv // 16) < 0.8 "
+      "end }";
   static const char *const families[] = {"simt", "sm80", "sm90", "cpu", "decode"};
   enum { CPU = 3, DECODE = 4 };
   if (argc < 3) return 2;
@@ -203,8 +209,9 @@ int main(int argc, char **argv) {
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (family == 5 || k == 4) return 2;
   always_decode = family == DECODE;
-  const luattn_engine_options options = {
-      .struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family >= CPU ? 0 : 1 + family};
+  const luattn_engine_options options = {.struct_size = sizeof options,
+                                         .device = family == CPU ? LUATTN_CPU : 0,
+                                         .family = family >= CPU ? 0 : 1 + family};
   luattn_engine *engine;
   luattn_spec *spec;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");

@@ -29,8 +29,7 @@ static inline size_t elf_size(const unsigned char *elf) {
 /* Returns the PTX of an image, or NULL if the image has none. */
 static inline const char *ptx_of_image(const void *image) {
   const unsigned char *elf = (const unsigned char *)image;
-  if (memcmp(elf, "\177ELF", 4) != 0)
-    return strncmp((const char *)image, "//", 2) == 0 ? (const char *)image : NULL;
+  if (memcmp(elf, "\177ELF", 4) != 0) return strncmp((const char *)image, "//", 2) == 0 ? (const char *)image : NULL;
   const char *mark = (const char *)elf + elf_size(elf);
   return memcmp(mark, PTX_MARK, sizeof PTX_MARK) == 0 ? mark + sizeof PTX_MARK : NULL;
 }

@@ -20,8 +20,8 @@ enum { HEADS = 2, Q_LEN = 66, KV_LEN = 140, DIM = 64, FIRST_EMPTY = 63, FEW = 64
 typedef enum data { ORDINARY, NO_KEYS, SIGNS, EQUAL_KEYS, LONG_EQUAL, LONG_ONE, LONG_TWO } data;
 
 /* Scores are scale * q.k + bias + slope * (kv - q), and keys are all 0 (NO_KEYS), -1, 0 and 1 as
- * queries are (SIGNS), one of random numbers, or long; sink: a logit without a value, -INFINITY: none. Rows from FIRST_EMPTY on keep no
- * key, and others `keys` of them, if `keys` is not 0. */
+ * queries are (SIGNS), one of random numbers, or long; sink: a logit without a value, -INFINITY: none. Rows from
+ * FIRST_EMPTY on keep no key, and others `keys` of them, if `keys` is not 0. */
 typedef struct case_row {
   const char *name, *text;
   data of;
@@ -33,7 +33,7 @@ typedef struct case_row {
 } case_row;
 
 #define MASK "block_mask = function(b, h, q, kv) return q < 63 and kv < 64 end"
-#define OWN                                                                                                  \
+#define OWN                                                                                                   \
   "online_func = { name = 'own', online_rowscales = { top = -1e37, sum = 0 }, final_rowscales = { 'lse' },\n" \
   "  online_fwd = function(s, r) local top = max(r.top, reduce_max(s)); local p = exp(s - top)\n"             \
   "    local o = exp(r.top - top); return p, { top = top, sum = r.sum * o + reduce_sum(p) }, o end,\n"        \
@@ -41,36 +41,43 @@ typedef struct case_row {
 
 static const case_row cases[] = {
     {"ordinary", "return attention { }", ORDINARY, 0, 0, -INFINITY, 0, false, false, false, 0, false},
-    {"ordinary sink", "return attention { online_func = attention_sink(0.5), " MASK " }", ORDINARY, 0, 0, 0.5, FEW, false, false, false, 0, false},
-    {"bias", "return attention { score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false, true, 0, false},
-    {"negative bias", "return attention { score_mod = function(s) return s - 1e9 end, " MASK " }", EQUAL_KEYS, 0, -1e9, -INFINITY, FEW,
-     true, false, true, 0, false},
-    {"scalar", "return attention { scalars = { c = 1e9 }, score_mod = function(s) return s + c end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0,
-     false, false, true, 0, false},
+    {"ordinary sink", "return attention { online_func = attention_sink(0.5), " MASK " }", ORDINARY, 0, 0, 0.5, FEW,
+     false, false, false, 0, false},
+    {"bias", "return attention { score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false,
+     false, true, 0, false},
+    {"negative bias", "return attention { score_mod = function(s) return s - 1e9 end, " MASK " }", EQUAL_KEYS, 0, -1e9,
+     -INFINITY, FEW, true, false, true, 0, false},
+    {"scalar", "return attention { scalars = { c = 1e9 }, score_mod = function(s) return s + c end }", EQUAL_KEYS, 0,
+     1e9, -INFINITY, 0, false, false, true, 0, false},
     {"long", "return attention { " MASK " }", LONG_EQUAL, 0.9, 0, -INFINITY, FEW, false, false, true, 0, false},
     {"one", "return attention { }", LONG_ONE, 0.09, 0, -INFINITY, 0, false, false, false, 0, false},
     {"two", "return attention { }", LONG_TWO, 0.09, 0, -INFINITY, 0, true, false, true, 0, false},
-    {"one of all", "return attention { online_func = softmax_one }", LONG_TWO, 0.09, 0, 0, 0, false, false, true, 0, false},
-    {"large sink", "return attention { inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink(\"x\"),\n"
-     "  score_mod = function(s) return s + 1e9 end }", NO_KEYS, 0, 1e9,
-     1e9, 0, false, false, true, 0, false},
-    {"own", "return attention { " OWN ", score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY, 0, false, false,
-     true, 0, false},
-    {"distance", "return attention { score_mod = function(s, b, h, q, kv) return s + 4e8 - 512 * abs(q - kv) end }", EQUAL_KEYS, 0, 4e8,
-     -INFINITY, 0, false, false, false, 0, false},
-    {"offsets", "return attention { score_mod = function(s, b, h, q, kv) return s + 1e8 + 1e7 * (kv - kv) + 1024 * q end }", EQUAL_KEYS, 0,
-     1e8, -INFINITY, 0, false, true, true, 0, false},
+    {"one of all", "return attention { online_func = softmax_one }", LONG_TWO, 0.09, 0, 0, 0, false, false, true, 0,
+     false},
+    {"large sink",
+     "return attention { inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink(\"x\"),\n"
+     "  score_mod = function(s) return s + 1e9 end }",
+     NO_KEYS, 0, 1e9, 1e9, 0, false, false, true, 0, false},
+    {"own", "return attention { " OWN ", score_mod = function(s) return s + 1e9 end }", EQUAL_KEYS, 0, 1e9, -INFINITY,
+     0, false, false, true, 0, false},
+    {"distance", "return attention { score_mod = function(s, b, h, q, kv) return s + 4e8 - 512 * abs(q - kv) end }",
+     EQUAL_KEYS, 0, 4e8, -INFINITY, 0, false, false, false, 0, false},
+    {"offsets",
+     "return attention { score_mod = function(s, b, h, q, kv) return s + 1e8 + 1e7 * (kv - kv) + 1024 * q end }",
+     EQUAL_KEYS, 0, 1e8, -INFINITY, 0, false, true, true, 0, false},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, NUM_TENSORS };
 static const int64_t shapes[NUM_TENSORS][4] = {
-    [Q] = {1, HEADS, Q_LEN, DIM}, [K] = {1, 1, KV_LEN, DIM},      [V] = {1, 1, KV_LEN, DIM}, [O] = {1, HEADS, Q_LEN, DIM},
-    [DOUT] = {1, HEADS, Q_LEN, DIM}, [DQ] = {1, HEADS, Q_LEN, DIM}, [DK] = {1, 1, KV_LEN, DIM}, [DV] = {1, 1, KV_LEN, DIM}};
+    [Q] = {1, HEADS, Q_LEN, DIM}, [K] = {1, 1, KV_LEN, DIM},       [V] = {1, 1, KV_LEN, DIM},
+    [O] = {1, HEADS, Q_LEN, DIM}, [DOUT] = {1, HEADS, Q_LEN, DIM}, [DQ] = {1, HEADS, Q_LEN, DIM},
+    [DK] = {1, 1, KV_LEN, DIM},   [DV] = {1, 1, KV_LEN, DIM}};
 
 typedef struct problem {
   array t[NUM_TENSORS], lse, dlse;
-  double want_sink[HEADS], sink_size[HEADS], *want[NUM_TENSORS], *size[NUM_TENSORS], *want_lse; /* size: the sum of the sizes of what is added up */
+  double want_sink[HEADS], sink_size[HEADS], *want[NUM_TENSORS], *size[NUM_TENSORS],
+      *want_lse; /* size: the sum of the sizes of what is added up */
 } problem;
 
 static double key_of(data of, int kv) {
@@ -148,7 +155,8 @@ static void add_row(const case_row *c, problem *p, int h, int q) {
   const double sink_far = c->of == SIGNS && c->sink > -INFINITY ? 1 + (top - c->sink) / 4 : 1;
   p->sink_size[h] += sink_far * exp(c->sink - top) / sum * (moved + 1);
   for (int j = 0; j < keys; ++j) {
-    const double dp = dot_of(&p->t[DOUT], h, q, &p->t[V], j), ds = s[j] * (dp - delta + get(p->dlse.k, p->dlse.host, row));
+    const double dp = dot_of(&p->t[DOUT], h, q, &p->t[V], j),
+                 ds = s[j] * (dp - delta + get(p->dlse.k, p->dlse.host, row));
     double own = 0;
     for (int d = 0; d < DIM; ++d) own += fabs(at(&p->t[V], 0, j, d) * at(&p->t[DOUT], h, q, d));
     const double size = far[j] * s[j] * (own + moved + 1);
@@ -190,7 +198,8 @@ static double error_of(const problem *p, int i) {
 }
 
 /* The larger error of O and lse, or of gradients. */
-static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_row *c, problem *p, bool large, double error[2]) {
+static void run_case(luattn_engine *engine, const luattn_spec *spec, const case_row *c, problem *p, bool large,
+                     double error[2]) {
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   array saved;
@@ -262,7 +271,8 @@ static bool check(luattn_engine *engine, const case_row *c, kind k) {
   const double allowed = k == F64 ? 1e-12 : k == F32 ? 0x1p-20 : 4 * kind_unit[k];
   const bool right = with[0] <= allowed && with[1] <= allowed,
              seen = !c->wrong_without || k == F64 || !(without[1] <= 4 * allowed) || !(without[0] <= 4 * allowed);
-  fprintf(right && seen ? stdout : stderr, "%s%s %s: with large_scores off by %.3g and %.3g, allowed %.3g; without by %.3g and %.3g\n",
+  fprintf(right && seen ? stdout : stderr,
+          "%s%s %s: with large_scores off by %.3g and %.3g, allowed %.3g; without by %.3g and %.3g\n",
           right && seen ? "" : "FAILED: ", c->name, kind_name[k], with[0], with[1], allowed, without[0], without[1]);
   close_problem(&p);
   need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
@@ -278,7 +288,8 @@ static case_row random_case(char *name, char *text, size_t size) {
   const int exponent = drawn_from(-9, 5), mask = drawn_from(0, 2), sink = drawn_from(0, 3);
   const double unit = ldexp(1, exponent), bias = unit * drawn_from(-(1 << 23), 1 << 23) * pow(2, -drawn_from(0, 23)),
                rounded = unit * rint(bias / unit);
-  case_row c = {.name = name, .text = text, .of = SIGNS, .scale = unit, .bias = rounded, .sink = -INFINITY, .causal = mask == 2};
+  case_row c = {
+      .name = name, .text = text, .of = SIGNS, .scale = unit, .bias = rounded, .sink = -INFINITY, .causal = mask == 2};
   c.keys = mask == 1 ? FEW : 0;
   c.slope = drawn_from(0, 1) * unit * drawn_from(-512, 512);
   c.deterministic = drawn_from(0, 1);
@@ -286,11 +297,14 @@ static case_row random_case(char *name, char *text, size_t size) {
   if (sink == 1) c.sink = 0, snprintf(online, sizeof online, ", online_func = softmax_one");
   if (sink == 2) {
     c.sink = rounded + unit * drawn_from(-64, 64);
-    snprintf(online, sizeof online, ", inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink('x')");
+    snprintf(online, sizeof online,
+             ", inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink('x')");
   }
   snprintf(name, 32, "random 2^%d", exponent);
-  snprintf(text, size, "return attention { score_mod = function(s, b, h, q, kv) return s + (%.17g) * (kv - q) + (%.17g) end%s%s%s%s }", c.slope,
-           rounded, masks[mask], online, sink == 3 ? ", " : "", sink == 3 ? OWN : "");
+  snprintf(
+      text, size,
+      "return attention { score_mod = function(s, b, h, q, kv) return s + (%.17g) * (kv - q) + (%.17g) end%s%s%s%s }",
+      c.slope, rounded, masks[mask], online, sink == 3 ? ", " : "", sink == 3 ? OWN : "");
   return c;
 }
 

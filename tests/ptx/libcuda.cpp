@@ -64,8 +64,7 @@ int launch(Kernel *k, const unsigned grid[3], const unsigned block[3], unsigned 
   for (size_t i = 0; i < f.params.size(); ++i)
     memcpy(copy.get() + f.params[i].at, params[i], size_t(f.params[i].bytes));
   Machine m;
-  m.launch = {k->module, k->function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]},
-              shared,    copy.get()};
+  m.launch = {k->module, k->function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, copy.get()};
   m.async = async();
   m.parts = unsigned(setting("LUATTN_PTX_PARTS", 0));
   m.random.seed(unsigned(setting("LUATTN_PTX_SEED", 1)) + 1000 * launches++);
@@ -185,17 +184,15 @@ API cuEventSynchronize(void *) { return 0; }
 API cuEventElapsedTime(float *ms, void *, void *) { return *ms = 1, 0; }
 
 API cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *data, const unsigned long long *size,
-                           const unsigned long long *stride, const unsigned *box, const unsigned *step,
-                           int interleave, int swizzle, int, int outside) {
+                           const unsigned long long *stride, const unsigned *box, const unsigned *step, int interleave,
+                           int swizzle, int, int outside) {
   TensorMap map = {MAP_MAGIC, rank, 2, {}, static_cast<u8 *>(data), {}, {}};
   const bool is_half = type == 6 || type == 9;
-  if (rank < 1 || rank > 5 || !is_half || swizzle != 3 || interleave != 0 || outside != 0)
-    return INVALID_VALUE;
+  if (rank < 1 || rank > 5 || !is_half || swizzle != 3 || interleave != 0 || outside != 0) return INVALID_VALUE;
   if (uintptr_t(out) % 64 != 0 || uintptr_t(data) % 16 != 0 || box[0] * 2 > 128 || size[0] % 8 != 0)
     return INVALID_VALUE;
   for (unsigned a = 0; a < rank; ++a) {
-    if (size[a] == 0 || size[a] > 1ull << 32 || box[a] == 0 || box[a] > 256 || step[a] != 1)
-      return INVALID_VALUE;
+    if (size[a] == 0 || size[a] > 1ull << 32 || box[a] == 0 || box[a] > 256 || step[a] != 1) return INVALID_VALUE;
     map.box[a] = box[a];
     map.size[a] = size[a];
     if (a == 0) continue;

@@ -24,7 +24,8 @@ void instructions(void **) {
       {"add.cc.s32 %r5, %r1, %r2;\naddc.cc.s32 %r5, %r1, %r3;\naddc.s32 %r4, 0, 0;", 0xffffffff, 1, 0, 1},
       {"sub.cc.u32 %r5, %r1, %r2;\nsubc.u32 %r4, %r3, 0;", 3, 4, 7, 6},
       {"sub.cc.u32 %r5, %r1, %r2;\nsubc.cc.u32 %r5, %r3, 0;\nsubc.u32 %r4, 0, 0;", 3, 4, 0, 0xffffffff},
-      {"mad.lo.cc.u32 %r5, %r1, %r2, %r3;\nmadc.hi.u32 %r4, %r1, %r2, 0;", 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+      {"mad.lo.cc.u32 %r5, %r1, %r2, %r3;\nmadc.hi.u32 %r4, %r1, %r2, 0;", 0xffffffff, 0xffffffff, 0xffffffff,
+       0xffffffff},
       {"mad.lo.cc.u32 %r5, %r1, %r2, %r3;\nmov.b32 %r4, %r5;", 0x10001, 0x10001, 5, 0x20006},
       {"mad.lo.cc.u32 %r5, %r1, %r2, %r3;\nmadc.lo.cc.u32 %r5, 0, 0, 0;\nmov.b32 %r4, %r5;", 0xffff, 0x10001, 1, 1},
       {"mad.hi.cc.s32 %r5, %r1, %r2, %r3;\naddc.u32 %r4, 0, 0;", u32(-3), 5, 1, 1},
@@ -41,8 +42,7 @@ void instructions(void **) {
       {"bfind.u32 %r4, %r1;", 0x00010000, 0, 0, 16},
       {"mov.b64 %rd1, {%r1, %r2};\npopc.b64 %r4, %rd1;", 0x00010001, 0x80000000, 0, 3},
       {"mov.b64 %rd1, {%r1, %r2};\nclz.b64 %r4, %rd1;", 1, 0, 0, 63},
-      {"mov.b64 %rd1, {%r1, %r2};\nbrev.b64 %rd1, %rd1;\ncvt.u32.u64 %r4, %rd1;", 0, 0x00000013, 0,
-       0xc8000000},
+      {"mov.b64 %rd1, {%r1, %r2};\nbrev.b64 %rd1, %rd1;\ncvt.u32.u64 %r4, %rd1;", 0, 0x00000013, 0, 0xc8000000},
       {"mov.b64 %rd1, {%r1, %r2};\nbfind.u64 %r4, %rd1;", 1, 4, 0, 34},
       {"bfi.b32 %r4, %r1, %r2, 8, 4;", 0xff, 0x12345678, 0, 0x12345f78},
       {"bfe.s32 %r4, %r1, 4, 8;", 0x00000f80, 0, 0, u32(-8)},
@@ -73,8 +73,7 @@ void instructions(void **) {
       {"mul.rz.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(1.0000001f), f(1.9999999f), 0, f(2)},
       {"div.rm.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(-1), f(3), 0, f(-0.33333334f)},
       {"fma.rm.f32 %f4, %f1, %f2, %f3; mov.b32 %r4, %f4;", f(1e-9f), f(-1), f(1), f(0.99999994f)},
-      {"fma.rn.f32 %f4, %f1, %f2, %f3; mov.b32 %r4, %f4;", f(1.0000001f), f(1.0000001f), f(-1),
-       f(2.3841859e-7f)},
+      {"fma.rn.f32 %f4, %f1, %f2, %f3; mov.b32 %r4, %f4;", f(1.0000001f), f(1.0000001f), f(-1), f(2.3841859e-7f)},
       {"max.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(NAN), f(-3), 0, f(-3)},
       {"min.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(0), f(-0.0f), 0, f(-0.0f)},
       {"max.NaN.f32 %f4, %f1, %f2; mov.b32 %r4, %f4;", f(NAN), f(-3), 0, f(NAN)},
@@ -88,8 +87,8 @@ void instructions(void **) {
       {"setp.ne.f32 %p1, %f1, %f2; selp.u32 %r4, 1, 2, %p1;", f(NAN), f(1), 0, 2},
       {"setp.gt.s16 %p1, %rs1, -1; selp.u32 %r4, 1, 2, %p1;", 0, 0, 0, 1},
       {"setp.lt.and.s32 %p1, %r1, %r2, !%p2; selp.u32 %r4, 1, 2, %p1;", 1, 2, 0, 1},
-      {"mov.b64 %rd1, {%r1, %r2}; shr.u64 %rd1, %rd1, 16; mov.b64 {%r4, %r5}, %rd1;", 0x11112222, 0x33334444,
-       0, 0x44441111},
+      {"mov.b64 %rd1, {%r1, %r2}; shr.u64 %rd1, %rd1, 16; mov.b64 {%r4, %r5}, %rd1;", 0x11112222, 0x33334444, 0,
+       0x44441111},
       {"mov.b32 %r4, 128*8+2;", 0, 0, 0, 1026},
       {"mov.b32 %r4, 2+128*8;", 0, 0, 0, 1026},
       {"mov.b32 %r4, 0F3f800000;", 0, 0, 0, 0x3f800000},
@@ -110,46 +109,44 @@ void instructions(void **) {
 
 // Lane l loops l + 1 times, then all lanes converge for a shuffle.
 void lanes_meet_again(void **) {
-  const auto data = run<u32>(
-      std::string("mov.u32 %r1, 0;\nmov.u32 %r2, 0;\nagain:\nadd.u32 %r1, %r1, %r2;\nadd.u32 %r2, %r2, 1;\n"
-                  "setp.le.u32 %p1, %r2, %r0;\n@%p1 bra again;\n"
-                  "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\n") +
-          store_r4,
-      std::vector<u32>(32));
+  const auto data =
+      run<u32>(std::string("mov.u32 %r1, 0;\nmov.u32 %r2, 0;\nagain:\nadd.u32 %r1, %r1, %r2;\nadd.u32 %r2, %r2, 1;\n"
+                           "setp.le.u32 %p1, %r2, %r0;\n@%p1 bra again;\n"
+                           "shfl.sync.bfly.b32 %r4|%p2, %r1, 1, 31, -1;\n") +
+                   store_r4,
+               std::vector<u32>(32));
   for (u32 l = 0; l < 32; ++l) assert_int_equal(data[l], (l ^ 1) * ((l ^ 1) + 1) / 2);
 }
 // One side of a branch waits for the other at a warp barrier.
 void sides_meet_at_a_barrier(void **) {
   const auto data = run<u32>(
-      std::string(
-          "setp.lt.u32 %p1, %r0, 16;\n@%p1 bra low;\nmov.u32 %r4, 5;\nst.shared.u32 [%r63], %r4;\n"
-          "bar.warp.sync -1;\nbra over;\nlow:\nbar.warp.sync -1;\nld.shared.u32 %r4, [%r63];\nover:\n") +
+      std::string("setp.lt.u32 %p1, %r0, 16;\n@%p1 bra low;\nmov.u32 %r4, 5;\nst.shared.u32 [%r63], %r4;\n"
+                  "bar.warp.sync -1;\nbra over;\nlow:\nbar.warp.sync -1;\nld.shared.u32 %r4, [%r63];\nover:\n") +
           store_r4,
       std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
 // Each half of a warp has its own barrier. Completing the first must not complete the second.
 void halves_have_barriers_of_their_own(void **) {
-  const auto data = run<u32>(
-      std::string("mov.u32 %r4, 5;\nand.b32 %r1, %r0, 8;\nsetp.ne.u32 %p2, %r1, 0;\nsetp.lt.u32 %p1, %r0, "
-                  "16;\n@%p1 bra first;\n"
-                  "@%p2 bra writes;\nbar.warp.sync 0xffff0000;\nld.shared.u32 %r4, [%r63];\nbra over;\n"
-                  "first:\n@%p2 bra second;\nbar.warp.sync 0xffff;\nbra over;\nsecond:\nbar.warp.sync "
-                  "0xffff;\nbra over;\nwrites:\n") +
-          linger + "st.shared.u32 [%r63], %r4;\nbar.warp.sync 0xffff0000;\nover:\n" + store_r4,
-      std::vector<u32>(32));
+  const auto data =
+      run<u32>(std::string("mov.u32 %r4, 5;\nand.b32 %r1, %r0, 8;\nsetp.ne.u32 %p2, %r1, 0;\nsetp.lt.u32 %p1, %r0, "
+                           "16;\n@%p1 bra first;\n"
+                           "@%p2 bra writes;\nbar.warp.sync 0xffff0000;\nld.shared.u32 %r4, [%r63];\nbra over;\n"
+                           "first:\n@%p2 bra second;\nbar.warp.sync 0xffff;\nbra over;\nsecond:\nbar.warp.sync "
+                           "0xffff;\nbra over;\nwrites:\n") +
+                   linger + "st.shared.u32 [%r63], %r4;\nbar.warp.sync 0xffff0000;\nover:\n" + store_r4,
+               std::vector<u32>(32));
   for (const u32 x : data) assert_int_equal(x, 5);
 }
 // A block of a cluster arrives and ends. Its end must not count as an arrival of the other block's lanes.
 void who_has_ended_arrives_for_nobody(void **) {
-  std::string text =
-      kernel(std::string("mov.u32 %r4, 5;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, "
-                         "1;\nsetp.lt.u32 %p2, %r0, 32;\n"
-                         "@%p1 bra arrives;\n@%p2 bra arrives;\n") +
-             linger +
-             "st.shared.u32 [%r63], %r4;\narrives:\nbarrier.cluster.arrive.release;\n@%p1 bra over;\n"
-             "barrier.cluster.wait.acquire;\nld.shared.u32 %r4, [%r63];\n" +
-             store_r4 + "\nover:\n");
+  std::string text = kernel(std::string("mov.u32 %r4, 5;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %r1, "
+                                        "1;\nsetp.lt.u32 %p2, %r0, 32;\n"
+                                        "@%p1 bra arrives;\n@%p2 bra arrives;\n") +
+                            linger +
+                            "st.shared.u32 [%r63], %r4;\narrives:\nbarrier.cluster.arrive.release;\n@%p1 bra over;\n"
+                            "barrier.cluster.wait.acquire;\nld.shared.u32 %r4, [%r63];\n" +
+                            store_r4 + "\nover:\n");
   text.insert(text.find("{\n.reg"), ".reqnctapercluster 2, 1, 1\n");
   u32 *p = static_cast<u32 *>(allocate(256));
   run_with(text, {reinterpret_cast<u8 *>(p), {}}, 64, Async::EARLY, 2);
@@ -184,16 +181,13 @@ void lanes_together(void **) {
        "1;\nvote.sync.ballot.b32 %r4, %p2, %r1;",
        [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},  // each half separately
       {"shfl.sync.idx.b32 %r4|%p1, %r0, 3, 31, -1;", [](u32) { return 3u; }},
-      {"shfl.sync.idx.b32 %r4|%p1, %r0, 1, 0x1c1f, -1;",
-       [](u32 l) { return l / 4 * 4 + 1; }},  // within four lanes
+      {"shfl.sync.idx.b32 %r4|%p1, %r0, 1, 0x1c1f, -1;", [](u32 l) { return l / 4 * 4 + 1; }},  // within four lanes
       {"shfl.sync.up.b32 %r4|%p1, %r0, 1, 0, -1;", [](u32 l) { return l == 0 ? 0 : l - 1; }},
       {"shfl.sync.down.b32 %r4|%p1, %r0, 2, 31, -1;", [](u32 l) { return l > 29 ? l : l + 2; }},
       {"redux.sync.max.s32 %r4, %r0, -1;", [](u32) { return 31u; }},
-      {"shr.u32 %r1, %r0, 4;\nmatch.any.sync.b32 %r4, %r1, -1;",
-       [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},
+      {"shr.u32 %r1, %r0, 4;\nmatch.any.sync.b32 %r4, %r1, -1;", [](u32 l) { return l < 16 ? 0xffffu : 0xffff0000u; }},
       {"elect.sync _|%p1, -1;\nselp.u32 %r4, 1, 0, %p1;", [](u32 l) { return u32(l == 0); }},
-      {"setp.gt.u32 %p1, %r0, 2;\nmov.u32 %r4, 9;\n@%p1 activemask.b32 %r4;",
-       [](u32 l) { return l > 2 ? ~7u : 9u; }},
+      {"setp.gt.u32 %p1, %r0, 2;\nmov.u32 %r4, 9;\n@%p1 activemask.b32 %r4;", [](u32 l) { return l > 2 ? ~7u : 9u; }},
   };
   for (const auto &row : rows) {
     const auto data = run<u32>(std::string(row.text) + "\n" + store_r4, std::vector<u32>(32));
@@ -236,24 +230,22 @@ void tensors(void **) {
     u16 *p = static_cast<u16 *>(allocate(8 * 144));
     for (u16 k = 0; k < 4 * 72; ++k) p[k] = k;
     const std::string coords = "{64, 1, 0, 0}";
-    run_with(
-        kernel(std::string(barrier_at_32768) +
-               "mov.b64 %rd2, k_param_1;\n@!%p7 bra wait;\n"
-               "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 1024;\n"
-               "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd2, " +
-               coords + "], [%r62];\n" + wait_for_it +
-               "setp.ge.u32 %p1, %r0, 16;\n@%p1 bra over;\n"  // threads 0 to 15: row r / 2's halves of
-                                                              // channels 0 to 7
-               "shr.u32 %r1, %r0, 1;\nand.b32 %r2, %r0, 1;\nshl.b32 %r3, %r1, 7;\nshl.b32 %r4, %r1, "
-               "4;\nadd.u32 %r3, %r3, %r4;\n"
-               "shl.b32 %r4, %r2, 3;\nadd.u32 %r3, %r3, %r4;\nadd.u32 %r3, %r3, %r63;\nld.shared.v2.u32 "
-               "{%r5, %r6}, [%r3];\n"
-               "mul.wide.u32 %rd3, %r0, 8;\nadd.s64 %rd3, %rd3, %rd0;\nst.global.v2.u32 [%rd3+576], {%r5, "
-               "%r6};\nover:\n"),
-        {reinterpret_cast<u8 *>(p), map_of(reinterpret_cast<u8 *>(p))}, 128, async);
+    run_with(kernel(std::string(barrier_at_32768) +
+                    "mov.b64 %rd2, k_param_1;\n@!%p7 bra wait;\n"
+                    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 1024;\n"
+                    "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd2, " +
+                    coords + "], [%r62];\n" + wait_for_it +
+                    "setp.ge.u32 %p1, %r0, 16;\n@%p1 bra over;\n"  // threads 0 to 15: row r / 2's halves of
+                                                                   // channels 0 to 7
+                    "shr.u32 %r1, %r0, 1;\nand.b32 %r2, %r0, 1;\nshl.b32 %r3, %r1, 7;\nshl.b32 %r4, %r1, "
+                    "4;\nadd.u32 %r3, %r3, %r4;\n"
+                    "shl.b32 %r4, %r2, 3;\nadd.u32 %r3, %r3, %r4;\nadd.u32 %r3, %r3, %r63;\nld.shared.v2.u32 "
+                    "{%r5, %r6}, [%r3];\n"
+                    "mul.wide.u32 %rd3, %r0, 8;\nadd.s64 %rd3, %rd3, %rd0;\nst.global.v2.u32 [%rd3+576], {%r5, "
+                    "%r6};\nover:\n"),
+             {reinterpret_cast<u8 *>(p), map_of(reinterpret_cast<u8 *>(p))}, 128, async);
     for (u16 row = 0; row < 8; ++row)
-      for (u16 c = 0; c < 8; ++c)
-        assert_int_equal(p[288 + row * 8 + c], row < 2 ? (row + 1) * 72 + 64 + c : 0);
+      for (u16 c = 0; c < 8; ++c) assert_int_equal(p[288 + row * 8 + c], row < 2 ? (row + 1) * 72 + 64 + c : 0);
     release(p);
   }
 }
@@ -268,23 +260,21 @@ void sums_of_rows(void **) {
       memcpy(p + (address ^ (address >> 7 & 7) << 4), &bits, 2);
     }
   for (u32 k = 0; k < 128; ++k) reinterpret_cast<u16 *>(p + 8192)[k] = float_to_half(1);
-  run_with(
-      kernel(
-          std::string(barrier_at_32768) +
-          "@!%p7 bra wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 8448;\n"
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 8448, "
-          "[%r62];\n" +
-          wait_for_it +
-          "bar.sync 0;\nshr.u32 %r5, %r63, 4;\ncvt.u64.u32 %rd4, %r5;\nadd.s64 %rd5, %rd4, 524800;\n"  // 8 <<
-                                                                                                       // 16 |
-                                                                                                       // 512
-          "add.s64 %rd4, %rd4, 0x4000004000000000;\nwgmma.fence.sync.aligned;\n"
-          "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd4, %rd5, 0, 1, 1, 0, "
-          "0;\n"
-          "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
-          "mul.wide.u32 %rd1, %r0, 16;\nadd.s64 %rd1, %rd1, %rd0;\nst.global.v4.f32 [%rd1+8448], {%f1, %f2, "
-          "%f3, %f4};"),
-      {p, {}}, 128);
+  run_with(kernel(std::string(barrier_at_32768) +
+                  "@!%p7 bra wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 8448;\n"
+                  "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 8448, "
+                  "[%r62];\n" +
+                  wait_for_it +
+                  "bar.sync 0;\nshr.u32 %r5, %r63, 4;\ncvt.u64.u32 %rd4, %r5;\nadd.s64 %rd5, %rd4, 524800;\n"  // 8 <<
+                                                                                                               // 16 |
+                                                                                                               // 512
+                  "add.s64 %rd4, %rd4, 0x4000004000000000;\nwgmma.fence.sync.aligned;\n"
+                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd4, %rd5, 0, 1, 1, 0, "
+                  "0;\n"
+                  "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
+                  "mul.wide.u32 %rd1, %r0, 16;\nadd.s64 %rd1, %rd1, %rd0;\nst.global.v4.f32 [%rd1+8448], {%f1, %f2, "
+                  "%f3, %f4};"),
+           {p, {}}, 128);
   for (u32 t = 0; t < 128; ++t)
     for (u32 i = 0; i < 4; ++i) {
       const u32 row = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2);
@@ -323,8 +313,7 @@ void products(void **) {
           const u16 bits = float_to_bf16(a[row][k]);
           memcpy(p + at_registers + t * 16 + i * 2, &bits, 2);
         }
-      const std::string operand =
-          a_in_registers ? "{%r1, %r2, %r3, %r4}, %rd5, 0, 1, 1, " : "%rd4, %rd5, 0, 1, 1, 0, ";
+      const std::string operand = a_in_registers ? "{%r1, %r2, %r3, %r4}, %rd5, 0, 1, 1, " : "%rd4, %rd5, 0, 1, 1, 0, ";
       run_with(kernel(std::string(barrier_at_32768) +
                       "@!%p7 bra wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16384;\n"
                       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], "
@@ -348,8 +337,8 @@ void products(void **) {
           for (int k = 0; k < 16; ++k) want += a[row][k] * b[k][n];
           memcpy(&got, p + at_d + t * 16 + i * 4, 4);
           if (got != want)
-            fail_msg("row %u, column %u: %g, not %g (registers %d, turned %d)", row, n, double(got),
-                     double(want), a_in_registers, turned);
+            fail_msg("row %u, column %u: %g, not %g (registers %d, turned %d)", row, n, double(got), double(want),
+                     a_in_registers, turned);
         }
       release(p);
     }
@@ -357,14 +346,13 @@ void products(void **) {
 
 // The result is correct if a copy completes at once, and wrong if it completes late.
 void what_is_not_waited_for(void **) {
-  const std::string body =
-      "@!%p7 bra over;\ncp.async.ca.shared.global [%r63], [%rd0], 4;\ncp.async.commit_group;\n";
+  const std::string body = "@!%p7 bra over;\ncp.async.ca.shared.global [%r63], [%rd0], 4;\ncp.async.commit_group;\n";
   const std::string load = "ld.shared.u32 %r4, [%r63];\nst.global.u32 [%rd0+128], %r4;\nover:\n";
   for (const bool waits : {false, true}) {
     std::vector<u32> data(64);
     data[0] = 42;
-    data = run(std::string(barrier_at_32768) + body + (waits ? "cp.async.wait_group 0;\n" : "") + load, data,
-               32, Async::LATE);
+    data = run(std::string(barrier_at_32768) + body + (waits ? "cp.async.wait_group 0;\n" : "") + load, data, 32,
+               Async::LATE);
     assert_int_equal(data[32] == 42, waits);
   }
 }
@@ -372,11 +360,10 @@ void what_is_not_waited_for(void **) {
 void what_is_only_read(void **) {
   for (const bool waits : {false, true}) {
     const auto data = run<u32>(
-        std::string(
-            "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nmov.u32 %r4, 42;\nst.shared.u32 [%r63], "
-            "%r4;\nfence.proxy.async.shared::cta;\n"
-            "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], 16;\ncp.async.bulk.commit_group;\n"
-            "cp.async.bulk.wait_group.read 0;\nmov.u32 %r5, 7;\nst.shared.u32 [%r63], %r5;\n") +
+        std::string("setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nmov.u32 %r4, 42;\nst.shared.u32 [%r63], "
+                    "%r4;\nfence.proxy.async.shared::cta;\n"
+                    "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], 16;\ncp.async.bulk.commit_group;\n"
+                    "cp.async.bulk.wait_group.read 0;\nmov.u32 %r5, 7;\nst.shared.u32 [%r63], %r5;\n") +
             (waits ? "cp.async.bulk.wait_group 0;\n" : "") +
             "ld.global.u32 %r4, [%rd0];\nst.global.u32 [%rd0+64], %r4;\nover:\n",
         std::vector<u32>(32), 32, Async::LATE);
@@ -388,14 +375,14 @@ void what_is_only_read(void **) {
 void an_arrival_is_of_what_came_before(void **) {
   std::vector<u32> data(64);
   data[0] = 42, data[1] = 43;
-  data = run(std::string(barrier_at_32768) +
-                 "@!%p7 bra over;\nmov.u32 %r4, 0;\nst.shared.u32 [%r63+4], %r4;\ncp.async.ca.shared.global "
-                 "[%r63], [%rd0], 4;\n"
-                 "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r62];\ncp.async.ca.shared.global "
-                 "[%r63+4], [%rd0+4], 4;\n" +
-                 wait_for_it +
-                 "ld.shared.v2.u32 {%r4, %r5}, [%r63];\nst.global.v2.u32 [%rd0+128], {%r4, %r5};\nover:\n",
-             data, 32, Async::LATE);
+  data =
+      run(std::string(barrier_at_32768) +
+              "@!%p7 bra over;\nmov.u32 %r4, 0;\nst.shared.u32 [%r63+4], %r4;\ncp.async.ca.shared.global "
+              "[%r63], [%rd0], 4;\n"
+              "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r62];\ncp.async.ca.shared.global "
+              "[%r63+4], [%rd0+4], 4;\n" +
+              wait_for_it + "ld.shared.v2.u32 {%r4, %r5}, [%r63];\nst.global.v2.u32 [%rd0+128], {%r4, %r5};\nover:\n",
+          data, 32, Async::LATE);
   assert_int_equal(data[32], 42);
   assert_int_equal(data[33], 0);
 }

@@ -112,8 +112,7 @@ Next matrices(Warp &w, const Instr &i, u32 lanes) {
   for (int m = 0; m < i.count; ++m) {
     u32 *x = w.at<u32>(i.slot[size_t(m)]);
     u16 *row[8];
-    for (int r = 0; r < 8; ++r)
-      row[r] = row_at(w, i, w.value(i.slot[i.count], 8 * m + r) + u64(i.offset[0]), Load);
+    for (int r = 0; r < 8; ++r) row[r] = row_at(w, i, w.value(i.slot[i.count], 8 * m + r) + u64(i.offset[0]), Load);
     for (int l = 0; l < LANES; ++l) {
       const int r = l / 4, c = 2 * (l % 4);
       u16 &low = i.imm ? row[c][r] : row[r][c], &high = i.imm ? row[c + 1][r] : row[r][c + 1];
@@ -143,8 +142,7 @@ struct Operand {
   u64 swizzle() const { return bits >> 62; }
   const u16 *at(u64 distance) const {
     const u64 address = start() + distance;
-    const Place p =
-        shared_at(w, i, swizzle() == SWIZZLE_128 ? address ^ (address >> 7 & 7) << 4 : address, 16, 16);
+    const Place p = shared_at(w, i, swizzle() == SWIZZLE_128 ? address ^ (address >> 7 & 7) << 4 : address, 16, 16);
     static constexpr u16 not_there[8] = {0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff};
     if (use == BEGINS && !race_operand(w, i, p)) return not_there;
     if (use == ENDS) race_operand_done(w, p);
@@ -197,8 +195,7 @@ Next wgmma(Warp &w, const Instr &i, u32 lanes) {
   for (int l = 1; l < LANES; ++l)
     if ((i.a_in_shared && w.value(i.slot[first_a], l) != a) || w.value(i.slot[first_b], l) != b)
       fault(w, i, "lane %d has another descriptor than lane 0", l);
-  if (!Operand{b, w, i, LOOKS}.is_known(i.b_turned) ||
-      (i.a_in_shared && !Operand{a, w, i, LOOKS}.is_known(i.a_turned)))
+  if (!Operand{b, w, i, LOOKS}.is_known(i.b_turned) || (i.a_in_shared && !Operand{a, w, i, LOOKS}.is_known(i.a_turned)))
     fault(w, i, "this machine knows no operand with such a descriptor");
   const u32 adds = i.slot.size() > first_b + 1 ? w.pred(i.slot[first_b + 1]) : i.imm != 0 ? ~0u : 0;
   if (adds != 0 && adds != ~0u) fault(w, i, "lanes do not agree whether to add");
@@ -230,16 +227,13 @@ Next wgmma_wait(Warp &w, const Instr &i, u32 lanes) {
       if (checksum(w, *p.instr, p.a, p.b, ENDS) == p.checksum) continue;
       if (!multiplies_nothing(w))
         fault(w, *p.instr, "an operand in shared memory was written before the product was waited for");
-      for (int r = 0; r < p.instr->count; ++r)
-        std::fill_n(w.at<float>(p.instr->slot[size_t(r)]), int(LANES), NAN);
+      for (int r = 0; r < p.instr->count; ++r) std::fill_n(w.at<float>(p.instr->slot[size_t(r)]), int(LANES), NAN);
     }
     w.products.closed.pop_front();
   }
   return Next::GO;
 }
-Next wgmma_fence(Warp &w, const Instr &i, u32 lanes) {
-  return all_lanes(w, i, lanes) ? Next::GO : Next::WAIT;
-}
+Next wgmma_fence(Warp &w, const Instr &i, u32 lanes) { return all_lanes(w, i, lanes) ? Next::GO : Next::WAIT; }
 
 bool decode_wgmma(Decoder &d) {
   Instr &i = d.instr;

@@ -96,8 +96,8 @@ Place shared_at(const Warp &w, const Instr &i, u64 address, size_t bytes, size_t
   if (address % align != 0)
     fault(w, i, "shared address %#llx is no multiple of %zu", (unsigned long long)address, align);
   if (address < SHARED_FIRST || address + bytes > block->shared.size())
-    fault(w, i, "shared address %#llx, %zu bytes, is outside of the block's %d to %zu",
-          (unsigned long long)address, bytes, SHARED_FIRST, block->shared.size());
+    fault(w, i, "shared address %#llx, %zu bytes, is outside of the block's %d to %zu", (unsigned long long)address,
+          bytes, SHARED_FIRST, block->shared.size());
   return {block, u32(address)};
 }
 
@@ -191,10 +191,9 @@ Handler transfer(bool is_load, Type t) {
 }
 template <Space S, class T>
 Handler atomic_named(const Decoder &d) {
-#define ATOMIC(...)                                                                               \
-  &atomic<S, T, decltype([]([[maybe_unused]] T old, [[maybe_unused]] T a, [[maybe_unused]] T b) { \
-            return T(__VA_ARGS__);                                                                \
-          })>
+#define ATOMIC(...) \
+  &atomic<S, T,     \
+          decltype([]([[maybe_unused]] T old, [[maybe_unused]] T a, [[maybe_unused]] T b) { return T(__VA_ARGS__); })>
   if (d.has("add")) return ATOMIC(old + a);
   if constexpr (std::is_integral_v<T>) {
     if (d.has("inc")) return ATOMIC(old >= a ? 0 : old + 1);

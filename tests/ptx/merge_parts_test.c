@@ -1,7 +1,7 @@
-/* merge_parts_test.c: luattn_merge and luattn_merge_backward against sums in double here: all layouts, head dims that allow wide
- * accesses and others, one part to sixteen, parts that keep nothing, with an lse of -inf or +inf and an o of NaN, and rows of
- * which none keeps anything. With float64 on the CPU, gradients are also compared with finite differences of the merge itself. Then
- * arguments that are refused.
+/* merge_parts_test.c: luattn_merge and luattn_merge_backward against sums in double here: all layouts, head dims that
+ * allow wide accesses and others, one part to sixteen, parts that keep nothing, with an lse of -inf or +inf and an o of
+ * NaN, and rows of which none keeps anything. With float64 on the CPU, gradients are also compared with finite
+ * differences of the merge itself. Then arguments that are refused.
  *
  * merge_parts_test cuda|cpu PART ELEM: the types of o of the parts, and of the merged o
  */
@@ -31,9 +31,9 @@ typedef struct rows {
 static size_t place(layout l, int dim, int b, int h, int q, int d) {
   const int total = BATCH * QUERIES, row = b * QUERIES + q;
   const int heads_last = l == HEADS_LAST || (l == PACKED && dim > 0);
-  const size_t at = heads_last                ? (size_t)(row * HEADS + h)
-                    : l == PACKED             ? (size_t)(h * total + row)
-                                              : (size_t)((b * HEADS + h) * QUERIES + q);
+  const size_t at = heads_last    ? (size_t)(row * HEADS + h)
+                    : l == PACKED ? (size_t)(h * total + row)
+                                  : (size_t)((b * HEADS + h) * QUERIES + q);
   return dim > 0 ? at * (size_t)dim + (size_t)d : at;
 }
 
@@ -123,7 +123,8 @@ static luattn_merge_args args_of(problem *p, luattn_part *parts, bool backward) 
 static void run(problem *p, bool backward) {
   luattn_part parts[LUATTN_MERGE_MAX];
   const luattn_merge_args a = args_of(p, parts, backward);
-  need((backward ? luattn_merge_backward : luattn_merge)(engine, &a, NULL, &err) == LUATTN_OK, backward ? "backward" : "merge");
+  need((backward ? luattn_merge_backward : luattn_merge)(engine, &a, NULL, &err) == LUATTN_OK,
+       backward ? "backward" : "merge");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
 }
 
@@ -161,8 +162,8 @@ static void compare(const char *what, const problem *p, int row, kind k, double 
   const double slack = k == F64 ? 1e-13 : kind_unit[k] * 2 + (real_kind == F64 ? 0 : 4e-6);
   if (got == want || fabs(got - want) <= slack * (1 + fabs(want))) return;
   if (failures++ < 8)
-    fprintf(stderr, "FAILED: layout %d, %d parts, head dim %d, row %d: %s is %.9g, expected %.9g\n", (int)p->l, p->count, p->dim,
-            row, what, got, want);
+    fprintf(stderr, "FAILED: layout %d, %d parts, head dim %d, row %d: %s is %.9g, expected %.9g\n", (int)p->l,
+            p->count, p->dim, row, what, got, want);
 }
 
 static void check_forward(problem *p) {
@@ -184,7 +185,8 @@ static void check_backward(problem *p) {
     expect(p, row, &e);
     const double dlse = at(&p->dlse, p->l, 0, row, 0);
     for (int i = 0; i < p->count; i++) {
-      compare("d_lse", p, row, real_kind, at(&p->part[i].d_lse, p->l, 0, row, 0), e.weight[i] * (e.dot[i] - e.mean + dlse));
+      compare("d_lse", p, row, real_kind, at(&p->part[i].d_lse, p->l, 0, row, 0),
+              e.weight[i] * (e.dot[i] - e.mean + dlse));
       for (int d = 0; d < p->dim; d++)
         compare("d_o", p, row, part_kind, at(&p->part[i].d_o, p->l, p->dim, row, d),
                 e.weight[i] * at(&p->dout, p->l, p->dim, row, d));
@@ -267,8 +269,9 @@ static void refuse(problem *p) {
   other.dtype = part_kind == F64 ? (DLDataType){kDLFloat, 32, 1} : (DLDataType){kDLFloat, 64, 1};
   a = args_of(p, parts, false);
   a.o = &other;
-  refused(&a, false, part_kind == F64 ? "forward of 'merge': o: has dtype another than float64, and the parts have float64"
-                                      : "forward of 'merge': o: has dtype float64, and the parts do not have float64");
+  refused(&a, false,
+          part_kind == F64 ? "forward of 'merge': o: has dtype another than float64, and the parts have float64"
+                           : "forward of 'merge': o: has dtype float64, and the parts do not have float64");
 }
 
 static kind kind_of(const char *name) {

@@ -36,8 +36,8 @@ void mistakes(void **) {
   must_fail("outside of the block's", "st.shared.u32 [%r63+65536], %r0;");
   must_fail("everyone waits", "setp.lt.u32 %p1, %r0, 32;\n@%p1 bra over;\nbar.sync 1, 64;\nover:\n");
   must_fail("everyone waits", std::string(barrier_at_32768) + wait_for_it);
-  must_fail("as others say",
-            "mov.u32 %r1, 96;\nsetp.ge.u32 %p1, %r0, 64;\n@%p1 mov.u32 %r1, 64;\nbar.arrive 2, %r1;", 96);
+  must_fail("as others say", "mov.u32 %r1, 96;\nsetp.ge.u32 %p1, %r0, 64;\n@%p1 mov.u32 %r1, 64;\nbar.arrive 2, %r1;",
+            96);
   must_fail("more arrivals than the barrier awaits",
             std::string(barrier_at_32768) + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;");
   must_fail("more arrivals than the barrier awaits",
@@ -47,14 +47,12 @@ void mistakes(void **) {
                 "@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 16;\n"
                 "@%p7 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r62];",
             32);
-  must_fail(
-      "more than it can count",
-      std::string(barrier_at_32768) + "@%p7 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r62], 1048576;");
+  must_fail("more than it can count",
+            std::string(barrier_at_32768) + "@%p7 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r62], 1048576;");
   must_fail("which are no warps", "bar.sync 1, 48;");
   must_fail("lanes 0xffff alone", "setp.lt.u32 %p1, %r0, 16;\n@%p1 bar.sync 0;", 32);
   must_fail("lanes 0xffff have ended",
-            "setp.lt.u32 %p1, %r0, 16;\n@%p1 ret;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r63];",
-            32);
+            "setp.lt.u32 %p1, %r0, 16;\n@%p1 ret;\nldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r63];", 32);
   must_fail("may still read its shared memory",
             "setp.eq.u32 %p7, %r0, 0;\n@%p7 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], "
             "128;\n@%p7 cp.async.bulk.commit_group;");
@@ -66,8 +64,7 @@ void mistakes(void **) {
             64, Async::LATE);
   must_fail("this is no mbarrier", "mbarrier.arrive.shared::cta.b64 _, [%r63];");
   must_fail("lane 0 reads lane 1, which is not there",
-            "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n",
-            32);
+            "setp.ne.u32 %p1, %r0, 0;\n@%p1 bra over;\nshfl.sync.idx.b32 %r4|%p2, %r0, 1, 31, 1;\nover:\n", 32);
   must_fail("that the mask 0x1 does not name", "shfl.sync.idx.b32 %r4|%p2, %r0, 0, 31, 1;", 32);
   must_fail("no ';' at '%r3", "add.u32 %r1, %r2 %r3;");
   must_fail("no such predicate", "@%q1 add.u32 %r1, %r2, %r3;");
@@ -77,8 +74,7 @@ void mistakes(void **) {
         "elect.sync %r1, -1;", "frobnicate.b32 %r1, %r2;", "mad.cc.u32 %r1, %r2, %r3, %r4;",
         "add.lo.cc.u32 %r1, %r2, %r3;", "fma.rz.ftz.f32 %f1, %f2, %f3, %f4;", "add.sat.f32 %f1, %f2, %f3;",
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%rd1, {%r1, %r2}], [%r63];",
-        "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;",
-        "cvt.rna.tf32.f32 %r1, %f1;"})
+        "fma.rn.relu.bf16x2 %r1, %r2, %r3, %r4;", "bmsk.wrap.b32 %r1, %r2, %r3;", "cvt.rna.tf32.f32 %r1, %f1;"})
     must_fail("is not known to this machine", text);
   must_fail("trap", "trap;");
 }
@@ -106,16 +102,14 @@ void races(void **) {
   const std::string copy =
       std::string("@%p7 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r62], 128;\n") +
       "@%p7 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r63], [%rd0], 128, [%r62];\n";
-  run(barrier_at_32768 + by_warp + read + "bar.sync 0;\n" + copy + wait_for_it + read, std::vector<u32>(64),
-      64);
+  run(barrier_at_32768 + by_warp + read + "bar.sync 0;\n" + copy + wait_for_it + read, std::vector<u32>(64), 64);
   must_fail("is written, was read before by warp 1", barrier_at_32768 + by_warp + read + copy);
   must_fail("is read, was written before by the copy engine",
             barrier_at_32768 + by_warp + copy + "bar.sync 0;\n" + read);
   const std::string store =
       "@%p7 cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r63], 128;\n@%p7 "
       "cp.async.bulk.commit_group;\n";
-  const std::string fence = "fence.proxy.async.shared::cta;\n",
-                    drain = "@%p7 cp.async.bulk.wait_group.read 0;\n";
+  const std::string fence = "fence.proxy.async.shared::cta;\n", drain = "@%p7 cp.async.bulk.wait_group.read 0;\n";
   run(barrier_at_32768 + by_warp + write + fence + "bar.sync 0;\n" + store + drain + "bar.sync 0;\n" + write,
       std::vector<u32>(64), 64);
   must_fail("without fence.proxy.async", barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + store);
@@ -124,9 +118,8 @@ void races(void **) {
   must_fail("is written asynchronously, was written without",
             barrier_at_32768 + by_warp + write + "bar.sync 0;\n" + copy);
   // The other warp's fence is unordered, even if it runs first.
-  must_fail("without fence.proxy.async", barrier_at_32768 + by_warp +
-                                             "@!%p1 st.shared.u32 [%r1], %r0;\nbar.sync 0;\n" + fence +
-                                             "@!%p1 bra over;\n" + linger + store + drain + "over:\n");
+  must_fail("without fence.proxy.async", barrier_at_32768 + by_warp + "@!%p1 st.shared.u32 [%r1], %r0;\nbar.sync 0;\n" +
+                                             fence + "@!%p1 bra over;\n" + linger + store + drain + "over:\n");
   // Nothing orders the barrier's initialisation before the other warp.
   must_fail("nothing orders the two",
             "setp.eq.u32 %p7, %r0, 0;\nadd.u32 %r62, %r63, 32768;\n@%p7 mbarrier.init.shared::cta.b64 "
@@ -144,17 +137,14 @@ void groups_agree(void **) {
           "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, "
           "%f4}, %rd4, %rd4, 0, 1, 1, 0, 0;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned "
           "0;\n";
-  must_fail("not issued the same wgmma",
-            begins + "setp.ge.u32 %p1, %r0, 96;\n@%p1 bra over;\n" + product + "over:\n", 128);
-  must_fail(
-      "not issued the same wgmma",
-      begins +
-          "shr.u32 %r1, %r0, 5;\nshl.b32 %r1, %r1, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" +
-          product,
-      128);
-  must_fail("lane 1 has another descriptor",
-            begins + "shl.b32 %r1, %r0, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" + product,
+  must_fail("not issued the same wgmma", begins + "setp.ge.u32 %p1, %r0, 96;\n@%p1 bra over;\n" + product + "over:\n",
             128);
+  must_fail("not issued the same wgmma",
+            begins + "shr.u32 %r1, %r0, 5;\nshl.b32 %r1, %r1, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" +
+                product,
+            128);
+  must_fail("lane 1 has another descriptor",
+            begins + "shl.b32 %r1, %r0, 6;\ncvt.u64.u32 %rd5, %r1;\nadd.s64 %rd4, %rd4, %rd5;\n" + product, 128);
   must_fail("with such a descriptor", begins + "add.s64 %rd4, %rd4, 0x0002000000000000;\n" + product,
             128);  // a base offset
 }
@@ -172,7 +162,7 @@ void operands_must_stay(void **) {
 }  // namespace
 
 int main() {
-  const CMUnitTest tests[] = {cmocka_unit_test(groups_agree), cmocka_unit_test(mistakes),
-                              cmocka_unit_test(races), cmocka_unit_test(operands_must_stay)};
+  const CMUnitTest tests[] = {cmocka_unit_test(groups_agree), cmocka_unit_test(mistakes), cmocka_unit_test(races),
+                              cmocka_unit_test(operands_must_stay)};
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -19,8 +19,8 @@ static void open_library(void) {
   const char *path = getenv("LUATTN_PTX_NVRTC");
   nvrtc_file file;
   luattn_error err;
-  is_there = nvrtc_find(path != NULL ? path : "", &file, &err) == LUATTN_OK &&
-             nvrtc_open(&file, &library, &err) == LUATTN_OK;
+  is_there =
+      nvrtc_find(path != NULL ? path : "", &file, &err) == LUATTN_OK && nvrtc_open(&file, &library, &err) == LUATTN_OK;
   if (!is_there) fprintf(stderr, "%s\n", err.message);
 }
 /* Returns the real NVRTC's functions, or NULL if there is none. */

@@ -5,7 +5,8 @@
  * dq, dk, dv and gradients of inputs in backward. Also tests device offsets that differ between batch entries
  * and change between two launches of one handle.
  *
- * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), .., cpu f64
+ * offsets_test FAMILY DTYPE [SPEC]: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), ..,
+ * cpu f64
  */
 #include <math.h>
 #include <stdio.h>
@@ -26,9 +27,11 @@ typedef struct spec_row {
 
 static const spec_row specs[] = {
     {"alibi", "return attention { score_mod = alibi(), block_mask = causal() }", NULL, F32, false, false},
-    {"window", "return attention { score_mod = softcap(20), block_mask = sliding_window(40, 10) }", NULL, F32, false, false},
+    {"window", "return attention { score_mod = softcap(20), block_mask = sliding_window(40, 10) }", NULL, F32, false,
+     false},
     {"lengths",
-     "return attention { score_mod = function(s, b, h, q, kv) return s + 0.3 * (q - kv) / (q_len + kv_len) + h / heads + b end,\n"
+     "return attention { score_mod = function(s, b, h, q, kv) return s + 0.3 * (q - kv) / (q_len + kv_len) + h / heads "
+     "+ b end,\n"
      "  block_mask = function(b, h, q, kv) return kv - kv_len <= q - q_len + 30 end }",
      NULL, F32, false, false},
     {"documents",
@@ -47,8 +50,8 @@ static const spec_row specs[] = {
      "return attention { block_mask = function(b, h, q, kv)\n"
      "  return abs(q // 12 - kv // 12) <= 3 and abs(q % 12 - kv % 12) <= 2 end }",
      NULL, F32, false, false},
-    {"dilated", "return attention { block_mask = function(b, h, q, kv) return eq((q - kv) % 3, 0) and kv <= q end }", NULL, F32,
-     false, false},
+    {"dilated", "return attention { block_mask = function(b, h, q, kv) return eq((q - kv) % 3, 0) and kv <= q end }",
+     NULL, F32, false, false},
     {"row and column",
      "return attention { inputs = { x = { axes = {'q'}, grad = true } }, score_mod = function(s, b, h, q, kv)\n"
      "  return s * (1 + 0.1 * x[q]) + 0.01 * q - 0.02 * kv end }",
@@ -65,7 +68,8 @@ static const spec_row specs[] = {
      "  local other = where(d < head_dim // 2, -1, 1) * x[(d + head_dim // 2) % head_dim]\n"
      "  return (x + other * a) / (1 + a * a)\n"
      "end\n"
-     "return attention { inputs = { x = { axes = {'hkv', 'kv'}, grad = true } }, query_mod = turn, block_mask = causal(),\n"
+     "return attention { inputs = { x = { axes = {'hkv', 'kv'}, grad = true } }, query_mod = turn, block_mask = "
+     "causal(),\n"
      "  key_mod = function(y, b, h, pos, d) return turn(y, b, h, pos, d) * x[{h, pos}] end }",
      "gk", F32, true, false},
     {"random",
@@ -82,8 +86,8 @@ enum { NUM_SPECS = sizeof specs / sizeof *specs };
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, NUM_TENSORS };
 static const int64_t shapes[NUM_TENSORS][4] = {
-    [Q] = {BATCH, HEADS, Q_LEN, DIM},     [K] = {BATCH, HEADS_KV, KV_LEN, DIM}, [V] = {BATCH, HEADS_KV, KV_LEN, DIM},
-    [O] = {BATCH, HEADS, Q_LEN, DIM},     [DOUT] = {BATCH, HEADS, Q_LEN, DIM},  [DQ] = {BATCH, HEADS, Q_LEN, DIM},
+    [Q] = {BATCH, HEADS, Q_LEN, DIM},      [K] = {BATCH, HEADS_KV, KV_LEN, DIM}, [V] = {BATCH, HEADS_KV, KV_LEN, DIM},
+    [O] = {BATCH, HEADS, Q_LEN, DIM},      [DOUT] = {BATCH, HEADS, Q_LEN, DIM},  [DQ] = {BATCH, HEADS, Q_LEN, DIM},
     [DK] = {BATCH, HEADS_KV, KV_LEN, DIM}, [DV] = {BATCH, HEADS_KV, KV_LEN, DIM}};
 enum { ELEMENTS = BATCH * HEADS * Q_LEN * DIM };
 
@@ -354,7 +358,8 @@ static double difference(const double *got, const double *want, size_t n) {
 static bool judge(const run *r, const char *what, const char *of, double off) {
   const double allowed = r->k == F64 ? 1e-12 : r->k == F32 ? 2e-5 : 16 * kind_unit[r->k];
   if (off <= allowed) return true;
-  fprintf(stderr, "FAILED: %s %s %s %s: off by %g, allowed %g\n", r->row->name, kind_name[r->k], what, of, off, allowed);
+  fprintf(stderr, "FAILED: %s %s %s %s: off by %g, allowed %g\n", r->row->name, kind_name[r->k], what, of, off,
+          allowed);
   return false;
 }
 
@@ -362,7 +367,8 @@ static bool compare(const run *r, const whole *w, merged *m, const char *what) {
   static const char *const names[] = {[O] = "o", [DQ] = "dq", [DK] = "dk", [DV] = "dv"};
   bool ok = true;
   for (size_t row = 0; row < w->lse.count; ++row) {
-    for (int d = 0; d < DIM && !r->row->no_lse; ++d) m->sum[O][row * DIM + (size_t)d] /= m->weight[row] > 0 ? m->weight[row] : 1;
+    for (int d = 0; d < DIM && !r->row->no_lse; ++d)
+      m->sum[O][row * DIM + (size_t)d] /= m->weight[row] > 0 ? m->weight[row] : 1;
     if (!r->row->no_lse) m->most[row] += log(m->weight[row]);
     if (m->most[row] == w->want_lse[row]) m->most[row] = w->want_lse[row] = 0; /* -inf */
   }
@@ -410,7 +416,8 @@ static bool check_parts(run *r, whole *w) {
  * offsets. */
 static bool check_arrays(run *r, whole *w) {
   enum { LEN = 40 };
-  static const int first[][BATCH] = {{13, 90}, {110, 0}, {-5, 1000}}, real[][BATCH] = {{13, 90}, {110, 0}, {0, Q_LEN - LEN}};
+  static const int first[][BATCH] = {{13, 90}, {110, 0}, {-5, 1000}},
+                   real[][BATCH] = {{13, 90}, {110, 0}, {0, Q_LEN - LEN}};
   array offsets, o, q;
   bool ok = true;
   make(&offsets, I32, 1, (int64_t[]){BATCH});
@@ -428,7 +435,12 @@ static bool check_arrays(run *r, whole *w) {
     }
     send(&offsets), send(&q);
     fill(&o, NAN);
-    const luattn_args given = {.struct_size = sizeof given, .q = &q.t, .k = &w->t[K].t, .v = &w->t[V].t, .o = &o.t, .batch = batch,
+    const luattn_args given = {.struct_size = sizeof given,
+                               .q = &q.t,
+                               .k = &w->t[K].t,
+                               .v = &w->t[V].t,
+                               .o = &o.t,
+                               .batch = batch,
                                .random = &numbers,
                                .decode = always_decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO};
     luattn_args args = given;
@@ -456,7 +468,9 @@ int main(int argc, char **argv) {
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (family == 5 || k == 4) return 2;
   always_decode = family == DECODE;
-  const luattn_engine_options options = {.struct_size = sizeof options, .device = family == CPU ? LUATTN_CPU : 0, .family = family >= CPU ? 0 : 1 + family};
+  const luattn_engine_options options = {.struct_size = sizeof options,
+                                         .device = family == CPU ? LUATTN_CPU : 0,
+                                         .family = family >= CPU ? 0 : 1 + family};
   run r = {.k = (kind)k};
   need(luattn_engine_open(&options, &r.engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(r.engine);
@@ -464,7 +478,8 @@ int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[3], specs[i].name) != 0) continue;
     luattn_spec *spec;
     whole w;
-    need(luattn_spec_load_text(specs[i].name, specs[i].text, strlen(specs[i].text), NULL, &spec, &err) == LUATTN_OK, "spec");
+    need(luattn_spec_load_text(specs[i].name, specs[i].text, strlen(specs[i].text), NULL, &spec, &err) == LUATTN_OK,
+         "spec");
     r.spec = spec, r.row = &specs[i];
     open_whole(spec, &specs[i], r.k, &w);
     const bool ok = check_parts(&r, &w);

@@ -2,12 +2,14 @@
  * the PTX machine executes, or on the CPU. Each sequence must give the gradients of a dense call on the CPU for that
  * sequence alone; gradients of inputs and scalars are sums over sequences. Sequences differ in length; some have no
  * queries, no keys, or neither. Tests all sequences in one launch; each in a separate launch with NaN in all other
- * rows of Q, K, V, O, dO, lse, dlse and saved, which leaves rows of gradients before it unchanged, and writes 0 behind it; all again, with some
- * longer than the call's maximum, of which only the first rows count; all with offsets; and all with large_scores.
+ * rows of Q, K, V, O, dO, lse, dlse and saved, which leaves rows of gradients before it unchanged, and writes 0 behind
+ * it; all again, with some longer than the call's maximum, of which only the first rows count; all with offsets; and
+ * all with large_scores.
  *
- * packed_backward_test FAMILY DTYPE [SPEC [SEQUENCE [D Dv]]]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64, .. With the
- * number of a spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch. With `poison` for
- * SPEC: single sequences with NaN, then infinities, in other rows of one tensor at a time, so that none hides another's.
+ * packed_backward_test FAMILY DTYPE [SPEC [SEQUENCE [D Dv]]]: simt f32, simt f64, sm80 f16, sm90 bf16, cpu f64, .. With
+ * the number of a spec, only that one; with that of a sequence, or -1 for all in one launch, only this launch. With
+ * `poison` for SPEC: single sequences with NaN, then infinities, in other rows of one tensor at a time, so that none
+ * hides another's.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -29,13 +31,16 @@ typedef struct spec_row {
 static const spec_row specs[] = {
     {"return attention { block_mask = causal_bottom_right() }", true, false},
     {"return attention { scalars = { c = 20 }, score_mod = function(s) return c * tanh(s / c) end,\n"
-     "  block_mask = sliding_window(40, 10) }", true, false},
+     "  block_mask = sliding_window(40, 10) }",
+     true, false},
     {"return attention { inputs = { x = { axes = {'h'}, grad = true } },\n"
      "  score_mod = function(s, b, h, q, kv) return s - x[h] * abs(q - kv) + 0.3 * b end,\n"
-     "  block_mask = function(b, h, q, kv) return kv < kv_len - b end }", true, true},
+     "  block_mask = function(b, h, q, kv) return kv < kv_len - b end }",
+     true, true},
     {"return attention { online_func = online_retention, block_mask = causal() }", false, false},
     {"return attention { inputs = { x = { axes = {'h'}, grad = true } }, online_func = attention_sink('x'),\n"
-     "  block_mask = causal() }", true, true},
+     "  block_mask = causal() }",
+     true, true},
     {"return attention { online_func = sigmoid_attention }", false, false},
 };
 enum { NUM_SPECS = sizeof specs / sizeof *specs };
@@ -63,7 +68,8 @@ static struct poison {
   double value;
 } poison = {-1, NAN};
 enum { LSE = NUM_TENSORS, DLSE, SAVED, ALL_TENSORS };
-static const char *const poisoned[] = {[Q] = "q", [K] = "k", [V] = "v", [O] = "o", [DOUT] = "dout", [LSE] = "lse", [DLSE] = "dlse", [SAVED] = "saved"};
+static const char *const poisoned[] = {
+    [Q] = "q", [K] = "k", [V] = "v", [O] = "o", [DOUT] = "dout", [LSE] = "lse", [DLSE] = "dlse", [SAVED] = "saved"};
 static double foreign(int tensor) { return poison.tensor < 0 || poison.tensor == tensor ? poison.value : 1.5; }
 
 /* Random rows of the sequences of the call; other rows are foreign. */
@@ -92,8 +98,10 @@ static void draw_problem(problem *p, kind k, const mode *m, size_t num_saved) {
   for (int i = 0; i < NUM_TENSORS; ++i) {
     const int width = i == Q || i == K || i == DQ || i == DK ? m->dim : m->dim_v;
     make(&p->t[i], k, 3, (int64_t[]){p->cu[of_keys(i)][BATCH] + MARGIN, of_keys(i) ? HEADS_KV : HEADS, width});
-    if (i == O || i >= DQ) fill(&p->t[i], i == O ? foreign(O) : 1.5);
-    else draw_rows(&p->t[i], i, p->cu[of_keys(i)], m->only, false);
+    if (i == O || i >= DQ)
+      fill(&p->t[i], i == O ? foreign(O) : 1.5);
+    else
+      draw_rows(&p->t[i], i, p->cu[of_keys(i)], m->only, false);
     p->t[i].shape[0] -= MARGIN;
   }
   make(&p->lse, real, 2, (int64_t[]){HEADS, p->cu[0][BATCH], 1});
@@ -159,7 +167,8 @@ static void open_dense(const problem *p, int sequence, int b, size_t num_saved, 
   out->row[2] = host_tensor(out->saved, out->saved_shape, 4);
 }
 
-static void run_dense(const luattn_spec *spec, const problem *p, const spec_row *row, int sequence, bool shifted, dense *d) {
+static void run_dense(const luattn_spec *spec, const problem *p, const spec_row *row, int sequence, bool shifted,
+                      dense *d) {
   int64_t heads = HEADS, one = 1;
   DLTensor x = p->x.t, dx = host_tensor(d->dx, &heads, 1), dscalar = host_tensor(&d->dscalar, &one, 1);
   x.data = p->x.host, x.device = (DLDevice){kDLCPU, 0}, x.shape = &heads;
@@ -171,8 +180,14 @@ static void run_dense(const luattn_spec *spec, const problem *p, const spec_row 
   luattn_spec_get_info(spec, &info);
   if (shifted) need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of a sequence");
   const luattn_args args = {.struct_size = sizeof args,
-                            .q = &d->t[Q], .k = &d->t[K], .v = &d->t[V], .o = &d->t[O], .dout = &d->t[DOUT],
-                            .dq = &d->t[DQ], .dk = &d->t[DK], .dv = &d->t[DV],
+                            .q = &d->t[Q],
+                            .k = &d->t[K],
+                            .v = &d->t[V],
+                            .o = &d->t[O],
+                            .dout = &d->t[DOUT],
+                            .dq = &d->t[DQ],
+                            .dk = &d->t[DK],
+                            .dv = &d->t[DV],
                             .lse = row->has_lse ? &d->row[0] : NULL,
                             .dlse = row->has_lse ? &d->row[1] : NULL,
                             .saved = info.num_saved > 0 ? &d->row[2] : NULL,
@@ -214,8 +229,8 @@ static void compare_sequence(const problem *p, const dense *d, int sequence, int
   out->dscalar += d->dscalar, out->size += fabs(d->dscalar);
 }
 
-/* Whether rows of gradients that no sequence of the call has are 0, and rows in front of the first sequence and behind the tensors
- * unchanged. */
+/* Whether rows of gradients that no sequence of the call has are 0, and rows in front of the first sequence and behind
+ * the tensors unchanged. */
 static bool others_are_right(const problem *p, int only) {
   for (int i = DQ; i <= DV; ++i) {
     const int *cu = p->cu[of_keys(i)], *lens = of_keys(i) ? k_lens : q_lens;
@@ -254,13 +269,18 @@ static bool compare(const luattn_spec *spec, int number, const problem *p, kind 
   for (int h = 0; h < HEADS; ++h) {
     const double off = specs[number].has_input ? fabs(get(p->dx.k, p->dx.host, (size_t)h) - r.dx[h]) : 0;
     if (off <= allowed(k) * (r.size + 1)) continue;
-    fprintf(stderr, "FAILED: spec %d %s %s only %d: d_x[%d] off by %g of %g\n", number, family, kind_name[k], m->only, h, off, r.dx[h]);
+    fprintf(stderr, "FAILED: spec %d %s %s only %d: d_x[%d] off by %g of %g\n", number, family, kind_name[k], m->only,
+            h, off, r.dx[h]);
     ok = false;
   }
   if (has_scalar && !(fabs(get(p->dscalar.k, p->dscalar.host, 0) - r.dscalar) <= allowed(k) * (r.size + 1)))
-    fprintf(stderr, "FAILED: spec %d: d_c is %g, expected %g\n", number, get(p->dscalar.k, p->dscalar.host, 0), r.dscalar), ok = false;
+    fprintf(stderr, "FAILED: spec %d: d_c is %g, expected %g\n", number, get(p->dscalar.k, p->dscalar.host, 0),
+            r.dscalar),
+        ok = false;
   if (!others_are_right(p, m->only))
-    fprintf(stderr, "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0, or others not as they were\n", number, family, m->dim, m->only), ok = false;
+    fprintf(stderr, "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0, or others not as they were\n",
+            number, family, m->dim, m->only),
+        ok = false;
   return ok;
 }
 
@@ -283,8 +303,10 @@ static void launch(luattn_engine *engine, const luattn_spec *spec, luattn_pass p
 static luattn_batch *open_batch(const problem *p, const mode *m, array *copies) {
   luattn_batch *batch;
   luattn_batch_options options = {.struct_size = sizeof options,
-                                  .cu_seqlens_q = &p->cu_q.t, .cu_seqlens_k = &p->cu_k.t,
-                                  .max_seqlen_q = m->longest_q, .max_seqlen_k = m->longest_k};
+                                  .cu_seqlens_q = &p->cu_q.t,
+                                  .cu_seqlens_k = &p->cu_k.t,
+                                  .max_seqlen_q = m->longest_q,
+                                  .max_seqlen_k = m->longest_k};
   const int first = m->only < 0 ? 0 : m->only;
   DLTensor cu_q = p->cu_q.t, cu_k = p->cu_k.t, shift[2] = {cu_q, cu_k};
   int64_t entries = p->cu_q.shape[0] - 1;
@@ -304,7 +326,8 @@ static luattn_batch *open_batch(const problem *p, const mode *m, array *copies) 
   return batch;
 }
 
-static bool check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const mode *m, const char *family) {
+static bool check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const mode *m,
+                  const char *family) {
   problem p;
   array copies;
   luattn_spec_info info;
@@ -314,8 +337,14 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
   const luattn_input input = {.name = "x", .tensor = &p.x.t, .grad = &p.dx.t};
   luattn_batch *batch = open_batch(&p, m, &copies);
   luattn_args args = {.struct_size = sizeof args,
-                      .q = &p.t[Q].t, .k = &p.t[K].t, .v = &p.t[V].t, .o = &p.t[O].t, .dout = &p.t[DOUT].t,
-                      .dq = &p.t[DQ].t, .dk = &p.t[DK].t, .dv = &p.t[DV].t,
+                      .q = &p.t[Q].t,
+                      .k = &p.t[K].t,
+                      .v = &p.t[V].t,
+                      .o = &p.t[O].t,
+                      .dout = &p.t[DOUT].t,
+                      .dq = &p.t[DQ].t,
+                      .dk = &p.t[DK].t,
+                      .dv = &p.t[DV].t,
                       .lse = specs[number].has_lse ? &p.lse.t : NULL,
                       .dlse = specs[number].has_lse ? &p.dlse.t : NULL,
                       .saved = num_saved > 0 ? &p.saved.t : NULL,
@@ -337,7 +366,8 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
 }
 
 /* Spec i: half of the specs, and all with other head dims, by a deterministic backward. */
-static int check_spec(luattn_engine *const engine[2], const luattn_spec *spec, int i, kind k, const char *family, bool is_cpu) {
+static int check_spec(luattn_engine *const engine[2], const luattn_spec *spec, int i, kind k, const char *family,
+                      bool is_cpu) {
   int failed = 0;
   mode m = {64, 64, 130 + i, 200, -1, false, false};
   for (m.only = -1; m.only < (is_cpu ? 0 : BATCH); ++m.only) /* the CPU has all rows in some sequence */
@@ -346,7 +376,8 @@ static int check_spec(luattn_engine *const engine[2], const luattn_spec *spec, i
   m.dim = 128, m.dim_v = 72;
   if (i < 3) failed += !check(engine[1 - i % 2], spec, i, k, &m, family);
   m.dim = 136, m.dim_v = 192;
-  for (m.only = -1; m.only < 3 && i < 3 && k != F64; m.only += 3) failed += !check(engine[i % 2], spec, i, k, &m, family);
+  for (m.only = -1; m.only < 3 && i < 3 && k != F64; m.only += 3)
+    failed += !check(engine[i % 2], spec, i, k, &m, family);
   m.only = -1;
   m.dim = m.dim_v = 64;
   m.longest_q = 50, m.longest_k = 60; /* the CPU sees that they are too small */
@@ -392,7 +423,8 @@ int main(int argc, char **argv) {
   driver = luattn_engine_driver(engine[0]);
   luattn_spec *spec[NUM_SPECS];
   for (int i = 0; i < NUM_SPECS; ++i)
-    need(luattn_spec_load_text("packed", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK, "spec");
+    need(luattn_spec_load_text("packed", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK,
+         "spec");
   const bool is_poisoned = argc > 3 && strcmp(argv[3], "poison") == 0;
   for (int i = 0; i < NUM_SPECS && is_poisoned; i += 3) /* causal; retention, which saves rows and has no lse */
     failed += check_poison(engine[i % 2], spec[i], i, (kind)k, argv[1]);

@@ -1,15 +1,16 @@
-/* packed_inputs_test.c: inputs along the queries or keys of packed sequences, and input mods, forward and backward, from luattn_forward and
- * luattn_backward to the kernels, which the PTX machine executes, or on the CPU. The reference is plain arithmetic in double
- * precision here, for each sequence alone, with the score and its derivatives written once more in C. Tests all sequences in
- * one launch, and each in a separate launch with NaN in all that belongs to others: rows of Q, K, V, O, dO, lse, dlse, of
- * inputs, and columns of pairs behind a sequence's keys. What belongs to others must not change, and in gradients of inputs
- * is zero. Two cases have input mods: one by the element, one that turns pairs of channels.
+/* packed_inputs_test.c: inputs along the queries or keys of packed sequences, and input mods, forward and backward,
+ * from luattn_forward and luattn_backward to the kernels, which the PTX machine executes, or on the CPU. The reference
+ * is plain arithmetic in double precision here, for each sequence alone, with the score and its derivatives written
+ * once more in C. Tests all sequences in one launch, and each in a separate launch with NaN in all that belongs to
+ * others: rows of Q, K, V, O, dO, lse, dlse, of inputs, and columns of pairs behind a sequence's keys. What belongs to
+ * others must not change, and in gradients of inputs is zero. Two cases have input mods: one by the element, one that
+ * turns pairs of channels.
  *
  * All is done again with rows behind each sequence that are not used (seqused), and hold NaN.
  *
- * packed_inputs_test FAMILY DTYPE [CASE [SEQUENCE [D Dv [UNUSED]]]]: simt f32, sm80 f16, sm90 bf16, cpu f64, .. With the number of a
- * case, only that one; with that of a sequence, or -1 for all in one launch, only this launch.
- */
+ * packed_inputs_test FAMILY DTYPE [CASE [SEQUENCE [D Dv [UNUSED]]]]: simt f32, sm80 f16, sm90 bf16, cpu f64, .. With
+ * the number of a case, only that one; with that of a sequence, or -1 for all in one launch, only this
+ * launch. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,11 +20,18 @@
 
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 6, HEADS = 4, HEADS_KV = 2, MARGIN = 3, CPU = 3, MOST_K = 207 }; /* MOST_K: more than any sequence has keys */
+enum {
+  BATCH = 6,
+  HEADS = 4,
+  HEADS_KV = 2,
+  MARGIN = 3,
+  CPU = 3,
+  MOST_K = 207
+}; /* MOST_K: more than any sequence has keys */
 static const int q_lens[BATCH] = {37, 0, 130, 1, 64, 5}, k_lens[BATCH] = {53, 9, 131, 200, 0, 77};
 
-/* What a spec reads: `pair` of [heads, total_q, MOST_K], `row` of [1, total_q], `col` of [heads_kv, total_k], `id_q`, `id_k`,
- * `flag` of [total_q, MOST_K], `on` of [total_k], `blocks` of [batch, TABLE_ROWS, TABLE_COLUMNS]. */
+/* What a spec reads: `pair` of [heads, total_q, MOST_K], `row` of [1, total_q], `col` of [heads_kv, total_k], `id_q`,
+ * `id_k`, `flag` of [total_q, MOST_K], `on` of [total_k], `blocks` of [batch, TABLE_ROWS, TABLE_COLUMNS]. */
 enum { PAIR, ROW, COL, ID_Q, ID_K, FLAG, ON, TABLE, NUM_INPUTS, NUM_GRADS = ID_Q };
 static const char *const input_name[] = {"pair", "row", "col", "id_q", "id_k", "flag", "on", "blocks"};
 static const bool by_keys[] = {[COL] = true, [ID_K] = true, [FLAG] = false};
@@ -36,43 +44,103 @@ static const struct {
   bool half;      /* `pair` has the type of q */
 } cases[] = {
     {DECLARE("pair = { axes = {'h', 'q', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true },\n"
-             "col = { axes = {'hkv', 'kv'}, grad = true }")
-     "score_mod = function(s, b, h, q, kv) return s + pair[{h, q, kv}] + row[{b, q}] * col[{h // 2, kv}] end,\n"
-     "block_mask = causal_bottom_right() }", 1 << PAIR | 1 << ROW | 1 << COL, false},
-    {DECLARE("id_q = { axes = {'q'}, dtype = 'i32' }, id_k = { axes = {'kv'}, dtype = 'i32' }, row = { axes = {'b', 'q'}, grad = true }")
-     "score_mod = function(s, b, h, q, kv) return s * (1 + 0.5 * row[{b, q}]) end,\n"
-     "block_mask = function(b, h, q, kv) return eq(id_q[q], id_k[kv]) end }", 1 << ROW | 1 << ID_Q | 1 << ID_K, false},
-    {DECLARE("pair = { axes = {'h', 'q', 'kv'}, grad = true }, flag = { axes = {'q', 'kv'}, dtype = 'bool' }")
-     "score_mod = function(s, b, h, q, kv) return 5 * tanh((s + pair[{h, q, kv + 3}]) / 5) end,\n"
-     "block_mask = function(b, h, q, kv) return flag[{q, kv}] end }", 1 << PAIR | 1 << FLAG, false},
-    {DECLARE("pair = { axes = {'h', 'q', 'kv'}, dtype = 'element', grad = true }")
-     "score_mod = function(s, b, h, q, kv) return s + pair[{h, q, kv}] end }", 1 << PAIR, true},
-    {DECLARE("col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }")
-     "score_mod = function(s, b, h, q, kv) return s + col[{h // 2, kv - 1}] - row[{b, kv}] end }", 1 << COL | 1 << ROW, false},
-    {DECLARE("col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }")
-     "query_mod = function(x, b, h, pos, d) return x * (1 + 0.5 * row[{b, pos}]) end,\n"
-     "key_mod = function(x, b, h, pos, d) return x * (1 + 0.3 * col[{h, pos}]) end,\n"
-     "value_mod = function(x, b, h, pos, d) return x + 0.1 * x * x end,\n"
-     "block_mask = causal_bottom_right() }", 1 << COL | 1 << ROW, false},
-    {DECLARE("row = { axes = {'b', 'q'}, grad = true }")
-     "query_mod = function(x, b, h, pos, d)\n"
-     "  local t = row[{b, pos}] * (d // 2 + 1) * 0.1\n"
-     "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + 1 - d % 2 * 2] * sin(t) end,\n"
-     "key_mod = function(x, b, h, pos, d)\n"
-     "  local t = pos * (d // 2 + 1) * 0.001\n"
-     "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + 1 - d % 2 * 2] * sin(t) end,\n"
-     "block_mask = causal() }", 1 << ROW, false},
-    {DECLARE("on = { axes = {'kv'}, dtype = 'bool' }, row = { axes = {'b', 'q'}, grad = true }")
-     "score_mod = function(s, b, h, q, kv) return s * (1 + 0.5 * row[{b, q}]) end,\n"
-     "block_mask = function(b, h, q, kv) return on[kv] end }", 1 << ROW | 1 << ON, false},
-    {DECLARE("blocks = { axes = {'b', 'rows', 'columns'}, dtype = 'bool' }")
-     "block_mask = function(b, h, q, kv) return blocks[{b, q // 32, kv // 64}] and kv < kv_len - 6 end }", 1 << TABLE, false},
+             "col = { axes = {'hkv', 'kv'}, grad = true }") "score_mod = function(s, b, h, q, kv) return s + pair[{h, "
+                                                            "q, kv}] + row[{b, q}] * col[{h // 2, kv}] end,\n"
+                                                            "block_mask = causal_bottom_right() }",
+     1 << PAIR | 1 << ROW | 1 << COL, false},
+    {DECLARE("id_q = { axes = {'q'}, dtype = 'i32' }, id_k = { axes = {'kv'}, dtype = 'i32' }, row = { axes = {'b', "
+             "'q'}, grad = true }") "score_mod = function(s, b, h, q, kv) return s * (1 + 0.5 * row[{b, q}]) end,\n"
+                                    "block_mask = function(b, h, q, kv) return eq(id_q[q], id_k[kv]) end }",
+     1 << ROW | 1 << ID_Q | 1 << ID_K, false},
+    {DECLARE(
+         "pair = { axes = {'h', 'q', 'kv'}, grad = true }, flag = { axes = {'q', 'kv'}, dtype = 'bool' }") "score_mod "
+                                                                                                           "= "
+                                                                                                           "function(s,"
+                                                                                                           " b, h, q, "
+                                                                                                           "kv) return "
+                                                                                                           "5 * "
+                                                                                                           "tanh((s + "
+                                                                                                           "pair[{h, "
+                                                                                                           "q, kv + "
+                                                                                                           "3}]) / 5) "
+                                                                                                           "end,\n"
+                                                                                                           "block_mask "
+                                                                                                           "= "
+                                                                                                           "function(b,"
+                                                                                                           " h, q, kv) "
+                                                                                                           "return "
+                                                                                                           "flag[{q, "
+                                                                                                           "kv}] end }",
+     1 << PAIR | 1 << FLAG, false},
+    {DECLARE(
+         "pair = { axes = {'h', 'q', 'kv'}, dtype = 'element', grad = true }") "score_mod = function(s, b, h, q, kv) "
+                                                                               "return s + pair[{h, q, kv}] end }",
+     1 << PAIR, true},
+    {DECLARE(
+         "col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }") "score_mod = "
+                                                                                                  "function(s, b, h, "
+                                                                                                  "q, kv) return s + "
+                                                                                                  "col[{h // 2, kv - "
+                                                                                                  "1}] - row[{b, kv}] "
+                                                                                                  "end }",
+     1 << COL | 1 << ROW, false},
+    {DECLARE(
+         "col = { axes = {'hkv', 'kv'}, grad = true }, row = { axes = {'b', 'q'}, grad = true }") "query_mod = "
+                                                                                                  "function(x, b, h, "
+                                                                                                  "pos, d) return x * "
+                                                                                                  "(1 + 0.5 * row[{b, "
+                                                                                                  "pos}]) end,\n"
+                                                                                                  "key_mod = "
+                                                                                                  "function(x, b, h, "
+                                                                                                  "pos, d) return x * "
+                                                                                                  "(1 + 0.3 * col[{h, "
+                                                                                                  "pos}]) end,\n"
+                                                                                                  "value_mod = "
+                                                                                                  "function(x, b, h, "
+                                                                                                  "pos, d) return x + "
+                                                                                                  "0.1 * x * x end,\n"
+                                                                                                  "block_mask = "
+                                                                                                  "causal_bottom_right("
+                                                                                                  ") }",
+     1 << COL | 1 << ROW, false},
+    {DECLARE("row = { axes = {'b', 'q'}, grad = true }") "query_mod = function(x, b, h, pos, d)\n"
+                                                         "  local t = row[{b, pos}] * (d // 2 + 1) * 0.1\n"
+                                                         "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + "
+                                                         "1 - d % 2 * 2] * sin(t) end,\n"
+                                                         "key_mod = function(x, b, h, pos, d)\n"
+                                                         "  local t = pos * (d // 2 + 1) * 0.001\n"
+                                                         "  return x * cos(t) + where(eq(d % 2, 0), -1.0, 1.0) * x[d + "
+                                                         "1 - d % 2 * 2] * sin(t) end,\n"
+                                                         "block_mask = causal() }",
+     1 << ROW, false},
+    {DECLARE(
+         "on = { axes = {'kv'}, dtype = 'bool' }, row = { axes = {'b', 'q'}, grad = true }") "score_mod = function(s, "
+                                                                                             "b, h, q, kv) return s * "
+                                                                                             "(1 + 0.5 * row[{b, q}]) "
+                                                                                             "end,\n"
+                                                                                             "block_mask = function(b, "
+                                                                                             "h, q, kv) return on[kv] "
+                                                                                             "end }",
+     1 << ROW | 1 << ON, false},
+    {DECLARE("blocks = { axes = {'b', 'rows', 'columns'}, dtype = 'bool' }") "block_mask = function(b, h, q, kv) "
+                                                                             "return blocks[{b, q // 32, kv // 64}] "
+                                                                             "and kv < kv_len - 6 end }",
+     1 << TABLE, false},
 };
-enum { FLAGS = 2, BY_ELEMENT = 5, TURNED, PADDED, BY_TABLE, NUM_CASES = sizeof cases / sizeof *cases }; /* some: FLAGS, PADDED and BY_TABLE
-                                                                                    * have masks that are evaluated */
+enum {
+  FLAGS = 2,
+  BY_ELEMENT = 5,
+  TURNED,
+  PADDED,
+  BY_TABLE,
+  NUM_CASES = sizeof cases / sizeof *cases
+}; /* some: FLAGS, PADDED and BY_TABLE
+    * have masks that are evaluated */
 static bool is_evaluated(int number) { return number == FLAGS || number >= PADDED; }
 /* Even entries have whole cells of 64 queries. */
-static bool in_table(int b, int row, int column) { return (b * 31 + (b % 2 == 0 ? row / 2 : row) * 7 + column * 13) % 5 < 2; }
+static bool in_table(int b, int row, int column) {
+  return (b * 31 + (b % 2 == 0 ? row / 2 : row) * 7 + column * 13) % 5 < 2;
+}
 static bool is_on(int b, int kv) { return (kv / 48 + b) % 3 != 0; }
 
 typedef struct mode {
@@ -94,7 +162,8 @@ static bool of_keys(int tensor) { return tensor == K || tensor == V || tensor ==
 /* The sequence of a row of queries (side 0) or keys (1), or -1 if it is not of the call, or not used. */
 static int sequence_of(const problem *p, int side, int row, int only) {
   for (int b = 0; b < BATCH; ++b)
-    if (row >= p->cu[side][b] && row < p->cu[side][b] + (side ? k_lens : q_lens)[b] && (only < 0 || only == b)) return b;
+    if (row >= p->cu[side][b] && row < p->cu[side][b] + (side ? k_lens : q_lens)[b] && (only < 0 || only == b))
+      return b;
   return -1;
 }
 
@@ -114,7 +183,6 @@ static void int_array(array *a, const int32_t *values, int count) {
   send(a);
   a->t.ndim = 1, a->t.dtype = (DLDataType){kDLInt, 32, 1};
 }
-
 
 /* Pairs: NaN where they are of no query and key of one sequence of the call. */
 static void draw_pairs(const problem *p, array *a, int only) {
@@ -176,8 +244,10 @@ static void draw_problem(problem *p, kind k, const mode *m, int number) {
   for (int i = 0; i < NUM_TENSORS; ++i) {
     const int width = i == Q || i == K || i == DQ || i == DK ? m->dim : m->dim_v;
     make(&p->t[i], k, 3, (int64_t[]){p->cu[of_keys(i)][BATCH] + MARGIN, of_keys(i) ? HEADS_KV : HEADS, width});
-    if (i == O || i >= DQ) fill(&p->t[i], 1.5);
-    else draw_rows(p, &p->t[i], of_keys(i), m->only, false);
+    if (i == O || i >= DQ)
+      fill(&p->t[i], 1.5);
+    else
+      draw_rows(p, &p->t[i], of_keys(i), m->only, false);
     p->t[i].shape[0] -= MARGIN;
   }
   make(&p->lse, real, 2, (int64_t[]){HEADS, p->cu[0][BATCH], 1});
@@ -254,7 +324,8 @@ static score score_of(const problem *p, int number, int b, int h, int q, int kv,
 
 typedef struct wanted {
   double *t[NUM_TENSORS], *lse, *grad[NUM_GRADS]; /* at Q, K, V and DOUT: what attention reads, behind the mods */
-  double *squares[NUM_GRADS]; /* of gradients through mods: the sum of the squares of what is added up, which may cancel */
+  double
+      *squares[NUM_GRADS]; /* of gradients through mods: the sum of the squares of what is added up, which may cancel */
 } wanted;
 
 static double element(const problem *p, int i, int row, int head, int d) {
@@ -284,7 +355,8 @@ static void mod_row(const problem *p, const wanted *w, int number, int i, int ro
     const double x = element(p, i, row, head, d);
     double y = x, dy = 1, by_input = 0;
     size_t at = 0;
-    if (number == BY_ELEMENT && i == Q) at = (size_t)row, dy = 1 + 0.5 * input(p, ROW, at), y = x * dy, by_input = 0.5 * x;
+    if (number == BY_ELEMENT && i == Q)
+      at = (size_t)row, dy = 1 + 0.5 * input(p, ROW, at), y = x * dy, by_input = 0.5 * x;
     if (number == BY_ELEMENT && i == K)
       at = (size_t)(head * total_k + row), dy = 1 + 0.3 * input(p, COL, at), y = x * dy, by_input = 0.3 * x;
     if (number == BY_ELEMENT && i == V) y = x + 0.1 * x * x, dy = 1 + 0.2 * x;
@@ -382,8 +454,8 @@ typedef struct difference {
   double most, of, foreign; /* foreign: 1 if something of others has changed */
 } difference;
 
-/* What a row that belongs to no sequence of the call has: `padding`, or in front of the first sequence and behind the tensors what it had
- * before. */
+/* What a row that belongs to no sequence of the call has: `padding`, or in front of the first sequence and behind the
+ * tensors what it had before. */
 static double other_row(const problem *p, int keys, int row, int only, double padding, double before) {
   return row < p->cu[keys][only < 0 ? 0 : only] || row >= p->cu[keys][BATCH] ? before : padding;
 }
@@ -401,8 +473,9 @@ static void compare_number(difference *d, double got, double want, bool own, dou
 
 static bool verdict(const difference *d, const char *what, kind k, int number, const mode *m, const char *family) {
   if (d->most <= allowed(k) * (d->of + 1e-2) && d->foreign == 0) return true;
-  fprintf(stderr, "FAILED: case %d %s %s D %d Dv %d only %d: %s off by %g of %g%s\n", number, family, kind_name[k], m->dim,
-          m->dim_v, m->only, what, d->most, d->of, d->foreign != 0 ? ", and other rows are not what they should be" : "");
+  fprintf(stderr, "FAILED: case %d %s %s D %d Dv %d only %d: %s off by %g of %g%s\n", number, family, kind_name[k],
+          m->dim, m->dim_v, m->only, what, d->most, d->of,
+          d->foreign != 0 ? ", and other rows are not what they should be" : "");
   return false;
 }
 
@@ -432,7 +505,8 @@ static bool compare(const problem *p, const wanted *w, kind k, int number, const
                 b = sequence_of(p, by_keys[i], row, m->only);
       const bool own = b >= 0 && (i != PAIR || (int)(at % MOST_K) < k_lens[b]);
       compare_number(&d, get(p->grad[i].k, p->grad[i].host, at), w->grad[i][at], own, 0);
-      /* Each term is rounded by itself, so the sum is off by a unit times the root of their squares, however small it is. */
+      /* Each term is rounded by itself, so the sum is off by a unit times the root of their squares, however small it
+       * is. */
       if (own) d.of = fmax(d.of, sqrt(w->squares[i][at]));
     }
     ok &= verdict(&d, input_name[i], k, number, m, family);
@@ -465,7 +539,8 @@ static void evaluate_mask(luattn_engine *engine, const luattn_spec *spec, luattn
   if (args->q->shape[0] > 0 && args->k->shape[0] > 0) need(with > without, "bits of an evaluated mask");
 }
 
-static bool check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const mode *m, const char *family) {
+static bool check(luattn_engine *engine, const luattn_spec *spec, int number, kind k, const mode *m,
+                  const char *family) {
   problem p;
   wanted w;
   luattn_batch *batch;
@@ -474,17 +549,30 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
   draw_problem(&p, k, m, number);
   for (int i = 0; i < NUM_INPUTS; ++i)
     if ((cases[number].reads >> i & 1) != 0)
-      inputs[count++] = (luattn_input){
-          .name = input_name[i], .tensor = &p.in[i].t, .grad = i < NUM_GRADS ? &p.grad[i].t : NULL};
-  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &p.cu_q.t, .cu_seqlens_k = &p.cu_k.t,
-                                        .max_seqlen_q = 130 + m->unused, .max_seqlen_k = 200 + m->unused,
+      inputs[count++] =
+          (luattn_input){.name = input_name[i], .tensor = &p.in[i].t, .grad = i < NUM_GRADS ? &p.grad[i].t : NULL};
+  const luattn_batch_options options = {.struct_size = sizeof options,
+                                        .cu_seqlens_q = &p.cu_q.t,
+                                        .cu_seqlens_k = &p.cu_k.t,
+                                        .max_seqlen_q = 130 + m->unused,
+                                        .max_seqlen_k = 200 + m->unused,
                                         .seqused_q = m->unused > 0 ? &p.used_q.t : NULL,
                                         .seqused_k = m->unused > 0 ? &p.used_k.t : NULL};
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
   luattn_args args = {.struct_size = sizeof args,
-                      .q = &p.t[Q].t, .k = &p.t[K].t, .v = &p.t[V].t, .o = &p.t[O].t, .dout = &p.t[DOUT].t,
-                      .dq = &p.t[DQ].t, .dk = &p.t[DK].t, .dv = &p.t[DV].t, .lse = &p.lse.t, .dlse = &p.dlse.t,
-                      .inputs = inputs, .num_inputs = count, .batch = batch};
+                      .q = &p.t[Q].t,
+                      .k = &p.t[K].t,
+                      .v = &p.t[V].t,
+                      .o = &p.t[O].t,
+                      .dout = &p.t[DOUT].t,
+                      .dq = &p.t[DQ].t,
+                      .dk = &p.t[DK].t,
+                      .dv = &p.t[DV].t,
+                      .lse = &p.lse.t,
+                      .dlse = &p.dlse.t,
+                      .inputs = inputs,
+                      .num_inputs = count,
+                      .batch = batch};
   if (is_evaluated(number) && driver != NULL) evaluate_mask(engine, spec, &args);
   launch(engine, spec, LUATTN_FORWARD, &args);
   launch(engine, spec, LUATTN_BACKWARD, &args);
@@ -500,7 +588,8 @@ static bool check(luattn_engine *engine, const luattn_spec *spec, int number, ki
 }
 
 /* Case i: half of the cases, and all with other head dims, by a deterministic backward. */
-static int check_case(luattn_engine *const engine[2], const luattn_spec *spec, int i, kind k, const char *family, bool is_cpu) {
+static int check_case(luattn_engine *const engine[2], const luattn_spec *spec, int i, kind k, const char *family,
+                      bool is_cpu) {
   int failed = 0;
   mode m = {64, 64, -1, 5};
   failed += !check(engine[i % 2], spec, i, k, &m, family);

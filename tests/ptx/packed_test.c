@@ -1,12 +1,12 @@
 /* packed_test.c: forward over packed sequences, from luattn_forward to the kernels, which the PTX machine
  * executes. Each sequence must give the CPU's result for that sequence alone. Sequences differ in length;
  * some have no queries, no keys, or neither. Tests all sequences in one launch; each in a separate launch
- * with NaN in all other rows, which leaves rows of O and lse before it unchanged, and writes 0 and -inf behind it; all again, with some longer
- * than the call's maximum, of which only the first rows are computed, from the first keys; all with offsets,
- * from arrays in host memory; finally a single row, and rows without any key.
+ * with NaN in all other rows, which leaves rows of O and lse before it unchanged, and writes 0 and -inf behind it; all
+ * again, with some longer than the call's maximum, of which only the first rows are computed, from the first keys; all
+ * with offsets, from arrays in host memory; finally a single row, and rows without any key.
  *
- * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS), ..
- */
+ * packed_test FAMILY DTYPE: simt f32, simt f64, sm80 f16, sm90 bf16, decode bf16 (LUATTN_DECODE_ALWAYS),
+ * .. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,8 +51,7 @@ static int least(int a, int b) { return a < b ? a : b; }
 static void draw_rows(array *a, const int *cu, int only) {
   const size_t width = (size_t)(a->shape[1] * a->shape[2]);
   for (size_t i = 0; i < a->count; ++i) put(a->k, a->host, i, NAN);
-  for (size_t i = (size_t)cu[only < 0 ? 0 : only] * width;
-       i < (size_t)cu[only < 0 ? BATCH : only + 1] * width; ++i)
+  for (size_t i = (size_t)cu[only < 0 ? 0 : only] * width; i < (size_t)cu[only < 0 ? BATCH : only + 1] * width; ++i)
     put(a->k, a->host, i, drawn());
   send(a);
 }
@@ -126,23 +125,21 @@ static DLTensor cpu_tensor(double *data, int64_t *shape, int64_t *strides, int n
 
 /* Returns the largest differences of O and lse from the CPU's results for a sequence, which runs there as
  * entry b of a batch, for hooks that read b. */
-static void compare(const luattn_spec *spec, const problem *p, bool has_lse, bool has_slope, int sequence,
-                    int b, bool shifted, double *of_o, double *of_lse) {
+static void compare(const luattn_spec *spec, const problem *p, bool has_lse, bool has_slope, int sequence, int b,
+                    bool shifted, double *of_o, double *of_lse) {
   const int first_q = ((int *)p->cu_q.host)[sequence], first_k = ((int *)p->cu_k.host)[sequence],
             nq = least(q_lens[sequence], p->longest_q), nk = least(k_lens[sequence], p->longest_k);
   int64_t qs[] = {b + 1, HEADS, nq, p->dim}, ks[] = {b + 1, HEADS_KV, nk, p->dim},
-          vs[] = {b + 1, HEADS_KV, nk, p->dim_v}, os[] = {b + 1, HEADS, nq, p->dim_v},
-          ls[] = {b + 1, HEADS, nq}, ss[] = {HEADS};
+          vs[] = {b + 1, HEADS_KV, nk, p->dim_v}, os[] = {b + 1, HEADS, nq, p->dim_v}, ls[] = {b + 1, HEADS, nq},
+          ss[] = {HEADS};
   int64_t qt[] = {(int64_t)nq * HEADS * p->dim, p->dim, HEADS * p->dim, 1},
           kt[] = {(int64_t)nk * HEADS_KV * p->dim, p->dim, HEADS_KV * p->dim, 1},
           vt[] = {(int64_t)nk * HEADS_KV * p->dim_v, p->dim_v, HEADS_KV * p->dim_v, 1};
   alone a = {copy_sequence(&p->q, first_q, nq, b + 1), copy_sequence(&p->k, first_k, nk, b + 1),
-             copy_sequence(&p->v, first_k, nk, b + 1),
-             calloc((size_t)((b + 1) * nq * HEADS * p->dim_v + 1), 8),
+             copy_sequence(&p->v, first_k, nk, b + 1), calloc((size_t)((b + 1) * nq * HEADS * p->dim_v + 1), 8),
              calloc((size_t)((b + 1) * nq * HEADS + 1), 8)};
-  const DLTensor q = cpu_tensor(a.q, qs, qt, 4), k = cpu_tensor(a.k, ks, kt, 4),
-                 v = cpu_tensor(a.v, vs, vt, 4), o = cpu_tensor(a.o, os, NULL, 4),
-                 lse = cpu_tensor(a.lse, ls, NULL, 3);
+  const DLTensor q = cpu_tensor(a.q, qs, qt, 4), k = cpu_tensor(a.k, ks, kt, 4), v = cpu_tensor(a.v, vs, vt, 4),
+                 o = cpu_tensor(a.o, os, NULL, 4), lse = cpu_tensor(a.lse, ls, NULL, 3);
   DLTensor slope = p->slope.t;
   slope.data = p->slope.host, slope.device = (DLDevice){kDLCPU, 0}, slope.shape = ss;
   const luattn_input input = {.name = "slope", .tensor = &slope};
@@ -167,8 +164,8 @@ static void compare(const luattn_spec *spec, const problem *p, bool has_lse, boo
       for (int d = 0; d < p->dim_v; ++d) {
         const double want =
             a.o[(((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i) * (size_t)p->dim_v + (size_t)d];
-        const double got = get(p->o.k, p->o.host,
-                               ((size_t)(first_q + i) * HEADS + (size_t)h) * (size_t)p->dim_v + (size_t)d);
+        const double got =
+            get(p->o.k, p->o.host, ((size_t)(first_q + i) * HEADS + (size_t)h) * (size_t)p->dim_v + (size_t)d);
         if (!(fabs(got - want) <= *of_o)) *of_o = fabs(got - want);
       }
       const double want = a.lse[((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i],
@@ -186,18 +183,20 @@ static bool is_computed(const problem *p, int only, int row) {
   return false;
 }
 
-/* Returns whether rows of O and lse that no sequence of the launch has are 0 and -inf, and rows in front of the first sequence and behind
- * the tensors unchanged. */
+/* Returns whether rows of O and lse that no sequence of the launch has are 0 and -inf, and rows in front of the first
+ * sequence and behind the tensors unchanged. */
 static bool others_are_right(const problem *p, int only, bool has_lse) {
   const size_t width = (size_t)(HEADS * p->dim_v);
   const int first = ((const int *)p->cu_q.host)[only < 0 ? 0 : only];
   for (size_t i = 0; i < p->o.count; ++i) {
     const int row = (int)(i / width);
-    if (!is_computed(p, only, row) && get(p->o.k, p->o.host, i) != (row < first || row >= p->total_q ? 1.5 : 0)) return false;
+    if (!is_computed(p, only, row) && get(p->o.k, p->o.host, i) != (row < first || row >= p->total_q ? 1.5 : 0))
+      return false;
   }
   for (size_t i = 0; i < p->lse.count; ++i) {
     const int row = (int)(i % (size_t)p->total_q);
-    if (!is_computed(p, only, row) && get(p->lse.k, p->lse.host, i) != (row < first || !has_lse ? 1.5 : -INFINITY)) return false;
+    if (!is_computed(p, only, row) && get(p->lse.k, p->lse.host, i) != (row < first || !has_lse ? 1.5 : -INFINITY))
+      return false;
   }
   return true;
 }
@@ -237,12 +236,11 @@ static bool saved_is_lse(const problem *p, const array *saved) {
 
 /* O is at most about 1, except for retention without decay, which sums `kv` terms, so its tolerance is scaled
  * by that. */
-static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v,
-                  const char *family, int longest_q, int longest_k, int only, bool shifted) {
+static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v, const char *family,
+                  int longest_q, int longest_k, int only, bool shifted) {
   problem p;
   bool ok = true;
-  const bool has_slope = strstr(specs[number], "slope") != NULL,
-             retention = strstr(specs[number], "retention") != NULL,
+  const bool has_slope = strstr(specs[number], "slope") != NULL, retention = strstr(specs[number], "retention") != NULL,
              has_lse = !retention && strstr(specs[number], "sigmoid") == NULL;
   draw_problem(&p, k, dim, dim_v, shifted ? INT32_MAX : longest_q, shifted ? INT32_MAX : longest_k, only);
   const luattn_input input = {.name = "slope", .tensor = &p.slope.t};
@@ -271,8 +269,7 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   if (retention || large_scores) args.saved = &saved.t;
   args.large_scores = large_scores;
   size_t size;
-  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK,
-       "workspace");
+  need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 2, (int64_t[]){(int64_t)(size / 4 + 64), 1});
   args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
   need(luattn_forward(engine, spec, &args, NULL, &err) == LUATTN_OK, "forward");
@@ -289,13 +286,15 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
     compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, shifted, &of_o, &of_lse);
     const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * (has_lse ? 1 : 64);
     if (of_o <= tolerance && of_lse <= (k == F64 ? 1e-12 : 2e-5)) continue;
-    fprintf(stderr, "FAILED: spec %d%s %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n",
-            number, shifted ? " with offsets" : "", family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance, of_lse);
+    fprintf(stderr, "FAILED: spec %d%s %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n", number,
+            shifted ? " with offsets" : "", family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance,
+            of_lse);
     ok = false;
   }
   if (!others_are_right(&p, only, has_lse)) {
-    fprintf(stderr, "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0 and -inf, or others not as they were\n", number, family, dim,
-            only);
+    fprintf(stderr,
+            "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0 and -inf, or others not as they were\n",
+            number, family, dim, only);
     ok = false;
   }
   drop(&saved);
@@ -320,8 +319,7 @@ int main(int argc, char **argv) {
   static const int dims[][2] = {{64, 64}, {128, 72}};
   luattn_spec *spec[NUM_SPECS];
   for (int i = 0; i < NUM_SPECS; ++i)
-    need(luattn_spec_load_text("packed", specs[i], strlen(specs[i]), NULL, &spec[i], &err) == LUATTN_OK,
-         "spec");
+    need(luattn_spec_load_text("packed", specs[i], strlen(specs[i]), NULL, &spec[i], &err) == LUATTN_OK, "spec");
   for (int i = 0; i < NUM_SPECS; ++i)
     for (int d = 0; d < 2; ++d)
       for (int only = -1; only < BATCH && (d == 0 || i < 2); ++only)

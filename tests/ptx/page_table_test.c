@@ -1,6 +1,7 @@
-/* page_table_test.c: luattn_page_table against tables that are filled here entry by entry: entries without pages, one page, as many as
- * the table has room for; strided lists; lists that begin behind 0; pages of 1 to 256 rows; on a device, lists that break the rules, whose
- * entries are cut. Then what is refused. Arrays are as long as they say, so the PTX machine sees a read behind them.
+/* page_table_test.c: luattn_page_table against tables that are filled here entry by entry: entries without pages, one
+ * page, as many as the table has room for; strided lists; lists that begin behind 0; pages of 1 to 256 rows; on a
+ * device, lists that break the rules, whose entries are cut. Then what is refused. Arrays are as long as they say, so
+ * the PTX machine sees a read behind them.
  *
  * page_table_test cuda|cpu
  */
@@ -46,7 +47,8 @@ static void open_problem(problem *p, int batch, int columns, int page_size, int 
   host_of(&p->indptr)[0] = first;
   for (int b = 0; b < batch; b++) {
     host_of(&p->indptr)[(b + 1) * stride] = host_of(&p->indptr)[b * stride] + counts[b];
-    host_of(&p->last)[b * stride] = counts[b] == 0 ? -5 : 1 + uniform(page_size); /* what is there without pages is not read */
+    host_of(&p->last)[b * stride] =
+        counts[b] == 0 ? -5 : 1 + uniform(page_size); /* what is there without pages is not read */
   }
   for (int i = 0; i < p->total; i++) host_of(&p->indices)[i * stride] = uniform(1000000);
   for (size_t i = 0; i < p->table.count; i++) host_of(&p->table)[i] = 0x5555;
@@ -54,7 +56,9 @@ static void open_problem(problem *p, int batch, int columns, int page_size, int 
   send(&p->indptr), send(&p->indices), send(&p->last), send(&p->table), send(&p->used);
 }
 
-static void close_problem(problem *p) { drop(&p->indptr), drop(&p->indices), drop(&p->last), drop(&p->table), drop(&p->used); }
+static void close_problem(problem *p) {
+  drop(&p->indptr), drop(&p->indices), drop(&p->last), drop(&p->table), drop(&p->used);
+}
 
 static luattn_page_lists lists_of(problem *p) {
   const array *all[] = {&p->indptr, &p->indices, &p->last};
@@ -97,7 +101,8 @@ static void check(problem *p) {
 static void check_all(void) {
   static const struct {
     int batch, columns, page_size, first, behind, stride;
-  } of[] = {{1, 1, 16, 0, 0, 1}, {5, 3, 1, 0, 0, 1}, {MOST_BATCH, 7, 16, 0, 0, 1}, {9, 300, 3, 0, 0, 1}, {8, 5, 256, 4, 9, 1}, {6, 5, 64, 2, 0, 3}, {3, 0, 16, 0, 0, 1}, {0, 4, 16, 0, 0, 1}};
+  } of[] = {{1, 1, 16, 0, 0, 1},  {5, 3, 1, 0, 0, 1},  {MOST_BATCH, 7, 16, 0, 0, 1}, {9, 300, 3, 0, 0, 1},
+            {8, 5, 256, 4, 9, 1}, {6, 5, 64, 2, 0, 3}, {3, 0, 16, 0, 0, 1},          {0, 4, 16, 0, 0, 1}};
   for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
     problem p;
     open_problem(&p, of[i].batch, of[i].columns, of[i].page_size, of[i].first, of[i].behind, of[i].stride);
@@ -106,8 +111,8 @@ static void check_all(void) {
   }
 }
 
-/* On a device nothing is read outside the lists, and entries are cut: too many pages, pages behind the end, counts below 0, lengths
- * that a page does not have. */
+/* On a device nothing is read outside the lists, and entries are cut: too many pages, pages behind the end, counts
+ * below 0, lengths that a page does not have. */
 static void check_cut(void) {
   static const int indptr[] = {0, 5, 7, 6, 9, -3, 2, 2147483647}, last[] = {2, 99, 4, 4, 4, 4, 4};
   static const int used[] = {12, 8, 0, 8, 0, 0, 12}; /* pages of 4, three columns, eight indices */
@@ -131,7 +136,9 @@ static void check_cut(void) {
 static void refused(const luattn_page_lists *lists, const DLTensor *table, const DLTensor *used, const char *message) {
   static const char place[] = "luattn_page_table: ";
   const luattn_status status = luattn_page_table(engine, lists, table, used, NULL, &err);
-  if (status == LUATTN_INVALID && strncmp(err.message, place, sizeof place - 1) == 0 && strstr(err.message, message) != NULL) return;
+  if (status == LUATTN_INVALID && strncmp(err.message, place, sizeof place - 1) == 0 &&
+      strstr(err.message, message) != NULL)
+    return;
   failures++;
   fprintf(stderr, "FAILED: status %d, '%s', expected '%s'\n", (int)status, err.message, message);
 }
@@ -148,7 +155,8 @@ static void refuse_shapes(void) {
   l = right, l.page_size = 0;
   refused(&l, &p.table.t, &p.used.t, "page_size: is 0, expected 1 to 2147483647: the rows of a page of k and v");
   l.page_size = 2000000000;
-  refused(&l, &p.table.t, &p.used.t, "block_table: has 3 pages of 2000000000 rows for an entry, which are more than 2^31 rows");
+  refused(&l, &p.table.t, &p.used.t,
+          "block_table: has 3 pages of 2000000000 rows for an entry, which are more than 2^31 rows");
   l = right, l.kv_last_page_len = right.kv_indptr;
   refused(&l, &p.table.t, &p.used.t, "kv_last_page_len: has shape [5], expected [4] = [batch]");
   refused(&right, &p.used.t, &p.used.t, "block_table: has 1 axes, expected 2: [batch, max_pages]");
@@ -165,7 +173,8 @@ static void refuse_values(void) {
   problem p;
   open_problem(&p, 4, 3, 16, 0, 0, 1); /* entry 2 has three pages */
   const luattn_page_lists l = lists_of(&p);
-  int *const indptr = host_of(&p.indptr), *const last = host_of(&p.last), *const indices = host_of(&p.indices), kept = last[2], end = indptr[4];
+  int *const indptr = host_of(&p.indptr), *const last = host_of(&p.last), *const indices = host_of(&p.indices),
+             kept = last[2], end = indptr[4];
   last[2] = 17, send(&p.last);
   refused(&l, &p.table.t, &p.used.t, "kv_last_page_len: is 17 for entry 2, expected 1 to 16, the page_size");
   last[2] = kept, indices[indptr[2]] = -1, send(&p.last), send(&p.indices);

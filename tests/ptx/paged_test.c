@@ -1,11 +1,12 @@
-/* paged_test.c: forward over keys in pages, from luattn_forward to the kernels, which the PTX machine executes, or on the CPU. The
- * reference copies an entry's rows from their pages and calls the CPU path for dense tensors. Rows behind an entry's last key, in its
- * last page too, and pages that nobody uses are NaN; the table holds -1 and INT_MAX behind an entry's last page. Entries differ in
- * length; some have no keys. Pages have positions before heads or heads before positions, q is dense or packed, and instead of
- * pages there may be a cache of which entries use a part.
+/* paged_test.c: forward over keys in pages, from luattn_forward to the kernels, which the PTX machine executes, or on
+ * the CPU. The reference copies an entry's rows from their pages and calls the CPU path for dense tensors. Rows behind
+ * an entry's last key, in its last page too, and pages that nobody uses are NaN; the table holds -1 and INT_MAX behind
+ * an entry's last page. Entries differ in length; some have no keys. Pages have positions before heads or heads before
+ * positions, q is dense or packed, and instead of pages there may be a cache of which entries use a part.
  *
- * paged_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, auto bf16, decode bf16, .. MODE: bits of modes. Without
- * them, every page size that the family reads, of every spec in one mode, and of the first in all modes.
+ * paged_test FAMILY DTYPE [PAGE_SIZE [SPEC [MODE]]]: cpu f64, simt f32, sm80 f16, sm90 bf16, auto bf16, decode bf16, ..
+ * MODE: bits of modes. Without them, every page size that the family reads, of every spec in one mode, and of the first
+ * in all modes.
  */
 #include <limits.h>
 #include <math.h>
@@ -17,12 +18,20 @@
 
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 6, HEADS = 4, HEADS_KV = 2, MOST_K = 207, SPARE = 3, Q_LEN = 37 }; /* MOST_K: more than any entry has keys */
+enum {
+  BATCH = 6,
+  HEADS = 4,
+  HEADS_KV = 2,
+  MOST_K = 207,
+  SPARE = 3,
+  Q_LEN = 37
+}; /* MOST_K: more than any entry has keys */
 static const int k_lens[BATCH] = {53, 0, 130, 200, 1, 77}, packed_lens[BATCH] = {37, 5, 0, 130, 1, 64};
 enum { PACKED = 1, HEADS_FIRST = 2, CACHE = 4, SHIFTED = 8, MODES = 16 };
 static const int32_t shifts_q[BATCH] = {11, 3, 0, 100, 7, 2}, shifts_k[BATCH] = {40, 0, 9, 5, 1, 0};
 
-/* `pair` of [heads, q, MOST_K], `col` of [heads_kv, MOST_K], `flag` of [q, MOST_K], `id` of [batch, MOST_K]; axis q: as q. */
+/* `pair` of [heads, q, MOST_K], `col` of [heads_kv, MOST_K], `flag` of [q, MOST_K], `id` of [batch, MOST_K]; axis q: as
+ * q. */
 enum { PAIR, COL, FLAG, ID, NUM_INPUTS };
 static const char *const input_name[] = {"pair", "col", "flag", "id"};
 #define DECLARE(what) "return attention { inputs = { " what " },\n  "
@@ -34,17 +43,26 @@ static const struct {
 } specs[] = {
     {"return attention { block_mask = causal_bottom_right() }", 0, true, 1},
     {"return attention { score_mod = softcap(20), block_mask = sliding_window(40, 10) }", 0, true, 1},
-    {"return attention { score_mod = function(score, b, h, q, kv) return score + 0.05 * (h + 1) * (kv - kv_len) + 0.3 * b end }", 0, true, 1},
-    {DECLARE("pair = { axes = {'h', 'q', 'kv'} }, col = { axes = {'hkv', 'kv'} }")
-     "score_mod = function(s, b, h, q, kv) return s + pair[{h, q, kv + 3}] + col[{h // 2, kv}] end,\n"
-     "block_mask = causal_bottom_right() }", 1 << PAIR | 1 << COL, true, 1},
-    {DECLARE("flag = { axes = {'q', 'kv'}, dtype = 'bool' }") "block_mask = function(b, h, q, kv) return flag[{q, kv}] end }", 1 << FLAG, true, 1},
-    {DECLARE("id = { axes = {'b', 'kv'}, dtype = 'i32' }")
-     "block_mask = function(b, h, q, kv) return id[{b, kv}] <= q // 16 end }", 1 << ID, true, 1},
+    {"return attention { score_mod = function(score, b, h, q, kv) return score + 0.05 * (h + 1) * (kv - kv_len) + 0.3 "
+     "* b end }",
+     0, true, 1},
+    {DECLARE(
+         "pair = { axes = {'h', 'q', 'kv'} }, col = { axes = {'hkv', 'kv'} }") "score_mod = function(s, b, h, q, kv) "
+                                                                               "return s + pair[{h, q, kv + 3}] + "
+                                                                               "col[{h // 2, kv}] end,\n"
+                                                                               "block_mask = causal_bottom_right() }",
+     1 << PAIR | 1 << COL, true, 1},
+    {DECLARE("flag = { axes = {'q', 'kv'}, dtype = 'bool' }") "block_mask = function(b, h, q, kv) return flag[{q, kv}] "
+                                                              "end }",
+     1 << FLAG, true, 1},
+    {DECLARE("id = { axes = {'b', 'kv'}, dtype = 'i32' }") "block_mask = function(b, h, q, kv) return id[{b, kv}] <= q "
+                                                           "// 16 end }",
+     1 << ID, true, 1},
     {"return attention { online_func = online_retention, block_mask = causal() }", 0, false, 64},
     {"return attention { online_func = sigmoid_attention }", 0, false, 64},
     {"return attention { query_mod = function(x, b, h, pos, d) return x * (1 + 0.001 * kv_len + 0.002 * pos) end,\n"
-     "  block_mask = function(b, h, q, kv) return kv < kv_len - b end }", 0, true, 4},
+     "  block_mask = function(b, h, q, kv) return kv < kv_len - b end }",
+     0, true, 4},
     {"return attention { key_mod = function(x, b, h, pos, d) return x * (1 + 0.01 * pos) end }", 0, true, 1}};
 enum { PAIRS = 3, FLAGS = 4, RETENTION = 6, QUERY_MOD = 8, KEY_MOD = 9, NUM_SPECS };
 _Static_assert(sizeof specs / sizeof *specs == NUM_SPECS, "all specs are numbered");
@@ -73,7 +91,8 @@ static int page_of(const problem *p, int b, int i) {
 static size_t element(const problem *p, const array *a, int b, int h, int i, int d) {
   const size_t width = (size_t)a->shape[3], size = (size_t)p->page_size, page = (size_t)page_of(p, b, i / p->page_size),
                row = (size_t)(i % p->page_size), head = (size_t)h;
-  const size_t at = p->mode & HEADS_FIRST ? (page * HEADS_KV + head) * size + row : (page * size + row) * HEADS_KV + head;
+  const size_t at =
+      p->mode & HEADS_FIRST ? (page * HEADS_KV + head) * size + row : (page * size + row) * HEADS_KV + head;
   return at * width + (size_t)d;
 }
 
@@ -117,7 +136,8 @@ static void draw_inputs(problem *p) {
   int_array(&p->in[ID], 2, (int64_t[]){BATCH, MOST_K});
   for (int i = PAIR; i <= COL; ++i)
     for (size_t j = 0; j < p->in[i].count; ++j) put(F32, p->in[i].host, j, drawn());
-  for (size_t i = 0; i < p->in[FLAG].count; ++i) ((unsigned char *)p->in[FLAG].host)[i] = i * 7 % 11 < 4 || i / MOST_K % 5 == 0;
+  for (size_t i = 0; i < p->in[FLAG].count; ++i)
+    ((unsigned char *)p->in[FLAG].host)[i] = i * 7 % 11 < 4 || i / MOST_K % 5 == 0;
   for (int i = 0; i < BATCH * MOST_K; ++i) ((int32_t *)p->in[ID].host)[i] = i % MOST_K / 24 % 5;
   p->in[FLAG].t.dtype = (DLDataType){kDLUInt, 8, 1};
   for (int i = 0; i < NUM_INPUTS; ++i) send(&p->in[i]);
@@ -161,7 +181,8 @@ static size_t q_element(const problem *p, const array *a, int b, int h, int i, i
 
 /* Entry b of a tensor of b + 1 entries, whose others are zero, so that hooks see b. */
 static double *copy_rows(const problem *p, const array *a, bool of_keys, int b, int heads, int len, int width) {
-  double *x = calloc((size_t)((b + 1) * heads * len * width) + 1, sizeof *x), *to = x + (size_t)b * (size_t)(heads * len * width);
+  double *x = calloc((size_t)((b + 1) * heads * len * width) + 1, sizeof *x),
+         *to = x + (size_t)b * (size_t)(heads * len * width);
   for (int h = 0; h < heads; ++h)
     for (int i = 0; i < len; ++i)
       for (int d = 0; d < width; ++d)
@@ -196,25 +217,31 @@ static const DLTensor *cut_input(const problem *p, int i, int b, int nq, int nk,
 /* The largest differences of O and lse. */
 static void compare(const luattn_spec *spec, const problem *p, int number, int b, double *of_o, double *of_lse) {
   const int nq = q_len_of(p, b), nk = k_lens[b];
-  int64_t qs[] = {b + 1, HEADS, nq, p->dim}, ks[] = {b + 1, HEADS_KV, nk, p->dim}, vs[] = {b + 1, HEADS_KV, nk, p->dim_v},
-          os[] = {b + 1, HEADS, nq, p->dim_v}, ls[] = {b + 1, HEADS, nq}, ss[] = {1, b + 1, HEADS, nq};
+  int64_t qs[] = {b + 1, HEADS, nq, p->dim}, ks[] = {b + 1, HEADS_KV, nk, p->dim},
+          vs[] = {b + 1, HEADS_KV, nk, p->dim_v}, os[] = {b + 1, HEADS, nq, p->dim_v}, ls[] = {b + 1, HEADS, nq},
+          ss[] = {1, b + 1, HEADS, nq};
   double *q = copy_rows(p, &p->q, false, b, HEADS, nq, p->dim), *k = copy_rows(p, &p->k, true, b, HEADS_KV, nk, p->dim),
-         *v = copy_rows(p, &p->v, true, b, HEADS_KV, nk, p->dim_v), *o = calloc((size_t)((b + 1) * HEADS * nq * p->dim_v) + 1, 8),
+         *v = copy_rows(p, &p->v, true, b, HEADS_KV, nk, p->dim_v),
+         *o = calloc((size_t)((b + 1) * HEADS * nq * p->dim_v) + 1, 8),
          *lse = calloc((size_t)((b + 1) * HEADS * nq) + 1, 8), *saved = calloc((size_t)((b + 1) * HEADS * nq) + 1, 8);
-  const DLTensor tq = cpu_tensor(q, 4, qs), tk = cpu_tensor(k, 4, ks), tv = cpu_tensor(v, 4, vs), to = cpu_tensor(o, 4, os),
-                 tl = cpu_tensor(lse, 3, ls), ts = cpu_tensor(saved, 4, ss);
+  const DLTensor tq = cpu_tensor(q, 4, qs), tk = cpu_tensor(k, 4, ks), tv = cpu_tensor(v, 4, vs),
+                 to = cpu_tensor(o, 4, os), tl = cpu_tensor(lse, 3, ls), ts = cpu_tensor(saved, 4, ss);
   view views[NUM_INPUTS];
   luattn_input inputs[NUM_INPUTS];
   size_t num_inputs = 0;
   for (int i = 0; i < NUM_INPUTS; ++i)
-    if (specs[number].reads >> i & 1) inputs[num_inputs++] = (luattn_input){input_name[i], cut_input(p, i, b, nq, nk, &views[i]), NULL};
+    if (specs[number].reads >> i & 1)
+      inputs[num_inputs++] = (luattn_input){input_name[i], cut_input(p, i, b, nq, nk, &views[i]), NULL};
   const bool shifted = (p->mode & SHIFTED) != 0;
   const luattn_batch_options options = {
       .struct_size = sizeof options, .q_offset = shifted ? shifts_q[b] : 0, .kv_offset = shifted ? shifts_k[b] : 0};
   luattn_batch *batch;
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of an entry");
   const luattn_args args = {.struct_size = sizeof args,
-                            .q = &tq, .k = &tk, .v = &tv, .o = &to,
+                            .q = &tq,
+                            .k = &tk,
+                            .v = &tv,
+                            .o = &to,
                             .lse = specs[number].has_lse ? &tl : NULL,
                             .saved = number == RETENTION ? &ts : NULL,
                             .inputs = inputs,
@@ -226,10 +253,12 @@ static void compare(const luattn_spec *spec, const problem *p, int number, int b
     for (int i = 0; i < nq; ++i) {
       const size_t row = ((size_t)b * HEADS + (size_t)h) * (size_t)nq + (size_t)i;
       for (int d = 0; d < p->dim_v; ++d) {
-        const double want = o[row * (size_t)p->dim_v + (size_t)d], got = get(p->o.k, p->o.host, q_element(p, &p->o, b, h, i, d));
+        const double want = o[row * (size_t)p->dim_v + (size_t)d],
+                     got = get(p->o.k, p->o.host, q_element(p, &p->o, b, h, i, d));
         if (!(fabs(got - want) <= *of_o)) *of_o = fabs(got - want);
       }
-      const size_t at = p->mode & PACKED ? (size_t)(h * p->total_q + p->cu[b] + i) : ((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i;
+      const size_t at = p->mode & PACKED ? (size_t)(h * p->total_q + p->cu[b] + i)
+                                         : ((size_t)b * HEADS + (size_t)h) * Q_LEN + (size_t)i;
       const double want = lse[row], got = get(p->lse.k, p->lse.host, at);
       if (specs[number].has_lse && got != want && !(fabs(got - want) <= *of_lse)) *of_lse = fabs(got - want);
     }
@@ -247,7 +276,8 @@ static bool finds_bad_pages(luattn_engine *engine, luattn_spec *spec, problem *p
     *at = i < 2 ? wrong[i] : right;
     send(&p->table);
     const luattn_status status = luattn_forward(engine, spec, args, NULL, &err);
-    found = found && (i == 2 ? status == LUATTN_OK : status == LUATTN_INVALID && strstr(err.message, "batch: block_table: is ") != NULL);
+    found = found && (i == 2 ? status == LUATTN_OK
+                             : status == LUATTN_INVALID && strstr(err.message, "batch: block_table: is ") != NULL);
     if (driver != NULL && i == 2) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   }
   unsetenv("LUATTN_CHECK");
@@ -265,7 +295,8 @@ typedef struct appended {
   array used, cu, rows[2], cache[2];
 } appended;
 
-/* The caches are those of the problem; new rows of entry b are its last ones, or the first two of one that has fewer. */
+/* The caches are those of the problem; new rows of entry b are its last ones, or the first two of one that has
+ * fewer. */
 static void draw_rows(problem *p, appended *a) {
   const bool packed = (p->mode & PACKED) != 0;
   int32_t *table = p->table.host;
@@ -276,7 +307,8 @@ static void draw_rows(problem *p, appended *a) {
   }
   for (int b = 0, spare = 0; b < BATCH; ++b) /* pages for entries that grow */
     for (int i = a->before[b]; i < a->before[b] + a->count[b]; ++i)
-      if (i >= k_lens[b] && (i % p->page_size == 0 || i == a->before[b])) table[b * p->pages + i / p->page_size] = spare++;
+      if (i >= k_lens[b] && (i % p->page_size == 0 || i == a->before[b]))
+        table[b * p->pages + i / p->page_size] = spare++;
   send(&p->table);
   int_array(&a->used, 1, (int64_t[]){BATCH, 1}), int_array(&a->cu, 1, (int64_t[]){BATCH + 1, 1});
   memcpy(a->used.host, a->before, sizeof a->before), memcpy(a->cu.host, a->first, sizeof a->first);
@@ -284,8 +316,10 @@ static void draw_rows(problem *p, appended *a) {
   for (int side = 0; side < 2; ++side) {
     const array *of = side == 0 ? &p->k : &p->v;
     const int64_t width = of->shape[3];
-    if (packed) make(&a->rows[side], of->k, 3, (int64_t[]){a->first[BATCH], HEADS_KV, width});
-    else make(&a->rows[side], of->k, 4, (int64_t[]){BATCH, HEADS_KV, NEW_ROWS, width});
+    if (packed)
+      make(&a->rows[side], of->k, 3, (int64_t[]){a->first[BATCH], HEADS_KV, width});
+    else
+      make(&a->rows[side], of->k, 4, (int64_t[]){BATCH, HEADS_KV, NEW_ROWS, width});
     for (size_t i = 0; i < a->rows[side].count; ++i) put(of->k, a->rows[side].host, i, drawn());
     send(&a->rows[side]);
     make(&a->cache[side], of->k, 4, of->shape);
@@ -311,7 +345,9 @@ static bool rows_are_there(const problem *p, const appended *a, int side) {
           const int64_t *s = strides[side];
           const size_t to = (size_t)(page * s[0] + h * s[1] + position % size * s[2]) + d,
                        from = (p->mode & PACKED ? (size_t)(a->first[b] + i) * HEADS_KV + (size_t)h
-                                                : ((size_t)b * HEADS_KV + (size_t)h) * NEW_ROWS + (size_t)i) * width + d;
+                                                : ((size_t)b * HEADS_KV + (size_t)h) * NEW_ROWS + (size_t)i) *
+                                  width +
+                              d;
           put(of->k, want.host, to, get(of->k, a->rows[side].host, from));
         }
   bool same = true;
@@ -323,7 +359,8 @@ static bool rows_are_there(const problem *p, const appended *a, int side) {
   return same;
 }
 
-static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const luattn_args *args, luattn_batch_options options) {
+static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const luattn_args *args,
+                    luattn_batch_options options) {
   appended a = {.first = {0}};
   const luattn_kernel *kernel;
   luattn_batch *batch;
@@ -332,8 +369,12 @@ static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const 
   if (p->mode & PACKED) options.cu_seqlens_q = &a.cu.t;
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, &err) == LUATTN_OK, "kernel");
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch of new rows");
-  const luattn_append_args given = {.struct_size = sizeof given, .k = &a.cache[0].t, .v = &a.cache[1].t, .new_k = &a.rows[0].t,
-                                    .new_v = &a.rows[1].t, .batch = batch};
+  const luattn_append_args given = {.struct_size = sizeof given,
+                                    .k = &a.cache[0].t,
+                                    .v = &a.cache[1].t,
+                                    .new_k = &a.rows[0].t,
+                                    .new_v = &a.rows[1].t,
+                                    .batch = batch};
   need(luattn_append(kernel, &given, NULL, &err) == LUATTN_OK, "append");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&a.cache[0]), fetch(&a.cache[1]);
@@ -344,8 +385,8 @@ static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const 
   return ok;
 }
 
-static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, const char *family, int page_size, int mode, int dim,
-                  int dim_v) {
+static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, const char *family, int page_size,
+                  int mode, int dim, int dim_v) {
   problem p;
   bool ok = true;
   draw_problem(&p, k, dim, dim_v, page_size, mode);
@@ -360,18 +401,25 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   for (int i = 0; i < NUM_INPUTS; ++i)
     if (specs[number].reads >> i & 1) inputs[num_inputs++] = (luattn_input){input_name[i], &p.in[i].t, NULL};
   array saved, workspace;
-  if (mode & PACKED) make(&saved, p.lse.k, 3, (int64_t[]){1, HEADS, p.total_q});
-  else make(&saved, p.lse.k, 4, (int64_t[]){1, BATCH, HEADS, Q_LEN});
+  if (mode & PACKED)
+    make(&saved, p.lse.k, 3, (int64_t[]){1, HEADS, p.total_q});
+  else
+    make(&saved, p.lse.k, 4, (int64_t[]){1, BATCH, HEADS, Q_LEN});
   send(&saved);
   luattn_args args = {.struct_size = sizeof args,
-                      .q = &p.q.t, .k = &p.k.t, .v = &p.v.t, .o = &p.o.t,
+                      .q = &p.q.t,
+                      .k = &p.k.t,
+                      .v = &p.v.t,
+                      .o = &p.o.t,
                       .lse = specs[number].has_lse ? &p.lse.t : NULL,
                       .saved = number == RETENTION ? &saved.t : NULL,
                       .inputs = inputs,
                       .num_inputs = num_inputs,
                       .batch = batch,
                       .decode = strcmp(family, "decode") == 0 ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER,
-                      .skip = number == FLAGS && (mode & SHIFTED) == 0 && strcmp(family, "decode") != 0 ? LUATTN_SKIP_ALWAYS : LUATTN_SKIP_AUTO};
+                      .skip = number == FLAGS && (mode & SHIFTED) == 0 && strcmp(family, "decode") != 0
+                                  ? LUATTN_SKIP_ALWAYS
+                                  : LUATTN_SKIP_AUTO};
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
   make(&workspace, F32, 2, (int64_t[]){(int64_t)(size / 4 + 64), 1});
   args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
@@ -385,16 +433,20 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
     /* Kernels round what query_mod gives to the type of q. */
     const double rounded = number == QUERY_MOD ? 16 * kind_unit[k] : 0, of_type = k == F64 ? 1e-12 : 2e-5;
     if (of_o <= tolerance && of_lse <= of_type * specs[number].scale + rounded) continue;
-    fprintf(stderr, "FAILED: %s %s pages of %d, spec %d, mode %d, D %d Dv %d, entry %d (%d x %d): O %g (allowed %g), lse %g\n", family,
-            kind_name[k], p.page_size, number, mode, dim, dim_v, b, q_len_of(&p, b), k_lens[b], of_o, tolerance, of_lse);
+    fprintf(stderr,
+            "FAILED: %s %s pages of %d, spec %d, mode %d, D %d Dv %d, entry %d (%d x %d): O %g (allowed %g), lse %g\n",
+            family, kind_name[k], p.page_size, number, mode, dim, dim_v, b, q_len_of(&p, b), k_lens[b], of_o, tolerance,
+            of_lse);
     ok = false;
   }
   if (number == 0 && (mode & CACHE) == 0 && !finds_bad_pages(engine, spec, &p, &args)) {
-    fprintf(stderr, "FAILED: %s pages of %d: a number that is no page was accepted, or: %s\n", family, p.page_size, err.message);
+    fprintf(stderr, "FAILED: %s pages of %d: a number that is no page was accepted, or: %s\n", family, p.page_size,
+            err.message);
     ok = false;
   }
   if (number == 0 && !appends(engine, spec, &p, &args, options)) {
-    fprintf(stderr, "FAILED: %s %s pages of %d, mode %d: luattn_append wrote other rows\n", family, kind_name[k], p.page_size, mode);
+    fprintf(stderr, "FAILED: %s %s pages of %d, mode %d: luattn_append wrote other rows\n", family, kind_name[k],
+            p.page_size, mode);
     ok = false;
   }
   drop(&saved), drop(&workspace);
@@ -412,14 +464,17 @@ int main(int argc, char **argv) {
   while (k < 4 && strcmp(argv[2], kind_name[k]) != 0) ++k;
   if (family == 6 || k == 4) return 2;
   const bool on_cpu = family == 4;
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = family < 4 ? family : 0, .device = on_cpu ? LUATTN_CPU : 0};
+  const luattn_engine_options options = {
+      .struct_size = sizeof options, .family = family < 4 ? family : 0, .device = on_cpu ? LUATTN_CPU : 0};
   luattn_engine *engine;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
   driver = luattn_engine_driver(engine);
   luattn_spec *spec[NUM_SPECS];
   for (int i = 0; i < NUM_SPECS; ++i)
-    need(luattn_spec_load_text("paged", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK, "spec");
-  const int only_size = argc > 3 ? atoi(argv[3]) : 0, only_spec = argc > 4 ? atoi(argv[4]) : -1, only_mode = argc > 5 ? atoi(argv[5]) : -1;
+    need(luattn_spec_load_text("paged", specs[i].text, strlen(specs[i].text), NULL, &spec[i], &err) == LUATTN_OK,
+         "spec");
+  const int only_size = argc > 3 ? atoi(argv[3]) : 0, only_spec = argc > 4 ? atoi(argv[4]) : -1,
+            only_mode = argc > 5 ? atoi(argv[5]) : -1;
   for (int i = 0; i < NUM_SPECS; ++i)
     for (int s = 0; s < (only_size > 0 ? 1 : 5); ++s)
       for (int mode = 0; mode < MODES; ++mode) {
@@ -428,7 +483,8 @@ int main(int argc, char **argv) {
         if (only_spec >= 0 && i != only_spec) continue;
         const bool in_turn = (i == 0 && s == 2) || mode == (i + 5 * s) % MODES;
         if (only_mode >= 0 ? mode != only_mode : !in_turn) continue;
-        const int wide = (i + s) % 3 == 0, allowed = i == PAIRS ? mode & ~SHIFTED : mode; /* kv + 3 may lie outside of a part */
+        const int wide = (i + s) % 3 == 0,
+                  allowed = i == PAIRS ? mode & ~SHIFTED : mode; /* kv + 3 may lie outside of a part */
         failed += !check(engine, spec[i], i, (kind)k, argv[1], size, allowed, wide ? 128 : 64, wide ? 72 : 64);
       }
   for (int i = 0; i < NUM_SPECS; ++i) luattn_spec_free(spec[i]);

@@ -24,10 +24,9 @@ void fail(const char *format, ...) {
 
 Type type_named(std::string_view name) {
   static const std::pair<std::string_view, Type> types[] = {
-      {"pred", PRED}, {"b8", B8},   {"u8", U8},       {"s8", S8},        {"b16", B16},
-      {"u16", U16},   {"s16", S16}, {"b32", B32},     {"u32", U32},      {"s32", S32},
-      {"b64", B64},   {"u64", U64}, {"s64", S64},     {"f16", F16},      {"bf16", BF16},
-      {"f32", F32},   {"f64", F64}, {"f16x2", F16X2}, {"bf16x2", BF16X2}};
+      {"pred", PRED}, {"b8", B8},   {"u8", U8},   {"s8", S8},       {"b16", B16},      {"u16", U16}, {"s16", S16},
+      {"b32", B32},   {"u32", U32}, {"s32", S32}, {"b64", B64},     {"u64", U64},      {"s64", S64}, {"f16", F16},
+      {"bf16", BF16}, {"f32", F32}, {"f64", F64}, {"f16x2", F16X2}, {"bf16x2", BF16X2}};
   for (const auto &[n, t] : types)
     if (n == name) return t;
   return NO_TYPE;
@@ -156,9 +155,7 @@ struct Parser {
 
   // ---- operands ----
   // Returns whether a float literal follows: 0f3f800000 or 0d3ff0000000000000.
-  bool at_float() const {
-    return end - p > 2 && p[0] == '0' && strchr("fFdD", p[1]) != nullptr && isxdigit(u8(p[2]));
-  }
+  bool at_float() const { return end - p > 2 && p[0] == '0' && strchr("fFdD", p[1]) != nullptr && isxdigit(u8(p[2])); }
   u64 float_bits() {
     const std::ptrdiff_t digits = p[1] == 'f' || p[1] == 'F' ? 8 : 16;
     if (end - p < 2 + digits) unexpected("digits are missing");
@@ -197,8 +194,7 @@ struct Parser {
     a.slot = s->slot;
     a.offset = s->at;
     a.symbol = s->kind != Symbol::REGISTER;
-    if (s->kind == Symbol::GLOBAL || s->kind == Symbol::SHARED)
-      a.constant = true, a.bits = u64(s->at), a.offset = 0;
+    if (s->kind == Symbol::GLOBAL || s->kind == Symbol::SHARED) a.constant = true, a.bits = u64(s->at), a.offset = 0;
     return a;
   }
   Arg address() {
@@ -474,8 +470,7 @@ struct Parser {
       i.target = f.first;
       if (c.params.size() != f.params.size() || c.results.size() != f.results.size())
         fail("line %d of the PTX: %s has other parameters", i.line, c.callee.c_str());
-      for (size_t k = 0; k < c.params.size(); ++k)
-        i.copies.push_back({c.params[k], f.params[k].at, f.params[k].bytes});
+      for (size_t k = 0; k < c.params.size(); ++k) i.copies.push_back({c.params[k], f.params[k].at, f.params[k].bytes});
       for (size_t k = 0; k < c.results.size(); ++k)
         i.copies_back.push_back({f.results[k].at, c.results[k], f.results[k].bytes});
     }

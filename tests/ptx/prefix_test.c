@@ -46,8 +46,7 @@ static luattn_image *make_image(size_t bytes, luattn_family family) {
       .params_version = LUATTN_PARAMS_VERSION,
       .params_bytes = (uint32_t)bytes,
       .num_entries = 1,
-      .entry = {
-          {.name = "luattn_fwd", .role = LUATTN_ROLE_FORWARD, .threads = 32, .tile_m = 64, .tile_n = 64}}};
+      .entry = {{.name = "luattn_fwd", .role = LUATTN_ROLE_FORWARD, .threads = 32, .tile_m = 64, .tile_n = 64}}};
   luattn_image *image = NULL;
   luattn_error err;
   if (image_create(&m, NULL, text, (size_t)n + 1, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);

@@ -24,8 +24,7 @@ struct Cells {
 };
 Cells cells(u32 at, size_t bytes) { return {(at + CELL - 1) / CELL, u32((at + bytes) / CELL)}; }
 
-[[noreturn]] void race(const Warp &w, const Instr &i, const Place &p, u32 cell, const char *what,
-                       int entity) {
+[[noreturn]] void race(const Warp &w, const Instr &i, const Place &p, u32 cell, const char *what, int entity) {
   const Shadow &s = *p.block->shadow;
   const int warps = int(p.block->warps.size());
   char who[64];
@@ -45,26 +44,22 @@ void check_write_before(const Warp &w, const Instr &i, const Place &p, u32 cell,
   if (!knows_write(p, cell, known, me)) race(w, i, p, cell, what, p.block->shadow->write[cell].who);
 }
 // Generic writes are visible to the tensor cores and TMA only after a fence of the writing warp.
-void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known,
-                 const char *what) {
+void check_fence(const Warp &w, const Instr &i, const Place &p, u32 cell, const Clock &known, const char *what) {
   const Shadow &s = *p.block->shadow;
   const Shadow::Write &x = s.write[cell];
   if (x.when == 0 || x.who >= s.warps) return;
   if (x.fences == known.fences[x.who]) race(w, i, p, cell, what, x.who);
 }
-void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, const Clock &known, int me,
-                u32 when) {
+void note_write(const Warp &w, const Instr &i, const Place &p, size_t bytes, const Clock &known, int me, u32 when) {
   Shadow &s = *p.block->shadow;
   const Cells c = cells(p.at, bytes);
   for (u32 cell = c.first; cell < c.end; ++cell) {
     check_write_before(w, i, p, cell, known, me, "is written, was written before");
     if (me >= s.warps)
-      check_fence(w, i, p, cell, known,
-                  "is written asynchronously, was written without fence.proxy.async since");
+      check_fence(w, i, p, cell, known, "is written asynchronously, was written without fence.proxy.async since");
     u32 *read = &s.read[size_t(cell) * size_t(s.entities)];
     for (int e = 0; e < s.entities; ++e)
-      if (read[e] > known[e] && (e != me || read[e] == STILL))
-        race(w, i, p, cell, "is written, was read before", e);
+      if (read[e] > known[e] && (e != me || read[e] == STILL)) race(w, i, p, cell, "is written, was read before", e);
     s.write[cell] = {when, u16(me), w.clock.fences[w.entity]};
   }
 }
@@ -103,8 +98,7 @@ void race_read(const Warp &w, const Instr &i, const Place &p, size_t bytes, Prox
   for (u32 cell = c.first; cell < c.end; ++cell) {
     check_write_before(w, i, p, cell, w.clock, w.entity, "is read, was written before");
     if (proxy == Proxy::ASYNC)
-      check_fence(w, i, p, cell, w.clock,
-                  "is read asynchronously, was written without fence.proxy.async since");
+      check_fence(w, i, p, cell, w.clock, "is read asynchronously, was written without fence.proxy.async since");
     u32 &read = s.read[size_t(cell) * size_t(s.entities) + size_t(w.entity)];
     if (read != STILL) read = proxy == Proxy::ASYNC ? u32(STILL) : w.clock[w.entity];
   }

@@ -119,8 +119,8 @@ void report_waiting(const Machine &m) {
     for (const auto &w : b->warps)
       for (const Fragment &f : w->fragments) {
         const Instr &i = m.launch.module->code[size_t(f.pc)];
-        fprintf(stderr, "  block (%u, %u, %u), warp %d, lanes %#x: line %d: %s", b->id[0], b->id[1], b->id[2],
-                w->index, f.lanes, i.line, text_of(*m.launch.module, i.line).c_str());
+        fprintf(stderr, "  block (%u, %u, %u), warp %d, lanes %#x: line %d: %s", b->id[0], b->id[1], b->id[2], w->index,
+                f.lanes, i.line, text_of(*m.launch.module, i.line).c_str());
         report_barrier(*w, m.launch.module->code[size_t(std::max(0, f.pc - 1))], first_lane(f.lanes));
         fputc('\n', stderr);
       }
@@ -200,8 +200,7 @@ void begin_cluster(Machine &m, u64 number) {
   auto cluster = std::make_shared<Cluster>();
   for (int rank = 0; rank < size; ++rank) {
     const u64 k = number * u64(size) + u64(rank);
-    const u32 id[] = {u32(k % how.grid[0]), u32(k / how.grid[0] % how.grid[1]),
-                      u32(k / how.grid[0] / how.grid[1])};
+    const u32 id[] = {u32(k % how.grid[0]), u32(k / how.grid[0] % how.grid[1]), u32(k / how.grid[0] / how.grid[1])};
     std::unique_ptr<Block> b = begin_block(m, id);
     b->cluster = cluster;
     b->rank = rank;
@@ -212,8 +211,7 @@ void begin_cluster(Machine &m, u64 number) {
   }
 }
 [[noreturn]] void fail_at_end(const Block &b, const char *what) {
-  fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2],
-       what);
+  fail("%s, block (%u, %u, %u) ends %s", b.machine->launch.function->name.c_str(), b.id[0], b.id[1], b.id[2], what);
 }
 // Ends a block and releases its shared memory. Data already read from it may be written later.
 void end_block(Block &b) {
@@ -254,8 +252,8 @@ void fault(const Warp &w, const Instr &i, const char *format, ...) {
   va_end(args);
   const Block &b = *w.block;
   const Launch &how = b.machine->launch;
-  fail("%s, block (%u, %u, %u), warp %d: %s\n  line %d: %s", how.function->name.c_str(), b.id[0], b.id[1],
-       b.id[2], w.index, what, i.line, text_of(*how.module, i.line).c_str());
+  fail("%s, block (%u, %u, %u), warp %d: %s\n  line %d: %s", how.function->name.c_str(), b.id[0], b.id[1], b.id[2],
+       w.index, what, i.line, text_of(*how.module, i.line).c_str());
 }
 
 void Machine::later(Pending work) {

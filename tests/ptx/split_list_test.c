@@ -1,8 +1,8 @@
-/* split_list_test.c: decode kernels of entries that differ in length, whose blocks come from a list (luattn_split_list), on the PTX
- * machine. Entries of 0 to 2500 keys in pages or packed, with packed queries or not. O and lse are compared with plain loops; a
- * launch's list and a batch's give the same bits; the list must have each split of each tile once, longer blocks first. A
- * deterministic engine must give an entry the same bits among any others. Then what luattn_batch_prepare_tiles refuses, lists of other
- * calls, and of lengths that have changed.
+/* split_list_test.c: decode kernels of entries that differ in length, whose blocks come from a list
+ * (luattn_split_list), on the PTX machine. Entries of 0 to 2500 keys in pages or packed, with packed queries or not. O
+ * and lse are compared with plain loops; a launch's list and a batch's give the same bits; the list must have each
+ * split of each tile once, longer blocks first. A deterministic engine must give an entry the same bits among any
+ * others. Then what luattn_batch_prepare_tiles refuses, lists of other calls, and of lengths that have changed.
  *
  * split_list_test DTYPE [few]: bf16, f16
  */
@@ -36,22 +36,30 @@ static int k_row(const problem *x, int b, int i) {
   const int pages = (x->keys[b] + PAGE - 1) / PAGE;
   return x->first_k[b] + (pages - 1 - i / PAGE) * PAGE + i % PAGE;
 }
-static size_t at(int row, int heads, int h, int d) { return ((size_t)row * (size_t)heads + (size_t)h) * DIM + (size_t)d; }
+static size_t at(int row, int heads, int h, int d) {
+  return ((size_t)row * (size_t)heads + (size_t)h) * DIM + (size_t)d;
+}
 
 /* Values depend on `seed`, the entry's, alone. */
 static void draw_rows(array *a, kind k, int first, int count, int heads, int seed) {
   for (int i = 0; i < count * heads * DIM; ++i)
-    put(k, a->host, (size_t)(first * heads * DIM + i), sin(1.7 * i + 0.001 * i * (seed % 13) + seed) * (1 + i % 3) * 0.5);
+    put(k, a->host, (size_t)(first * heads * DIM + i),
+        sin(1.7 * i + 0.001 * i * (seed % 13) + seed) * (1 + i % 3) * 0.5);
 }
 
-static int64_t page_strides[] = {PAGE * HEADS_KV * DIM, DIM, HEADS_KV * DIM, 1}, q_strides[] = {QUERIES * HEADS * DIM, DIM, HEADS * DIM, 1};
+static int64_t page_strides[] = {PAGE * HEADS_KV * DIM, DIM, HEADS_KV *DIM, 1},
+               q_strides[] = {QUERIES * HEADS * DIM, DIM, HEADS *DIM, 1};
 
 static void open_batch(problem *x) {
   luattn_batch_options options = {.struct_size = sizeof options, .max_seqlen_k = LONGEST, .max_seqlen_q = QUERIES};
-  if (x->mode != PACKED) options.seqused_k = &x->used.t, options.block_table = &x->table.t;
-  else options.cu_seqlens_k = &x->cu_k.t;
-  if (x->mode != PAGED) options.cu_seqlens_q = &x->cu_q.t;
-  else options.max_seqlen_q = 0;
+  if (x->mode != PACKED)
+    options.seqused_k = &x->used.t, options.block_table = &x->table.t;
+  else
+    options.cu_seqlens_k = &x->cu_k.t;
+  if (x->mode != PAGED)
+    options.cu_seqlens_q = &x->cu_q.t;
+  else
+    options.max_seqlen_q = 0;
   need(luattn_batch_open(&options, &x->batch_of, &err) == LUATTN_OK, "batch");
 }
 
@@ -74,7 +82,8 @@ static void draw_problem(problem *x, int mode, kind k, int batch, const int *key
     const int page = mode == PACKED ? keys[b] : PAGE;
     for (int i = 0; i < keys[b]; i += page) {
       const int count = keys[b] - i < page ? keys[b] - i : page;
-      draw_rows(&x->k, k, k_row(x, b, i), count, HEADS_KV, seeds[b] + i / PAGE), draw_rows(&x->v, k, k_row(x, b, i), count, HEADS_KV, seeds[b] + 7 * i / PAGE);
+      draw_rows(&x->k, k, k_row(x, b, i), count, HEADS_KV, seeds[b] + i / PAGE),
+          draw_rows(&x->v, k, k_row(x, b, i), count, HEADS_KV, seeds[b] + 7 * i / PAGE);
     }
   }
   send(&x->q), send(&x->k), send(&x->v);
@@ -107,8 +116,14 @@ static void drop_problem(problem *x) {
 }
 
 static luattn_args args_of(const problem *x) {
-  return (luattn_args){.struct_size = sizeof(luattn_args), .q = &x->q.t, .k = &x->k.t, .v = &x->v.t, .o = &x->o.t, .lse = &x->lse.t,
-                       .batch = x->batch_of, .decode = LUATTN_DECODE_ALWAYS};
+  return (luattn_args){.struct_size = sizeof(luattn_args),
+                       .q = &x->q.t,
+                       .k = &x->k.t,
+                       .v = &x->v.t,
+                       .o = &x->o.t,
+                       .lse = &x->lse.t,
+                       .batch = x->batch_of,
+                       .decode = LUATTN_DECODE_ALWAYS};
 }
 
 /* Returns the bytes of the workspace. */
@@ -137,7 +152,8 @@ static double plain_row(const problem *x, int b, int h, int i, double o[DIM]) {
   for (int j = 0; j < end; ++j) {
     double s = 0;
     for (int d = 0; d < DIM; ++d)
-      s += get(x->q.k, x->q.host, at(x->first_q[b] + i, HEADS, h, d)) * get(x->k.k, x->k.host, at(k_row(x, b, j), HEADS_KV, h_kv, d));
+      s += get(x->q.k, x->q.host, at(x->first_q[b] + i, HEADS, h, d)) *
+           get(x->k.k, x->k.host, at(k_row(x, b, j), HEADS_KV, h_kv, d));
     const double p = exp(s / sqrt(DIM));
     total += p;
     for (int d = 0; d < DIM; ++d) o[d] += p * get(x->v.k, x->v.host, at(k_row(x, b, j), HEADS_KV, h_kv, d));
@@ -153,11 +169,15 @@ static int check_rows(problem *x, const char *what) {
       for (int h = 0; h < HEADS; ++h) {
         double o[DIM];
         const double lse = plain_row(x, b, h, i, o),
-                     got_lse = get(F32, x->lse.host, x->mode == PAGED ? ((size_t)b * HEADS + (size_t)h) * QUERIES + (size_t)i
-                                                                      : (size_t)(h * x->first_q[x->batch] + x->first_q[b] + i));
+                     got_lse = get(F32, x->lse.host,
+                                   x->mode == PAGED ? ((size_t)b * HEADS + (size_t)h) * QUERIES + (size_t)i
+                                                    : (size_t)(h * x->first_q[x->batch] + x->first_q[b] + i));
         bool ok = got_lse == lse || fabs(got_lse - lse) <= 4e-5;
-        for (int d = 0; d < DIM; ++d) ok = ok && fabs(get(x->o.k, x->o.host, at(x->first_q[b] + i, HEADS, h, d)) - o[d]) <= 8 * kind_unit[x->o.k];
-        if (!ok && wrong++ == 0) fprintf(stderr, "FAILED: %s, %s: entry %d, query %d, head %d: lse is %g, expected %g\n", mode_name[x->mode], what, b, i, h, got_lse, lse);
+        for (int d = 0; d < DIM; ++d)
+          ok = ok && fabs(get(x->o.k, x->o.host, at(x->first_q[b] + i, HEADS, h, d)) - o[d]) <= 8 * kind_unit[x->o.k];
+        if (!ok && wrong++ == 0)
+          fprintf(stderr, "FAILED: %s, %s: entry %d, query %d, head %d: lse is %g, expected %g\n", mode_name[x->mode],
+                  what, b, i, h, got_lse, lse);
       }
   return wrong > 0;
 }
@@ -176,17 +196,20 @@ static int check_list(const problem *x, const array *memory, int tile_m, int chu
   for (int i = 1; i <= count; ++i) {
     const LuattnSplitItem *t = &items[i];
     const int all = (int)(t->split >> 16), split = (int)(t->split & 0xffff), keys = (x->keys[t->entry] + all - 1) / all;
-    if (t->entry >= (unsigned)x->batch || (int)t->tile * tile_m >= x->queries[t->entry] * group || t->tile > 3) return fprintf(stderr, "FAILED: item %d\n", i), 1;
+    if (t->entry >= (unsigned)x->batch || (int)t->tile * tile_m >= x->queries[t->entry] * group || t->tile > 3)
+      return fprintf(stderr, "FAILED: item %d\n", i), 1;
     wrong += split != seen[t->entry][t->tile]++ || all < 1 || split >= all;
-    wrong += keys > longest + longest / 8 + 64;                            /* levels are a 64th of a chunk */
+    wrong += keys > longest + longest / 8 + 64; /* levels are a 64th of a chunk */
     if (chunk > 0) wrong += all != (x->keys[t->entry] <= chunk ? 1 : (x->keys[t->entry] + chunk - 1) / chunk);
     if (keys < longest) longest = keys;
     tiles -= split == all - 1;
     splits += all > 1;
-    for (int at = (int)t->first; all > 1 && split == 0 && at < (int)t->first + all; ++at) wrong += at >= MOST_PARTS || taken[at]++ > 0;
+    for (int at = (int)t->first; all > 1 && split == 0 && at < (int)t->first + all; ++at)
+      wrong += at >= MOST_PARTS || taken[at]++ > 0;
   }
   if (is_small_device() && splits == 0) fprintf(stderr, "FAILED: nothing is split\n"), ++wrong;
-  if (wrong > 0 || tiles != 0) fprintf(stderr, "FAILED: the list of %d items: %d wrong, %d tiles missing\n", count, wrong, tiles);
+  if (wrong > 0 || tiles != 0)
+    fprintf(stderr, "FAILED: the list of %d items: %d wrong, %d tiles missing\n", count, wrong, tiles);
   return wrong > 0 || tiles != 0;
 }
 
@@ -204,16 +227,20 @@ static int prepare(luattn_engine *engine, luattn_spec *spec, problem *x, array *
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK, "kernel");
   need(luattn_batch_tiles_size(kernel, &args, &size, &err) == LUATTN_OK && size > 0, "size of the list");
   make(list, I32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
-  failed += refused(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, list->device, size - 8, NULL, &err), "luattn_batch_tiles_size gives the size");
+  failed += refused(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, list->device, size - 8, NULL, &err),
+                    "luattn_batch_tiles_size gives the size");
   failed += refused(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, NULL, size, NULL, &err), "bytes at NULL");
-  failed += refused(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, (char *)list->device + 16, size, NULL, &err), "256 bytes; align it");
-  need(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, list->device, size, NULL, &err) == LUATTN_OK, "making the list");
+  failed += refused(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, (char *)list->device + 16, size, NULL, &err),
+                    "256 bytes; align it");
+  need(luattn_batch_prepare_tiles(x->batch_of, kernel, &args, list->device, size, NULL, &err) == LUATTN_OK,
+       "making the list");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(list);
   return failed;
 }
 
-static const int keys_of[MOST] = {2500, 3, 0, 64, 17, 1100, 250, 0, 90, 33, 1, 129}, seeds_of[MOST] = {3, 2, 5, 1, 4, 7, 11, 10, 14, 3, 5, 6};
+static const int keys_of[MOST] = {2500, 3, 0, 64, 17, 1100, 250, 0, 90, 33, 1, 129},
+                 seeds_of[MOST] = {3, 2, 5, 1, 4, 7, 11, 10, 14, 3, 5, 6};
 
 /* A launch without a list, or with its own (a deterministic kernel's), and with a batch's. */
 static int check_mode(luattn_engine *engine, luattn_spec *spec, kind k, int mode, bool deterministic) {
@@ -226,8 +253,12 @@ static int check_mode(luattn_engine *engine, luattn_spec *spec, kind k, int mode
   failed += prepare(engine, spec, &x, &list) + check_list(&x, &list, 16, deterministic ? LUATTN_SPLIT_KEYS : 0);
   const size_t with = run(engine, spec, &x);
   failed += check_rows(&x, "a list of the batch");
-  if (deterministic && memcmp(before, x.o.host, bytes) != 0) fprintf(stderr, "FAILED: %s: other bits with the batch's list\n", mode_name[mode]), ++failed;
-  if (deterministic && with >= own) fprintf(stderr, "FAILED: %s: a workspace of %zu bytes with the batch's list, %zu without\n", mode_name[mode], with, own), ++failed;
+  if (deterministic && memcmp(before, x.o.host, bytes) != 0)
+    fprintf(stderr, "FAILED: %s: other bits with the batch's list\n", mode_name[mode]), ++failed;
+  if (deterministic && with >= own)
+    fprintf(stderr, "FAILED: %s: a workspace of %zu bytes with the batch's list, %zu without\n", mode_name[mode], with,
+            own),
+        ++failed;
   free(before);
   drop(&list);
   drop_problem(&x);
@@ -244,7 +275,8 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, kind k, int mod
   luattn_args args = args_of(&x);
   if (mode == PAGED) {
     x.q.shape[2] = x.o.shape[2] = x.lse.shape[2] = QUERIES - 1;
-    failed += refused(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err), "the most queries of an entry were 3, here 2");
+    failed += refused(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err),
+                      "the most queries of an entry were 3, here 2");
     x.q.shape[2] = x.o.shape[2] = x.lse.shape[2] = QUERIES;
   }
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
@@ -258,8 +290,10 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, kind k, int mod
   send(mode == PAGED ? &x.used : &x.cu_q);
   /* Of shorter keys, the splits are as good as before, but for a deterministic kernel. */
   const luattn_status status = luattn_forward(engine, spec, &args, NULL, &err);
-  if (mode == PAGED) need(status == LUATTN_OK, "other lengths of keys");
-  else failed += refused(status, "they have changed, call luattn_batch_prepare_tiles again");
+  if (mode == PAGED)
+    need(status == LUATTN_OK, "other lengths of keys");
+  else
+    failed += refused(status, "they have changed, call luattn_batch_prepare_tiles again");
   unsetenv("LUATTN_CHECK");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   drop(&workspace), drop(&list);
@@ -279,7 +313,8 @@ static int check_choice(luattn_engine *engine, luattn_spec *spec, kind k) {
   luattn_args args = args_of(&x);
   args.decode = LUATTN_DECODE_AUTO;
   need(luattn_engine_plan(engine, spec, LUATTN_FORWARD, &args, &plan, &err) == LUATTN_OK, "plan");
-  const bool ok = strstr(plan, "decode: ") != NULL && strstr(plan, "blocks of 2048 keys, or 64 blocks, by its own length alone") != NULL;
+  const bool ok = strstr(plan, "decode: ") != NULL &&
+                  strstr(plan, "blocks of 2048 keys, or 64 blocks, by its own length alone") != NULL;
   if (!ok) fprintf(stderr, "FAILED: a deterministic engine's plan: %s\n", plan);
   drop_problem(&x);
   return !ok;
@@ -317,8 +352,11 @@ static int check_invariance(luattn_engine *engine, luattn_spec *spec, kind k, in
     drop_problem(&x);
   }
   drop_problem(&all);
-  if (expected && differ > 0) fprintf(stderr, "FAILED: %s: %d entries have other bits among others\n", mode_name[mode], differ), ++failed;
-  if (!expected && differ == 0 && is_small_device()) fprintf(stderr, "FAILED: %s: entries have the same bits although they are cut otherwise\n", mode_name[mode]), ++failed;
+  if (expected && differ > 0)
+    fprintf(stderr, "FAILED: %s: %d entries have other bits among others\n", mode_name[mode], differ), ++failed;
+  if (!expected && differ == 0 && is_small_device())
+    fprintf(stderr, "FAILED: %s: entries have the same bits although they are cut otherwise\n", mode_name[mode]),
+        ++failed;
   return failed;
 }
 
@@ -334,11 +372,13 @@ int main(int argc, char **argv) {
     need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
     driver = luattn_engine_driver(engine);
     for (int mode = 0; mode < MODES; ++mode)
-      if (argc < 3 || (mode == PAGED_PACKED) == deterministic) failed += check_mode(engine, spec, k, mode, deterministic);
+      if (argc < 3 || (mode == PAGED_PACKED) == deterministic)
+        failed += check_mode(engine, spec, k, mode, deterministic);
     for (int mode = 0; mode < 2 && !deterministic; ++mode) failed += check_stale(engine, spec, k, mode);
     if (deterministic) failed += check_choice(engine, spec, k);
     for (int mode = 0; mode < MODES; ++mode)
-      if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED && argc < 3) failed += check_invariance(engine, spec, k, mode, deterministic);
+      if (deterministic ? mode == PACKED || argc < 3 : mode == PAGED && argc < 3)
+        failed += check_invariance(engine, spec, k, mode, deterministic);
     luattn_engine_close(engine);
   }
   luattn_spec_free(spec);

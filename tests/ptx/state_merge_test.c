@@ -1,9 +1,10 @@
-/* state_merge_test.c: luattn_spec_parts and merges by state: keys in one part to sixteen, each attended on its own by the spec of parts, dense and
- * packed, where a part's o and state are NaN in rows of which it keeps nothing; the merge, and backward of each part with what it gives,
- * against the whole in double on the CPU. Merges of merges. Then what is refused.
+/* state_merge_test.c: luattn_spec_parts and merges by state: keys in one part to sixteen, each attended on its own by
+ * the spec of parts, dense and packed, where a part's o and state are NaN in rows of which it keeps nothing; the merge,
+ * and backward of each part with what it gives, against the whole in double on the CPU. Merges of merges. Then what is
+ * refused.
  *
- * state_merge_test cuda|cpu TYPE [few]: few: a spec with a sink, one without a running maximum, one without an lse
- */
+ * state_merge_test cuda|cpu TYPE [few]: few: a spec with a sink, one without a running maximum, one without an
+ * lse */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,16 @@
 #include "luattn/merge.h"
 #include "tests/ptx/arrays.h"
 
-enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, QUERIES = 21, KEYS = 83, DIM = 16, ROWS = BATCH * HEADS * QUERIES, MOST_SAVED = 16 };
+enum {
+  BATCH = 2,
+  HEADS = 4,
+  HEADS_KV = 2,
+  QUERIES = 21,
+  KEYS = 83,
+  DIM = 16,
+  ROWS = BATCH * HEADS * QUERIES,
+  MOST_SAVED = 16
+};
 
 typedef struct cell {
   const char *name, *text;
@@ -22,19 +32,32 @@ typedef struct cell {
 #define SINKS "inputs = { sinks = { axes = {'h'}, dtype = 'f32', grad = true } }, "
 static const cell cells[] = {
     {"softmax", "return attention { name = 'softmax', block_mask = causal() }", true, false, false},
-    {"sink", "return attention { name = 'sink', " SINKS "online_func = attention_sink('sinks'), block_mask = causal_bottom_right() }", true,
-     true, false},
-    {"one", "return attention { name = 'one', online_func = softmax_one, score_mod = softcap(8) }", false, false, false},
-    {"by_entry", "return attention { name = 'by_entry', scalars = { shift = 0.5 }, online_func = attention_sink(function(b, h) return shift - 0.3 * h + b "
-                 "end), block_mask = sliding_window(30, 4) }", true, false, false},
-    {"retention", "return attention { name = 'retention', online_func = online_retention, block_mask = causal(), score_mod = function(s, b, h, q, kv) return "
-                  "s * exp(-0.02 * (q - kv)) end }", true, false, false},
-    {"sigmoid", "return attention { name = 'sigmoid', online_func = sigmoid_attention, block_mask = causal_bottom_right() }", true, false, false},
+    {"sink",
+     "return attention { name = 'sink', " SINKS
+     "online_func = attention_sink('sinks'), block_mask = causal_bottom_right() }",
+     true, true, false},
+    {"one", "return attention { name = 'one', online_func = softmax_one, score_mod = softcap(8) }", false, false,
+     false},
+    {"by_entry",
+     "return attention { name = 'by_entry', scalars = { shift = 0.5 }, online_func = attention_sink(function(b, h) "
+     "return shift - 0.3 * h + b "
+     "end), block_mask = sliding_window(30, 4) }",
+     true, false, false},
+    {"retention",
+     "return attention { name = 'retention', online_func = online_retention, block_mask = causal(), score_mod = "
+     "function(s, b, h, q, kv) return "
+     "s * exp(-0.02 * (q - kv)) end }",
+     true, false, false},
+    {"sigmoid",
+     "return attention { name = 'sigmoid', online_func = sigmoid_attention, block_mask = causal_bottom_right() }", true,
+     false, false},
     {"dropped", "return attention { name = 'dropped', online_func = dropout(0.25, softmax_one) }", false, false, true},
     /* The epilogue asks something of the head, and has a factor of the row. */
-    {"own", "return attention { name = 'own', online_func = { online_rowscales = { n = 0 }, final_rowscales = { 'n' },"
-            " online_fwd = function(s, r) local e = exp(0.2 * s) return e, { n = r.n + reduce_sum(e * e) } end,"
-            " online_fwd_epilogue = function(o, r, b, h, q) return where(h < 2, o / sqrt(r.n + 1 + q), 0.5 * o / sqrt(r.n)), { n = r.n } end } }",
+    {"own",
+     "return attention { name = 'own', online_func = { online_rowscales = { n = 0 }, final_rowscales = { 'n' },"
+     " online_fwd = function(s, r) local e = exp(0.2 * s) return e, { n = r.n + reduce_sum(e * e) } end,"
+     " online_fwd_epilogue = function(o, r, b, h, q) return where(h < 2, o / sqrt(r.n + 1 + q), 0.5 * o / sqrt(r.n)), "
+     "{ n = r.n } end } }",
      false, false, false}};
 
 static luattn_engine *engine, *reference; /* the latter: in double on the CPU */
@@ -53,7 +76,8 @@ typedef struct call {
 static double *values[5]; /* q, k, v, dout, sinks */
 
 static array *const *all_of(call *c, array *to[13]) {
-  array *const all[13] = {&c->q, &c->k, &c->v, &c->o, &c->lse, &c->saved, &c->dout, &c->dlse, &c->dq, &c->dk, &c->dv, &c->sinks, &c->d_sinks};
+  array *const all[13] = {&c->q,    &c->k,  &c->v,  &c->o,  &c->lse,   &c->saved,  &c->dout,
+                          &c->dlse, &c->dq, &c->dk, &c->dv, &c->sinks, &c->d_sinks};
   memcpy(to, all, sizeof all);
   return to;
 }
@@ -70,7 +94,8 @@ static void rounded(int which, size_t count) {
 static void open_call(call *c, kind k, int num_saved, int first, int keys) {
   const kind r = k == F64 ? F64 : F32;
   *c = (call){.first = first, .keys = keys};
-  const int64_t q[4] = {BATCH, HEADS, QUERIES, DIM}, kv[4] = {BATCH, HEADS_KV, keys, DIM}, saved[4] = {num_saved, BATCH, HEADS, QUERIES};
+  const int64_t q[4] = {BATCH, HEADS, QUERIES, DIM}, kv[4] = {BATCH, HEADS_KV, keys, DIM},
+                saved[4] = {num_saved, BATCH, HEADS, QUERIES};
   array *const of_q[] = {&c->q, &c->o, &c->dout, &c->dq}, *const of_k[] = {&c->k, &c->v, &c->dk, &c->dv};
   for (int i = 0; i < 4; i++) make(of_q[i], k, 4, q), make(of_k[i], k, 4, kv);
   make(&c->lse, r, 3, q), make(&c->dlse, r, 3, q), make(&c->saved, r, 4, saved);
@@ -95,11 +120,24 @@ static void close_call(call *c) {
 
 static void compute(luattn_engine *e, const luattn_spec *spec, const cell *x, luattn_pass pass, call *c, bool decode) {
   luattn_batch *batch = NULL;
-  const luattn_batch_options options = {.struct_size = sizeof options, .kv_offset = c->first, .q_len = QUERIES, .kv_len = KEYS};
+  const luattn_batch_options options = {
+      .struct_size = sizeof options, .kv_offset = c->first, .q_len = QUERIES, .kv_len = KEYS};
   const luattn_input input = {.name = "sinks", .tensor = &c->sinks.t, .grad = &c->d_sinks.t};
-  luattn_args a = {.struct_size = sizeof a, .q = &c->q.t, .k = &c->k.t, .v = &c->v.t, .o = &c->o.t, .lse = &c->lse.t, .saved = &c->saved.t,
-                   .dout = &c->dout.t, .dq = &c->dq.t, .dk = &c->dk.t, .dv = &c->dv.t, .inputs = &input, .num_inputs = x->has_sinks,
-                   .random = &numbers, .decode = decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
+  luattn_args a = {.struct_size = sizeof a,
+                   .q = &c->q.t,
+                   .k = &c->k.t,
+                   .v = &c->v.t,
+                   .o = &c->o.t,
+                   .lse = &c->lse.t,
+                   .saved = &c->saved.t,
+                   .dout = &c->dout.t,
+                   .dq = &c->dq.t,
+                   .dk = &c->dk.t,
+                   .dv = &c->dv.t,
+                   .inputs = &input,
+                   .num_inputs = x->has_sinks,
+                   .random = &numbers,
+                   .decode = decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_NEVER};
   luattn_spec_info info;
   luattn_spec_get_info(spec, &info);
   if (!info.has_lse) a.lse = NULL;
@@ -124,18 +162,25 @@ static double largest(const array *a) {
 
 static void near(const char *what, const cell *x, int parts, size_t at, double got, double want, double allowed) {
   if (got == want || fabs(got - want) <= allowed) return;
-  if (failures++ < 12) fprintf(stderr, "FAILED: %s, %d parts: %s[%zu] is %.12g, expected %.12g, within %.3g\n", x->name, parts, what, at, got, want, allowed);
+  if (failures++ < 12)
+    fprintf(stderr, "FAILED: %s, %d parts: %s[%zu] is %.12g, expected %.12g, within %.3g\n", x->name, parts, what, at,
+            got, want, allowed);
 }
 
 /* Of numbers up to `most`: a kernel in half precision rounds P, and o once for a part and once more for the whole. */
-static double slack(double most) { return (type == F64 ? 2e-13 : type == F32 ? 1e-5 : 8 * kind_unit[type]) * fmax(most, 1); }
+static double slack(double most) {
+  return (type == F64 ? 2e-13 : type == F32 ? 1e-5 : 8 * kind_unit[type]) * fmax(most, 1);
+}
 
 static void compare(const char *what, const cell *x, int parts, const array *got, const array *want) {
   const double allowed = slack(largest(want));
-  for (size_t i = 0; i < want->count; i++) near(what, x, parts, i, get(got->k, got->host, i), get(want->k, want->host, i), allowed);
+  for (size_t i = 0; i < want->count; i++)
+    near(what, x, parts, i, get(got->k, got->host, i), get(want->k, want->host, i), allowed);
 }
 
-static int end_of(int part, int parts) { return parts == 1 ? KEYS : part == parts - 1 ? KEYS : (part + 1) * (KEYS / parts); }
+static int end_of(int part, int parts) {
+  return parts == 1 ? KEYS : part == parts - 1 ? KEYS : (part + 1) * (KEYS / parts);
+}
 
 /* NaN where a part keeps nothing of a row. */
 static int poison(call *c) {
@@ -158,23 +203,31 @@ typedef struct merged {
 static void open_merged(merged *m, int num_rows, int num_saved) {
   const int64_t q[4] = {BATCH, HEADS, QUERIES, DIM};
   make(&m->o, type, 4, q), make(&m->lse, real, 3, q);
-  make(&m->state, real, 4, (int64_t[]){num_rows, BATCH, HEADS, QUERIES}), make(&m->saved, real, 4, (int64_t[]){num_saved, BATCH, HEADS, QUERIES});
+  make(&m->state, real, 4, (int64_t[]){num_rows, BATCH, HEADS, QUERIES}),
+      make(&m->saved, real, 4, (int64_t[]){num_saved, BATCH, HEADS, QUERIES});
   fill(&m->o, NAN), fill(&m->lse, NAN), fill(&m->state, NAN), fill(&m->saved, NAN);
 }
 static void close_merged(merged *m) { drop(&m->o), drop(&m->lse), drop(&m->state), drop(&m->saved); }
 
 /* Merges o, lse and state of `count` parts. */
 static void merge(const luattn_spec *spec, luattn_part *parts, const DLTensor *const *states, int count, merged *out) {
-  const luattn_merge_args a = {.struct_size = sizeof a, .parts = parts, .num_parts = (size_t)count, .o = &out->o.t, .lse = &out->lse.t, .spec = spec,
-                               .states = states, .state = &out->state.t, .saved = &out->saved.t};
+  const luattn_merge_args a = {.struct_size = sizeof a,
+                               .parts = parts,
+                               .num_parts = (size_t)count,
+                               .o = &out->o.t,
+                               .lse = &out->lse.t,
+                               .spec = spec,
+                               .states = states,
+                               .state = &out->state.t,
+                               .saved = &out->saved.t};
   need(luattn_merge(engine, &a, NULL, &err) == LUATTN_OK, "merge");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&out->o), fetch(&out->lse), fetch(&out->state), fetch(&out->saved);
 }
 
 /* The first part, and then the merge of all others: as all at once. */
-static void merge_in_turn(const luattn_spec *spec, const cell *x, luattn_part *parts, const DLTensor *const *states, int count, int num_rows, int num_saved,
-                          const merged *want) {
+static void merge_in_turn(const luattn_spec *spec, const cell *x, luattn_part *parts, const DLTensor *const *states,
+                          int count, int num_rows, int num_saved, const merged *want) {
   merged rest, all;
   if (type != F64 || count < 3) return; /* o is rounded twice, and exactly here */
   open_merged(&rest, num_rows, num_saved), open_merged(&all, num_rows, num_saved);
@@ -185,17 +238,21 @@ static void merge_in_turn(const luattn_spec *spec, const cell *x, luattn_part *p
   close_merged(&rest), close_merged(&all);
 }
 
-/* What a gradient may be off: with that of a kernel that has all keys, which in half precision starts from a rounded o. */
+/* What a gradient may be off: with that of a kernel that has all keys, which in half precision starts from a rounded
+ * o. */
 static double slack_of(const array *gradient, const array *want) {
   double most = 0;
-  for (size_t i = 0; i < want->count; i++) most = fmax(most, fabs(get(gradient->k, gradient->host, i) - get(want->k, want->host, i)));
+  for (size_t i = 0; i < want->count; i++)
+    most = fmax(most, fabs(get(gradient->k, gradient->host, i) - get(want->k, want->host, i)));
   return slack(largest(want)) + 2 * most;
 }
 
 /* Backward of each part with o, lse and saved of the merge. at_once: of all keys, by the same engine. */
-static void check_backward(const luattn_spec *spec, const cell *x, call *parts, int count, merged *m, call *whole, call *at_once) {
+static void check_backward(const luattn_spec *spec, const cell *x, call *parts, int count, merged *m, call *whole,
+                           call *at_once) {
   double *dq = calloc(ROWS * DIM, sizeof *dq);
-  const double of_dq = slack_of(&at_once->dq, &whole->dq), of_dk = slack_of(&at_once->dk, &whole->dk), of_dv = slack_of(&at_once->dv, &whole->dv);
+  const double of_dq = slack_of(&at_once->dq, &whole->dq), of_dk = slack_of(&at_once->dk, &whole->dk),
+               of_dv = slack_of(&at_once->dv, &whole->dv);
   for (int i = 0; i < count; i++) {
     call *c = &parts[i];
     const array o = c->o, lse = c->lse, saved = c->saved;
@@ -212,14 +269,16 @@ static void check_backward(const luattn_spec *spec, const cell *x, call *parts, 
       }
     if (x->has_sinks)
       for (size_t h = 0; h < HEADS; h++)
-        near("d_sinks", x, count, h, get(real, c->d_sinks.host, h), get(F64, whole->d_sinks.host, h), slack_of(&at_once->d_sinks, &whole->d_sinks));
+        near("d_sinks", x, count, h, get(real, c->d_sinks.host, h), get(F64, whole->d_sinks.host, h),
+             slack_of(&at_once->d_sinks, &whole->d_sinks));
   }
   for (size_t j = 0; j < ROWS * DIM; j++) near("dq", x, count, j, dq[j], get(F64, whole->dq.host, j), of_dq * count);
   free(dq);
 }
 
 /* Attends over `count` parts, and compares with the whole. Returns how many rows were empty in some part. */
-static int check_parts(const luattn_spec *spec, const luattn_spec *of_parts, const cell *x, int count, bool decode, call *whole, call *at_once) {
+static int check_parts(const luattn_spec *spec, const luattn_spec *of_parts, const cell *x, int count, bool decode,
+                       call *whole, call *at_once) {
   static call parts[LUATTN_MERGE_MAX];
   luattn_part given[LUATTN_MERGE_MAX];
   const DLTensor *states[LUATTN_MERGE_MAX];
@@ -256,7 +315,9 @@ static luattn_spec *load(const char *text, luattn_spec **parts) {
 static void unload(luattn_spec *spec, luattn_spec *parts) {
   luattn_engine *const engines[] = {engine, reference};
   for (int i = 0; i < 2; i++)
-    need(luattn_engine_forget(engines[i], parts, &err) == LUATTN_OK && luattn_engine_forget(engines[i], spec, &err) == LUATTN_OK, "forget");
+    need(luattn_engine_forget(engines[i], parts, &err) == LUATTN_OK &&
+             luattn_engine_forget(engines[i], spec, &err) == LUATTN_OK,
+         "forget");
   luattn_spec_free(parts), luattn_spec_free(spec);
 }
 
@@ -276,9 +337,11 @@ static void check(const cell *x, bool few) {
   compute(engine, spec, x, LUATTN_FORWARD, &at_once, false);
   compute(engine, spec, x, LUATTN_BACKWARD, &at_once, false);
   fetch(&at_once.dq), fetch(&at_once.dk), fetch(&at_once.dv), fetch(&at_once.d_sinks);
-  for (size_t i = few ? 2 : 0; i < sizeof counts / sizeof *counts; i++) empty += check_parts(spec, parts, x, counts[i], false, &whole, &at_once);
+  for (size_t i = few ? 2 : 0; i < sizeof counts / sizeof *counts; i++)
+    empty += check_parts(spec, parts, x, counts[i], false, &whole, &at_once);
   if (driver != NULL && (type == BF16 || type == F16)) check_parts(spec, parts, x, 3, true, &whole, &at_once);
-  if (x->masks && empty == 0) failures++, fprintf(stderr, "FAILED: %s: every part keeps something of every row\n", x->name);
+  if (x->masks && empty == 0)
+    failures++, fprintf(stderr, "FAILED: %s: every part keeps something of every row\n", x->name);
   close_call(&at_once);
   driver = NULL;
   close_call(&whole);
@@ -338,7 +401,12 @@ static void attend_packed(const luattn_spec *parts, packed *p, int i) {
                                         .cu_seqlens_k = &p->cu[i].t,
                                         .max_seqlen_q = 11,
                                         .max_seqlen_k = 20};
-  luattn_args a = {.struct_size = sizeof a, .q = &p->q.t, .k = &p->k[i].t, .v = &p->v[i].t, .o = &p->o[i].t, .lse = &p->lse[i].t,
+  luattn_args a = {.struct_size = sizeof a,
+                   .q = &p->q.t,
+                   .k = &p->k[i].t,
+                   .v = &p->v[i].t,
+                   .o = &p->o[i].t,
+                   .lse = &p->lse[i].t,
                    .saved = &p->state[i].t};
   array workspace;
   size_t size;
@@ -367,9 +435,11 @@ static void expect_packed(const packed *p, int b, int row, int h) {
       sum += e;
       for (size_t d = 0; d < DIM; d++) want[d] += e * get(type, p->v[i].host, key + d);
     }
-  near("lse", &x, 2, (size_t)row, get(real, p->lse[2].host, (size_t)(h * TOTAL_Q + row)), n == 0 ? -INFINITY : log(sum), slack(8));
+  near("lse", &x, 2, (size_t)row, get(real, p->lse[2].host, (size_t)(h * TOTAL_Q + row)), n == 0 ? -INFINITY : log(sum),
+       slack(8));
   for (int d = 0; d < DIM; d++)
-    near("o", &x, 2, (size_t)row, get(type, p->o[2].host, (size_t)((row * HEADS + h) * DIM + d)), n == 0 ? 0 : want[d] / sum, slack(1));
+    near("o", &x, 2, (size_t)row, get(type, p->o[2].host, (size_t)((row * HEADS + h) * DIM + d)),
+         n == 0 ? 0 : want[d] / sum, slack(1));
 }
 
 static void check_packed(void) {
@@ -384,7 +454,13 @@ static void check_packed(void) {
     attend_packed(parts, &p, i);
     given[i] = (luattn_part){.o = &p.o[i].t, .lse = &p.lse[i].t};
   }
-  const luattn_merge_args m = {.struct_size = sizeof m, .parts = given, .num_parts = 2, .o = &p.o[2].t, .lse = &p.lse[2].t, .spec = parts, .states = states};
+  const luattn_merge_args m = {.struct_size = sizeof m,
+                               .parts = given,
+                               .num_parts = 2,
+                               .o = &p.o[2].t,
+                               .lse = &p.lse[2].t,
+                               .spec = parts,
+                               .states = states};
   need(luattn_merge(engine, &m, NULL, &err) == LUATTN_OK, "packed merge");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&p.o[2]), fetch(&p.lse[2]);
@@ -407,10 +483,12 @@ static void refuse_specs(void) {
   static const struct {
     const char *text, *message;
   } bad[] = {
-      {"return attention { name = 'root', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return s, { n = sqrt(r.n * r.n + "
+      {"return attention { name = 'root', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) "
+       "return s, { n = sqrt(r.n * r.n + "
        "reduce_sum(s * s)) } end, online_fwd_epilogue = function(o, r) return o / (1 + r.n), {} end } }",
        "online_func 'online_func': parts of a row cannot be merged: in a row of"},
-      {"return attention { name = 'gate', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) return exp(s), { n = r.n + "
+      {"return attention { name = 'gate', online_func = { online_rowscales = { n = 0 }, online_fwd = function(s, r) "
+       "return exp(s), { n = r.n + "
        "reduce_sum(exp(s)) } end, online_fwd_epilogue = function(o, r) return where(r.n > 2, o / r.n, 0), {} end } }",
        "finished parts of a row cannot be merged: online_fwd_epilogue gives 0 times the sum of a part"},
   };
@@ -426,30 +504,38 @@ static void refuse(void) {
   luattn_spec *parts, *spec = load("return attention { name = 'one', online_func = softmax_one }", &parts), *again;
   array o[2], lse, state;
   const int64_t q[4] = {BATCH, HEADS, QUERIES, DIM}, rows[4] = {2, BATCH, HEADS, QUERIES};
-  refused(luattn_spec_parts(parts, &again, &err), LUATTN_INVALID, "luattn_spec_parts: one: is a spec of parts already; give the one that it was made of");
+  refused(luattn_spec_parts(parts, &again, &err), LUATTN_INVALID,
+          "luattn_spec_parts: one: is a spec of parts already; give the one that it was made of");
   for (int i = 0; i < 2; i++) make(&o[i], type, 4, q), send(&o[i]);
   make(&lse, real, 3, q), make(&state, real, 4, rows), send(&lse), send(&state);
   const luattn_part part = {.o = &o[0].t, .lse = &lse.t};
   const DLTensor *states[] = {&state.t}, *wrong[] = {&lse.t}, *none[] = {NULL};
-  const luattn_merge_args good = {.struct_size = sizeof good, .parts = &part, .num_parts = 1, .o = &o[1].t, .spec = parts, .states = states};
+  const luattn_merge_args good = {
+      .struct_size = sizeof good, .parts = &part, .num_parts = 1, .o = &o[1].t, .spec = parts, .states = states};
   luattn_merge_args a = good;
   a.spec = spec;
-  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "luattn_merge: spec: one is no spec of parts; make one of it with luattn_spec_parts");
+  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID,
+          "luattn_merge: spec: one is no spec of parts; make one of it with luattn_spec_parts");
   a = good, a.states = NULL;
   refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "forward of 'merge': states: is missing");
   a = good, a.states = none;
   refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "forward of 'merge': states[0]: is missing");
   a = good, a.states = wrong;
-  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "forward of 'merge': states[0]: has 3 axes, expected 4: [rows of state, batch, heads, q_len]");
+  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID,
+          "forward of 'merge': states[0]: has 3 axes, expected 4: [rows of state, batch, heads, q_len]");
   a = good, a.state = &state.t;
   refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "forward of 'merge': state: its memory, 0x");
   a = good, a.spec = NULL;
-  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID, "forward of 'merge': states: is given without a spec; give the one that luattn_spec_parts made");
+  refused(luattn_merge(engine, &a, NULL, &err), LUATTN_INVALID,
+          "forward of 'merge': states: is given without a spec; give the one that luattn_spec_parts made");
   a = good, a.dout = &o[1].t;
-  refused(luattn_merge_backward(engine, &a, NULL, &err), LUATTN_UNSUPPORTED, "luattn_merge_backward: spec: is one, and a merge by state has no gradient of its own");
+  refused(luattn_merge_backward(engine, &a, NULL, &err), LUATTN_UNSUPPORTED,
+          "luattn_merge_backward: spec: is one, and a merge by state has no gradient of its own");
   luattn_spec_info info;
   luattn_spec_get_info(parts, &info);
-  if (info.has_backward || strstr(info.why_no_backward, "test.lua: is a spec of parts, which has no backward: merge them") == NULL) failures++;
+  if (info.has_backward ||
+      strstr(info.why_no_backward, "test.lua: is a spec of parts, which has no backward: merge them") == NULL)
+    failures++;
   for (int i = 0; i < 2; i++) drop(&o[i]);
   drop(&lse), drop(&state);
   unload(spec, parts);
@@ -463,9 +549,12 @@ int main(int argc, char **argv) {
   if (type > F16) return fprintf(stderr, "%s is no type\n", argv[2]), 2;
   real = type == F64 ? F64 : F32;
   need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK, "engine");
-  need(luattn_engine_open(&(luattn_engine_options){.struct_size = sizeof options, .device = LUATTN_CPU}, &reference, &err) == LUATTN_OK, "engine");
+  need(luattn_engine_open(&(luattn_engine_options){.struct_size = sizeof options, .device = LUATTN_CPU}, &reference,
+                          &err) == LUATTN_OK,
+       "engine");
   driver = device = luattn_engine_driver(engine);
-  rounded(0, ROWS * DIM), rounded(1, BATCH * HEADS_KV * KEYS * DIM), rounded(2, BATCH * HEADS_KV * KEYS * DIM), rounded(3, ROWS * DIM), rounded(4, HEADS);
+  rounded(0, ROWS * DIM), rounded(1, BATCH * HEADS_KV * KEYS * DIM), rounded(2, BATCH * HEADS_KV * KEYS * DIM),
+      rounded(3, ROWS * DIM), rounded(4, HEADS);
   for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
     if (argc == 3 || i == 1 || i == 2 || i == 4) check(&cells[i], argc == 4);
   check_packed();

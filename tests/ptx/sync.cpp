@@ -99,10 +99,7 @@ Next shuffle(Warp &w, const Instr &i, u32 lanes) {  // d, p, a, b, c, mask
   each(lanes, [&](int l) {
     const int segment = c[l] >> 8 & 31, clamp = c[l] & 31, by = int(b[l] & 31);
     const int most = (l & segment) | (clamp & ~segment), least = l & segment;
-    int j = i.imm == UP          ? l - by
-            : i.imm == DOWN      ? l + by
-            : i.imm == BUTTERFLY ? l ^ by
-                                 : (least | (by & ~segment));
+    int j = i.imm == UP ? l - by : i.imm == DOWN ? l + by : i.imm == BUTTERFLY ? l ^ by : (least | (by & ~segment));
     const bool ok = i.imm == UP ? j >= most : j <= most;
     if (!ok) j = l;
     if (!(lanes >> j & 1)) fault(w, i, "lane %d reads lane %d, which is not there", l, j);
@@ -201,8 +198,7 @@ NamedBarrier &barrier_of(Warp &w, const Instr &i, u32 lanes, int *threads) {
   const u64 name = w.value(i.slot[0], first_lane(lanes));
   if (name >= MAX_BARRIERS) fault(w, i, "barrier %llu: there are %d", (unsigned long long)name, MAX_BARRIERS);
   *threads = i.slot.size() > 1 ? int(w.value(i.slot[1], first_lane(lanes))) : w.block->threads_alive();
-  if (*threads <= 0 || *threads % LANES != 0)
-    fault(w, i, "a barrier of %d threads, which are no warps", *threads);
+  if (*threads <= 0 || *threads % LANES != 0) fault(w, i, "a barrier of %d threads, which are no warps", *threads);
   return w.block->barrier[name];
 }
 void come(Warp &w, const Instr &i, NamedBarrier &b, int threads) {
@@ -361,8 +357,7 @@ void report_barrier(const Warp &w, const Instr &i, int lane) {
   const u64 at = w.value(i.slot[1], lane) + u64(i.offset[0]);
   const Mbarrier b = Mbarrier::read(shared_at(w, i, at, 8, 8).data());
   fprintf(stderr, "; mbarrier %llu: of %u arrivals %u are missing, and %d bytes; parity %u, asked for %llu",
-          (unsigned long long)at, b.count, b.pending, b.bytes, b.parity,
-          (unsigned long long)w.value(i.slot[2], lane));
+          (unsigned long long)at, b.count, b.pending, b.bytes, b.parity, (unsigned long long)w.value(i.slot[2], lane));
 }
 
 namespace {
@@ -463,8 +458,7 @@ bool decode_lanes(Decoder &d) {
 
 void arrive(Machine &m, const Place &barrier, u32 count, i32 more_bytes, const Clock &clock) {
   Mbarrier b = Mbarrier::read(barrier.data());
-  if (b.pending < count)
-    fail("mbarrier %u: more arrivals than the barrier awaits, which are %u", barrier.at, b.count);
+  if (b.pending < count) fail("mbarrier %u: more arrivals than the barrier awaits, which are %u", barrier.at, b.count);
   b.bytes += more_bytes;
   b.pending -= count;
   settle(m, barrier, b, clock);

@@ -1,8 +1,8 @@
 /* tile_bits_test.c: the bits that luattn_tile_bits writes for masks from data, against the mask itself, evaluated here
  * for every score: a cell is kept where some score of it is, and whole where all are; in rows and in columns of cells,
  * each of which is written once for all batch entries and heads that share it. Data of several kinds: nothing, all,
- * few, most, one number unlike all others. The bits are the last thing in a workspace, or in a batch, which forward made
- * and both passes use; results are the same.
+ * few, most, one number unlike all others. The bits are the last thing in a workspace, or in a batch, which forward
+ * made and both passes use; results are the same.
  *
  * tile_bits_test FAMILY DTYPE [MASK]
  */
@@ -94,46 +94,153 @@ static bool wrapped_hash(const numbers *n, place p) {
 typedef struct mask_row {
   const char *name, *axes, *dtype, *mask; /* of b, h, q, kv, and input x */
   bool (*keeps)(const numbers *n, place p);
-  int shape[4]; /* 0: none; below 0: B, H, LEN: of the longer length, or that divided by -shape / 8 blocks, rounded up */
+  int shape[4]; /* 0: none; below 0: B, H, LEN: of the longer length, or that divided by -shape / 8 blocks, rounded up
+                 */
   bool by_batch, by_head;
 } mask_row;
-enum { B = -1, H = -2, LEN = -8, BLOCKS_OF_8 = -64, BLOCKS_OF_9 = -72, BLOCKS_OF_16 = -128, BLOCKS_OF_32 = -256, BLOCKS_OF_64 = -512,
-       BLOCKS_OF_128 = -1024 };
+enum {
+  B = -1,
+  H = -2,
+  LEN = -8,
+  BLOCKS_OF_8 = -64,
+  BLOCKS_OF_9 = -72,
+  BLOCKS_OF_16 = -128,
+  BLOCKS_OF_32 = -256,
+  BLOCKS_OF_64 = -512,
+  BLOCKS_OF_128 = -1024
+};
 
 static const mask_row masks[] = {
-    {"table", "'b', 'h', 'i', 'j'", "bool", "kv <= q and x[{b, h, q // 128, kv // 64}]", table,
-     {B, H, BLOCKS_OF_128, BLOCKS_OF_64}, true, true},
-    {"small_table", "'i', 'j'", "bool", "x[{q // 32, kv // 16}]", small_table, {BLOCKS_OF_32, BLOCKS_OF_16}, false, false},
-    {"chosen", "'h', 'n', 'top'", "i32",
-     "kv <= q and (eq(kv // 32, q // 32) or eq(x[{h, q, 0}], kv // 32) or eq(x[{h, q, 1}], kv // 32) or eq(x[{h, q, 2}], kv // "
+    {"table",
+     "'b', 'h', 'i', 'j'",
+     "bool",
+     "kv <= q and x[{b, h, q // 128, kv // 64}]",
+     table,
+     {B, H, BLOCKS_OF_128, BLOCKS_OF_64},
+     true,
+     true},
+    {"small_table",
+     "'i', 'j'",
+     "bool",
+     "x[{q // 32, kv // 16}]",
+     small_table,
+     {BLOCKS_OF_32, BLOCKS_OF_16},
+     false,
+     false},
+    {"chosen",
+     "'h', 'n', 'top'",
+     "i32",
+     "kv <= q and (eq(kv // 32, q // 32) or eq(x[{h, q, 0}], kv // 32) or eq(x[{h, q, 1}], kv // 32) or eq(x[{h, q, "
+     "2}], kv // "
      "32))",
-     chosen, {H, LEN, 3}, false, true},
+     chosen,
+     {H, LEN, 3},
+     false,
+     true},
     {"padding", "'b', 'n'", "bool", "kv <= q and x[{b, kv}] and x[{b, q}]", padding, {B, LEN}, true, false},
     {"elements", "'n', 'm'", "bool", "x[{q, kv}]", elements, {LEN, LEN}, false, false},
     {"causal_elements", "'n', 'm'", "bool", "kv <= q and x[{q, kv}]", causal_elements, {LEN, LEN}, false, false},
-    {"groups", "'b', 'n'", "i32", "(kv <= q and q - kv < 24) or (x[{b, q}] >= 0 and eq(x[{b, q}], x[{b, kv}]))", groups, {B, LEN},
-     true, false},
-    {"intervals", "'n', 'two'", "i32", "q >= x[{kv // 9, 0}] and q < x[{kv // 9, 1}]", intervals, {BLOCKS_OF_9, 2}, false, false},
+    {"groups",
+     "'b', 'n'",
+     "i32",
+     "(kv <= q and q - kv < 24) or (x[{b, q}] >= 0 and eq(x[{b, q}], x[{b, kv}]))",
+     groups,
+     {B, LEN},
+     true,
+     false},
+    {"intervals",
+     "'n', 'two'",
+     "i32",
+     "q >= x[{kv // 9, 0}] and q < x[{kv // 9, 1}]",
+     intervals,
+     {BLOCKS_OF_9, 2},
+     false,
+     false},
     {"scattered", "'n', 'm'", "bool", "x[{q * 7 % 16, kv * 5 % 16}]", scattered, {16, 16}, false, false},
-    {"either", "'n', 'm'", "bool", "kv <= q or x[{q // 64, kv // 64}]", either, {BLOCKS_OF_64, BLOCKS_OF_64}, false, false},
-    {"ancestors", "'b', 'n'", "i32",
-     "kv < q_len // 2 or (kv < q_len // 2 + 31 and ne(x[{b, q}] >> (kv - q_len // 2) & 1, 0)) or eq(kv - q_len // 2, q)", ancestors,
-     {B, LEN}, true, false},
-    {"tree", "'n', 'm'", "bool", "kv < kv_len // 2 or x[{q, max(kv - kv_len // 2, 0)}]", tree, {LEN, LEN}, false, false},
-    {"bigbird", "'h', 'i', 'two'", "i32",
-     "abs(q // 8 - kv // 8) <= 1 or q // 8 < 1 or kv // 8 < 1 or eq(x[{h, q // 8, 0}], kv // 8) or eq(x[{h, q // 8, 1}], kv // 8)",
-     bigbird, {H, BLOCKS_OF_8, 2}, false, true},
-    {"global_tokens", "'b', 'n'", "bool", "x[{b, q}] or x[{b, kv}] or abs(q - kv) < 9", global_tokens, {B, LEN}, true, false},
-    {"not_dropped", "'b', 'n'", "bool", "kv <= q and not (x[{b, q}] or x[{b, kv}])", not_dropped, {B, LEN}, true, false},
+    {"either",
+     "'n', 'm'",
+     "bool",
+     "kv <= q or x[{q // 64, kv // 64}]",
+     either,
+     {BLOCKS_OF_64, BLOCKS_OF_64},
+     false,
+     false},
+    {"ancestors",
+     "'b', 'n'",
+     "i32",
+     "kv < q_len // 2 or (kv < q_len // 2 + 31 and ne(x[{b, q}] >> (kv - q_len // 2) & 1, 0)) or eq(kv - q_len // 2, "
+     "q)",
+     ancestors,
+     {B, LEN},
+     true,
+     false},
+    {"tree",
+     "'n', 'm'",
+     "bool",
+     "kv < kv_len // 2 or x[{q, max(kv - kv_len // 2, 0)}]",
+     tree,
+     {LEN, LEN},
+     false,
+     false},
+    {"bigbird",
+     "'h', 'i', 'two'",
+     "i32",
+     "abs(q // 8 - kv // 8) <= 1 or q // 8 < 1 or kv // 8 < 1 or eq(x[{h, q // 8, 0}], kv // 8) or eq(x[{h, q // 8, "
+     "1}], kv // 8)",
+     bigbird,
+     {H, BLOCKS_OF_8, 2},
+     false,
+     true},
+    {"global_tokens",
+     "'b', 'n'",
+     "bool",
+     "x[{b, q}] or x[{b, kv}] or abs(q - kv) < 9",
+     global_tokens,
+     {B, LEN},
+     true,
+     false},
+    {"not_dropped",
+     "'b', 'n'",
+     "bool",
+     "kv <= q and not (x[{b, q}] or x[{b, kv}])",
+     not_dropped,
+     {B, LEN},
+     true,
+     false},
     {"one_chosen", "'h', 'n'", "i32", "eq(x[{h, q}], kv // 64)", one_chosen, {H, LEN}, false, true},
-    {"windows", "'two', 'n'", "i32", "eq(x[{0, q}], x[{0, kv}]) and abs(x[{1, q}] - x[{1, kv}]) < 9", windows, {2, LEN}, false,
+    {"windows",
+     "'two', 'n'",
+     "i32",
+     "eq(x[{0, q}], x[{0, kv}]) and abs(x[{1, q}] - x[{1, kv}]) < 9",
+     windows,
+     {2, LEN},
+     false,
      false},
     {"of_keys", "'h', 'm'", "bool", "abs(q - kv) < 100 and x[{h, kv // 64}]", of_keys, {H, BLOCKS_OF_64}, false, true},
-    {"lists", "'h', 'n', 'm'", "i32", "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
-     lists, {H, BLOCKS_OF_64, BLOCKS_OF_128}, false, true},
-    {"hash", "'n'", "i32", "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101 + h * 7) % 13, 0)", hash, {4}, false, true},
-    {"wrapped_hash", "'n'", "i32", "kv <= q and ((q // 64 * 2654435761 ~ kv // 64 * 2246822519) & 0xFFFFFFFF) >> 28 < 1", wrapped_hash,
-     {4}, false, false},
+    {"lists",
+     "'h', 'n', 'm'",
+     "i32",
+     "eq(x[{h, q // 64, kv // 128}] % 3, 2) or (eq(x[{h, q // 64, kv // 128}] % 3, 1) and kv <= q)",
+     lists,
+     {H, BLOCKS_OF_64, BLOCKS_OF_128},
+     false,
+     true},
+    {"hash",
+     "'n'",
+     "i32",
+     "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101 + h * 7) % 13, 0)",
+     hash,
+     {4},
+     false,
+     true},
+    {"wrapped_hash",
+     "'n'",
+     "i32",
+     "kv <= q and ((q // 64 * 2654435761 ~ kv // 64 * 2246822519) & 0xFFFFFFFF) >> 28 < 1",
+     wrapped_hash,
+     {4},
+     false,
+     false},
 };
 enum { NUM_MASKS = sizeof masks / sizeof *masks };
 
@@ -233,28 +340,33 @@ static int compare(const problem *x, const uint32_t *bits, bool columns, const c
   for (int set = 0; set < batch * heads; ++set)
     for (int line = 0; line < lines; ++line)
       for (int i = 0; i < words * 32; ++i) {
-        const uint32_t *pair = bits + (((size_t)set * (size_t)lines + (size_t)line) * (size_t)words + (size_t)(i / 32)) * 2;
+        const uint32_t *pair =
+            bits + (((size_t)set * (size_t)lines + (size_t)line) * (size_t)words + (size_t)(i / 32)) * 2;
         const unsigned got = (pair[0] >> i % 32 & 1) | (pair[1] >> i % 32 & 1) << 1,
                        want = expected(x, set / heads, set % heads, columns ? i : line, columns ? line : i);
         if (got == want) continue;
         if (wrong++ == 0)
-          fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: %s %d of set %d, cell %d: is %u, expected %u\n", x->mask->name,
-                  x->pattern, x->q_len, x->kv_len, pass, columns ? "column" : "row", line, set, i, got, want);
+          fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: %s %d of set %d, cell %d: is %u, expected %u\n",
+                  x->mask->name, x->pattern, x->q_len, x->kv_len, pass, columns ? "column" : "row", line, set, i, got,
+                  want);
       }
   return wrong;
 }
 
 /* One pass with the bits of the batch, without room for them in the workspace. */
-static void launch_with(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, size_t without) {
+static void launch_with(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch,
+                        size_t without) {
   size_t size;
   array workspace;
   args->batch = batch;
   need(luattn_engine_workspace_size(x->engine, x->spec, pass, args, &size, &err) == LUATTN_OK, "workspace");
-  need(size >= without && size - without <= most_of_order(x), "a batch's bits need no workspace, but an order of tiles does");
+  need(size >= without && size - without <= most_of_order(x),
+       "a batch's bits need no workspace, but an order of tiles does");
   make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4) + 1});
   send(&workspace);
   args->workspace = workspace.device, args->workspace_size = size;
-  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, "launch");
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK,
+       "launch");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   drop(&workspace);
   args->batch = NULL;
@@ -263,8 +375,8 @@ static void launch_with(const problem *x, luattn_pass pass, luattn_args *args, c
 static size_t size_of(const array *a) { return a->t.dtype.bits / 8u * a->count; }
 
 /* Whether the bits of the batch give the same results. */
-static int compare_results(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, size_t without,
-                           array **out, int num_out) {
+static int compare_results(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch,
+                           size_t without, array **out, int num_out) {
   void *first[3];
   int wrong = 0;
   for (int i = 0; i < num_out; ++i) {
@@ -278,14 +390,15 @@ static int compare_results(const problem *x, luattn_pass pass, luattn_args *args
   for (int i = 0; i < num_out; ++i) {
     fetch(out[i]);
     if (memcmp(first[i], out[i]->host, size_of(out[i])) != 0 && ++wrong)
-      fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: result %d differs with a batch\n", x->mask->name, x->pattern, x->q_len,
-              x->kv_len, pass == LUATTN_FORWARD ? "forward" : "backward", i);
+      fprintf(stderr, "FAILED: %s, data %d, %d x %d, %s: result %d differs with a batch\n", x->mask->name, x->pattern,
+              x->q_len, x->kv_len, pass == LUATTN_FORWARD ? "forward" : "backward", i);
     free(first[i]);
   }
   return wrong;
 }
 
-static int launch(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, array **out, int num_out) {
+static int launch(const problem *x, luattn_pass pass, luattn_args *args, const luattn_batch *batch, array **out,
+                  int num_out) {
   const int sets = (x->mask->by_batch ? BATCH : 1) * (x->mask->by_head ? HEADS : 1), rows = cells_of(x->q_len),
             columns = cells_of(x->kv_len);
   const size_t of_rows = bytes_of(sets, rows, columns), of_columns = bytes_of(sets, columns, rows);
@@ -302,7 +415,8 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, const l
   memset(workspace.host, 0xff, size);
   send(&workspace);
   args->workspace = workspace.device, args->workspace_size = size;
-  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, name);
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK,
+       name);
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&workspace);
   const char *end = (const char *)workspace.host + size;
@@ -329,7 +443,8 @@ static int prepare(const problem *x, luattn_args *args, luattn_batch *batch, arr
   need(luattn_batch_prepare_mask(batch, kernel, args, memory->device, size, NULL, &err) == LUATTN_OK, "preparing bits");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(memory);
-  return compare(x, memory->host, false, "batch") + compare(x, (const uint32_t *)((const char *)memory->host + of_rows), true, "batch");
+  return compare(x, memory->host, false, "batch") +
+         compare(x, (const uint32_t *)((const char *)memory->host + of_rows), true, "batch");
 }
 
 /* both: also backward, and for some masks with a batch. */
@@ -345,8 +460,15 @@ static int check(problem *x, kind k, bool both) {
   draw_numbers(x->mask, x->pattern, x->q_len > x->kv_len ? x->q_len : x->kv_len, &x->n);
   send_numbers(x->mask, &x->n, &data);
   const luattn_input given = {.name = "x", .tensor = &data.t};
-  luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &key.t, .v = &v.t, .o = &o.t, .lse = &lse.t, .inputs = &given,
-                      .num_inputs = 1, .skip = LUATTN_SKIP_ALWAYS};
+  luattn_args args = {.struct_size = sizeof args,
+                      .q = &q.t,
+                      .k = &key.t,
+                      .v = &v.t,
+                      .o = &o.t,
+                      .lse = &lse.t,
+                      .inputs = &given,
+                      .num_inputs = 1,
+                      .skip = LUATTN_SKIP_ALWAYS};
   luattn_batch *batch = NULL;
   array bits;
   int wrong = 0;
@@ -389,7 +511,13 @@ static int check_changes(problem *x, kind k) {
   const luattn_batch_options options = {.struct_size = sizeof options};
   luattn_batch *batch;
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
-  luattn_args args = {.struct_size = sizeof args, .q = &q.t, .k = &q.t, .v = &q.t, .o = &o.t, .lse = &lse.t, .inputs = &given,
+  luattn_args args = {.struct_size = sizeof args,
+                      .q = &q.t,
+                      .k = &q.t,
+                      .v = &q.t,
+                      .o = &o.t,
+                      .lse = &lse.t,
+                      .inputs = &given,
                       .num_inputs = 1};
   int wrong = prepare(x, &args, batch, &bits);
   args.batch = batch;
@@ -403,9 +531,11 @@ static int check_changes(problem *x, kind k) {
   need(luattn_forward(x->engine, x->spec, &args, NULL, &err) == LUATTN_OK, "bits are those of the mask");
   memset(data.host, 0, data.count * 4);
   send(&data);
-  const char *expected = "batch: its tile bits are not those of the mask: queries from 0 and keys from 0 on, of batch entry 0 and head 0, "
-                         "and 27 more words of cells; an input has changed, call luattn_batch_prepare_mask again";
-  if (luattn_forward(x->engine, x->spec, &args, NULL, &err) != LUATTN_INVALID || strstr(err.message, expected) == NULL) {
+  const char *expected =
+      "batch: its tile bits are not those of the mask: queries from 0 and keys from 0 on, of batch entry 0 and head 0, "
+      "and 27 more words of cells; an input has changed, call luattn_batch_prepare_mask again";
+  if (luattn_forward(x->engine, x->spec, &args, NULL, &err) != LUATTN_INVALID ||
+      strstr(err.message, expected) == NULL) {
     fprintf(stderr, "FAILED: LUATTN_CHECK says '%s', expected '%s'\n", err.message, expected);
     ++wrong;
   }
@@ -436,7 +566,8 @@ int main(int argc, char **argv) {
     luattn_spec *spec;
     if (argc > 3 && strcmp(argv[3], masks[i].name) != 0) continue;
     snprintf(text, sizeof text,
-             "return attention { inputs = { x = { axes = {%s}, dtype = '%s' } }, mask_mod = function(b, h, q, kv) return %s end }",
+             "return attention { inputs = { x = { axes = {%s}, dtype = '%s' } }, mask_mod = function(b, h, q, kv) "
+             "return %s end }",
              masks[i].axes, masks[i].dtype, masks[i].mask);
     need(luattn_spec_load_text(masks[i].name, text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
     x.spec = spec, x.mask = &masks[i];

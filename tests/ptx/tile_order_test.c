@@ -1,9 +1,10 @@
 /* tile_order_test.c: attention with masks from data whose tiles are taken in the order of their lengths, from
  * luattn_forward and luattn_backward to the kernels, which the PTX machine executes: O, lse, dq, dk and dv against sums
  * in double, and the order that luattn_tile_order leaves in the workspace: every tile once, its rank, and longer tiles
- * before shorter ones. The same from a batch, which holds the orders of all tile sizes. Tables that keep nothing, everything, one column, one row, few blocks at random, and global rows
- * and columns beside a window; for all heads alike, for each head, and for each head of each batch entry; two heads a kv
- * head; lengths that end within a tile. A deterministic backward gives the same bits again.
+ * before shorter ones. The same from a batch, which holds the orders of all tile sizes. Tables that keep nothing,
+ * everything, one column, one row, few blocks at random, and global rows and columns beside a window; for all heads
+ * alike, for each head, and for each head of each batch entry; two heads a kv head; lengths that end within a tile. A
+ * deterministic backward gives the same bits again.
  *
  * tile_order_test FAMILY DTYPE [TABLE]
  */
@@ -83,7 +84,8 @@ static double dot(const array *a, int head, int i, const array *b, int other, in
 }
 
 /* What a row's numbers add to the sums of one head. */
-static void add_row(const problem *x, const tensors *t, int b, int h, int q, sum *o, sum *dq, sum *dk, sum *dv, double *lse) {
+static void add_row(const problem *x, const tensors *t, int b, int h, int q, sum *o, sum *dq, sum *dk, sum *dv,
+                    double *lse) {
   const int head = b * HEADS + h, of_kv = b * HEADS_KV + h / (HEADS / HEADS_KV);
   const double scale = 1 / sqrt(DIM);
   double *p = calloc((size_t)x->kv_len, sizeof *p), total = 0, delta = 0, delta_all = 0;
@@ -125,8 +127,8 @@ static int wrong_in(const problem *x, const char *what, const array *a, int head
     const double got = element(a, head, i, d), error = fabs(got - expected[d].x);
     if (error <= allowed_part(x->k) * expected[d].all) continue;
     if (wrong++ == 0)
-      fprintf(stderr, "FAILED: table '%s' of %s, %d x %d: %s of head %d at %d, %d: is %g, expected %g\n", table_name[x->table],
-              x->mask->axes, x->q_len, x->kv_len, what, head, i, d, got, expected[d].x);
+      fprintf(stderr, "FAILED: table '%s' of %s, %d x %d: %s of head %d at %d, %d: is %g, expected %g\n",
+              table_name[x->table], x->mask->axes, x->q_len, x->kv_len, what, head, i, d, got, expected[d].x);
   }
   return wrong;
 }
@@ -164,7 +166,8 @@ static int compare(const problem *x, const tensors *t, bool backward) {
 /* The cells of which a tile of `size` positions keeps something: a q tile of head h, or a kv tile for all heads of kv
  * head h. */
 static int length_of(const problem *x, bool columns, int b, int h, int tile, int size) {
-  const int cells = columns ? x->columns : x->rows, other = columns ? x->rows : x->columns, group = columns ? HEADS / HEADS_KV : 1;
+  const int cells = columns ? x->columns : x->rows, other = columns ? x->rows : x->columns,
+            group = columns ? HEADS / HEADS_KV : 1;
   int count = 0;
   const int sum_heads = x->mask->by_head ? group : 1;
   for (int i = 0; i < sum_heads; ++i)
@@ -198,8 +201,8 @@ static int check_order(const problem *x, const uint32_t *order, bool columns, in
     }
   }
   if (wrong > 0)
-    fprintf(stderr, "FAILED: table '%s' of %s, %d x %d: the order of %s\n", table_name[x->table], x->mask->axes, x->q_len,
-            x->kv_len, columns ? "kv tiles" : "q tiles");
+    fprintf(stderr, "FAILED: table '%s' of %s, %d x %d: the order of %s\n", table_name[x->table], x->mask->axes,
+            x->q_len, x->kv_len, columns ? "kv tiles" : "q tiles");
   return wrong;
 }
 
@@ -210,7 +213,9 @@ static int check_direction(const problem *x, const uint32_t *tiles, bool columns
   for (int i = 1; i < count; ++i)
     wrong += length_of(x, columns, 0, 0, (int)tiles[i - 1], size) == length_of(x, columns, 0, 0, (int)tiles[i], size) &&
              (tiles[i - 1] > tiles[i]) != descends;
-  if (wrong > 0) fprintf(stderr, "FAILED: table '%s' of %s: %s\n", table_name[x->table], x->mask->axes, descends ? "upwards" : "downwards");
+  if (wrong > 0)
+    fprintf(stderr, "FAILED: table '%s' of %s: %s\n", table_name[x->table], x->mask->axes,
+            descends ? "upwards" : "downwards");
   return wrong;
 }
 
@@ -220,18 +225,23 @@ static size_t bytes_of(int sets, int lines, int across) {
   return ((size_t)(sets * lines * ((across + 31) / 32)) * 8 + 255) / 256 * 256;
 }
 
-/* All orders of a batch, at the end of its memory: of q tiles, of kv tiles upwards and downwards, for three sizes each. */
+/* All orders of a batch, at the end of its memory: of q tiles, of kv tiles upwards and downwards, for three sizes
+ * each. */
 static int check_orders(const problem *x, const array *memory) {
   const int batches = x->mask->by_batch ? BATCH : 1;
   int wrong = 0;
   size_t at = 0, words[9];
   for (int i = 0; i < 9; ++i) {
-    const int size = (i % 3 + 1) * CELL, len = i < 3 ? x->q_len : x->kv_len, heads = !x->mask->by_head ? 1 : i < 3 ? HEADS : HEADS_KV;
+    const int size = (i % 3 + 1) * CELL, len = i < 3 ? x->q_len : x->kv_len,
+              heads = !x->mask->by_head ? 1
+                      : i < 3           ? HEADS
+                                        : HEADS_KV;
     at += words[i] = (size_t)(2 * ((len + size - 1) / size) * heads * batches);
   }
   const uint32_t *order = (const uint32_t *)memory->host + memory->count - (at * 4 + 255) / 256 * 64;
   for (int i = 0; i < 9; order += words[i++])
-    wrong += check_order(x, order, i >= 3, (i % 3 + 1) * CELL) + check_direction(x, order, i >= 3, i / 3 != 1, (i % 3 + 1) * CELL);
+    wrong += check_order(x, order, i >= 3, (i % 3 + 1) * CELL) +
+             check_direction(x, order, i >= 3, i / 3 != 1, (i % 3 + 1) * CELL);
   return wrong;
 }
 
@@ -255,7 +265,8 @@ static int launch_with_batch(const problem *x, luattn_pass pass, luattn_args *ar
   make(&workspace, I32, 1, (int64_t[]){(int64_t)(size / 4) + 1});
   send(&workspace);
   args->workspace = workspace.device, args->workspace_size = size;
-  need((pass == LUATTN_BACKWARD ? luattn_backward : luattn_forward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK, "launch");
+  need((pass == LUATTN_BACKWARD ? luattn_backward : luattn_forward)(x->engine, x->spec, args, NULL, &err) == LUATTN_OK,
+       "launch");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&memory);
   const int wrong = check_orders(x, &memory);
@@ -292,7 +303,8 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, int *or
     int tile = 0;
     while (written < order / 4 && words[written] != ~0u) ++written;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
-      if ((size_t)(((columns ? x->kv_len : x->q_len) + sizes[i] - 1) / sizes[i] * 2 * order_sets) == written) tile = sizes[i];
+      if ((size_t)(((columns ? x->kv_len : x->q_len) + sizes[i] - 1) / sizes[i] * 2 * order_sets) == written)
+        tile = sizes[i];
     need(tile > 0, "an order of known size");
     wrong = check_order(x, words, columns, tile);
     ++*ordered;
@@ -327,8 +339,14 @@ static int check(problem *x, bool deterministic, int ordered[2]) {
   on.dtype = (DLDataType){kDLUInt, 8, 1};
   on.ndim = ndim, on.shape = shape, on.strides = NULL;
   const luattn_input given = {.name = "on", .tensor = &on};
-  luattn_args args = {.struct_size = sizeof args, .q = &t.of[Q].t, .k = &t.of[K].t, .v = &t.of[V].t, .o = &t.of[O].t,
-                      .lse = &t.lse.t, .inputs = &given, .num_inputs = 1};
+  luattn_args args = {.struct_size = sizeof args,
+                      .q = &t.of[Q].t,
+                      .k = &t.of[K].t,
+                      .v = &t.of[V].t,
+                      .o = &t.of[O].t,
+                      .lse = &t.lse.t,
+                      .inputs = &given,
+                      .num_inputs = 1};
   int wrong = launch(x, LUATTN_FORWARD, &args, &ordered[0]);
   args.dout = &t.of[DOUT].t, args.dq = &t.of[DQ].t, args.dk = &t.of[DK].t, args.dv = &t.of[DV].t;
   wrong += launch(x, LUATTN_BACKWARD, &args, &ordered[1]);
@@ -345,7 +363,10 @@ static int check(problem *x, bool deterministic, int ordered[2]) {
     wrong += launch(x, LUATTN_BACKWARD, &args, &ordered[1]);
     for (int i = 0; i < 3; ++i) {
       fetch(&t.of[DQ + i]);
-      if (memcmp(before[i].host, t.of[DQ + i].host, t.of[DQ + i].count * (x->k == F64 ? 8 : x->k == F32 ? 4 : 2)) != 0) {
+      if (memcmp(before[i].host, t.of[DQ + i].host,
+                 t.of[DQ + i].count * (x->k == F64   ? 8
+                                       : x->k == F32 ? 4
+                                                     : 2)) != 0) {
         fprintf(stderr, "FAILED: table '%s' of %s: other bits in another run\n", table_name[x->table], x->mask->axes);
         ++wrong;
       }
@@ -361,7 +382,8 @@ static int check(problem *x, bool deterministic, int ordered[2]) {
 static bool is_small; /* is_small_device */
 
 static int run(int family, kind k, bool deterministic, const char *only, int ordered[2]) {
-  const luattn_engine_options options = {.struct_size = sizeof options, .family = 1 + family, .deterministic = deterministic};
+  const luattn_engine_options options = {
+      .struct_size = sizeof options, .family = 1 + family, .deterministic = deterministic};
   problem x = {.k = k};
   int wrong = 0;
   need(luattn_engine_open(&options, &x.engine, &err) == LUATTN_OK, "engine");
@@ -369,7 +391,8 @@ static int run(int family, kind k, bool deterministic, const char *only, int ord
   for (int i = 0; i < MASKS; ++i) {
     char text[512];
     snprintf(text, sizeof text,
-             "return attention { inputs = { on = { axes = {%s}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) return on[{%s}] end }",
+             "return attention { inputs = { on = { axes = {%s}, dtype = 'bool' } }, mask_mod = function(b, h, q, kv) "
+             "return on[{%s}] end }",
              masks[i].axes, masks[i].on);
     need(luattn_spec_load_text("table", text, strlen(text), NULL, &x.spec, &err) == LUATTN_OK, "spec");
     x.mask = &masks[i];
@@ -399,7 +422,8 @@ int main(int argc, char **argv) {
   for (int deterministic = 0; deterministic < 2; ++deterministic)
     wrong += run(family, (kind)k, deterministic != 0, only, ordered);
   if (only == NULL && is_small && (ordered[0] == 0 || ordered[1] == 0)) {
-    fprintf(stderr, "FAILED: %d forward and %d backward launches had an order, expected some\n", ordered[0], ordered[1]);
+    fprintf(stderr, "FAILED: %d forward and %d backward launches had an order, expected some\n", ordered[0],
+            ordered[1]);
     ++wrong;
   }
   return wrong != 0;

@@ -1,9 +1,9 @@
-/* tile_table_test.c: packed sequences whose tiles kernels take from a list (luattn_tile_table), on the PTX machine. Forty
- * sequences, most of them short, some empty, one long. Forward and deterministic backward run with a list that each launch makes, and with
- * one that a batch holds for both: O is compared with plain loops, and gradients of both have the same bits. The batch's list must
- * have every tile of every sequence once, the longest sequence first; of keys, it says which sequences come last. Again with equal sequences. Gradients
- * are also compared with the sm80 family's. Then what luattn_batch_prepare_tiles refuses, and lists of other
- * calls and of lengths that have changed.
+/* tile_table_test.c: packed sequences whose tiles kernels take from a list (luattn_tile_table), on the PTX machine.
+ * Forty sequences, most of them short, some empty, one long. Forward and deterministic backward run with a list that
+ * each launch makes, and with one that a batch holds for both: O is compared with plain loops, and gradients of both
+ * have the same bits. The batch's list must have every tile of every sequence once, the longest sequence first; of
+ * keys, it says which sequences come last. Again with equal sequences. Gradients are also compared with the sm80
+ * family's. Then what luattn_batch_prepare_tiles refuses, and lists of other calls and of lengths that have changed.
  *
  * tile_table_test sm90 bf16
  */
@@ -32,8 +32,12 @@ static void draw_problem(problem *x, kind k, bool equal) {
   for (int side = 0; side < 2; ++side) {
     x->cu[side][0] = x->longest[side] = 0;
     for (int b = 0; b < BATCH; ++b) {
-      const int mixed = b == 17 ? 300 - 50 * side : b % 7 == 3 + side ? 0 : 1 + (b * 37 + side * 11) % 23,
-                n = !equal ? mixed : b % 4 == 0 && b < 36 ? 70 + 70 * side : 0;
+      const int mixed = b == 17             ? 300 - 50 * side
+                        : b % 7 == 3 + side ? 0
+                                            : 1 + (b * 37 + side * 11) % 23,
+                n = !equal                 ? mixed
+                    : b % 4 == 0 && b < 36 ? 70 + 70 * side
+                                           : 0;
       x->cu[side][b + 1] = x->cu[side][b] + n;
       if (n > x->longest[side]) x->longest[side] = n;
     }
@@ -91,7 +95,9 @@ static int check_o(problem *x, const char *what) {
         for (int d = 0; d < DIM; ++d) {
           const double got = element(&x->of[O], x->cu[0][b] + i, h, d);
           if (fabs(got - o[d]) <= 4 * kind_unit[x->of[O].k]) continue;
-          if (wrong++ == 0) fprintf(stderr, "FAILED: %s: O of sequence %d, query %d, head %d: is %g, expected %g\n", what, b, i, h, got, o[d]);
+          if (wrong++ == 0)
+            fprintf(stderr, "FAILED: %s: O of sequence %d, query %d, head %d: is %g, expected %g\n", what, b, i, h, got,
+                    o[d]);
         }
       }
   return wrong;
@@ -117,7 +123,8 @@ static int check_set(const problem *x, const array *list, int side, int slot) {
   for (int n = 0; n < BATCH && at <= (int)set[0].count;) {
     const int b = (int)set[at].entry, count = (length_of(x, side, b) + size - 1) / size;
     for (int i = 0; i < count; ++i, ++at)
-      wrong += (int)set[at].entry != b || (int)set[at].count != count || (int)set[at].tile != (side == 0 ? count - 1 - i : i);
+      wrong += (int)set[at].entry != b || (int)set[at].count != count ||
+               (int)set[at].tile != (side == 0 ? count - 1 - i : i);
     const bool more = at <= (int)set[0].count;
     wrong += more && length_of(x, 1 - side, (int)set[at].entry) > length_of(x, 1 - side, b);
     wrong += count == 0;
@@ -129,7 +136,8 @@ static int check_set(const problem *x, const array *list, int side, int slot) {
   wrong += all != (int)set[0].count;
   for (int i = 1; i <= (int)set[0].count; ++i) ++of_entry[set[i].entry];
   for (int b = 0; b < BATCH; ++b) wrong += of_entry[b] != (length_of(x, side, b) + size - 1) / size;
-  if (wrong > 0) fprintf(stderr, "FAILED: the list of tiles of %d %s: %d wrong\n", size, side ? "keys" : "queries", wrong);
+  if (wrong > 0)
+    fprintf(stderr, "FAILED: the list of tiles of %d %s: %d wrong\n", size, side ? "keys" : "queries", wrong);
   return wrong;
 }
 
@@ -147,17 +155,28 @@ static int check_head(const problem *x, const array *list, int slot) {
     last += (int)set[at].count, at -= (int)set[at].count;
   }
   const unsigned columns = set[at + 1].count, rows = equal ? (unsigned)last / columns : 1;
-  if (head->count == set[0].count && head->last == (unsigned)last && head->rows == rows && (rows == 1 || head->columns == columns)) return 0;
-  fprintf(stderr, "FAILED: the list of %d keys: last %u, rows %u, columns %u; expected %d, %u, %u\n", workspace_table_size(slot), head->last,
-          head->rows, head->columns, last, rows, columns);
+  if (head->count == set[0].count && head->last == (unsigned)last && head->rows == rows &&
+      (rows == 1 || head->columns == columns))
+    return 0;
+  fprintf(stderr, "FAILED: the list of %d keys: last %u, rows %u, columns %u; expected %d, %u, %u\n",
+          workspace_table_size(slot), head->last, head->rows, head->columns, last, rows, columns);
   return 1;
 }
 
 /* ---- calls ---- */
 
 static luattn_args args_of(const problem *x, const luattn_batch *batch) {
-  return (luattn_args){.struct_size = sizeof(luattn_args), .q = &x->of[Q].t, .k = &x->of[K].t, .v = &x->of[V].t, .o = &x->of[O].t,
-                       .lse = &x->lse.t, .dout = &x->of[DOUT].t, .dq = &x->of[DQ].t, .dk = &x->of[DK].t, .dv = &x->of[DV].t, .batch = batch};
+  return (luattn_args){.struct_size = sizeof(luattn_args),
+                       .q = &x->of[Q].t,
+                       .k = &x->of[K].t,
+                       .v = &x->of[V].t,
+                       .o = &x->of[O].t,
+                       .lse = &x->lse.t,
+                       .dout = &x->of[DOUT].t,
+                       .dq = &x->of[DQ].t,
+                       .dk = &x->of[DK].t,
+                       .dv = &x->of[DV].t,
+                       .batch = batch};
 }
 
 /* Runs a pass; returns the bytes of its workspace. */
@@ -168,7 +187,8 @@ static size_t run(luattn_engine *engine, luattn_spec *spec, luattn_pass pass, lu
   make(&workspace, F32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
   fill(&workspace, NAN);
   args.workspace = workspace.device, args.workspace_size = size;
-  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, &args, NULL, &err) == LUATTN_OK, "launch");
+  need((pass == LUATTN_FORWARD ? luattn_forward : luattn_backward)(engine, spec, &args, NULL, &err) == LUATTN_OK,
+       "launch");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   drop(&workspace);
   return size;
@@ -189,10 +209,13 @@ static int prepare(luattn_engine *engine, luattn_spec *spec, problem *x, luattn_
   need(luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK, "kernel");
   need(luattn_batch_tiles_size(kernel, &args, &size, &err) == LUATTN_OK && size > 0, "size of the list");
   make(list, I32, 1, (int64_t[]){(int64_t)(size / 4 + 64)});
-  failed += refused(luattn_batch_prepare_tiles(batch, kernel, &args, list->device, size - 16, NULL, &err), "luattn_batch_tiles_size gives the size");
+  failed += refused(luattn_batch_prepare_tiles(batch, kernel, &args, list->device, size - 16, NULL, &err),
+                    "luattn_batch_tiles_size gives the size");
   failed += refused(luattn_batch_prepare_tiles(batch, kernel, &args, NULL, size, NULL, &err), "bytes at NULL");
-  failed += refused(luattn_batch_prepare_tiles(batch, kernel, &args, (char *)list->device + 16, size, NULL, &err), "256 bytes; align it");
-  need(luattn_batch_prepare_tiles(batch, kernel, &args, list->device, size, NULL, &err) == LUATTN_OK, "making the list");
+  failed += refused(luattn_batch_prepare_tiles(batch, kernel, &args, (char *)list->device + 16, size, NULL, &err),
+                    "256 bytes; align it");
+  need(luattn_batch_prepare_tiles(batch, kernel, &args, list->device, size, NULL, &err) == LUATTN_OK,
+       "making the list");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(list);
   return failed;
@@ -210,7 +233,8 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, problem *x, lua
   size_t size;
   int failed = 0;
   x->of[K].shape[0] -= 1, x->of[V].shape[0] -= 1;
-  failed += refused(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err), "packed tiles were made for another call: k had");
+  failed += refused(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err),
+                    "packed tiles were made for another call: k had");
   x->of[K].shape[0] += 1, x->of[V].shape[0] += 1;
   array workspace;
   need(luattn_engine_workspace_size(engine, spec, LUATTN_FORWARD, &args, &size, &err) == LUATTN_OK, "workspace");
@@ -223,7 +247,8 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, problem *x, lua
   while (moved < last && (cu[moved] - cu[moved - 1] < 65 || cu[moved + 1] - cu[moved] + 65 > x->longest[0])) ++moved;
   need(moved < last, "a sequence that may lose rows");
   cu[moved] -= 65, send(&x->cu_q);
-  failed += refused(luattn_forward(engine, spec, &args, NULL, &err), "have changed, call luattn_batch_prepare_tiles again");
+  failed +=
+      refused(luattn_forward(engine, spec, &args, NULL, &err), "have changed, call luattn_batch_prepare_tiles again");
   cu[moved] += 65, send(&x->cu_q);
   unsetenv("LUATTN_CHECK");
   drop(&workspace);
@@ -231,7 +256,8 @@ static int check_stale(luattn_engine *engine, luattn_spec *spec, problem *x, lua
 }
 
 /* Compares gradients with those of another family, which takes tiles in another order. */
-static int check_gradients(luattn_engine *other, luattn_spec *spec, problem *x, const luattn_batch *batch, void *const want[3]) {
+static int check_gradients(luattn_engine *other, luattn_spec *spec, problem *x, const luattn_batch *batch,
+                           void *const want[3]) {
   int failed = 0;
   for (int i = 0; i < 3; ++i) fill(&x->of[DQ + i], NAN);
   run(other, spec, LUATTN_BACKWARD, args_of(x, batch));
@@ -254,8 +280,11 @@ static int check(luattn_engine *engine, luattn_engine *other, luattn_spec *spec,
   problem x;
   array list;
   draw_problem(&x, k, equal);
-  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &x.cu_q.t, .cu_seqlens_k = &x.cu_k.t,
-                                        .max_seqlen_q = x.longest[0], .max_seqlen_k = x.longest[1]};
+  const luattn_batch_options options = {.struct_size = sizeof options,
+                                        .cu_seqlens_q = &x.cu_q.t,
+                                        .cu_seqlens_k = &x.cu_k.t,
+                                        .max_seqlen_q = x.longest[0],
+                                        .max_seqlen_k = x.longest[1]};
   luattn_batch *batch;
   need(luattn_batch_open(&options, &batch, &err) == LUATTN_OK, "batch");
   const size_t own = run(engine, spec, LUATTN_FORWARD, args_of(&x, batch));
@@ -282,7 +311,8 @@ static int check(luattn_engine *engine, luattn_engine *other, luattn_spec *spec,
   for (int i = 0; i < 3; ++i) {
     size_t now;
     void *after = copy_of(&x.of[DQ + i], &now);
-    if (memcmp(before[i], after, now) != 0) fprintf(stderr, "FAILED: gradient %d differs with the batch's list\n", i), ++failed;
+    if (memcmp(before[i], after, now) != 0)
+      fprintf(stderr, "FAILED: gradient %d differs with the batch's list\n", i), ++failed;
     free(before[i]), free(after);
   }
   failed += check_stale(engine, spec, &x, batch);
@@ -301,7 +331,9 @@ int main(int argc, char **argv) {
   luattn_engine *engine, *other;
   luattn_spec *spec;
   const char *text = "return attention { block_mask = causal_bottom_right() }";
-  need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK && luattn_engine_open(&of_other, &other, &err) == LUATTN_OK, "engine");
+  need(luattn_engine_open(&options, &engine, &err) == LUATTN_OK &&
+           luattn_engine_open(&of_other, &other, &err) == LUATTN_OK,
+       "engine");
   driver = luattn_engine_driver(engine);
   need(luattn_spec_load_text("packed", text, strlen(text), NULL, &spec, &err) == LUATTN_OK, "spec");
   const int failed = check(engine, other, spec, (kind)k, false) + check(engine, other, spec, (kind)k, true);

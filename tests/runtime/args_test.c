@@ -31,7 +31,8 @@ static luattn_status launch(problem *p, luattn_error *err) {
 }
 
 static int cpu_runs;
-static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights, luattn_error *err) {
+static luattn_status cpu_run(void *user, luattn_pass pass, const luattn_args *args, const DLTensor *weights,
+                             luattn_error *err) {
   (void)pass, (void)weights, (void)err;
   ++cpu_runs;
   assert_ptr_equal(user, &cpu_runs);
@@ -149,8 +150,9 @@ BEND(unknown_scalar, p->scalars[0].name = "temprature")
 BEND(scalar_escape, p->scalars[0].name = "cap\n")
 BEND(unnamed_scalar, p->scalars[0].name = NULL)
 BEND(nan_scalar, p->scalars[0].value = (double)NAN)
-BEND(scalar_out_of_range, (p->info.has_ranges = 1, p->info.ranges[0].of[0] = (scalar_range){.most = 1e30, .above = 1, .by = "softcap: c"},
-                           p->scalars[0].value = 0))
+BEND(scalar_out_of_range,
+     (p->info.has_ranges = 1, p->info.ranges[0].of[0] = (scalar_range){.most = 1e30, .above = 1, .by = "softcap: c"},
+      p->scalars[0].value = 0))
 BEND(scalar_beyond_float, p->scalars[0].value = 1e39)
 BEND(scalar_below_float, p->scalars[0].value = -1e-39)
 BEND(default_beyond_float, p->info.scalar[1].value = 1e300)
@@ -254,7 +256,8 @@ static void heads_read_elsewhere(problem *p) {
 static void offsets_elsewhere(problem *p) {
   static int64_t two = 2;
   static int32_t numbers[2];
-  static const DLTensor t = {.data = numbers, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
+  static const DLTensor t = {
+      .data = numbers, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
   p->info.offsets = 1;
   p->info.offsets_layout[0] = 1;
   p->args.batch = batch_of(&(luattn_batch_options){.kv_offsets = &t});
@@ -275,14 +278,20 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, no_random, "forward of 'demo': random: is missing; the spec drops weights at random"},
     {LUATTN_BACKWARD, seed_astride, "random: seed_at: address 0x1004 is not a multiple of 8 bytes; align it"},
     {LUATTN_FORWARD, batch_for_whole,
-     "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; compile with luattn_target.offsets"},
-    {LUATTN_FORWARD, offset_beyond_max_len, "batch: q_offset: is 101, and with q's length of 100 exceeds the length at which"},
-    {LUATTN_BACKWARD, head_beyond_whole, "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
+     "batch: has offsets or heads of a whole, and this image is for tensors that are the whole; compile with "
+     "luattn_target.offsets"},
+    {LUATTN_FORWARD, offset_beyond_max_len,
+     "batch: q_offset: is 101, and with q's length of 100 exceeds the length at which"},
+    {LUATTN_BACKWARD, head_beyond_whole,
+     "batch: head_offset: is 9, and q has 8 heads, which are more than the whole's 16"},
     {LUATTN_FORWARD, keys_read_elsewhere,
-     "': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may lack that place; declare a free axis "
+     "': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may lack that place; "
+     "declare a free axis "
      "instead, as axes = {\"n\"}, and give the input of the whole"},
-    {LUATTN_BACKWARD, queries_read_elsewhere, "': the spec reads its axis q elsewhere than at q_idx, and q is a part of the whole"},
-    {LUATTN_FORWARD, heads_read_elsewhere, "': the spec reads its axis h elsewhere than at h, and q has a part of the heads"},
+    {LUATTN_BACKWARD, queries_read_elsewhere,
+     "': the spec reads its axis q elsewhere than at q_idx, and q is a part of the whole"},
+    {LUATTN_FORWARD, heads_read_elsewhere,
+     "': the spec reads its axis h elsewhere than at h, and q has a part of the heads"},
     {LUATTN_FORWARD, array_for_numbers, "batch: kv_offsets: is given, and this image takes numbers alone"},
     {LUATTN_FORWARD, offsets_elsewhere, "kv_offsets: is in CPU memory, expected CUDA device 0"},
     {LUATTN_FORWARD, old_struct,
@@ -302,8 +311,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, flat_o, "o: has 3 axes, expected 4: [batch, heads, q_len, head_dim_v]"},
     {LUATTN_FORWARD, negative_batch, "q: axis 0 has size -1, expected 0 to 2147483647"},
     {LUATTN_FORWARD, long_q, "q: axis 2 has size 8589934592"},
-    {LUATTN_FORWARD, q_beyond_max_len,
-     "q: has length 100, but this spec's index arithmetic or grid ends at 99"},
+    {LUATTN_FORWARD, q_beyond_max_len, "q: has length 100, but this spec's index arithmetic or grid ends at 99"},
     {LUATTN_FORWARD, k_beyond_max_len, "k: has length 130"},
     {LUATTN_FORWARD, no_heads, "k: has no heads"},
     {LUATTN_FORWARD, uneven_heads, "k: has 3 heads, and q's 8 are no multiple of that"},
@@ -317,8 +325,7 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, k_lanes, "k: has dtype bfloat16x2"},
     {LUATTN_FORWARD, lse_f64, "lse: has dtype float64, expected float32; convert it"},
     {LUATTN_FORWARD, v_device_type, "v: has DLPack device type 10, expected 2 (CUDA)"},
-    {LUATTN_FORWARD, q_on_cpu,
-     "q: is in CPU memory, expected CUDA device 0; luattn_copy_to_device copies it"},
+    {LUATTN_FORWARD, q_on_cpu, "q: is in CPU memory, expected CUDA device 0; luattn_copy_to_device copies it"},
     {LUATTN_FORWARD, q_on_device_1, "q: is on CUDA device 1, but the kernel is loaded on device 0"},
     {LUATTN_FORWARD, q_null, "q: its data pointer is NULL"},
     {LUATTN_FORWARD, q_unaligned, "is not a multiple of 16 bytes; copy it, or convert q, k, v to float32"},
@@ -330,16 +337,21 @@ static const bad_case cases[] = {
     {LUATTN_FORWARD, lse_not_there, "lse: the online function of this spec has no lse; leave it NULL"},
     {LUATTN_FORWARD, no_saved, "saved: is missing; this spec keeps 1 numbers a row for backward"},
     {LUATTN_FORWARD, large_scores,
-     "large_scores: is 1, and the kernel is compiled for 0; give that, or compile it with luattn_target.large_scores = 1"},
+     "large_scores: is 1, and the kernel is compiled for 0; give that, or compile it with luattn_target.large_scores = "
+     "1"},
     {LUATTN_BACKWARD, odd_large_scores, "large_scores: is 2, expected 0 or 1"},
     {LUATTN_BACKWARD, large_scores_not_given, "large_scores: is 0, and the kernel is compiled for 1; give that"},
     {LUATTN_FORWARD, keys_modified,
-     "keys_modified: is 1, and the kernel is compiled for 0; give that if k and v have not yet been through key_mod and value_mod, or compile it with "
+     "keys_modified: is 1, and the kernel is compiled for 0; give that if k and v have not yet been through key_mod "
+     "and value_mod, or compile it with "
      "luattn_target.keys_modified = 1"},
     {LUATTN_FORWARD, odd_keys_modified, "keys_modified: is -1, expected 0 or 1"},
-    {LUATTN_FORWARD, keys_modified_not_given, "keys_modified: is 0, and the kernel is compiled for 1; give that if k and v have already been"},
-    {LUATTN_BACKWARD, keys_modified_of_backward, "keys_modified: is 1, and there is no backward over keys that key_mod has changed already"},
-    {LUATTN_FORWARD, append_without_pages, "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages"},
+    {LUATTN_FORWARD, keys_modified_not_given,
+     "keys_modified: is 0, and the kernel is compiled for 1; give that if k and v have already been"},
+    {LUATTN_BACKWARD, keys_modified_of_backward,
+     "keys_modified: is 1, and there is no backward over keys that key_mod has changed already"},
+    {LUATTN_FORWARD, append_without_pages,
+     "append: is given, and this kernel is for keys that are not in pages; take one with luattn_target.pages"},
     {LUATTN_FORWARD, saved_strided, "saved: axis 2 has stride 200, expected 100; it must be contiguous"},
     {LUATTN_FORWARD, nan_scale, "scale: is nan"},
     {LUATTN_FORWARD, negative_scale, "scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
@@ -375,17 +387,16 @@ static const bad_case cases[] = {
      "input 'ids': the last axis has stride 536870912, expected at most 536870911 elements; copy it with a "
      "smaller one"},
     {LUATTN_FORWARD, input_on_cpu, "input 'slopes': is in CPU memory"},
-    {LUATTN_FORWARD, unknown_scalar,
-     "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},
-    {LUATTN_FORWARD, scalar_out_of_range, "scalar 'cap': is 0, and the spec takes it as softcap: c; give a finite number above 0"},
+    {LUATTN_FORWARD, unknown_scalar, "scalar 'temprature': the spec has no such scalar; did you mean 'temperature'?"},
+    {LUATTN_FORWARD, scalar_out_of_range,
+     "scalar 'cap': is 0, and the spec takes it as softcap: c; give a finite number above 0"},
     {LUATTN_FORWARD, scalar_escape, "scalar 'cap?': the spec has no such scalar; did you mean 'cap'?"},
     {LUATTN_FORWARD, unnamed_scalar, "scalars: number 0 has no name"},
     {LUATTN_FORWARD, nan_scalar, "scalar 'cap': is nan"},
     {LUATTN_FORWARD, scalar_beyond_float,
      "scalar 'cap': is 1e+39, expected 0, or a magnitude of 1.17549e-38 to 3.40282e+38, which float32 can "
      "hold"},
-    {LUATTN_BACKWARD, scalar_below_float,
-     "scalar 'cap': is -1e-39, expected 0, or a magnitude of 1.17549e-38"},
+    {LUATTN_BACKWARD, scalar_below_float, "scalar 'cap': is -1e-39, expected 0, or a magnitude of 1.17549e-38"},
     {LUATTN_FORWARD, default_beyond_float,
      "scalar 'temperature': has the default 1e+300, expected 0, or a magnitude of 1.17549e-38 to "
      "3.40282e+38, which "
@@ -394,13 +405,11 @@ static const bad_case cases[] = {
      "q: has shape [2, 8, 100, 64], strides [4611686018427387904, 6400, 64, 1] and byte_offset 0, which "
      "reach beyond "
      "what 64 bits can address; give those of its memory"},
-    {LUATTN_FORWARD, q_wraps_down,
-     "q: has shape [2, 8, 100, 64], strides [-9223372036854775808, 6400, 64, 1]"},
+    {LUATTN_FORWARD, q_wraps_down, "q: has shape [2, 8, 100, 64], strides [-9223372036854775808, 6400, 64, 1]"},
     {LUATTN_FORWARD, q_wraps_by_two_axes, "which reach beyond what 64 bits can address"},
     {LUATTN_FORWARD, o_wraps, "o: has shape [2, 8, 100, 32], strides [25600, 2305843009213693952, 32, 1]"},
     {LUATTN_FORWARD, input_wraps, "input 'ids': has shape [2, 130], strides [9223372036854775807, 1]"},
-    {LUATTN_FORWARD, offset_wraps,
-     "q: has shape [2, 8, 100, 64], strides [51200, 6400, 64, 1] and byte_offset 184"},
+    {LUATTN_FORWARD, offset_wraps, "q: has shape [2, 8, 100, 64], strides [51200, 6400, 64, 1] and byte_offset 184"},
     {LUATTN_FORWARD, below_zero, "which reach beyond what 64 bits can address"},
     {LUATTN_FORWARD, one_batch_too_many, "q: has batch 65536, expected at most 65535; split the call"},
     {LUATTN_FORWARD, null_scalars, "scalars: is NULL, but num_scalars is 1"},
@@ -417,14 +426,12 @@ static const bad_case cases[] = {
      "batches or fewer heads"},
     {LUATTN_BACKWARD, no_dout, "backward of 'demo': dout: is missing"},
     {LUATTN_BACKWARD, no_lse, "lse: is missing; give a tensor [batch, heads, q_len]"},
-    {LUATTN_BACKWARD, no_dq,
-     "dq: is missing, but this image computes it; give it, or compile with fewer luattn_wants"},
+    {LUATTN_BACKWARD, no_dq, "dq: is missing, but this image computes it; give it, or compile with fewer luattn_wants"},
     {LUATTN_BACKWARD, unwanted_dk,
      "dk: this image does not compute it; leave it NULL, or compile with more luattn_wants"},
     {LUATTN_BACKWARD, dq_broadcast, "dq: axis 1 has stride 0 over 8 elements"},
     {LUATTN_BACKWARD, grad_of_unmarked, "input 'slopes': grad was given, but the spec does not mark it grad"},
-    {LUATTN_BACKWARD, unwanted_grads,
-     "input 'slopes': grad was given, but this image computes no gradients of inputs"},
+    {LUATTN_BACKWARD, unwanted_grads, "input 'slopes': grad was given, but this image computes no gradients of inputs"},
     {LUATTN_BACKWARD, grad_dtype, "grad of input 'slopes': has dtype bfloat32, expected float32"},
     {LUATTN_BACKWARD, grad_shape, "grad of input 'slopes': has shape [1], expected [8] = [as the input]"},
     {LUATTN_BACKWARD, grad_strided, "grad of input 'table': axis 0 has stride 32, expected 16"},
@@ -457,8 +464,7 @@ static void every_bad_argument_is_named(void **state) {
     luattn_error err;
     fake_reset();
     if (launch(&p, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
-    if (strstr(err.message, cases[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(err.status, LUATTN_INVALID);
     assert_int_equal(fake_num_events(), 0); /* nothing was launched */
     assert_int_equal(launch(&p, NULL), LUATTN_INVALID);
@@ -495,8 +501,7 @@ static void the_cpu_refuses_the_same(void **state) {
     bend_on_host(&p, cases[i].pass, cases[i].bend);
     cpu_runs = 0;
     if (launch_on_cpu(&p, false, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
-    if (strstr(err.message, cases[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(cpu_runs, 0);
     const bool is_of_struct = strstr(err.message, "struct_size") != NULL;
     assert_int_equal(launch_on_cpu(&p, true, &err), is_of_struct ? LUATTN_INVALID : LUATTN_OK);

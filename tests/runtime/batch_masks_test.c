@@ -16,10 +16,12 @@
 /* The mask reads 'ids' and 'cap', and differs between batch entries. */
 static void evaluate_mask(image_manifest *m) {
   m->tile_bits = 1;
-  m->bits[0] = (manifest_tile_bits){.by_batch = 1, .rows = 1, .columns = 1, .cost = 10, .inputs = 2, .scalars = 1, .spec = {1, 2, 3, 4}};
+  m->bits[0] = (manifest_tile_bits){
+      .by_batch = 1, .rows = 1, .columns = 1, .cost = 10, .inputs = 2, .scalars = 1, .spec = {1, 2, 3, 4}};
   m->params_bytes = LUATTN_PARAMS_THROUGH(tile_order);
   memmove(&m->entry[2], &m->entry[1], (m->num_entries++ - 1) * sizeof m->entry[0]);
-  m->entry[1] = (manifest_entry){.name = "luattn_tile_bits", .role = LUATTN_ROLE_TILE_BITS, .threads = 256, .tile_m = 64};
+  m->entry[1] =
+      (manifest_entry){.name = "luattn_tile_bits", .role = LUATTN_ROLE_TILE_BITS, .threads = 256, .tile_m = 64};
 }
 
 typedef struct shared {
@@ -102,7 +104,8 @@ static void once(void **state) {
     fake_reset();
     void *const q = s.p.q.t.data;
     s.p.q.t.data = NULL; /* shapes are enough */
-    assert_int_equal(luattn_batch_prepare_mask(s.batch, s.kernel, &s.p.args, s.memory, ROOM, &stream, &s.err), LUATTN_OK);
+    assert_int_equal(luattn_batch_prepare_mask(s.batch, s.kernel, &s.p.args, s.memory, ROOM, &stream, &s.err),
+                     LUATTN_OK);
     s.p.q.t.data = q;
     assert_int_equal(fake_num_events(), 2);
     assert_launch(0, "luattn_stats", 3, BATCH, 1, 64, 0);
@@ -147,7 +150,8 @@ static void minima(void **state) {
   }
 }
 
-/* Orders of tiles are made once as well, if the image knows how; of 20 tiles of 64 queries of two batch entries here. */
+/* Orders of tiles are made once as well, if the image knows how; of 20 tiles of 64 queries of two batch entries
+ * here. */
 enum { ORDERED = 1280, WORDS = 2 * BATCH * (3 * (20 + 10 + 7)) };
 static void ordered(void **state) {
   (void)state;
@@ -158,7 +162,8 @@ static void ordered(void **state) {
     image_manifest *m = &s.p.info;
     m->bits[0].layout = layout;
     memmove(&m->entry[3], &m->entry[2], (m->num_entries++ - 2) * sizeof m->entry[0]);
-    m->entry[2] = (manifest_entry){.name = "luattn_tile_order", .role = LUATTN_ROLE_TILE_ORDER, .threads = 512, .tile_m = 64};
+    m->entry[2] =
+        (manifest_entry){.name = "luattn_tile_order", .role = LUATTN_ROLE_TILE_ORDER, .threads = 512, .tile_m = 64};
     problem_resize(&s.p, BATCH, ORDERED, ORDERED);
     luattn_kernel_unload(s.kernel);
     s.kernel = load(&s.p);
@@ -222,14 +227,17 @@ static void compared(void **state) {
   s.p.scalars[0].value = 30;
   tensor *const ids = &s.p.ids;
   ids->t.byte_offset = 4;
-  snprintf(text, sizeof text, "the address of input 'ids' was %p, and is %p", ids->t.data, (void *)((char *)ids->t.data + 4));
+  snprintf(text, sizeof text, "the address of input 'ids' was %p, and is %p", ids->t.data,
+           (void *)((char *)ids->t.data + 4));
   refused(&s, luattn_launch(s.kernel, &s.p.args, NULL, &s.err), text);
   ids->t.byte_offset = 0;
   ids->strides[0] = KV_LEN + 2;
-  refused(&s, luattn_launch(s.kernel, &s.p.args, NULL, &s.err), "the stride of axis 0 of input 'ids' was 130, and is 132");
+  refused(&s, luattn_launch(s.kernel, &s.p.args, NULL, &s.err),
+          "the stride of axis 0 of input 'ids' was 130, and is 132");
   ids->strides[0] = KV_LEN;
   ids->shape[0] = 1;
-  refused(&s, luattn_workspace_size(s.kernel, &s.p.args, &(size_t){0}, &s.err), "the size of axis 0 of input 'ids' was 2, and is 1");
+  refused(&s, luattn_workspace_size(s.kernel, &s.p.args, &(size_t){0}, &s.err),
+          "the size of axis 0 of input 'ids' was 2, and is 1");
   ids->shape[0] = BATCH;
   fake_reset();
   const tensor was = s.p.slopes;
@@ -286,7 +294,8 @@ static void several(void **state) {
     assert_int_equal(evaluations(&s), 0);
   }
   s.p.scalars[0].value = 9;
-  refused(&s, prepare(&s, s.memory + 8 * ROOM, ROOM), "forward of 'demo': batch: has the tile bits of 8 masks, and there is room for no more");
+  refused(&s, prepare(&s, s.memory + 8 * ROOM, ROOM),
+          "forward of 'demo': batch: has the tile bits of 8 masks, and there is room for no more");
   prepared(&s, s.memory + 2 * ROOM); /* instead of the third */
   assert_int_equal(evaluations(&s), 0);
   s.p.scalars[0].value = 3;
@@ -323,8 +332,8 @@ static void memory(void **state) {
   shared_close(&s);
 }
 
-/* LUATTN_CHECK=1 evaluates again, whether or not the caller has a current context, but not while a graph records. The fake
- * device computes nothing, so that the bits may differ. */
+/* LUATTN_CHECK=1 evaluates again, whether or not the caller has a current context, but not while a graph records. The
+ * fake device computes nothing, so that the bits may differ. */
 static void checked(void **state) {
   (void)state;
   shared s;
@@ -364,8 +373,10 @@ static void failed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(once),     cmocka_unit_test(minima), cmocka_unit_test(ordered), cmocka_unit_test(not_needed), cmocka_unit_test(compared),
-                                     cmocka_unit_test(of_other_specs), cmocka_unit_test(several),    cmocka_unit_test(memory),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(once),     cmocka_unit_test(minima),
+                                     cmocka_unit_test(ordered),  cmocka_unit_test(not_needed),
+                                     cmocka_unit_test(compared), cmocka_unit_test(of_other_specs),
+                                     cmocka_unit_test(several),  cmocka_unit_test(memory),
                                      cmocka_unit_test(checked),  cmocka_unit_test(failed)};
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

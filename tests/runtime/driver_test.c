@@ -89,8 +89,7 @@ static void device_facts(void **state) {
   assert_int_equal(luattn_device_get_info(driver, 2, &info, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "device 2: there is no such device; this machine has 2, numbered from 0");
   assert_int_equal(luattn_device_get_info(driver, -1, &info, NULL), LUATTN_INVALID);
-  const char *const calls[] = {"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetName",
-                               "cuDeviceTotalMem_v2"};
+  const char *const calls[] = {"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetName", "cuDeviceTotalMem_v2"};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
     fake_fail(calls[i], 1, 1);
     assert_int_equal(luattn_device_get_info(driver, 0, &info, &err), LUATTN_CUDA);
@@ -135,8 +134,7 @@ static void memory_errors_name_the_call(void **state) {
   assert_int_equal(luattn_device_alloc(driver, 0, 16, &ptr, &err), LUATTN_OK);
   fake_fail("cuStreamSynchronize", 1, 700);
   assert_int_equal(luattn_synchronize(driver, 0, NULL, &err), LUATTN_CUDA);
-  assert_string_equal(err.message,
-                      "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): waiting for device 0");
+  assert_string_equal(err.message, "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): waiting for device 0");
   fake_fail("cuMemcpyHtoD_v2", 1, 1);
   assert_int_equal(luattn_copy_to_device(driver, 0, ptr, &byte, 1, &err), LUATTN_CUDA);
   assert_non_null(strstr(err.message, "cuMemcpyHtoD: CUDA_ERROR_INVALID_VALUE (1): copying 1 bytes"));
@@ -213,8 +211,7 @@ static void describes(const luattn_kernel *kernel, const image_manifest *info) {
   assert_string_equal(d.scalars[0].name, info->scalar[0].name);
   d.struct_size = 12;
   assert_int_equal(luattn_kernel_describe(kernel, &d, &err), LUATTN_INVALID);
-  assert_non_null(
-      strstr(err.message, "luattn_kernel_describe: luattn_kernel_description: struct_size is 12"));
+  assert_non_null(strstr(err.message, "luattn_kernel_describe: luattn_kernel_description: struct_size is 12"));
 }
 
 static void loading_kernels(void **state) {
@@ -241,8 +238,7 @@ static void loading_kernels(void **state) {
       {"cuMemAlloc_v2", 1, "cuMemAlloc: CUDA_ERROR_INVALID_VALUE (1): allocating 8 bytes"},
       {"cuMemAlloc_v2", 2, "allocating 40960 bytes"},
       {"cuMemsetD8Async", 2, "cuMemsetD8Async: CUDA_ERROR_INVALID_VALUE (1): zeroing 40960 bytes"},
-      {"cuStreamSynchronize", 2,
-       "cuStreamSynchronize: CUDA_ERROR_INVALID_VALUE (1): waiting for 40960 bytes of zeros"},
+      {"cuStreamSynchronize", 2, "cuStreamSynchronize: CUDA_ERROR_INVALID_VALUE (1): waiting for 40960 bytes of zeros"},
   };
   luattn_image_free(image);
   p.info.family = LUATTN_SM90;
@@ -315,10 +311,9 @@ static void architectures(void **state) {
   assert_int_equal(load_for(&p.info, "80", &err), LUATTN_OK);
   assert_int_equal(load_for(&p.info, "86", &err), LUATTN_OK);
   assert_int_equal(load_for(&p.info, "90", &err), LUATTN_UNSUPPORTED);
-  assert_string_equal(
-      err.message,
-      "luattn_kernel_load: 'demo' (forward, sm_80): does not run on device 0, Fake 0 (sm_90); "
-      "compile it for arch 90");
+  assert_string_equal(err.message,
+                      "luattn_kernel_load: 'demo' (forward, sm_80): does not run on device 0, Fake 0 (sm_90); "
+                      "compile it for arch 90");
   p.info.arch = 86;
   assert_int_equal(load_for(&p.info, "80", &err), LUATTN_UNSUPPORTED);
   p.info.arch = 90;
@@ -343,8 +338,7 @@ static void architectures(void **state) {
   p.info.params_bytes = sizeof(LuattnParams);
   p.info.entry[0].shared_bytes = FAKE_SHARED_BYTES + 1;
   assert_int_equal(load_for(&p.info, "100", &err), LUATTN_UNSUPPORTED);
-  assert_non_null(
-      strstr(err.message, "FAKE needs 232449 bytes of shared memory, device 0, Fake 0, has 232448"));
+  assert_non_null(strstr(err.message, "FAKE needs 232449 bytes of shared memory, device 0, Fake 0, has 232448"));
   problem_close(&p);
 }
 

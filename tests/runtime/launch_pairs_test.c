@@ -42,11 +42,8 @@ static void sums_in_any_order(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     luattn_input_info in = {.num_axes = cases[i].num_axes, .grad = 1};
-    pairs_sizes s = {.batch = cases[i].batch,
-                     .heads = cases[i].heads,
-                     .heads_kv = cases[i].heads,
-                     .q_len = 100,
-                     .kv_len = 200};
+    pairs_sizes s = {
+        .batch = cases[i].batch, .heads = cases[i].heads, .heads_kv = cases[i].heads, .q_len = 100, .kv_len = 200};
     for (uint32_t a = 0; a < in.num_axes; ++a) in.pairs |= cases[i].index[a] << 4 * a;
     memcpy(s.axis, cases[i].axis, sizeof s.axis);
     if (pairs_in_any_order(&in, &s) != cases[i].holds) fail_msg("case %zu", i);
@@ -65,8 +62,7 @@ static void backward_deterministic_in_any_order(void **state) {
     p.info.input[3].pairs = H | Q << 4 | KV << 8;
     p.info.input[3].num_axes = 3;
     p.info.input[3].axis[0] = p.info.input[3].axis[1] = p.info.input[3].axis[2] = LUATTN_AXIS_FREE;
-    p.info.entry[5] =
-        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+    p.info.entry[5] = (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     problem_resize(&p, BATCH, q_len, 16);
     tensor_set(&p, &p.table, kDLFloat, 16, 3, HEADS, 5, 16, 1);
@@ -126,8 +122,7 @@ static void backward_deterministic_batches_in_turn(void **state) {
     p.info.input[3].pairs = cases[i].pairs;
     p.info.input[3].num_axes = 3;
     p.info.input[3].axis[0] = p.info.input[3].axis[1] = p.info.input[3].axis[2] = LUATTN_AXIS_FREE;
-    p.info.entry[5] =
-        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+    p.info.entry[5] = (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     p.args.num_splits = cases[i].splits;
     problem_resize(&p, 3, 40, cases[i].kv_len);

@@ -51,22 +51,19 @@ static void forward_sm90(void **state) {
   luattn_error err;
   if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   const size_t last = fake_num_events() - 1;
-  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256,
-                100000); /* fewer tiles than multiprocessors */
+  assert_launch(last, "luattn_fwd", 2 * HEADS * BATCH, 1, 1, 256, 100000); /* fewer tiles than multiprocessors */
   const LuattnParams *a = &fake_get_event(last)->params;
   const LuattnTensorMaps *maps = &fake_get_event(last)->maps;
-  assert_map(
-      &maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
-      (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
-                             2 * (unsigned long long)p.q.strides[0]},
-      64);
+  assert_map(&maps->q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
+             (unsigned long long[]){2 * (unsigned long long)p.q.strides[2], 2 * (unsigned long long)p.q.strides[1],
+                                    2 * (unsigned long long)p.q.strides[0]},
+             64);
   assert_map(&maps->k, a->tensors.k.data, (unsigned long long[]){HEAD_DIM, KV_LEN, HEADS_KV, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * KV_LEN, 2 * HEAD_DIM * KV_LEN * HEADS_KV},
              p.info.entry[2].tile_n);
   assert_ptr_not_equal(a->tensors.k.data, p.k.t.data);
   assert_map(&maps->o, p.o.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
-             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
-             16);
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS}, 16);
   p.args.workspace = (char *)p.args.workspace + 256; /* k' has another address */
   fake_fail("cuTensorMapReplaceAddress", 1, 700);
   assert_int_equal(luattn_launch(kernel, &p.args, NULL, &err), LUATTN_CUDA);
@@ -165,8 +162,7 @@ static void counters(void **state) {
   problem_close(&p);
 }
 
-static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p, uintptr_t stream,
-                                  size_t events) {
+static const unsigned *counter_on(const luattn_kernel *kernel, const problem *p, uintptr_t stream, size_t events) {
   luattn_error err;
   fake_reset();
   if (luattn_launch(kernel, &p->args, (void *)stream, &err) != LUATTN_OK) fail_msg("%s", err.message);
@@ -200,8 +196,7 @@ static void counters_of_streams(void **state) {
     if (i == 0) fake_capture((void *)stream);
     const unsigned *own = counter_on(kernel, &p, stream, 4);
     assert_fill(0, own, sizeof *own);
-    assert_in_range((uintptr_t)own, (uintptr_t)p.args.workspace,
-                    (uintptr_t)p.args.workspace + p.args.workspace_size);
+    assert_in_range((uintptr_t)own, (uintptr_t)p.args.workspace, (uintptr_t)p.args.workspace + p.args.workspace_size);
     fake_capture(NULL);
   }
   fake_reset();
@@ -259,13 +254,10 @@ static void backward_sm90(void **state) {
                    (size_t)BATCH * HEADS * 112 * HEAD_DIM * 4); /* 100 rows */
   assert_map(&e->maps.q, p.q.t.data, (unsigned long long[]){HEAD_DIM, Q_LEN, HEADS, BATCH},
              (unsigned long long[]){2 * HEAD_DIM, 2 * HEAD_DIM * Q_LEN, 2 * HEAD_DIM * Q_LEN * HEADS}, 64);
-  assert_map(
-      &e->maps.v, p.v.t.data, (unsigned long long[]){HEAD_DIM_V, KV_LEN, HEADS_KV, BATCH},
-      (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * KV_LEN, 2 * HEAD_DIM_V * KV_LEN * HEADS_KV},
-      48);
+  assert_map(&e->maps.v, p.v.t.data, (unsigned long long[]){HEAD_DIM_V, KV_LEN, HEADS_KV, BATCH},
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * KV_LEN, 2 * HEAD_DIM_V * KV_LEN * HEADS_KV}, 48);
   assert_map(&e->maps.dout, p.dout.t.data, (unsigned long long[]){HEAD_DIM_V, Q_LEN, HEADS, BATCH},
-             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS},
-             64);
+             (unsigned long long[]){2 * HEAD_DIM_V, 2 * HEAD_DIM_V * Q_LEN, 2 * HEAD_DIM_V * Q_LEN * HEADS}, 64);
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
   assert_launch(4, "luattn_prepare", 1, HEADS, BATCH, 128, 0); /* zeroes the counter */
@@ -333,15 +325,15 @@ static void backward_sm90_splits(void **state) {
   problem_open(&p, LUATTN_BACKWARD);
   p.info.family = LUATTN_SM90;
   p.info.can_split = 1;
-  const char *const end[] = {(char *)p.args.workspace + workspace_of(&p, 1), (char *)p.args.workspace + workspace_of(&p, 3)};
+  const char *const end[] = {(char *)p.args.workspace + workspace_of(&p, 1),
+                             (char *)p.args.workspace + workspace_of(&p, 3)};
   const LuattnParams one = params_of_backward(&p, 1), three = params_of_backward(&p, 3);
   assert_int_equal(one.schedule.num_splits, 1);
   assert_null(one.scratch.dv_acc);
   assert_ptr_equal(end[0], (char *)one.scratch.dk_acc + BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
   assert_launch(5, "luattn_dkdv", 3 * HEADS_KV * BATCH * 3, 1, 1, 256, 200000);
   assert_int_equal(three.schedule.num_splits, 3);
-  assert_ptr_equal(three.scratch.dv_acc,
-                   (char *)three.scratch.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
+  assert_ptr_equal(three.scratch.dv_acc, (char *)three.scratch.dk_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM * 4);
   assert_ptr_equal(end[1], (char *)three.scratch.dv_acc + 3 * BATCH * HEADS_KV * KEYS * HEAD_DIM_V * 4);
   assert_launch(6, "luattn_finish", 17, HEADS, 3 * BATCH, 128, 0);
   p.info.has_key_mod = 0;
@@ -396,13 +388,12 @@ static void impossible_splits(void **state) {
   static const struct {
     int pass, family, splits;
     const char *message;
-  } cases[] = {
-      {LUATTN_BACKWARD, LUATTN_SM90, -1, "num_splits: is -1, expected 1 to 64, or 0"},
-      {LUATTN_BACKWARD, LUATTN_SM90, 65, "num_splits: is 65, expected 1 to 64, or 0"},
-      {LUATTN_BACKWARD, LUATTN_SM80, 2, "num_splits: is 2, and this kernel has one block for a kv tile"},
-      {LUATTN_FORWARD, LUATTN_SM90, 2, NULL}, /* for backward; one luattn_args serves both */
-      {LUATTN_FORWARD, LUATTN_SM90, 65, NULL},
-      {LUATTN_FORWARD, LUATTN_SM80, -1, NULL}};
+  } cases[] = {{LUATTN_BACKWARD, LUATTN_SM90, -1, "num_splits: is -1, expected 1 to 64, or 0"},
+               {LUATTN_BACKWARD, LUATTN_SM90, 65, "num_splits: is 65, expected 1 to 64, or 0"},
+               {LUATTN_BACKWARD, LUATTN_SM80, 2, "num_splits: is 2, and this kernel has one block for a kv tile"},
+               {LUATTN_FORWARD, LUATTN_SM90, 2, NULL}, /* for backward; one luattn_args serves both */
+               {LUATTN_FORWARD, LUATTN_SM90, 65, NULL},
+               {LUATTN_FORWARD, LUATTN_SM80, -1, NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     problem p;
     problem_open(&p, (luattn_pass)cases[i].pass);
@@ -424,10 +415,10 @@ static void add_reach(problem *p) {
   image_manifest *m = &p->info;
   const uint32_t at = m->num_entries - (m->pass == LUATTN_BACKWARD ? 2 : 1);
   memmove(&m->entry[at + 2], &m->entry[at], (m->num_entries - at) * sizeof *m->entry);
-  m->entry[at] = (manifest_entry){
-      .name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
-  m->entry[at + 1] = (manifest_entry){
-      .name = "luattn_reach", .role = LUATTN_ROLE_REACH, .threads = 128, .tile_m = 64, .tile_n = 48};
+  m->entry[at] =
+      (manifest_entry){.name = "luattn_norms", .role = LUATTN_ROLE_NORMS, .threads = 128, .tile_m = 128, .tile_n = 128};
+  m->entry[at + 1] =
+      (manifest_entry){.name = "luattn_reach", .role = LUATTN_ROLE_REACH, .threads = 128, .tile_m = 64, .tile_n = 48};
   m->num_entries += 2;
 }
 
@@ -449,11 +440,9 @@ static void skips(luattn_pass pass) {
   if (forward)
     assert_launch(at, "luattn_norms", BLOCKS, HEADS_KV, BATCH, 128, 0);
   else
-    assert_launch(at, "luattn_norms", Q_LEN > KV_LEN ? (Q_LEN + 127) / 128 : BLOCKS, HEADS, 2 * BATCH, 128,
-                  0);
+    assert_launch(at, "luattn_norms", Q_LEN > KV_LEN ? (Q_LEN + 127) / 128 : BLOCKS, HEADS, 2 * BATCH, 128, 0);
   const int64_t q_tiles = (Q_LEN + 63) / 64, kv_tiles = forward ? (KV_LEN + 127) / 128 : (KV_LEN + 47) / 48;
-  assert_launch(at + 1, "luattn_reach", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128,
-                0);
+  assert_launch(at + 1, "luattn_reach", (unsigned)(forward ? q_tiles : (kv_tiles + 3) / 4), HEADS, BATCH, 128, 0);
   const LuattnParams *a = &fake_get_event(at + 2)->params;
   char *behind = (char *)a->scratch.norm_k + (BATCH * HEADS_KV * NORMS_K * 4 + 255) / 256 * 256;
   const size_t of_q = (BATCH * HEADS * NORMS_Q * 4 + 255) / 256 * 256;
@@ -488,10 +477,9 @@ static void impossible_skips(void **state) {
   static const struct {
     int skip;
     const char *message;
-  } cases[] = {
-      {-1, "skip: is -1, expected a luattn_skip, 0 to 2"},
-      {3, "skip: is 3, expected a luattn_skip, 0 to 2"},
-      {LUATTN_SKIP_ALWAYS, "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight"}};
+  } cases[] = {{-1, "skip: is -1, expected a luattn_skip, 0 to 2"},
+               {3, "skip: is 3, expected a luattn_skip, 0 to 2"},
+               {LUATTN_SKIP_ALWAYS, "skip: is LUATTN_SKIP_ALWAYS, and this kernel knows no tiles without weight"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     problem p;
     problem_open(&p, LUATTN_FORWARD);

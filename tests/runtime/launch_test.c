@@ -92,8 +92,7 @@ static void forward_workspace(void **state) {
   luattn_kernel *kernel = load(&p);
   luattn_error err;
   size_t size = 0;
-  const size_t copy = (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2,
-               stats = 256 * ((BATCH * 3 * 2 * 4 + 255) / 256);
+  const size_t copy = (size_t)BATCH * HEADS_KV * KV_LEN * HEAD_DIM * 2, stats = 256 * ((BATCH * 3 * 2 * 4 + 255) / 256);
   assert_int_equal(luattn_workspace_size(kernel, &p.args, &size, &err), LUATTN_OK);
   assert_int_equal(size, (copy + 255) / 256 * 256 + stats);
   p.args.workspace_size = size;
@@ -187,8 +186,7 @@ static void backward_deterministic(void **state) {
     problem_open(&p, LUATTN_BACKWARD);
     p.info.family = (uint32_t)family;
     p.info.deterministic = 1;
-    p.info.entry[5] =
-        (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
+    p.info.entry[5] = (manifest_entry){.name = "luattn_round", .role = LUATTN_ROLE_ROUND, .threads = 128, .tile_m = 24};
     p.info.num_entries = 6;
     launch(&p, NULL);
     const LuattnParams *a = &fake_get_event(8)->params;
@@ -196,8 +194,8 @@ static void backward_deterministic(void **state) {
     const size_t sizes[] = {BATCH * HEADS * rows * HEAD_DIM * 4,              /* dq_acc */
                             4 * (32 + (size_t)BATCH * HEADS * 2 * parts),     /* 100 rows are 2 tiles of 64 */
                             80 * HEADS, 80 * (size_t)5 * 16, 80 * (size_t)2}; /* slopes, table, scalars */
-    const void *parts_at[] = {a->scratch.dq_acc, a->scratch.turns, a->inputs.input[0].exact,
-                              a->inputs.input[3].exact, a->inputs.scalar_exact};
+    const void *parts_at[] = {a->scratch.dq_acc, a->scratch.turns, a->inputs.input[0].exact, a->inputs.input[3].exact,
+                              a->inputs.scalar_exact};
     size_t used = 0;
     for (size_t i = 0; i < 5; ++i) {
       assert_ptr_equal(parts_at[i], (const char *)a->scratch.dq_acc + used);
@@ -225,8 +223,7 @@ static void float64_doubles_the_sums(void **state) {
   p.info.has_key_mod = 0;
   p.info.num_inputs = p.info.num_stats = 0;
   p.args.num_inputs = 0;
-  tensor *all[] = {&p.q,  &p.k,  &p.v,   &p.o,    &p.dout,  &p.dq,
-                   &p.dk, &p.dv, &p.lse, &p.dlse, &p.saved, &p.scalar_grads};
+  tensor *all[] = {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv, &p.lse, &p.dlse, &p.saved, &p.scalar_grads};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
     const int64_t *n = all[i]->shape;
     tensor_set(&p, all[i], kDLFloat, 64, all[i]->t.ndim, n[0], n[1], n[2], n[3]);
@@ -235,8 +232,7 @@ static void float64_doubles_the_sums(void **state) {
   luattn_error err;
   size_t size = 0;
   assert_int_equal(luattn_workspace_size(kernel, &p.args, &size, &err), LUATTN_OK);
-  const size_t bwd_rows = (size_t)3 * BATCH * HEADS * Q_LEN * 8,
-               dq = (size_t)BATCH * HEADS * Q_LEN * HEAD_DIM * 8;
+  const size_t bwd_rows = (size_t)3 * BATCH * HEADS * Q_LEN * 8, dq = (size_t)BATCH * HEADS * Q_LEN * HEAD_DIM * 8;
   assert_int_equal(size, (bwd_rows + 255) / 256 * 256 + (dq + 255) / 256 * 256);
   if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
   assert_int_equal(fake_get_event(0)->bytes, dq);
@@ -283,8 +279,7 @@ static void empty_problems(void **state) {
   assert_int_equal(a->inputs.input[1].stride[0] | a->inputs.input[1].stride[1], 0);
   problem_resize(&p, BATCH, 0, KV_LEN);
   launch(&p, NULL);
-  for (size_t i = 0; i < fake_num_events(); ++i)
-    assert_string_not_equal(fake_get_event(i)->name, "luattn_fwd");
+  for (size_t i = 0; i < fake_num_events(); ++i) assert_string_not_equal(fake_get_event(i)->name, "luattn_fwd");
   problem_resize(&p, 0, Q_LEN, KV_LEN);
   launch(&p, NULL);
   assert_int_equal(fake_num_events(), 0);
@@ -361,8 +356,7 @@ static void driver_failures(void **state) {
     const char *message;
   } bad[] = {
       {"cuCtxPushCurrent_v2", 1, 0, "cuCtxPushCurrent: CUDA_ERROR_INVALID_VALUE (1)"},
-      {"cuMemsetD32Async", 1, 0,
-       "cuMemsetD32Async: CUDA_ERROR_INVALID_VALUE (1): zeroing dq_acc (409600 bytes"},
+      {"cuMemsetD32Async", 1, 0, "cuMemsetD32Async: CUDA_ERROR_INVALID_VALUE (1): zeroing dq_acc (409600 bytes"},
       {"cuMemsetD32Async", 2, 1, "zeroing slopes (32 bytes"},
       {"cuMemsetD32Async", 3, 2, "zeroing scalar_grads (8 bytes"},
       {"cuLaunchKernelEx", 4, 6,

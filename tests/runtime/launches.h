@@ -6,8 +6,8 @@
 
 extern luattn_driver *driver;
 
-luattn_kernel *load(const problem *p); /* fails the test on an error; forgets events */
-void launch(problem *p, void *stream); /* loads, launches once and unloads */
+luattn_kernel *load(const problem *p);                   /* fails the test on an error; forgets events */
+void launch(problem *p, void *stream);                   /* loads, launches once and unloads */
 luattn_status try_launch(problem *p, luattn_error *err); /* the same, and returns what luattn_launch did */
 void assert_launch(size_t index, const char *name, unsigned x, unsigned y, unsigned z, unsigned threads,
                    unsigned shared);

@@ -108,14 +108,17 @@ static void finds_tiles_for_lengths(void **state) {
 /* Images for packed sequences, pages and few queries are found by those who ask for them, and by none else. */
 static void finds_variants(void **state) {
   (void)state;
-  static const int of[][3] = {{0, 0, 1}, {0, 1, 0}, {0, 8, 0}, {1, 0, 0}, {1, 1, 1}, {0, 0, 0}}; /* packed, pages, decode */
+  static const int of[][3] = {{0, 0, 1}, {0, 1, 0}, {0, 8, 0},
+                              {1, 0, 0}, {1, 1, 1}, {0, 0, 0}}; /* packed, pages, decode */
   static const struct {
     int packed, pages, decode;
     size_t index; /* 9: none */
-  } asked[] = {{0, 0, 0, 5}, {0, 0, 1, 0}, {0, 1, 0, 1}, {0, 8, 0, 2}, {1, 0, 0, 3}, {1, 1, 1, 4}, {1, 8, 1, 4}, {0, 1, 1, 9}, {1, 1, 0, 9}};
+  } asked[] = {{0, 0, 0, 5}, {0, 0, 1, 0}, {0, 1, 0, 1}, {0, 8, 0, 2}, {1, 0, 0, 3},
+               {1, 1, 1, 4}, {1, 8, 1, 4}, {0, 1, 1, 9}, {1, 1, 0, 9}};
   sample s = {.count = 0};
   luattn_error err;
-  for (size_t i = 0; i < sizeof of / sizeof *of; ++i) add_image(&s, make_variant(90, "a", of[i][0], of[i][1], of[i][2]));
+  for (size_t i = 0; i < sizeof of / sizeof *of; ++i)
+    add_image(&s, make_variant(90, "a", of[i][0], of[i][1], of[i][2]));
   if (luattn_pack_write(path, "13.0", s.item, s.count, &err) != LUATTN_OK) fail_msg("%s", err.message);
   luattn_pack *pack = open_sample();
   for (size_t i = 0; i < sizeof asked / sizeof *asked; ++i) {
@@ -126,7 +129,9 @@ static void finds_variants(void **state) {
     assert_int_equal(status, asked[i].index == 9 ? LUATTN_UNSUPPORTED : LUATTN_OK);
     if (status == LUATTN_OK) assert_int_equal(index, asked[i].index);
     if (asked[i].index != 9 || !asked[i].decode) continue;
-    assert_non_null(strstr(err.message, "has no forward of 'demo', bf16, head dim 64x32, sm_90, pages of any size, few queries; it has forward of "));
+    assert_non_null(strstr(
+        err.message,
+        "has no forward of 'demo', bf16, head dim 64x32, sm_90, pages of any size, few queries; it has forward of "));
     assert_non_null(strstr(err.message, "sm_90a, few queries; "));
     assert_non_null(strstr(err.message, "sm_90a, pages of multiples of 8; "));
   }
@@ -136,7 +141,8 @@ static void finds_variants(void **state) {
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_OK);
   q.decode = 1;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err.message, "has no deterministic forward of 'demo', bf16, head dim 64x32, sm_90, few queries; it has "));
+  assert_non_null(
+      strstr(err.message, "has no deterministic forward of 'demo', bf16, head dim 64x32, sm_90, few queries; it has "));
   q.deterministic = q.decode = 0;
   q.pages = 4;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_INVALID);
@@ -213,13 +219,12 @@ static void says_which_gradients(void **state) {
   q.pass = LUATTN_BACKWARD;
   q.wants = LUATTN_WANT_ALL;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(
-      strstr(err.message,
-             "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq+dk+dv+inputs+scalars; "
-             "it has backward of 'demo', bf16, head dim 64x32, sm_90a, gradients dq+dk+dv; "
-             "backward of 'demo', bf16, head dim 64x32, sm_80, gradients dq+dk+dv; "
-             "forward of 'demo', bf16, head dim 64x32, sm_90a; "
-             "ask for gradients that it has"));
+  assert_non_null(strstr(err.message,
+                         "has no backward of 'demo', bf16, head dim 64x32, sm_90, gradients dq+dk+dv+inputs+scalars; "
+                         "it has backward of 'demo', bf16, head dim 64x32, sm_90a, gradients dq+dk+dv; "
+                         "backward of 'demo', bf16, head dim 64x32, sm_80, gradients dq+dk+dv; "
+                         "forward of 'demo', bf16, head dim 64x32, sm_90a; "
+                         "ask for gradients that it has"));
   q.wants = LUATTN_WANT_DQ | LUATTN_WANT_SCALARS;
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
   assert_non_null(strstr(err.message, "sm_90, gradients dq+scalars; it has"));
@@ -263,8 +268,7 @@ static void says_what_there_is(void **state) {
                          "has no forward of 'demo', bf16, head dim 64x32, sm_75; it has forward of "
                          "'demo', bf16, head dim 64x32, sm_80; "));
   assert_non_null(strstr(err.message, "compute_86; "));
-  assert_non_null(
-      strstr(err.message, "backward of 'demo', bf16, head dim 64x32, sm_90a; add it with luattn pack"));
+  assert_non_null(strstr(err.message, "backward of 'demo', bf16, head dim 64x32, sm_90a; add it with luattn pack"));
   q = query_for(90);
   q.spec_name = "gemma2";
   assert_int_equal(luattn_pack_find(pack, &q, &index, &err), LUATTN_UNSUPPORTED);
@@ -306,8 +310,7 @@ static void launches_as_any_kernel(void **state) {
     luattn_pack_query q = query_for(0);
     q.pass = (luattn_pass)pass;
     luattn_kernel *kernel;
-    if (luattn_pack_kernel(pack, driver, 0, &q, &kernel, NULL, &err) != LUATTN_OK)
-      fail_msg("%s", err.message);
+    if (luattn_pack_kernel(pack, driver, 0, &q, &kernel, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
     fake_reset();
     if (luattn_launch(kernel, &p.args, NULL, &err) != LUATTN_OK) fail_msg("%s", err.message);
     bool launched = false;
@@ -382,12 +385,17 @@ static void image_is_a_pack(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(finds_the_best),          cmocka_unit_test(finds_all_gradients_there_are),
+      cmocka_unit_test(finds_the_best),
+      cmocka_unit_test(finds_all_gradients_there_are),
       cmocka_unit_test(finds_tiles_for_lengths),
-      cmocka_unit_test(finds_variants), cmocka_unit_test(finds_deterministic_kernels),
-      cmocka_unit_test(says_which_gradients),    cmocka_unit_test(says_what_is_nearest),
-      cmocka_unit_test(says_what_there_is),      cmocka_unit_test(launches_as_any_kernel),
-      cmocka_unit_test(takes_what_fits),         cmocka_unit_test(image_is_a_pack),
+      cmocka_unit_test(finds_variants),
+      cmocka_unit_test(finds_deterministic_kernels),
+      cmocka_unit_test(says_which_gradients),
+      cmocka_unit_test(says_what_is_nearest),
+      cmocka_unit_test(says_what_there_is),
+      cmocka_unit_test(launches_as_any_kernel),
+      cmocka_unit_test(takes_what_fits),
+      cmocka_unit_test(image_is_a_pack),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -42,8 +42,7 @@ static void check_sample(const luattn_pack *pack) {
   for (size_t i = 1; i < s.count; ++i) {
     luattn_image *image;
     if (luattn_pack_image(pack, i, &image, &err) != LUATTN_OK) fail_msg("%s", err.message);
-    const void *got = luattn_image_bytes(image, &size),
-               *wanted = luattn_image_bytes(s.item[i].image, &expected);
+    const void *got = luattn_image_bytes(image, &size), *wanted = luattn_image_bytes(s.item[i].image, &expected);
     assert_int_equal(size, expected);
     assert_memory_equal(got, wanted, size);
     const luattn_pack_entry *e = luattn_pack_get_entry(pack, i);
@@ -89,8 +88,9 @@ static void other_kinds_are_refused(void **state) {
   sample s;
   sample_open(&s);
   const luattn_image *const dense = s.item[2].image;
-  static const char *const kinds[] = {"parts of a whole (luattn_target.offsets)", "large scores (luattn_target.large_scores)",
-                                      "the weights of V (luattn_target.weights)", "keys that have been modified (luattn_target.keys_modified)"};
+  static const char *const kinds[] = {
+      "parts of a whole (luattn_target.offsets)", "large scores (luattn_target.large_scores)",
+      "the weights of V (luattn_target.weights)", "keys that have been modified (luattn_target.keys_modified)"};
   for (int i = 0; i < 4; ++i) {
     char message[200];
     problem p;
@@ -100,8 +100,10 @@ static void other_kinds_are_refused(void **state) {
     luattn_image *const other = problem_image(&p);
     s.item[2].image = other;
     assert_int_equal(luattn_pack_write(path, "13.0", s.item, s.count, &err), LUATTN_UNSUPPORTED);
-    snprintf(message, sizeof message, "luattn_pack_write: item 2: its image is for %s, which packs do not hold yet; leave it "
-             "out, and let an engine compile it", kinds[i]);
+    snprintf(message, sizeof message,
+             "luattn_pack_write: item 2: its image is for %s, which packs do not hold yet; leave it "
+             "out, and let an engine compile it",
+             kinds[i]);
     assert_string_equal(err.message, message);
     luattn_image_free(other);
     problem_close(&p);
@@ -181,8 +183,9 @@ static void every_truncation_and_bit_flip(void **state) {
 
 /* Fixes the header's checksum, as deliberate damage would. */
 static void mend(unsigned char *bytes, size_t entries) {
-  const XXH128_hash_t sum = XXH3_128bits(
-      bytes + PACK_CHECKED_FROM, sizeof(pack_header) + entries * pack_record_size((uint32_t)sample_version) - PACK_CHECKED_FROM);
+  const XXH128_hash_t sum =
+      XXH3_128bits(bytes + PACK_CHECKED_FROM,
+                   sizeof(pack_header) + entries * pack_record_size((uint32_t)sample_version) - PACK_CHECKED_FROM);
   memcpy(bytes + 16, &sum.low64, 8);
   memcpy(bytes + 24, &sum.high64, 8);
 }
@@ -191,7 +194,8 @@ static void refuse_lies(void) {
   write_sample();
   size_t size;
   unsigned char *bytes = read_file(&size), *copy = malloc(size);
-#define IN_RECORD(i, member) sizeof(pack_header) + (i) * pack_record_size((uint32_t)sample_version) + offsetof(pack_record, member)
+#define IN_RECORD(i, member) \
+  sizeof(pack_header) + (i) * pack_record_size((uint32_t)sample_version) + offsetof(pack_record, member)
 #define IN_HEADER(member) offsetof(pack_header, member)
   const struct {
     size_t offset, width;
@@ -215,8 +219,7 @@ static void refuse_lies(void) {
       {IN_RECORD(1, entry.deterministic), 4, 2, "entry 1: has values"},
       {IN_RECORD(2, entry.size), 8, UINT64_MAX, "entry 2: has values"},
       {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES + 1, "entry 2: has values"},
-      {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES,
-       "entry 2: cannot be decompressed to its 268435456 bytes"},
+      {IN_RECORD(2, entry.size), 8, PACK_MAX_ENTRY_BYTES, "entry 2: cannot be decompressed to its 268435456 bytes"},
       {IN_RECORD(2, entry.size), 8, 4096, "entry 2: cannot be decompressed to its 4096 bytes"},
       {IN_RECORD(2, entry.stored_size), 8, UINT64_MAX - 4096, "entry 2: has values"},
       {IN_RECORD(3, offset), 8, UINT64_MAX - 10, "entry 3: has values"},
@@ -281,8 +284,7 @@ static void replaced_while_open(void **state) {
   assert_int_equal(luattn_pack_image(pack, 1, &image, &err), LUATTN_OK);
   luattn_image_free(image);
   assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
-  assert_non_null(
-      strstr(err.message, "entry 4: checksum does not match its bytes; it is damaged, or the file was"));
+  assert_non_null(strstr(err.message, "entry 4: checksum does not match its bytes; it is damaged, or the file was"));
   write_file(bytes, size - 100, "wb");
   assert_int_equal(luattn_pack_image(pack, 4, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "while it is open; it was cut"));
@@ -328,9 +330,7 @@ __attribute__((visibility("default"))) void *__wrap_malloc(size_t size);
 __attribute__((visibility("default"))) void *__wrap_calloc(size_t count, size_t size);
 
 static atomic_long until_refusal = -1; /* allocations; negative: none is refused */
-static bool is_refused(void) {
-  return atomic_load(&until_refusal) >= 0 && atomic_fetch_sub(&until_refusal, 1) == 0;
-}
+static bool is_refused(void) { return atomic_load(&until_refusal) >= 0 && atomic_fetch_sub(&until_refusal, 1) == 0; }
 void *__wrap_malloc(size_t size) { return is_refused() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t count, size_t size) { return is_refused() ? NULL : __real_calloc(count, size); }
 
@@ -397,11 +397,10 @@ static void strange_files(void **state) {
   assert_int_equal(luattn_pack_write(path, NULL, &bad, 1, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "item 0: its image is missing"));
   for (int kind = -1; kind <= 3; kind += 4) { /* a pack with such an item could not be opened */
-    const luattn_pack_item none = {
-        .kind = (luattn_pack_kind)kind, .spec_name = "x", .text = "x", .text_size = 1};
+    const luattn_pack_item none = {.kind = (luattn_pack_kind)kind, .spec_name = "x", .text = "x", .text_size = 1};
     assert_int_equal(luattn_pack_write(path, NULL, &none, 1, &err), LUATTN_INVALID);
-    assert_non_null(strstr(err.message, kind < 0 ? "item 0: kind is -1, expected 0 to 2"
-                                                 : "item 0: kind is 3, expected 0 to 2"));
+    assert_non_null(
+        strstr(err.message, kind < 0 ? "item 0: kind is -1, expected 0 to 2" : "item 0: kind is 3, expected 0 to 2"));
   }
 }
 

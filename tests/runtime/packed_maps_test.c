@@ -54,7 +54,8 @@ static void check_map(const fake_map *m, const tensor *t, int dim, int heads) {
   assert_ptr_equal(m->data, t->t.data); /* not before the tensor: TMA would fault where nothing is mapped */
   for (int first = 0; first <= total; ++first)
     for (int len = 0; first + len <= total; ++len) {
-      assert_int_equal((1ull << LUATTN_WRAP_LOG2) - (unsigned)len + (unsigned)len, m->size[1]); /* the next box begins past the end */
+      assert_int_equal((1ull << LUATTN_WRAP_LOG2) - (unsigned)len + (unsigned)len,
+                       m->size[1]); /* the next box begins past the end */
       for (int position = 0; position < len; ++position) {
         const int head = (first + len) % heads;
         assert_ptr_equal(box_at(m, head, first, len, position),
@@ -104,15 +105,15 @@ static void descriptors_of_nothing(void **state) {
   problem_close(&c.p);
 }
 
-BEND(k_backwards,
-     (c->p.k.strides[0] = -HEADS_KV * HEAD_DIM, c->p.k.t.byte_offset = 2 * TOTAL_K * HEADS_KV * HEAD_DIM))
+BEND(k_backwards, (c->p.k.strides[0] = -HEADS_KV * HEAD_DIM, c->p.k.t.byte_offset = 2 * TOTAL_K * HEADS_KV * HEAD_DIM))
 BEND(k_far_rows, c->p.k.strides[0] = (INT64_C(1) << 33) + 8)
 
 static void descriptors_that_cannot_be(void **state) {
   (void)state;
   static const bad_case bad[] = {
       {k_backwards, "k: strides -128, 64 (position, head) in elements are not what TMA can take"},
-      {k_far_rows, "k: strides 8589934600, 64 (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39"}};
+      {k_far_rows,
+       "k: strides 8589934600, 64 (position, head) in elements are not what TMA can take (0 to 2^33 and 2^39"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     packed_problem c;
     luattn_error err;

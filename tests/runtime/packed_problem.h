@@ -18,7 +18,8 @@ typedef struct packed_problem {
 
 void packed_open(packed_problem *c, luattn_family family); /* close it by problem_close(&c->p) */
 void packed_resize(packed_problem *c, int sequences, int total_q, int total_k);
-luattn_status packed_open_batch(packed_problem *c, luattn_batch **batch, luattn_error *err); /* and gives it to the call */
+luattn_status packed_open_batch(packed_problem *c, luattn_batch **batch,
+                                luattn_error *err); /* and gives it to the call */
 luattn_status launch_packed(packed_problem *c, luattn_error *err);
 LuattnCallParams packed_filled(packed_problem *c); /* what a kernel gets; fails the test on an error */
 

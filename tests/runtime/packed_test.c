@@ -71,7 +71,8 @@ BEND(workspace_on_cu_q,
      (c->p.args.workspace = c->cu_q.t.data, c->p.info.draws_tiles = 1, c->p.info.family = LUATTN_SM90))
 BEND(used_count, (c->batch.seqused_q = &c->cu_k.t))
 BEND(used_unsigned, (c->cu_k.t.dtype.code = kDLUInt, c->batch.seqused_k = &c->cu_k.t))
-BEND(used_alone, (c->batch.seqused_k = &c->cu_k.t, c->batch.cu_seqlens_q = c->batch.cu_seqlens_k = NULL, c->batch.max_seqlen_q = 0))
+BEND(used_alone,
+     (c->batch.seqused_k = &c->cu_k.t, c->batch.cu_seqlens_q = c->batch.cu_seqlens_k = NULL, c->batch.max_seqlen_q = 0))
 static tensor used;
 static void give_used(packed_problem *c, int device) {
   tensor_set(&c->p, &used, kDLInt, 32, 1, BATCH, 1, 1, 1);
@@ -82,13 +83,15 @@ BEND(used_on_device_1, give_used(c, 1))
 BEND(o_on_used, (give_used(c, 0), c->p.o.t.data = used.t.data))
 BEND(input_of_q, c->p.info.input[0].axis[0] = LUATTN_AXIS_Q)
 BEND(input_of_kv, (c->p.info.input[0].axis[0] = LUATTN_AXIS_KV, c->p.slopes.shape[0] = TOTAL_K + 1))
-BEND(input_of_pairs,
-     (c->p.info.input[0].num_axes = 2, c->p.info.input[0].axis[0] = LUATTN_AXIS_KV, c->p.info.input[0].axis[1] = LUATTN_AXIS_Q,
-      tensor_set(&c->p, &c->p.slopes, kDLFloat, 32, 2, LONGEST_K - 1, TOTAL_Q, 1, 1)))
+BEND(input_of_pairs, (c->p.info.input[0].num_axes = 2, c->p.info.input[0].axis[0] = LUATTN_AXIS_KV,
+                      c->p.info.input[0].axis[1] = LUATTN_AXIS_Q,
+                      tensor_set(&c->p, &c->p.slopes, kDLFloat, 32, 2, LONGEST_K - 1, TOTAL_Q, 1, 1)))
 BEND(input_batch, (c->p.info.input[0].axis[0] = LUATTN_AXIS_B, c->p.slopes.shape[0] = BATCH + 1))
 
 static const bad_case cases[] = {
-    {no_cu_q, "luattn_batch_open: cu_seqlens_q: is missing, and cu_seqlens_k is given; packed sequences need cu_seqlens of both"},
+    {no_cu_q,
+     "luattn_batch_open: cu_seqlens_q: is missing, and cu_seqlens_k is given; packed sequences need cu_seqlens of "
+     "both"},
     {no_cu_k, "luattn_batch_open: cu_seqlens_k: is missing, and cu_seqlens_q is given"},
     {cu_q_axes, "cu_seqlens_q: expected one axis: [batch + 1]"},
     {cu_q_without_shape, "cu_seqlens_q: expected one axis: [batch + 1]"},
@@ -160,8 +163,7 @@ static void every_bad_argument_is_named(void **state) {
     cases[i].bend(&c);
     luattn_error err;
     if (launch_packed(&c, &err) != LUATTN_INVALID) fail_msg("accepted: %s", cases[i].message);
-    if (strstr(err.message, cases[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
+    if (strstr(err.message, cases[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, cases[i].message);
     assert_int_equal(fake_num_events(), 0); /* nothing was launched */
     problem_close(&c.p);
   }
@@ -176,7 +178,8 @@ static void images_refuse_the_other(void **state) {
     packed_open(&c, LUATTN_SM80);
     if (packed) {
       assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
-      assert_non_null(strstr(err.message, "batch: is missing, and this image is for packed sequences; give cu_seqlens_q"));
+      assert_non_null(
+          strstr(err.message, "batch: is missing, and this image is for packed sequences; give cu_seqlens_q"));
       c.batch = (luattn_batch_options){.struct_size = sizeof c.batch, .q_offset = 3};
       assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
       assert_non_null(strstr(err.message, "batch: has no cu_seqlens_q, and this image is for packed sequences"));
@@ -186,8 +189,9 @@ static void images_refuse_the_other(void **state) {
       tensor_set(&c.p, &c.cu_q, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
       tensor_set(&c.p, &c.cu_k, kDLInt, 32, 1, BATCH + 1, 1, 1, 1);
       assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
-      assert_non_null(strstr(err.message, "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile "
-                                          "with luattn_target.packed"));
+      assert_non_null(strstr(err.message,
+                             "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile "
+                             "with luattn_target.packed"));
     }
     assert_int_equal(fake_num_events(), 0);
     problem_close(&c.p);
@@ -213,7 +217,8 @@ static void host_arrays_are_copied(void **state) {
   packed_open(&c, LUATTN_SM80);
   to_host(&c);
   assert_int_equal(launch_packed(&c, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: is in CPU memory, expected CUDA device 0; luattn_batch_prepare"));
+  assert_non_null(
+      strstr(err.message, "batch: cu_seqlens_q: is in CPU memory, expected CUDA device 0; luattn_batch_prepare"));
   assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_OK);
   assert_int_equal(luattn_batch_size(batch, &size, &err), LUATTN_OK);
   assert_int_equal(size, 512);
@@ -221,7 +226,8 @@ static void host_arrays_are_copied(void **state) {
   assert_int_equal(luattn_device_alloc(driver, 0, size + 256, &memory, &err), LUATTN_OK);
   char *const aligned = (char *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size - 1, NULL, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "luattn_batch_prepare: memory: has 511 bytes, expected 512; luattn_batch_size gives"));
+  assert_non_null(
+      strstr(err.message, "luattn_batch_prepare: memory: has 511 bytes, expected 512; luattn_batch_size gives"));
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, NULL, size, NULL, &err), LUATTN_INVALID);
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned + 4, size, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "is not a multiple of 256 bytes"));
@@ -261,7 +267,8 @@ static void host_used_lengths(void **state) {
   used.t.device.device_type = kDLCPU;
   c.batch.seqused_q = c.batch.seqused_k, c.batch.seqused_k = NULL;
   assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "luattn_batch_open: seqused_q: is 61 for sequence 1, expected 0 to 60, its length"));
+  assert_non_null(
+      strstr(err.message, "luattn_batch_open: seqused_q: is 61 for sequence 1, expected 0 to 60, its length"));
   values[1] = -1;
   assert_int_equal(packed_open_batch(&c, &batch, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "seqused_q: is -1 for sequence 1"));
@@ -291,7 +298,9 @@ static void host_values_are_checked(void **state) {
     int longest;
     const char *message;
   } bad[] = {{{1, 90, 150}, 0, "luattn_batch_open: cu_seqlens_q: begins with 1, expected 0"},
-             {{0, 90, 89}, 0, "luattn_batch_open: cu_seqlens_q: falls from 90 to 89 at sequence 1, expected values that never"},
+             {{0, 90, 89},
+              0,
+              "luattn_batch_open: cu_seqlens_q: falls from 90 to 89 at sequence 1, expected values that never"},
              {{0, 90, 150}, 89, "luattn_batch_open: max_seqlen_q: is 89, and the longest sequence has 90 rows"},
              {{0, INT32_MIN, 150}, 0, "luattn_batch_open: cu_seqlens_q: falls from 0 to -2147483648 at sequence 0"},
              {{0, 90, 149}, 0, "batch: cu_seqlens_q: is in CPU memory"}};
@@ -328,11 +337,14 @@ static void host_total_is_compared(void **state) {
   void *const aligned = (void *)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
   assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "batch: cu_seqlens_q: ends with 151, and there are 150 rows; give the rows of all sequences"));
+  assert_non_null(strstr(err.message,
+                         "batch: cu_seqlens_q: ends with 151, and there are 150 rows; give the rows of all sequences"));
   values[2] = TOTAL_Q - 1;
   assert_int_equal(luattn_batch_prepare(batch, driver, 0, aligned, size, NULL, &err), LUATTN_OK);
   assert_int_equal(try_launch(&c.p, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "ends with 149, there are 150 rows, and this image, of an earlier luattn, does not write the rows of no sequence"));
+  assert_non_null(strstr(err.message,
+                         "ends with 149, there are 150 rows, and this image, of an earlier luattn, does not write the "
+                         "rows of no sequence"));
   c.p.info.writes_padding = 1;
   if (try_launch(&c.p, &err) != LUATTN_OK) fail_msg("%s", err.message);
   values[2] = TOTAL_Q, values[1] = -1;
@@ -469,14 +481,11 @@ static void workspace_by_shapes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_bad_argument_is_named),
-      cmocka_unit_test(images_refuse_the_other),
-                                     cmocka_unit_test(host_arrays_are_copied), cmocka_unit_test(host_used_lengths), cmocka_unit_test(host_values_are_checked),
-                                     cmocka_unit_test(host_total_is_compared),
-      cmocka_unit_test(what_the_kernel_gets),
-      cmocka_unit_test(grids),
-      cmocka_unit_test(odd_strides_of_single_elements),
-      cmocka_unit_test(workspace_by_shapes),
+      cmocka_unit_test(every_bad_argument_is_named),    cmocka_unit_test(images_refuse_the_other),
+      cmocka_unit_test(host_arrays_are_copied),         cmocka_unit_test(host_used_lengths),
+      cmocka_unit_test(host_values_are_checked),        cmocka_unit_test(host_total_is_compared),
+      cmocka_unit_test(what_the_kernel_gets),           cmocka_unit_test(grids),
+      cmocka_unit_test(odd_strides_of_single_elements), cmocka_unit_test(workspace_by_shapes),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

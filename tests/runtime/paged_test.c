@@ -129,30 +129,37 @@ BEND(input_of_q, c->p.info.input[0].axis[0] = LUATTN_AXIS_Q)
 
 static const bad_case cases[] = {
     {table_axes, "luattn_batch_open: block_table: expected two axes: [batch, max_pages]"},
-    {table_without_pages, "luattn_batch_open: block_table: expected two axes: [batch, max_pages], of at least one page"},
+    {table_without_pages,
+     "luattn_batch_open: block_table: expected two axes: [batch, max_pages], of at least one page"},
     {table_floats, "block_table: has DLPack dtype (code 2, 32 bits, 1 lanes), expected int32; convert it"},
     {table_wide, "block_table: has strides 14, 1, expected 7, 1; make it contiguous"},
     {table_columns, "block_table: has strides 7, 2, expected 7, 1; make it contiguous"},
     {table_null, "block_table: its data pointer is NULL"},
     {table_count, "luattn_batch_open: block_table: has 3 entries, and seqused_k 2; give one for each"},
     {table_on_device_1, "block_table: is on CUDA device 1, but the kernel is loaded on device 0"},
-    {table_on_host, "batch: block_table: is in CPU memory, expected CUDA device 0; luattn_batch_prepare copies it there"},
+    {table_on_host,
+     "batch: block_table: is in CPU memory, expected CUDA device 0; luattn_batch_prepare copies it there"},
     {used_missing, "luattn_batch_open: seqused_k: is missing, and block_table is given; give each entry's length"},
     {used_negative, "luattn_batch_open: seqused_k: is -1 for sequence 1, expected 0 to 100"},
     {used_long, "luattn_batch_open: seqused_k: is 101 for sequence 1, expected 0 to 100"},
-    {with_cu_k, "luattn_batch_open: cu_seqlens_k: is given beside block_table; keys in pages have lengths alone: leave it NULL"},
+    {with_cu_k,
+     "luattn_batch_open: cu_seqlens_k: is given beside block_table; keys in pages have lengths alone: leave it NULL"},
     {with_used_q, "luattn_batch_open: cu_seqlens_q: is missing, and seqused_q is given; it is of packed queries"},
     {with_longest_q, "luattn_batch_open: cu_seqlens_q: is missing, and max_seqlen_q is given"},
     {cu_count, "luattn_batch_open: cu_seqlens_q: has 1 entries, and seqused_k 2"},
-    {cu_of_dense, "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile with luattn_target.packed"},
+    {cu_of_dense,
+     "batch: has cu_seqlens_q, and this image is for entries of equal lengths; compile with luattn_target.packed"},
     {longest_negative, "max_seqlen_k: is -1, expected 0 to 2147483647"},
-    {longest_inexact, "batch: max_seqlen_k: an entry may have 100 rows, but this spec's index arithmetic or grid ends at 99"},
-    {room_inexact, "batch: max_seqlen_k: an entry may have 112 rows, but this spec's index arithmetic or grid ends at 111"},
+    {longest_inexact,
+     "batch: max_seqlen_k: an entry may have 100 rows, but this spec's index arithmetic or grid ends at 99"},
+    {room_inexact,
+     "batch: max_seqlen_k: an entry may have 112 rows, but this spec's index arithmetic or grid ends at 111"},
     {q_batch, "q: has batch 3, and seqused_k has 2 elements, expected one for each entry"},
     {q_inexact, "q: has length 101, but this spec's index arithmetic or grid ends at 100"},
     {k_axes, "k: has 3 axes, expected 4: [num_pages, heads_kv, page_size, head_dim]"},
     {k_empty_pages, "k: has pages of 0 rows, expected at least 1"},
-    {k_odd_pages, "k: has pages of 12 rows, and this image is for multiples of 8; compile with luattn_target.pages = 1"},
+    {k_odd_pages,
+     "k: has pages of 12 rows, and this image is for multiples of 8; compile with luattn_target.pages = 1"},
     {v_pages, "v: has shape [6, 2, 16, 32], expected [5, 2, 16, 32] = [num_pages, heads_kv, page_size, head_dim_v]"},
     {v_size, "v: has shape [5, 2, 32, 32], expected [5, 2, 16, 32]"},
     {k_row_stride, "k: axis 2 has stride 68, expected a multiple of 8 elements (16 bytes)"},
@@ -188,9 +195,11 @@ static void images_refuse_the_other(void **state) {
     tensor_set(&c.p, &c.p.v, kDLBfloat, 16, 4, BATCH, HEADS_KV, PAGE_SIZE, HEAD_DIM_V);
     if (cache) c.batch.block_table = NULL;
     assert_int_equal(launch(&c, &err), LUATTN_INVALID);
-    assert_non_null(strstr(err.message, cache ? "batch: has seqused_k without cu_seqlens_k, and this image is for keys that are not in pages"
-                                              : "batch: has block_table, and this image is for keys that are not in pages; compile with "
-                                                "luattn_target.pages"));
+    assert_non_null(strstr(
+        err.message, cache
+                         ? "batch: has seqused_k without cu_seqlens_k, and this image is for keys that are not in pages"
+                         : "batch: has block_table, and this image is for keys that are not in pages; compile with "
+                           "luattn_target.pages"));
     problem_close(&c.p);
   }
   paged_problem c;
@@ -200,7 +209,8 @@ static void images_refuse_the_other(void **state) {
   assert_non_null(strstr(err.message, "batch: is missing, and this image is for keys in pages; give seqused_k"));
   c.batch = (luattn_batch_options){.struct_size = sizeof c.batch, .q_offset = 3};
   assert_int_equal(launch(&c, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "batch: has no seqused_k without cu_seqlens_k, and this image is for keys in pages"));
+  assert_non_null(
+      strstr(err.message, "batch: has no seqused_k without cu_seqlens_k, and this image is for keys in pages"));
   problem_close(&c.p);
 }
 
@@ -260,8 +270,10 @@ static void one_page_of_any_size(void **state) {
     paged_open(&c, LUATTN_SM90);
     tensor_set(&c.p, &c.p.k, kDLBfloat, 16, 4, BATCH, HEADS_KV, 77, HEAD_DIM);
     tensor_set(&c.p, &c.p.v, kDLBfloat, 16, 4, BATCH, HEADS_KV, 77, HEAD_DIM_V);
-    if (table) tensor_set(&c.p, &c.table, kDLInt, 32, 2, BATCH, 1, 1, 1);
-    else c.batch.block_table = NULL;
+    if (table)
+      tensor_set(&c.p, &c.table, kDLInt, 32, 2, BATCH, 1, 1, 1);
+    else
+      c.batch.block_table = NULL;
     if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
     assert_int_equal(f.paging.box_rows, c.p.info.entry[0].tile_n);
     problem_close(&c.p);
@@ -281,11 +293,15 @@ static void check_map(const LuattnTensorMap *map, const tensor *t, int page_rows
     for (int first = 0; first < size; first += box_rows)
       for (int rows = 1; rows <= size - first; ++rows)
         for (int i = 0; i < box_rows && i < rows; ++i) {
-          const unsigned long long row = wrap - (unsigned)rows + (unsigned)i, end = (unsigned)(page * page_rows + first + rows);
+          const unsigned long long row = wrap - (unsigned)rows + (unsigned)i,
+                                   end = (unsigned)(page * page_rows + first + rows);
           const int h = (page + i) % HEADS_KV;
-          assert_true(row < m.size[1] && end < m.size[3] && wrap < m.size[4] && wrap - (unsigned)rows + (unsigned)rows == m.size[1]);
-          const uintptr_t at = (uintptr_t)m.data + row * m.stride[0] + (unsigned)h * m.stride[1] + end * m.stride[2] + wrap * m.stride[3];
-          assert_ptr_equal((char *)at, (char *)t->t.data + 2 * (page * t->strides[0] + h * t->strides[1] + (first + i) * t->strides[2]));
+          assert_true(row < m.size[1] && end < m.size[3] && wrap < m.size[4] &&
+                      wrap - (unsigned)rows + (unsigned)rows == m.size[1]);
+          const uintptr_t at = (uintptr_t)m.data + row * m.stride[0] + (unsigned)h * m.stride[1] + end * m.stride[2] +
+                               wrap * m.stride[3];
+          assert_ptr_equal((char *)at, (char *)t->t.data + 2 * (page * t->strides[0] + h * t->strides[1] +
+                                                                (first + i) * t->strides[2]));
         }
 }
 
@@ -318,7 +334,8 @@ static void descriptors(void **state) {
   (void)state;
   for (int heads_last = 0; heads_last < 2; ++heads_last)
     for (int i = 0; i < 4; ++i) {
-      const int size = (int[]){1, 8, 96, 184}[i], pages = size == 1 ? BATCH : PAGES; /* pages of one row: a cache of one row an entry */
+      const int size = (int[]){1, 8, 96, 184}[i],
+                pages = size == 1 ? BATCH : PAGES; /* pages of one row: a cache of one row an entry */
       paged_problem c;
       luattn_error err;
       filled f;
@@ -332,7 +349,10 @@ static void descriptors(void **state) {
       if (size == 1) c.batch.block_table = NULL;
       if (heads_last) put_heads_last(&c.p.k), put_heads_last(&c.p.v);
       if (fill(&c, &f, &err) != LUATTN_OK) fail_msg("%s", err.message);
-      const int tile_n = (int)c.p.info.entry[0].tile_n, box = f.paging.box_rows, rows = size == 1 ? 1 : heads_last ? size : HEADS_KV * size;
+      const int tile_n = (int)c.p.info.entry[0].tile_n, box = f.paging.box_rows,
+                rows = size == 1    ? 1
+                       : heads_last ? size
+                                    : HEADS_KV * size;
       assert_true(tile_n % box == 0 && (size == 1 ? box == tile_n : size % box == 0 && box % 8 == 0));
       assert_int_equal(f.paging.page_rows_k, rows);
       assert_int_equal(f.paging.page_rows_v, rows);
@@ -377,7 +397,9 @@ static void uneven_pages_are_refused(void **state) {
   paged_open(&c, LUATTN_SM90);
   c.p.k.strides[0] += 8;
   assert_int_equal(fill(&c, &f, &err), LUATTN_INVALID);
-  assert_non_null(strstr(err.message, "k: pages are 2056 elements apart and their rows 64, and kernels of the sm90 family take pages that"));
+  assert_non_null(
+      strstr(err.message,
+             "k: pages are 2056 elements apart and their rows 64, and kernels of the sm90 family take pages that"));
   c.p.info.family = LUATTN_SM80;
   assert_int_equal(fill(&c, &f, &err), LUATTN_OK);
   problem_close(&c.p);
@@ -441,9 +463,11 @@ BEND_APPEND(k_broadcast, a->c.p.k.strides[0] = 0)
 BEND_APPEND(v_of_others, a->c.p.v.shape[0] = PAGES - 1)
 BEND_APPEND(heads_share, a->c.p.v.strides[1] = 0)
 BEND_APPEND(rows_share, a->c.p.k.strides[2] = 0)
-BEND_APPEND(one_memory, a->args.v = a->args.k; a->c.p.info.head_dim_v = HEAD_DIM; a->rows[1].shape[3] = HEAD_DIM; a->rows[1].t.strides = NULL)
+BEND_APPEND(one_memory, a->args.v = a->args.k; a->c.p.info.head_dim_v = HEAD_DIM; a->rows[1].shape[3] = HEAD_DIM;
+            a->rows[1].t.strides = NULL)
 BEND_APPEND(rows_in_cache, a->rows[1].t.data = (char *)a->c.p.v.t.data + 2 * HEAD_DIM_V)
-BEND_APPEND(part_of_cache, (a->rows[0].t.data = (char *)a->c.p.k.t.data + 6 * HEAD_DIM, a->rows[0].strides[1] = PAGE_SIZE * HEAD_DIM))
+BEND_APPEND(part_of_cache,
+            (a->rows[0].t.data = (char *)a->c.p.k.t.data + 6 * HEAD_DIM, a->rows[0].strides[1] = PAGE_SIZE * HEAD_DIM))
 BEND_APPEND(table_in_cache, a->c.table.t.data = (char *)a->c.p.k.t.data + 64)
 BEND_APPEND(used_in_cache, a->c.used.t.data = a->c.p.v.t.data)
 BEND_APPEND(too_many_rows, a->rows[0].shape[2] = a->rows[1].shape[2] = INT32_MAX / 2)
@@ -482,7 +506,8 @@ static void every_bad_append_is_named(void **state) {
     append_open(&a);
     bad_appends[i].bend(&a);
     if (append(&a, &err) != LUATTN_INVALID) fail_msg("accepted: %s", bad_appends[i].message);
-    if (strstr(err.message, bad_appends[i].message) == NULL) fail_msg("'%s' lacks '%s'", err.message, bad_appends[i].message);
+    if (strstr(err.message, bad_appends[i].message) == NULL)
+      fail_msg("'%s' lacks '%s'", err.message, bad_appends[i].message);
     assert_int_equal(fake_num_events(), 0); /* nothing was launched */
     problem_close(&a.c.p);
   }
@@ -501,8 +526,13 @@ static int close_driver(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_bad_argument_is_named), cmocka_unit_test(images_refuse_the_other), cmocka_unit_test(kernels_get_pages),
-      cmocka_unit_test(one_page_of_any_size), cmocka_unit_test(descriptors), cmocka_unit_test(many_steps), cmocka_unit_test(uneven_pages_are_refused),
+      cmocka_unit_test(every_bad_argument_is_named),
+      cmocka_unit_test(images_refuse_the_other),
+      cmocka_unit_test(kernels_get_pages),
+      cmocka_unit_test(one_page_of_any_size),
+      cmocka_unit_test(descriptors),
+      cmocka_unit_test(many_steps),
+      cmocka_unit_test(uneven_pages_are_refused),
       cmocka_unit_test(every_bad_append_is_named),
   };
   return cmocka_run_group_tests_name("paged", tests, open_driver, close_driver);

@@ -45,12 +45,11 @@ static LuattnParams problem_number(int i) {
   return p;
 }
 
-static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batch, int heads, int len,
-                     unsigned rows) {
+static int is_map_of(const LuattnTensorMap *map, const LuattnTensor *t, int batch, int heads, int len, unsigned rows) {
   fake_map m;
   memcpy(&m, map->bytes, sizeof m);
-  return m.data == t->data && m.type == 6 && m.box[1] == rows && m.size[0] == DIM &&
-         m.size[1] == (unsigned)len && m.size[2] == (unsigned)heads && m.size[3] == (unsigned)batch &&
+  return m.data == t->data && m.type == 6 && m.box[1] == rows && m.size[0] == DIM && m.size[1] == (unsigned)len &&
+         m.size[2] == (unsigned)heads && m.size[3] == (unsigned)batch &&
          m.stride[0] == 2 * (unsigned long long)t->seq && m.stride[1] == 2 * (unsigned long long)t->head &&
          m.stride[2] == 2 * (unsigned long long)t->batch;
 }

@@ -43,8 +43,7 @@ static void check_found(const worker w[THREADS], uintptr_t counters) {
     assert_int_equal(used[offset / COUNTER_STRIDE]++, 0);
     ++own;
   }
-  assert_in_range(own, COUNTER_WORKSPACES * 9 / 10,
-                  COUNTER_WORKSPACES); /* a search ends before it has visited all */
+  assert_in_range(own, COUNTER_WORKSPACES * 9 / 10, COUNTER_WORKSPACES); /* a search ends before it has visited all */
 }
 
 static void many_threads(void **state) {

@@ -47,9 +47,8 @@ static cpu_view at(const tensor *t, int64_t flat) {
     flat /= t->shape[i];
   }
   const int bits = t->t.dtype.bits;
-  return (cpu_view){.data = (char *)t->memory + t->t.byte_offset + offset * (bits / 8),
-                    .code = t->t.dtype.code,
-                    .bits = bits};
+  return (cpu_view){
+      .data = (char *)t->memory + t->t.byte_offset + offset * (bits / 8), .code = t->t.dtype.code, .bits = bits};
 }
 
 double tensor_get(const tensor *t, int64_t flat) {
@@ -104,29 +103,24 @@ void call_new(call *c, const luattn_spec *spec, const int size[7], layout l, DLD
               in,
               out,
               .args = {.struct_size = sizeof c->args}};
-  const int64_t rows[] = {c->batch, c->heads, c->q_len, c->dim_v},
-                q[] = {c->batch, c->heads, c->q_len, c->dim};
-  const int64_t k[] = {c->batch, c->heads_kv, c->kv_len, c->dim},
-                v[] = {c->batch, c->heads_kv, c->kv_len, c->dim_v};
+  const int64_t rows[] = {c->batch, c->heads, c->q_len, c->dim_v}, q[] = {c->batch, c->heads, c->q_len, c->dim};
+  const int64_t k[] = {c->batch, c->heads_kv, c->kv_len, c->dim}, v[] = {c->batch, c->heads_kv, c->kv_len, c->dim_v};
   const int64_t saved[] = {(int64_t)info.num_saved, c->batch, c->heads, c->q_len};
   tensor_new(&c->q, in, 4, q, l), tensor_new(&c->k, in, 4, k, l), tensor_new(&c->v, in, 4, v, l);
-  tensor_new(&c->dout, in, 4, rows, l), tensor_new(&c->dlse, out, 3, rows, l),
-      tensor_new(&c->lse, out, 3, rows, l);
+  tensor_new(&c->dout, in, 4, rows, l), tensor_new(&c->dlse, out, 3, rows, l), tensor_new(&c->lse, out, 3, rows, l);
   tensor_new(&c->o, out, 4, rows, l), tensor_new(&c->saved, out, 4, saved, DENSE);
   tensor_new(&c->dq, out, 4, q, l), tensor_new(&c->dk, out, 4, k, l), tensor_new(&c->dv, out, 4, v, l);
   tensor_fill(&c->q, 1), tensor_fill(&c->k, 2), tensor_fill(&c->v, 3), tensor_fill(&c->dout, 4),
       tensor_fill(&c->dlse, 5);
   luattn_args *a = &c->args;
-  a->q = arg(&c->q, l), a->k = arg(&c->k, l), a->v = arg(&c->v, l), a->o = arg(&c->o, l),
-  a->dout = arg(&c->dout, l);
+  a->q = arg(&c->q, l), a->k = arg(&c->k, l), a->v = arg(&c->v, l), a->o = arg(&c->o, l), a->dout = arg(&c->dout, l);
   a->dq = arg(&c->dq, l), a->dk = arg(&c->dk, l), a->dv = arg(&c->dv, l);
   if (info.has_lse) a->lse = arg(&c->lse, l), a->dlse = arg(&c->dlse, l);
   if (info.num_saved > 0) a->saved = arg(&c->saved, DENSE);
 }
 
 void call_free(call *c) {
-  tensor *const all[] = {&c->q,    &c->k,    &c->v,  &c->o,  &c->lse, &c->saved,
-                         &c->dout, &c->dlse, &c->dq, &c->dk, &c->dv};
+  tensor *const all[] = {&c->q, &c->k, &c->v, &c->o, &c->lse, &c->saved, &c->dout, &c->dlse, &c->dq, &c->dk, &c->dv};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) tensor_free(all[i]);
 }
 
@@ -147,8 +141,8 @@ void assert_close(const char *what, const tensor *got, const double *want, doubl
   for (int64_t i = 0; i < n; i++) {
     const double x = tensor_get(got, i);
     if (x == want[i] || fabs(x - want[i]) <= tolerance * biggest) continue;
-    fail_msg("%s[%lld] = %.17g, expected %.17g (tolerance %g of %g)", what, (long long)i, x, want[i],
-             tolerance, biggest);
+    fail_msg("%s[%lld] = %.17g, expected %.17g (tolerance %g of %g)", what, (long long)i, x, want[i], tolerance,
+             biggest);
   }
 }
 
@@ -158,7 +152,8 @@ static double loss(const luattn_spec *spec, const call *c) {
   if (luattn_cpu_forward(spec, &c->args, &err) != LUATTN_OK) fail_msg("%s", err.message);
   for (int64_t i = 0; i < tensor_count(&c->o); i++) sum += tensor_get(&c->o, i) * tensor_get(&c->dout, i);
   for (int64_t i = 0; c->args.lse != NULL && i < tensor_count(&c->lse); i++)
-    if (isfinite(tensor_get(&c->lse, i))) sum += tensor_get(&c->lse, i) * tensor_get(&c->dlse, i); /* of a row that keeps something */
+    if (isfinite(tensor_get(&c->lse, i)))
+      sum += tensor_get(&c->lse, i) * tensor_get(&c->dlse, i); /* of a row that keeps something */
   return sum;
 }
 
@@ -173,7 +168,8 @@ void assert_differences(const luattn_spec *spec, const call *c, tensor *x, const
     const double low = loss(spec, c);
     tensor_set(x, i, at);
     const double want = (high - low) / (2 * h), got = tensor_get(gradient, i);
-    if (!(fabs(got - want) <= 1e-7 * (1 + fabs(want)))) fail_msg("element %lld: %.12g, by differences %.12g", (long long)i, got, want);
+    if (!(fabs(got - want) <= 1e-7 * (1 + fabs(want))))
+      fail_msg("element %lld: %.12g, by differences %.12g", (long long)i, got, want);
   }
 }
 

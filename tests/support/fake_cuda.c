@@ -127,8 +127,7 @@ FAKE(cuInit)(unsigned flags) {
   const char *fail = getenv("LUATTN_FAKE_FAIL"), *sm = getenv("LUATTN_FAKE_ARCH");
   char symbol[64];
   int nth, result;
-  if (fail != NULL && sscanf(fail, "%63[^:]:%d:%d", symbol, &nth, &result) == 3)
-    fake_fail(symbol, nth, result);
+  if (fail != NULL && sscanf(fail, "%63[^:]:%d:%d", symbol, &nth, &result) == 3) fake_fail(symbol, nth, result);
   atomic_store(&arch, sm != NULL ? atoi(sm) : 90);
   const char *cost = getenv("LUATTN_FAKE_COST"), *wrong = getenv("LUATTN_FAKE_WRONG");
   atomic_store(&cost_of_shared, cost != NULL && strcmp(cost, "shared") == 0);
@@ -215,8 +214,7 @@ FAKE(cuDevicePrimaryCtxRelease_v2)(cu_device device) {
 FAKE(cuCtxPushCurrent_v2)(cu_context context);
 FAKE(cuCtxPushCurrent_v2)(cu_context context) {
   PLANNED("cuCtxPushCurrent_v2");
-  if (context == NULL || atomic_load(&context->retained) == 0 || stack.size == MAX_STACK)
-    return INVALID_CONTEXT;
+  if (context == NULL || atomic_load(&context->retained) == 0 || stack.size == MAX_STACK) return INVALID_CONTEXT;
   fake_push_context(context);
   return 0;
 }
@@ -283,8 +281,7 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
   const unsigned *grid = how->grid, *block = how->block;
   if (fake_current_context() != f->module->context) return INVALID_CONTEXT;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535 || block[0] == 0 ||
-      block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL ||
-      how->num_attributes != 0)
+      block[0] > 1024 || how->shared_bytes > (unsigned)f->max_shared || extra != NULL || how->num_attributes != 0)
     return INVALID_VALUE;
   if (atomic_load(&cost_of_shared)) atomic_fetch_add(&ticks, (int)(how->shared_bytes / 1024));
   if (atomic_load(&wrong_at) == (int)how->shared_bytes)
@@ -301,13 +298,12 @@ static cu_result launch(const cu_launch *how, cu_function f, void **params, void
 }
 
 FAKE(cuLaunchKernel)
-(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
- unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra);
+(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+ unsigned shared_bytes, cu_stream stream, void **params, void **extra);
 FAKE(cuLaunchKernel)
-(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
- unsigned block_z, unsigned shared_bytes, cu_stream stream, void **params, void **extra) {
-  const cu_launch how = {
-      {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, NULL, 0};
+(cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+ unsigned shared_bytes, cu_stream stream, void **params, void **extra) {
+  const cu_launch how = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream, NULL, 0};
   PLANNED("cuLaunchKernel");
   return launch(&how, f, params, extra);
 }
@@ -320,20 +316,18 @@ FAKE(cuLaunchKernelEx)(const cu_launch *how, cu_function f, void **params, void 
 /* Checks the driver's rules that tests can violate: alignment, strides, box sizes. The descriptor stores the
  * first arguments. */
 FAKE(cuTensorMapEncodeTiled)
-(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
- const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside);
+(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride, const unsigned *box,
+ const unsigned *step, int interleave, int swizzle, int promotion, int outside);
 FAKE(cuTensorMapEncodeTiled)
-(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride,
- const unsigned *box, const unsigned *step, int interleave, int swizzle, int promotion, int outside) {
+(void *map, int type, unsigned rank, void *data, const cu_size *size, const cu_size *stride, const unsigned *box,
+ const unsigned *step, int interleave, int swizzle, int promotion, int outside) {
   PLANNED("cuTensorMapEncodeTiled");
   if (fake_current_context() == NULL) return INVALID_CONTEXT;
-  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0 || rank < 1 || rank > 5 || interleave != 0 ||
-      outside != 0)
+  if ((uintptr_t)map % 64 != 0 || (uintptr_t)data % 16 != 0 || rank < 1 || rank > 5 || interleave != 0 || outside != 0)
     return INVALID_VALUE;
   if (swizzle == 3 && box[0] * 2 > 128) return INVALID_VALUE;
   for (unsigned i = 0; i < rank; ++i) {
-    if (size[i] == 0 || size[i] > (cu_size)1 << 32 || box[i] == 0 || box[i] > 256 || step[i] != 1)
-      return INVALID_VALUE;
+    if (size[i] == 0 || size[i] > (cu_size)1 << 32 || box[i] == 0 || box[i] > 256 || step[i] != 1) return INVALID_VALUE;
     if (i + 1 < rank && (stride[i] % 16 != 0 || stride[i] >= (cu_size)1 << 40)) return INVALID_VALUE;
   }
   if (rank < 3 || swizzle != 3) return INVALID_VALUE; /* all that this fake can represent */

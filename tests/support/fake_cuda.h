@@ -49,7 +49,7 @@ FAKE_API void fake_reset(void); /* forgets events, planned failures and the coun
 FAKE_API void fake_fail(const char *symbol, int nth, int result);
 FAKE_API size_t fake_num_events(void);
 FAKE_API const fake_event *fake_get_event(size_t index); /* only the first 256 are recorded */
-FAKE_API size_t fake_num_descriptors(void);                     /* calls of cuTensorMapEncodeTiled */
+FAKE_API size_t fake_num_descriptors(void);              /* calls of cuTensorMapEncodeTiled */
 FAKE_API fake_live_counts fake_live(void);
 FAKE_API void *fake_current_context(void); /* of this thread */
 FAKE_API void fake_push_context(void *context);

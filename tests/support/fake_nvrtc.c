@@ -136,8 +136,8 @@ static void add(program *p, const char *s) {
   while (*s++ != 0);
 }
 
-int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers,
-                       const char *const *headers, const char *const *names) {
+int nvrtcCreateProgram(void **prog, const char *source, const char *name, int num_headers, const char *const *headers,
+                       const char *const *names) {
   if (told(NULL, "refuse")) return OUT_OF_MEMORY;
   program *p = calloc(1, sizeof *p);
   if (p == NULL) return OUT_OF_MEMORY;

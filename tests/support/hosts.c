@@ -41,9 +41,7 @@ static bool can_trap(void) {
   return can;
 }
 
-static bool set_comma(void) {
-  return setlocale(LC_ALL, "comma") != NULL && localeconv()->decimal_point[0] == ',';
-}
+static bool set_comma(void) { return setlocale(LC_ALL, "comma") != NULL && localeconv()->decimal_point[0] == ','; }
 
 bool hosts_exist(host_kind host) {
   if (host == HOST_COMMA) {
@@ -97,6 +95,6 @@ void hosts_look(host_view *out) {
 }
 
 bool hosts_same(const host_view *a, const host_view *b) {
-  return a->rounding == b->rounding && a->traps == b->traps && a->flags == b->flags &&
-         a->control == b->control && a->point == b->point && a->locale == b->locale;
+  return a->rounding == b->rounding && a->traps == b->traps && a->flags == b->flags && a->control == b->control &&
+         a->point == b->point && a->locale == b->locale;
 }

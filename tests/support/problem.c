@@ -6,8 +6,7 @@
 
 #include "abi/params.h"
 
-void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c,
-                int64_t d) {
+void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c, int64_t d) {
   const int64_t shape[4] = {a, b, c, d};
   size_t size = (size_t)bits / 8;
   memcpy(t->shape, shape, sizeof shape);
@@ -27,8 +26,8 @@ void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, 
   if (p->used > PROBLEM_MEMORY) abort();
 }
 
-static void add_entry(image_manifest *m, const char *name, luattn_role role, unsigned threads,
-                      unsigned shared, unsigned tile_m, unsigned tile_n) {
+static void add_entry(image_manifest *m, const char *name, luattn_role role, unsigned threads, unsigned shared,
+                      unsigned tile_m, unsigned tile_n) {
   manifest_entry *e = &m->entry[m->num_entries++];
   memcpy(e->name, name, strlen(name) + 1);
   e->role = role;
@@ -59,15 +58,10 @@ static void describe(image_manifest *m, luattn_pass pass) {
       .accumulates_dq = pass == LUATTN_BACKWARD,
       .wants = pass == LUATTN_BACKWARD ? LUATTN_WANT_ALL : 0,
       .max_len = 1 << 20,
-      .input =
-          {{.name = "slopes", .dtype = LUATTN_INPUT_F32, .num_axes = 1, .axis = {LUATTN_AXIS_H}, .grad = 1},
-           {.name = "ids", .dtype = LUATTN_INPUT_I32, .num_axes = 2, .axis = {LUATTN_AXIS_B, LUATTN_AXIS_KV}},
-           {.name = "flags", .dtype = LUATTN_INPUT_BOOL, .num_axes = 1, .axis = {LUATTN_AXIS_Q}},
-           {.name = "table",
-            .dtype = LUATTN_INPUT_F16,
-            .num_axes = 2,
-            .axis = {LUATTN_AXIS_FREE, 16},
-            .grad = 1}},
+      .input = {{.name = "slopes", .dtype = LUATTN_INPUT_F32, .num_axes = 1, .axis = {LUATTN_AXIS_H}, .grad = 1},
+                {.name = "ids", .dtype = LUATTN_INPUT_I32, .num_axes = 2, .axis = {LUATTN_AXIS_B, LUATTN_AXIS_KV}},
+                {.name = "flags", .dtype = LUATTN_INPUT_BOOL, .num_axes = 1, .axis = {LUATTN_AXIS_Q}},
+                {.name = "table", .dtype = LUATTN_INPUT_F16, .num_axes = 2, .axis = {LUATTN_AXIS_FREE, 16}, .grad = 1}},
       .scalar = {{"cap", 50}, {"temperature", 2}},
       .stat = {{.input = 1, .axis = 1, .block = 64}},
       .source_hash = {1, 2}};
@@ -140,7 +134,8 @@ void problem_close(problem *p) { free(p->memory); }
 
 luattn_image *problem_image(const problem *p) {
   static const char others[] =
-      "luattn_stats luattn_mod luattn_prepare luattn_finish luattn_dq luattn_round luattn_norms luattn_reach luattn_append luattn_merge luattn_tile_bits "
+      "luattn_stats luattn_mod luattn_prepare luattn_finish luattn_dq luattn_round luattn_norms luattn_reach "
+      "luattn_append luattn_merge luattn_tile_bits "
       "luattn_tile_order";
   char code[512] = {0};
   const size_t second = p->info.second_code;

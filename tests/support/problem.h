@@ -7,16 +7,7 @@
 #include "luattn/compiler.h"
 #include "luattn/runtime.h"
 
-enum {
-  BATCH = 2,
-  HEADS = 8,
-  HEADS_KV = 2,
-  Q_LEN = 100,
-  KV_LEN = 130,
-  HEAD_DIM = 64,
-  HEAD_DIM_V = 32,
-  NUM_SAVED = 1
-};
+enum { BATCH = 2, HEADS = 8, HEADS_KV = 2, Q_LEN = 100, KV_LEN = 130, HEAD_DIM = 64, HEAD_DIM_V = 32, NUM_SAVED = 1 };
 
 typedef struct tensor {
   DLTensor t;
@@ -46,7 +37,6 @@ luattn_image *problem_image(const problem *p);
 /* Changes lengths and everything that depends on them. Strides become contiguous. */
 void problem_resize(problem *p, int batch, int q_len, int kv_len);
 
-void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c,
-                int64_t d);
+void tensor_set(problem *p, tensor *t, int code, int bits, int ndim, int64_t a, int64_t b, int64_t c, int64_t d);
 
 #endif

@@ -46,8 +46,8 @@ typedef struct work {
 
 static void add_job(work *w, int example, int arch, int dtype, int pass, int dim) {
   if (w->num_jobs < MAX_JOBS)
-    w->jobs[w->num_jobs++] = (job){
-        example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims), 0};
+    w->jobs[w->num_jobs++] =
+        (job){example % w->num_examples, arch % COUNT(archs), dtype % COUNT(dtypes), pass, dim % COUNT(dims), 0};
 }
 
 /* Adds jobs with only some gradients, which omit parts of a kernel, in each family and for large head
@@ -60,8 +60,7 @@ static void some_gradients(work *w) {
                                    LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS,
                                    LUATTN_WANT_INPUTS | LUATTN_WANT_SCALARS | LUATTN_WANT_DV};
   enum { SM_80 = 0, SM_90 = 3, HALF = 0, F32 = 1, D128 = 1, WIDE = 3 };
-  static const int kernels[][3] = {
-      {SM_80, HALF, D128}, {SM_80, F32, D128}, {SM_90, HALF, D128}, {SM_90, HALF, WIDE}};
+  static const int kernels[][3] = {{SM_80, HALF, D128}, {SM_80, F32, D128}, {SM_90, HALF, D128}, {SM_90, HALF, WIDE}};
   for (int k = 0; k < COUNT(kernels); k++)
     for (int i = 0; i < COUNT(wants); i++) {
       add_job(w, w->num_jobs, kernels[k][0], kernels[k][1], 1, kernels[k][2]);
@@ -119,8 +118,7 @@ static bool explained(const image_manifest *info, const char *plan) {
     char spills[96], stack[96];
     snprintf(spills, sizeof spills, "%s spills", info->entry[i].name);
     snprintf(stack, sizeof stack, "%s has", info->entry[i].name);
-    if (info->entry[i].local_bytes > 0 && strstr(plan, spills) == NULL && strstr(plan, stack) == NULL)
-      return false;
+    if (info->entry[i].local_bytes > 0 && strstr(plan, spills) == NULL && strstr(plan, stack) == NULL) return false;
     if (info->entry[i].registers == 0) return false; /* the log was not parsed */
   }
   return true;
@@ -129,9 +127,8 @@ static bool explained(const image_manifest *info, const char *plan) {
 static void report(work *w, const job *j, const char *what, const char *text) {
   const char *name = strrchr(w->path[j->example], '/') + 1;
   pthread_mutex_lock(&w->lock);
-  printf("%s: %s sm_%d %s %s wants %u D %d Dv %d: %s\n", what, name, archs[j->arch],
-         dtype_names[dtypes[j->dtype]], j->pass == 0 ? "forward" : "backward", j->wants, dims[j->dim][0],
-         dims[j->dim][1], text);
+  printf("%s: %s sm_%d %s %s wants %u D %d Dv %d: %s\n", what, name, archs[j->arch], dtype_names[dtypes[j->dtype]],
+         j->pass == 0 ? "forward" : "backward", j->wants, dims[j->dim][0], dims[j->dim][1], text);
   fflush(stdout);
   pthread_mutex_unlock(&w->lock);
 }
@@ -142,13 +139,13 @@ static bool run(work *w, const job *j) {
   luattn_image *image = NULL;
   luattn_compile_report r;
   luattn_target t = {.struct_size = sizeof t,
-                           .pass = j->pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD,
-                           .dtype = dtypes[j->dtype],
-                           .head_dim = dims[j->dim][0],
-                           .head_dim_v = dims[j->dim][1],
-                           .arch = archs[j->arch],
-                           .wants = j->wants,
-                           .cache_dir = ""};
+                     .pass = j->pass == 0 ? LUATTN_FORWARD : LUATTN_BACKWARD,
+                     .dtype = dtypes[j->dtype],
+                     .head_dim = dims[j->dim][0],
+                     .head_dim_v = dims[j->dim][1],
+                     .arch = archs[j->arch],
+                     .wants = j->wants,
+                     .cache_dir = ""};
   bool ok = luattn_spec_load(w->path[j->example], NULL, &spec, &err) == LUATTN_OK;
   if (ok) t.input_types = any_types_f32(spec);
   ok = ok && luattn_compile(spec, &t, &image, &r, &err) == LUATTN_OK;
@@ -239,7 +236,7 @@ int main(int argc, char **argv) {
   while (started < WORKERS && pthread_create(&threads[started], NULL, worker, &w) == 0) started++;
   if (started == 0) worker(&w);
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-  printf("%d kernels of %d examples compiled, %d failed, %d spill as their plans say\n", w.num_jobs,
-         w.num_examples, w.failed, w.spilled);
+  printf("%d kernels of %d examples compiled, %d failed, %d spill as their plans say\n", w.num_jobs, w.num_examples,
+         w.failed, w.spilled);
   return w.failed == 0 ? 0 : 1;
 }

@@ -14,8 +14,10 @@
 enum { BOUND_S = 12 };
 
 static const char *const hooks[] = {
-    "for i = 1, 64 do x = tanh(x * w + 0.1 * i) end", "for i = 1, 12 do x = x + sin(x * w * i) end",
-    "for i = 1, 32 do x = erf(x * w + 0.1 * i) end", "for i = 1, 16 do x = pow(abs(x) + 0.5, w + 0.1 * i) end",
+    "for i = 1, 64 do x = tanh(x * w + 0.1 * i) end",
+    "for i = 1, 12 do x = x + sin(x * w * i) end",
+    "for i = 1, 32 do x = erf(x * w + 0.1 * i) end",
+    "for i = 1, 16 do x = pow(abs(x) + 0.5, w + 0.1 * i) end",
     "for i = 1, 32 do x = x - 0.1 * floor(x * w * i) end", /* every step reads the previous one twice */
     "for i = 1, 64 do x = sin(x * w * i) end"};
 static const struct {

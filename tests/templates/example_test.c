@@ -41,8 +41,8 @@ static const char *edited(arena *a, const char *text, const edit *e) {
 }
 
 /* Compiles the spec with an edit. Returns NULL, or the reason why compilation fails. */
-static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch,
-                           const char *const *options, int n, const edit *e) {
+static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *arch, const char *const *options, int n,
+                           const edit *e) {
   luattn_error err;
   template_file headers[160];
   int count = 0;
@@ -51,8 +51,8 @@ static const char *why_not(arena *a, nvrtc *lib, const char *name, const char *a
   headers[count++] = (template_file){"config.cuh", read_file(a, "config.cuh"), 0};
   headers[count++] = (template_file){"spec.cuh", edited(a, read_file(a, "spec.cuh"), e), 0};
   nvrtc_result r;
-  if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch,
-                    (nvrtc_options){.list = options, .count = n}, 0, &r, &err) != LUATTN_OK)
+  if (nvrtc_compile(lib, a, name, entry(name)->data, headers, count, arch, (nvrtc_options){.list = options, .count = n},
+                    0, &r, &err) != LUATTN_OK)
     return arena_printf(a, "%s", err.message);
   assert_true(r.cubin_size > 0);
   assert_null(r.remark);
@@ -89,11 +89,10 @@ static void test_sm80(void **state) {
 
 static void test_sm90(void **state) {
   (void)state;
-  const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128",
-                                 "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384"};
-  const char *const backward[] = {
-      "-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
-      "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_DQ_FIRST_STORE=true"};
+  const char *const forward[] = {"-std=c++20", "-default-device", "-DEXAMPLE_TILE_M=128", "-DEXAMPLE_TILE_N=128",
+                                 "-DEXAMPLE_THREADS=384"};
+  const char *const backward[] = {"-std=c++20",           "-default-device",       "-DEXAMPLE_TILE_M=64",
+                                  "-DEXAMPLE_TILE_N=128", "-DEXAMPLE_THREADS=384", "-DEXAMPLE_DQ_FIRST_STORE=true"};
   const char *const wide[] = {"-std=c++20",
                               "-default-device",
                               "-DEXAMPLE_TILE_M=64",
@@ -105,9 +104,8 @@ static void test_sm90(void **state) {
   for (int n = 5; n <= 6; n++)
     compile("entry/bwd_sm90.cu", "sm_90a", backward, n,
             2 * 256 * (128 + 2 * 64) + 8 * 16 * (16 + 2 * 128) + 2 * 64 * 8 + 3 * 2 * 64 * 128 + 512);
-  compile(
-      "entry/bwd_d256.cu", "sm_90a", wide, 7,
-      2 * 64 * 192 + 2 * 64 * 128 + 2 * 2 * 64 * (192 + 128) + 5 * 2 * 64 * 64 + 2 * 64 * 8 + 2 * 64 + 128);
+  compile("entry/bwd_d256.cu", "sm_90a", wide, 7,
+          2 * 64 * 192 + 2 * 64 * 128 + 2 * 2 * 64 * (192 + 128) + 5 * 2 * 64 * 64 + 2 * 64 * 8 + 2 * 64 + 128);
 }
 
 static void test_simt(void **state) {
@@ -133,8 +131,7 @@ static void test_private_sizes(void **state) {
   nvrtc lib;
   luattn_error err;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
-  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304",
-                                 "-DLUATTN_PART=1"};
+  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304", "-DLUATTN_PART=1"};
   arena *a = arena_open(NULL);
   for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
     const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
@@ -154,8 +151,7 @@ static void test_contract(void **state) {
       {"no part for mods", WHOLE, SPEC("Mask, Score, Online, Grad")},
       {"no part for the mask", WHOLE, SPEC("Score, Online, Grad, NoMods")},
       {"no part for gradients", WHOLE, SPEC("Mask, Score, Online, NoMods")},
-      {"forward without an online function", WHOLE,
-       SPEC("Mask, Score, NoOnline, NoLse, NoSavedRows, Grad, NoMods")},
+      {"forward without an online function", WHOLE, SPEC("Mask, Score, NoOnline, NoLse, NoSavedRows, Grad, NoMods")},
       {"an absence of a part is not said", "NoDistanceTerm, ", ""},
       {"a mask and none", WHOLE, SPEC("Mask, EveryKv, Score, Online, Grad, NoMods")},
       {"a hook is missing", "bool keep(", "bool keeps("},
@@ -171,15 +167,13 @@ static void test_contract(void **state) {
   nvrtc lib;
   luattn_error err;
   if (nvrtc_find(NULL, &file, &err) != LUATTN_OK || nvrtc_open(&file, &lib, &err) != LUATTN_OK) skip();
-  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304",
-                                 "-DLUATTN_PART=1"};
+  const char *const options[] = {"-std=c++20", "-default-device", "-DEXAMPLE_SHARED_BYTES=98304", "-DLUATTN_PART=1"};
   arena *a = arena_open(NULL);
   const char *why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, NULL);
   if (why != NULL) fail_msg("%s", why);
   for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
     why = why_not(a, &lib, "entry/fwd_sm80.cu", "sm_80", options, 4, &edits[i]);
-    if (why == NULL || strstr(why, "sm80/fwd_sm80.cuh(") == NULL ||
-        strstr(why, "static assertion failed") == NULL)
+    if (why == NULL || strstr(why, "sm80/fwd_sm80.cuh(") == NULL || strstr(why, "static assertion failed") == NULL)
       fail_msg("%s: %s", edits[i].what, why == NULL ? "compiles" : why);
   }
   arena_close(a);

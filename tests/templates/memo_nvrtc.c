@@ -27,8 +27,7 @@ static void open_library(void) {
   const char *path = getenv("LUATTN_PTX_NVRTC");
   nvrtc_file file;
   luattn_error err;
-  is_there = getenv("LUATTN_MEMO_DIR") != NULL &&
-             nvrtc_find(path != NULL ? path : "", &file, &err) == LUATTN_OK &&
+  is_there = getenv("LUATTN_MEMO_DIR") != NULL && nvrtc_find(path != NULL ? path : "", &file, &err) == LUATTN_OK &&
              nvrtc_open(&file, &library, &err) == LUATTN_OK;
   if (!is_there) fprintf(stderr, "memo_nvrtc: LUATTN_MEMO_DIR is missing, or NVRTC\n");
 }
@@ -268,8 +267,7 @@ static void check_ptx(const char *first, const char *then, const program *p) {
   if (first == NULL || then[0] == 0) return;
   char *a = memo_rename(first), *b = memo_rename(then);
   if (a != NULL && b != NULL && strcmp(a, b) != 0) {
-    fprintf(stderr, "memo_nvrtc: %s: PTX for compute_XX is other PTX than for sm_XX; compare with --cubin\n",
-            p->name);
+    fprintf(stderr, "memo_nvrtc: %s: PTX for compute_XX is other PTX than for sm_XX; compare with --cubin\n", p->name);
     abort();
   }
   free(a), free(b);
@@ -309,15 +307,11 @@ static int give(const char *bytes, size_t size, char *out) {
 API nvrtcGetProgramLogSize(void *prog, size_t *size);
 API nvrtcGetProgramLogSize(void *prog, size_t *size) { return *size = ((program *)prog)->log_size, 0; }
 API nvrtcGetProgramLog(void *prog, char *out);
-API nvrtcGetProgramLog(void *prog, char *out) {
-  return give(((program *)prog)->log, ((program *)prog)->log_size, out);
-}
+API nvrtcGetProgramLog(void *prog, char *out) { return give(((program *)prog)->log, ((program *)prog)->log_size, out); }
 API nvrtcGetCUBINSize(void *prog, size_t *size);
 API nvrtcGetCUBINSize(void *prog, size_t *size) { return *size = ((program *)prog)->size, 0; }
 API nvrtcGetCUBIN(void *prog, char *out);
-API nvrtcGetCUBIN(void *prog, char *out) {
-  return give(((program *)prog)->cubin, ((program *)prog)->size, out);
-}
+API nvrtcGetCUBIN(void *prog, char *out) { return give(((program *)prog)->cubin, ((program *)prog)->size, out); }
 /* Reports no PTX. `emit --stage ptx` uses the real NVRTC. */
 API nvrtcGetPTXSize(void *prog, size_t *size);
 API nvrtcGetPTXSize(void *prog, size_t *size) { return (void)prog, *size = 0, 0; }

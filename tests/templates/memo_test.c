@@ -29,19 +29,17 @@ static void comments_and_indentation_go(void **state) {
 
 static void literals_stay(void **state) {
   (void)state;
-  static const char *const same[] = {"asm(\"a  // b\");", "char c = '\"'; int d;", "f(\"\\\"  /*\");",
-                                     "int n = 1'000;", "char c = '\\'';"};
+  static const char *const same[] = {"asm(\"a  // b\");", "char c = '\"'; int d;", "f(\"\\\"  /*\");", "int n = 1'000;",
+                                     "char c = '\\'';"};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_becomes(memo_strip, same[i], same[i]);
   assert_becomes(memo_strip, "int n = 1'000; // it's\nint  m;", "int n = 1'000;\nint m;");
 }
 
 static void cpp_names_of_ptx_are_numbered(void **state) {
   (void)state;
-  assert_becomes(memo_rename,
-                 ".func _ZN4weighEv(.param .b32 _ZN4weighEv_param_0)\n// comment\ncall _ZN4weighEv;\n",
+  assert_becomes(memo_rename, ".func _ZN4weighEv(.param .b32 _ZN4weighEv_param_0)\n// comment\ncall _ZN4weighEv;\n",
                  ".func _Z0(.param .b32 _Z1)\ncall _Z0;\n");
-  assert_becomes(memo_rename, ".entry luattn_fwd(x_Z1) %r1 $L__BB0_1 _Z",
-                 ".entry luattn_fwd(x_Z1) %r1 $L__BB_1 _Z0");
+  assert_becomes(memo_rename, ".entry luattn_fwd(x_Z1) %r1 $L__BB0_1 _Z", ".entry luattn_fwd(x_Z1) %r1 $L__BB_1 _Z0");
 }
 
 static bool same_ptx(const char *a, const char *b) {
@@ -60,8 +58,7 @@ static void unused_variables_go(void **state) {
                  ".version 9\n");
   static const char used[] = ".global .align 4 .b8 table[8] = {1, 2};\nmov.u64 %r1, table;\n";
   assert_becomes(memo_rename, used, used);
-  assert_becomes(memo_rename, ".global .f32 log;\nadd log2, a.log, log_, $log;",
-                 "add log2, a.log, log_, $log;");
+  assert_becomes(memo_rename, ".global .f32 log;\nadd log2, a.log, log_, $log;", "add log2, a.log, log_, $log;");
   assert_becomes(memo_rename, ".global .f32 e;\nld %f1, [e]", ".global .f32 e;\nld %f1, [e]");
 }
 
@@ -103,8 +100,7 @@ static bool same_hash(hash128 a, hash128 b) { return a.lo == b.lo && a.hi == b.h
 
 static void only_what_is_included_counts(void **state) {
   (void)state;
-  static const char source[] = "#include \"a.cuh\"\nint x;",
-                    a[] = "#pragma once\n# include \"folder/b.cuh\"\n";
+  static const char source[] = "#include \"a.cuh\"\nint x;", a[] = "#pragma once\n# include \"folder/b.cuh\"\n";
   const hash128 first = hash_of(source, a, "int b;", "int c;");
   assert_true(same_hash(first, hash_of(source, a, "int b;", "int other;")));
   assert_true(same_hash(first, hash_of(source, a, "// of b\nint  b;", "int c;")));

@@ -30,7 +30,7 @@ struct WarpQTiles {
   int kv0, kv1, base;
   bool ragged;
   u32 present, masked, same_bucket, by_range;  // bits of tiles base .. base + 31 that are still to come
-  u32 none[2], all[2];  // tiles where each half keeps nothing; all, inside the lengths
+  u32 none[2], all[2];                         // tiles where each half keeps nothing; all, inside the lengths
   Range todo;
   Visits<Spec> visits;
   // Describes the tile that `next` returned last. Bits 0 and 1: half 0 or 1 keeps nothing of it. Bits 2 and
@@ -92,8 +92,7 @@ struct WarpQTiles {
     present &= present - 1;
     if constexpr (Halves)
       halves = (none[0] >> i & 1) | (none[1] >> i & 1) << 1 | (all[0] >> i & 1) << 2 | (all[1] >> i & 1) << 3;
-    return Tile{base + i, ((masked >> i) & 1u) != 0, ((same_bucket >> i) & 1u) != 0,
-                ((by_range >> i) & 1u) != 0};
+    return Tile{base + i, ((masked >> i) & 1u) != 0, ((same_bucket >> i) & 1u) != 0, ((by_range >> i) & 1u) != 0};
   }
 
  private:
@@ -118,8 +117,9 @@ struct WarpQTiles {
     present &= tiles_inside(todo, base);
     if constexpr (Spec::has_score_bounds) present &= __ballot_sync(0xffffffffu, tile < todo.hi && visits.has(tile));
     if constexpr (SameBucket)
-      same_bucket = __ballot_sync(0xffffffffu, kv0 < kv1 && tile < todo.hi &&
-                                                   Spec::same_bucket(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1));
+      same_bucket =
+          __ballot_sync(0xffffffffu, kv0 < kv1 && tile < todo.hi &&
+                                         Spec::same_bucket(p, s, q0, min_of(q0 + TileM, s.q_len) - 1, kv0, kv1));
     todo.lo = base + 32;
   }
   // The class of a tile by all conditions that data_class does not cover.
@@ -129,8 +129,8 @@ struct WarpQTiles {
     else
       return class_of<Spec, true>(p, s, q0, q1, lo, hi);
   }
-  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest,
-                                                       int q0, int q1, bool inside) {
+  __device__ __forceinline__ TileClass classify_halves(const LuattnParams &p, const Site &s, TileClass rest, int q0,
+                                                       int q1, bool inside) {
     u32 kept = 0, full = 0;  // of halves 0 and 1
     bool some = false;       // of the whole tile
     // Classifies the whole tile first. If no lane's tile is partly kept, as far from a causal diagonal, the
@@ -166,8 +166,7 @@ LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
     u32 bits = 0;
 #pragma unroll 1
     for (int line = (q0 + phase) / period * period - phase; line < q0 + TileM; line += period) {
-      const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)),
-                hi = min_of(kept.hi, line + min_of(rest.hi, period));
+      const int lo = max_of(kept.lo, line + max_of(rest.lo, 0)), hi = min_of(kept.hi, line + min_of(rest.hi, period));
       bits |= columns_below(hi - first) & ~columns_below(lo - first);
     }
     return bits;
@@ -176,8 +175,7 @@ LUATTN_FN u32 queries_in(Range kept, Range rest, int phase, int q0, int first) {
 // For a thread's keys kv and kv + 8, sets the bits of the thread's queries in the tile from q0 on that keep
 // them. For a key, these queries are one or two intervals, or a part of each period of those.
 template <class Spec, int TileM, int Cols>
-LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0,
-                                 KeepBits<Cols> (&keep)[2]) {
+LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, int q0, KeepBits<Cols> (&keep)[2]) {
   static_assert(Cols <= 32);
   constexpr int period = Spec::column_period;
   const int first = q0 + int(threadIdx.x) % 4 * 2;
@@ -196,8 +194,8 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
     u32 &bits = keep[half].word[0];
     bits = queries_in<Spec, TileM>(kept, rest, phase, q0, first);
     if constexpr (Spec::column_intervals == 2)
-      bits |= queries_in<Spec, TileM>(exists ? Spec::second_column_interval(p, s, key) : Range{0, 0}, rest,
-                                      phase, q0, first);
+      bits |= queries_in<Spec, TileM>(exists ? Spec::second_column_interval(p, s, key) : Range{0, 0}, rest, phase, q0,
+                                      first);
     if constexpr (period > 0 && period < short_period) {
       u32 of_rest[1];
       columns_of_residues<period>(of_rest, first + phase, rest);
@@ -212,8 +210,8 @@ LUATTN_FN void find_kept_queries(const LuattnParams &p, const Site &s, int kv, i
 struct TileMessage {
   u32 bits, head;
   LUATTN_FN TileMessage of(Tile tile, bool last, int head, bool ends = false, u32 halves = 0) {
-    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.same_bucket) << 7 | halves << 3 |
-                u32(ends) << 2 | u32(tile.masked) << 1 | u32(last),
+    return {u32(tile.index) << 9 | u32(tile.by_range) << 8 | u32(tile.same_bucket) << 7 | halves << 3 | u32(ends) << 2 |
+                u32(tile.masked) << 1 | u32(last),
             u32(head)};
   }
   LUATTN_FN TileMessage end() { return {~0u, 0}; }
@@ -244,8 +242,8 @@ struct BlockMessage {
   u32 state;
 
   __device__ __forceinline__ void store(u32 address) const {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(at.tile), "r"(at.h),
-                 "r"(at.b), "r"(u32(at.split) << 2 | state)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(at.tile), "r"(at.h), "r"(at.b),
+                 "r"(u32(at.split) << 2 | state)
                  : "memory");
   }
   LUATTN_FN BlockMessage load(u32 address) {
@@ -271,8 +269,7 @@ struct SharedBwdSm90 {
   static constexpr bool turns = Needs<Spec, Config>::dq_in_order;
   static constexpr bool claims = Needs<Spec, Config>::dq_first_store;
   // Whether there are tiles for which `keep` is called.
-  static constexpr bool keep_reads =
-      Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
+  static constexpr bool keep_reads = Spec::has_mask && (Spec::column_intervals == 0 || Spec::columns_need_full_data);
   static constexpr int groups = tile_n / 64, warps = groups * 4;  // of consumers
   // Deterministic distance sums. Each consumer warp has a row for them (sm90/bwd/distance_grad_writer.cuh).
   static constexpr bool hands_sums =
@@ -280,10 +277,8 @@ struct SharedBwdSm90 {
   static constexpr int line_floats = tile_m + 32, sums_groups = (tile_m + tile_n) / 32;
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
   static constexpr bool has_rows = !__is_empty(Row) && (Spec::grad_reads_row || keep_reads);
-  static constexpr BwdSm90Layout layout =
-      bwd_sm90_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
-                                            .bwd_row = int(sizeof(BwdRow)),
-                                            .hands_sums = hands_sums}));
+  static constexpr BwdSm90Layout layout = bwd_sm90_layout(layout_sizes<Config>(
+      {.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0, .bwd_row = int(sizeof(BwdRow)), .hands_sums = hands_sums}));
   static constexpr int k_bytes = layout.k, v_bytes = layout.v, q_bytes = layout.q, do_bytes = layout.dout,
                        ds_bytes = layout.ds, dq_bytes = layout.dq, row_pitch = layout.row_pitch;
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows, barrier_bytes = layout.barriers;
@@ -315,7 +310,7 @@ struct SharedBwdSm90 {
   __device__ __forceinline__ u32 dq(int warp) const { return start + at_dq + warp * dq_bytes; }
   __device__ __forceinline__ u32 line(int warp) const { return start + at_sums + warp * line_floats * 4; }
   __device__ __forceinline__ u32 sums_kept() const { return line(warps); }  // for the warp that adds them
-  __device__ __forceinline__ float *numbers(int stage) const {  // BwdRow::x[i] of row r at [i * tile_m + r]
+  __device__ __forceinline__ float *numbers(int stage) const {              // BwdRow::x[i] of row r at [i * tile_m + r]
     return reinterpret_cast<float *>(memory + at_rows + stage * row_bytes);
   }
   __device__ __forceinline__ SharedRow<Row> *rows(int stage) const {
@@ -387,14 +382,13 @@ struct SharedBwdSm90 {
 // the barrier. `row` is the first row of the q tile. Called by one thread of a producer; both producers use
 // it.
 template <class Spec, class Sequence, class Shared>
-LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const Shared &shared, int stage,
-                            u32 full, int row, int rows) {
+LUATTN_FN void load_numbers(const LuattnParams &p, const Sequence &site, const Shared &shared, int stage, u32 full,
+                            int row, int rows) {
   const RowNumbers<const float> from =
       site.template q_numbers<ResultGroups, const float>(p, p.scratch.bwd_rows, site.b, site.h, row);
 #pragma unroll
   for (int i = 0; i < Spec::num_bwd_rows; ++i)
-    bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from.first + i * from.plane,
-              rows * 4, full);
+    bulk_load(shared_address(shared.numbers(stage) + i * Shared::tile_m), from.first + i * from.plane, rows * 4, full);
 }
 // Writes Row of each row of a q tile, clamped to the last row. Called by a warp of a producer.
 template <class Spec, class Sequence, class Shared>

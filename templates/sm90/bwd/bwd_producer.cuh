@@ -18,14 +18,8 @@ struct ProducerBwdSm90 {
   PipelineState<Config::stages> q;
   u32 num_tiles = 0;  // with dQ order: the block's q tiles so far
 
-  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m,
-                                             const Shared &s)
-      : p(params),
-        maps(m),
-        shared(s),
-        lane(int(threadIdx.x) % 32),
-        site(params, 0, 0),
-        q(1) {}
+  __device__ __forceinline__ ProducerBwdSm90(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
+      : p(params), maps(m), shared(s), lane(int(threadIdx.x) % 32), site(params, 0, 0), q(1) {}
 
   // Sends the message of the block's kv tile number `turn`, and loads its K and V if it has a q tile.
   __device__ __forceinline__ void load_kv(const BlockMessage &message, u32 turn) const {
@@ -42,7 +36,8 @@ struct ProducerBwdSm90 {
     for (int i = 0; i < Shared::boxes_v; ++i)
       tensor_load(shared.v() + i * tile_n * 128, maps.v, shared.kv_full(), i * 64, box, message.at.h);
   }
-  // Brings K and V to the L2 cache, while their place is in use. With few q tiles a kv tile, that hides a part of the load.
+  // Brings K and V to the L2 cache, while their place is in use. With few q tiles a kv tile, that hides a part of the
+  // load.
   __device__ __forceinline__ void prefetch_kv(const KvBlock &at) const {
     const SequenceOf<Config> of_block(p, at.b, 0);
     if (!elected()) return;
@@ -52,8 +47,8 @@ struct ProducerBwdSm90 {
 #pragma unroll
     for (int i = 0; i < Shared::boxes_v; ++i) tensor_prefetch(maps.v, i * 64, box, at.h);
   }
-  // The sequence of the block's kv tile. Consumers wait for K and V here, so that a packed entry's lengths are not read again:
-  // the entry's first q tile is loaded already.
+  // The sequence of the block's kv tile. Consumers wait for K and V here, so that a packed entry's lengths are not read
+  // again: the entry's first q tile is loaded already.
   __device__ __forceinline__ SequenceOf<Config> of_block(int b) const {
     if constexpr (SequenceOf<Config>::packed) return site;
     return SequenceOf<Config>(p, b, 0);
@@ -77,8 +72,7 @@ struct ProducerBwdSm90 {
       load_numbers<Spec>(p, site, shared, q.stage, shared.do_full(q.stage), row, rows);
 #pragma unroll
       for (int i = 0; i < Shared::boxes_v; ++i)
-        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box,
-                    site.h);
+        tensor_load(shared.dout(q.stage) + i * tile_m * 128, maps.dout, shared.do_full(q.stage), i * 64, box, site.h);
     }
     if constexpr (Shared::has_rows) {
       if (Spec::grad_reads_row || (tile.masked && !tile.by_range))
@@ -120,8 +114,10 @@ struct ProducerBwdSm90 {
       tile = after;
       halves = walk.halves;
       if (first || ahead.h != site.h) {
-        if constexpr (SequenceOf<Config>::packed) site.h = ahead.h;  // what else there is of an entry, stays in the same registers
-        else site = ahead;
+        if constexpr (SequenceOf<Config>::packed)
+          site.h = ahead.h;  // what else there is of an entry, stays in the same registers
+        else
+          site = ahead;
         head = Spec::head(p, site);
       }
     }
@@ -130,7 +126,8 @@ struct ProducerBwdSm90 {
     const KvTileSchedulerOf<Spec, Config> tickets(p);
     u32 turn = 0;
     if constexpr (SequenceOf<Config>::packed && !Need::dq_in_order) {
-      // Draws a tile early: finding it takes longer than in a batch of equal lengths. In the dQ order others may wait for it.
+      // Draws a tile early: finding it takes longer than in a batch of equal lengths. In the dQ order others may wait
+      // for it.
       KvBlock at = tickets.draw(), next;
 #pragma unroll 1
       for (; at.tile >= 0; at = next) load_block(at, turn++, [&] { next = tickets.draw(); });

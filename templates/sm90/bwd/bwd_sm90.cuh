@@ -47,8 +47,7 @@ struct ConsumerBwdSm90 {
   using Col = typename Spec::Col;
   using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
-                "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
@@ -63,8 +62,7 @@ struct ConsumerBwdSm90 {
   using Rows = RowSums<Spec, Config>;
   using Part = WarpPart<Spec, Config>;
   static constexpr bool shares_ds = Need::dq || Rows::wanted;
-  static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded,
-                        needs_dp = needs_ds || Need::parameters;
+  static constexpr bool needs_ds = shares_ds || Need::dk || Sums::rounded, needs_dp = needs_ds || Need::parameters;
   // If grad has no side effect, one copy of its code serves masked tiles too.
   static constexpr bool grad_adds = Need::parameters && Spec::grad_adds;
   static constexpr bool reduces_acc = Spec::num_acc > 0 && (grad_adds || Sums::any);
@@ -162,9 +160,7 @@ struct ConsumerBwdSm90 {
   }
   // The position of the thread's column j in the tile.
   __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
-  __device__ __forceinline__ Position query(int q0, int j) const {
-    return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
-  }
+  __device__ __forceinline__ Position query(int q0, int j) const { return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half.
@@ -230,7 +226,8 @@ struct ConsumerBwdSm90 {
           beside[half].set(j, Spec::keep_beside(p, site, head, row, col[half], q0 + column(j), kv_of(half)));
       }
 #pragma unroll
-      for (int w = 0; w < (cols + 31) / 32; ++w) keep[0].word[w] &= beside[0].word[w], keep[1].word[w] &= beside[1].word[w];
+      for (int w = 0; w < (cols + 31) / 32; ++w)
+        keep[0].word[w] &= beside[0].word[w], keep[1].word[w] &= beside[1].word[w];
     }
   }
 
@@ -249,7 +246,7 @@ struct ConsumerBwdSm90 {
   // keep them, which takes more registers than there are.
   template <class Terms>
   __device__ __forceinline__ void softmax_step(int q0, const Terms &terms, BwdRow (&bwd)[cols],
-                                        const float (&s)[tile_m / 2]) {
+                                               const float (&s)[tile_m / 2]) {
     float sum = 0;
     int first = q0;
 #pragma unroll
@@ -261,9 +258,8 @@ struct ConsumerBwdSm90 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float prob = 0.f, ds = 0.f;
-        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f,
-                                   query(first, j), kv_of(half), terms.get(half, j / 2, j % 2), prob, ds,
-                                   acc);
+        Spec::template grad<false>(p, site, head, Row{}, col[half], bwd[j], s[element(j, half)], 0.f, query(first, j),
+                                   kv_of(half), terms.get(half, j / 2, j % 2), prob, ds, acc);
         asm volatile("" ::"f"(prob));  // keeps P's computation here
         if (j == cols - 1) sum += prob;
       }
@@ -274,9 +270,8 @@ struct ConsumerBwdSm90 {
   }
   // Turns dot products and dP into P and dS. With Masked, only for elements that the mask keeps.
   template <bool Masked, class Terms>
-  __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms,
-                                                BwdRow (&bwd)[cols], float (&s)[tile_m / 2],
-                                                float (&dp)[tile_m / 2]) {
+  __device__ __forceinline__ void differentiate(TileMessage tile, int q0, const Terms &terms, BwdRow (&bwd)[cols],
+                                                float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     KeepBits<cols> keep[2] = {KeepBits<cols>::none(), KeepBits<cols>::none()};
     if constexpr (Masked) find_kept(tile, q0, keep);
 #pragma unroll
@@ -293,8 +288,8 @@ struct ConsumerBwdSm90 {
           dp[e] *= weight;
         }
         grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half], bwd[j],
-                                                   query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2),
-                                                   s[e], dp[e], acc);
+                                                   query(q0, j), kv_of(half), terms.get(half, j / 2, j % 2), s[e],
+                                                   dp[e], acc);
         if constexpr (Drops::any) s[e] *= weight;
       }
     }
@@ -326,13 +321,12 @@ struct ConsumerBwdSm90 {
           return Spec::keep(p, site, head, row_at(column(j)), col[half], q0 + column(j), kv_of(half));
         });
       if (q0 + tile_m > site.q_end(p) || kv0 / tile_n * tile_n + tile_n > site.kv_end(p))
-        select(s, dp, [&](int j, int half) {
-          return q0 + column(j) < site.q_end(p) && kv_of(half) < site.kv_end(p);
-        });
+        select(s, dp, [&](int j, int half) { return q0 + column(j) < site.q_end(p) && kv_of(half) < site.kv_end(p); });
     }
   }
-  // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would draw between the
-  // instructions that issue the products, and all words at once, for which it spills. Branches that are never taken stop it.
+  // Draws which weights of a tile dropout keeps, while products are in flight. With many scores per thread ptxas would
+  // draw between the instructions that issue the products, and all words at once, for which it spills. Branches that
+  // are never taken stop it.
   __device__ __forceinline__ void draw(int q0) {
     const int row = kv0 + dropout.first_kv(p, site);
     int column = q0 + dropout.first_q(p, site);
@@ -349,8 +343,7 @@ struct ConsumerBwdSm90 {
     }
   }
   // Turns the two products in flight into P and dS. Loads and computes the other arguments of grad meanwhile.
-  __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2],
-                                                float (&dp)[tile_m / 2]) {
+  __device__ __forceinline__ void differentiate(TileMessage tile, float (&s)[tile_m / 2], float (&dp)[tile_m / 2]) {
     const int q0 = tile.index() * tile_m;
     if constexpr (Drops::any) draw(q0);
     if constexpr (Lines::any) {
@@ -546,8 +539,7 @@ struct ConsumerBwdSm90 {
       issue_sums<dim_v>(dv, a_p, shared.dout(q.stage));
     }
     pass_turn();
-    if constexpr (shares_ds)
-      announce_ds();  // here, because the fence takes a while and dV's product is in flight
+    if constexpr (shares_ds) announce_ds();  // here, because the fence takes a while and dV's product is in flight
     read_ahead(tile);
     if constexpr (Sums::in_line) {
       if constexpr (!shares_ds) fence_async(), __syncwarp();
@@ -708,8 +700,7 @@ LUATTN_FN void bwd_sm90(const LuattnParams &p, const LuattnTensorMaps &maps, uns
   const Shared shared{memory, shared_address(memory)};
   if (threadIdx.x == 0) shared.init_barriers();
   if constexpr (RowSums<Spec, Config>::wanted) {
-    if (threadIdx.x < 64)
-      store_shared(shared.ones() + threadIdx.x * 4, pack<typename Config::Elem>(1.f, 1.f));
+    if (threadIdx.x < 64) store_shared(shared.ones() + threadIdx.x * 4, pack<typename Config::Elem>(1.f, 1.f));
     fence_async();
   }
   __syncthreads();

@@ -55,8 +55,8 @@ struct DqFirstStoreSm90 {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(first_store) : "memory");
     return x;
   }
-  // States past a packed entry's end are there, too, and are not used: asking for the entry's length would take longer than
-  // reading them.
+  // States past a packed entry's end are there, too, and are not used: asking for the entry's length would take longer
+  // than reading them.
   __device__ __forceinline__ u32 *first_store_of(int b, int tile) const {
     if constexpr (SequenceOf<Config>::packed) {
       const int last = ceil_div(SequenceOf<Config>::most_queries(p), Config::tile_m) - 1;
@@ -108,8 +108,8 @@ struct DqFirstStoreSm90 {
   }
 };
 
-// The sequence of a number among the query heads of all entries. That of packed entries is kept: its lengths are read once for a kv
-// tile.
+// The sequence of a number among the query heads of all entries. That of packed entries is kept: its lengths are read
+// once for a kv tile.
 template <class Sequence, bool Packed = Sequence::packed>
 struct KeptSequence {
   LUATTN_FN Sequence numbered(const LuattnParams &p, int number) { return Sequence::numbered(p, number); }
@@ -167,8 +167,7 @@ struct DqStorerSm90 {
     const Sequence site = kept.numbered(p, message.head);
     float *to =
         site.template q_acc_row<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, site.h, row);
-    bulk_store(to + d0 * 16, shared.dq(lane), width * 64,
-               lane < Shared::warps && width > 0 && row < site.q_end(p));
+    bulk_store(to + d0 * 16, shared.dq(lane), width * 64, lane < Shared::warps && width > 0 && row < site.q_end(p));
     bulk_commit();
   }
 };

@@ -23,12 +23,7 @@ struct DqWriterSm90 {
   u32 num_tiles;  // q tiles before this one
 
   __device__ __forceinline__ DqWriterSm90(const LuattnParams &params, const Shared &s, u32 w)
-      : p(params),
-        shared(s),
-        lane(int(threadIdx.x) % 32),
-        which(w),
-        site(params, 0, 0),
-        num_tiles(0) {}
+      : p(params), shared(s), lane(int(threadIdx.x) % 32), which(w), site(params, 0, 0), num_tiles(0) {}
 
   // Adds dQ of a tile with one lane for the part of each consumer warp: 16 rows, and all channels or half of
   // them. The first kv tile of a q tile stores instead of adding.
@@ -36,8 +31,7 @@ struct DqWriterSm90 {
     const int group = lane / 4, row = tile * tile_m + (Shared::splits_rows ? group * 64 : 0) + lane % 4 * 16;
     const int d0 = Shared::splits_rows ? 0 : group * Shared::dq_cols,
               width = min_of(Shared::dq_cols, Config::head_dim - d0);
-    float *head =
-        site.template q_acc_head<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, h);
+    float *head = site.template q_acc_head<ResultGroups, Config::head_dim, float>(p, p.scratch.dq_acc, site.b, h);
     const bool there = lane < Shared::warps && width > 0 && row < site.q_end(p);
     float *to = head + i64(row) * Config::head_dim + d0 * 16;
     fence_async_global();
@@ -57,12 +51,12 @@ struct DqWriterSm90 {
     return {tile, turn_of<Config>(p, site.b, site.h, 0) + tile.index(),
             turn_before<Spec, tile_m, tile_n>(p, site, tile.index(), kv_tile)};
   }
-  __device__ __forceinline__ TileMessage message(u32 tile) const { return TileMessage::load(shared.turn_message(tile)); }
+  __device__ __forceinline__ TileMessage message(u32 tile) const {
+    return TileMessage::load(shared.turn_message(tile));
+  }
   // Waits for dQ of the next tile, even if it is the other writer's. dq_full cannot get ahead by two phases,
   // because the tile after the next is this writer's.
-  __device__ __forceinline__ void await_dq() const {
-    barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1);
-  }
+  __device__ __forceinline__ void await_dq() const { barrier_wait(shared.dq_full(num_tiles), num_tiles / 2 & 1); }
 
   __device__ __forceinline__ void run() {
     u32 turn = 0;

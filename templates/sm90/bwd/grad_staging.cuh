@@ -60,8 +60,7 @@ struct WarpPart {
     const u32 slab = address() + lane * 16;
     await();
 #pragma unroll
-    for (int i = 0; i < dq_cols / 2; i += 4)
-      store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+    for (int i = 0; i < dq_cols / 2; i += 4) store_shared_16(slab + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
   }
   __device__ __forceinline__ void add_dq(const LuattnParams &p, const Sequence &site, const DqPlace &at) {
     if constexpr (turns) return hand_dq_over(at);
@@ -137,8 +136,7 @@ struct WarpPart {
   // luattn_finish.
   template <int Dim>
   __device__ __forceinline__ void store_accumulator(const LuattnParams &p, const Sequence &site, void *dst,
-                                                    const KvBlock &at, int kv0,
-                                                    const float (&x)[padded_dim(Dim) / 2]) {
+                                                    const KvBlock &at, int kv0, const float (&x)[padded_dim(Dim) / 2]) {
     float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, at.split, at.b, at.h, kv0);
 #pragma unroll
     for (int d = 0; d < Dim; d += 32) {

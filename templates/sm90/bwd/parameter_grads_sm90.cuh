@@ -76,8 +76,7 @@ struct ParameterSums {
 
   // ---- sums of dS in f32, after masks are applied ----
 
-  __device__ __forceinline__ void add(const At &at, int q0, bool is_same_bucket,
-                                      const float (&ds)[tile_m / 2]) {
+  __device__ __forceinline__ void add(const At &at, int q0, bool is_same_bucket, const float (&ds)[tile_m / 2]) {
     if constexpr (here) add_pairs(at, q0, ds);
     if constexpr (distances)
       if (!same_bucket || !is_same_bucket) add_distances(at, q0, ds);
@@ -95,14 +94,13 @@ struct ParameterSums {
     add_per_element(at, q0, ds);
   }
   __device__ __forceinline__ void add_per_element(const At &at, int q0, const float (&ds)[tile_m / 2]) {
-    const int q_base =
-        opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept from the scores
+    const int q_base = opaque(q0 + at.lane % 4 * 2);  // distances are recomputed, not kept from the scores
 #pragma unroll
     for (int j = 0; j < tile_m / 4; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         Spec::add_per_element(at.p, at.site, at.head, Position{q_base, j / 2 * 8 + j % 2}, at.kv_of(half),
-                       ds[j / 2 * 4 + half * 2 + j % 2], at.acc);
+                              ds[j / 2 * 4 + half * 2 + j % 2], at.acc);
   }
 
   __device__ __forceinline__ void add_distances(const At &at, int q0, const float (&ds)[tile_m / 2]) {
@@ -119,8 +117,7 @@ struct ParameterSums {
       if (line_up(at, q0, sums)) return;
 #pragma unroll(Sums::count > 3 ? 1 : Sums::count)  // interleaved if there are few
     for (int i = 0; i < Sums::count; ++i)
-      Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i),
-                         at.acc);
+      Spec::add_distance(at.p, at.site, at.head, q0 + Sums::distance(i, at.lane), at.kv0, sums.get(i), at.acc);
   }
   // Waits until the reader has read the row's previous sums, so that the row can be written again.
   __device__ __forceinline__ void await_line(const At &at) const {
@@ -170,12 +167,11 @@ struct ParameterSums {
   __device__ __forceinline__ bool add_quads(const At &at, int q0, const float (&ds)[tile_m / 2]) {
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q0, at.kv0);
     if (line.row == nullptr) return true;
-    if (line.index < 0 || line.index + min_of(16, at.site.kv_end(at.p) - at.kv0) > line.size ||
-        line.size % 4 != 0 || reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
+    if (line.index < 0 || line.index + min_of(16, at.site.kv_end(at.p) - at.kv0) > line.size || line.size % 4 != 0 ||
+        reinterpret_cast<u64>(line.row + line.index) % 16 != 0)
       return false;
     const bool upper = (at.lane & 8) != 0, odd = (at.lane & 4) != 0;
-    const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1),
-              key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
+    const int query = q0 + at.lane % 4 * 2 + (at.lane / 4 & 1), key = at.kv0 + (at.lane & 8) + at.lane / 16 * 4;
 #pragma unroll
     for (int octet = 0; octet < tile_m / 8; ++octet) {
       float low[2], high[2];  // keys of two lanes that differ in bit 3, at queries that
@@ -195,13 +191,11 @@ struct ParameterSums {
     return true;
   }
   // Adds the gradients of keys kv to kv + 3.
-  __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2,
-                                           float x3) const {
+  __device__ __forceinline__ void add_quad(const At &at, int q, int kv, float x0, float x1, float x2, float x3) const {
     if (x0 == 0.f && x1 == 0.f && x2 == 0.f && x3 == 0.f) return;
     const GradRow<float> line = Spec::pair_grad_row(at.p, at.site, at.head, q, kv);
     const float f = line.factor;
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
-                     __cvta_generic_to_global(line.row + line.index)),
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(line.row + line.index)),
                  "f"(x0 * f), "f"(x1 * f), "f"(x2 * f), "f"(x3 * f)
                  : "memory");
   }
@@ -216,8 +210,7 @@ struct ParameterSums {
       for (int half = 0; half < 2; ++half) {
         if constexpr (cols) col[half] += sums.sum[half];
         if constexpr (linear)
-          Spec::add_linear(at.p, at.site, at.head, q0, at.kv_of(half), sums.sum[half], sums.by_query[half],
-                           at.acc);
+          Spec::add_linear(at.p, at.site, at.head, q0, at.kv_of(half), sums.sum[half], sums.by_query[half], at.acc);
       }
     }
     if constexpr (same_bucket && hands) {
@@ -235,8 +228,7 @@ struct ParameterSums {
     }
   }
   __device__ __forceinline__ void flush_same(const At &at) {
-    if (__any_sync(0xffffffffu, same != 0.f))
-      Spec::add_distance(at.p, at.site, at.head, same_q, at.kv0, same, at.acc);
+    if (__any_sync(0xffffffffu, same != 0.f)) Spec::add_distance(at.p, at.site, at.head, same_q, at.kv0, same, at.acc);
     same = 0.f;
   }
 };
@@ -258,8 +250,8 @@ struct RowSums {
     for (int i = 1; i < Boxes; ++i) WgmmaRowSums<Elem>::template sums64<false>(sum, a + (i * across >> 4), b);
   }
   // Adds the sums of the warp's 16 rows from q0 on to memory. `head` belongs to site.h.
-  __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site,
-                                      const typename Spec::Head &head, int h, int q0, int lane, typename Spec::Acc &acc) const {
+  __device__ __forceinline__ void add(const LuattnParams &p, SequenceOf<Config> site, const typename Spec::Head &head,
+                                      int h, int q0, int lane, typename Spec::Acc &acc) const {
     const int q = q0 + lane % 4 * 8 + lane / 4;
     const float all = lane % 4 == 0 ? sum[0] : sum[2];
     if (q0 < 0 || q >= site.q_end(p) || lane % 4 >= 2 || all == 0.f) return;

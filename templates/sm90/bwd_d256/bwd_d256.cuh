@@ -166,7 +166,8 @@ struct SumsD256 {
     const Sequence site(p, int(block.b), 0);
     const int kv0 = first_row(block);
     if (kv0 >= site.kv_end(p)) return;
-    float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, 0, site.b, int(block.head) / Sequence::group(p), kv0) +
+    float *out = site.template kv_acc_row<ResultGroups, Dim, float>(p, dst, 0, site.b,
+                                                                    int(block.head) / Sequence::group(p), kv0) +
                  lane_anew() * 4;
 #pragma unroll
     for (int n = 0; n < Dim / 2; n += 4)

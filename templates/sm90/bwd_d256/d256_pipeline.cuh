@@ -18,9 +18,9 @@ struct D256Message {
   u32 place, b;  // the kv tile and the share of its q tiles; the batch
 
   LUATTN_FN D256Message of(Kind kind, const KvBlock &at, Tile tile, int head, bool ends_block) {
-    return {u32(tile.index) << 5 | u32(tile.same_bucket) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 |
-                u32(kind),
-            u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
+    return {
+        u32(tile.index) << 5 | u32(tile.same_bucket) << 4 | u32(ends_block) << 3 | u32(tile.masked) << 2 | u32(kind),
+        u32(head), u32(at.tile) << 6 | u32(at.split), u32(at.b)};
   }
   __device__ __forceinline__ bool is(Kind kind) const { return (bits & 3) == u32(kind); }
   __device__ __forceinline__ bool masked() const { return (bits & 4) != 0; }
@@ -31,8 +31,7 @@ struct D256Message {
   __device__ __forceinline__ int split() const { return int(place & 63); }
 
   __device__ __forceinline__ void store(u32 address) const {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(bits), "r"(head), "r"(place),
-                 "r"(b)
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(bits), "r"(head), "r"(place), "r"(b)
                  : "memory");
   }
   LUATTN_FN D256Message load(u32 address) {
@@ -59,15 +58,13 @@ struct SharedD256 {
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int box = 64 * 128;  // bytes
   static constexpr int boxes = ceil_div(Config::head_dim, 64), boxes_v = ceil_div(Config::head_dim_v, 64);
-  static constexpr int most_dq = (boxes + 1) / 2;  // maximum number of boxes of dQ in a block
-  static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;        // summed by a warp
-                                                                                  // from dS
+  static constexpr int most_dq = (boxes + 1) / 2;                           // maximum number of boxes of dQ in a block
+  static constexpr int sums = Need::parameters ? Spec::parameter_sums : 0;  // summed by a warp
+                                                                            // from dS
   static constexpr bool needs_ds = Need::dq || Need::dk || sums != 0, turns = Need::dq_in_order;
   static constexpr bool has_rows = !__is_empty(Row);
-  static constexpr BwdD256Layout layout =
-      bwd_d256_layout(layout_sizes<Config>({.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0,
-                                            .bwd_row = int(sizeof(BwdRow)),
-                                            .in_order = turns}));
+  static constexpr BwdD256Layout layout = bwd_d256_layout(layout_sizes<Config>(
+      {.row = has_rows ? int(sizeof(SharedRow<Row>)) : 0, .bwd_row = int(sizeof(BwdRow)), .in_order = turns}));
   static constexpr int k_bytes = layout.k, v_bytes = layout.v;  // of Q and dO as well
   static constexpr int bwd_bytes = layout.bwd_row, row_bytes = layout.rows;
   static constexpr int at_peer_k = layout.at_peer_k, at_q = layout.at_q, at_do = layout.at_do, at_p = layout.at_p,
@@ -90,8 +87,7 @@ struct SharedD256 {
     return static_cast<float *>(__cvta_shared_to_generic(start + at_rows + stage * row_bytes));
   }
   __device__ __forceinline__ SharedRow<Row> *rows(int stage) const {
-    return static_cast<SharedRow<Row> *>(
-        __cvta_shared_to_generic(start + at_rows + stage * row_bytes + bwd_bytes));
+    return static_cast<SharedRow<Row> *>(__cvta_shared_to_generic(start + at_rows + stage * row_bytes + bwd_bytes));
   }
 
   __device__ __forceinline__ u32 q_message(int stage) const { return start + at_barriers + stage * 64; }

@@ -17,17 +17,8 @@ struct ProducerD256 {
   PipelineState<Config::stages> q, dout;
   u32 draws, kv_tiles;  // counts of this block: draws; kv tiles that have q tiles
 
-  __device__ __forceinline__ ProducerD256(const LuattnParams &params, const LuattnTensorMaps &m,
-                                          const Shared &s)
-      : p(params),
-        maps(m),
-        shared(s),
-        rank(cluster_rank()),
-        site(params, 0, 0),
-        q(1),
-        dout(1),
-        draws(0),
-        kv_tiles(0) {}
+  __device__ __forceinline__ ProducerD256(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s)
+      : p(params), maps(m), shared(s), rank(cluster_rank()), site(params, 0, 0), q(1), dout(1), draws(0), kv_tiles(0) {}
 
   // One block of the cluster draws a kv tile and sends its number to the other block.
   __device__ __forceinline__ u32 draw(const KvTileSchedulerOf<Spec, Config, 2> &tickets) {
@@ -169,7 +160,8 @@ struct ProducerD256 {
     const KvTileSchedulerOf<Spec, Config, 2> tickets(p);
 #pragma unroll 1
     for (;;) {
-      if constexpr (SequenceOf<Config>::packed) site = SequenceOf<Config>();  // no register keeps it while the next tile is sought
+      if constexpr (SequenceOf<Config>::packed)
+        site = SequenceOf<Config>();  // no register keeps it while the next tile is sought
       KvBlock at = tickets.block_at(draw(tickets));
       if (at.tile < 0) break;
       do load_block(at);
@@ -242,7 +234,6 @@ struct SenderD256 {
     const auto rows = site.kv_box(p, (message.kv_tile() * 2 + (rank ^ 1)) * Config::tile_n);
 #pragma unroll 1
     for (int i = 0; i < count; ++i)
-      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64, rows,
-                  site.kv_head(p));
+      tensor_load(shared.peer_k() + i * Shared::box, maps.k, full, (first + i) * 64, rows, site.kv_head(p));
   }
 };

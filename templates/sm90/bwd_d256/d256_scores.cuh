@@ -22,8 +22,7 @@ struct ScoresD256 {
   using Col = typename Spec::Col;
   using BwdRow = typename Spec::BwdRow;
   using Acc = typename Spec::Acc;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
-                "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, box = Shared::box;
   static constexpr int D = Config::head_dim;
@@ -48,8 +47,8 @@ struct ScoresD256 {
   Drops dropout;
   PipelineState<Config::stages> q, dout;
   PipelineState<2> ds, before;  // dS stages: the next to fill, and the one whose dQ comes next
-  u32 parity;          // of p_full and p_empty
-  u32 turn_parity;     // of turn(), in a deterministic kernel
+  u32 parity;                   // of p_full and p_empty
+  u32 turn_parity;              // of turn(), in a deterministic kernel
   u32 v[Shared::boxes_v * 4][4];
   float s[tile_m / 2], dp[tile_m / 2];
   using Lines = BiasRowTerms<Spec, cols / 2, 8>;
@@ -119,8 +118,7 @@ struct ScoresD256 {
     wgmma_fence();
     WgmmaFresh<Elem>::dots64(s, a, b);
 #pragma unroll
-    for (int i = 1; i < Shared::boxes; ++i)
-      Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
+    for (int i = 1; i < Shared::boxes; ++i) Wgmma<Elem, tile_m>::dots64(s, a + (i * box >> 4), b + (i * box >> 4), 1);
     wgmma_commit();
     if constexpr (Lines::any) {
       SequenceOf<Config> at = site;
@@ -191,8 +189,7 @@ struct ScoresD256 {
     if (tile.row < 0 || i >= Shared::num_dq(rank)) return;
     const SequenceOf<Config> of_tile = SequenceOf<Config>::numbered(p, tile.plane);
     const int row = tile.row + warp * 16, d0 = (Shared::first_dq(rank) + i) * 64;
-    float *to =
-        of_tile.template q_acc_row<ResultGroups, D, float>(p, p.scratch.dq_acc, of_tile.b, of_tile.h, row);
+    float *to = of_tile.template q_acc_row<ResultGroups, D, float>(p, p.scratch.dq_acc, of_tile.b, of_tile.h, row);
     to += d0 * 16 + lane * 4;
     if (row >= of_tile.q_len) return;
 #pragma unroll
@@ -253,9 +250,7 @@ struct ScoresD256 {
   }
   // The position of the thread's column j in the tile.
   __device__ __forceinline__ int column(int j) const { return lane % 4 * 2 + j / 2 * 8 + j % 2; }
-  __device__ __forceinline__ Position query(int q0, int j) const {
-    return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2};
-  }
+  __device__ __forceinline__ Position query(int q0, int j) const { return {q0 + lane % 4 * 2, j / 2 * 8 + j % 2}; }
   LUATTN_FN constexpr int element(int j, int half) { return j / 2 * 4 + half * 2 + j % 2; }
 
   // Sets bit j of keep[half] if the mask keeps column j of the thread in that half. The loop is rolled
@@ -305,8 +300,7 @@ struct ScoresD256 {
   __device__ __forceinline__ void load_numbers(int j, BwdRow (&bwd)[2]) const {
 #pragma unroll
     for (int i = 0; i < Spec::num_bwd_rows; ++i) {
-      const float2 pair =
-          *reinterpret_cast<const float2 *>(shared.numbers(dout.stage) + i * tile_m + column(j));
+      const float2 pair = *reinterpret_cast<const float2 *>(shared.numbers(dout.stage) + i * tile_m + column(j));
       bwd[0].x[i] = pair.x, bwd[1].x[i] = pair.y;
     }
   }
@@ -341,9 +335,8 @@ struct ScoresD256 {
           weight = weights.get(j, half) ? float(Drops::factor) : 0.f;
           dp[e] *= weight;
         }
-        grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half],
-                                                   bwd[j % 2], query(q0, j), kv_of(half),
-                                                   term(terms, half, j), s[e], dp[e], acc);
+        grad_where<Spec, Need::parameters, Masked>(keep[half].get(j), p, site, head, row, col[half], bwd[j % 2],
+                                                   query(q0, j), kv_of(half), term(terms, half, j), s[e], dp[e], acc);
         if constexpr (Drops::any) s[e] *= weight;
       }
     }

@@ -20,8 +20,7 @@ struct ParametersD256 {
   using Acc = typename Spec::Acc;
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, octets = 8;
   static constexpr bool rows = (Shared::sums & SUM_ROW) != 0, cols = (Shared::sums & SUM_COL) != 0,
-                        linear = (Shared::sums & SUM_LINEAR) != 0,
-                        distances = (Shared::sums & SUM_DISTANCE) != 0,
+                        linear = (Shared::sums & SUM_LINEAR) != 0, distances = (Shared::sums & SUM_DISTANCE) != 0,
                         here = (Shared::sums & SUM_ELEMENT) != 0;
   static_assert(tile_m == 64 && tile_n == 64);
 
@@ -188,8 +187,7 @@ struct ParametersD256 {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (cols) col[half] += sum[half];
-      if constexpr (linear)
-        Spec::add_linear(p, site, head, q0, kv0 + own_row(half), sum[half], by_query[half], acc);
+      if constexpr (linear) Spec::add_linear(p, site, head, q0, kv0 + own_row(half), sum[half], by_query[half], acc);
     }
   }
   __device__ __forceinline__ void add_queries(u32 tile, int q0) {
@@ -221,8 +219,7 @@ struct ParametersD256 {
       if constexpr (Spec::pair_grads_in_rows)
         if (add_line(Spec::pair_grad_row(p, site, head, q, kv), x)) continue;
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        Spec::add_per_element(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
+      for (int j = 0; j < 4; ++j) Spec::add_per_element(p, site, head, Position{q, 0}, Position{kv, j}, x[j], acc);
     }
   }
   // Returns false if a gradient lies outside its axis, or if they do not begin at a multiple of 16 bytes.

@@ -16,14 +16,14 @@ struct ColumnLoader {
 
   __device__ __forceinline__ ColumnLoader() : k(1) {}
   __device__ __forceinline__ void load(const LuattnParams &p, const Shared &shared, const Site &site,
-                                        const typename Spec::Head &head, int kv0, int lane) {
+                                       const typename Spec::Head &head, int kv0, int lane) {
     barrier_wait(shared.k_empty(k.stage), k.parity);
     fill(p, site, head, kv0, lane, shared.cols(k.stage));
     barrier_arrive(shared.k_full(k.stage));
     k.advance();
   }
-  LUATTN_FN void fill(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int kv0,
-                      int lane, u32 start) {
+  LUATTN_FN void fill(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int kv0, int lane,
+                      u32 start) {
 #pragma unroll
     for (int i = 0; i < tile_n; i += 32) {
       if (tile_n % 32 != 0 && i + lane >= tile_n) break;
@@ -54,7 +54,7 @@ struct BiasRowLoader {
   enum How { BY_16, BY_4, BY_ELEMENTS };
 
   const int bias_loader, lane;
-  u64 first;            // address of the first row's key 0
+  u64 first;             // address of the first row's key 0
   int distance[Groups];  // from there to this lane's row of each consumer, in elements
   How how;
 
@@ -64,8 +64,8 @@ struct BiasRowLoader {
   __device__ __forceinline__ int place(int i) const {
     return (bias_loader + i / rows * bias_loaders) * rows + i % rows;
   }
-  LUATTN_FN typename Layout::Row row_at(const LuattnParams &p, const Site &site, const Head &head, int q0,
-                                       int place, int kv0) {
+  LUATTN_FN typename Layout::Row row_at(const LuattnParams &p, const Site &site, const Head &head, int q0, int place,
+                                        int kv0) {
     return Layout::row_at(p, site, head, q0 + place / 16 * 16 + Layout::row_of(place % 16), kv0);
   }
   // Starts a q tile at q0.
@@ -84,8 +84,8 @@ struct BiasRowLoader {
     how = !__all_sync(0xffffffffu, whole) ? BY_ELEMENTS : __all_sync(0xffffffffu, aligned) ? BY_16 : BY_4;
   }
   // Loads the rows of consumer g. Returns whether copies are in flight, which the barrier must then await.
-  __device__ __forceinline__ bool load(const LuattnParams &p, const Site &site, const Head &head, int q0,
-                                        int kv0, int g, u32 start) const {
+  __device__ __forceinline__ bool load(const LuattnParams &p, const Site &site, const Head &head, int q0, int kv0,
+                                       int g, u32 start) const {
     int own = distance[0];
 #pragma unroll
     for (int i = 1; i < Groups; ++i) own = g == i ? distance[i] : own;
@@ -159,8 +159,8 @@ struct BiasRowLoader {
     if (lane < most && place(lane) < 64 && end % 4 != 0)
       bias_copy_2(start + place(lane) * pitch + (end - 2), at - before + (end - 2));
   }
-  __device__ __forceinline__ void copy_elements(const LuattnParams &p, const Site &site, const Head &head,
-                                                int q0, int kv0, u32 start) const {
+  __device__ __forceinline__ void copy_elements(const LuattnParams &p, const Site &site, const Head &head, int q0,
+                                                int kv0, u32 start) const {
     const int lane = opaque(this->lane);
 #pragma unroll 1
     for (int i = 0; i < most; ++i) {
@@ -184,13 +184,7 @@ struct BiasLoaderSm90 {
   u32 parity;  // of the bias rows' barriers
 
   __device__ __forceinline__ BiasLoaderSm90(const LuattnParams &params, const Shared &s, int f)
-      : p(params),
-        shared(s),
-        bias_loader(f),
-        lane(int(threadIdx.x) % 32),
-        bias_rows(f, lane),
-        messages(0),
-        parity(1) {}
+      : p(params), shared(s), bias_loader(f), lane(int(threadIdx.x) % 32), bias_rows(f, lane), messages(0), parity(1) {}
 
   __device__ __forceinline__ LoaderMessage next_message() {
     barrier_wait(shared.messages_full(messages.stage), messages.parity);
@@ -199,8 +193,7 @@ struct BiasLoaderSm90 {
     messages.advance();
     return message;
   }
-  __device__ __forceinline__ void load_rows(const Site &site, const typename Spec::Head &head, int q0,
-                                              int kv0) {
+  __device__ __forceinline__ void load_rows(const Site &site, const typename Spec::Head &head, int q0, int kv0) {
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
       barrier_wait(shared.bias_empty(g), parity);

@@ -23,8 +23,7 @@ struct StagedColumns {
   static __device__ __forceinline__ Two get(u32 start, int octet, int lane) {
     u32 word[words][2];
 #pragma unroll
-    for (int w = 0; w < words; ++w)
-      bias_load(word[w], start + lane % 4 * (words * 8) + octet * (words * 32) + w * 8);
+    for (int w = 0; w < words; ++w) bias_load(word[w], start + lane % 4 * (words * 8) + octet * (words * 32) + w * 8);
     Two x;
     memcpy(&x, word, sizeof x);
     return x;
@@ -52,8 +51,7 @@ struct BiasRowLayout {
   static_assert(size == 2 || size == 4);
   LUATTN_FN u32 place_of(u32 row) { return row / 8 * 8 + row % 4 * 2 + row / 4 % 2; }
   LUATTN_FN int row_of(int place) { return place / 8 * 8 + place % 2 * 4 + place % 8 / 2; }
-  LUATTN_FN Row row_at(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q,
-                      int kv0) {
+  LUATTN_FN Row row_at(const LuattnParams &p, const Site &site, const typename Spec::Head &head, int q, int kv0) {
     return Spec::bias_row(p, site, head, min_of(q, site.q_len - 1), kv0);
   }
   // The address of key `index`, before it is clamped.
@@ -82,22 +80,23 @@ struct StagedBiasRows {
 
   __device__ __forceinline__ StagedBiasRows(const SharedSm90<Spec, Config> &s, int warp)
       : start(s.bias_rows(0) + warp * (16 * pitch)), full(s.bias_full(warp / 4)), parity(0), own(0) {}
-  __device__ __forceinline__ void begin(const LuattnParams &p, const Site &site, const Head &head,
-                                        int first_row, int lane) {
+  __device__ __forceinline__ void begin(const LuattnParams &p, const Site &site, const Head &head, int first_row,
+                                        int lane) {
     if constexpr (size == 2)
-      second = __ballot_sync(0xffffffffu, lane < 16 && Layout::is_second(Layout::begin_of(Layout::row_at(
-                                                           p, site, head, first_row + lane % 16, 0))));
+      second = __ballot_sync(
+          0xffffffffu,
+          lane < 16 && Layout::is_second(Layout::begin_of(Layout::row_at(p, site, head, first_row + lane % 16, 0))));
   }
   __device__ __forceinline__ void peek() const { barrier_peek<FULL>(full, parity); }
-  __device__ __forceinline__ void await(const LuattnParams &p, const Site &site, const Head &head,
-                                        int first_row, int kv0, int lane) const {
+  __device__ __forceinline__ void await(const LuattnParams &p, const Site &site, const Head &head, int first_row,
+                                        int kv0, int lane) const {
     barrier_wait_peeked<FULL>(full, parity);
     if (own > 0) load(p, site, head, first_row, kv0, lane);
     if constexpr (size == 2)
       if (second != 0) shift_rows(lane);
   }
-  __device__ __forceinline__ void rescore(const LuattnParams &p, const Site &site, const Head &head,
-                                        int first_row, int kv0, int lane) {
+  __device__ __forceinline__ void rescore(const LuattnParams &p, const Site &site, const Head &head, int first_row,
+                                          int kv0, int lane) {
     own = 2;
     peek();
     await(p, site, head, first_row, kv0, lane);
@@ -115,8 +114,8 @@ struct StagedBiasRows {
     }
     own = max_of(own - 1, 0);
   }
-  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site, const Head &head,
-                                        int first_row, int kv0, int lane) const {
+  __device__ __forceinline__ void load(const LuattnParams &p, const Site &site, const Head &head, int first_row,
+                                       int kv0, int lane) const {
 #pragma unroll 1
     for (int row = 0; row < 16; ++row) {
       const auto bias_row = Layout::row_at(p, site, head, first_row + row, kv0);

@@ -48,8 +48,7 @@ struct ConsumerSm90 {
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
   using Col = typename Spec::Col;
-  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2,
-                "f16 or bf16, accumulated in f32");
+  static_assert(same_type<typename Spec::Real, float>::value && sizeof(Elem) == 2, "f16 or bf16, accumulated in f32");
 
   static constexpr int tile_m = Config::tile_m, tile_n = Config::tile_n, stages = Config::stages;
   static constexpr int dim = padded_dim(Config::head_dim), dim_v = padded_dim(Config::head_dim_v);
@@ -102,7 +101,7 @@ struct ConsumerSm90 {
   using Drops = Dropout<Config>;
   using Kept = DroppedBlocks<Config, false, tile_n / 16>;
   u32 probs[tile_n / 4];  // P, as A operands; O is in registers of sm90/fwd/o_wgmma.cuh
-  float scale[rows];        // rescales O before P V is added
+  float scale[rows];      // rescales O before P V is added
   // What the softmax step of the current scores releases: the barriers of K and V (0 for none), and whether
   // it also releases Q.
   u32 k_back, v_back;
@@ -117,11 +116,9 @@ struct ConsumerSm90 {
   typename StagedBiasRowsOf<Spec, Config>::type bias_rows;
   Drops dropout;
   Kept kept;  // the probs of the tile at work that dropout keeps
-  static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly,
-                "the fast path of the soft cap reads no memory");
+  static_assert(!Shared::has_bias_rows || !Spec::has_softcap_poly, "the fast path of the soft cap reads no memory");
 
-  __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m,
-                                         const Shared &s, int g)
+  __device__ __forceinline__ ConsumerSm90(const LuattnParams &params, const LuattnTensorMaps &m, const Shared &s, int g)
       : p(params),
         maps(m),
         shared(s),
@@ -135,8 +132,8 @@ struct ConsumerSm90 {
         bias_rows(shared, group * 4 + warp) {
     if constexpr (SequenceOf<Config>::paged && Shared::groups == 2 && dim_v <= 128) v.parity = unknown_zero();
   }
-  // 0, which ptxas does not know to be the same number in the whole warp: it would keep V's parity in uniform registers, whose moves
-  // lengthen the loop.
+  // 0, which ptxas does not know to be the same number in the whole warp: it would keep V's parity in uniform
+  // registers, whose moves lengthen the loop.
   __device__ __forceinline__ u32 unknown_zero() const { return u32(lane & SequenceOf<Config>::box_rows(p) >> 31); }
 
   // The position of row r of this thread. `query` clamps it to the last query.
@@ -158,9 +155,7 @@ struct ConsumerSm90 {
     barrier_wait_peeked<K_FULL>(shared.k_full(k.stage), k.parity);
     return KvTileMessage::load(shared.k_message(k.stage));
   }
-  __device__ __forceinline__ void await_v() const {
-    barrier_wait_peeked<V_FULL>(shared.v_full(v.stage), v.parity);
-  }
+  __device__ __forceinline__ void await_v() const { barrier_wait_peeked<V_FULL>(shared.v_full(v.stage), v.parity); }
   __device__ __forceinline__ void release(u32 barrier) const {
     if (lane == 0) barrier_arrive(barrier);
   }
@@ -207,8 +202,7 @@ struct ConsumerSm90 {
       for (int r = 0; r < rows; ++r)
         row[r].shift = Spec::row_shift(p, site, head, row[r], position(r), Position{kv0, 0});
     }
-    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15),
-                                                    lane);
+    const DistanceTerms<Spec, rows, cols / 2> terms(p, site, head, kv0 - lane % 4 * 2 - (first_row + 15), lane);
 #pragma unroll
     for (int j = 0; j < cols; j += 2) score_two(kv0, j, s, terms, x);
   }
@@ -310,7 +304,7 @@ struct ConsumerSm90 {
   // Runs the softmax step by the fast path, and the rest of the step. A 0 that comes through a shuffle keeps
   // the second row's P after the branch, as in step_by_inf.
   __device__ __forceinline__ void softcap_poly_step(const float (&s)[tile_n / 2], float (&x)[rows][cols],
-                                              typename Online::Part (&part)[rows]) {
+                                                    typename Online::Part (&part)[rows]) {
     release_k();
     online.kept.bits = online.all;
     scale[0] = scale[1] = 1;
@@ -337,8 +331,7 @@ struct ConsumerSm90 {
   // grew fast: the next tile's P would then be out of range as well.
   __device__ __forceinline__ void raise(float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r)
-      part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
+    for (int r = 0; r < rows; ++r) part[r] = online.begin_row_by_inf(p, site, head, row[r], r, x[r], scale[r]);
     if constexpr (Spec::lazy_rescaling) {
       const bool steady = first || min_of(scale[0], scale[1]) > fast;
       may_lag = __all_sync(0xffffffffu, online.kept.bits == online.all && steady);
@@ -361,12 +354,10 @@ struct ConsumerSm90 {
     if constexpr (Spec::lazy_rescaling)
 #pragma unroll
       for (int i = 0; i < Spec::num_state; ++i)
-        if (!Spec::state_deferred(i))
-          online.state[1].x[i] = __shfl_sync(0xffffffffu, online.state[1].x[i], lane);
+        if (!Spec::state_deferred(i)) online.state[1].x[i] = __shfl_sync(0xffffffffu, online.state[1].x[i], lane);
     softmax_row(1, x, part);
   }
-  __device__ __forceinline__ void softmax_row(int r, float (&x)[rows][cols],
-                                            typename Online::Part (&part)[rows]) {
+  __device__ __forceinline__ void softmax_row(int r, float (&x)[rows][cols], typename Online::Part (&part)[rows]) {
     if constexpr (Spec::prob_is_sigmoid) {
 #pragma unroll
       for (int j = 0; j < cols; ++j) x[r][j] = op_exp2(x[r][j]);
@@ -392,8 +383,8 @@ struct ConsumerSm90 {
         probs[i * 4 + w] = pack<Elem>(x[w % 2][i * 4 + w / 2 * 2], x[w % 2][i * 4 + w / 2 * 2 + 1]);
     if constexpr (Drops::any && !Spec::prob_is_sigmoid) drop_probs();
   }
-  // Draws which probs of a tile dropout keeps: every Step-th word from First on. With two consumers, a step draws half of them
-  // with each of its rows, in one stretch of code with that row's exponentials; three have no registers for it.
+  // Draws which probs of a tile dropout keeps: every Step-th word from First on. With two consumers, a step draws half
+  // of them with each of its rows, in one stretch of code with that row's exponentials; three have no registers for it.
   template <int First = 0, int Step = 1>
   __device__ __forceinline__ void draw(KvTileMessage tile) {
     const int q0 = first_row + dropout.first_q(p, site), kv0 = tile.index() * tile_n + dropout.first_kv(p, site);
@@ -423,8 +414,7 @@ struct ConsumerSm90 {
     site = {p, message.b, message.h};
     const int q0 = message.q_tile * tile_m + group * 64, q1 = min_of(q0 + 64, site.q_len);
     first_row = q0 + warp * 16;
-    wanted =
-        skips && q0 < q1 ? tiles_of(kept_keys<Spec>(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
+    wanted = skips && q0 < q1 ? tiles_of(kept_keys<Spec>(p, site, q0, q1 - 1), site.kv_len, tile_n) : Range{0, 0};
     head = Spec::head(p, site);
 #pragma unroll
     for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, query(r));
@@ -455,12 +445,10 @@ struct ConsumerSm90 {
     else if constexpr (dim >= 64)
       Product::first64(s, a, b);
 #pragma unroll
-    for (int i = 2; i < dim / 64; ++i)
-      Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
+    for (int i = 2; i < dim / 64; ++i) Product::dots64(s, a + (i * 64 * 128 >> 4), b + (i * tile_n * 128 >> 4), 1);
 #pragma unroll
     for (int i = dim / 64 * 4; i < dim / 16; ++i)
-      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4),
-                      b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
+      Product::dots16(s, a + (i / 4 * 64 * 128 + i % 4 * 32 >> 4), b + (i / 4 * tile_n * 128 + i % 4 * 32 >> 4), i > 0);
     wgmma_commit();
     advance_k();
   }
@@ -480,15 +468,13 @@ struct ConsumerSm90 {
   __device__ __forceinline__ void rescale() {
     if constexpr (Spec::has_rescale) {
       // After a few tiles, the rows of a warp often have no new maximum.
-      if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f))
-        scale_out<0, dim_v / 16>(scale[0], scale[1]);
+      if (__any_sync(0xffffffffu, scale[0] != 1.f || scale[1] != 1.f)) scale_out<0, dim_v / 16>(scale[0], scale[1]);
     }
   }
 
   __device__ __forceinline__ void end_scores(float (&s)[tile_n / 2], KvTileMessage tile) {
     wgmma_arrived(s);
-    if constexpr (Shared::has_bias_rows)
-      bias_rows.await(p, site, head, first_row, tile.index() * tile_n, lane);
+    if constexpr (Shared::has_bias_rows) bias_rows.await(p, site, head, first_row, tile.index() * tile_n, lane);
     q_back = ends(tile);
   }
   __device__ __forceinline__ KvTileMessage first_scores(float (&s)[tile_n / 2]) {
@@ -646,8 +632,7 @@ struct ConsumerSm90 {
     if (ping_pong && group == Shared::groups - 1) named_arrive(ping_pong_barrier, 256);
     for (QTileMessage message = await_q(); message.state != QTileMessage::END; message = await_q()) {
       begin(message);
-      KvTileMessage tile =
-          message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
+      KvTileMessage tile = message.state == QTileMessage::SOME ? KvTileMessage::before() : KvTileMessage::none();
       bool some = message.state == QTileMessage::SOME;
       if constexpr (skips) some = some && skip_first(tile);
       if (some) {
@@ -687,8 +672,7 @@ struct ConsumerSm90 {
     if (elected()) {
       const auto box = site.q_box(p, first_row);
 #pragma unroll
-      for (int i = 0; i < o_boxes; ++i)
-        tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box, site.h);
+      for (int i = 0; i < o_boxes; ++i) tensor_store(to + i * Shared::o_box_bytes, maps.o, i * 64, box, site.h);
       bulk_commit();
     }
   }

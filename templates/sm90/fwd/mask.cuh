@@ -14,9 +14,9 @@
 // remainders or by loops over the predicate, which compile fast; an element then costs a bit test and a
 // select.
 //
-// OwnLength: an entry's length comes from memory. Without a mask it would be all that comparisons need, the same number in the whole
-// warp, and ptxas would keep it, the tile's message and parities in uniform registers, whose moves lengthen the loop of two
-// consumers. A row's number beside it prevents that.
+// OwnLength: an entry's length comes from memory. Without a mask it would be all that comparisons need, the same number
+// in the whole warp, and ptxas would keep it, the tile's message and parities in uniform registers, whose moves
+// lengthen the loop of two consumers. A row's number beside it prevents that.
 template <class Spec, class Online, int TileN, bool OwnLength>
 struct MaskSm90 {
   static constexpr int rows = 2, cols = TileN / 4, tile_n = TileN, words = (cols + 31) / 32;
@@ -32,8 +32,8 @@ struct MaskSm90 {
     return min_of(int(Position{first_row + lane / 4, r * 8}), site.q_len - 1);
   }
   // kv0 is the position of the thread's first column.
-  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols],
-                                        Keep (&keep)[rows], Online &online) const {
+  __device__ __forceinline__ void apply(KvTileMessage tile, int kv0, float (&x)[rows][cols], Keep (&keep)[rows],
+                                        Online &online) const {
 #pragma unroll
     for (int r = 0; r < rows; ++r) keep[r] = Keep::none();
     constexpr bool by_row = Spec::row_intervals > 0 && !Spec::rows_need_full_data;
@@ -48,8 +48,7 @@ struct MaskSm90 {
       for (int j = 0; j < cols; j += 4)
         keep_4(x[r][j], x[r][j + 1], x[r][j + 2], x[r][j + 3], keep[r].word[j / 32] >> j % 32, gone());
   }
-  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows],
-                                            Online &online) const {
+  __device__ __forceinline__ void find_bits(KvTileMessage tile, int kv0, Keep (&keep)[rows], Online &online) const {
     if constexpr (Spec::row_intervals > 0)
       if (!Spec::rows_need_full_data || tile.by_range()) return bits_of_row(kv0, keep, online);
     if constexpr (Spec::has_flag_line && tile_n % 64 == 0) {
@@ -127,8 +126,7 @@ struct MaskSm90 {
   }
   static __device__ __forceinline__ void add(Keep &keep, int lo, int hi) {
 #pragma unroll
-    for (int w = 0; w < words; ++w)
-      keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
+    for (int w = 0; w < words; ++w) keep.word[w] |= columns_between(lo - 128 * w, hi - 128 * w, tile_n - 128 * w);
   }
   __device__ __forceinline__ void bits_of_row(int kv0, Keep (&keep)[rows], Online &online) const {
     constexpr bool one = Spec::row_intervals == 1 && Spec::row_period == 0;
@@ -187,8 +185,8 @@ struct MaskSm90 {
   __device__ __forceinline__ void bits_of_flag_lines(int kv0, Keep (&keep)[rows]) const {
     const u32 first = u32(kv0 - lane % 4 * 2);
     u32 bits[tile_n / 64];
-    flags_of_two_rows(Spec::flag_line(p, site, head, query(0)) + first, Spec::flag_line(p, site, head, query(1)) + first,
-                      lane, bits);
+    flags_of_two_rows(Spec::flag_line(p, site, head, query(0)) + first,
+                      Spec::flag_line(p, site, head, query(1)) + first, lane, bits);
     Keep beside[rows] = {Keep::none(), Keep::none()};
     if constexpr (Spec::has_keep_beside) bits_of_predicate<true>(kv0, beside);
 #pragma unroll

@@ -28,32 +28,29 @@ struct OutSums;
 #define O_0_208 O_0_192 "," O_BLOCK(12)
 #define O_0_224 O_0_208 "," O_BLOCK(13)
 #define O_0_240 O_0_224 "," O_BLOCK(14)
-#define O_8_128                                                                               \
-  O_BLOCK(8)                                                                                  \
-  "," O_BLOCK(9) "," O_BLOCK(10) "," O_BLOCK(11) "," O_BLOCK(12) "," O_BLOCK(13) "," O_BLOCK( \
-      14) "," O_BLOCK(15)
-#define OUT_SUMS(elem, first, n, pair)                                                                       \
-  template <>                                                                                                \
-  struct OutSums<elem, first, n> {                                                                           \
-    static __device__ __forceinline__ void add16(const u32 *a, u64 b) {                                      \
-      asm volatile(SUMS(n, pair, O_##first##_##n, "%0,%1,%2,%3", "%4")::"r"(a[0]), "r"(a[1]), "r"(a[2]),     \
-                   "r"(a[3]), "l"(b)                                                                         \
-                   : "memory");                                                                              \
-    }                                                                                                        \
-    static __device__ __forceinline__ void add64(const u32 *a, u64 b) {                                      \
-      asm volatile(                                                                                          \
-          "{.reg .b64 b1, b2, b3;\nadd.s64 b1, %16, 128;\nadd.s64 b2, %16, 256;\nadd.s64 b3, %16, "          \
-          "384;\n" SUMS(n, pair, O_##first##_##n, "%0,%1,%2,%3", "%16")                                      \
-              SUMS(n, pair, O_##first##_##n, "%4,%5,%6,%7", "b1")                                            \
-                  SUMS(n, pair, O_##first##_##n, "%8,%9,%10,%11", "b2")                                      \
-                      SUMS(n, pair, O_##first##_##n, "%12,%13,%14,%15", "b3") "}" ::"r"(a[0]),               \
-          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]), \
-          "r"(a[10]), "r"(a[11]), "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15]), "l"(b)                     \
-          : "memory");                                                                                       \
-    }                                                                                                        \
+#define O_8_128 \
+  O_BLOCK(8)    \
+  "," O_BLOCK(9) "," O_BLOCK(10) "," O_BLOCK(11) "," O_BLOCK(12) "," O_BLOCK(13) "," O_BLOCK(14) "," O_BLOCK(15)
+#define OUT_SUMS(elem, first, n, pair)                                                                              \
+  template <>                                                                                                       \
+  struct OutSums<elem, first, n> {                                                                                  \
+    static __device__ __forceinline__ void add16(const u32 *a, u64 b) {                                             \
+      asm volatile(SUMS(n, pair, O_##first##_##n, "%0,%1,%2,%3", "%4")::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), \
+                   "l"(b)                                                                                           \
+                   : "memory");                                                                                     \
+    }                                                                                                               \
+    static __device__ __forceinline__ void add64(const u32 *a, u64 b) {                                             \
+      asm volatile(                                                                                                 \
+          "{.reg .b64 b1, b2, b3;\nadd.s64 b1, %16, 128;\nadd.s64 b2, %16, 256;\nadd.s64 b3, %16, "                 \
+          "384;\n" SUMS(n, pair, O_##first##_##n, "%0,%1,%2,%3", "%16") SUMS(                                       \
+              n, pair, O_##first##_##n, "%4,%5,%6,%7", "b1") SUMS(n, pair, O_##first##_##n, "%8,%9,%10,%11", "b2")  \
+              SUMS(n, pair, O_##first##_##n, "%12,%13,%14,%15", "b3") "}" ::"r"(a[0]),                              \
+          "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]),        \
+          "r"(a[10]), "r"(a[11]), "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15]), "l"(b)                            \
+          : "memory");                                                                                              \
+    }                                                                                                               \
   };
-#define OUT_SUMS_BOTH(first, n) \
-  OUT_SUMS(half_t, first, n, "f16.f16 ") OUT_SUMS(bf16_t, first, n, "bf16.bf16 ")
+#define OUT_SUMS_BOTH(first, n) OUT_SUMS(half_t, first, n, "f16.f16 ") OUT_SUMS(bf16_t, first, n, "bf16.bf16 ")
 // Bit i enables an O of 16 (i + 1) columns, as in LUATTN_WGMMA_WIDTHS. An O of 256 columns takes two products
 // of 128 columns: ptxas takes twice as long for one of 256.
 #ifndef LUATTN_OUT_WIDTHS
@@ -130,15 +127,14 @@ LUATTN_FN void stage_outs(u32 at, float upper, float lower) {
   "mul.f32 a, o%3_" i ", " scale "; mul.f32 b, o%3_" j ", " scale "; cvt.rn." type "x2.f32 " w \
   ", b, a; "                                                                                   \
   "selp.b32 " w ", " w ", 0, " kept ";\n"
-#define STAGE(type)                                                                                      \
-  asm volatile(                                                                                          \
-      "{.reg .pred up, low; .reg .f32 a, b; .reg .b32 w0, w1, w2, w3;\n"                                 \
-      "setp.neu.f32 up, %1, 0f00000000; setp.neu.f32 low, %2, 0f00000000;\n" PAIR(                       \
-          type, "w0", "0", "1", "%1", "up") PAIR(type, "w1", "2", "3", "%2", "low")                      \
-          PAIR(type, "w2", "4", "5", "%1", "up") PAIR(                                                   \
-              type, "w3", "6", "7", "%2",                                                                \
-              "low") "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0 + %4], {w0, w1, w2, w3};}" ::"r"(to), \
-      "f"(upper), "f"(lower), "n"(Block), "n"(Block / 4 * 16 * 128)                                      \
+#define STAGE(type)                                                                                                 \
+  asm volatile(                                                                                                     \
+      "{.reg .pred up, low; .reg .f32 a, b; .reg .b32 w0, w1, w2, w3;\n"                                            \
+      "setp.neu.f32 up, %1, 0f00000000; setp.neu.f32 low, %2, 0f00000000;\n" PAIR(type, "w0", "0", "1", "%1", "up") \
+          PAIR(type, "w1", "2", "3", "%2", "low") PAIR(type, "w2", "4", "5", "%1", "up")                            \
+              PAIR(type, "w3", "6", "7", "%2",                                                                      \
+                   "low") "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0 + %4], {w0, w1, w2, w3};}" ::"r"(to),       \
+      "f"(upper), "f"(lower), "n"(Block), "n"(Block / 4 * 16 * 128)                                                 \
       : "memory")
   if constexpr (Block * 16 < Columns) {
     const u32 to = at ^ Block % 4 * 32;
@@ -167,7 +163,8 @@ template <class Elem, int Block>
 LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
 #define PAIR(type, w, scale, block, i, j)                                                                    \
   "mul.f32 a, o" block "_" i ", " scale "; mul.f32 b, o" block "_" j ", " scale "; cvt.rn." type "x2.f32 " w \
-  ", b, a;\n"
+  ", b, "                                                                                                    \
+  "a;\n"
 #define SWAP(lo, hi, upper, bit)                                         \
   "selp.b32 x, " lo ", " hi ", " upper "; shfl.sync.bfly.b32 x, x, " bit \
   ", 31, -1;\n"                                                          \
@@ -184,15 +181,14 @@ LUATTN_FN void store_out(const OutRow (&row)[2], int lane) {
   "setp.ne.u32 p, " exists ", 0; setp.eq.and.f32 none, " scale ", 0f00000000, p; setp.neu.and.f32 p, " scale \
   ", 0f00000000, p;\n@p st.global.v4.b32 [" to "+%10], {w0, w1, w2, w3};\n@none st.global.v4.b32 [" to       \
   "+%10], {zero, zero, zero, zero};\n"
-#define STORE(type)                                                                                         \
-  asm volatile(                                                                                             \
-      "{.reg .pred p, none, odd, high; .reg .f32 a, b; .reg .b32 w0, w1, w2, w3, x, zero;\nmov.b32 zero, "  \
-      "0;\n"                                                                                                \
-      "setp.ne.u32 odd, %6, 0; setp.ne.u32 high, %7, 0;\n" STORE_ROW(type, "%0", "%2", "%4", "0", "1", "4", \
-                                                                     "5")                                   \
-          STORE_ROW(type, "%1", "%3", "%5", "2", "3", "6", "7") "}" ::"l"(row[0].to),                       \
-      "l"(row[1].to), "f"(row[0].scale), "f"(row[1].scale), "r"(row[0].exists), "r"(row[1].exists),         \
-      "r"(lane & 1), "r"(lane & 2), "n"(Block), "n"(Block + 1), "n"(Block * 32)                             \
+#define STORE(type)                                                                                                \
+  asm volatile(                                                                                                    \
+      "{.reg .pred p, none, odd, high; .reg .f32 a, b; .reg .b32 w0, w1, w2, w3, x, zero;\nmov.b32 zero, "         \
+      "0;\n"                                                                                                       \
+      "setp.ne.u32 odd, %6, 0; setp.ne.u32 high, %7, 0;\n" STORE_ROW(type, "%0", "%2", "%4", "0", "1", "4", "5")   \
+          STORE_ROW(type, "%1", "%3", "%5", "2", "3", "6", "7") "}" ::"l"(row[0].to),                              \
+      "l"(row[1].to), "f"(row[0].scale), "f"(row[1].scale), "r"(row[0].exists), "r"(row[1].exists), "r"(lane & 1), \
+      "r"(lane & 2), "n"(Block), "n"(Block + 1), "n"(Block * 32)                                                   \
       : "memory")
   if constexpr (same_type<Elem, half_t>::value)
     STORE("f16");

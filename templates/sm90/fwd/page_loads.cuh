@@ -1,5 +1,5 @@
-// sm90/fwd/page_loads.cuh: loads K and V from pages by TMA (sm90 forward), a box for each page of a tile, and the warp that does so
-// for V.
+// sm90/fwd/page_loads.cuh: loads K and V from pages by TMA (sm90 forward), a box for each page of a tile, and the warp
+// that does so for V.
 #pragma once
 #include "sm90/pipeline.cuh"
 #include "work/sequence.cuh"
@@ -13,32 +13,38 @@ struct PageLoads {
   const LuattnParams &p;
   const MapsOf<Config> &maps;
 
-  // Each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks up its page,
-  // ahead of the loads. One lane copies them all: a copy takes uniform registers, and lanes
-  // that copy boxes of their own would take turns.
+  // Each lane of the warp finds where one of the tile's boxes begins, of which there are at most 32, and looks up its
+  // page, ahead of the loads. One lane copies them all: a copy takes uniform registers, and lanes that copy boxes of
+  // their own would take turns.
   struct NoPage {};
   using Page = ConditionalOf<Sequence::paged, PageRow, NoPage>;
-  __device__ __forceinline__ int box_of_lane(const Sequence &site) const { return int(threadIdx.x) % 32 * site.box_rows(p); }
+  __device__ __forceinline__ int box_of_lane(const Sequence &site) const {
+    return int(threadIdx.x) % 32 * site.box_rows(p);
+  }
   __device__ __forceinline__ Page page_of_lane(const Sequence &site, int tile) const {
     if constexpr (Sequence::paged)
       if (tile >= 0) return site.page_row(p, tile * tile_n + box_of_lane(site));
     return {};
   }
-  // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the entry's end cuts
-  // takes boxes that it clips, which have five coordinates; others have three, of which only one differs between boxes.
+  // Copies a tile's boxes, after one lane has announced the bytes. Kind: Keys or Values, the tensor. A tile that the
+  // entry's end cuts takes boxes that it clips, which have five coordinates; others have three, of which only one
+  // differs between boxes.
   template <class Kind>
-  __device__ __forceinline__ void load(const Sequence &site, u32 dst, u32 barrier, int tile, Page page, int head) const {
+  __device__ __forceinline__ void load(const Sequence &site, u32 dst, u32 barrier, int tile, Page page,
+                                       int head) const {
     const LuattnPageSteps &steps = Kind::steps(p);
     const int rows = site.box_rows(p);
     if (steps.row != 0 && (tile + 1) * tile_n <= site.kv_len) {
       const int at = page.page * steps.page + page.row * steps.row + head * steps.head;
       const auto copy = [&](int first, int from) {
 #pragma unroll
-        for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, PageBox{from});
+        for (int i = 0; i < Kind::boxes; ++i)
+          tensor_load(dst + (i * tile_n + first) * 128, Kind::whole(maps), barrier, i * 64, PageBox{from});
       };
       int lane = 0, first = 0;
 #pragma unroll 1
-      for (; first + rows < tile_n; first += 2 * rows, lane += 2) {  // two at a time, whose shuffles do not wait for copies
+      for (; first + rows < tile_n;
+           first += 2 * rows, lane += 2) {  // two at a time, whose shuffles do not wait for copies
         const int from[2] = {__shfl_sync(0xffffffffu, at, lane), __shfl_sync(0xffffffffu, at, lane + 1)};
         if (elected()) copy(first, from[0]), copy(first + rows, from[1]);
       }
@@ -52,7 +58,8 @@ struct PageLoads {
         const PackedRowBox box{__shfl_sync(0xffffffffu, own.row, lane), __shfl_sync(0xffffffffu, own.end, lane)};
         if (elected())
 #pragma unroll
-          for (int i = 0; i < Kind::boxes; ++i) tensor_load(dst + (i * tile_n + first) * 128, Kind::cut(maps), barrier, i * 64, box, head);
+          for (int i = 0; i < Kind::boxes; ++i)
+            tensor_load(dst + (i * tile_n + first) * 128, Kind::cut(maps), barrier, i * 64, box, head);
       }
     }
   }
@@ -72,9 +79,9 @@ struct PageLoads {
   };
 };
 
-// The value loader, a warp of the producer's warpgroup. The producer alone would not keep up where a tile has many boxes: each takes its
-// warp 30 cycles or more (bench/journal/pages.md). So it loads K, and tells this warp which tiles follow, by the messages of the
-// bias loaders, ahead of its wait for a free stage.
+// The value loader, a warp of the producer's warpgroup. The producer alone would not keep up where a tile has many
+// boxes: each takes its warp 30 cycles or more (bench/journal/pages.md). So it loads K, and tells this warp which tiles
+// follow, by the messages of the bias loaders, ahead of its wait for a free stage.
 template <class Spec, class Config>
 struct ValueLoaderSm90 {
   using Shared = SharedSm90<Spec, Config>;
@@ -103,7 +110,8 @@ struct ValueLoaderSm90 {
       const auto page = loads.page_of_lane(site, tile.kv_tile());
       barrier_wait(shared.v_empty(v.stage), v.parity);
       if (elected()) barrier_arrive_expect(shared.v_full(v.stage), Shared::v_bytes);
-      loads.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.kv_tile(), page, head);
+      loads.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.kv_tile(), page,
+                                                  head);
       v.advance();
     }
     await_last_v<Spec>(shared, v);

@@ -25,12 +25,11 @@ struct ProducerSm90 {
   PipelineState<1> q;
 
   // Stages begin empty: the first wait for each returns at once.
-  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const MapsOf<Config> &m,
-                                          const Shared &s)
+  __device__ __forceinline__ ProducerSm90(const LuattnParams &params, const MapsOf<Config> &m, const Shared &s)
       : p(params), maps(m), shared(s), k(1), v(1), q(1) {}
 
-  // Q of a tile can only be loaded once the consumers have read the one before. With few kv tiles that is soon before they
-  // need it.
+  // Q of a tile can only be loaded once the consumers have read the one before. With few kv tiles that is soon before
+  // they need it.
   __device__ __forceinline__ void prefetch_q(const Sequence &site, const BlockSite &block) const {
     if (!elected()) return;
 #pragma unroll 1
@@ -80,7 +79,8 @@ struct ProducerSm90 {
       }
     }
     if constexpr (Sequence::paged)
-      Loads{p, maps}.template load<typename Loads::Keys>(site, shared.k(k.stage), shared.k_full(k.stage), tile.index, page, head);
+      Loads{p, maps}.template load<typename Loads::Keys>(site, shared.k(k.stage), shared.k_full(k.stage), tile.index,
+                                                         page, head);
     k.advance();
   }
   __device__ __forceinline__ void load_v(const Sequence &site, Tile tile, Page page, int head) {
@@ -96,7 +96,8 @@ struct ProducerSm90 {
       }
     }
     if constexpr (Sequence::paged)
-      Loads{p, maps}.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.index, page, head);
+      Loads{p, maps}.template load<typename Loads::Values>(site, shared.v(v.stage), shared.v_full(v.stage), tile.index,
+                                                           page, head);
     v.advance();
   }
 
@@ -106,8 +107,7 @@ struct ProducerSm90 {
     while (tickets.valid()) {
       const BlockSite block = tickets.site();
       const Sequence site(p, block.b, block.h);
-      if (Sequence::packed &&
-          block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
+      if (Sequence::packed && block.q_tile * Config::tile_m >= site.q_len) {  // tiles are for the longest entry
         tickets.draw();
         tickets.advance();
         continue;

@@ -10,8 +10,8 @@
 // once. `query` holds the thread's two rows, clamped. The asm statements step from one row of K to the next;
 // the compiler would multiply for each row, which takes registers and compile time.
 template <class Elem, int Dim, int TileN, class Sequence>
-LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
-                                  const int (&query)[2], int tile, int lane, float (&s)[TileN / 2]) {
+LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site, const int (&query)[2], int tile,
+                                  int lane, float (&s)[TileN / 2]) {
   const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
   const int h_kv = BlockSite::kv_head(p, site.h);
   const Elem *const first_k = site.template kv_row<Elem>(p.tensors.k, h_kv, tile * TileN + lane / 4);
@@ -34,11 +34,11 @@ LUATTN_FN void scores_from_memory(const LuattnParams &p, const Sequence &site,
   }
 }
 
-// The same of keys in pages, which hold whole groups of 8 rows. A group's channels come in a loop of their own, so that one
-// address is enough.
+// The same of keys in pages, which hold whole groups of 8 rows. A group's channels come in a loop of their own, so that
+// one address is enough.
 template <class Elem, int Dim, int TileN, class Queries>
-LUATTN_FN void scores_from_memory(const LuattnParams &p, const PagedSequence<Queries> &site, const int (&query)[2], int tile, int lane,
-                                  float (&s)[TileN / 2]) {
+LUATTN_FN void scores_from_memory(const LuattnParams &p, const PagedSequence<Queries> &site, const int (&query)[2],
+                                  int tile, int lane, float (&s)[TileN / 2]) {
   const Elem *const of_q = site.template q_row<Elem>(p.tensors.q, 0) + lane % 4 * 2;
   const auto keys = site.template kv_rows<const Elem>(p, p.tensors.k, BlockSite::kv_head(p, site.h));
 #pragma unroll

@@ -82,8 +82,7 @@ static void expect_equal(fixture *f, const derivation *d, ir_ref x, ir_ref y) {
     e.scalar[0] = size * fixture_uniform(f, -1, 1);
     for (int k = 0; k < 4; k++) e.slopes[k] = size * fixture_uniform(f, -1, 1);
     const double a = row_eval(f, x, &e), b = row_eval(f, y, &e);
-    if (!isfinite(a) || !isfinite(b) || fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b)) || fabs(a) > 1e8)
-      continue;
+    if (!isfinite(a) || !isfinite(b) || fabs(a - b) <= 1e-6 * (1 + fabs(a) + fabs(b)) || fabs(a) > 1e8) continue;
     text t;
     text_init(&t, f->a);
     ir_print(d->g, &t, (ir_ref[]){x, y}, (const char *[]){"x", "y"}, 2, NULL);
@@ -155,7 +154,8 @@ static void test_squares(void **state) {
   fixture_open(&f);
   open_derivation(&f, &d, &how);
   ir *g = f.t.g;
-  const ir_ref x = ir_variable(g, VAR_SCALAR, 0), one = ir_real(g, 1), zero = ir_real(g, 0), square = ir_op2(g, IR_MUL, x, x);
+  const ir_ref x = ir_variable(g, VAR_SCALAR, 0), one = ir_real(g, 1), zero = ir_real(g, 0),
+               square = ir_op2(g, IR_MUL, x, x);
   const ir_ref above = ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, square), one, zero);
   const ir_ref more = ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, ir_op2(g, IR_ADD, one, square)), one, zero);
   assert_false(algebra_equal(&d, above, one));

@@ -144,19 +144,9 @@ static void test_minimal_rows(void **state) {
     online_kind kind;
     int saved, rows;
   } want[] = {
-      {SOFTMAX, 0, 2},
-      {SOFTMAX_FORWARD, 0, 2},
-      {SOFTMAX_GIVEN, 0, 2},
-      {SOFTMAX_ONE, 0, 2},
-      {SINK, 0, 2},
-      {TEMPERATURE, 0, 2},
-      {RETENTION_DETACHED, 1, 1},
-      {RETENTION, 2, 2},
-      {SIGMOID, 0, 0},
-      {RELU, 0, 0},
-      {RELU_SQUARED, 0, 0},
-      {IDENTITY, 0, 0},
-      {RELU_L2, 1, 2},
+      {SOFTMAX, 0, 2},      {SOFTMAX_FORWARD, 0, 2},    {SOFTMAX_GIVEN, 0, 2}, {SOFTMAX_ONE, 0, 2}, {SINK, 0, 2},
+      {TEMPERATURE, 0, 2},  {RETENTION_DETACHED, 1, 1}, {RETENTION, 2, 2},     {SIGMOID, 0, 0},     {RELU, 0, 0},
+      {RELU_SQUARED, 0, 0}, {IDENTITY, 0, 0},           {RELU_L2, 1, 2},
   };
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
     fixture f;
@@ -210,9 +200,7 @@ static void test_given_backward(void **state) {
   by_hand(SOFTMAX, &c, NULL, &r);
   row_gradient got;
   row_backward(&f, &d, &c, &r, &got);
-  for (int i = 0; i < c.n; i++) {
-    expect_near("ds", SOFTMAX, c.n, got.dt[i], r.p[i] * (c.g * c.v[i] + c.dlse));
-  }
+  for (int i = 0; i < c.n; i++) { expect_near("ds", SOFTMAX, c.n, got.dt[i], r.p[i] * (c.g * c.v[i] + c.dlse)); }
   assert_non_null(strstr(d.how, "given by the spec"));
   assert_null(strstr(d.how, "agrees"));
   fixture_close(&f);

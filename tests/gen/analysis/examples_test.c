@@ -33,8 +33,8 @@ typedef struct world {
   online_split split;
   mask_info mask;
   uint64_t seed;
-  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], red[SPEC_MAX_RED], final[DERIVED_MAX_ROWS + 1],
-      row[DERIVED_MAX_ROWS];
+  double var[VAR_COUNT], scalar[32], state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], red[SPEC_MAX_RED],
+      final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS];
   int tile[4];
   key touched[MAX_KEYS];
   int num_touched;
@@ -107,8 +107,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                 double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   world *w = user;
   for (int i = 0; i < lanes; i++) {
     const key k = key_of(input, n_index, index, i);
@@ -211,7 +210,8 @@ static void check_merge(world *w, const row *r) {
   const double norm = eval(w, o->out);
   for (int j = 0; j < ROW; j++) {
     const double x = p[j] * (j < 4 ? factor : other_factor) * norm;
-    if (fabs(x - r->p[j]) > 1e-12 * (1 + fabs(r->p[j]))) fail_msg("%s: prob %.17g, merged %.17g", w->t.name, r->p[j], x);
+    if (fabs(x - r->p[j]) > 1e-12 * (1 + fabs(r->p[j])))
+      fail_msg("%s: prob %.17g, merged %.17g", w->t.name, r->p[j], x);
   }
   if (o->lse >= 0 && fabs(eval(w, o->final[o->lse]) - r->lse) > 1e-12 * (1 + fabs(r->lse)))
     fail_msg("%s: lse %.17g, merged %.17g", w->t.name, r->lse, eval(w, o->final[o->lse]));
@@ -264,15 +264,13 @@ static void backward(world *w, const row *r, gradients *out) {
     w->var[VAR_DP] = r->g * r->v[j];
     out->t[j] = eval(w, w->d.ds);
     const double p = eval(w, w->d.prob);
-    if (fabs(p - r->p[j]) > 1e-9 * (1 + fabs(p)))
-      fail_msg("%s: prob is %.12g, should be %.12g", w->t.file, p, r->p[j]);
+    if (fabs(p - r->p[j]) > 1e-9 * (1 + fabs(p))) fail_msg("%s: prob is %.12g, should be %.12g", w->t.file, p, r->p[j]);
     add_terms(w, &w->d.element_terms, out);
   }
 }
 
 static void expect_near(const world *w, const char *what, int i, double x, double y) {
-  if (fabs(x - y) > 3e-6 * (1 + fabs(y)))
-    fail_msg("%s: %s[%d] is %.12g, should be %.12g", w->t.file, what, i, x, y);
+  if (fabs(x - y) > 3e-6 * (1 + fabs(y))) fail_msg("%s: %s[%d] is %.12g, should be %.12g", w->t.file, what, i, x, y);
 }
 
 static void check_gradients(world *w) {
@@ -372,8 +370,8 @@ static void check_tiles(world *w, int q_len, int kv_len, int tile_m, int tile_n,
         for (int kv = kv0; kv <= w->tile[3]; kv++) {
           const bool inside = kv >= lo && kv < hi && q >= q_lo && q < q_hi;
           if (grid[q][kv] ? class == 0 || !inside : class == 2) {
-            fail_msg("%s: lengths %d x %d, q %d, kv %d: kept %d, tile class %d, in range %d", w->t.file,
-                     q_len, kv_len, q, kv, grid[q][kv], class, inside);
+            fail_msg("%s: lengths %d x %d, q %d, kv %d: kept %d, tile class %d, in range %d", w->t.file, q_len, kv_len,
+                     q, kv, grid[q][kv], class, inside);
           }
         }
       }
@@ -420,8 +418,7 @@ static void check_spec(const char *name) {
   w->perturbed = -1;
   luattn_error err = {.message = ""};
   if (front_trace(w->a, name, source, size, &w->t, &err) != LUATTN_OK ||
-      derive_spec(w->a, &w->t, &w->d, &err) != LUATTN_OK ||
-      mask_analyse(w->a, &w->t, &w->mask, &err) != LUATTN_OK ||
+      derive_spec(w->a, &w->t, &w->d, &err) != LUATTN_OK || mask_analyse(w->a, &w->t, &w->mask, &err) != LUATTN_OK ||
       split_online(w->t.g, &w->t.online, name, &w->split, &err) != LUATTN_OK) {
     fail_msg("%s", err.message);
   }

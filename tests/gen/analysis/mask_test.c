@@ -32,9 +32,7 @@ static ir_ref q_length(ir *g) { return ir_variable(g, VAR_Q_LEN, 0); }
 static ir_ref kv_length(ir *g) { return ir_variable(g, VAR_KV_LEN, 0); }
 
 static ir_ref causal(ir *g, ir_ref q, ir_ref kv) { return LE(kv, q); }
-static ir_ref causal_bottom_right(ir *g, ir_ref q, ir_ref kv) {
-  return LE(kv, SUB(ADD(q, kv_length(g)), q_length(g)));
-}
+static ir_ref causal_bottom_right(ir *g, ir_ref q, ir_ref kv) { return LE(kv, SUB(ADD(q, kv_length(g)), q_length(g))); }
 static ir_ref window(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), LT(SUB(q, kv), I(5))); }
 static ir_ref two_sided(ir *g, ir_ref q, ir_ref kv) { return LE(ABS(SUB(q, kv)), I(4)); }
 static ir_ref scalar_window(ir *g, ir_ref q, ir_ref kv) { /* window is a run-time REAL */
@@ -47,9 +45,7 @@ static ir_ref prefix_of_batch(ir *g, ir_ref q, ir_ref kv) {
 }
 static ir_ref block_causal(ir *g, ir_ref q, ir_ref kv) { return LE(FLOORDIV(kv, 4), FLOORDIV(q, 4)); }
 static ir_ref document(ir *g, ir_ref q, ir_ref kv) { return EQ(ids_at(g, q), ids_at(g, kv)); }
-static ir_ref causal_document(ir *g, ir_ref q, ir_ref kv) {
-  return AND(causal(g, q, kv), document(g, q, kv));
-}
+static ir_ref causal_document(ir *g, ir_ref q, ir_ref kv) { return AND(causal(g, q, kv), document(g, q, kv)); }
 static ir_ref dilated(ir *g, ir_ref q, ir_ref kv) {
   return AND(LE(ABS(SUB(q, kv)), I(9)), EQ(MOD(SUB(q, kv), 3), I(0)));
 }
@@ -82,17 +78,14 @@ static ir_ref grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(near(g, FLOORDIV(q, 17), FLOORDIV(kv, 17), 3, 5), near(g, MOD(q, 17), MOD(kv, 17), 5, 17));
 }
 static ir_ref causal_grid(ir *g, ir_ref q, ir_ref kv) {
-  return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))),
-             LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
+  return AND(AND(LE(kv, q), LT(MOD(kv, 17), ADD(MOD(q, 17), I(2)))), LE(SUB(FLOORDIV(q, 17), I(1)), FLOORDIV(kv, 17)));
 }
 /* Rows of 4 positions; each position sees at most its column in the rows of its window. */
 static ir_ref narrow_grid(ir *g, ir_ref q, ir_ref kv) {
   return AND(near(g, FLOORDIV(q, 4), FLOORDIV(kv, 4), 3, 5), LE(MOD(kv, 4), MOD(q, 4)));
 }
 /* Sink keys and a window; all keys outside a window; all keys except the query's own. */
-static ir_ref sinks(ir *g, ir_ref q, ir_ref kv) {
-  return AND(LE(kv, q), OR(LT(kv, I(3)), LT(SUB(q, kv), I(6))));
-}
+static ir_ref sinks(ir *g, ir_ref q, ir_ref kv) { return AND(LE(kv, q), OR(LT(kv, I(3)), LT(SUB(q, kv), I(6)))); }
 static ir_ref not_near(ir *g, ir_ref q, ir_ref kv) { return LE(I(4), ABS(SUB(q, kv))); }
 static ir_ref not_itself(ir *g, ir_ref q, ir_ref kv) { return ir_op2(g, IR_NE, q, kv); }
 /* The mask of examples/block_diffusion.lua: several cases, each with one interval. */
@@ -207,8 +200,8 @@ static void fill_inputs(mask_case *c, int run) {
 
 static void check_claim(const char *name, const line_claim *want, const mask_intervals *got) {
   if (got->count == want->count && got->period == want->period && got->apart == want->apart) return;
-  fail_msg("%s: %d intervals, period %d, apart %d, but %d, %d, %d were found", name, want->count,
-           want->period, want->apart, got->count, got->period, got->apart);
+  fail_msg("%s: %d intervals, period %d, apart %d, but %d, %d, %d were found", name, want->count, want->period,
+           want->apart, got->count, got->period, got->apart);
 }
 
 static void test_named(void **state) {
@@ -228,8 +221,7 @@ static void test_named(void **state) {
       c.b = run % 2;
       fill_inputs(&c, run);
       for (size_t k = 0; k < sizeof tiles / sizeof tiles[0]; k++) {
-        mask_check(&c, masks[i].name, tiles[k][0], tiles[k][1], masks[i].claims & EXACT,
-                   masks[i].claims & TIGHT);
+        mask_check(&c, masks[i].name, tiles[k][0], tiles[k][1], masks[i].claims & EXACT, masks[i].claims & TIGHT);
       }
     }
     if (masks[i].claims & RANGES) {
@@ -318,13 +310,14 @@ static void test_evaluated(void **state) {
   ir *g = c.t.g;
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), b = ir_variable(g, VAR_B, 0),
                h = ir_variable(g, VAR_H, 0);
-  const ir_ref blocks[] = {FLOORDIV(q, 128), FLOORDIV(kv, 48)}, of_batch[] = {b, FLOORDIV(q, 64), ir_op2(g, IR_SHR, kv, I(5))},
-               whole[] = {FLOORDIV(q, 128), FLOORDIV(kv, 64)}, chosen[] = {h, q}, padding[] = {b, kv}, odd[] = {FLOORDIV(q, 9)}, twice[] = {ids_at(g, q), ids_at(g, kv)},
-               of_64[] = {FLOORDIV(kv, 64)};
+  const ir_ref blocks[] = {FLOORDIV(q, 128), FLOORDIV(kv, 48)},
+               of_batch[] = {b, FLOORDIV(q, 64), ir_op2(g, IR_SHR, kv, I(5))},
+               whole[] = {FLOORDIV(q, 128), FLOORDIV(kv, 64)}, chosen[] = {h, q}, padding[] = {b, kv},
+               odd[] = {FLOORDIV(q, 9)}, twice[] = {ids_at(g, q), ids_at(g, kv)}, of_64[] = {FLOORDIV(kv, 64)};
   const ir_ref on = ir_load(g, 0, IR_BOOL, blocks, 2), group_q = ids_at(g, q), group_kv = ids_at(g, kv),
                scaled = ir_variable(g, VAR_SCALAR, 2), code = ir_load(g, 1, IR_INT, whole, 2),
-               image = AND(LE(I(0), group_q), EQ(group_q, group_kv)),
-               start_q = ir_load(g, 1, IR_INT, &q, 1), start_kv = ir_load(g, 1, IR_INT, &kv, 1);
+               image = AND(LE(I(0), group_q), EQ(group_q, group_kv)), start_q = ir_load(g, 1, IR_INT, &q, 1),
+               start_kv = ir_load(g, 1, IR_INT, &kv, 1);
   const ir_ref at[4][2] = {{I(0), q}, {I(0), kv}, {I(1), q}, {I(1), kv}};
   const ir_ref row_0[] = {ir_load(g, 0, IR_INT, at[0], 2), ir_load(g, 0, IR_INT, at[1], 2)},
                row_1[] = {ir_load(g, 0, IR_INT, at[2], 2), ir_load(g, 0, IR_INT, at[3], 2)};
@@ -338,36 +331,60 @@ static void test_evaluated(void **state) {
       {"prefix of a batch", prefix_of_batch(g, q, kv), {0}},
       {"a number for each key", LT(ids_at(g, kv), q), {0}},
       {"block table", on, {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0, false}},
-      {"block table, causal", AND(causal(g, q, kv), on), {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0, false}},
-      {"block table, or causal", OR(causal(g, q, kv), on), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
-      {"block table of a batch", ir_load(g, 0, IR_BOOL, of_batch, 3), {true, true, false, 64, 32, true, 0, 1, 0, false, false, 0, false}},
-      {"chosen blocks", EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 64)), {true, false, true, 1, 64, true, 0, 1, 0, false, false, 0, true}},
+      {"block table, causal",
+       AND(causal(g, q, kv), on),
+       {true, false, false, 64, 16, true, 0, 1, 0, false, false, 0, false}},
+      {"block table, or causal",
+       OR(causal(g, q, kv), on),
+       {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
+      {"block table of a batch",
+       ir_load(g, 0, IR_BOOL, of_batch, 3),
+       {true, true, false, 64, 32, true, 0, 1, 0, false, false, 0, false}},
+      {"chosen blocks",
+       EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 64)),
+       {true, false, true, 1, 64, true, 0, 1, 0, false, false, 0, true}},
       {"chosen blocks, or their own",
        OR(EQ(ir_load(g, 0, IR_INT, chosen, 2), FLOORDIV(kv, 32)), ir_load(g, 1, IR_BOOL, odd, 1)),
        {true, false, true, 1, 32, true, 0, 3, 0, false, false, 0, false}},
-      {"padding", ir_load(g, 0, IR_BOOL, padding, 2), {true, true, false, 64, 1, false, 0, 1, 0, false, false, 0, false}},
-      {"cells of positions", ir_load(g, 1, IR_INT, odd, 1), {true, false, false, 1, 64, true, 0, 2, 0, false, false, 0, false}},
-      {"adjacency", ir_load(g, 1, IR_BOOL, twice, 2), {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
+      {"padding",
+       ir_load(g, 0, IR_BOOL, padding, 2),
+       {true, true, false, 64, 1, false, 0, 1, 0, false, false, 0, false}},
+      {"cells of positions",
+       ir_load(g, 1, IR_INT, odd, 1),
+       {true, false, false, 1, 64, true, 0, 2, 0, false, false, 0, false}},
+      {"adjacency",
+       ir_load(g, 1, IR_BOOL, twice, 2),
+       {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
       {"block table, of a scalar and heads",
        AND(LT(scaled, ir_real(g, 3)), AND(on, LT(q, ir_variable(g, VAR_HEADS, 0)))),
        {true, false, false, 64, 16, true, 0, 1, 4, true, true, 0, false}},
       {"blocks whole, or in part",
        OR(EQ(code, I(2)), AND(EQ(code, I(1)), causal(g, q, kv))),
        {true, false, false, 1, 1, true, 0, 2, 0, false, false, 1, false}},
-      {"groups with -1", OR(causal(g, q, kv), image), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
-      {"groups with -1, of two inputs", AND(LE(I(0), group_q), EQ(group_q, ir_load(g, 1, IR_INT, &kv, 1))),
+      {"groups with -1",
+       OR(causal(g, q, kv), image),
+       {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
+      {"groups with -1, of two inputs",
+       AND(LE(I(0), group_q), EQ(group_q, ir_load(g, 1, IR_INT, &kv, 1))),
        {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
       {"groups, a number more", EQ(ADD(group_q, I(1)), ADD(group_kv, I(1))), {0}},
-      {"bits of ancestors", LT(I(0), ir_op2(g, IR_BAND, group_q, ir_op2(g, IR_SHL, I(1), kv))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
-      {"windows in documents", AND(EQ(group_q, group_kv), LT(SUB(SUB(q, start_q), SUB(kv, start_kv)), I(5))),
+      {"bits of ancestors",
+       LT(I(0), ir_op2(g, IR_BAND, group_q, ir_op2(g, IR_SHL, I(1), kv))),
+       {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
+      {"windows in documents",
+       AND(EQ(group_q, group_kv), LT(SUB(SUB(q, start_q), SUB(kv, start_kv)), I(5))),
        {true, false, false, 1, 1, true, 0, 3, 0, false, false, 0, false}},
-      {"windows by rows of an input", AND(EQ(row_0[0], row_0[1]), LT(SUB(row_1[0], row_1[1]), I(5))), {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
+      {"windows by rows of an input",
+       AND(EQ(row_0[0], row_0[1]), LT(SUB(row_1[0], row_1[1]), I(5))),
+       {true, false, false, 1, 1, true, 0, 1, 0, false, false, 0, false}},
       {"the same row twice", AND(EQ(row_0[0], row_0[1]), LT(SUB(row_0[0], row_0[1]), I(5))), {0}},
       {"starts of documents", AND(EQ(group_q, group_kv), LT(SUB(kv, start_kv), I(5))), {0}},
       {"later", LE(start_kv, start_q), {0}},
       {"later, near", AND(LE(start_kv, start_q), LT(SUB(group_q, group_kv), I(5))), {0}},
       {"an interval for each query", AND(LE(start_q, kv), LT(kv, group_q)), {0}},
-      {"flags of 64 keys", ir_load(g, 1, IR_BOOL, of_64, 1), {true, false, false, 64, 64, false, 0, 2, 0, false, false, 0, true}},
+      {"flags of 64 keys",
+       ir_load(g, 1, IR_BOOL, of_64, 1),
+       {true, false, false, 64, 64, false, 0, 2, 0, false, false, 0, true}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const bool is_number = ir_typeof(g, cases[i].mask) == IR_INT;
@@ -375,14 +392,17 @@ static void test_evaluated(void **state) {
     luattn_error err;
     assert_int_equal(mask_analyse(c.a, &c.t, &c.m, &err), LUATTN_OK);
     const mask_evaluated *x = &c.m.evaluated, *want = &cases[i].want;
-    if (x->is != want->is || (x->is && (x->by_batch != want->by_batch || x->by_head != want->by_head ||
-                                        x->rows != want->rows || x->columns != want->columns || x->by_query != want->by_query || x->inputs != want->inputs ||
-                                        x->scalars != want->scalars || x->reads_heads != want->reads_heads ||
-                                        x->has_reals != want->has_reals || (x->cell != IR_NONE) != want->cell ||
-                                        x->has_narrow_blocks != want->has_narrow_blocks)))
-      fail_msg("%s: is %d, by batch %d, by head %d, on %d x %d, by query %d, inputs %x, scalars %x, heads %d, reals %d, cell %d, narrow %d", cases[i].name, x->is,
-               x->by_batch, x->by_head, x->rows, x->columns, x->by_query, x->inputs, x->scalars, x->reads_heads, x->has_reals, x->cell != IR_NONE,
-               x->has_narrow_blocks);
+    if (x->is != want->is ||
+        (x->is &&
+         (x->by_batch != want->by_batch || x->by_head != want->by_head || x->rows != want->rows ||
+          x->columns != want->columns || x->by_query != want->by_query || x->inputs != want->inputs ||
+          x->scalars != want->scalars || x->reads_heads != want->reads_heads || x->has_reals != want->has_reals ||
+          (x->cell != IR_NONE) != want->cell || x->has_narrow_blocks != want->has_narrow_blocks)))
+      fail_msg(
+          "%s: is %d, by batch %d, by head %d, on %d x %d, by query %d, inputs %x, scalars %x, heads %d, reals %d, "
+          "cell %d, narrow %d",
+          cases[i].name, x->is, x->by_batch, x->by_head, x->rows, x->columns, x->by_query, x->inputs, x->scalars,
+          x->reads_heads, x->has_reals, x->cell != IR_NONE, x->has_narrow_blocks);
     assert_int_equal(strstr(c.m.how, "evaluated") != NULL, want->is);
   }
   mask_close(&c);
@@ -438,8 +458,7 @@ static void test_levels(void **state) {
   const ir_ref q = ir_variable(g, VAR_Q, 0), kv = ir_variable(g, VAR_KV, 0), h = ir_variable(g, VAR_H, 0);
   const ir_ref slope = ir_load(g, 0, IR_REAL, &h, 1), at_q = ir_load(g, 0, IR_REAL, &q, 1), both = SUB(kv, q);
   const ir_ref at_both = ir_load(g, 0, IR_REAL, &both, 1), length = MUL(kv_length(g), I(2));
-  const ir_ref state0 = ADD(ir_variable(g, VAR_STATE, 0), slope),
-               red = ADD(ir_variable(g, VAR_RED, 0), state0);
+  const ir_ref state0 = ADD(ir_variable(g, VAR_STATE, 0), slope), red = ADD(ir_variable(g, VAR_RED, 0), state0);
   const ir_ref column = MUL(slope, kv), score = ADD(ir_variable(g, VAR_SCORE, 0), slope);
   const ir_ref dp = ir_variable(g, VAR_DP, 0), sum = ir_op1(g, IR_REDUCE_SUM, score);
   const struct {

@@ -1,5 +1,5 @@
-/* mask_trial_test.c: which masks of arithmetic on positions kernels evaluate for cells: those of which ranges and bounds leave many
- * empty tiles, and no other, the examples' least of all. */
+/* mask_trial_test.c: which masks of arithmetic on positions kernels evaluate for cells: those of which ranges and
+ * bounds leave many empty tiles, and no other, the examples' least of all. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,8 @@
 #include "gen/lua/front.h"
 
 /* Traces and analyses a spec, and hands its mask to `check`. */
-static void analyse(const char *name, const char *source, size_t size, void (*check)(const char *name, const mask_info *m)) {
+static void analyse(const char *name, const char *source, size_t size,
+                    void (*check)(const char *name, const mask_info *m)) {
   luattn_error err;
   traced_spec t;
   mask_info m;
@@ -40,7 +41,8 @@ static void check_all(const char *const *masks, size_t count, void (*check)(cons
   for (size_t i = 0; i < count; i++) {
     char source[1024];
     const int n = snprintf(source, sizeof source,
-                           "return attention { inputs = { doc = { axes = {'n'}, dtype = 'i32' } }, block_mask = function(b, h, q, k) %s end }",
+                           "return attention { inputs = { doc = { axes = {'n'}, dtype = 'i32' } }, block_mask = "
+                           "function(b, h, q, k) %s end }",
                            masks[i]);
     analyse(masks[i], source, (size_t)n, check);
   }
@@ -51,12 +53,14 @@ static void test_hashes(void **state) {
   static const char *const masks[] = {
       "return eq(q // 64, k // 64) or eq((q // 64 * 37 + k // 64 * 101 + h * 7) % 13, 0)",
       "return ((q // 64 * 2654435761 + k // 64 * 40503) & 0xFFFFFFFF) >> 28 < 1",
-      "local x = (q // 32 * 73856093 ~ k // 32 * 19349663) & 0xFFFFFFFF x = x ~ (x >> 16) x = (x * 0x85ebca6b) & 0xFFFFFFFF "
+      "local x = (q // 32 * 73856093 ~ k // 32 * 19349663) & 0xFFFFFFFF x = x ~ (x >> 16) x = (x * 0x85ebca6b) & "
+      "0xFFFFFFFF "
       "return k <= q and (eq(q // 32, k // 32) or (x ~ (x >> 13)) & 31 < 1)",
       "return sin(q // 64 * 12.9898 + k // 64 * 78.233) * 43758.5453 % 1.0 < 0.1",
       "return eq(doc[q], doc[k]) and eq((q // 64 * 37 + k // 64 * 101) % 13, 0)",
       "return (q // 96 * (q // 96) * 7 + k // 96 * (k // 96) * 11) % 17 < 2",
-      "local x = q // 64 + k // 64 * 57 + 1 x = (x ~ (x << 13)) & 0xFFFFFFFF x = x ~ (x >> 17) return (x ~ (x << 5)) & 15 < 1",
+      "local x = q // 64 + k // 64 * 57 + 1 x = (x ~ (x << 13)) & 0xFFFFFFFF x = x ~ (x >> 17) return (x ~ (x << 5)) & "
+      "15 < 1",
   };
   check_all(masks, sizeof masks / sizeof *masks, is_evaluated);
 }
@@ -103,6 +107,7 @@ static void test_examples(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_hashes), cmocka_unit_test(test_decided), cmocka_unit_test(test_examples)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_hashes), cmocka_unit_test(test_decided),
+                                     cmocka_unit_test(test_examples)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,8 +112,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                 double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   const place *p = user;
   (void)n_index;
   for (int i = 0; i < lanes; i++) {
@@ -184,8 +183,8 @@ static void check_class(mask_case *c, const char *name, const int tile[4], bool 
   const ir_bounds_env env = {&p, variable_bounds, load_bounds};
   const int got = mask_tile_class(c->t.g, &c->m, &env, c->bounds), truth = true_class(c, tile);
   if (got == truth || (got == 1 && !exact)) return;
-  fail_msg("%s: lengths %d x %d, tile q %d..%d kv %d..%d is class %d, but %d by brute force", name, c->q_len,
-           c->kv_len, tile[0], tile[1], tile[2], tile[3], got, truth);
+  fail_msg("%s: lengths %d x %d, tile q %d..%d kv %d..%d is class %d, but %d by brute force", name, c->q_len, c->kv_len,
+           tile[0], tile[1], tile[2], tile[3], got, truth);
 }
 
 static void run_ranges(mask_case *c, const place *p, double x[RANGES]) {
@@ -215,8 +214,8 @@ static void check_range(mask_case *c, const char *name, bool of_kv, int lo, int 
   bool ok = last < 0 || (got_lo <= first && got_hi >= last + 1);
   if (tight) ok = last < 0 ? got_lo >= got_hi : got_lo == first && got_hi == last + 1;
   if (ok) return;
-  fail_msg("%s: lengths %d x %d, %s of %d..%d: range [%g, %g), but [%d, %d) by brute force", name, c->q_len,
-           c->kv_len, of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
+  fail_msg("%s: lengths %d x %d, %s of %d..%d: range [%g, %g), but [%d, %d) by brute force", name, c->q_len, c->kv_len,
+           of_kv ? "kv" : "q", lo, hi, got_lo, got_hi, first, last + 1);
 }
 
 static bool is_inside(const mask_intervals *m, const double *x, int at) {
@@ -243,8 +242,8 @@ static void check_line(mask_case *c, const char *name, bool is_row, int at) {
     fail_msg(
         "%s: lengths %d x %d, %s %d: %d is kept: %d, but %d of [%g, %g), [%g, %g) and [%g, %g) of %d say "
         "otherwise",
-        name, c->q_len, c->kv_len, is_row ? "row" : "column", at, i, kept, m->count, line[0], line[1],
-        line[2], line[3], line[4], line[5], m->period);
+        name, c->q_len, c->kv_len, is_row ? "row" : "column", at, i, kept, m->count, line[0], line[1], line[2], line[3],
+        line[4], line[5], m->period);
   }
 }
 

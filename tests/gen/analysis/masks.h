@@ -12,10 +12,9 @@ typedef struct mask_case {
   arena *a;
   traced_spec t;
   mask_info m;
-  ir_program *keep,
-      *range;       /* kv_lo, kv_hi, q_lo, q_hi, or 0 and the length if absent; then for rows and for columns:
-                     * lo and hi of both intervals, rest_lo, rest_hi */
-  ir_program *rest; /* `keep` if there is none */
+  ir_program *keep, *range; /* kv_lo, kv_hi, q_lo, q_hi, or 0 and the length if absent; then for rows and for columns:
+                             * lo and hi of both intervals, rest_lo, rest_hi */
+  ir_program *rest;         /* `keep` if there is none */
   void *keep_scratch, *range_scratch, *rest_scratch;
   ir_bounds *bounds;
 

@@ -113,8 +113,8 @@ static void expect_merges(world *w, const char *what) {
 static void test_known(void **state) {
   (void)state;
   static const char *const name[NUM_ONLINE] = {
-      "softmax", "with forward", "with backward", "softmax one", "sink",     "temperature", "retention",
-      "detached", "sigmoid",     "relu",          "squared",     "identity", "l2"};
+      "softmax",  "with forward", "with backward", "softmax one", "sink",     "temperature", "retention",
+      "detached", "sigmoid",      "relu",          "squared",     "identity", "l2"};
   for (int kind = 0; kind < NUM_ONLINE; kind++) {
     world w = {.merge.factor = IR_NONE};
     fixture_open(&w.f);
@@ -230,7 +230,8 @@ static void test_refused_beyond_samples(void **state) {
   fixture_close(&f);
 }
 
-/* A softmax merges by its lse, and not with a term of its own in the denominator, however small, nor if it keeps no lse. */
+/* A softmax merges by its lse, and not with a term of its own in the denominator, however small, nor if it keeps no
+ * lse. */
 static void test_by_lse(void **state) {
   (void)state;
   for (int i = 0; i < 4; i++) {
@@ -240,7 +241,8 @@ static void test_by_lse(void **state) {
     ir *g = f.t.g;
     const ir_ref s = ir_variable(g, VAR_SCORE, 0), old = ir_variable(g, VAR_STATE, 0), p = ir_op1(g, IR_EXP, s);
     traced_online *o = &f.t.online;
-    *o = (traced_online){.name = "online", .lse = i != 2 ? 0 : -1, .num_state = 1, .num_final = 1, .prob = p, .rescale = ir_real(g, 1)};
+    *o = (traced_online){
+        .name = "online", .lse = i != 2 ? 0 : -1, .num_state = 1, .num_final = 1, .prob = p, .rescale = ir_real(g, 1)};
     o->state_name[0] = "l";
     o->final_name[0] = "lse";
     o->init[0] = ir_real(g, i == 1 ? 1 : i == 3 ? 1e-30 : 0);
@@ -249,18 +251,22 @@ static void test_by_lse(void **state) {
     o->final[0] = ir_op1(g, IR_LOG, old);
     arena *scratch = arena_open(NULL);
     const luattn_status status = merge_test_lse(scratch, &f.t, &err);
-    static const char *const words[] = {"", "parts of a row do not merge by their lse: in a row of", "has no lse, by which",
-                                        "parts of a row do not merge by their lse"};
+    static const char *const words[] = {"", "parts of a row do not merge by their lse: in a row of",
+                                        "has no lse, by which", "parts of a row do not merge by their lse"};
     assert_int_equal(status, i == 0 ? LUATTN_OK : LUATTN_UNSUPPORTED);
-    if (i > 0 && strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
+    if (i > 0 && strstr(err.message, words[i]) == NULL)
+      fail_msg("'%s' is not in the message: %s", words[i], err.message);
     arena_close(scratch);
     fixture_close(&f);
   }
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_known), cmocka_unit_test(test_logarithms),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_known),
+                                     cmocka_unit_test(test_logarithms),
                                      cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_finished_factors), cmocka_unit_test(test_refused_beyond_samples), cmocka_unit_test(test_by_lse)};
+                                     cmocka_unit_test(test_finished_factors),
+                                     cmocka_unit_test(test_refused_beyond_samples),
+                                     cmocka_unit_test(test_by_lse)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,7 @@ static void expect_refusal(fixture *f, const char *const *words) {
   luattn_error err;
   if (derive_spec(f->a, &f->t, &d, &err) != LUATTN_SPEC) fail_msg("expected LUATTN_SPEC and '%s'", words[0]);
   for (int i = 0; words[i] != NULL; i++) {
-    if (strstr(err.message, words[i]) == NULL)
-      fail_msg("'%s' is not in the message: %s", words[i], err.message);
+    if (strstr(err.message, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], err.message);
   }
   assert_non_null(strstr(err.message, "test.lua: online_func 'online':"));
   assert_non_null(strchr(err.message, ';')); /* the message suggests a remedy */
@@ -61,8 +60,8 @@ static void test_wrong_forward(void **state) {
   ir *g = f.t.g;
   fixture_online(&f, SOFTMAX);
   f.t.online.forward = OP1(EXP, OP2(SUB, VAR(VAR_SCORE), OP2(MUL, VAR(VAR_FINAL), ir_real(g, 2))));
-  expect_refusal(&f, (const char *[]){"forward disagrees with online_fwd", "for score", "give prob",
-                                      "leave it out", NULL});
+  expect_refusal(&f,
+                 (const char *[]){"forward disagrees with online_fwd", "for score", "give prob", "leave it out", NULL});
   fixture_close(&f);
 }
 
@@ -125,7 +124,9 @@ static void test_takes_a_pass(void **state) {
   assert_null(d.missing);
   assert_int_equal(d.num_passes, 1);
   assert_int_equal(d.num_sums, 1); /* of the weights' sizes, which no sum that is kept bounds */
-  assert_non_null(strstr(d.how, "; reduce_sum kept in 'c' takes a row pass: the derivative of log prob by this reduction depends on the score"));
+  assert_non_null(strstr(
+      d.how,
+      "; reduce_sum kept in 'c' takes a row pass: the derivative of log prob by this reduction depends on the score"));
   fixture_close(&f);
 }
 
@@ -149,8 +150,8 @@ static void test_lost_reduction(void **state) {
   assert_int_equal(derive_spec(f.a, &f.t, &d, &err), LUATTN_OK);
   /* Keeps log(1 + c) in place of c: no rule recovers a sum from such a state. */
   o->next[0] = OP1(LOG, OP2(ADD, OP1(EXP, r), OP1(REDUCE_SUM, a)));
-  expect_forward_only(
-      &f, (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
+  expect_forward_only(&f,
+                      (const char *[]){"that no row scalar holds", "reduce_sum in 'r'", "row scalar of its own", NULL});
   fixture_close(&f);
 }
 
@@ -167,7 +168,8 @@ static void test_live_maximum(void **state) {
   o->init[0] = ir_real(g, 0);
   o->next[0] = OP2(MAX, VAR(VAR_STATE), OP1(REDUCE_MAX, OP1(ABS, VAR(VAR_SCORE))));
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
-  expect_cpu_only(&f, (const char *[]){"on the CPU alone", "maximum does not cancel", "'top'", "; write backward", NULL});
+  expect_cpu_only(&f,
+                  (const char *[]){"on the CPU alone", "maximum does not cancel", "'top'", "; write backward", NULL});
   /* A user's own backward is used unchanged. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
@@ -187,8 +189,7 @@ static void test_unscaled_term(void **state) {
   static const char *const terms[] = {"; + 1e-06 is not scaled with exp(-m) as", "; + tau is not scaled with",
                                       "; 2 is not scaled with"};
   static const char *const ways[] = {"write 1e-06 * exp(-rowscales.m), or backward",
-                                     "write tau * exp(-rowscales.m), or",
-                                     "write 2 * exp(-rowscales.m), or"};
+                                     "write tau * exp(-rowscales.m), or", "write 2 * exp(-rowscales.m), or"};
   for (int i = 0; i < 3; i++) {
     fixture f;
     fixture_open(&f);
@@ -245,10 +246,8 @@ static void test_not_shown_of_long_rows(void **state) {
   ir *g = f.t.g;
   fixture_online(&f, RETENTION);
   traced_online *o = &f.t.online;
-  o->next[0] =
-      OP2(ADD, VAR(VAR_STATE), OP2(MIN, OP1(REDUCE_SUM, OP1(ABS, VAR(VAR_SCORE))), ir_real(g, 1e15)));
-  expect_refusal(
-      &f, (const char *[]){"tiles may change the result: c of two steps is not shown", "any length", NULL});
+  o->next[0] = OP2(ADD, VAR(VAR_STATE), OP2(MIN, OP1(REDUCE_SUM, OP1(ABS, VAR(VAR_SCORE))), ir_real(g, 1e15)));
+  expect_refusal(&f, (const char *[]){"tiles may change the result: c of two steps is not shown", "any length", NULL});
   fixture_close(&f);
 }
 

@@ -84,8 +84,7 @@ static void build_softmax(ir *g, traced_online *o, ir_ref factor, ir_ref m0, ir_
 
 /* Builds RetNet's row normaliser, r = max(sum |s|, 1). */
 static void build_retention(ir *g, traced_online *o, bool detached) {
-  const ir_ref s = ir_variable(g, VAR_SCORE, 0), c = ir_variable(g, VAR_STATE, 0),
-               r = ir_variable(g, VAR_STATE, 1);
+  const ir_ref s = ir_variable(g, VAR_SCORE, 0), c = ir_variable(g, VAR_STATE, 0), r = ir_variable(g, VAR_STATE, 1);
   const ir_ref sum = ADD(c, ir_op1(g, IR_REDUCE_SUM, ir_op1(g, IR_ABS, s)));
   ir_ref next = MAX(sum, ir_real(g, 1));
   if (detached) next = ir_op1(g, IR_STOP_GRADIENT, next);
@@ -124,8 +123,7 @@ static void build_relu_l2(ir *g, traced_online *o) {
 void fixture_online(fixture *f, online_kind kind) {
   ir *g = f->t.g;
   traced_online *o = &f->t.online;
-  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), low = ir_real(g, -INFINITY),
-               s = ir_variable(g, VAR_SCORE, 0);
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), low = ir_real(g, -INFINITY), s = ir_variable(g, VAR_SCORE, 0);
   *o = (traced_online){.name = "online", .lse = -1};
   switch (kind) {
     case SOFTMAX:
@@ -166,8 +164,7 @@ void fixture_online(fixture *f, online_kind kind) {
     case NUM_ONLINE:
       break;
   }
-  if (kind == SOFTMAX_FORWARD || kind == SOFTMAX_GIVEN)
-    o->forward = EXP(SUB(s, ir_variable(g, VAR_FINAL, 0)));
+  if (kind == SOFTMAX_FORWARD || kind == SOFTMAX_GIVEN) o->forward = EXP(SUB(s, ir_variable(g, VAR_FINAL, 0)));
   if (kind == SOFTMAX_GIVEN) {
     o->backward = MUL(SUB(ir_variable(g, VAR_DP, 0), ir_variable(g, VAR_DELTA, 0)), ir_variable(g, VAR_P, 0));
   }
@@ -204,8 +201,7 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
   }
 }
 
-static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                 double *out) {
+static void load(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   const row_env *e = user;
   assert_int_equal(n_index, 1);
   for (int i = 0; i < lanes; i++) {
@@ -262,8 +258,7 @@ static void add_term(const fixture *f, const derived_term *term, const row_env *
     out->table[at] += value;
 }
 
-void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r,
-                  row_gradient *out) {
+void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r, row_gradient *out) {
   memset(out, 0, sizeof *out);
   row_env e = c->env;
   const bool has_lse = f->t.online.lse >= 0;

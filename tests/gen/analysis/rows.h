@@ -31,8 +31,7 @@ typedef struct fixture {
   uint64_t seed;
 } fixture;
 
-void fixture_open(
-    fixture *f); /* 2 scalars "tau" = 1.3 and "beta" = 0.7; inputs slopes[h] and table[free] with grad */
+void fixture_open(fixture *f); /* 2 scalars "tau" = 1.3 and "beta" = 0.7; inputs slopes[h] and table[free] with grad */
 void fixture_close(fixture *f);
 void fixture_online(fixture *f, online_kind kind);
 double fixture_uniform(fixture *f, double lo, double hi);
@@ -41,8 +40,8 @@ int fixture_int(fixture *f, int n); /* 0 .. n - 1 */
 /* Values of all variables that an expression may read, for one row. */
 typedef struct row_env {
   double var[VAR_COUNT];
-  double state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS], red[SPEC_MAX_RED],
-      scalar[2];
+  double state[SPEC_MAX_STATE], other[SPEC_MAX_STATE], final[DERIVED_MAX_ROWS + 1], row[DERIVED_MAX_ROWS],
+      red[SPEC_MAX_RED], scalar[2];
   double slopes[4], table[2 * MAX_ROW];
 } row_env;
 
@@ -68,7 +67,6 @@ typedef struct row_gradient {
 } row_gradient;
 
 /* Runs the derived backward on one row, given what forward saved. */
-void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r,
-                  row_gradient *out);
+void row_backward(const fixture *f, const derived_spec *d, const row_case *c, const row_result *r, row_gradient *out);
 
 #endif

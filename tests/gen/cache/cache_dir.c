@@ -26,8 +26,7 @@ const hash128 key = {0x0123456789abcdefu, 0xfedcba9876543210u};
 
 int fresh_dir(void **state) {
   (void)state;
-  snprintf(dir, sizeof dir, "%s/luattn-cache-test-XXXXXX",
-           getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+  snprintf(dir, sizeof dir, "%s/luattn-cache-test-XXXXXX", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
   return mkdtemp(dir) != NULL ? 0 : -1;
 }
 

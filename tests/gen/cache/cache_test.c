@@ -191,8 +191,7 @@ static void full_disk(void **state) {
     const struct rlimit limit = {65536, 65536};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
     if (cache_store(dir, key, big, warning, sizeof warning, NULL) != LUATTN_OK) _exit(3);
-    if (strstr(warning, "cannot write it: File too large; the kernel works but is not kept") == NULL)
-      _exit(4);
+    if (strstr(warning, "cannot write it: File too large; the kernel works but is not kept") == NULL) _exit(4);
     if (strstr(warning, KEY_PATH) == NULL) _exit(5);
     if (cache_find(dir, key, &found, NULL) != LUATTN_OK || found != NULL) _exit(6);
     if (cache_store(dir, key, big, NULL, 0, NULL) != LUATTN_OK) _exit(7);
@@ -288,8 +287,7 @@ static int store_and_find(const luattn_image *mine, const luattn_image *theirs, 
   for (int i = 0; i < rounds; ++i) {
     char warning[256];
     luattn_image *found;
-    if (cache_store(dir, key, mine, warning, sizeof warning, NULL) != LUATTN_OK || warning[0] != '\0')
-      return 2;
+    if (cache_store(dir, key, mine, warning, sizeof warning, NULL) != LUATTN_OK || warning[0] != '\0') return 2;
     if (cache_find(dir, key, &found, NULL) != LUATTN_OK) return 3;
     if (found != NULL && !same_bytes(found, mine) && !same_bytes(found, theirs)) return 4;
     luattn_image_free(found);
@@ -318,8 +316,7 @@ static void processes_at_once(void **state) {
   pid_t child[3];
   for (int i = 0; i < 3; ++i) {
     child[i] = fork();
-    if (child[i] == 0)
-      _exit(i == 0 ? store_and_find(a, b, 300) : i == 1 ? store_and_find(b, a, 300) : damage(200));
+    if (child[i] == 0) _exit(i == 0 ? store_and_find(a, b, 300) : i == 1 ? store_and_find(b, a, 300) : damage(200));
   }
   for (int i = 0; i < 3; ++i) {
     int status;
@@ -349,8 +346,7 @@ static void sixteen_processes_on_a_cold_cache(void **state) {
       if (found == NULL && cache_store(dir, k, mine, warning, sizeof warning, NULL) != LUATTN_OK) _exit(3);
       if (warning[0] != '\0') _exit(4);
       luattn_image_free(found);
-      if (cache_find(dir, k, &found, NULL) != LUATTN_OK || found == NULL || !same_bytes(found, mine))
-        _exit(5);
+      if (cache_find(dir, k, &found, NULL) != LUATTN_OK || found == NULL || !same_bytes(found, mine)) _exit(5);
       luattn_image_free(found);
       luattn_image_free(mine);
     }

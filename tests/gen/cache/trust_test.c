@@ -172,8 +172,7 @@ static void limits(void **state) {
   const struct {
     const char *text;
     size_t bytes;
-  } good[] = {{"", (size_t)1 << 30}, {"0", 0},           {"500", 500},
-              {"3k", 3072},          {"20M", 20u << 20}, {"2G", (size_t)2 << 30}};
+  } good[] = {{"", (size_t)1 << 30}, {"0", 0}, {"500", 500}, {"3k", 3072}, {"20M", 20u << 20}, {"2G", (size_t)2 << 30}};
   for (size_t i = 0; i < sizeof good / sizeof *good; ++i) {
     setenv("LUATTN_CACHE_SIZE", good[i].text, 1);
     assert_int_equal(cache_limit(&bytes, &err), LUATTN_OK);
@@ -225,7 +224,12 @@ static void resolving(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh_dir, remove_dir)
   const struct CMUnitTest tests[] = {
-      TEST(others_may_write), TEST(each_level_is_checked), TEST(records_are_checked), TEST(links_are_not_followed), TEST(versions_side_by_side), TEST(limits),
+      TEST(others_may_write),
+      TEST(each_level_is_checked),
+      TEST(records_are_checked),
+      TEST(links_are_not_followed),
+      TEST(versions_side_by_side),
+      TEST(limits),
       TEST(resolving),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,8 +33,7 @@ static int open_fixture(void **state) {
   if (f == NULL) return -1;
   strcpy(f->dir, "/tmp/luattn_compile_XXXXXX");
   if (mkdtemp(f->dir) == NULL) return -1;
-  if (luattn_spec_load_text("small.lua", source, sizeof source - 1, NULL, &f->spec, &err) != LUATTN_OK)
-    return -1;
+  if (luattn_spec_load_text("small.lua", source, sizeof source - 1, NULL, &f->spec, &err) != LUATTN_OK) return -1;
   f->target = (luattn_target){
       .struct_size = sizeof f->target, .dtype = LUATTN_F32, .head_dim = 32, .arch = 80, .cache_dir = f->dir};
   *state = f;
@@ -120,8 +119,7 @@ static void test_targets_are_told_apart(void **state) {
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   f->target = before;
-  f->target.tile_m = f->target.tile_n =
-      64; /* the plan's own tiles, but forced, so that no smaller ones are tried */
+  f->target.tile_m = f->target.tile_n = 64; /* the plan's own tiles, but forced, so that no smaller ones are tried */
   luattn_image_free(compile(f, &r));
   assert_false(r.cache_hit);
   assert_non_null(strstr(r.plan, "asked for"));
@@ -179,11 +177,8 @@ static void test_sums_of_rows_have_hoppers_kernel(void **state) {
   luattn_error err;
   if (no_nvrtc()) skip();
   assert_int_equal(luattn_spec_load(SPECS "/bias_of_query.lua", NULL, &f->spec, &err), LUATTN_OK);
-  f->target = (luattn_target){.struct_size = sizeof f->target,
-                              .pass = LUATTN_BACKWARD,
-                              .dtype = LUATTN_BF16,
-                              .arch = 90,
-                              .cache_dir = ""};
+  f->target = (luattn_target){
+      .struct_size = sizeof f->target, .pass = LUATTN_BACKWARD, .dtype = LUATTN_BF16, .arch = 90, .cache_dir = ""};
   for (f->target.head_dim = 64; f->target.head_dim <= 128; f->target.head_dim += 64) {
     luattn_compile_report r;
     luattn_image_free(compile(f, &r));
@@ -204,8 +199,7 @@ static void test_struct_size(void **state) {
   longer.known.struct_size = sizeof longer;
   assert_int_equal(luattn_compile(f->spec, &longer.known, &image, NULL, &err), LUATTN_INVALID);
   char want[80];
-  snprintf(want, sizeof want, "struct_size is %zu, and byte %zu is set", sizeof longer,
-           sizeof longer.known + 9);
+  snprintf(want, sizeof want, "struct_size is %zu, and byte %zu is set", sizeof longer, sizeof longer.known + 9);
   assert_non_null(strstr(err.message, want));
   f->target.struct_size = offsetof(luattn_target, cache_dir) + 5; /* ends within a pointer */
   assert_int_equal(luattn_compile(f->spec, &f->target, &image, NULL, &err), LUATTN_INVALID);

@@ -44,8 +44,7 @@ static void places_close(places *p) {
 }
 
 /* Writes the first `most` bytes of `from` as `name`, after `change` has edited the ELF header. */
-static void put(const folder *f, const char *name, const char *from, size_t most,
-                void (*change)(Elf64_Ehdr *)) {
+static void put(const folder *f, const char *name, const char *from, size_t most, void (*change)(Elf64_Ehdr *)) {
   char path[160];
   static char bytes[1 << 20];
   snprintf(path, sizeof path, "%s/%s", f->path, name);
@@ -188,10 +187,9 @@ static void ptx(void **state) {
   luattn_image_free(compile(spec, &t, NULL));
   t.driver_version = 12020;
   assert_int_equal(luattn_compile(spec, &t, &image, NULL, &err), LUATTN_COMPILE);
-  assert_non_null(
-      strstr(err.message,
-             "': is NVRTC 12.4, whose PTX needs a driver of CUDA 12.4, and this one is of CUDA 12.2; name "
-             "an NVRTC 12 with LUATTN_NVRTC, or update NVIDIA's driver"));
+  assert_non_null(strstr(err.message,
+                         "': is NVRTC 12.4, whose PTX needs a driver of CUDA 12.4, and this one is of CUDA 12.2; name "
+                         "an NVRTC 12 with LUATTN_NVRTC, or update NVIDIA's driver"));
   luattn_spec_free(spec);
 }
 
@@ -222,10 +220,9 @@ static void named(void **state) {
     else
       setenv("LUATTN_NVRTC", old, 1);
     assert_int_equal(luattn_compile(p.spec, &t, &image, NULL, &err), LUATTN_COMPILE);
-    assert_non_null(strstr(
-        err.message, i == 0 ? "(from the target): is NVRTC 13, " : "(from LUATTN_NVRTC): is NVRTC 13, "));
     assert_non_null(
-        strstr(err.message, "this one is of CUDA 12.8; name an NVRTC 12, or update NVIDIA's driver"));
+        strstr(err.message, i == 0 ? "(from the target): is NVRTC 13, " : "(from LUATTN_NVRTC): is NVRTC 13, "));
+    assert_non_null(strstr(err.message, "this one is of CUDA 12.8; name an NVRTC 12, or update NVIDIA's driver"));
   }
   unsetenv("LUATTN_NVRTC");
   assert_int_equal(luattn_nvrtc_version(broken, &major, &minor, &err), LUATTN_COMPILE);

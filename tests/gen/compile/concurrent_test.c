@@ -47,8 +47,7 @@ static void test_processes(void **state) {
       luattn_image *image = NULL;
       close(gate[1]);
       if (read(gate[0], &byte, 1) != 0) _exit(2); /* returns when the parent closes its end */
-      const bool ok =
-          luattn_compile(spec, &target, &image, NULL, NULL) == LUATTN_OK && same_image(image, want);
+      const bool ok = luattn_compile(spec, &target, &image, NULL, NULL) == LUATTN_OK && same_image(image, want);
       _exit(ok ? 0 : 1);
     }
     close(gate[0]), close(gate[1]);
@@ -85,10 +84,8 @@ static void test_full_disk(void **state) {
     luattn_image *image = NULL;
     signal(SIGXFSZ, SIG_IGN); /* a full disk sends no signal: write just fails */
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
-    if (luattn_compile(spec, &target, &image, &report, NULL) != LUATTN_OK || !same_image(image, want))
-      _exit(3);
-    if (strstr(report.plan, "cannot write it: File too large; the kernel works but is not kept") == NULL)
-      _exit(4);
+    if (luattn_compile(spec, &target, &image, &report, NULL) != LUATTN_OK || !same_image(image, want)) _exit(3);
+    if (strstr(report.plan, "cannot write it: File too large; the kernel works but is not kept") == NULL) _exit(4);
     fake_mode("fail"); /* the refused source does not fit either */
     luattn_error err;
     target.head_dim = 32;

@@ -19,8 +19,7 @@ static int planned, lowered_specs, printed;
     return __real_##name arguments;                       \
   }
 COUNTED(planned, luattn_status, plan_choose,
-        (arena * a, const struct luattn_spec *spec, const luattn_target *target, plan *out,
-         luattn_error *err),
+        (arena * a, const struct luattn_spec *spec, const luattn_target *target, plan *out, luattn_error *err),
         (a, spec, target, out, err))
 COUNTED(planned, bool, plan_alternative,
         (arena * a, const struct luattn_spec *spec, const luattn_target *target, bool softcap_poly, int rank,
@@ -30,8 +29,7 @@ COUNTED(lowered_specs, luattn_status, lower_spec,
         (arena * a, const struct luattn_spec *spec, const mask_info *mask, const plan *p, lowered *out,
          luattn_error *err),
         (a, spec, mask, p, out, err))
-COUNTED(printed, luattn_status, emit_spec, (const lowered *f, const char **text, luattn_error *err),
-        (f, text, err))
+COUNTED(printed, luattn_status, emit_spec, (const lowered *f, const char **text, luattn_error *err), (f, text, err))
 COUNTED(printed, luattn_status, emit_config,
         (arena * a, const plan *p, const plan_rows *rows, const char **text, luattn_error *err),
         (a, p, rows, text, err))
@@ -163,8 +161,7 @@ static void test_said_of_this_run(void **state) {
   t.pass = LUATTN_FORWARD, t.cache_dir = dir.path;
   for (int i = 0; i < 2; i++) {
     const char *path = i == 0 ? "here/softpick.lua" : "there/softpick.lua";
-    if (luattn_spec_load_text(path, source, size, NULL, &spec, &err) != LUATTN_OK)
-      fail_msg("%s", err.message);
+    if (luattn_spec_load_text(path, source, size, NULL, &spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
     luattn_spec_info info;
     luattn_spec_get_info(spec, &info);
     assert_int_equal(info.has_backward, 0);
@@ -180,7 +177,7 @@ static void test_said_of_this_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_hits), cmocka_unit_test(test_hits_of_later_tiles),
-                                     cmocka_unit_test(test_hits_of_tuned_tiles),
-                                     cmocka_unit_test(test_lengths), cmocka_unit_test(test_said_of_this_run)};
+                                     cmocka_unit_test(test_hits_of_tuned_tiles), cmocka_unit_test(test_lengths),
+                                     cmocka_unit_test(test_said_of_this_run)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,8 +181,7 @@ static int64_t shape[] = {BATCH, HEADS, LEN, DIM}, row_shape[] = {BATCH, HEADS, 
                length[] = {LEN}, two[] = {2};
 
 static DLTensor tensor_of(void *data, int ndim, int64_t *sizes) {
-  return (DLTensor){
-      .data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = {kDLFloat, 32, 1}, .shape = sizes};
+  return (DLTensor){.data = data, .device = {kDLCPU, 0}, .ndim = ndim, .dtype = {kDLFloat, 32, 1}, .shape = sizes};
 }
 
 static luattn_args args_of(record *r, tensors *t) {
@@ -320,8 +319,7 @@ static record *record_new(const folder *f) {
   assert_non_null(r);
   r->folder = f->path;
   for (int i = 0; i < NUM_GIVEN; i++)
-    for (int j = 0; j < ELEMENTS; j++)
-      r->data[i][j] = (float)sin(0.7 * j + i) * (i == V && j % 5 == 0 ? 1e-40f : 1);
+    for (int j = 0; j < ELEMENTS; j++) r->data[i][j] = (float)sin(0.7 * j + i) * (i == V && j % 5 == 0 ? 1e-40f : 1);
   for (int i = 0; i < HEADS; i++) r->bias[i] = 0.3f * (float)(i + 1);
   for (int i = 0; i < LEN; i++) r->ids[i] = 2 * i;
   return r;

@@ -56,8 +56,7 @@ static void test_targets(void **state) {
   /* The key does not depend on the cache folder, nor on whether a default is explicit. */
   luattn_target same_again = target_new();
   folder dir = folder_new();
-  same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL,
-  same_again.head_dim_v = same_again.head_dim;
+  same_again.cache_dir = dir.path, same_again.wants = LUATTN_WANT_ALL, same_again.head_dim_v = same_again.head_dim;
   assert_true(same(key_of(spec, &same_again), key[0]));
   t[1].deterministic = 1; /* forward is always deterministic */
   assert_true(same(key_of(spec, &t[1]), key[1]));
@@ -230,19 +229,21 @@ static void test_every_fact(void **state) {
   luattn_error err;
   hash128 want, tuned[2], other[2];
   if (compilation_open(spec, &target, &c, &err) != LUATTN_OK ||
-      plan_start(&c->spec, &c->target, &c->at.plan, &err) != LUATTN_OK || cache_key(c, false, &want, &err) != LUATTN_OK ||
-      cache_key_tuned(c, tuned, &err) != LUATTN_OK)
+      plan_start(&c->spec, &c->target, &c->at.plan, &err) != LUATTN_OK ||
+      cache_key(c, false, &want, &err) != LUATTN_OK || cache_key_tuned(c, tuned, &err) != LUATTN_OK)
     fail_msg("%s", err.message);
   plan *p = &c->at.plan;
-#define COUNTS(name, type, member)                                                                            \
-  do {                                                                                                        \
-    const type was = member;                                                                                  \
-    const bool is_apart = strcmp(#name, "lengths") == 0 || strcmp(#name, "wants") == 0 || strcmp(#name, "many_rows") == 0; \
-    member = (type)(was ^ 1);                                                                                 \
-    if (strcmp(#name, "input_types") != 0) must_count(c, want, "the fact " #name, 0);                         \
-    assert_int_equal(cache_key_tuned(c, other, NULL), LUATTN_OK);                                             \
-    if (!is_apart && strcmp(#name, "input_types") != 0 && same(other[0], tuned[0])) fail_msg("%s does not count for tiles", #name); \
-    member = was;                                                                                             \
+#define COUNTS(name, type, member)                                                                       \
+  do {                                                                                                   \
+    const type was = member;                                                                             \
+    const bool is_apart =                                                                                \
+        strcmp(#name, "lengths") == 0 || strcmp(#name, "wants") == 0 || strcmp(#name, "many_rows") == 0; \
+    member = (type)(was ^ 1);                                                                            \
+    if (strcmp(#name, "input_types") != 0) must_count(c, want, "the fact " #name, 0);                    \
+    assert_int_equal(cache_key_tuned(c, other, NULL), LUATTN_OK);                                        \
+    if (!is_apart && strcmp(#name, "input_types") != 0 && same(other[0], tuned[0]))                      \
+      fail_msg("%s does not count for tiles", #name);                                                    \
+    member = was;                                                                                        \
   } while (0);
 #define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, COUNTS(name, type, p->name))
 #include "abi/kernel_facts.def"
@@ -306,7 +307,9 @@ static void test_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets), cmocka_unit_test(test_packed), cmocka_unit_test(test_keys_modified), cmocka_unit_test(test_specs),
-                                     cmocka_unit_test(test_every_part), cmocka_unit_test(test_every_fact), cmocka_unit_test(test_channels), cmocka_unit_test(test_templates)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_targets),       cmocka_unit_test(test_packed),
+                                     cmocka_unit_test(test_keys_modified), cmocka_unit_test(test_specs),
+                                     cmocka_unit_test(test_every_part),    cmocka_unit_test(test_every_fact),
+                                     cmocka_unit_test(test_channels),      cmocka_unit_test(test_templates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,11 +289,9 @@ static void test_cpu(void **state) {
   static double x[13][64]; /* q, k, v, o, lse, dout, dq, dk, dv, slopes, d_slopes, d_cap, dlse */
   static int32_t ids[8];
   int64_t rows[] = {1, 2, 8, 4}, heads[] = {2}, columns[] = {8}, one[] = {1};
-  DLTensor t[13],
-      id = {.data = ids, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = columns};
+  DLTensor t[13], id = {.data = ids, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = columns};
   for (int i = 0; i < 13; i++) {
-    t[i] =
-        (DLTensor){.data = x[i], .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = rows};
+    t[i] = (DLTensor){.data = x[i], .device = {kDLCPU, 0}, .ndim = 4, .dtype = {kDLFloat, 64, 1}, .shape = rows};
   }
   t[4].ndim = t[12].ndim = 3;
   t[9].ndim = t[10].ndim = t[11].ndim = 1;

@@ -24,10 +24,9 @@ static void expect_failure(const luattn_target *target, const char *mode, const 
 static void test_nvrtc_fails(void **state) {
   (void)state;
   const luattn_target target = target_new();
-  expect_failure(
-      &target, "fail",
-      "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
-      "\"slopes\" is undefined");
+  expect_failure(&target, "fail",
+                 "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: spec.cuh(12): error: identifier "
+                 "\"slopes\" is undefined");
   expect_failure(&target, "silent", "nvrtc: entry/bwd_simt.cu for sm_80: NVRTC_ERROR_COMPILATION: no log");
   expect_failure(&target, "refuse", "nvrtc: entry/bwd_simt.cu: NVRTC_ERROR_OUT_OF_MEMORY");
   expect_failure(&target, "empty", "nvrtc: cubin: NVRTC gave none; the architecture must be sm_XX");
@@ -46,15 +45,19 @@ static void test_keys_modified(void **state) {
   } cases[] = {
       {"key_mod = function(x, b, h, pos) return x * (1 + pos) + col[{h, pos}] end", 1, 1, NULL},
       {"key_mod = function(x, b, h, pos) return x * kv_len end", 0, 1, NULL},
-      {"key_mod = function(x, b, h, pos) return x * (1 + pos) end", 1, 0, "target: pages: is 1, and keys has key_mod: kernels read keys in pages as they are; set keys_modified = 1"},
+      {"key_mod = function(x, b, h, pos) return x * (1 + pos) end", 1, 0,
+       "target: pages: is 1, and keys has key_mod: kernels read keys in pages as they are; set keys_modified = 1"},
       {"value_mod = function(x, b, h, pos) return x * (1 + pos) end", 8, 0, "and keys has value_mod: "},
-      {"key_mod = function(x, b, h, pos) return x * kv_len end", 1, 1, "key_mod: reads kv_len, and keys_modified is 1: luattn_append applies it to a new row"},
+      {"key_mod = function(x, b, h, pos) return x * kv_len end", 1, 1,
+       "key_mod: reads kv_len, and keys_modified is 1: luattn_append applies it to a new row"},
       {"key_mod = function(x, b, h, pos) return x * q_len end", 1, 1, "key_mod: reads q_len, "},
       {"value_mod = function(x, b, h, pos) return x * heads end", 1, 1, "value_mod: reads heads, "},
       {"key_mod = function(x, b, h, pos, d) return x * random(b, h, pos, d) end", 1, 1, "key_mod: reads random(), "},
-      {"key_mod = function(x, b, h, pos) return x * row[pos] end", 1, 1, "key_mod: reads input 'row', whose axis 0 is q, and"},
+      {"key_mod = function(x, b, h, pos) return x * row[pos] end", 1, 1,
+       "key_mod: reads input 'row', whose axis 0 is q, and"},
       {"key_mod = function(x, b, h, pos) return x * head[h * (heads // heads_kv)] end", 1, 1, "key_mod: reads heads, "},
-      {"value_mod = function(x, b, h, pos) return x * head[0] end", 1, 1, "value_mod: reads input 'head', whose axis 0 is h, and"}};
+      {"value_mod = function(x, b, h, pos) return x * head[0] end", 1, 1,
+       "value_mod: reads input 'head', whose axis 0 is h, and"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char source[512];
     luattn_image *image;
@@ -62,7 +65,9 @@ static void test_keys_modified(void **state) {
     luattn_target target = target_new();
     target.pass = LUATTN_FORWARD, target.pages = cases[i].pages, target.keys_modified = cases[i].keys_modified;
     snprintf(source, sizeof source,
-             "return attention { name = 'keys', inputs = { row = { axes = {'q'} }, head = { axes = {'h'} }, col = { axes = {'hkv', 'kv'} } }, %s }", cases[i].mod);
+             "return attention { name = 'keys', inputs = { row = { axes = {'q'} }, head = { axes = {'h'} }, col = { "
+             "axes = {'hkv', 'kv'} } }, %s }",
+             cases[i].mod);
     luattn_spec *spec = load(source);
     const luattn_status status = luattn_compile(spec, &target, &image, NULL, &err);
     if (cases[i].part == NULL) {
@@ -124,8 +129,7 @@ static void test_spills(void **state) {
   target.pass = LUATTN_FORWARD;
   fake_mode("spill");
   luattn_image *image = compile(spec, &target, &report);
-  assert_non_null(
-      strstr(report.plan, "luattn_fwd spills 904 bytes: the other tiles that were tried do no better"));
+  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the other tiles that were tried do no better"));
   const manifest_entry *entry = image_get_manifest(image)->entry;
   while (strcmp(entry->name, "luattn_fwd") != 0) entry++;
   assert_int_equal(entry->registers, 255);
@@ -138,8 +142,7 @@ static void test_spills(void **state) {
   luattn_image_free(compile(spec, &target, &report));
   luattn_image_free(compile(spec, &target, &report));
   assert_true(report.cache_hit);
-  assert_non_null(
-      strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* forced tiles stay */
+  assert_non_null(strstr(report.plan, "luattn_fwd spills 904 bytes: the tiles were asked for")); /* forced tiles stay */
   folder_remove(&dir);
   fake_mode(NULL);
   luattn_spec_free(spec);
@@ -166,12 +169,10 @@ static long compilations_of(const char *source, const luattn_target *target, con
   return count;
 }
 
-static long compilations(const luattn_target *target, const char *mode) {
-  return compilations_of(SPEC, target, mode);
-}
+static long compilations(const luattn_target *target, const char *mode) { return compilations_of(SPEC, target, mode); }
 
-/* For any number of tiles in the table, at most two are compiled, and one more where another family is next, and no plan that would
- * spill as much as the first. More are compiled only if none gives code. */
+/* For any number of tiles in the table, at most two are compiled, and one more where another family is next, and no
+ * plan that would spill as much as the first. More are compiled only if none gives code. */
 static void test_two_compilations(void **state) {
   (void)state;
   luattn_target target = target_new();
@@ -273,16 +274,17 @@ static void test_budget(void **state) {
  * them, or constants in their place, are the difference between 4 and 20 times `causal`. */
 static void test_head_arguments(void **state) {
   (void)state;
-  static const char form[] = "return attention { scalars = { a = 0.9 }, score_mod = function(s)\n"
-                             "  for i = 1, %d do s = s - 0.1 * floor(s * (%s * (0.3 + i / 1000))) end\n"
-                             "  return s end }";
+  static const char form[] =
+      "return attention { scalars = { a = 0.9 }, score_mod = function(s)\n"
+      "  for i = 1, %d do s = s - 0.1 * floor(s * (%s * (0.3 + i / 1000))) end\n"
+      "  return s end }";
   static const struct {
     luattn_dtype dtype;
     int count;
     const char *factor;
     bool fits;
-  } cases[] = {{LUATTN_F16, 128, "a", true},  {LUATTN_F16, 256, "a", false}, {LUATTN_F16, 256, "1.5", true},
-               {LUATTN_F32, 192, "a", true},  {LUATTN_F32, 288, "a", false}, {LUATTN_F32, 288, "1.5", true}};
+  } cases[] = {{LUATTN_F16, 128, "a", true}, {LUATTN_F16, 256, "a", false}, {LUATTN_F16, 256, "1.5", true},
+               {LUATTN_F32, 192, "a", true}, {LUATTN_F32, 288, "a", false}, {LUATTN_F32, 288, "1.5", true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     luattn_target target = target_new();
@@ -299,18 +301,23 @@ static void test_head_arguments(void **state) {
   }
 }
 
-/* Shapes of specs whose cost grows faster than their code, each at a size that takes less than 8 times as long as `causal` to compile, and
- * at one that takes more than 10: what a called function reads, bits of 64-bit integers in a mask, remainders of them. */
+/* Shapes of specs whose cost grows faster than their code, each at a size that takes less than 8 times as long as
+ * `causal` to compile, and at one that takes more than 10: what a called function reads, bits of 64-bit integers in a
+ * mask, remainders of them. */
 static void test_what_grows(void **state) {
   (void)state;
   static const char layer[] =
-      "return attention { inputs = { t = { axes = {8, 'q', 'kv'} }, w = { axes = {%d, 8} } },\n score_mod = function(s, b, h, q, kv)\n"
-      "  for j = 0, %d do local z = 0.0 for i = 0, 7 do z = z + w[{j, i}] * t[{i, q, kv}] end s = s + relu(z) end\n  return s end }";
+      "return attention { inputs = { t = { axes = {8, 'q', 'kv'} }, w = { axes = {%d, 8} } },\n score_mod = "
+      "function(s, b, h, q, kv)\n"
+      "  for j = 0, %d do local z = 0.0 for i = 0, 7 do z = z + w[{j, i}] * t[{i, q, kv}] end s = s + relu(z) end\n  "
+      "return s end }";
   static const char bits[] =
-      "return attention { inputs = { id = { axes = {%d, 'kv'}, dtype = 'i64' } },\n block_mask = function(b, h, q, kv) local n = 0\n"
+      "return attention { inputs = { id = { axes = {%d, 'kv'}, dtype = 'i64' } },\n block_mask = function(b, h, q, kv) "
+      "local n = 0\n"
       "  for i = 1, %d do n = n + where((id[{0, kv}] >> i) & 1 > 0, 1, 0) end\n  return n > q %% 7 end }";
   static const char remainders[] =
-      "return attention { inputs = { id = { axes = {%d, 'q'}, dtype = 'i64' } },\n score_mod = function(s, b, h, q, kv) local n = id[{0, q}] - kv\n"
+      "return attention { inputs = { id = { axes = {%d, 'q'}, dtype = 'i64' } },\n score_mod = function(s, b, h, q, "
+      "kv) local n = id[{0, q}] - kv\n"
       "  for i = 1, %d do n = (n + i) %% 1021 end\n  return s + 0.001 * n end }";
   static const char distances[] =
       "return attention { inputs = { u = { axes = {'h', %d} } },\n score_mod = function(s, b, h, q, kv) local n = 0\n"
@@ -320,9 +327,10 @@ static void test_what_grows(void **state) {
     luattn_pass pass;
     int count;
     bool fits;
-  } cases[] = {{layer, LUATTN_FORWARD, 16, true},  {layer, LUATTN_FORWARD, 96, false},    {bits, LUATTN_BACKWARD, 8, true},
-               {bits, LUATTN_BACKWARD, 60, false}, {remainders, LUATTN_BACKWARD, 40, true}, {remainders, LUATTN_BACKWARD, 250, false},
-               {distances, LUATTN_BACKWARD, 32, true}, {distances, LUATTN_BACKWARD, 278, false}};
+  } cases[] = {{layer, LUATTN_FORWARD, 16, true},       {layer, LUATTN_FORWARD, 96, false},
+               {bits, LUATTN_BACKWARD, 8, true},        {bits, LUATTN_BACKWARD, 60, false},
+               {remainders, LUATTN_BACKWARD, 40, true}, {remainders, LUATTN_BACKWARD, 250, false},
+               {distances, LUATTN_BACKWARD, 32, true},  {distances, LUATTN_BACKWARD, 278, false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[1024];
     luattn_target target = target_new();
@@ -342,8 +350,9 @@ static void test_what_grows(void **state) {
 /* Tiles that would take too long give way to smaller ones, which have fewer copies of a hook; the plan says so. */
 static void test_smaller_tiles(void **state) {
   (void)state;
-  luattn_spec *spec = load("return attention { inputs = { t = { axes = {'q', 30} }, u = { axes = {'kv', 30} } },\n"
-                           "  score_mod = function(s, b, h, q, kv) for i = 0, 29 do s = s + t[{q, i}] * u[{kv, i}] end return s end }");
+  luattn_spec *spec = load(
+      "return attention { inputs = { t = { axes = {'q', 30} }, u = { axes = {'kv', 30} } },\n"
+      "  score_mod = function(s, b, h, q, kv) for i = 0, 29 do s = s + t[{q, i}] * u[{kv, i}] end return s end }");
   luattn_target target = target_new();
   luattn_compile_report report;
   target.dtype = LUATTN_F16, target.head_dim = 64, target.pass = LUATTN_FORWARD;
@@ -379,8 +388,7 @@ static void test_exhausted(void **state) {
   fake_mode("exhaust struct Config");
   target.family = 1 + LUATTN_SM90;
   assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
-  assert_non_null(
-      strstr(err.message, "ptxas finds no registers for them, nor for others of the table: ptxas info"));
+  assert_non_null(strstr(err.message, "ptxas finds no registers for them, nor for others of the table: ptxas info"));
   assert_non_null(strstr(err.message, "write shorter hooks, or use f32"));
   target.tile_m = 128, target.tile_n = 96;
   assert_int_equal(luattn_compile(spec, &target, &image, NULL, &err), LUATTN_UNSUPPORTED);
@@ -398,10 +406,8 @@ static void test_crowded(void **state) {
     luattn_pass pass;
     int head_dim, tile_m, tile_n;
   } cases[] = {
-      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 64, 128,
-       128},
-      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 40, 192,
-       128},
+      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 64, 128, 128},
+      {"return attention { block_mask = causal(), online_func = online_retention }", LUATTN_FORWARD, 40, 192, 128},
       {"return attention { block_mask = causal() }", LUATTN_FORWARD, 64, 192, 128},
       {"return attention { score_mod = function(s, b, h, q, kv) for i = 1, 64 do s = tanh(s) end return s "
        "end }",
@@ -552,8 +558,7 @@ static void test_mask(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char source[256];
     snprintf(source, sizeof source,
-             "return attention { name = 'mask', block_mask = function(b, h, q, kv) return %s end }",
-             cases[i].mask);
+             "return attention { name = 'mask', block_mask = function(b, h, q, kv) return %s end }", cases[i].mask);
     luattn_spec *spec = load(source);
     luattn_target target = target_new();
     target.pass = LUATTN_FORWARD, target.dtype = LUATTN_BF16, target.arch = 90;
@@ -576,8 +581,7 @@ static void test_stat_blocks(void **state) {
     luattn_pass pass;
     int head_dim;
     unsigned of_q, of_kv; /* two blocks of the d256 backward share 128 keys */
-  } cases[] = {
-      {LUATTN_FORWARD, 256, 128, 80}, {LUATTN_BACKWARD, 128, 64, 128}, {LUATTN_BACKWARD, 256, 64, 128}};
+  } cases[] = {{LUATTN_FORWARD, 256, 128, 80}, {LUATTN_BACKWARD, 128, 64, 128}, {LUATTN_BACKWARD, 256, 64, 128}};
   luattn_spec *spec = load(
       "return attention { inputs = { doc = { axes = {'n'}, dtype = 'i32' } },\n"
       "  block_mask = function(b, h, q, kv) return eq(doc[q], doc[kv]) end }");
@@ -605,13 +609,13 @@ static void test_stat_blocks(void **state) {
 /* Checks which NVVM passes are disabled for each kernel. The option is part of the image's key. */
 static void test_passes_left_out(void **state) {
   (void)state;
-  static const char
-      causal[] = "return attention { block_mask = causal() }",
-      grid[] = "return attention { block_mask = neighborhood { size = {64, 64}, kernel = {7, 7} } }",
-      dilated[] = "return attention { block_mask = function(b, h, q, kv) return eq((q - kv) % 4, 0) end }",
-      distances[] =
-          "return attention { inputs = { t = { axes = {'h', 'n'} } },\n"
-          "  score_mod = function(s, b, h, q, kv) return s + t[{h, q - kv + 99}] end }";
+  static const char causal[] = "return attention { block_mask = causal() }",
+                    grid[] = "return attention { block_mask = neighborhood { size = {64, 64}, kernel = {7, 7} } }",
+                    dilated[] =
+                        "return attention { block_mask = function(b, h, q, kv) return eq((q - kv) % 4, 0) end }",
+                    distances[] =
+                        "return attention { inputs = { t = { axes = {'h', 'n'} } },\n"
+                        "  score_mod = function(s, b, h, q, kv) return s + t[{h, q - kv + 99}] end }";
   static const char *const flags[] = {"lacks -full-inst-combine=0", "lacks -disable-InstructionCombiningPass",
                                       "lacks -disable-LICMPass"};
   enum { LESS = 1, COMBINING = 2, HOISTING = 4 };

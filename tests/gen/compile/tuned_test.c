@@ -39,8 +39,7 @@ static luattn_target target_here(void) {
 static int list(const luattn_target *t, luattn_tiles out[PLAN_MAX_CANDIDATES]) {
   luattn_error err;
   int count = 0;
-  if (luattn_plan_candidates(spec, t, out, PLAN_MAX_CANDIDATES, &count, &err) != LUATTN_OK)
-    fail_msg("%s", err.message);
+  if (luattn_plan_candidates(spec, t, out, PLAN_MAX_CANDIDATES, &count, &err) != LUATTN_OK) fail_msg("%s", err.message);
   return count;
 }
 
@@ -57,9 +56,7 @@ static void store(const luattn_target *t, const luattn_tiles *tiles, char path[5
   if (luattn_tuned_store(spec, &with, 1.25, path, 512, &err) != LUATTN_OK) fail_msg("%s", err.message);
 }
 
-static bool is_tuned(const luattn_compile_report *r) {
-  return strstr(r->plan, "\ntuned: 1.25 times") != NULL;
-}
+static bool is_tuned(const luattn_compile_report *r) { return strstr(r->plan, "\ntuned: 1.25 times") != NULL; }
 
 /* ---- candidates ---- */
 
@@ -136,14 +133,12 @@ static void test_refusals(void **state) {
   refused(&t, LUATTN_INVALID, message);
   t.tiles = &good;
   t.tile_m = 128;
-  refused(&t, LUATTN_INVALID,
-          "target: tile_m, tile_n: are 128 and 0 beside tiles, which say the same; leave them 0");
+  refused(&t, LUATTN_INVALID, "target: tile_m, tile_n: are 128 and 0 beside tiles, which say the same; leave them 0");
   t.tile_m = 0;
   fake_mode("spill");
-  refused(
-      &t, LUATTN_UNSUPPORTED,
-      "plan: tiles: 128 x 128, 384 threads, 2 stages: spill 904 bytes of registers, more than 64; pick other "
-      "tiles");
+  refused(&t, LUATTN_UNSUPPORTED,
+          "plan: tiles: 128 x 128, 384 threads, 2 stages: spill 904 bytes of registers, more than 64; pick other "
+          "tiles");
   static const char serialised[] =
       "plan: tiles: 128 x 128, 384 threads, 2 stages: ptxas says: ptxas info    : (C7510) Potential "
       "Performance "
@@ -221,8 +216,8 @@ static void test_used_where_it_was_measured(void **state) {
   assert_true(r.cache_hit); /* not compiled again */
   assert_true(plan_same_tiles(&r.tiles, &other));
   assert_false(r.every_length);
-  snprintf(want, sizeof want,
-           "\ntuned: 1.25 times as fast as 128 x 128, 2 stages, at long lengths on Fake 0: %s\n", path);
+  snprintf(want, sizeof want, "\ntuned: 1.25 times as fast as 128 x 128, 2 stages, at long lengths on Fake 0: %s\n",
+           path);
   assert_non_null(strstr(r.plan, want));
   assert_non_null(strstr(r.plan, "tiles 128 x 112, 384 threads, 2 stages: picked from the candidates\n"));
   char *text = NULL;
@@ -376,8 +371,7 @@ static void test_what_cannot_be_stored(void **state) {
   t.tiles = &good;
   t.device = NULL;
   assert_int_equal(luattn_tuned_store(spec, &t, 2, NULL, 0, &err), LUATTN_INVALID);
-  assert_string_equal(err.message,
-                      "tuned: device: is NULL; give the luattn_device_info.name that was measured");
+  assert_string_equal(err.message, "tuned: device: is NULL; give the luattn_device_info.name that was measured");
   t.device = "Fake 0";
   const double no_gain[] = {0, -1, (double)NAN, (double)INFINITY};
   for (int i = 0; i < 4; i++) {
@@ -391,10 +385,9 @@ static void test_what_cannot_be_stored(void **state) {
   assert_int_equal(count, 7);
   t.cache_dir = "";
   assert_int_equal(luattn_tuned_store(spec, &t, 2, NULL, 0, &err), LUATTN_INVALID);
-  assert_string_equal(
-      err.message,
-      "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; name "
-      "one with cache_dir or LUATTN_CACHE_DIR");
+  assert_string_equal(err.message,
+                      "tuned: there is no cache on disk to remember tiles beside, as its directory is empty; name "
+                      "one with cache_dir or LUATTN_CACHE_DIR");
   char path[512] = "as before";
   t.cache_dir = "/dev/null/cache";
   assert_int_equal(luattn_tuned_store(spec, &t, 2, path, sizeof path, &err), LUATTN_IO);

@@ -37,11 +37,9 @@ static void fixture_new(fixture *f, const luattn_spec *spec, bool with_inputs) {
   const int size[] = {2, 4, 2, 5, 6, 4, 3};
   memset(f, 0, sizeof *f);
   call_new(&f->c, spec, size, DENSE, F64, F64);
-  tensor_new(&f->slopes, F32, 1, (int64_t[]){4}, DENSE),
-      tensor_new(&f->slopes_grad, F64, 1, (int64_t[]){4}, DENSE);
+  tensor_new(&f->slopes, F32, 1, (int64_t[]){4}, DENSE), tensor_new(&f->slopes_grad, F64, 1, (int64_t[]){4}, DENSE);
   tensor_new(&f->ids, I32, 2, (int64_t[]){1, 9}, DENSE), tensor_new(&f->flag, BOOL, 1, (int64_t[]){6}, DENSE);
-  tensor_new(&f->fixed, F16, 1, (int64_t[]){3}, DENSE),
-      tensor_new(&f->fixed_grad, F64, 1, (int64_t[]){3}, DENSE);
+  tensor_new(&f->fixed, F16, 1, (int64_t[]){3}, DENSE), tensor_new(&f->fixed_grad, F64, 1, (int64_t[]){3}, DENSE);
   tensor_new(&f->scalar_grads, F64, 1, (int64_t[]){1}, DENSE);
   tensor *const all[] = {&f->slopes, &f->ids, &f->flag, &f->fixed};
   for (int i = 0; i < 4; i++) {
@@ -59,8 +57,7 @@ static void fixture_new(fixture *f, const luattn_spec *spec, bool with_inputs) {
 }
 
 static void fixture_free(fixture *f) {
-  tensor *const all[] = {&f->slopes,      &f->ids,        &f->flag,        &f->fixed,
-                         &f->slopes_grad, &f->fixed_grad, &f->scalar_grads};
+  tensor *const all[] = {&f->slopes, &f->ids, &f->flag, &f->fixed, &f->slopes_grad, &f->fixed_grad, &f->scalar_grads};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) tensor_free(all[i]);
   call_free(&f->c);
 }
@@ -118,16 +115,13 @@ static void input_missing(fixture *f) { f->inputs[IDS] = f->inputs[FIXED], f->c.
 static void input_unnamed(fixture *f) { f->inputs[IDS].name = NULL; }
 static void scalar_nan(fixture *f) { f->scalars[0].value = (double)NAN; }
 static void k_longer_than_ints(fixture *f) { f->c.k.shape[2] = f->c.v.shape[2] = (1 << 30) + 1; }
-static void input_unknown(fixture *f) {
-  f->inputs[4] = (luattn_input){"slope", NULL, NULL}, f->c.args.num_inputs = 5;
-}
+static void input_unknown(fixture *f) { f->inputs[4] = (luattn_input){"slope", NULL, NULL}, f->c.args.num_inputs = 5; }
 static void input_escape(fixture *f) {
   f->inputs[4] = (luattn_input){"a\x1b[31m\n-\x7f", NULL, NULL}, f->c.args.num_inputs = 5;
 }
 static void input_long(fixture *f) { /* a two-byte UTF-8 character crosses the size limit */
   f->inputs[4] =
-      (luattn_input){"0123456789012345678901234567890123456789012345678901234567890123\xc3\xa4" + 1, NULL,
-                     NULL},
+      (luattn_input){"0123456789012345678901234567890123456789012345678901234567890123\xc3\xa4" + 1, NULL, NULL},
   f->c.args.num_inputs = 5;
 }
 static void scalar_escape(fixture *f) { f->scalars[0].name = "\rcap"; }
@@ -176,8 +170,7 @@ static const argument_case cases[] = {
     {q_on_gpu, SPEC, false,
      "cpu: q: is on DLPack device type 2, expected 1 (CPU); luattn_copy_to_host copies from a GPU"},
     {q_without_data, SPEC, false, "cpu: q: its data pointer is NULL; give it memory"},
-    {q_without_shape, SPEC, false,
-     "cpu: q: has 4 axes and no shape, expected 4: [batch, heads, q_len, head_dim]"},
+    {q_without_shape, SPEC, false, "cpu: q: has 4 axes and no shape, expected 4: [batch, heads, q_len, head_dim]"},
     {q_of_three, SPEC, false, "cpu: q: has 3 axes, expected 4: [batch, heads, q_len, head_dim]"},
     {q_of_ints, SPEC, false,
      "cpu: q: has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
@@ -239,8 +232,7 @@ static const argument_case cases[] = {
     {o_of_ints, SPEC, false,
      "cpu: o: has DLPack dtype (code 0, 32 bits, 1 lanes), expected float64, float32, bfloat16 or float16; "
      "convert it"},
-    {lse_shape, SPEC, false,
-     "cpu: lse: axis 2 of [batch, heads, q_len] has size 4, expected 5; tensors must agree"},
+    {lse_shape, SPEC, false, "cpu: lse: axis 2 of [batch, heads, q_len] has size 4, expected 5; tensors must agree"},
     {lse_given, NO_LSE, false,
      "cpu: lse: online_func 'sigmoid_attention' of the spec 'plain' has no lse; leave it NULL"},
     {dlse_given, NO_LSE, true,
@@ -255,29 +247,22 @@ static const argument_case cases[] = {
      "cpu: dq: axis 2 of [batch, heads, q_len, head_dim] has size 3, expected 5; tensors must agree"},
     {dv_on_gpu, SPEC, true,
      "cpu: dv: is on DLPack device type 2, expected 1 (CPU); luattn_copy_to_host copies from a GPU"},
-    {input_missing, SPEC, false,
-     "cpu: input 'ids': is missing, and the spec 'test' reads it; add it to args.inputs"},
+    {input_missing, SPEC, false, "cpu: input 'ids': is missing, and the spec 'test' reads it; add it to args.inputs"},
     {input_unnamed, SPEC, false, "cpu: inputs: number 1 has no name"},
     {scalar_nan, SPEC, false, "cpu: scalar 'cap': is nan, expected a number"},
     {k_longer_than_ints, SPEC, false, "cpu: k: has length 1073741825, expected at most 1073741824"},
-    {input_unknown, SPEC, false,
-     "cpu: input 'slope': the spec 'test' declares no input of that name; take it out"},
-    {input_escape, SPEC, false,
-     "cpu: input 'a?[31m?-?': the spec 'test' declares no input of that name; take it out"},
+    {input_unknown, SPEC, false, "cpu: input 'slope': the spec 'test' declares no input of that name; take it out"},
+    {input_escape, SPEC, false, "cpu: input 'a?[31m?-?': the spec 'test' declares no input of that name; take it out"},
     {input_long, SPEC, false,
      "cpu: input '123456789012345678901234567890123456789012345678901234567890123': the spec 'test' declares "
      "no "
      "input of that name; take it out"},
-    {scalar_escape, SPEC, false,
-     "cpu: scalar '?cap': the spec 'test' declares no scalar of that name; take it out"},
+    {scalar_escape, SPEC, false, "cpu: scalar '?cap': the spec 'test' declares no scalar of that name; take it out"},
     {input_null, SPEC, false, "cpu: input 'ids': is missing; give a tensor [b, free]"},
     {input_axes, SPEC, false, "cpu: input 'slopes': has 2 axes, expected 1: [h]"},
-    {input_size, SPEC, false,
-     "cpu: input 'slopes': axis 0 of [h] has size 3, expected 4; tensors must agree"},
-    {input_batch, SPEC, false,
-     "cpu: input 'ids': axis 0 of [b, free] has size 3, expected 2; tensors must agree"},
-    {input_fixed, SPEC, false,
-     "cpu: input 'fixed': axis 0 of [3] has size 1, expected 3; tensors must agree"},
+    {input_size, SPEC, false, "cpu: input 'slopes': axis 0 of [h] has size 3, expected 4; tensors must agree"},
+    {input_batch, SPEC, false, "cpu: input 'ids': axis 0 of [b, free] has size 3, expected 2; tensors must agree"},
+    {input_fixed, SPEC, false, "cpu: input 'fixed': axis 0 of [3] has size 1, expected 3; tensors must agree"},
     {input_empty, SPEC, false, "cpu: input 'ids': axis 1 is empty; a gather needs at least 1 element"},
     {input_floats, SPEC, false,
      "cpu: input 'ids': has DLPack dtype (code 2, 32 bits, 1 lanes), expected int32; convert it"},
@@ -293,14 +278,12 @@ static const argument_case cases[] = {
      "in the spec"},
     {grad_size, SPEC, true,
      "cpu: grad of input 'slopes': axis 0 of [as the input] has size 2, expected 4; tensors must agree"},
-    {scalar_unknown, SPEC, false,
-     "cpu: scalar 'gap': the spec 'test' declares no scalar of that name; take it out"},
+    {scalar_unknown, SPEC, false, "cpu: scalar 'gap': the spec 'test' declares no scalar of that name; take it out"},
     {scalar_twice, SPEC, false, "cpu: scalar 'cap': was given twice"},
     {scalars_null, SPEC, false, "cpu: scalars: is NULL, but num_scalars is 1"},
     {input_twice, SPEC, false, "cpu: input 'flag': was given twice"},
     {inputs_null, SPEC, false, "cpu: inputs: is NULL, but num_inputs is 4"},
-    {scalar_unnamed, SPEC, false,
-     "cpu: scalar 'NULL': the spec 'test' declares no scalar of that name; take it out"},
+    {scalar_unnamed, SPEC, false, "cpu: scalar 'NULL': the spec 'test' declares no scalar of that name; take it out"},
     {scalar_grads_size, SPEC, true,
      "cpu: scalar_grads: axis 0 of [number of scalars] has size 2, expected 1; tensors must agree"},
     {scale_negative, SPEC, false, "cpu: scale: is -1, expected a positive number, or 0 for head_dim^-1/2"},
@@ -361,12 +344,12 @@ static void test_packed(void **state) {
     if (luattn_cpu_forward(spec, &f.c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
     assert_int_equal(luattn_batch_open(&options, &batch, &err), LUATTN_OK);
     f.c.args.batch = batch;
-    assert_int_equal(
-        i == 0 ? luattn_cpu_forward(spec, &f.c.args, &err) : luattn_cpu_backward(spec, &f.c.args, &err),
-        LUATTN_UNSUPPORTED);
-    assert_string_equal(err.message,
-                        "cpu: batch: has cu_seqlens_q, and luattn_forward and luattn_launch alone take packed sequences yet; "
-                        "call it for each sequence, with a batch that has none");
+    assert_int_equal(i == 0 ? luattn_cpu_forward(spec, &f.c.args, &err) : luattn_cpu_backward(spec, &f.c.args, &err),
+                     LUATTN_UNSUPPORTED);
+    assert_string_equal(
+        err.message,
+        "cpu: batch: has cu_seqlens_q, and luattn_forward and luattn_launch alone take packed sequences yet; "
+        "call it for each sequence, with a batch that has none");
     luattn_batch_close(batch);
     fixture_free(&f);
   }
@@ -426,28 +409,24 @@ static void test_scalars_of_types(void **state) {
     fixture f;
     fixture_new(&f, spec, false);
     assert_int_equal(luattn_cpu_forward(spec, &f.c.args, NULL), LUATTN_OK);
-    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_F32, &err),
-                     i == 0 ? LUATTN_OK : LUATTN_INVALID);
+    assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_F32, &err), i == 0 ? LUATTN_OK : LUATTN_INVALID);
     if (i == 1)
-      assert_string_equal(
-          err.message,
-          "cpu: scalar 'cap': has the default 1e+200, expected 0, or a magnitude of 1.17549e-38 to "
-          "3.40282e+38, which float32 can hold; give it a value");
+      assert_string_equal(err.message,
+                          "cpu: scalar 'cap': has the default 1e+200, expected 0, or a magnitude of 1.17549e-38 to "
+                          "3.40282e+38, which float32 can hold; give it a value");
     f.c.args.num_scalars = 1;
     f.c.args.scalars = &fits;
     assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
     f.c.args.scalars = &none;
     assert_int_equal(luattn_cpu_forward_in(spec, &f.c.args, LUATTN_BF16, NULL), LUATTN_OK);
     f.c.args.scalars = &beyond;
-    f.c.q.t.dtype =
-        F32; /* refused, as kernels of this type would refuse it, whatever the data are */
+    f.c.q.t.dtype = F32; /* refused, as kernels of this type would refuse it, whatever the data are */
     assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
     assert_non_null(strstr(err.message, "cpu: scalar 'cap': is 1e+39"));
     f.c.q.t.dtype = F64;
     assert_int_equal(luattn_cpu_backward(spec, &f.c.args, NULL), LUATTN_OK);
     assert_int_equal(luattn_cpu_backward_in(spec, &f.c.args, LUATTN_F16, &err), LUATTN_INVALID);
-    assert_non_null(
-        strstr(err.message, "cpu: scalar 'cap': is 1e+39, expected 0, or a magnitude of 1.17549e-38"));
+    assert_non_null(strstr(err.message, "cpu: scalar 'cap': is 1e+39, expected 0, or a magnitude of 1.17549e-38"));
     fixture_free(&f);
     luattn_spec_free(spec);
   }
@@ -456,8 +435,9 @@ static void test_scalars_of_types(void **state) {
 /* Flags of keys that are read at queries, of a part of the keys: the part may lack them. */
 static void test_part_read_elsewhere(void **state) {
   (void)state;
-  luattn_spec *spec = load_text("return attention { name = 'plain', inputs = { flag = { axes = {'kv'}, dtype = 'bool' } },\n"
-                                "  block_mask = function(b, h, q_idx, kv_idx) return flag[q_idx] and flag[kv_idx] end }");
+  luattn_spec *spec = load_text(
+      "return attention { name = 'plain', inputs = { flag = { axes = {'kv'}, dtype = 'bool' } },\n"
+      "  block_mask = function(b, h, q_idx, kv_idx) return flag[q_idx] and flag[kv_idx] end }");
   const luattn_batch_options part = {.struct_size = sizeof part, .kv_len = 12};
   luattn_batch *batch;
   luattn_error err;
@@ -468,8 +448,10 @@ static void test_part_read_elsewhere(void **state) {
   assert_int_equal(luattn_batch_open(&part, &batch, &err), LUATTN_OK);
   f.c.args.batch = batch;
   assert_int_equal(luattn_cpu_forward(spec, &f.c.args, &err), LUATTN_INVALID);
-  assert_string_equal(err.message, "cpu: input 'flag': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may "
-                                   "lack that place; declare a free axis instead, as axes = {\"n\"}, and give the input of the whole");
+  assert_string_equal(
+      err.message,
+      "cpu: input 'flag': the spec reads its axis kv elsewhere than at kv_idx, and k is a part of the whole, which may "
+      "lack that place; declare a free axis instead, as axes = {\"n\"}, and give the input of the whole");
   luattn_batch_close(batch);
   fixture_free(&f);
   luattn_spec_free(spec);
@@ -495,12 +477,9 @@ static void test_passed_over(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed),
-                                     cmocka_unit_test(test_messages),
-                                     cmocka_unit_test(test_right),
-                                     cmocka_unit_test(test_part_read_elsewhere),
-                                     cmocka_unit_test(test_scale_of_types),
-                                     cmocka_unit_test(test_scalars_of_types),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed),         cmocka_unit_test(test_messages),
+                                     cmocka_unit_test(test_right),          cmocka_unit_test(test_part_read_elsewhere),
+                                     cmocka_unit_test(test_scale_of_types), cmocka_unit_test(test_scalars_of_types),
                                      cmocka_unit_test(test_passed_over)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* arms_test.c: a backward that holds on every arm of an online function: of rows that are long, and for
- * scalars that are nothing like their defaults. Where a maximum is not proved to drop out, however little it moves near the
- * defaults, kernels refuse its backward with the term that keeps it. */
+ * scalars that are nothing like their defaults. Where a maximum is not proved to drop out, however little it moves near
+ * the defaults, kernels refuse its backward with the term that keeps it. */
 #include "tests/support/cpu_call.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ enum { KV = 300 };
 
 typedef struct function {
   const char *scalars, *epilogue, *cpu_only; /* NULL: kernels have a backward, too */
-  double value;                             /* of its scalar x in calls */
+  double value;                              /* of its scalar x in calls */
 } function;
 
 static luattn_spec *load_function(const function *f) {
@@ -43,8 +43,7 @@ static void check_function(const function *f) {
   call_new(&c, spec, (int[]){1, 1, 1, 3, KV, 4, 4}, DENSE, F64, F64);
   const luattn_scalar x = {"x", f->value};
   c.args.scalars = &x, c.args.num_scalars = info.num_scalars;
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
-      luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s: %s", f->epilogue, err.message);
   assert_differences(spec, &c, &c.q, &c.dq);
   assert_differences(spec, &c, &c.k, &c.dk);
@@ -74,11 +73,12 @@ static void test_scalars(void **state) {
       {"x = 1e-30", "return o / r.l, { lse = log(r.l + x * exp(-r.m)) + r.m }", NULL, 0.5},
       {"x = 1e-3", "return o / (r.l + exp(-1 / x) * exp(-r.m)), { lse = log(r.l) + r.m }", NULL, 1},
       {"x = 2", "return o / r.l ^ x * exp(r.m * (1 - x)), { lse = log(r.l) + r.m }", NULL, 0.5},
-      {"x = 1e-30", "return o / (r.l + x), { lse = log(r.l) + r.m }",
-       "; + x in line 8 is not scaled with exp(-m)", 0.5},
+      {"x = 1e-30", "return o / (r.l + x), { lse = log(r.l) + r.m }", "; + x in line 8 is not scaled with exp(-m)",
+       0.5},
       {"x = 60", "return o * (1 + sigmoid(-x) / (1 + r.l)) / r.l, { lse = log(r.l) + r.m }",
        "this maximum does not cancel", 0.5},
-      {"x = 1e3", "return o / r.l / (1 + max(r.m - x, 0)), { lse = log(r.l) + r.m }", "this maximum does not cancel", 0.25}};
+      {"x = 1e3", "return o / r.l / (1 + max(r.m - x, 0)), { lse = log(r.l) + r.m }", "this maximum does not cancel",
+       0.25}};
   for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) check_function(&functions[i]);
 }
 

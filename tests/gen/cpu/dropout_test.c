@@ -37,11 +37,13 @@ typedef struct dense {
 /* P = exp(s - lse); M = 256 / keep where the draw is below keep, else 0; O = (P M) V; dP = M (dO V^T);
  * dS = P (dP - rowsum(dO O) + dlse). */
 static void dense_row(const call *c, int b, int h, int q, dense *d) {
-  const int64_t row = ((int64_t)b * HEADS + h) * Q_LEN + q, first = ((int64_t)b * HEADS_KV + h / (HEADS / HEADS_KV)) * KV_LEN;
+  const int64_t row = ((int64_t)b * HEADS + h) * Q_LEN + q,
+                first = ((int64_t)b * HEADS_KV + h / (HEADS / HEADS_KV)) * KV_LEN;
   double s[KV_LEN], m[KV_LEN], sum = 0, delta = 0;
   for (int j = 0; j < KV_LEN; j++) {
     s[j] = 0;
-    for (int x = 0; x < DIM; x++) s[j] += tensor_get(&c->q, row * DIM + x) * tensor_get(&c->k, (first + j) * DIM + x) / sqrt(DIM);
+    for (int x = 0; x < DIM; x++)
+      s[j] += tensor_get(&c->q, row * DIM + x) * tensor_get(&c->k, (first + j) * DIM + x) / sqrt(DIM);
     if (j > q + KV_LEN - Q_LEN) s[j] = -INFINITY;
     sum += exp(s[j]);
     m[j] = draw(seed, offset, HEADS, b, h, q, j) < KEEP ? 256.0 / KEEP : 0;
@@ -88,7 +90,8 @@ static void test_dense(void **state) {
   c.args.random = &numbers;
   run(spec, &c);
   memset(&want, 0, sizeof want);
-  for (int row = 0; row < BATCH * HEADS * Q_LEN; row++) dense_row(&c, row / Q_LEN / HEADS, row / Q_LEN % HEADS, row % Q_LEN, &want);
+  for (int row = 0; row < BATCH * HEADS * Q_LEN; row++)
+    dense_row(&c, row / Q_LEN / HEADS, row / Q_LEN % HEADS, row % Q_LEN, &want);
   assert_close("o", &c.o, want.o, 1e-13);
   assert_close("lse", &c.lse, want.lse, 1e-13);
   assert_close("dq", &c.dq, want.dq, 1e-13);
@@ -122,11 +125,11 @@ static void test_pointers(void **state) {
 static void test_differences(void **state) {
   (void)state;
   static const char *const specs[] = {
-      DROPPED,
-      "return attention { online_func = dropout(0.5, softmax_one), score_mod = softcap(2) }",
+      DROPPED, "return attention { online_func = dropout(0.5, softmax_one), score_mod = softcap(2) }",
       "return attention { online_func = dropout(0.1, sigmoid_attention), block_mask = causal() }",
       "return attention { online_func = dropout(0.3, online_retention) }",
-      "return attention { online_func = dropout(0.9, { name = 'own', online_fwd = function(s) return exp(0.1 * s) end,\n"
+      "return attention { online_func = dropout(0.9, { name = 'own', online_fwd = function(s) return exp(0.1 * s) "
+      "end,\n"
       "  backward = function(dp, p) return 0.1 * p * dp end }) }"};
   for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
     luattn_spec *spec = load_text(specs[i]);
@@ -165,7 +168,8 @@ static void test_statistics(void **state) {
   const double p = KEEP / 256.0;
   double sum = 0;
   draw_all(1, 0, 0, one);
-  draw_all(2, 0, 0, other[0]), draw_all(1, 8, 0, other[1]), draw_all(1, 0, 1, other[2]), draw_all(UINT64_C(1) << 32 | 1, 0, 0, other[3]);
+  draw_all(2, 0, 0, other[0]), draw_all(1, 8, 0, other[1]), draw_all(1, 0, 1, other[2]),
+      draw_all(UINT64_C(1) << 32 | 1, 0, 0, other[3]);
   for (int q = 0; q < SIDE; q++)
     for (int kv = 0; kv < SIDE; kv++) sum += one[q][kv];
   expect_rate(sum, SIDE * SIDE, p);
@@ -189,7 +193,8 @@ static void test_statistics(void **state) {
 
 static void test_without(void **state) {
   (void)state;
-  luattn_spec *plain = load_text("return attention {}"), *none = load_text("return attention { online_func = dropout(0) }");
+  luattn_spec *plain = load_text("return attention {}"),
+              *none = load_text("return attention { online_func = dropout(0) }");
   call a, b;
   assert_int_equal(luattn_spec_draws(plain), 0);
   assert_int_equal(luattn_spec_draws(none), 0);

@@ -1,4 +1,5 @@
-/* empty_rows_test.c: rows that keep nothing add 0 to every gradient, whatever an epilogue makes of their start: infinities and 0 / 0. */
+/* empty_rows_test.c: rows that keep nothing add 0 to every gradient, whatever an epilogue makes of their start:
+ * infinities and 0 / 0. */
 #include "tests/support/cpu_call.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ static void check(const char *epilogue, const char *step, double value) {
   call c;
   tensor t, w, dt, dw;
   snprintf(source, sizeof source,
-           "return attention { inputs = { t = { axes = {}, dtype = 'f64', grad = true }, w = { axes = {'q'}, dtype = 'f64', grad = true } },\n"
+           "return attention { inputs = { t = { axes = {}, dtype = 'f64', grad = true }, w = { axes = {'q'}, dtype = "
+           "'f64', grad = true } },\n"
            "  block_mask = function(b, h, q_idx, kv_idx) return kv_idx <= q_idx - 4 and q_idx < q_len - 1 end,\n"
            "  online_func = { online_rowscales = { m = -1e37, l = 0 }, final_rowscales = { '%s' },\n"
            "    online_fwd = function(scores, r, b, h, q_idx)\n"
@@ -42,7 +44,8 @@ static void check(const char *epilogue, const char *step, double value) {
            "    online_fwd_epilogue = function(o, r, b, h, q_idx) %s end } }",
            strstr(epilogue, "lse") != NULL ? "lse" : "r", step, epilogue);
   luattn_spec *spec = NULL;
-  if (luattn_spec_load_text("test.lua", source, strlen(source), NULL, &spec, &err) != LUATTN_OK) fail_msg("%s: %s", epilogue, err.message);
+  if (luattn_spec_load_text("test.lua", source, strlen(source), NULL, &spec, &err) != LUATTN_OK)
+    fail_msg("%s: %s", epilogue, err.message);
   if (luattn_spec_wants(spec) == 0) {
     luattn_spec_free(spec); /* runs forward only, and says so */
     return;
@@ -59,7 +62,8 @@ static void check(const char *epilogue, const char *step, double value) {
     fail_msg("%s: %s", epilogue, err.message);
   for (int i = 0; i < Q; i++) {
     const double x = tensor_get(&dw, i);
-    if (i < 4 || i == Q - 1 ? x != 0 : !isfinite(x)) fail_msg("%s, %s of %g: dw[%d] is %g", epilogue, step, value, i, x);
+    if (i < 4 || i == Q - 1 ? x != 0 : !isfinite(x))
+      fail_msg("%s, %s of %g: dw[%d] is %g", epilogue, step, value, i, x);
   }
   if (!isfinite(tensor_get(&dt, 0))) fail_msg("%s, %s of %g: dt is %g", epilogue, step, value, tensor_get(&dt, 0));
   assert_differences(spec, &c, &t, &dt);

@@ -20,7 +20,7 @@ typedef struct far_case {
   const char *online, *score; /* the score: an expression of s, of ordinary size */
   double scalar, value;       /* the default of `sink`, and the call's */
   double step;                /* of differences, in q, k, v */
-  double tolerance; /* relative to the largest gradient, or 0.5: scores near 1e9 are known to 1e-7 */
+  double tolerance;           /* relative to the largest gradient, or 0.5: scores near 1e9 are known to 1e-7 */
 } far_case;
 
 static const far_case cases[] = {
@@ -58,8 +58,7 @@ static double forward_loss(fixture *f) {
   luattn_error err;
   double sum = 0;
   if (luattn_cpu_forward(f->spec, &f->c.args, &err) != LUATTN_OK) fail_msg("%s", err.message);
-  for (int64_t i = 0; i < tensor_count(&f->c.o); i++)
-    sum += tensor_get(&f->c.o, i) * tensor_get(&f->c.dout, i);
+  for (int64_t i = 0; i < tensor_count(&f->c.o); i++) sum += tensor_get(&f->c.o, i) * tensor_get(&f->c.dout, i);
   for (int64_t i = 0; f->c.args.dlse != NULL && i < tensor_count(&f->c.lse); i++)
     sum += (tensor_get(&f->c.lse, i) - f->lse[i]) * tensor_get(&f->c.dlse, i);
   return sum;
@@ -97,8 +96,8 @@ static void expect_gradient(fixture *f, const far_case *t, const char *what, ten
   if (!(most > 1e-3)) fail_msg("%s, score %s: no %s to lose", t->online, t->score, what);
   for (int i = 0; i < n; i++)
     if (!(fabs(got[i] - want[i]) <= t->tolerance * fmax(most, 0.5)))
-      fail_msg("%s, score %s, sink %g at %g: %s[%d] is %.12g, should be %.12g", t->online, t->score,
-               t->scalar, t->value, what, i, got[i], want[i]);
+      fail_msg("%s, score %s, sink %g at %g: %s[%d] is %.12g, should be %.12g", t->online, t->score, t->scalar,
+               t->value, what, i, got[i], want[i]);
 }
 
 static void check_case(const far_case *t) {
@@ -111,8 +110,7 @@ static void check_case(const far_case *t) {
            "  score_mod = function(s, b, h, q_idx, kv_idx) return %s end }",
            has_scalar ? "sink = SINK" : "", t->online, t->score);
   char *place = strstr(source, "SINK"), with[1200];
-  if (place != NULL)
-    snprintf(with, sizeof with, "%.*s%.17g%s", (int)(place - source), source, t->scalar, place + 4);
+  if (place != NULL) snprintf(with, sizeof with, "%.*s%.17g%s", (int)(place - source), source, t->scalar, place + 4);
   f.spec = load_text(place != NULL ? with : source);
   call_new(&f.c, f.spec, (int[]){B, H, H, Q, KV, D, D}, DENSE, F64, F64);
   tensor_new(&f.scalar_grads, F64, 1, (int64_t[]){1}, DENSE);
@@ -161,18 +159,22 @@ static void test_refused(void **state) {
   assert_non_null(strstr(err.message, "f.lua: online_func 'f': tiles change the result"));
 }
 
-/* Functions whose weights are 0 for all scores and scalars near their defaults: what is proved of them needs no sample. */
+/* Functions whose weights are 0 for all scores and scalars near their defaults: what is proved of them needs no
+ * sample. */
 static void test_without_weight(void **state) {
   (void)state;
   static const char *const online[] = {
       "attention_sink(1e30)",
-      "{ name = 'f', online_rowscales = { c = 0 }, online_fwd = function(s, r) return s, { c = r.c + reduce_sum(s * s) } end,\n"
+      "{ name = 'f', online_rowscales = { c = 0 }, online_fwd = function(s, r) return s, { c = r.c + reduce_sum(s * s) "
+      "} end,\n"
       "  online_fwd_epilogue = function(o, r) return o * relu(gate) / (1 + r.c) end }",
       /* of which rounding leaves nothing where one weight is nearly 1 */
-      "{ name = 'f', online_rowscales = { m = -1e37, l = 0, k = 0 }, final_rowscales = { 'lse' }, online_fwd = function(s, r)\n"
+      "{ name = 'f', online_rowscales = { m = -1e37, l = 0, k = 0 }, final_rowscales = { 'lse' }, online_fwd = "
+      "function(s, r)\n"
       "  local m = max(r.m, reduce_max(s)) local f, p = exp(r.m - m), exp(s - m)\n"
       "  return p, { m = m, l = r.l * f + reduce_sum(p), k = r.k * f * f + reduce_sum(p * p) }, f end,\n"
-      "  online_fwd_epilogue = function(o, r) return o * (r.k / r.l - sigmoid(log(r.l) + r.m)) / r.l, { lse = log(r.l) + r.m } end }"};
+      "  online_fwd_epilogue = function(o, r) return o * (r.k / r.l - sigmoid(log(r.l) + r.m)) / r.l, { lse = log(r.l) "
+      "+ r.m } end }"};
   for (int i = 0; i < 3; i++) {
     char source[1024];
     snprintf(source, sizeof source, "return attention { scalars = { gate = -2 }, online_func = %s }", online[i]);
@@ -203,7 +205,7 @@ static void test_guards(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_refused), cmocka_unit_test(test_without_weight),
-                                     cmocka_unit_test(test_guards)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_without_weight), cmocka_unit_test(test_guards)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

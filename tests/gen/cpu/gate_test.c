@@ -35,8 +35,7 @@ static void add_row(const call *c, const gate *x, int b, int h, int q, int kept,
   e->dgq[h * Q + q] += x->slope[h] * delta;
   for (int j = 0; j < kept; j++) {
     const double ds = p[j] * (x->value[h] * (dp[j] - delta) + tensor_get(&c->dlse, (b * H + h) * Q + q));
-    for (int d = 0; d < D; d++)
-      e->dq[((b * H + h) * Q + q) * D + d] += ds * at(&c->k, b, h / 2, j, d) / sqrt(D);
+    for (int d = 0; d < D; d++) e->dq[((b * H + h) * Q + q) * D + d] += ds * at(&c->k, b, h / 2, j, d) / sqrt(D);
   }
 }
 
@@ -69,8 +68,7 @@ static void check_gate(const gate *x, bool by_query) {
   for (int i = 0; i < tensor_count(&g); i++) tensor_set(&g, i, x->g[by_query ? i / Q : i]);
   const luattn_input input = {"g", &g.t, &dg.t};
   c.args.inputs = &input, c.args.num_inputs = 1;
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
-      luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s: %s", x->lua, err.message);
   e = (expected){.dq = {0}};
   for (int i = 0; i < B * H * (Q - 2); i++)

@@ -1,5 +1,5 @@
-/* int_range_test.c: calls whose i32 inputs hold what kernels do not compute with succeed, and carry a warning; calls that only compare
- * such values, subtract them as integers or take their bits carry none. */
+/* int_range_test.c: calls whose i32 inputs hold what kernels do not compute with succeed, and carry a warning; calls
+ * that only compare such values, subtract them as integers or take their bits carry none. */
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +28,10 @@ typedef struct numbers {
 static void numbers_fill(numbers *n, int bits, int32_t base, int32_t last) {
   for (int i = 0; i < LENGTH; i++) n->of64[i] = n->of32[i] = i == LENGTH - 1 && last != 0 ? last : base + i;
   n->shape = LENGTH, n->stride = 1;
-  n->t = (DLTensor){.data = bits == 64 ? (void *)n->of64 : n->of32, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, (uint8_t)bits, 1},
+  n->t = (DLTensor){.data = bits == 64 ? (void *)n->of64 : n->of32,
+                    .device = {kDLCPU, 0},
+                    .ndim = 1,
+                    .dtype = {kDLInt, (uint8_t)bits, 1},
                     .shape = &n->shape};
   n->input = (luattn_input){"t", &n->t, NULL};
 }
@@ -68,7 +71,8 @@ static const struct {
     {"score", "t[t[kv_idx]] < 7", 1 << 25, 0, false, false},
 };
 
-static const char start[] = "cpu: input 't': element ", middle[] = ", and kernels compute with integers less than 2^24 = 16777216 from 0 alone";
+static const char start[] = "cpu: input 't': element ",
+                  middle[] = ", and kernels compute with integers less than 2^24 = 16777216 from 0 alone";
 
 static void expect(const char *what, const char *message, bool warns) {
   if (warns ? strncmp(message, start, sizeof start - 1) != 0 || strstr(message, middle) == NULL : message[0] != 0)
@@ -127,7 +131,8 @@ static void test_element_and_backward(void **state) {
   c.args.inputs = &n.input, c.args.num_inputs = 1;
   assert_int_equal(luattn_cpu_forward(spec, &c.args, &err), LUATTN_OK);
   assert_non_null(strstr(err.message, "element 3 is 33554433, "));
-  assert_non_null(strstr(err.message, "; declare the input i64, subtract a base from all of them first, or clamp them"));
+  assert_non_null(
+      strstr(err.message, "; declare the input i64, subtract a base from all of them first, or clamp them"));
   memset(err.message, 0, sizeof err.message);
   assert_int_equal(luattn_cpu_backward(spec, &c.args, &err), LUATTN_OK);
   assert_non_null(strstr(err.message, "element 3 is 33554433, "));

@@ -1,5 +1,6 @@
-/* mask_forms_test.c: forms of masks at typical, random and adversarial data. Tiles and scores as luattn_mask_survey counts
- * them, against every score, by a C version of each mask; and the table of docs/what_is_skipped.md, against the counts.
+/* mask_forms_test.c: forms of masks at typical, random and adversarial data. Tiles and scores as luattn_mask_survey
+ * counts them, against every score, by a C version of each mask; and the table of docs/what_is_skipped.md, against the
+ * counts.
  *
  * mask_forms_test DOC [long]: with `long` the table's second pair of columns, of 16384 positions.
  */
@@ -31,9 +32,7 @@ typedef struct form {
 
 static bool causal_window(const place *p) { return p->kv <= p->q && p->q - p->kv < 512; }
 static bool dilated(const place *p) { return causal_window(p) && (p->q - p->kv) % 4 == 0; }
-static bool grid(const place *p) {
-  return abs(p->q / 64 - p->kv / 64) <= 3 && abs(p->q % 64 - p->kv % 64) <= 3;
-}
+static bool grid(const place *p) { return abs(p->q / 64 - p->kv / 64) <= 3 && abs(p->q % 64 - p->kv % 64) <= 3; }
 static bool document(const place *p) { return p->kv <= p->q && p->x[p->q] == p->x[p->kv]; }
 static bool document_window(const place *p) { return causal_window(p) && document(p); }
 static bool later(const place *p) { return p->x[p->kv] <= p->x[p->q]; }
@@ -127,7 +126,8 @@ static void fill_table_64(int n, int *x, int *y) { (void)y, fill_table(n, 64, 13
 static void fill_scores(int n, int *x, int *y) {
   (void)y;
   for (int q = 0; q < n; ++q)
-    for (int kv = 0; kv < n; ++kv) x[(size_t)q * (size_t)n + (size_t)kv] = abs(q * 3 % n - kv) < 70 && (q ^ kv) % 5 != 0;
+    for (int kv = 0; kv < n; ++kv)
+      x[(size_t)q * (size_t)n + (size_t)kv] = abs(q * 3 % n - kv) < 70 && (q ^ kv) % 5 != 0;
 }
 static void fill_chosen(int n, int *x, int *y) {
   (void)y;
@@ -171,64 +171,189 @@ static bool hash(const place *p) { return p->q / 64 == p->kv / 64 || (p->q / 64 
 static const form forms[] = {
     {"causal window", "kv <= q and q - kv < 512", causal_window, NULL, NULL, {{0}}, {false}, NULL},
     {"dilated window", "kv <= q and q - kv < 512 and eq((q - kv) % 4, 0)", dilated, NULL, NULL, {{0}}, {false}, NULL},
-    {"neighbourhood in a grid", "abs(q // 64 - kv // 64) <= 3 and abs(q % 64 - kv % 64) <= 3", grid, NULL, NULL, {{0}}, {false}, NULL},
-    {"a hash of block numbers", "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101) % 13, 0)", hash, NULL, NULL, {{0}}, {false}, NULL},
+    {"neighbourhood in a grid",
+     "abs(q // 64 - kv // 64) <= 3 and abs(q % 64 - kv % 64) <= 3",
+     grid,
+     NULL,
+     NULL,
+     {{0}},
+     {false},
+     NULL},
+    {"a hash of block numbers",
+     "eq(q // 64, kv // 64) or eq((q // 64 * 37 + kv // 64 * 101) % 13, 0)",
+     hash,
+     NULL,
+     NULL,
+     {{0}},
+     {false},
+     NULL},
     {"lengths of batch entries", "kv < last[b] and q < last[b]", lengths, "'b'", NULL, {{1}}, {false}, fill_length},
     {"jagged, by counting offsets", "kv <= q and eq(doc(q), doc(kv))", jagged, "8", NULL, {{8}}, {false}, fill_ends},
     {"documents", "kv <= q and eq(doc[q], doc[kv])", document, "'n'", NULL, {{N}}, {false}, fill_documents},
-    {"documents in a window", "kv <= q and q - kv < 512 and eq(doc[q], doc[kv])", document_window, "'n'", NULL, {{N}}, {false},
+    {"documents in a window",
+     "kv <= q and q - kv < 512 and eq(doc[q], doc[kv])",
+     document_window,
+     "'n'",
+     NULL,
+     {{N}},
+     {false},
      fill_documents},
     {"times", "time[kv] <= time[q]", later, "'n'", NULL, {{N}}, {false}, fill_times},
-    {"an interval for each query", "lo[q] <= kv and kv < hi[q]", interval, "'n'", "'n'", {{N}, {N}}, {false}, fill_intervals},
+    {"an interval for each query",
+     "lo[q] <= kv and kv < hi[q]",
+     interval,
+     "'n'",
+     "'n'",
+     {{N}, {N}},
+     {false},
+     fill_intervals},
     {"padding", "kv <= q and keep[q] and keep[kv]", padding, "'n'", NULL, {{N}}, {true}, fill_padding},
-    {"table of blocks of 128", "on[{q // 128, kv // 128}]", table_128, "'i', 'j'", NULL, {{BLOCKS_OF_128, BLOCKS_OF_128}}, {true},
+    {"table of blocks of 128",
+     "on[{q // 128, kv // 128}]",
+     table_128,
+     "'i', 'j'",
+     NULL,
+     {{BLOCKS_OF_128, BLOCKS_OF_128}},
+     {true},
      fill_table_128},
-    {"table of blocks of 64, causal", "kv <= q and on[{q // 64, kv // 64}]", table_64, "'i', 'j'", NULL,
-     {{BLOCKS_OF_64, BLOCKS_OF_64}}, {true}, fill_table_64},
+    {"table of blocks of 64, causal",
+     "kv <= q and on[{q // 64, kv // 64}]",
+     table_64,
+     "'i', 'j'",
+     NULL,
+     {{BLOCKS_OF_64, BLOCKS_OF_64}},
+     {true},
+     fill_table_64},
     {"a bool for each score", "keep[{q, kv}]", every_score, "'i', 'j'", NULL, {{N, N}}, {true}, fill_scores},
-    {"lists of chosen blocks", "kv <= q and (eq(kv // 64, q // 64) or eq(chosen[{q // 64, 0}], kv // 64) or ..)", chosen, "'i', 4",
-     NULL, {{BLOCKS_OF_64, 4}}, {false}, fill_chosen},
-    {"a chosen block for each query", "eq(chosen[q], kv // 64)", one_chosen, "'n'", NULL, {{N}}, {false}, fill_one_chosen},
-    {"BigBird", "abs(i - j) <= 1 or i < 1 or j < 1 or .. or eq(random[{i, 0}], j) or ..", bigbird, "'i', 3", NULL,
-     {{BLOCKS_OF_64, 3}}, {false}, fill_bigbird},
-    {"adjacency of cells", "adjacent[{cell[q], cell[kv]}]", adjacent, "32, 'm'", "'n'", {{32, 32}, {N}}, {true, false},
+    {"lists of chosen blocks",
+     "kv <= q and (eq(kv // 64, q // 64) or eq(chosen[{q // 64, 0}], kv // 64) or ..)",
+     chosen,
+     "'i', 4",
+     NULL,
+     {{BLOCKS_OF_64, 4}},
+     {false},
+     fill_chosen},
+    {"a chosen block for each query",
+     "eq(chosen[q], kv // 64)",
+     one_chosen,
+     "'n'",
+     NULL,
+     {{N}},
+     {false},
+     fill_one_chosen},
+    {"BigBird",
+     "abs(i - j) <= 1 or i < 1 or j < 1 or .. or eq(random[{i, 0}], j) or ..",
+     bigbird,
+     "'i', 3",
+     NULL,
+     {{BLOCKS_OF_64, 3}},
+     {false},
+     fill_bigbird},
+    {"adjacency of cells",
+     "adjacent[{cell[q], cell[kv]}]",
+     adjacent,
+     "32, 'm'",
+     "'n'",
+     {{32, 32}, {N}},
+     {true, false},
      fill_adjacency},
-    {"intervals by gather", "q >= span[{kv // 16, 0}] and q < span[{kv // 16, 1}]", gathered, "'i', 2", NULL, {{BLOCKS_OF_16, 2}},
-     {false}, fill_gathered},
-    {"trees of drafts behind a prefix", "kv < kv_len // 2 or (eq(q // 16, kv // 16) and ne(ancestors[q] >> kv % 16 & 1, 0))", tree,
-     "'n'", NULL, {{N}}, {false}, fill_tree},
-    {"groups of images, -1 is text", "(kv <= q and q - kv < 512) or (group[q] >= 0 and eq(group[q], group[kv]))", groups, "'n'",
-     NULL, {{N}}, {false}, fill_groups},
+    {"intervals by gather",
+     "q >= span[{kv // 16, 0}] and q < span[{kv // 16, 1}]",
+     gathered,
+     "'i', 2",
+     NULL,
+     {{BLOCKS_OF_16, 2}},
+     {false},
+     fill_gathered},
+    {"trees of drafts behind a prefix",
+     "kv < kv_len // 2 or (eq(q // 16, kv // 16) and ne(ancestors[q] >> kv % 16 & 1, 0))",
+     tree,
+     "'n'",
+     NULL,
+     {{N}},
+     {false},
+     fill_tree},
+    {"groups of images, -1 is text",
+     "(kv <= q and q - kv < 512) or (group[q] >= 0 and eq(group[q], group[kv]))",
+     groups,
+     "'n'",
+     NULL,
+     {{N}},
+     {false},
+     fill_groups},
     {"windows in documents, by offsets",
-     "eq(doc[q], doc[kv]) and abs((q - offsets[doc[q]]) - (kv - offsets[doc[kv]])) < 100", packed_windows, "'n'", "'m'", {{N}, {N}},
-     {false}, fill_offsets},
-    {"windows in documents, by positions", "kv <= q and eq(x[{0, q}], x[{0, kv}]) and x[{1, q}] - x[{1, kv}] < 100",
-     position_windows, "2, 'n'", NULL, {{2, N}}, {false}, fill_positions},
-    {"first tokens of documents", "kv <= q and eq(doc[q], doc[kv]) and kv - start[kv] < 5", first_tokens, "'n'", "'n'", {{N}, {N}},
-     {false}, fill_documents},
-    {"or: global tokens", "global[q] or global[kv] or abs(q - kv) < 100", global_tokens, "'n'", NULL, {{N}}, {true}, fill_global},
-    {"not: dropped keys", "kv <= q and not (ne(doc[q], doc[kv]) or dropped[kv])", not_dropped, "'n'", "'n'", {{N}, {N}},
-     {false, true}, fill_dropped},
+     "eq(doc[q], doc[kv]) and abs((q - offsets[doc[q]]) - (kv - offsets[doc[kv]])) < 100",
+     packed_windows,
+     "'n'",
+     "'m'",
+     {{N}, {N}},
+     {false},
+     fill_offsets},
+    {"windows in documents, by positions",
+     "kv <= q and eq(x[{0, q}], x[{0, kv}]) and x[{1, q}] - x[{1, kv}] < 100",
+     position_windows,
+     "2, 'n'",
+     NULL,
+     {{2, N}},
+     {false},
+     fill_positions},
+    {"first tokens of documents",
+     "kv <= q and eq(doc[q], doc[kv]) and kv - start[kv] < 5",
+     first_tokens,
+     "'n'",
+     "'n'",
+     {{N}, {N}},
+     {false},
+     fill_documents},
+    {"or: global tokens",
+     "global[q] or global[kv] or abs(q - kv) < 100",
+     global_tokens,
+     "'n'",
+     NULL,
+     {{N}},
+     {true},
+     fill_global},
+    {"not: dropped keys",
+     "kv <= q and not (ne(doc[q], doc[kv]) or dropped[kv])",
+     not_dropped,
+     "'n'",
+     "'n'",
+     {{N}, {N}},
+     {false, true},
+     fill_dropped},
     {"common bits", "ne(sets[q] & sets[kv], 0)", common_bits, "'n'", NULL, {{N}}, {false}, fill_bits},
 };
 enum { NUM_FORMS = sizeof forms / sizeof *forms };
 
 /* The mask as Lua: names of the inputs are x and y there, and lists are written out. */
 static const char *const written[] = {
-    "kv < x[b] and q < x[b]", "kv <= q and eq(doc(q), doc(kv))", "kv <= q and eq(x[q], x[kv])",
-    "kv <= q and q - kv < 512 and eq(x[q], x[kv])", "x[kv] <= x[q]", "x[q] <= kv and kv < y[q]", "kv <= q and x[q] and x[kv]",
-    "x[{q // 128, kv // 128}]", "kv <= q and x[{q // 64, kv // 64}]", "x[{q, kv}]",
-    "kv <= q and (eq(kv // 64, q // 64) or eq(x[{q // 64, 0}], kv // 64) or eq(x[{q // 64, 1}], kv // 64) or eq(x[{q // 64, 2}], kv "
+    "kv < x[b] and q < x[b]",
+    "kv <= q and eq(doc(q), doc(kv))",
+    "kv <= q and eq(x[q], x[kv])",
+    "kv <= q and q - kv < 512 and eq(x[q], x[kv])",
+    "x[kv] <= x[q]",
+    "x[q] <= kv and kv < y[q]",
+    "kv <= q and x[q] and x[kv]",
+    "x[{q // 128, kv // 128}]",
+    "kv <= q and x[{q // 64, kv // 64}]",
+    "x[{q, kv}]",
+    "kv <= q and (eq(kv // 64, q // 64) or eq(x[{q // 64, 0}], kv // 64) or eq(x[{q // 64, 1}], kv // 64) or eq(x[{q "
+    "// 64, 2}], kv "
     "// 64) or eq(x[{q // 64, 3}], kv // 64))",
     "eq(x[q], kv // 64)",
-    "abs(q // 64 - kv // 64) <= 1 or q // 64 < 1 or kv // 64 < 1 or q // 64 >= (q_len + 63) // 64 - 1 or kv // 64 >= (kv_len + 63) // "
+    "abs(q // 64 - kv // 64) <= 1 or q // 64 < 1 or kv // 64 < 1 or q // 64 >= (q_len + 63) // 64 - 1 or kv // 64 >= "
+    "(kv_len + 63) // "
     "64 - 1 or eq(x[{q // 64, 0}], kv // 64) or eq(x[{q // 64, 1}], kv // 64) or eq(x[{q // 64, 2}], kv // 64)",
-    "x[{y[q], y[kv]}]", "q >= x[{kv // 16, 0}] and q < x[{kv // 16, 1}]",
+    "x[{y[q], y[kv]}]",
+    "q >= x[{kv // 16, 0}] and q < x[{kv // 16, 1}]",
     "kv < kv_len // 2 or (eq(q // 16, kv // 16) and ne(x[q] >> kv % 16 & 1, 0))",
     "(kv <= q and q - kv < 512) or (x[q] >= 0 and eq(x[q], x[kv]))",
     "eq(x[q], x[kv]) and abs((q - y[x[q]]) - (kv - y[x[kv]])) < 100",
-    "kv <= q and eq(x[{0, q}], x[{0, kv}]) and x[{1, q}] - x[{1, kv}] < 100", "kv <= q and eq(x[q], x[kv]) and kv - y[kv] < 5",
-    "x[q] or x[kv] or abs(q - kv) < 100", "kv <= q and not (ne(x[q], x[kv]) or y[kv])", "ne(x[q] & x[kv], 0)"};
+    "kv <= q and eq(x[{0, q}], x[{0, kv}]) and x[{1, q}] - x[{1, kv}] < 100",
+    "kv <= q and eq(x[q], x[kv]) and kv - y[kv] < 5",
+    "x[q] or x[kv] or abs(q - kv) < 100",
+    "kv <= q and not (ne(x[q], x[kv]) or y[kv])",
+    "ne(x[q] & x[kv], 0)"};
 enum { FIRST_WRITTEN = 4 };
 
 /* ---- calls ---- */
@@ -257,7 +382,8 @@ static void add_input(char *out, size_t size, const form *f, int i) {
 
 static void open_form(const form *f, problem *p) {
   char out[2048] = "return attention { inputs = { ";
-  static const char count[] = "local function doc(i) local n = 0 for d = 0, 7 do n = n + where(i >= x[d], 1, 0) end return n end";
+  static const char count[] =
+      "local function doc(i) local n = 0 for d = 0, 7 do n = n + where(i >= x[d], 1, 0) end return n end";
   const int row = (int)(f - forms);
   *p = (problem){.f = f};
   add_input(out, sizeof out, f, 0);
@@ -285,8 +411,11 @@ static void set_length(problem *p, int n) {
     p->bytes[i] = calloc((size_t)p->count[i], 1);
     assert_non_null(p->x[i]);
     assert_non_null(p->bytes[i]);
-    p->input[i] = (DLTensor){.data = f->is_bool[i] ? (void *)p->bytes[i] : (void *)p->x[i], .device = {kDLCPU, 0}, .ndim = ndim,
-                             .dtype = f->is_bool[i] ? BOOL : I32, .shape = p->input_shape[i]};
+    p->input[i] = (DLTensor){.data = f->is_bool[i] ? (void *)p->bytes[i] : (void *)p->x[i],
+                             .device = {kDLCPU, 0},
+                             .ndim = ndim,
+                             .dtype = f->is_bool[i] ? BOOL : I32,
+                             .shape = p->input_shape[i]};
     p->given[i] = (luattn_input){i == 0 ? "x" : "y", &p->input[i], NULL};
     p->args.num_inputs = (size_t)i + 1;
   }
@@ -306,7 +435,8 @@ static void send(problem *p) {
     for (int64_t j = 0; p->x[i] != NULL && j < p->count[i]; ++j) p->bytes[i][j] = p->x[i][j] != 0;
 }
 
-/* Typical; all of one number, of another; random; sorted; one unlike all others. Indices into other inputs stay inside. */
+/* Typical; all of one number, of another; random; sorted; one unlike all others. Indices into other inputs stay
+ * inside. */
 enum { KINDS = 6 };
 static void fill(problem *p, int kind) {
   const int n = p->at.n;
@@ -321,7 +451,11 @@ static void fill(problem *p, int kind) {
     for (int64_t j = 0; p->x[i] != NULL && j < p->count[i]; ++j) {
       const int most = p->f->is_bool[i] ? 2 : p->f->keeps == adjacent ? 32 : n;
       const bool may_be_negative = p->f->keeps != adjacent && p->f->keeps != packed_windows;
-      int x = kind == 1 ? 0 : kind == 2 ? 1 : kind == 3 ? below(most) : kind == 4 ? (int)(j * most / p->count[i]) : j == p->count[i] / 3;
+      int x = kind == 1   ? 0
+              : kind == 2 ? 1
+              : kind == 3 ? below(most)
+              : kind == 4 ? (int)(j * most / p->count[i])
+                          : j == p->count[i] / 3;
       if (may_be_negative && !p->f->is_bool[i]) x -= kind == 3 || kind == 4;
       p->x[i][j] = x;
     }
@@ -348,8 +482,8 @@ static int class_of(problem *p, int q0, int q1, int kv0, int kv1, double *kept) 
 static int least(int x, int y) { return x < y ? x : y; }
 
 static void refuse(const problem *p, int kind, const int tile[2], const char *what, double got, double want) {
-  fail_msg("%s, data %d, %d positions, tiles of %dx%d: %s: %.0f, expected %.0f", p->f->name, kind, p->at.n, tile[0], tile[1], what,
-           got, want);
+  fail_msg("%s, data %d, %d positions, tiles of %dx%d: %s: %.0f, expected %.0f", p->f->name, kind, p->at.n, tile[0],
+           tile[1], what, got, want);
 }
 
 /* The class of a tile by the cells of 64 x 64 that it touches. */
@@ -376,7 +510,8 @@ static void check(problem *p, int kind, const int tile[2], luattn_skip skip) {
   assert_int_equal(c.means == LUATTN_MASK_CELLS, c.may_evaluate && skip != LUATTN_SKIP_NEVER);
   for (int q = 0; q < n; q += tile[0])
     for (int kv = 0; kv < n; kv += tile[1]) {
-      const int q1 = least(q + tile[0], n), kv1 = least(kv + tile[1], n), got = classes[q / tile[0] * columns + kv / tile[1]];
+      const int q1 = least(q + tile[0], n), kv1 = least(kv + tile[1], n),
+                got = classes[q / tile[0] * columns + kv / tile[1]];
       const int exact = class_of(p, q, q1, kv, kv1, &kept);
       needed += exact != 0, full += got == 2, partial += got == 1;
       bool right = got == exact || (got == 1 && c.means != LUATTN_MASK_CELLS);
@@ -387,7 +522,8 @@ static void check(problem *p, int kind, const int tile[2], luattn_skip skip) {
   if (c.partial != partial) refuse(p, kind, tile, "partial", c.partial, partial);
   if (c.needed != needed) refuse(p, kind, tile, "needed", c.needed, needed);
   if (c.kept != kept) refuse(p, kind, tile, "kept", c.kept, kept);
-  if (c.kept_error != 0 || c.needed_error != 0 || c.computed_error != 0) refuse(p, kind, tile, "error", c.kept_error, 0);
+  if (c.kept_error != 0 || c.needed_error != 0 || c.computed_error != 0)
+    refuse(p, kind, tile, "error", c.kept_error, 0);
 }
 
 static void test_every_score(void **unused) {
@@ -476,7 +612,8 @@ static void test_table(void **unused) {
       snprintf(want, sizeof want, "| %s | `%s` | %s |%s", forms[i].name, forms[i].mask, means[by], measured);
     const char *is = line_of(doc, forms[i].name, line, sizeof line);
     const size_t length = is != NULL ? strlen(is) : 0, size = strlen(want);
-    const bool right = is != NULL && (is_long ? length >= size && strcmp(is + length - size, want) == 0 : strncmp(is, want, size) == 0);
+    const bool right = is != NULL && (is_long ? length >= size && strcmp(is + length - size, want) == 0
+                                              : strncmp(is, want, size) == 0);
     if (!right && wrong++ >= 0) printf("%s: %s\n", forms[i].name, want);
   }
   if (wrong > 0) fail_msg("%s: %d rows are not as these say", doc_path, wrong);

@@ -76,14 +76,13 @@ static int check_tile(const mask_case *m, const place *p, int b, int h, int i, i
   }
   const int exact = kept == 0 ? 0 : kept == all ? 2 : 1;
   if ((class != exact && (m->exact || class != 1)) || class > 2) {
-    fail_msg("%s\nb %d, h %d, tile %d, %d of %dx%d in %dx%d: class %d, keeps %d of %d", m->text, b, h, i, j,
-             tile_m, tile_n, p->q_len, p->kv_len, class, kept, all);
+    fail_msg("%s\nb %d, h %d, tile %d, %d of %dx%d in %dx%d: class %d, keeps %d of %d", m->text, b, h, i, j, tile_m,
+             tile_n, p->q_len, p->kv_len, class, kept, all);
   }
   return kept;
 }
 
-static void check_case(const mask_case *m, luattn_spec *spec, const place *p, const luattn_args *args,
-                       int batch) {
+static void check_case(const mask_case *m, luattn_spec *spec, const place *p, const luattn_args *args, int batch) {
   unsigned char *class = malloc(200 * 200);
   assert_non_null(class);
   int64_t kept = 0, counted = -1;
@@ -93,8 +92,7 @@ static void check_case(const mask_case *m, luattn_spec *spec, const place *p, co
         const int tile_m = tiles[t][0], tile_n = tiles[t][1], columns = (p->kv_len + tile_n - 1) / tile_n;
         luattn_error err;
         memset(class, 9, 200 * 200);
-        if (luattn_mask_tiles(spec, args, b, h, tile_m, tile_n, class, &err) != LUATTN_OK)
-          fail_msg("%s", err.message);
+        if (luattn_mask_tiles(spec, args, b, h, tile_m, tile_n, class, &err) != LUATTN_OK) fail_msg("%s", err.message);
         for (int i = 0; i * tile_m < p->q_len; i++) {
           for (int j = 0; j < columns; j++) {
             const int n = check_tile(m, p, b, h, i, j, tile_m, tile_n, class[i * columns + j]);
@@ -161,8 +159,7 @@ static void test_inputs(void **state) {
   assert_int_equal(luattn_mask_tiles(spec, &c.args, 0, 0, 64, 64, class, &err), LUATTN_OK);
   c.args.num_inputs = 0;
   assert_int_equal(luattn_mask_count(spec, &c.args, &kept, &err), LUATTN_INVALID);
-  assert_string_equal(err.message,
-                      "cpu: input 'cut': is missing, and the spec 'test' reads it; add it to args.inputs");
+  assert_string_equal(err.message, "cpu: input 'cut': is missing, and the spec 'test' reads it; add it to args.inputs");
   c.args.num_inputs = 1;
   const int64_t as_it_was[] = {c.q.shape[0], c.q.shape[2]};
   c.q.shape[0] = c.k.shape[0] = 1 << 20, c.q.shape[2] = c.k.shape[2] = 1 << 30;
@@ -180,7 +177,8 @@ static void test_inputs(void **state) {
   static int32_t cu[] = {0, 3};
   int64_t two = 2;
   const DLTensor cu_seqlens = {.data = cu, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 32, 1}, .shape = &two};
-  const luattn_batch_options options = {.struct_size = sizeof options, .cu_seqlens_q = &cu_seqlens, .cu_seqlens_k = &cu_seqlens};
+  const luattn_batch_options options = {
+      .struct_size = sizeof options, .cu_seqlens_q = &cu_seqlens, .cu_seqlens_k = &cu_seqlens};
   luattn_batch *batch;
   assert_int_equal(luattn_batch_open(&options, &batch, &err), LUATTN_OK);
   c.args.batch = batch;
@@ -237,8 +235,7 @@ static void test_nan(void **state) {
         kept += in_tile;
         const int exact = in_tile == 0 ? 0 : in_tile == 40 ? 2 : 1;
         if (class[tile] != 1 && class[tile] != exact) {
-          fail_msg("%s, pattern %d, tile %d: class %d, keeps %d of 40", masks[m], pattern, tile, class[tile],
-                   in_tile);
+          fail_msg("%s, pattern %d, tile %d: class %d, keeps %d of 40", masks[m], pattern, tile, class[tile], in_tile);
         }
       }
       assert_int_equal(luattn_mask_count(spec, &c.args, &counted, NULL), LUATTN_OK);

@@ -35,16 +35,14 @@ static double *zeros(const tensor *t) {
 }
 
 static void dense_free(dense *d) {
-  double *const all[] = {d->q,   d->k,  d->v,  d->dout, d->dlse,  d->o,
-                         d->lse, d->dq, d->dk, d->dv,   d->score, d->p};
+  double *const all[] = {d->q, d->k, d->v, d->dout, d->dlse, d->o, d->lse, d->dq, d->dk, d->dv, d->score, d->p};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
 /* Computes one row: P = exp(S - max) / sum, O = P V, lse = max + log(sum); with dO and dlse, dP = dO V^T,
  * dS = P (dP - rowsum(dO O) + dlse), dQ = scale dS K, dK = scale dS^T Q, dV = P^T dO. Where S and P are rounded, each
  * operation of softmax is, too: to float32. */
-static void dense_row(const call *c, dense *d, int b, int h, int i, keep_function keep,
-                      round_function rounded) {
+static void dense_row(const call *c, dense *d, int b, int h, int i, keep_function keep, round_function rounded) {
   const int64_t qi = ((int64_t)b * c->heads + h) * c->q_len + i;
   const int64_t kv0 = ((int64_t)b * c->heads_kv + h / (c->heads / c->heads_kv)) * c->kv_len;
   const double scale = c->args.scale != 0 ? c->args.scale : 1 / sqrt((double)c->dim);
@@ -216,8 +214,7 @@ static void test_precision(void **state) {
     dense_run(&c, &d, keep_all, precision[i].rounded);
     dense_run(&c, &exact, keep_all, exactly);
     assert_close("o", &c.o, d.o, 1e-14);
-    for (int64_t at = 0; at < tensor_count(&c.o); at++)
-      error = fmax(error, fabs(tensor_get(&c.o, at) - exact.o[at]));
+    for (int64_t at = 0; at < tensor_count(&c.o); at++) error = fmax(error, fabs(tensor_get(&c.o, at) - exact.o[at]));
     if (i > 0) assert_true(error > 2 * before); /* each type is coarser than the one before */
     before = error + 1e-15;
     luattn_error err;
@@ -288,8 +285,8 @@ static void roots(double *x, int64_t n, double factor) {
  * keys. */
 static void test_noise(void **state) {
   (void)state;
-  luattn_spec *spec = load_text(
-      "return attention { name = 'doubled', key_mod = function(x, b, h, pos, d) return -2 * x end }");
+  luattn_spec *spec =
+      load_text("return attention { name = 'doubled', key_mod = function(x, b, h, pos, d) return -2 * x end }");
   for (int size = 0; size < 3; size++) {
     call c;
     dense d;
@@ -318,8 +315,7 @@ static void test_noise(void **state) {
 
 static void assert_all(const char *what, const tensor *t, double want) {
   for (int64_t i = 0, n = tensor_count(t); i < n; i++) {
-    if (tensor_get(t, i) != want)
-      fail_msg("%s[%lld] is %g, expected %g", what, (long long)i, tensor_get(t, i), want);
+    if (tensor_get(t, i) != want) fail_msg("%s[%lld] is %g, expected %g", what, (long long)i, tensor_get(t, i), want);
   }
 }
 
@@ -365,19 +361,16 @@ static void test_empty_rows(void **state) {
  * tensor without elements. */
 static void test_no_elements(void **state) {
   (void)state;
-  const int none[][7] = {
-      {2, 2, 1, 5, 0, 4, 3}, {2, 2, 1, 0, 5, 4, 3}, {0, 2, 1, 5, 5, 4, 3}, {2, 2, 1, 0, 0, 4, 3}};
+  const int none[][7] = {{2, 2, 1, 5, 0, 4, 3}, {2, 2, 1, 0, 5, 4, 3}, {0, 2, 1, 5, 5, 4, 3}, {2, 2, 1, 0, 0, 4, 3}};
   for (int i = 0; i < NUM_ONLINE * 4; i++) {
     char source[128];
     call c;
-    snprintf(source, sizeof source, "return attention { online_func = %s, block_mask = causal() }",
-             online[i / 4]);
+    snprintf(source, sizeof source, "return attention { online_func = %s, block_mask = causal() }", online[i / 4]);
     luattn_spec *spec = load_text(source);
     call_new(&c, spec, none[i % 4], DENSE_NULL, F32, F64);
     for (int null = 0; null < 2; null++) {
       run_both(spec, &c);
-      assert_all("o", &c.o, 0), assert_all("dq", &c.dq, 0), assert_all("dk", &c.dk, 0),
-          assert_all("dv", &c.dv, 0);
+      assert_all("o", &c.o, 0), assert_all("dq", &c.dq, 0), assert_all("dk", &c.dk, 0), assert_all("dv", &c.dv, 0);
       if (c.args.lse != NULL) assert_all("lse", &c.lse, -INFINITY);
       tensor *const all[] = {&c.q, &c.k, &c.v, &c.o, &c.dout, &c.dq, &c.dk, &c.dv};
       for (int t = 0; t < 8; t++) {
@@ -434,8 +427,7 @@ static void test_wanted_outputs(void **state) {
   some.args.dq = NULL;
   some.dv.t.data = NULL;
   assert_int_equal(luattn_cpu_backward(spec, &some.args, NULL), LUATTN_OK);
-  for (int64_t i = 0; i < tensor_count(&all.dk); i++)
-    assert_true(tensor_get(&all.dk, i) == tensor_get(&some.dk, i));
+  for (int64_t i = 0; i < tensor_count(&all.dk); i++) assert_true(tensor_get(&all.dk, i) == tensor_get(&some.dk, i));
   for (int64_t i = 0; i < tensor_count(&all.dq); i++) assert_true(isnan(tensor_get(&some.dq, i)));
   some.args.lse = NULL;
   assert_int_equal(luattn_cpu_forward(spec, &some.args, NULL), LUATTN_OK);

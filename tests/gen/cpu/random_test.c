@@ -1,5 +1,5 @@
-/* random_test.c: random() of hooks on the CPU path, against a Philox of its own, written from the published algorithm: values
- * at every score, seeds in memory, gradients by differences, bounds; how the numbers are distributed; errors. */
+/* random_test.c: random() of hooks on the CPU path, against a Philox of its own, written from the published algorithm:
+ * values at every score, seeds in memory, gradients by differences, bounds; how the numbers are distributed; errors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,8 @@ static void forward(const luattn_spec *spec, const call *c) {
 static void expect_values(const char *score, int64_t (*at)(int, int, int), const luattn_random *random) {
   char source[400];
   call c;
-  snprintf(source, sizeof source, "return attention { online_func = identity, score_mod = function(s, b, h, q, kv) return %s end }", score);
+  snprintf(source, sizeof source,
+           "return attention { online_func = identity, score_mod = function(s, b, h, q, kv) return %s end }", score);
   luattn_spec *spec = load_text(source);
   assert_int_equal(luattn_spec_draws(spec), 1);
   call_new(&c, spec, (int[]){BATCH, HEADS, 2, Q_LEN, KV_LEN, 3, KV_LEN}, DENSE, F64, F64);
@@ -38,9 +39,11 @@ static void expect_values(const char *score, int64_t (*at)(int, int, int), const
   for (int64_t i = 0; i < tensor_count(&c.v); i++) tensor_set(&c.v, i, i % KV_LEN == i / KV_LEN % KV_LEN);
   forward(spec, &c);
   for (int64_t i = 0; i < tensor_count(&c.o); i++) {
-    const int kv = (int)(i % KV_LEN), q = (int)(i / KV_LEN % Q_LEN), h = (int)(i / KV_LEN / Q_LEN % HEADS), b = (int)(i / KV_LEN / Q_LEN / HEADS);
+    const int kv = (int)(i % KV_LEN), q = (int)(i / KV_LEN % Q_LEN), h = (int)(i / KV_LEN / Q_LEN % HEADS),
+              b = (int)(i / KV_LEN / Q_LEN / HEADS);
     const double want = value_of(seed, offset, HEADS, b, h, at(0, q, kv), at(1, q, kv));
-    if (tensor_get(&c.o, i) != want) fail_msg("%s: b %d h %d q %d kv %d: %.9g, expected %.9g", score, b, h, q, kv, tensor_get(&c.o, i), want);
+    if (tensor_get(&c.o, i) != want)
+      fail_msg("%s: b %d h %d q %d kv %d: %.9g, expected %.9g", score, b, h, q, kv, tensor_get(&c.o, i), want);
   }
   call_free(&c);
   luattn_spec_free(spec);
@@ -53,7 +56,8 @@ static int64_t of_distance(int i, int q, int kv) { return i == 0 ? q - kv : -7; 
 static void test_values(void **state) {
   (void)state;
   const uint64_t seed_there = seed, offset_there = offset - 9;
-  const luattn_random there = {.struct_size = sizeof there, .seed = 1, .offset = 9, .seed_at = &seed_there, .offset_at = &offset_there};
+  const luattn_random there = {
+      .struct_size = sizeof there, .seed = 1, .offset = 9, .seed_at = &seed_there, .offset_at = &offset_there};
   expect_values("random(b, h, q, kv)", of_score, &numbers);
   expect_values("random(b, h, q, kv)", of_score, &there);
   expect_values("random(b, h, q // 16, kv // 16)", of_block, &numbers);
@@ -64,8 +68,10 @@ static void test_values(void **state) {
 static void test_differences(void **state) {
   (void)state;
   static const char *const specs[] = {
-      "return attention { score_mod = function(s, b, h, q, kv) return s - log(-log1p(-max(random(b, h, q, kv), 2.0 ^ -25))) end }",
-      "return attention { score_mod = function(s, b, h, q, kv) return s * random(b, h, q, kv) end, online_func = dropout(0.25),\n"
+      "return attention { score_mod = function(s, b, h, q, kv) return s - log(-log1p(-max(random(b, h, q, kv), 2.0 ^ "
+      "-25))) end }",
+      "return attention { score_mod = function(s, b, h, q, kv) return s * random(b, h, q, kv) end, online_func = "
+      "dropout(0.25),\n"
       "  block_mask = function(b, h, q, kv) return random(b, h, q, kv + kv_len) < 0.7 end }",
       "return attention { query_mod = function(x, b, h, pos, d) return x * random(b, h, pos, d) end,\n"
       "  key_mod = function(x, b, h, pos, d) return x * random(b, h, pos, d) ^ 2 end,\n"
@@ -96,8 +102,8 @@ static void draw_all(uint64_t from, uint64_t first, int h, double out[SIDE][SIDE
     for (int kv = 0; kv < SIDE; kv++) out[q][kv] = value_of(from, first, 8, 0, h, q, kv);
 }
 
-/* Products of two independent numbers less their means have the variance 1 / 144. Six deviations: seeds are fixed, so this passes
- * always or never. */
+/* Products of two independent numbers less their means have the variance 1 / 144. Six deviations: seeds are fixed, so
+ * this passes always or never. */
 static void expect_independent(double (*x)[SIDE], double (*y)[SIDE], int dq, int dkv) {
   double sum = 0;
   for (int q = 0; q < SIDE; q++)
@@ -144,7 +150,8 @@ static void test_names(void **state) {
   (void)state;
   static const char *const specs[] = {
       "return attention { scalars = { random = 2.0 }, score_mod = function(s) return s * random end }",
-      "return attention { inputs = { random = { axes = {'h'} } }, score_mod = function(s, b, h) return s * random[h] end }",
+      "return attention { inputs = { random = { axes = {'h'} } }, score_mod = function(s, b, h) return s * random[h] "
+      "end }",
       "function random(x) return 2 * x end return attention { score_mod = function(s) return random(s) end }"};
   for (int i = 0; i < 3; i++) {
     luattn_spec *spec = load_text(specs[i]);
@@ -189,8 +196,10 @@ static void expect_spec(const char *source, const char *part) {
 
 static void test_errors(void **state) {
   (void)state;
-  luattn_spec *spec = load_text("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q, kv) end }"),
-              *unused = load_text("return attention { score_mod = function(s, b, h, q, kv) return s + 0 * random(b, h, q, kv) end }");
+  luattn_spec *spec = load_text(
+                  "return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q, kv) end }"),
+              *unused = load_text(
+                  "return attention { score_mod = function(s, b, h, q, kv) return s + 0 * random(b, h, q, kv) end }");
   luattn_error err;
   call c;
   assert_int_equal(luattn_spec_draws(unused), 0);
@@ -200,19 +209,27 @@ static void test_errors(void **state) {
   call_free(&c);
   luattn_spec_free(spec);
   luattn_spec_free(unused);
-  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q) end }", "random: takes 4 arguments, got 3");
-  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q, s) end }", "random: kv_idx is a float; give an integer");
-  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, 0.5, q, kv) end }", "random: h is a float");
-  expect_spec("local x = random(0, 0, 0, 0) return attention { score_mod = function(s) return s + x end }", "undefined name 'random'");
-  expect_spec("return attention { online_func = { online_fwd = function(s, r, b, h, q) return s * random(b, h, q, 0) end } }",
-              "random: is called in online_fwd; draw in score_mod");
-  expect_spec("return attention { query_mod = function(x, b, h, pos, d) return x[floor(4 * random(0, 0, 0, d))] end }", "random()");
-  expect_spec("return attention { score_mod = function(s) return s + math.random() end }", "write random(b, h, q_idx, kv_idx)");
+  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q) end }",
+              "random: takes 4 arguments, got 3");
+  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, h, q, s) end }",
+              "random: kv_idx is a float; give an integer");
+  expect_spec("return attention { score_mod = function(s, b, h, q, kv) return s + random(b, 0.5, q, kv) end }",
+              "random: h is a float");
+  expect_spec("local x = random(0, 0, 0, 0) return attention { score_mod = function(s) return s + x end }",
+              "undefined name 'random'");
+  expect_spec(
+      "return attention { online_func = { online_fwd = function(s, r, b, h, q) return s * random(b, h, q, 0) end } }",
+      "random: is called in online_fwd; draw in score_mod");
+  expect_spec("return attention { query_mod = function(x, b, h, pos, d) return x[floor(4 * random(0, 0, 0, d))] end }",
+              "random()");
+  expect_spec("return attention { score_mod = function(s) return s + math.random() end }",
+              "write random(b, h, q_idx, kv_idx)");
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),         cmocka_unit_test(test_differences), cmocka_unit_test(test_statistics),
-                                     cmocka_unit_test(test_beside_dropout), cmocka_unit_test(test_bounds),      cmocka_unit_test(test_errors),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),     cmocka_unit_test(test_differences),
+                                     cmocka_unit_test(test_statistics), cmocka_unit_test(test_beside_dropout),
+                                     cmocka_unit_test(test_bounds),     cmocka_unit_test(test_errors),
                                      cmocka_unit_test(test_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

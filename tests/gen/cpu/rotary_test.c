@@ -151,7 +151,8 @@ static void test_rotary(void **state) {
 /* ---- what is refused ---- */
 
 static luattn_status emit_stage(const luattn_spec *spec, int dim, luattn_error *err) {
-  const luattn_target target = {.struct_size = sizeof target, .arch = 90, .dtype = LUATTN_F32, .head_dim = dim, .head_dim_v = 6};
+  const luattn_target target = {
+      .struct_size = sizeof target, .arch = 90, .dtype = LUATTN_F32, .head_dim = dim, .head_dim_v = 6};
   char *printed = NULL;
   const luattn_status status = luattn_emit(spec, &target, "spec", &printed, err);
   luattn_text_free(printed);
@@ -186,8 +187,9 @@ static void test_channels(void **state) {
   const char *next = MOD("query", "return x[(d + 1) % head_dim]"), *pair = MOD("key", "return x[d + 1 - 2 * (d % 2)]");
   expect_channels(next, 1, NULL), expect_channels(next, 7, NULL);
   expect_channels(pair, 8, NULL);
-  expect_channels(pair, 7, ":1: key_mod: x[..] at d = 6 is channel 7, outside of 0 .. 6, head_dim being 7; it must be a "
-                           "permutation of the channels; head_dim is odd here");
+  expect_channels(pair, 7,
+                  ":1: key_mod: x[..] at d = 6 is channel 7, outside of 0 .. 6, head_dim being 7; it must be a "
+                  "permutation of the channels; head_dim is odd here");
   expect_channels(MOD("query", "return x[d // 2]"), 8,
                   ":1: query_mod: x[..] is channel 0 both at d = 0 and at d = 1, head_dim being 8; it must be a "
                   "permutation of the channels");
@@ -200,11 +202,14 @@ static void test_channels(void **state) {
   /* A row of v has 6 channels. */
   expect_channels(MOD("value", "return x[head_dim - 1 - d]"), 9, NULL);
   expect_channels(MOD("value", "return x[8 - d]"), 9, "value_mod: x[..] at d = 0 is channel 8, outside of 0 .. 5");
-  expect_channels("query_mod = rotary('a', 'c'), inputs = { a = { axes = {1, 1} }, c = { axes = {1, 1} } }", 65,
-                  "query_mod: x[..] is channel 33 both at d = 0 and at d = 64, head_dim being 65; it must be a "
-                  "permutation of the channels; head_dim is odd here, and halves and pairs of channels take an even one");
-  expect_channels("query_mod = rotary('a', 'c', { channels = 16 }), inputs = { a = { axes = {1, 1} }, "
-                  "c = { axes = {1, 1} } }", 12, "at d = 4 is channel 12, outside of 0 .. 11");
+  expect_channels(
+      "query_mod = rotary('a', 'c'), inputs = { a = { axes = {1, 1} }, c = { axes = {1, 1} } }", 65,
+      "query_mod: x[..] is channel 33 both at d = 0 and at d = 64, head_dim being 65; it must be a "
+      "permutation of the channels; head_dim is odd here, and halves and pairs of channels take an even one");
+  expect_channels(
+      "query_mod = rotary('a', 'c', { channels = 16 }), inputs = { a = { axes = {1, 1} }, "
+      "c = { axes = {1, 1} } }",
+      12, "at d = 4 is channel 12, outside of 0 .. 11");
 }
 
 /* ---- head_dim ---- */
@@ -228,8 +233,10 @@ static void test_head_dim(void **state) {
   (void)state;
   static const char *const own[] = {
       "head_dim = 3 return attention { online_func = identity, score_mod = function() return head_dim end }",
-      "return attention { scalars = { head_dim = 3 }, online_func = identity, score_mod = function() return head_dim end }"};
-  assert_true(first_output("return attention { online_func = identity, score_mod = function() return head_dim end }", 9) == 9);
+      "return attention { scalars = { head_dim = 3 }, online_func = identity, score_mod = function() return head_dim "
+      "end }"};
+  assert_true(
+      first_output("return attention { online_func = identity, score_mod = function() return head_dim end }", 9) == 9);
   assert_true(first_output("return attention { value_mod = function(x) return x * head_dim end }", 9) == 6);
   assert_true(first_output("return attention { block_mask = function() return head_dim < 9 end }", 9) == 0);
   for (int i = 0; i < 2; i++) assert_true(first_output(own[i], 9) == 3);

@@ -37,8 +37,7 @@ static void run_row(const call *c, int b, int h, int q, bool scaled, row *r) {
     for (int d = 0; d < DV; d++) dp[j] += at(&c->dout, b, h, q, d) * at(&c->v, b, hkv, j, d);
     delta += dp[j] * r->prob[j];
   }
-  for (int j = 0; j < r->kept; j++)
-    r->ds[j] = exp(r->score[j]) * (r->score[j] > 0 ? dp[j] - delta : delta) / z;
+  for (int j = 0; j < r->kept; j++) r->ds[j] = exp(r->score[j]) * (r->score[j] > 0 ? dp[j] - delta : delta) / z;
   if (top >= 0 && !scaled) r->ds[top] -= 1e-6 * exp(m) * delta / z; /* z moves with the maximum */
 }
 
@@ -102,7 +101,8 @@ static void test_scaled_eps(void **state) {
 
 static void expect_message(luattn_status status, const luattn_error *err) {
   assert_int_equal(status, LUATTN_UNSUPPORTED);
-  assert_non_null(strstr(err->message, "softpick.lua: online_func 'softpick': its backward runs on the CPU alone: this maximum"));
+  assert_non_null(
+      strstr(err->message, "softpick.lua: online_func 'softpick': its backward runs on the CPU alone: this maximum"));
   assert_non_null(strstr(err->message, "; + 1e-06 in line 16 is not scaled with exp(-m)"));
   assert_non_null(strstr(err->message, ": write 1e-06 * exp(-rowscales.m), or backward = function("));
 }

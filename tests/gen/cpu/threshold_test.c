@@ -1,5 +1,5 @@
-/* threshold_test.c: masks whose comparisons a last bit decides: counted, pictured and computed as float32 compares them, or
- * double in a call of float64 without float data. */
+/* threshold_test.c: masks whose comparisons a last bit decides: counted, pictured and computed as float32 compares
+ * them, or double in a call of float64 without float data. */
 #include <stdio.h>
 
 #include "tests/support/cpu_call.h"
@@ -7,7 +7,7 @@
 enum { LENGTH = 40 };
 
 typedef struct threshold {
-  const char *keep;  /* of q_idx, kv_idx, edge, which is 0.7, and x[kv_idx], whose elements are kv_idx / 10 in float32 */
+  const char *keep; /* of q_idx, kv_idx, edge, which is 0.7, and x[kv_idx], whose elements are kv_idx / 10 in float32 */
   DLDataType of_call, of_data;
   bool (*kept)(int q, int kv);
 } threshold;

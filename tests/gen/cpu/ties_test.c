@@ -24,8 +24,7 @@ static void gradient_of(const char *score, DLDataType type, double at, double *d
   for (int h = 0; h < HEADS; h++) tensor_set(&w, h, at);
   const luattn_input input = {"w", &w.t, &grad.t};
   c.args.inputs = &input, c.args.num_inputs = 1;
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
-      luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_cpu_backward(spec, &c.args, &err) != LUATTN_OK)
     fail_msg("%s: %s", score, err.message);
   for (int h = 0; h < HEADS; h++) dw[h] = tensor_get(&grad, h);
   call_free(&c), tensor_free(&w), tensor_free(&grad);
@@ -68,15 +67,17 @@ static void test_corners(void **state) {
   }
 }
 
-/* A parameter in float32 that starts at its bound is at it: the bound is a float32 there, too. log(100), which rounds up, and
- * -0.7, which rounds up as well, are Swin V2's largest logit scale and a lower bound. */
+/* A parameter in float32 that starts at its bound is at it: the bound is a float32 there, too. log(100), which rounds
+ * up, and -0.7, which rounds up as well, are Swin V2's largest logit scale and a lower bound. */
 static void test_bounds_in_float(void **state) {
   (void)state;
   static const struct {
     const char *score;
     double at;
-  } cases[] = {{"min(w[h], math.log(100))", 4.60517018598809}, {"clamp(w[h], -9, math.log(100))", 4.60517018598809},
-               {"max(w[h], 0.7)", 0.7},                        {"clamp(w[h], 0.7, 9)", 0.7}};
+  } cases[] = {{"min(w[h], math.log(100))", 4.60517018598809},
+               {"clamp(w[h], -9, math.log(100))", 4.60517018598809},
+               {"max(w[h], 0.7)", 0.7},
+               {"clamp(w[h], 0.7, 9)", 0.7}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double got[HEADS], whole[HEADS];
     gradient_of(cases[i].score, F32, cases[i].at, got);
@@ -88,6 +89,7 @@ static void test_bounds_in_float(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ties), cmocka_unit_test(test_bounds_in_float), cmocka_unit_test(test_corners)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ties), cmocka_unit_test(test_bounds_in_float),
+                                     cmocka_unit_test(test_corners)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,16 +17,10 @@ typedef struct half_type {
   double value[0x8000];
 } half_type;
 
-static half_type f16 = {.dtype = LUATTN_F16,
-                        .dl = {kDLFloat, 16, 1},
-                        .per_exponent = 1024,
-                        .smallest = 0x1p-24,
-                        .infinity = 0x7c00};
-static half_type bf16 = {.dtype = LUATTN_BF16,
-                         .dl = {kDLBfloat, 16, 1},
-                         .per_exponent = 128,
-                         .smallest = 0x1p-133,
-                         .infinity = 0x7f80};
+static half_type f16 = {
+    .dtype = LUATTN_F16, .dl = {kDLFloat, 16, 1}, .per_exponent = 1024, .smallest = 0x1p-24, .infinity = 0x7c00};
+static half_type bf16 = {
+    .dtype = LUATTN_BF16, .dl = {kDLBfloat, 16, 1}, .per_exponent = 128, .smallest = 0x1p-133, .infinity = 0x7f80};
 
 static void fill_table(half_type *t) {
   double ulp = t->smallest;
@@ -88,8 +82,7 @@ static void check(const half_type *t, double x) {
   if (got != want) fail_msg("%.17g becomes %04x, expected %04x", x, got, want);
   round_all(t->dtype, &rounded, 1);
   const double back = decode(t, want);
-  if (rounded != back || !!signbit(rounded) != !!signbit(back))
-    fail_msg("%.17g is rounded to %.17g", x, rounded);
+  if (rounded != back || !!signbit(rounded) != !!signbit(back)) fail_msg("%.17g is rounded to %.17g", x, rounded);
 }
 
 static void test_ties(void **state) {
@@ -168,11 +161,9 @@ static void test_strides(void **state) {
       tensor_new(&t, types[type], 4, shape, l);
       t.t.shape = t.shape, t.t.strides = l == DENSE_NULL ? NULL : t.stride;
       assert_int_equal(view_open(&rule, &t.t, &v, NULL), LUATTN_OK);
-      for (int64_t i = 0; i < 120; i++)
-        view_set(&v, (int64_t[]){i / 60, i / 20 % 3, i / 5 % 4, i % 5}, (double)i);
+      for (int64_t i = 0; i < 120; i++) view_set(&v, (int64_t[]){i / 60, i / 20 % 3, i / 5 % 4, i % 5}, (double)i);
       for (int64_t i = 0; i < 120; i++) assert_true(tensor_get(&t, i) == (double)i);
-      assert_true(memcmp(t.memory, "\xff\xff\xff\xff\xff\xff", l == PADDED ? 6 : 0) ==
-                  0); /* before byte_offset */
+      assert_true(memcmp(t.memory, "\xff\xff\xff\xff\xff\xff", l == PADDED ? 6 : 0) == 0); /* before byte_offset */
       tensor_free(&t);
     }
   }

@@ -1,5 +1,5 @@
-/* weights_test.c: luattn_cpu_weights against softmax by its definition, and against O of V that is the identity, for every kind of
- * online function, with dropout and without; errors. */
+/* weights_test.c: luattn_cpu_weights against softmax by its definition, and against O of V that is the identity, for
+ * every kind of online function, with dropout and without; errors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,11 +35,13 @@ static void test_softmax(void **state) {
     double p[KV_LEN], sum = 0;
     for (int kv = 0; kv < KV_LEN; kv++) {
       double s = 0;
-      for (int d = 0; d < DIM; d++) s += tensor_get(&c.q, (int64_t)row * DIM + d) * tensor_get(&c.k, (int64_t)(head + kv) * DIM + d);
+      for (int d = 0; d < DIM; d++)
+        s += tensor_get(&c.q, (int64_t)row * DIM + d) * tensor_get(&c.k, (int64_t)(head + kv) * DIM + d);
       sum += p[kv] = kv <= q + KV_LEN - Q_LEN ? exp(s / sqrt(DIM)) : 0;
     }
     for (int kv = 0; kv < KV_LEN; kv++)
-      if (!(fabs(tensor_get(&got, (int64_t)row * KV_LEN + kv) - p[kv] / sum) <= 1e-14)) fail_msg("row %d, key %d", row, kv);
+      if (!(fabs(tensor_get(&got, (int64_t)row * KV_LEN + kv) - p[kv] / sum) <= 1e-14))
+        fail_msg("row %d, key %d", row, kv);
   }
   tensor_free(&got);
   call_free(&c);
@@ -61,7 +63,8 @@ static void expect_as_forward(const char *fields, double scale) {
   for (int64_t i = 0; i < tensor_count(&got); i++) {
     const double w = tensor_get(&got, i), o = tensor_get(&c.o, i);
     negative += w < 0, none += w == 0;
-    if (!(fabs(o - (w < 0 ? 0 : w * scale)) <= 1e-13)) fail_msg("%s: element %lld: weight %.17g, O %.17g", fields, (long long)i, w, o);
+    if (!(fabs(o - (w < 0 ? 0 : w * scale)) <= 1e-13))
+      fail_msg("%s: element %lld: weight %.17g, O %.17g", fields, (long long)i, w, o);
   }
   assert_true(scale == 1 ? negative == 0 : negative > 0);
   assert_true(none < tensor_count(&got));
@@ -74,11 +77,18 @@ static void test_every_function(void **state) {
   (void)state;
   expect_as_forward("block_mask = sliding_window(20, 3)", 1);
   expect_as_forward("online_func = softmax_one, score_mod = softcap(5)", 1);
-  expect_as_forward("online_func = attention_sink(function(b, h) return 0.5 end), block_mask = function(b, h, q, kv) return q % 5 > 1 and kv < q end", 1);
+  expect_as_forward(
+      "online_func = attention_sink(function(b, h) return 0.5 end), block_mask = function(b, h, q, kv) return q % 5 > "
+      "1 and kv < q end",
+      1);
   expect_as_forward("online_func = sigmoid_attention", 1);
   expect_as_forward("online_func = dropout(0.25), block_mask = causal()", 256.0 / 192);
-  expect_as_forward("online_func = dropout(0.5, sigmoid_attention), query_mod = function(x, b, h, pos, d) return x * d end", 2);
-  expect_as_forward("online_func = { online_fwd = function(s) return exp(0.1 * s) end, online_fwd_epilogue = function(o) return o * 3 end }", 1);
+  expect_as_forward(
+      "online_func = dropout(0.5, sigmoid_attention), query_mod = function(x, b, h, pos, d) return x * d end", 2);
+  expect_as_forward(
+      "online_func = { online_fwd = function(s) return exp(0.1 * s) end, online_fwd_epilogue = function(o) return o * "
+      "3 end }",
+      1);
 }
 
 static void expect_refused(const luattn_spec *spec, const call *c, const DLTensor *weights, const char *part) {
@@ -112,6 +122,7 @@ static void test_errors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_every_function), cmocka_unit_test(test_errors)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_every_function),
+                                     cmocka_unit_test(test_errors)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* wide_sums_test.c: sums of i64 inputs wrap around at the ends of 64 bits, in masks, tile classes, counts and scores alike. */
+/* wide_sums_test.c: sums of i64 inputs wrap around at the ends of 64 bits, in masks, tile classes, counts and scores
+ * alike. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,40 +18,40 @@ static int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 
 /* name, the mask in Lua, the mask in C. */
-#define MASKS(X)                                                                                                \
-  X(shifted, "q + w >= kv", plus(q, w) >= kv)                                                                   \
-  X(window, "q - w <= kv", minus(q, w) <= kv)                                                                   \
-  X(window_of_two, "q - w <= kv and kv <= q + w", minus(q, w) <= kv && kv <= plus(q, w))                        \
-  X(distance, "kv - q < w", kv - q < w)                                                                         \
-  X(below, "kv < w", kv < w)                                                                                    \
-  X(up_to, "kv <= w", kv <= w)                                                                                  \
-  X(from, "w <= kv", w <= kv)                                                                                   \
-  X(above, "w < kv", w < kv)                                                                                    \
-  X(next, "kv < w + 1", kv < plus(w, 1))                                                                        \
-  X(before, "w - 2 < kv", minus(w, 2) < kv)                                                                     \
-  X(wraps, "w < w - 2", w < minus(w, 2))                                                                        \
-  X(twice, "2 * w + kv < q", plus(times(2, w), kv) < q)                                                         \
-  X(times_kv, "kv * w <= q", times(kv, w) <= q)                                                                 \
-  X(square, "w * w <= kv", times(w, w) <= kv)                                                                   \
-  X(magnitude, "abs(w) >= kv", size_of(w) >= kv)                                                                \
-  X(magnitude_of_sum, "abs(q - w) <= kv", size_of(minus(q, w)) <= kv)                                           \
-  X(negated, "-w <= kv", minus(0, w) <= kv)                                                                     \
-  X(by_three, "eq((q + w) % 3, kv % 3)", rest(plus(q, w), 3) == kv % 3)                                         \
-  X(of_three, "eq((kv + w) % 3, 1)", rest(plus(kv, w), 3) == 1)                                                 \
-  X(of_four, "eq((kv - w) % 4, 1)", rest(minus(kv, w), 4) == 1)                                                 \
-  X(halved, "(w + kv) // 2 <= q", half(plus(w, kv)) <= q)                                                       \
-  X(at_most, "max(w, kv) <= q + 3", larger(w, kv) <= q + 3)                                                     \
-  X(at_least, "min(w, kv) + 1 <= q", plus(smaller(w, kv), 1) <= q)                                              \
-  X(chosen, "where(q < w, w - 1, kv + w) > kv", (q < w ? minus(w, 1) : plus(kv, w)) > kv)                       \
-  X(equal, "eq(kv + w, q + 2)", plus(kv, w) == q + 2)                                                           \
-  X(twice_equal, "eq(2 * (kv + w), 2 * q)", times(2, plus(kv, w)) == 2 * q)                                     \
-  X(unequal, "ne(kv - w, q)", minus(kv, w) != q)                                                                \
-  X(both, "q < w - 5 and w < q", q < minus(w, 5) && w < q)                                                      \
-  X(either, "q < w - 5 or w < q + 9", q < minus(w, 5) || w < plus(q, 9))                                        \
-  X(nested, "kv <= q and (kv + w > 7 or q - w > 60)", kv <= q && (plus(kv, w) > 7 || minus(q, w) > 60))         \
-  X(shift, "((w + q) >> 62) & 3 >= 1 and kv <= q", ((uint64_t)plus(w, q) >> 62) >= 1 && kv <= q)                \
-  X(shift_of_magnitude, "(abs(w) >> 1) + 0 >= kv", (int64_t)((uint64_t)size_of(w) >> 1) >= kv)                  \
-  X(real, "(kv + w) * 0.5 <= q", (double)plus(kv, w) * 0.5 <= (double)q)                                        \
+#define MASKS(X)                                                                                        \
+  X(shifted, "q + w >= kv", plus(q, w) >= kv)                                                           \
+  X(window, "q - w <= kv", minus(q, w) <= kv)                                                           \
+  X(window_of_two, "q - w <= kv and kv <= q + w", minus(q, w) <= kv && kv <= plus(q, w))                \
+  X(distance, "kv - q < w", kv - q < w)                                                                 \
+  X(below, "kv < w", kv < w)                                                                            \
+  X(up_to, "kv <= w", kv <= w)                                                                          \
+  X(from, "w <= kv", w <= kv)                                                                           \
+  X(above, "w < kv", w < kv)                                                                            \
+  X(next, "kv < w + 1", kv < plus(w, 1))                                                                \
+  X(before, "w - 2 < kv", minus(w, 2) < kv)                                                             \
+  X(wraps, "w < w - 2", w < minus(w, 2))                                                                \
+  X(twice, "2 * w + kv < q", plus(times(2, w), kv) < q)                                                 \
+  X(times_kv, "kv * w <= q", times(kv, w) <= q)                                                         \
+  X(square, "w * w <= kv", times(w, w) <= kv)                                                           \
+  X(magnitude, "abs(w) >= kv", size_of(w) >= kv)                                                        \
+  X(magnitude_of_sum, "abs(q - w) <= kv", size_of(minus(q, w)) <= kv)                                   \
+  X(negated, "-w <= kv", minus(0, w) <= kv)                                                             \
+  X(by_three, "eq((q + w) % 3, kv % 3)", rest(plus(q, w), 3) == kv % 3)                                 \
+  X(of_three, "eq((kv + w) % 3, 1)", rest(plus(kv, w), 3) == 1)                                         \
+  X(of_four, "eq((kv - w) % 4, 1)", rest(minus(kv, w), 4) == 1)                                         \
+  X(halved, "(w + kv) // 2 <= q", half(plus(w, kv)) <= q)                                               \
+  X(at_most, "max(w, kv) <= q + 3", larger(w, kv) <= q + 3)                                             \
+  X(at_least, "min(w, kv) + 1 <= q", plus(smaller(w, kv), 1) <= q)                                      \
+  X(chosen, "where(q < w, w - 1, kv + w) > kv", (q < w ? minus(w, 1) : plus(kv, w)) > kv)               \
+  X(equal, "eq(kv + w, q + 2)", plus(kv, w) == q + 2)                                                   \
+  X(twice_equal, "eq(2 * (kv + w), 2 * q)", times(2, plus(kv, w)) == 2 * q)                             \
+  X(unequal, "ne(kv - w, q)", minus(kv, w) != q)                                                        \
+  X(both, "q < w - 5 and w < q", q < minus(w, 5) && w < q)                                              \
+  X(either, "q < w - 5 or w < q + 9", q < minus(w, 5) || w < plus(q, 9))                                \
+  X(nested, "kv <= q and (kv + w > 7 or q - w > 60)", kv <= q && (plus(kv, w) > 7 || minus(q, w) > 60)) \
+  X(shift, "((w + q) >> 62) & 3 >= 1 and kv <= q", ((uint64_t)plus(w, q) >> 62) >= 1 && kv <= q)        \
+  X(shift_of_magnitude, "(abs(w) >> 1) + 0 >= kv", (int64_t)((uint64_t)size_of(w) >> 1) >= kv)          \
+  X(real, "(kv + w) * 0.5 <= q", (double)plus(kv, w) * 0.5 <= (double)q)                                \
   X(real_window, "q - w <= kv + 0.5", (double)minus(q, w) <= (double)kv + 0.5)
 
 #define FUNCTION(name, lua, c) \
@@ -64,10 +65,37 @@ static const struct mask {
 #define ROW(name, lua, c) {lua, name},
     MASKS(ROW)};
 
-static const int64_t values[] = {0, 1, -1, 5, -7, 20, 100, 1 << 20, -(1 << 20), INT32_MAX, INT32_MIN, INT64_C(1) << 32, -(INT64_C(1) << 33),
-                                 INT64_C(1) << 40, -(INT64_C(1) << 45), INT64_C(1) << 59, INT64_C(1) << 60, -(INT64_C(1) << 60),
-                                 INT64_C(1) << 61, INT64_C(1) << 62, -(INT64_C(1) << 62), -(INT64_C(1) << 62) - 1, INT64_MAX, INT64_MAX - 1,
-                                 INT64_MAX - 3, INT64_MAX - 70, INT64_MIN, INT64_MIN + 1, INT64_MIN + 3, INT64_MIN + 30, INT64_MIN + 79};
+static const int64_t values[] = {0,
+                                 1,
+                                 -1,
+                                 5,
+                                 -7,
+                                 20,
+                                 100,
+                                 1 << 20,
+                                 -(1 << 20),
+                                 INT32_MAX,
+                                 INT32_MIN,
+                                 INT64_C(1) << 32,
+                                 -(INT64_C(1) << 33),
+                                 INT64_C(1) << 40,
+                                 -(INT64_C(1) << 45),
+                                 INT64_C(1) << 59,
+                                 INT64_C(1) << 60,
+                                 -(INT64_C(1) << 60),
+                                 INT64_C(1) << 61,
+                                 INT64_C(1) << 62,
+                                 -(INT64_C(1) << 62),
+                                 -(INT64_C(1) << 62) - 1,
+                                 INT64_MAX,
+                                 INT64_MAX - 1,
+                                 INT64_MAX - 3,
+                                 INT64_MAX - 70,
+                                 INT64_MIN,
+                                 INT64_MIN + 1,
+                                 INT64_MIN + 3,
+                                 INT64_MIN + 30,
+                                 INT64_MIN + 79};
 
 static luattn_spec *load_mask(const char *score, const char *keep) {
   char source[512];
@@ -94,7 +122,8 @@ static void check_score(const luattn_spec *spec, call *c, const struct mask *m, 
       for (int d = 0; d < 4; d++) s += tensor_get(&c->q, q * 4 + d) * tensor_get(&c->k, kv * 4 + d) / 2;
       sum += exp(m->keep(w, q, kv) ? s : s / 4);
     }
-    if (!(fabs(tensor_get(&c->lse, q) - log(sum)) <= 1e-9)) fail_msg("score of %s of %lld: row %d differs", m->text, (long long)w, q);
+    if (!(fabs(tensor_get(&c->lse, q) - log(sum)) <= 1e-9))
+      fail_msg("score of %s of %lld: row %d differs", m->text, (long long)w, q);
   }
   assert_differences(spec, c, &c->q, &c->dq);
 }
@@ -106,7 +135,8 @@ static void check(const luattn_spec *spec, call *c, const struct mask *m, int64_
   DLTensor number = {.data = &w, .device = {kDLCPU, 0}, .dtype = {kDLInt, 64, 1}};
   const luattn_input input = {"w", &number, NULL};
   c->args.inputs = &input, c->args.num_inputs = 1;
-  if (luattn_cpu_forward(spec, &c->args, &err) != LUATTN_OK || luattn_mask_count(spec, &c->args, &kept, &err) != LUATTN_OK ||
+  if (luattn_cpu_forward(spec, &c->args, &err) != LUATTN_OK ||
+      luattn_mask_count(spec, &c->args, &kept, &err) != LUATTN_OK ||
       luattn_mask_tiles(spec, &c->args, 0, 0, TILE, TILE, class, &err) != LUATTN_OK)
     fail_msg("%s: %s", m->text, err.message);
   for (int q = 0; q < LENGTH; q++) {
@@ -115,7 +145,8 @@ static void check(const luattn_spec *spec, call *c, const struct mask *m, int64_
       const bool keeps = m->keep(w, q, kv);
       const int of = class[q / TILE * TILES + kv / TILE];
       double s = 0;
-      if (of == (keeps ? 0 : 2)) fail_msg("%s of %lld: score %d, %d lies in a tile of class %d", m->text, (long long)w, q, kv, of);
+      if (of == (keeps ? 0 : 2))
+        fail_msg("%s of %lld: score %d, %d lies in a tile of class %d", m->text, (long long)w, q, kv, of);
       for (int d = 0; d < 4; d++) s += tensor_get(&c->q, q * 4 + d) * tensor_get(&c->k, kv * 4 + d) / 2;
       if (keeps) sum += exp(s);
       want += keeps;

@@ -1,4 +1,5 @@
-/* wide_test.c: inputs of 64 bits: i64 of any value, and f64 in calls of float32. Masks and scores beside the same in C. */
+/* wide_test.c: inputs of 64 bits: i64 of any value, and f64 in calls of float32. Masks and scores beside the same in
+ * C. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +16,12 @@ typedef struct wide_case {
 
 static bool not_later(const int64_t *t, int q, int kv) { return t[kv] <= t[q]; }
 static bool same(const int64_t *t, int q, int kv) { return t[kv] == t[q]; }
-static bool recent(const int64_t *t, int q, int kv) { return (int64_t)((uint64_t)t[q] - (uint64_t)t[kv]) < 3 && t[q] >= t[kv]; }
-static bool by_bits(const int64_t *t, int q, int kv) { return ((uint64_t)t[kv] >> 40 & 3) == ((uint64_t)t[q] >> 40 & 3); }
+static bool recent(const int64_t *t, int q, int kv) {
+  return (int64_t)((uint64_t)t[q] - (uint64_t)t[kv]) < 3 && t[q] >= t[kv];
+}
+static bool by_bits(const int64_t *t, int q, int kv) {
+  return ((uint64_t)t[kv] >> 40 & 3) == ((uint64_t)t[q] >> 40 & 3);
+}
 static bool by_constant(const int64_t *t, int q, int kv) { return (void)q, t[kv] >= INT64_C(1764345600007); }
 static bool largest(const int64_t *t, int q, int kv) {
   const int64_t more = t[q] > t[kv] ? t[q] : t[kv];
@@ -80,25 +85,28 @@ static void check_case(const wide_case *w, int which) {
            "  score_mod = function(score, b, h, q_idx, kv_idx) return %s end,\n"
            "  mask_mod = function(b, h, q_idx, kv_idx) return %s end }",
            w->score, w->keep);
-  for (int i = 0; i < LENGTH; i++) 
+  for (int i = 0; i < LENGTH; i++)
     t[i] = (int64_t)((uint64_t)values[which].base + (uint64_t)(i / values[which].block * values[which].step));
   luattn_spec *spec = load_text(source);
   call_new(&c, spec, (int[]){1, 1, 1, LENGTH, LENGTH, 4, 4}, DENSE, F64, F64);
   DLTensor ids = {.data = t, .device = {kDLCPU, 0}, .ndim = 1, .dtype = {kDLInt, 64, 1}, .shape = &shape};
   const luattn_input input = {"t", &ids, NULL};
   c.args.inputs = &input, c.args.num_inputs = 1;
-  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK || luattn_mask_count(spec, &c.args, &kept, &err) != LUATTN_OK ||
+  if (luattn_cpu_forward(spec, &c.args, &err) != LUATTN_OK ||
+      luattn_mask_count(spec, &c.args, &kept, &err) != LUATTN_OK ||
       luattn_mask_tiles(spec, &c.args, 0, 0, 16, 16, class, &err) != LUATTN_OK)
     fail_msg("%s: %s", w->keep, err.message);
   reference(&c, w, t, lse, &want);
   if (kept != want) fail_msg("%s of %s: keeps %d, expected %d", w->keep, values[which].name, (int)kept, (int)want);
   for (int q = 0; q < LENGTH; q++)
     if (!(fabs(tensor_get(&c.lse, q) - lse[q]) <= 1e-9 * (1 + fabs(lse[q]))) && tensor_get(&c.lse, q) != lse[q])
-      fail_msg("%s, %s of %s: row %d: lse %.17g, expected %.17g", w->keep, w->score, values[which].name, q, tensor_get(&c.lse, q), lse[q]);
+      fail_msg("%s, %s of %s: row %d: lse %.17g, expected %.17g", w->keep, w->score, values[which].name, q,
+               tensor_get(&c.lse, q), lse[q]);
   for (int i = 0; i < 25 && w->kept != NULL; i++)
     for (int j = 0; j < 256; j++) {
       const bool keeps = w->kept(t, i / 5 * 16 + j / 16, i % 5 * 16 + j % 16);
-      if (class[i] == (keeps ? 0 : 2)) fail_msg("%s of %s: tile %d has class %d", w->keep, values[which].name, i, class[i]);
+      if (class[i] == (keeps ? 0 : 2))
+        fail_msg("%s of %s: tile %d has class %d", w->keep, values[which].name, i, class[i]);
     }
   call_free(&c);
   luattn_spec_free(spec);
@@ -184,6 +192,7 @@ static void test_floor(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_documents_skip_tiles), cmocka_unit_test(test_floor)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_documents_skip_tiles),
+                                     cmocka_unit_test(test_floor)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* approximations_test.c: tests where kernels in half precision may take coarse sigmoids and hyperbolic tangents: in weights that are
- * used for nothing else, and in bf16's scores of which row sums see exponentials alone. */
+/* approximations_test.c: tests where kernels in half precision may take coarse sigmoids and hyperbolic tangents: in
+ * weights that are used for nothing else, and in bf16's scores of which row sums see exponentials alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,9 +10,10 @@
 #include "emitted.h"
 
 #define SIGMOID "return attention { name = 'a', online_func = sigmoid_attention }"
-#define NORMALISED                                                                                                     \
-  "return attention { name = 'a', online_func = { name = 'n', online_rowscales = { c = 0 }, final_rowscales = { 'r' },\n" \
-  "  online_fwd = function(s, rows) local p = sigmoid(s) return p, { c = rows.c + reduce_sum(p) } end,\n"               \
+#define NORMALISED                                                                                                    \
+  "return attention { name = 'a', online_func = { name = 'n', online_rowscales = { c = 0 }, final_rowscales = { 'r' " \
+  "},\n"                                                                                                              \
+  "  online_fwd = function(s, rows) local p = sigmoid(s) return p, { c = rows.c + reduce_sum(p) } end,\n"             \
   "  online_fwd_epilogue = function(o, rows) local r = max(rows.c, 1) return o / r, { r = r } end } }"
 #define CAPPED "return attention { name = 'a', score_mod = softcap(10) }"
 #define GATED "return attention { name = 'a', score_mod = function(s) return 3 * sigmoid(s) end }"
@@ -25,12 +26,18 @@ static void test_where(void **state) {
     const char *source, *coarse;
     luattn_dtype dtype;
     bool backward, deterministic, is;
-  } cases[] = {{SIGMOID, a_sigmoid, LUATTN_F16, false, false, true},     {SIGMOID, a_sigmoid, LUATTN_BF16, true, false, true},
-               {SIGMOID, a_sigmoid, LUATTN_BF16, true, true, false},     {NORMALISED, a_sigmoid, LUATTN_F16, false, false, false},
-               {NORMALISED, a_sigmoid, LUATTN_BF16, false, false, false}, {CAPPED, a_tanh, LUATTN_BF16, false, false, true},
-               {CAPPED, a_tanh, LUATTN_F16, false, false, false},        {CAPPED, a_tanh, LUATTN_BF16, true, false, false},
-               {GATED, a_sigmoid, LUATTN_BF16, false, false, true},      {GATED, a_sigmoid, LUATTN_F16, false, false, false},
-               {GATED, a_sigmoid, LUATTN_F16, true, false, false},       {RETENTION, a_tanh, LUATTN_BF16, false, false, false}};
+  } cases[] = {{SIGMOID, a_sigmoid, LUATTN_F16, false, false, true},
+               {SIGMOID, a_sigmoid, LUATTN_BF16, true, false, true},
+               {SIGMOID, a_sigmoid, LUATTN_BF16, true, true, false},
+               {NORMALISED, a_sigmoid, LUATTN_F16, false, false, false},
+               {NORMALISED, a_sigmoid, LUATTN_BF16, false, false, false},
+               {CAPPED, a_tanh, LUATTN_BF16, false, false, true},
+               {CAPPED, a_tanh, LUATTN_F16, false, false, false},
+               {CAPPED, a_tanh, LUATTN_BF16, true, false, false},
+               {GATED, a_sigmoid, LUATTN_BF16, false, false, true},
+               {GATED, a_sigmoid, LUATTN_F16, false, false, false},
+               {GATED, a_sigmoid, LUATTN_F16, true, false, false},
+               {RETENTION, a_tanh, LUATTN_BF16, false, false, false}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int arch = 80; arch <= 90; arch += 10) {
       luattn_target t = hopper;

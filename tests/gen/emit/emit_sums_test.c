@@ -1,5 +1,5 @@
-/* emit_sums_test.c: tests which gradients of inputs kernels sum before they add them to memory, which reads of inputs are bias rows, and what
- * the emitted text says of the places of sums. */
+/* emit_sums_test.c: tests which gradients of inputs kernels sum before they add them to memory, which reads of inputs
+ * are bias rows, and what the emitted text says of the places of sums. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -110,8 +110,8 @@ static void test_terms_take_room(void **state) {
 
 /* Checks whether a score_mod that adds `read` has a bias row (contract/contract.cuh), and one shared by all
  * batches. */
-static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read,
-                       bool line, bool shared) {
+static void check_line(luattn_pass pass, int arch, const char *axes, const char *type, const char *read, bool line,
+                       bool shared) {
   luattn_target t = target;
   t.arch = arch, t.pass = pass;
   char source[512], want[3][64];
@@ -121,8 +121,7 @@ static void check_line(luattn_pass pass, int arch, const char *axes, const char 
            axes, type, read);
   snprintf(want[0], sizeof want[0], "has_bias_row = %s;", line ? "true" : "false");
   snprintf(want[1], sizeof want[1], "bias_row_shared = %s;", shared ? "true" : "false");
-  snprintf(want[2], sizeof want[2], "using BiasElem = %s;",
-           line && strcmp(type, "bf16") == 0 ? "bf16_t" : "float");
+  snprintf(want[2], sizeof want[2], "using BiasElem = %s;", line && strcmp(type, "bf16") == 0 ? "bf16_t" : "float");
   check_for(&t, source, LIST(want[0], want[1], want[2]), NULL);
 }
 
@@ -157,16 +156,14 @@ static void test_lines(void **state) {
 
 /* Checks Spec's facts on gradient elements: same for many distances, adjacent for adjacent q or kv, or
  * neither. */
-static void check_places(const char *axes, const char *score, const char *alike, const char *step,
-                         const char *pairs) {
+static void check_places(const char *axes, const char *score, const char *alike, const char *step, const char *pairs) {
   luattn_target t = target;
   t.arch = 90;
   char source[512];
-  snprintf(
-      source, sizeof source,
-      "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true }, w = { axes = {'h'} } },\n"
-      "  score_mod = function(s, b, h, q, kv) return s + %s end }",
-      axes, score);
+  snprintf(source, sizeof source,
+           "return attention { name = 'a', inputs = { t = { axes = {%s}, grad = true }, w = { axes = {'h'} } },\n"
+           "  score_mod = function(s, b, h, q, kv) return s + %s end }",
+           axes, score);
   char *text = emit_facts(source, &t, false);
   const char *const want[] = {alike, step, pairs}, *const name[] = {"may_be_same_bucket", "distance_step",
                                                                     "pair_grads_in_rows"};

@@ -75,11 +75,9 @@ static void test_absence(void **state) {
       "  key_mod = function(k, b, h, i, d) return 2 * k end }";
   check_pass(&forward, plain, LIST("struct Spec : EveryKv, Score, Online, NoGrad, NoMods {};"),
              LIST("keep(", "_class(", "_range(", "add_", "prepare(", "flush(", "_mod("));
-  check_pass(&target, plain,
-             LIST("struct Spec : EveryKv, Score, Online, Grad, NoMods {};", "NoOnline", "ScoreInGrad"),
+  check_pass(&target, plain, LIST("struct Spec : EveryKv, Score, Online, Grad, NoMods {};", "NoOnline", "ScoreInGrad"),
              LIST("Real score(", "State init(", "Real lse(", "_mod("));
-  check_pass(&forward, mod,
-             LIST("struct Spec : Mask, Score, Online, NoGrad, Mods {};", "NoQueryMod", "Real key_mod("),
+  check_pass(&forward, mod, LIST("struct Spec : Mask, Score, Online, NoGrad, Mods {};", "NoQueryMod", "Real key_mod("),
              LIST("key_mod_grad(", "query_mod(", "value_mod(", "Range q_range(", "Range column_"));
   check_pass(&target, mod, LIST("Real key_mod(", "Real key_mod_grad(", "Range q_range("),
              LIST("query_mod_grad(", "Range row_"));
@@ -176,7 +174,8 @@ static void test_large_scores_refused(void **state) {
     luattn_target t = target;
     t.large_scores = 1;
     snprintf(spec_text, sizeof spec_text, own, rows[i].lse, rows[i].forward);
-    if (luattn_spec_load_text("a", spec_text, strlen(spec_text), NULL, &spec, &err) != LUATTN_OK) fail_msg("%s", err.message);
+    if (luattn_spec_load_text("a", spec_text, strlen(spec_text), NULL, &spec, &err) != LUATTN_OK)
+      fail_msg("%s", err.message);
     assert_int_equal(luattn_emit(spec, &t, "spec", &text, &err), LUATTN_UNSUPPORTED);
     assert_string_equal(err.message, rows[i].message);
     luattn_spec_free(spec);
@@ -210,8 +209,7 @@ static void test_unit_of_the_score(void **state) {
   check("return attention { name = 'a' }", LIST(divided, "return dot;"), NULL);
   check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end }",
         LIST(divided), NULL);
-  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 2 * s end }", NULL,
-        LIST(divided));
+  check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return 2 * s end }", NULL, LIST(divided));
   check("return attention { name = 'a', score_mod = function(s, b, h, q, kv) return s + floor(s) end }", NULL,
         LIST(divided));
 }
@@ -279,12 +277,12 @@ static void test_uniform_factors(void **state) {
   (void)state;
   luattn_target sm80 = hopper;
   sm80.arch = 80, sm80.pass = LUATTN_BACKWARD;
-  check_for(&sm80,
-            "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
-            "  score_mod = function(s, b, h, q, kv) return s * min(exp(t[h]), 100) end }",
-            LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);",
-                 "add_input_grad(p.inputs.input[0], t6, s.h)"),
-            LIST("acc.x[1]", "grad_adds_to_memory = true"));
+  check_for(
+      &sm80,
+      "return attention { name = 'a', inputs = { t = { axes = {'h'}, grad = true } },\n"
+      "  score_mod = function(s, b, h, q, kv) return s * min(exp(t[h]), 100) end }",
+      LIST("= dot * t5;", "acc.x[0] += t7;", "* g;", "? t5 : Real(0);", "add_input_grad(p.inputs.input[0], t6, s.h)"),
+      LIST("acc.x[1]", "grad_adds_to_memory = true"));
   /* the two terms nearly cancel, and separate sums would lose their difference */
   check_for(&sm80,
             "return attention { name = 'a', scalars = { cap = 20 },\n"
@@ -366,20 +364,19 @@ static void test_shift(void **state) {
   static const struct {
     const char *mods;
     bool shifted;
-  } cases[] = {
-      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
-      {"score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) - 0.5 * (q + kv) end", true},
-      {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end", false},
-      {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end, block_mask = causal()", true},
-      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv + 1) end, block_mask = causal()", true},
-      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end, block_mask = causal()", false},
-      {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end,\n"
-       "block_mask = function(b, h, q, kv) return b >= 0 and kv < q end",
-       true},
-      {"inputs = { w = { axes = {'kv'} } },\n"
-       "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end",
-       false},
-      {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
+  } cases[] = {{"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+               {"score_mod = function(s, b, h, q, kv) return 8 * tanh(s / 8) - 0.5 * (q + kv) end", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end", false},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(kv - q) end, block_mask = causal()", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv + 1) end, block_mask = causal()", true},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end, block_mask = causal()", false},
+               {"score_mod = function(s, b, h, q, kv) return s - abs(q - kv - 1) end,\n"
+                "block_mask = function(b, h, q, kv) return b >= 0 and kv < q end",
+                true},
+               {"inputs = { w = { axes = {'kv'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[kv] * (kv - q) end",
+                false},
+               {"score_mod = function(s, b, h, q, kv) return s * (kv - q) end", false}};
   const char *const score = "Real(kv.offset)", *const yes = "has_row_shift = true;",
                     *const no = "has_row_shift = false;";
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -529,17 +526,18 @@ static void test_merges(void **state) {
   forward.pass = LUATTN_FORWARD;
   const char *root = /* of a sum of squares: no merge is known */
       "return attention { name = 'a', online_func = { name = 'root', online_rowscales = { n = 0 }, online_fwd = "
-      "function(scores, rowscales) local n = sqrt(rowscales.n * rowscales.n + reduce_sum(scores * scores)) return scores, "
+      "function(scores, rowscales) local n = sqrt(rowscales.n * rowscales.n + reduce_sum(scores * scores)) return "
+      "scores, "
       "{ n = n }, 1 end, online_fwd_epilogue = function(o, rowscales) return o / rowscales.n, {} end } }";
   const struct {
     const char *source, *has, *has_not;
-  } cases[] = {
-      {"return attention { name = 'a' }", "const Real t5 = op_exp2(t4);", "NoMerge"},
-      {"return attention { name = 'a', score_mod = softcap(10) }",
-       "static constexpr bool has_merge = true, merge_weighs = false;\n", "op_max("},
-      {root, "struct Spec : EveryKv, Score, Online, NoGrad, NoMods, NoMerge {};\n", "struct Merge"}};
+  } cases[] = {{"return attention { name = 'a' }", "const Real t5 = op_exp2(t4);", "NoMerge"},
+               {"return attention { name = 'a', score_mod = softcap(10) }",
+                "static constexpr bool has_merge = true, merge_weighs = false;\n", "op_max("},
+               {root, "struct Spec : EveryKv, Score, Online, NoGrad, NoMods, NoMerge {};\n", "struct Merge"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    char *with = emit_text(cases[i].source, &forward, "merge_spec"), *without = emit_text(cases[i].source, &forward, "spec");
+    char *with = emit_text(cases[i].source, &forward, "merge_spec"),
+         *without = emit_text(cases[i].source, &forward, "spec");
     char *merge = strstr(with, "\nstruct Merge"), *spec = strstr(with, "\nstruct Spec");
     assert_non_null(strstr(merge != NULL ? merge : spec, cases[i].has));
     assert_null(strstr(merge != NULL ? merge : spec, cases[i].has_not));

@@ -112,13 +112,11 @@ static void check_in(char *text, const char *const *has, const char *const *has_
   free(text);
 }
 
-void check_for(const luattn_target *t, const char *source, const char *const *has,
-               const char *const *has_not) {
+void check_for(const luattn_target *t, const char *source, const char *const *has, const char *const *has_not) {
   check_in(emit_facts(source, t, true), has, has_not);
 }
 
-void check_pass(const luattn_target *t, const char *source, const char *const *has,
-                const char *const *has_not) {
+void check_pass(const luattn_target *t, const char *source, const char *const *has, const char *const *has_not) {
   check_in(emit_facts(source, t, false), has, has_not);
 }
 

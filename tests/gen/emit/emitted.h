@@ -19,10 +19,8 @@ char *emit_facts(const char *source, const luattn_target *t, bool both);
 
 /* Checks that the facts of a source contain all of `has` and none of `has_not`; NULL: no requirement.
  * check_for: for both passes. check_pass: only for the target's pass. */
-void check_pass(const luattn_target *t, const char *source, const char *const *has,
-                const char *const *has_not);
-void check_for(const luattn_target *t, const char *source, const char *const *has,
-               const char *const *has_not);
+void check_pass(const luattn_target *t, const char *source, const char *const *has, const char *const *has_not);
+void check_for(const luattn_target *t, const char *source, const char *const *has, const char *const *has_not);
 void check(const char *source, const char *const *has, const char *const *has_not); /* for `target` */
 #define LIST(...) \
   (const char *const[]) { __VA_ARGS__, NULL }

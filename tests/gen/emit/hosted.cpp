@@ -12,24 +12,54 @@
 #define __device__
 #define __forceinline__
 #define __noinline__
-#define asm(...) (void)0 // in half conversions and float approximations, which double does not use
+#define asm(...) (void)0  // in half conversions and float approximations, which double does not use
 
-template <class T> static T __ldg(const T *p) { return *p; }
+template <class T>
+static T __ldg(const T *p) {
+  return *p;
+}
 // Warp functions, for a single thread.
-template <class T> static T __shfl_xor_sync(unsigned, T x, int) { return x; }
-static unsigned __match_all_sync(unsigned, long long, int *same) { *same = 0; return 1; }
+template <class T>
+static T __shfl_xor_sync(unsigned, T x, int) {
+  return x;
+}
+static unsigned __match_all_sync(unsigned, long long, int *same) {
+  *same = 0;
+  return 1;
+}
 static unsigned __activemask() { return 1; }
 static unsigned __ballot_sync(unsigned, bool x) { return x; }
 static bool __any_sync(unsigned, bool x) { return x; }
 static int __reduce_add_sync(unsigned, int x) { return x; }
-template <class T> static T __shfl_sync(unsigned, T x, int) { return x; }
+template <class T>
+static T __shfl_sync(unsigned, T x, int) {
+  return x;
+}
 static int __ffs(int x) { return __builtin_ffs(x); }
 static int __popc(unsigned x) { return __builtin_popcount(x); }
-static const struct { unsigned x; } threadIdx = {0};
-static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
-static float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
-static int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
-static float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
+static const struct {
+  unsigned x;
+} threadIdx = {0};
+static double __longlong_as_double(long long x) {
+  double y;
+  memcpy(&y, &x, 8);
+  return y;
+}
+static float __int_as_float(int x) {
+  float y;
+  memcpy(&y, &x, 4);
+  return y;
+}
+static int __float_as_int(float x) {
+  int y;
+  memcpy(&y, &x, 4);
+  return y;
+}
+static float __uint_as_float(unsigned x) {
+  float y;
+  memcpy(&y, &x, 4);
+  return y;
+}
 static float __fdividef(float x, float y) { return x / y; }
 static float __fdiv_rn(float x, float y) { return x / y; }
 static double __ddiv_rn(double x, double y) { return x / y; }
@@ -52,8 +82,16 @@ static double rsqrt(double x) { return 1 / sqrt(x); }
 static void atomicAdd(float *p, float x) { *p += x; }
 static void atomicAdd(double *p, double x) { *p += x; }
 static void atomicAdd(unsigned long long *p, unsigned long long x) { *p += x; }
-static unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
-static long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
+static unsigned __float_as_uint(float x) {
+  unsigned y;
+  memcpy(&y, &x, 4);
+  return y;
+}
+static long long __double_as_longlong(double x) {
+  long long y;
+  memcpy(&y, &x, 8);
+  return y;
+}
 static int min(int a, int b) { return a < b ? a : b; }
 static int max(int a, int b) { return a > b ? a : b; }
 static long long min(long long a, long long b) { return a < b ? a : b; }
@@ -175,13 +213,14 @@ struct Hosted {
     for (int i = 0; i * M < p.shape.q_len; ++i) {
       std::vector<int> seen((p.shape.kv_len + N - 1) / N, TILE_EMPTY);
       KvTiles<Spec, M, N> walk(p, s, i);
-      for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) seen[t.index] = t.masked ? TILE_PARTIAL : TILE_FULL;
+      for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s))
+        seen[t.index] = t.masked ? TILE_PARTIAL : TILE_FULL;
       for (int q = i * M; q < std::min(p.shape.q_len, i * M + M); ++q)
         for (int kv = 0; kv < p.shape.kv_len; ++kv) {
           const bool k = kept(s, head, q, kv);
           wrong += (seen[kv / N] == TILE_EMPTY && k) || (seen[kv / N] == TILE_FULL && !k);
           const int q1 = std::min(p.shape.q_len, i * M + M) - 1, kv0 = kv / N * N,
-              kv1 = std::min(p.shape.kv_len, kv0 + N) - 1;
+                    kv1 = std::min(p.shape.kv_len, kv0 + N) - 1;
           const bool full = has_full_data(s, i * M, q1, kv0, kv1);
           if (full || !Spec::rows_need_full_data) wrong += k != row_keeps(s, q, kv, k);
           if (full || !Spec::columns_need_full_data) wrong += k != column_keeps(s, q, kv, k);
@@ -200,15 +239,18 @@ struct Hosted {
   }
 
   static int stat_value(const LuattnInput &in, int stat, size_t at) {
-    if constexpr (requires { Spec::block_bounds_value(stat, in.data, at); }) return Spec::block_bounds_value(stat, in.data, at);
-    else return static_cast<const int *>(in.data)[at];
+    if constexpr (requires { Spec::block_bounds_value(stat, in.data, at); })
+      return Spec::block_bounds_value(stat, in.data, at);
+    else
+      return static_cast<const int *>(in.data)[at];
   }
 
   static void find_stats(LuattnParams *p) {
     if constexpr (Spec::num_block_bounds > 0)
       for (int i = 0; i < Spec::num_block_bounds; ++i) {
         const LuattnInput &in = p->inputs.input[Spec::block_bounds_input(i)];
-        const int axis = Spec::block_bounds_axis(i), block = Spec::block_bounds_size(i), blocks = (in.size[axis] + block - 1) / block;
+        const int axis = Spec::block_bounds_axis(i), block = Spec::block_bounds_size(i),
+                  blocks = (in.size[axis] + block - 1) / block;
         int rows = 1;
         for (int a = 0; a < axis; ++a) rows *= in.size[a];
         p->scratch.stats[i] = static_cast<int *>(malloc(size_t(rows) * blocks * 2 * sizeof(int)));
@@ -255,8 +297,10 @@ struct Forward : Hosted<Spec> {
       if (t.masked && Spec::mask_by_zero) {
         online.kept.bits |= online.kept_rows(keep);
         online.step_by_inf(p, s, head, row, score, scale);
-      } else if (t.masked) online.template step<true>(p, s, head, row, score, keep, scale);
-      else online.template step<false>(p, s, head, row, score, keep, scale);
+      } else if (t.masked)
+        online.template step<true>(p, s, head, row, score, keep, scale);
+      else
+        online.template step<false>(p, s, head, row, score, keep, scale);
       for (int d = 0; d < DV; ++d) {
         o[d] *= scale[0];
         for (int j = 0; j < N; ++j)
@@ -294,9 +338,9 @@ struct Forward : Hosted<Spec> {
       double saved[Spec::num_saved];
       Spec::save(p, s, head, row[0], whole.state, saved);
       const long long plane = 1ll * p.shape.batch * p.shape.heads * p.shape.q_len,
-          i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
-      for (int j = 0; j < Spec::num_saved; ++j) static_cast<double *>(p.tensors.saved)[j * plane + i] = any
-          ? saved[j] : 0;
+                      i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
+      for (int j = 0; j < Spec::num_saved; ++j)
+        static_cast<double *>(p.tensors.saved)[j * plane + i] = any ? saved[j] : 0;
     }
   }
   void run() const {
@@ -327,8 +371,8 @@ struct Backward : Hosted<Spec> {
   }
   double dout_dot(int b, int h, int q, int kv) const {
     double sum = 0;
-    for (int d = 0; d < DV; ++d) sum += at(p.tensors.dout, b, h, q)[d]
-        * this->mod(WHICH_V, b, h / p.shape.group, kv, d);
+    for (int d = 0; d < DV; ++d)
+      sum += at(p.tensors.dout, b, h, q)[d] * this->mod(WHICH_V, b, h / p.shape.group, kv, d);
     return sum;
   }
   void prepare(const Site &s, const Head &head, std::vector<BwdRow> &rows) const {
@@ -339,8 +383,8 @@ struct Backward : Hosted<Spec> {
       for (int d = 0; d < DV; ++d) delta += at(p.tensors.o, s.b, s.h, q)[d] * at(p.tensors.dout, s.b, s.h, q)[d];
       const long long i = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q;
       for (int j = 0; j < Spec::num_saved; ++j) saved[j] = static_cast<double *>(p.tensors.saved)[j * plane + i];
-      const double lse = Spec::has_lse ? *at(p.tensors.lse, s.b, s.h, q) : 0, dlse = Spec::has_lse
-          ? *at(p.tensors.dlse, s.b, s.h, q) : 0;
+      const double lse = Spec::has_lse ? *at(p.tensors.lse, s.b, s.h, q) : 0,
+                   dlse = Spec::has_lse ? *at(p.tensors.dlse, s.b, s.h, q) : 0;
       memset(&rows[q], 0, sizeof rows[q]);
       if (lse == -INFINITY) continue;
       const Acc before = acc;
@@ -361,7 +405,7 @@ struct Backward : Hosted<Spec> {
   // Gradients with respect to q', k', v' go to the accumulators; finish passes them through the mods.
   void run_tile(const Site &s, const Head &head, const std::vector<BwdRow> &rows, int tile_n) const {
     double *dq = static_cast<double *>(p.scratch.dq_acc), *dk = static_cast<double *>(p.scratch.dk_acc),
-        *dv = static_cast<double *>(p.scratch.dv_acc);
+           *dv = static_cast<double *>(p.scratch.dv_acc);
     const int hkv = s.h / p.shape.group;
     Acc acc = zero();
     QTiles<Spec, M, N> walk(p, s, tile_n);
@@ -375,7 +419,7 @@ struct Backward : Hosted<Spec> {
                                     this->term(s, head, q, kv), prob, ds, acc);
           add_sums(s, head, q, kv, ds, acc);
           const long long iq = (1ll * s.b * p.shape.heads + s.h) * p.shape.q_len + q,
-              ik = (1ll * s.b * p.shape.heads_kv + hkv) * p.shape.kv_len + kv;
+                          ik = (1ll * s.b * p.shape.heads_kv + hkv) * p.shape.kv_len + kv;
           for (int d = 0; d < D; ++d) {
             dq[iq * D + d] += p.scale * ds * this->mod(WHICH_K, s.b, hkv, kv, d);
             dk[ik * D + d] += p.scale * ds * this->mod(WHICH_Q, s.b, s.h, q, d);
@@ -409,7 +453,8 @@ struct Backward : Hosted<Spec> {
       }
     return g[d];
   }
-  void finish(int which, const LuattnTensor &x, const LuattnTensor &dx, const void *from, int heads, int len, int dim) const {
+  void finish(int which, const LuattnTensor &x, const LuattnTensor &dx, const void *from, int heads, int len,
+              int dim) const {
     for (int b = 0; b < p.shape.batch; ++b)
       for (int h = 0; h < heads; ++h) {
         const Site s{b, h, p.shape.q_len, p.shape.kv_len};

@@ -95,16 +95,14 @@ static void open_problem(problem *p, const luattn_spec_info *info, shape s) {
   p->q = reals(nq * DIM, true), p->k = reals(nk * DIM, true), p->v = reals(nk * DIM_V, true);
   p->dout = reals(nq * DIM_V, true), p->dlse = reals(nq, true);
   for (int w = 0; w < 2; w++) {
-    p->o[w] = reals(nq * DIM_V, false), p->lse[w] = reals(nq, false),
-    p->saved[w] = reals(nq * info->num_saved, false);
+    p->o[w] = reals(nq * DIM_V, false), p->lse[w] = reals(nq, false), p->saved[w] = reals(nq * info->num_saved, false);
     p->dq[w] = reals(nq * DIM, false), p->dk[w] = reals(nk * DIM, false), p->dv[w] = reals(nk * DIM_V, false);
     p->dscalar[w] = reals(32, false);
   }
   for (size_t i = 0; i < info->num_inputs; i++) {
     const luattn_input_info *in = &info->inputs[i];
     p->count[i] = 1;
-    for (uint32_t a = 0; a < in->num_axes; a++)
-      p->count[i] *= (size_t)(p->size[i][a] = axis_size(in->axis[a], p));
+    for (uint32_t a = 0; a < in->num_axes; a++) p->count[i] *= (size_t)(p->size[i][a] = axis_size(in->axis[a], p));
     p->input[i] = input_data(in, p->count[i], in->num_axes > 0 ? p->size[i][in->num_axes - 1] : 1);
     for (int w = 0; w < 2; w++) p->dinput[w][i] = reals(p->count[i], false);
   }
@@ -176,8 +174,7 @@ static luattn_status run_cpu(const luattn_spec *spec, problem *p, luattn_error *
 /* ---- the hosted spec ---- */
 
 static LuattnTensor strided(double *data, int heads, int len, int dim) {
-  return (LuattnTensor){
-      .data = data, .batch = (long long)heads * len * dim, .head = (long long)len * dim, .seq = dim};
+  return (LuattnTensor){.data = data, .batch = (long long)heads * len * dim, .head = (long long)len * dim, .seq = dim};
 }
 
 static void fill(LuattnParams *out, problem *p) {
@@ -254,8 +251,8 @@ static bool host(const luattn_spec *spec, const char *dir, char **argv, void *li
     length += (size_t)snprintf(command + length, sizeof command - length,
                                "%s%s -std=c++20 -O1 -w -shared -fPIC -fvisibility=hidden -ffp-contract=off "
                                "%s -I%s/%s -I%s -I%s/.. -o %s/%s.so %s/hosted.cpp",
-                               pass == 0 ? "" : " && ", argv[1], pass == 0 ? "-DHOSTED_FORWARD" : "", dir,
-                               name[pass], argv[3], argv[3], dir, name[pass], argv[2]);
+                               pass == 0 ? "" : " && ", argv[1], pass == 0 ? "-DHOSTED_FORWARD" : "", dir, name[pass],
+                               argv[3], argv[3], dir, name[pass], argv[2]);
   }
   if (system(command) != 0) return false;
   for (int pass = 0; pass < 2; pass++) {
@@ -330,8 +327,7 @@ static bool run_pass(void *library, LuattnParams *params) {
   return wrong == 0;
 }
 
-static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *const library[2],
-                      shape s) {
+static bool run_shape(const luattn_spec *spec, const luattn_spec_info *info, void *const library[2], shape s) {
   problem p;
   LuattnCallParams params = {.bits.rows = NULL}; /* masks are not evaluated ahead */
   luattn_error err;
@@ -372,15 +368,13 @@ static bool run_example(const char *path, char **argv) {
 
 int main(int argc, char **argv) {
   int num = 0, run = 0, failed = 0;
-  if (argc < 5)
-    return fprintf(stderr, "usage: hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]\n"), 2;
+  if (argc < 5) return fprintf(stderr, "usage: hosted_test CXX TESTS_DIR TEMPLATES_DIR EXAMPLES_DIR [EXAMPLE]\n"), 2;
   DIR *d = opendir(argv[4]);
   if (d == NULL) return fprintf(stderr, "no folder %s\n", argv[4]), 1;
   for (const struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
     char path[1024];
     const size_t n = strlen(e->d_name);
-    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (argc > 5 && strcmp(argv[5], e->d_name) != 0))
-      continue;
+    if (n < 5 || strcmp(e->d_name + n - 4, ".lua") != 0 || (argc > 5 && strcmp(argv[5], e->d_name) != 0)) continue;
     snprintf(path, sizeof path, "%s/%s", argv[4], e->d_name);
     num++;
     if (argc == 5 && !drawn(e->d_name, 0, 3)) continue;

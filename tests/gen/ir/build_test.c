@@ -137,8 +137,7 @@ static void test_boolean_identities(void **state) {
   assert_int_equal(ir_op2(g, IR_OR, d, ir_op2(g, IR_LT, f->q, f->kv)), yes);
   assert_int_equal(ir_op3(g, IR_SELECT, c, yes, d), ir_op2(g, IR_OR, c, d));
   assert_int_equal(ir_op3(g, IR_SELECT, c, d, no), ir_op2(g, IR_AND, c, d));
-  assert_int_equal(ir_op3(g, IR_SELECT, ir_op1(g, IR_NOT, c), f->x, f->y),
-                   ir_op3(g, IR_SELECT, c, f->y, f->x));
+  assert_int_equal(ir_op3(g, IR_SELECT, ir_op1(g, IR_NOT, c), f->x, f->y), ir_op3(g, IR_SELECT, c, f->y, f->x));
   assert_int_equal(ir_op3(g, IR_SELECT, c, f->x, f->x), f->x);
   assert_int_equal(ir_op2(g, IR_LT, f->x, f->x), no);
   assert_int_equal(ir_get(g, ir_op2(g, IR_LE, f->x, f->x))->op, IR_LE);
@@ -148,8 +147,7 @@ static void test_boolean_identities(void **state) {
   assert_int_equal(ir_op2(g, IR_LT, REAL(2.5), f->q), ir_op2(g, IR_LT, INT(2), f->q));
   assert_int_equal(ir_op2(g, IR_LE, REAL(2.5), f->q), ir_op2(g, IR_LE, INT(3), f->q));
   assert_int_equal(ir_op2(g, IR_EQ, f->q, REAL(2.5)), no);
-  assert_int_equal(ir_op2(g, IR_LT, ir_to_real(g, f->q), ir_to_real(g, f->kv)),
-                   ir_op2(g, IR_LT, f->q, f->kv));
+  assert_int_equal(ir_op2(g, IR_LT, ir_to_real(g, f->q), ir_to_real(g, f->kv)), ir_op2(g, IR_LT, f->q, f->kv));
 }
 
 static void test_questions(void **state) {
@@ -161,8 +159,7 @@ static void test_questions(void **state) {
   assert_true(ir_uses_op(g, e, IR_EXP) && ir_uses_op(g, e, IR_ADD) && !ir_uses_op(g, e, IR_LOG));
   double v;
   assert_true(ir_is_const(g, INT(-3), &v) && v == -3);
-  assert_false(ir_is_const(g, ir_bool(g, true), &v) || ir_is_const(g, IR_NONE, &v) ||
-               ir_is_const(g, f->x, &v));
+  assert_false(ir_is_const(g, ir_bool(g, true), &v) || ir_is_const(g, IR_NONE, &v) || ir_is_const(g, f->x, &v));
   assert_true(ir_is_var(g, f->y, VAR_SCALAR) && !ir_is_var(g, f->y, VAR_Q));
   assert_int_equal(ir_index_of(ir_get(g, f->y)), 1);
 }
@@ -321,12 +318,11 @@ static bool whole_path(arena *a) {
   ir *g = ir_open(a);
   if (g == NULL) return false;
   rng r = {9};
-  ir_ref roots[40], one = ir_real(g, 1),
-                    wrt[2] = {ir_variable(g, VAR_SCALAR, 0), ir_variable(g, VAR_SCALAR, 1)}, grad[2];
+  ir_ref roots[40], one = ir_real(g, 1), wrt[2] = {ir_variable(g, VAR_SCALAR, 0), ir_variable(g, VAR_SCALAR, 1)},
+                    grad[2];
   ir_ref x = wrt[0];
   for (int i = 0; i < 40; ++i) {
-    for (int k = 0; k < 12; ++k)
-      x = ADD(MUL(x, ir_real(g, rng_between(&r, 0, 1))), ir_op1(g, IR_TANH, wrt[1]));
+    for (int k = 0; k < 12; ++k) x = ADD(MUL(x, ir_real(g, rng_between(&r, 0, 1))), ir_op1(g, IR_TANH, wrt[1]));
     roots[i] = x;
   }
   ir_grad(g, roots, &one, 1, wrt, grad, 2);
@@ -335,8 +331,7 @@ static bool whole_path(arena *a) {
   assert_true(grad[0] != IR_NONE);
   if (ir_substitute(g, roots[39], &wrt[1], &wrt[0], 1) == IR_NONE) return false;
   const ir *clone = ir_clone(a, g);
-  if (clone == NULL || ir_int_limit(clone, roots, 40) < 0 || ir_program_new(a, clone, roots, 40) == NULL)
-    return false;
+  if (clone == NULL || ir_int_limit(clone, roots, 40) < 0 || ir_program_new(a, clone, roots, 40) == NULL) return false;
   text t;
   text_init(&t, a);
   static const char *const names[] = {"root"};

@@ -65,16 +65,15 @@ static void write_kernel(FILE *f) {
   for (ir_op op = 0; op < IR_OP_COUNT; ++op)
     for (ir_type type = IR_BOOL; type <= IR_REAL; ++type)
       if (ir_op_cuda(op) != NULL && op_accepts(op, type)) write_op(f, op, type);
-  fprintf(
-      f,
-      "  x[3] = sum;\n}\n"
-      "extern \"C\" __global__ void of_float(float *x, int *n) { ops<float>(x, n); }\n"
-      "extern \"C\" __global__ void of_double(double *x, int *n) { ops<double>(x, n); }\n"
-      "extern \"C\" __global__ void of_bounds(double *x, int *n) {\n"
-      "  double sum = 0;\n"
-      "  const iv iv_0 = iv_point(x[0]), iv_1 = iv_make(x[1], x[2], false), iv_2 = iv_all();\n"
-      "  const ivi ivi_0 = ivi_point(n[0]), ivi_1 = ivi_make(n[1], n[2]), ivi_2 = ivi_all();\n"
-      "  const tri tri_0 = tri_point(n[0] > 0), tri_1 = tri_make(n[1] > 0, n[2] > 0), tri_2 = tri_all();\n");
+  fprintf(f,
+          "  x[3] = sum;\n}\n"
+          "extern \"C\" __global__ void of_float(float *x, int *n) { ops<float>(x, n); }\n"
+          "extern \"C\" __global__ void of_double(double *x, int *n) { ops<double>(x, n); }\n"
+          "extern \"C\" __global__ void of_bounds(double *x, int *n) {\n"
+          "  double sum = 0;\n"
+          "  const iv iv_0 = iv_point(x[0]), iv_1 = iv_make(x[1], x[2], false), iv_2 = iv_all();\n"
+          "  const ivi ivi_0 = ivi_point(n[0]), ivi_1 = ivi_make(n[1], n[2]), ivi_2 = ivi_all();\n"
+          "  const tri tri_0 = tri_point(n[0] > 0), tri_1 = tri_make(n[1] > 0, n[2] > 0), tri_2 = tri_all();\n");
   for (ir_op op = 0; op < IR_OP_COUNT; ++op)
     for (ir_type type = IR_BOOL; type <= IR_REAL; ++type)
       if (ir_op_cuda(op) != NULL && op_accepts(op, type)) write_bounds(f, op, type);
@@ -93,11 +92,11 @@ int main(void) {
   static const char *const fast[] = {"false", "true"};
   for (int i = 0; i < 2; ++i) {
     char command[1024];
-    snprintf(
-        command, sizeof command,
-        "nvcc -std=c++20 -arch=sm_80 -cubin -Werror all-warnings -diag-suppress 177,550 -DFAST_MATH=%s -I %s -I %s/templates "
-        "-o test_ir_cuda.cubin test_ir_cuda.cu",
-        fast[i], SOURCE_DIR, SOURCE_DIR);
+    snprintf(command, sizeof command,
+             "nvcc -std=c++20 -arch=sm_80 -cubin -Werror all-warnings -diag-suppress 177,550 -DFAST_MATH=%s -I %s -I "
+             "%s/templates "
+             "-o test_ir_cuda.cubin test_ir_cuda.cu",
+             fast[i], SOURCE_DIR, SOURCE_DIR);
     if (system(command) != 0) return 1;
   }
   return 0;

@@ -28,12 +28,16 @@ static void test_random_graphs(void **state) {
   for (int i = 0; i < 20000; ++i) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
-    const op_set arithmetic = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(DIV) | OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) |
-                              OP_BIT(SELECT) | OP_BIT(MIN) | OP_BIT(FLOORDIV) | OP_BIT(FLOOR_INT) | OP_BIT(TO_REAL) | OP_BIT(SIGN);
-    const random_expr e = random_build(g, &r, 3 + rng_below(&r, 12), i % 4 == 0 ? OP_BIT(MOD) | OP_BIT(ROUND_FLOAT) | OP_BIT(ROUND_COARSE) : ~arithmetic);
+    const op_set arithmetic = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(DIV) | OP_BIT(LT) | OP_BIT(LE) |
+                              OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(SELECT) | OP_BIT(MIN) | OP_BIT(FLOORDIV) |
+                              OP_BIT(FLOOR_INT) | OP_BIT(TO_REAL) | OP_BIT(SIGN);
+    const random_expr e =
+        random_build(g, &r, 3 + rng_below(&r, 12),
+                     i % 4 == 0 ? OP_BIT(MOD) | OP_BIT(ROUND_FLOAT) | OP_BIT(ROUND_COARSE) : ~arithmetic);
     const ir_ref before[2] = {e.boolean, e.integer};
     point p = {.integer = {rng_below(&r, 80), rng_below(&r, 80), rng_below(&r, 8), 50}};
-    for (int j = 0; j < POINT_REALS; ++j) p.real[j] = (float)((rng_below(&r, 41) - 20) * 0.1); /* sums and products meet often */
+    for (int j = 0; j < POINT_REALS; ++j)
+      p.real[j] = (float)((rng_below(&r, 41) - 20) * 0.1); /* sums and products meet often */
     double *as_float = malloc(ir_count(g) * sizeof *as_float), *as_double = malloc(ir_count(g) * sizeof *as_double);
     plain_eval(g, &p, IN_FLOAT, NULL, as_float);
     plain_eval(g, &p, IN_DOUBLE, NULL, as_double);
@@ -41,7 +45,8 @@ static void test_random_graphs(void **state) {
     const bool in_range = largest_value(g, before, 2, as_double) < FLT_MAX;
     for (int k = 0; in_range && k < 2; ++k) {
       const double want = as_float[before[k]], got = program_eval(a, g, decided(g, before[k], &in_float), &p);
-      if (got != want) fail_msg("graph %d, root %d: is %.17g, in float %.17g, in double %.17g", i, k, got, want, as_double[before[k]]);
+      if (got != want)
+        fail_msg("graph %d, root %d: is %.17g, in float %.17g, in double %.17g", i, k, got, want, as_double[before[k]]);
       compared++, differ += want != as_double[before[k]];
     }
     free(as_float), free(as_double);
@@ -81,8 +86,10 @@ static void test_constants_take_the_type(void **state) {
   (void)state;
   fixture f = fixture_open();
   const ir_ref at = f.q, load = ir_load(f.g, 0, IR_REAL, &at, 1);
-  const ir_ref of_scalar = ir_op2(f.g, IR_LE, ir_real(f.g, 0.7), f.x), of_load = ir_op2(f.g, IR_LE, ir_real(f.g, 0.7), load);
-  const ir_decisions float64_call_of_double = {.doubles = true, .double_inputs = 1}, float32_call_of_double = {.double_inputs = 1};
+  const ir_ref of_scalar = ir_op2(f.g, IR_LE, ir_real(f.g, 0.7), f.x),
+               of_load = ir_op2(f.g, IR_LE, ir_real(f.g, 0.7), load);
+  const ir_decisions float64_call_of_double = {.doubles = true, .double_inputs = 1},
+                     float32_call_of_double = {.double_inputs = 1};
   assert_true(value_of(&f, of_scalar, &in_float, 0.7f, 0, 0) == 1);
   assert_true(value_of(&f, of_scalar, &in_double, 0.7f, 0, 0) == 0);
   assert_true(ir_uses_op(f.g, decided(f.g, of_load, &in_float), IR_ROUND_FLOAT));

@@ -24,8 +24,7 @@ static void read_variable(void *user, ir_var v, uint32_t index, int lanes, doubl
   for (int i = 0; i < lanes; ++i) out[i] = point_get(&w->p[i], v, index);
 }
 
-static void read_input(void *user, uint32_t input, int n_index, const double *const *index, int lanes,
-                       double *out) {
+static void read_input(void *user, uint32_t input, int n_index, const double *const *index, int lanes, double *out) {
   world *w = user;
   assert_int_equal(lanes, w->lanes);
   ++w->loads;

@@ -18,9 +18,7 @@ uint64_t rng_next(rng *r) {
 
 int rng_below(rng *r, int n) { return (int)(rng_next(r) % (uint64_t)n); }
 
-double rng_between(rng *r, double lo, double hi) {
-  return lo + (hi - lo) * ((double)(rng_next(r) >> 11) * 0x1p-53);
-}
+double rng_between(rng *r, double lo, double hi) { return lo + (hi - lo) * ((double)(rng_next(r) >> 11) * 0x1p-53); }
 
 double point_get(const point *p, ir_var v, uint32_t index) {
   if (v == VAR_SCALAR) return p->real[index];
@@ -62,8 +60,7 @@ static double with_error(ir_op op, double x, rng *noise) {
   }
 }
 
-static double evaluate(const ir *g, const ir_node *n, const point *p, rounding how, rng *noise,
-                       const double *value) {
+static double evaluate(const ir *g, const ir_node *n, const point *p, rounding how, rng *noise, const double *value) {
   double v;
   if (n->op == IR_VAR) return point_get(p, ir_var_of(n), ir_index_of(n));
   if (n->op == IR_CONST_REAL) return to_float(n->imm.real, how);
@@ -156,8 +153,7 @@ static ir_ref random_leaf(ir *g, rng *r, ir_type type) {
   static const int ints[] = {0, 1, -1, 2, 3, 7, 8, -3, 16, 100};
   const int k = rng_below(r, 10);
   if (type == IR_REAL)
-    return k < 5 ? ir_variable(g, VAR_SCALAR, (uint32_t)(k % POINT_REALS))
-                 : ir_real(g, reals[rng_below(r, 10)]);
+    return k < 5 ? ir_variable(g, VAR_SCALAR, (uint32_t)(k % POINT_REALS)) : ir_real(g, reals[rng_below(r, 10)]);
   if (type == IR_INT)
     return k < 5 ? ir_variable(g, point_int_var[k % POINT_INTS], 0) : ir_int(g, ints[rng_below(r, 10)]);
   return ir_op2(g, IR_LT, ir_variable(g, VAR_KV, 0), ir_variable(g, VAR_Q, 0));

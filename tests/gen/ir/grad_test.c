@@ -123,8 +123,7 @@ static void test_guarded_arms(void **state) {
   const ir_ref safe_log = ir_op3(g, IR_SELECT, positive, ir_op1(g, IR_LOG, f->x), zero);
   assert_near(at(f, grad_of(f, safe_log, f->x), 0, 0), 0);
   assert_near(at(f, grad_of(f, safe_log, f->x), 2, 0), 0.5);
-  const ir_ref root =
-      ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
+  const ir_ref root = ir_op3(g, IR_SELECT, positive, zero, ir_op1(g, IR_SQRT, MUL(f->y, ir_op1(g, IR_SQRT, f->x))));
   assert_near(at(f, grad_of(f, root, f->y), 1, 0), 0);
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->x), 0, 0), 0);
   assert_near(at(f, grad_of(f, ir_op2(g, IR_POW, f->x, f->y), f->y), 0, 2), 0);
@@ -137,11 +136,9 @@ static void test_arms_under_several_conditions(void **state) {
   ir *g = f->g;
   const ir_ref zero = ir_real(g, 0), positive = ir_op2(g, IR_LT, zero, f->x), root = ir_op1(g, IR_SQRT, f->x);
   const ir_ref above = ir_op2(g, IR_LT, f->y, ir_real(g, 2)), below = ir_op2(g, IR_LT, ir_real(g, -2), f->y);
-  const ir_ref both =
-      ir_op3(g, IR_SELECT, positive, ir_op3(g, IR_SELECT, above, ADD(root, f->one), root), zero);
-  const ir_ref one_each =
-      ADD(ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, above), root, zero),
-          ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, below), MUL(root, f->y), zero));
+  const ir_ref both = ir_op3(g, IR_SELECT, positive, ir_op3(g, IR_SELECT, above, ADD(root, f->one), root), zero);
+  const ir_ref one_each = ADD(ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, above), root, zero),
+                              ir_op3(g, IR_SELECT, ir_op2(g, IR_AND, positive, below), MUL(root, f->y), zero));
   for (int y = -3; y <= 3; y += 3) {
     assert_near(at(f, grad_of(f, both, f->x), -1, y), 0);
     assert_near(at(f, grad_of(f, both, f->x), 0, y), 0);
@@ -194,8 +191,7 @@ static void test_bounds_of_clamp(void **state) {
                high = ir_op3(g, IR_CLAMP, f->x, ir_real(g, -2), f->y);
   static const struct {
     double x, y, low_x, low_y, high_x, high_y;
-  } cases[] = {
-      {1, 0, 1, 0, 0, 1}, {0, 1, 0, 1, 1, 0}, {1, 1, 1, 0, 1, 0}, {1, 3, 0, 0, 1, 0}, {1, -3, 1, 0, 0, 1}};
+  } cases[] = {{1, 0, 1, 0, 0, 1}, {0, 1, 0, 1, 1, 0}, {1, 1, 1, 0, 1, 0}, {1, 3, 0, 0, 1, 0}, {1, -3, 1, 0, 0, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const double a = cases[i].x, b = cases[i].y;
     assert_near(at(f, grad_of(f, low, f->x), a, b), cases[i].low_x);
@@ -230,8 +226,8 @@ static int compare(fixture *f, ir_ref root, const ir_ref *grad, const point *p) 
   int compared = 0;
   for (int k = 0; k < POINT_REALS; ++k) {
     /* Compares three step widths, because the steps of floor(steep) may look like a slope. */
-    const double a = central(f, root, p, k, 2e-4), b = central(f, root, p, k, 5e-5),
-                 c = central(f, root, p, k, 7e-5), most = 1e-8 * (1 + fabs(b));
+    const double a = central(f, root, p, k, 2e-4), b = central(f, root, p, k, 5e-5), c = central(f, root, p, k, 7e-5),
+                 most = 1e-8 * (1 + fabs(b));
     if (!(fabs(b) < 1e4) || !(fabs(a - b) <= most) || !(fabs(c - b) <= 2 * most)) continue;
     const double got = grad[k] == IR_NONE ? 0 : program_eval(f->a, f->g, grad[k], p);
     ++compared;

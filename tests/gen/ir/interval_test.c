@@ -52,8 +52,8 @@ static bool integers_exact(const ir *g, const double *value) {
 static void report(const ir *g, ir_ref r, const ir_bounds *bounds, const double *value, rounding how) {
   const ir_node *n = ir_get(g, r);
   print_error("op %s, rounding %d: value %.17g, bounds [%.17g, %.17g] nan %d, [%lld, %lld], {%d, %d}\n",
-              ir_op_name((ir_op)n->op), how, value[r], bounds[r].real.lo, bounds[r].real.hi,
-              bounds[r].real.nan, bounds[r].integer.lo, bounds[r].integer.hi, bounds[r].boolean.can_be_false,
+              ir_op_name((ir_op)n->op), how, value[r], bounds[r].real.lo, bounds[r].real.hi, bounds[r].real.nan,
+              bounds[r].integer.lo, bounds[r].integer.hi, bounds[r].boolean.can_be_false,
               bounds[r].boolean.can_be_true);
   for (int k = 0; k < n->nargs; ++k)
     print_error("  argument %d: %.17g in [%.17g, %.17g] nan %d, [%lld, %lld]\n", k, value[n->arg[k]],
@@ -137,8 +137,7 @@ static void check_graph(const ir *g, const ir_ref *roots, int n_roots, rng *r, i
 static ir_ref leaf_of(ir *g, ir_type type, int i) {
   if (type == IR_REAL) return ir_variable(g, VAR_SCALAR, (uint32_t)i);
   if (type == IR_INT) return ir_variable(g, point_int_var[i], 0);
-  return ir_op2(g, IR_LT, ir_variable(g, VAR_SCALAR, (uint32_t)i),
-                ir_variable(g, VAR_SCALAR, (uint32_t)(i + 1) % 3));
+  return ir_op2(g, IR_LT, ir_variable(g, VAR_SCALAR, (uint32_t)i), ir_variable(g, VAR_SCALAR, (uint32_t)(i + 1) % 3));
 }
 
 static void test_every_op(void **state) {
@@ -153,8 +152,7 @@ static void test_every_op(void **state) {
       ir *g = ir_open(a);
       ir_ref arg[3];
       const int n = ir_op_arity(op);
-      for (int k = 0; k < n; ++k)
-        arg[k] = leaf_of(g, ir_op_rule(op) == SELECTS && k == 0 ? IR_BOOL : type, k);
+      for (int k = 0; k < n; ++k) arg[k] = leaf_of(g, ir_op_rule(op) == SELECTS && k == 0 ? IR_BOOL : type, k);
       const ir_ref root = n == 1   ? ir_op1(g, op, arg[0])
                           : n == 2 ? ir_op2(g, op, arg[0], arg[1])
                                    : ir_op3(g, op, arg[0], arg[1], arg[2]);
@@ -184,8 +182,8 @@ static void test_bits_by_brute_force(void **state) {
               for (int y = b0; y <= b1; ++y) {
                 const double v = ir_value(ops[k], IR_INT, x, y, 0);
                 if ((r.lo > -IVI_INF && v < (double)r.lo) || (r.hi < IVI_INF && v > (double)r.hi))
-                  fail_msg("%s: %d, %d gives %.17g, outside [%lld, %lld] of [%d, %d], [%d, %d]",
-                           ir_op_name(ops[k]), x, y, v, r.lo, r.hi, a0, a1, b0, b1);
+                  fail_msg("%s: %d, %d gives %.17g, outside [%lld, %lld] of [%d, %d], [%d, %d]", ir_op_name(ops[k]), x,
+                           y, v, r.lo, r.hi, a0, a1, b0, b1);
               }
           }
 }
@@ -204,21 +202,19 @@ static void test_bits_of_wide_boxes(void **state) {
     }
     const ivi a = ivi_make(end[0][0], end[0][1]), n = ivi_make(end[1][0], end[1][1]),
               m = ivi_make(end[2][0], end[2][1]);
-    const ivi out[] = {ivi_band(a, m), ivi_bor(a, m), ivi_bxor(a, m),
-                       ivi_shl(a, n),  ivi_shr(a, n), ivi_shr_band(a, n, m), ivi_wrap(a, n, m)};
+    const ivi out[] = {ivi_band(a, m), ivi_bor(a, m),         ivi_bxor(a, m),   ivi_shl(a, n),
+                       ivi_shr(a, n),  ivi_shr_band(a, n, m), ivi_wrap(a, n, m)};
     static const ir_op ops[] = {IR_BAND, IR_BOR, IR_BXOR, IR_SHL, IR_SHR, IR_SHR_BAND, IR_WRAP};
     for (int s = 0; s < 8; ++s) {
       long long v[3];
       for (int j = 0; j < 3; ++j)
-        v[j] =
-            s < 2 ? end[j][s] : end[j][0] + (long long)(rng_next(&r) % (uint64_t)(end[j][1] - end[j][0] + 1));
+        v[j] = s < 2 ? end[j][s] : end[j][0] + (long long)(rng_next(&r) % (uint64_t)(end[j][1] - end[j][0] + 1));
       for (size_t k = 0; k < 7; ++k) {
         const double x = (double)v[0], y = (double)v[k < 3 ? 2 : 1], z = (double)v[2],
                      got = ir_value(ops[k], IR_INT, x, y, z);
-        if ((out[k].lo > -IVI_INF && got < (double)out[k].lo) ||
-            (out[k].hi < IVI_INF && got > (double)out[k].hi))
-          fail_msg("%s: %g, %g, %g gives %.17g, outside [%lld, %lld]", ir_op_name(ops[k]), x, y, z, got,
-                   out[k].lo, out[k].hi);
+        if ((out[k].lo > -IVI_INF && got < (double)out[k].lo) || (out[k].hi < IVI_INF && got > (double)out[k].hi))
+          fail_msg("%s: %g, %g, %g gives %.17g, outside [%lld, %lld]", ir_op_name(ops[k]), x, y, z, got, out[k].lo,
+                   out[k].hi);
       }
     }
   }
@@ -311,8 +307,7 @@ static void test_masks_are_decided(void **state) {
   assert_true(n.integer.lo == 38 && n.integer.hi == 48);
   const ir_bounds any = over(&f, ir_op2(g, IR_MOD, f.q, f.kv), 2, 5, 8, 9); /* q is below every divisor */
   assert_true(any.integer.lo == 2 && any.integer.hi == 5);
-  const ir_ref half =
-      ir_op1(g, IR_FLOOR_INT, ir_op2(g, IR_MUL, ir_op1(g, IR_TO_REAL, f.q), ir_real(g, 0.015625)));
+  const ir_ref half = ir_op1(g, IR_FLOOR_INT, ir_op2(g, IR_MUL, ir_op1(g, IR_TO_REAL, f.q), ir_real(g, 0.015625)));
   assert_true(over(&f, half, 64, 127, 0, 0).integer.lo == 1 && over(&f, half, 64, 127, 0, 0).integer.hi == 1);
   arena_close(f.a);
 }
@@ -351,8 +346,7 @@ static void test_not_a_number(void **state) {
   assert_true(clamped.hi == 50 && !clamped.nan);
   assert_true(iv_tanh(all).hi < 1.001 && iv_tanh(all).lo > -1.001 && iv_tanh(all).nan);
   assert_true(iv_to_int(all).lo == -2147483648ll && iv_to_int(iv_make(5, 6, true)).lo == 0);
-  assert_true(iv_point(0.1).lo < 0.1 && iv_point(0.1).hi > 0.1 && iv_point(0.5).lo == 0.5 &&
-              iv_point(0.5).hi == 0.5);
+  assert_true(iv_point(0.1).lo < 0.1 && iv_point(0.1).hi > 0.1 && iv_point(0.5).lo == 0.5 && iv_point(0.5).hi == 0.5);
 }
 
 static void test_squares_and_soft_caps(void **state) {
@@ -362,8 +356,7 @@ static void test_squares_and_soft_caps(void **state) {
   const ir_ref x = ir_variable(g, VAR_SCALAR, 0), d = ir_op2(g, IR_SUB, f.q, f.kv);
   const ir_bounds square = over(&f, ir_op2(g, IR_MUL, d, d), 0, 10, 0, 3);
   assert_true(square.integer.lo == 0 && square.integer.hi == 100);
-  const ir_ref cap =
-      ir_op2(g, IR_MUL, ir_real(g, 50), ir_op1(g, IR_TANH, ir_op2(g, IR_DIV, x, ir_real(g, 50))));
+  const ir_ref cap = ir_op2(g, IR_MUL, ir_real(g, 50), ir_op1(g, IR_TANH, ir_op2(g, IR_DIV, x, ir_real(g, 50))));
   box b = {.lo.real = {-3e38}, .hi.real = {3e38}};
   const ir_bounds_env env = {.user = &b, .variable = box_variable};
   ir_bounds *scratch = arena_array(f.a, ir_count(g), sizeof *scratch), out;

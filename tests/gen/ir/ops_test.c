@@ -169,10 +169,8 @@ static double ref_bits(ir_op op, double x, double y, double z) {
 }
 
 static double reference(ir_op op, ir_type type, double x, double y, double z) {
-  if (type == IR_INT && op == IR_FLOORDIV)
-    return y == 0 ? 0 : (double)lua_floordiv((long long)x, (long long)y);
-  if (type == IR_INT && op == IR_MOD)
-    return y == 0 ? x : x - (double)lua_floordiv((long long)x, (long long)y) * y;
+  if (type == IR_INT && op == IR_FLOORDIV) return y == 0 ? 0 : (double)lua_floordiv((long long)x, (long long)y);
+  if (type == IR_INT && op == IR_MOD) return y == 0 ? x : x - (double)lua_floordiv((long long)x, (long long)y) * y;
   if (ir_op_rule(op) == INTS) return ref_bits(op, x, y, z);
   const double v = ref_arithmetic(op, x, y, z);
   return v == v ? v : ref_function(op, x, y);
@@ -237,8 +235,7 @@ static void test_folding_agrees_with_programs(void **state) {
         for (int k = 0; k < 3; ++k) {
           const double v = random_value(&r, type);
           constant[k] = ir_const_of(g, type, v);
-          variable[k] =
-              type == IR_REAL ? ir_variable(g, VAR_SCALAR, (uint32_t)k) : ir_variable(g, point_int_var[k], 0);
+          variable[k] = type == IR_REAL ? ir_variable(g, VAR_SCALAR, (uint32_t)k) : ir_variable(g, point_int_var[k], 0);
           if (type == IR_REAL)
             p.real[k] = v;
           else
@@ -299,8 +296,8 @@ static int compare_derivative(derivative *d, ir_op op, const point *p) {
     const double got = d->grad[k] == IR_NONE ? 0 : program_eval(d->a, d->g, d->grad[k], p);
     ++compared;
     if (!close_to(got, b, 1e-7))
-      fail_msg("d %s / d argument %d at (%g, %g, %g) is %.12g, differences give %.12g", ir_op_name(op), k,
-               p->real[0], p->real[1], p->real[2], got, b);
+      fail_msg("d %s / d argument %d at (%g, %g, %g) is %.12g, differences give %.12g", ir_op_name(op), k, p->real[0],
+               p->real[1], p->real[2], got, b);
   }
   return compared;
 }
@@ -309,7 +306,9 @@ static void test_derivatives(void **state) {
   (void)state;
   rng r = {5};
   for (ir_op op = 0; op < IR_OP_COUNT; ++op) {
-    if (!is_operation(op) || op == IR_STOP_GRADIENT || op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE || !op_accepts(op, IR_REAL)) continue;
+    if (!is_operation(op) || op == IR_STOP_GRADIENT || op == IR_ROUND_FLOAT || op == IR_ROUND_COARSE ||
+        !op_accepts(op, IR_REAL))
+      continue;
     derivative d = differentiate(op);
     if (ir_typeof(d.g, d.root) != IR_REAL) {
       for (int k = 0; k < d.n; ++k) assert_int_equal(d.grad[k], IR_NONE);
@@ -328,8 +327,7 @@ static void test_derivatives(void **state) {
 static void test_names_are_unique(void **state) {
   (void)state;
   for (ir_op op = IR_CONST_BOOL; op < IR_OP_COUNT; ++op)
-    for (ir_op other = op + 1; other < IR_OP_COUNT; ++other)
-      assert_string_not_equal(ir_op_name(op), ir_op_name(other));
+    for (ir_op other = op + 1; other < IR_OP_COUNT; ++other) assert_string_not_equal(ir_op_name(op), ir_op_name(other));
   for (ir_var v = 0; v < VAR_COUNT; ++v) assert_true(strlen(ir_var_name(v)) > 0);
 }
 
@@ -375,16 +373,13 @@ static void test_conversions_saturate(void **state) {
   assert_true(ir_value(IR_TO_INT, IR_REAL, 1e20, 0, 0) == 2147483647.0);
   assert_true(ir_value(IR_FLOOR_INT, IR_REAL, -1e20, 0, 0) == -2147483648.0);
   assert_true(ir_value(IR_FLOOR_INT, IR_REAL, NAN, 0, 0) == 0);
-  assert_true(ir_value(IR_TO_INT, IR_REAL, -1.5, 0, 0) == -1 &&
-              ir_value(IR_FLOOR_INT, IR_REAL, -1.5, 0, 0) == -2);
+  assert_true(ir_value(IR_TO_INT, IR_REAL, -1.5, 0, 0) == -1 && ir_value(IR_FLOOR_INT, IR_REAL, -1.5, 0, 0) == -2);
 }
 
 static void test_extremes(void **state) {
   (void)state;
-  assert_true(ir_value(IR_SIGMOID, IR_REAL, -800, 0, 0) == 0 &&
-              ir_value(IR_SIGMOID, IR_REAL, 800, 0, 0) == 1);
-  assert_true(ir_value(IR_SOFTPLUS, IR_REAL, 800, 0, 0) == 800 &&
-              ir_value(IR_SOFTPLUS, IR_REAL, -800, 0, 0) == 0);
+  assert_true(ir_value(IR_SIGMOID, IR_REAL, -800, 0, 0) == 0 && ir_value(IR_SIGMOID, IR_REAL, 800, 0, 0) == 1);
+  assert_true(ir_value(IR_SOFTPLUS, IR_REAL, 800, 0, 0) == 800 && ir_value(IR_SOFTPLUS, IR_REAL, -800, 0, 0) == 0);
   assert_true(ir_value(IR_GELU, IR_REAL, -10, 0, 0) < 0 && ir_value(IR_GELU, IR_REAL, -10, 0, 0) > -1e-22);
   assert_true(ir_value(IR_MIN, IR_REAL, NAN, 2, 0) == 2 && ir_value(IR_MAX, IR_REAL, 2, NAN, 0) == 2);
 }

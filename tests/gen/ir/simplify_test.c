@@ -106,8 +106,7 @@ static void test_integer_comparisons(void **state) {
   assert_int_equal(simple(g, LE(ADD(q, INT(1)), q)), ir_bool(g, false));
   assert_int_equal(simple(g, ir_op2(g, IR_EQ, MUL(q, INT(2)), INT(5))), ir_bool(g, false));
   assert_int_equal(simple(g, ir_op2(g, IR_NE, SUB(q, kv), INT(0))), ir_op2(g, IR_NE, q, kv));
-  assert_int_equal(simple(g, ir_op2(g, IR_EQ, SUB(kv, INT(2)), q)),
-                   simple(g, ir_op2(g, IR_EQ, ADD(q, INT(2)), kv)));
+  assert_int_equal(simple(g, ir_op2(g, IR_EQ, SUB(kv, INT(2)), q)), simple(g, ir_op2(g, IR_EQ, ADD(q, INT(2)), kv)));
 }
 
 static void test_logic(void **state) {
@@ -209,9 +208,9 @@ static void test_random_graphs_keep_values(void **state) {
     arena *a = arena_open(NULL);
     ir *g = ir_open(a);
     /* Every second graph uses only ops that the rules mention, so that more rules apply. */
-    const op_set algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) |
-                             OP_BIT(LT) | OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) |
-                             OP_BIT(NOT) | OP_BIT(SELECT);
+    const op_set algebra = OP_BIT(ADD) | OP_BIT(SUB) | OP_BIT(MUL) | OP_BIT(NEG) | OP_BIT(DIV) | OP_BIT(LT) |
+                           OP_BIT(LE) | OP_BIT(EQ) | OP_BIT(NE) | OP_BIT(AND) | OP_BIT(OR) | OP_BIT(NOT) |
+                           OP_BIT(SELECT);
     const random_expr e = random_build(g, &r, 3 + rng_below(&r, 30), i % 2 == 0 ? 0 : ~algebra);
     const ir_ref before[3] = {e.real, e.integer, e.boolean};
     ir_ref after[3] = {e.real, e.integer, e.boolean};

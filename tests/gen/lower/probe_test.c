@@ -15,8 +15,8 @@
 /* Bounds on the scores replace a running maximum, if P at either bound is in the type's range. */
 static void test_bounded_scores(void **state) {
   (void)state;
-  const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;",
-                              "op_exp2(score)", NULL},
+  const char *const gone[] = {"num_reductions = 1;", "has_rescale = false;", "mask_by_inf = true;", "op_exp2(score)",
+                              NULL},
                     *const kept[] = {"num_reductions = 2;", "has_rescale = true;", NULL};
   const char *cap = "return attention { name = 'a', score_mod = softcap(50) }",
              *low = "return attention { name = 'a', score_mod = softcap(5) }",
@@ -72,8 +72,7 @@ static void test_tiles_without_weight(void **state) {
   check_reach("score_mod = alibi()", true);
   check_reach("score_mod = alibi('x'), block_mask = causal(), online_func = softmax_one", true);
   check_reach("score_mod = alibi('x'), online_func = attention_sink('x')", true);
-  check_reach("score_mod = function(s, b, h, q, kv) return 50 * tanh(s / 50) - x[h] * sqrt(abs(q - kv)) end",
-              true);
+  check_reach("score_mod = function(s, b, h, q, kv) return 50 * tanh(s / 50) - x[h] * sqrt(abs(q - kv)) end", true);
   check_reach("score_mod = function(s, b, h, q, kv) return s - 2 * log(1 + abs(q - kv)) end",
               false); /* decreases too slowly */
   check_reach("score_mod = function(s, b, h, q, kv) return s + t[kv] - x[h] * abs(q - kv) end", false);
@@ -135,8 +134,7 @@ static void test_mask_by_inf_is_refused(void **state) {
       "return attention { name = 'a', scalars = { beta = 1 }, online_func = { name = 'f',\n"
       "  online_fwd = function(scores, r, b, h, q) return where(beta > 1e5, 1, exp(scores)) end } }",
       LIST("mask_by_inf = false;"), NULL); /* beyond the scalars of probes */
-  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"),
-        NULL);
+  check("return attention { name = 'a', online_func = sigmoid_attention }", LIST("mask_by_inf = true;"), NULL);
 }
 
 /* A score of 0 excludes an element from sums that are linear in scores, but not from sums of exponentials. */
@@ -183,8 +181,7 @@ static void test_score_reads(void **state) {
   const char *both =
       "return attention { name = 'a', inputs = { t = { axes = {'q', 'kv'} }, u = { axes = {'kv'} } },\n"
       "  score_mod = function(s, b, h, q, kv) return s + t[{q, kv}] + u[kv] end }";
-  check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = false;", "reads_columns = false;"),
-            NULL);
+  check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = false;", "reads_columns = false;"), NULL);
   forward.arch = 90;
   check_for(&forward, both, LIST("score_reads = 2;", "has_bias_row = true;", "reads_columns = true;"), NULL);
 }
@@ -192,16 +189,15 @@ static void test_score_reads(void **state) {
 /* Row and Col are filled only if hooks read them. A kernel may omit values that only `keep` would read. */
 static void test_who_reads(void **state) {
   (void)state;
-#define INPUTS \
-  "inputs = { doc = { axes = {'n'}, dtype = 'i32' }, x = { axes = {'q'} }, y = { axes = {'kv'} } }"
+#define INPUTS "inputs = { doc = { axes = {'n'}, dtype = 'i32' }, x = { axes = {'q'} }, y = { axes = {'kv'} } }"
 #define DOCUMENTS "block_mask = function(b, h, q, kv) return eq(doc[q], doc[kv]) end"
   static const struct {
     const char *mods, *row, *col;
   } cases[] = {{DOCUMENTS, "only_keep_reads_row = true;", "score_reads_col = false;"},
-               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + y[kv] end",
-                "only_keep_reads_row = true;", "score_reads_col = true;"},
-               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + x[q] end",
-                "only_keep_reads_row = false;", "score_reads_col = false;"},
+               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + y[kv] end", "only_keep_reads_row = true;",
+                "score_reads_col = true;"},
+               {DOCUMENTS ", score_mod = function(s, b, h, q, kv) return s + x[q] end", "only_keep_reads_row = false;",
+                "score_reads_col = false;"},
                {DOCUMENTS ", online_func = { name = 'f', online_fwd = function(s, r, b, h, q)\n"
                           "  return sigmoid(s + x[q]) end }",
                 "only_keep_reads_row = false;", "score_reads_col = false;"},
@@ -249,8 +245,7 @@ static void test_lines(void **state) {
   wanted.arch = 90;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[1024];
-    snprintf(text, sizeof text,
-             "return attention { name = 'a', block_mask = function(b, h, q, kv) return %s end }",
+    snprintf(text, sizeof text, "return attention { name = 'a', block_mask = function(b, h, q, kv) return %s end }",
              cases[i].keep);
     check_for(&wanted, text, cases[i].line, NULL);
   }
@@ -294,8 +289,8 @@ static void test_bounds_by_constant(void **state) {
   "}"
   const char *const positive[] = {"ivi_floordiv_positive(ivi_make(q0, q1), 24, 24)",
                                   "ivi_mod_positive(ivi_make(kv0, kv1), 24, 24)", NULL};
-  const char *const any[] = {"ivi_floordiv(ivi_make(q0, q1), ivi_point(",
-                             "ivi_mod(ivi_make(kv0, kv1), ivi_point(", NULL};
+  const char *const any[] = {"ivi_floordiv(ivi_make(q0, q1), ivi_point(", "ivi_mod(ivi_make(kv0, kv1), ivi_point(",
+                             NULL};
   check(BLOCKS("24"), positive, NULL);
   check(BLOCKS("(-24)"), any, LIST("_positive("));
   check(BLOCKS("(q_len - 5)"), any, LIST("_positive("));
@@ -344,10 +339,9 @@ static void test_distance_term_of_gradient(void **state) {
   "  score_mod = function(s, b, h, q, kv) local far = bias[{h, q - kv + q_len}] " before \
   "\n"                                                                                   \
   "    return " score " end }"
-  const char *const some[] = {"has_distance_term = true;", "Position q, Position kv, Real term, Real &prob",
-                              "+ term", NULL};
-  const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)",
-                                NULL};
+  const char *const some[] = {"has_distance_term = true;", "Position q, Position kv, Real term, Real &prob", "+ term",
+                              NULL};
+  const char *const called[] = {"has_distance_term = true;", "= grad_outlined<with_inputs>(", "Real term)", NULL};
   /* the gradient's factor needs the number as stored, P needs it times log2 e: it is read once */
   const char *const twice[] = {"return t5;", "head.mul_3 * term", "t9 + term", NULL};
   luattn_target backward = target;
@@ -357,8 +351,8 @@ static void test_distance_term_of_gradient(void **state) {
     check_for(&backward, BIAS("50 * tanh"), some, NULL);
     check_for(&backward, TABLE("for i = 1, 40 do s = 3 * tanh(s + 0.01 * i) end", "s + far"), called, NULL);
     check_for(&backward, TABLE("", "t[h] * (s + far)"), twice, NULL);
-    check_for(&backward, "return attention { name = 'a', score_mod = softcap(50) }",
-              LIST("has_distance_term = false;"), NULL);
+    check_for(&backward, "return attention { name = 'a', score_mod = softcap(50) }", LIST("has_distance_term = false;"),
+              NULL);
   }
 #undef BIAS
 #undef TABLE
@@ -409,35 +403,34 @@ static void test_lags(void **state) {
   static const struct {
     const char *mods;
     bool lags;
-  } cases[] = {
-      {"block_mask = causal()", true},
-      {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
-      {"scalars = { c = 10.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s) end", true},
-      {"inputs = { w = { axes = {'h', 'q'} } },\n"
-       "score_mod = function(s, b, h, q, kv) return s + w[{h, q}] end",
-       true},
-      {"inputs = { w = { axes = {'kv'} } },\n"
-       "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
-       true},
-      {"score_mod = softcap(50)", false}, /* has no running maximum */
-      {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
-      {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
-       "  online_fwd = function(scores, r, b, h, q)\n"
-       "    local m = max(r.m, reduce_max(scores))\n"
-       "    local c, p = exp(r.m - m), exp(2 * (scores - m))\n"
-       "    return p, { m = m, l = r.l * c * c + reduce_sum(p) }, c * c\n"
-       "  end,\n"
-       "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
-       "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
-       false},
-      /* What reads the maximum beyond the scores of most probes; a condition for rows that nothing is kept
-         of. */
-      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 50, 0))"), false},
-      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e6, 0))"), false},
-      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(-100 - r.m, 0))"), false},
-      {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e14, 0))"), false}, /* and beyond those of all */
-      {SOFTMAX_FROM("-1e9", "where(r.m < -5e8, 1, r.l)"), true},
-      {SOFTMAX_FROM("-1e37", "r.l"), true}};
+  } cases[] = {{"block_mask = causal()", true},
+               {"score_mod = function(s, b, h, q, kv) return s + 0.5 * (kv - q) end", true},
+               {"scalars = { c = 10.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s) end", true},
+               {"inputs = { w = { axes = {'h', 'q'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[{h, q}] end",
+                true},
+               {"inputs = { w = { axes = {'kv'} } },\n"
+                "score_mod = function(s, b, h, q, kv) return s + w[kv] end",
+                true},
+               {"score_mod = softcap(50)", false}, /* has no running maximum */
+               {"online_func = { name = 'o', online_fwd = function(s, r, b, h, q) return sigmoid(s) end }", false},
+               {"online_func = { name = 'o', online_rowscales = { m = -1e37, l = 0 },\n"
+                "  online_fwd = function(scores, r, b, h, q)\n"
+                "    local m = max(r.m, reduce_max(scores))\n"
+                "    local c, p = exp(r.m - m), exp(2 * (scores - m))\n"
+                "    return p, { m = m, l = r.l * c * c + reduce_sum(p) }, c * c\n"
+                "  end,\n"
+                "  online_fwd_epilogue = function(o, r, b, h, q) return o / r.l end,\n"
+                "  backward = function(dp, p, r, delta, b, h, q, kv, s) return p * dp end }",
+                false},
+               /* What reads the maximum beyond the scores of most probes; a condition for rows that nothing is kept
+                  of. */
+               {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 50, 0))"), false},
+               {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e6, 0))"), false},
+               {SOFTMAX_FROM("-1e37", "r.l * (1 + max(-100 - r.m, 0))"), false},
+               {SOFTMAX_FROM("-1e37", "r.l * (1 + max(r.m - 1e14, 0))"), false}, /* and beyond those of all */
+               {SOFTMAX_FROM("-1e9", "where(r.m < -5e8, 1, r.l)"), true},
+               {SOFTMAX_FROM("-1e37", "r.l"), true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[768];
     const char *const yes = "lazy_rescaling = true;", *const no = "lazy_rescaling = false;";
@@ -457,13 +450,12 @@ static void test_small(void **state) {
   static const struct {
     const char *mods;
     bool has;
-  } cases[] = {
-      {"score_mod = softcap(50)", true},
-      {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true},
-      {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end", false},
-      {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
-       false}, /* has a running maximum */
-      {"block_mask = causal()", false}};
+  } cases[] = {{"score_mod = softcap(50)", true},
+               {"score_mod = function(s, b, h, q, kv) return 30.0 * tanh(s * 0.1) end", true},
+               {"score_mod = function(s, b, h, q, kv) return 50.0 * tanh(s / 50.0) + 0.1 * (kv - q) end", false},
+               {"scalars = { c = 50.0 }, score_mod = function(s, b, h, q, kv) return c * tanh(s / c) end",
+                false}, /* has a running maximum */
+               {"block_mask = causal()", false}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char source[512];
     const char *const yes = "has_softcap_poly = true;", *const no = "has_softcap_poly = false;";

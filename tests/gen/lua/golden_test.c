@@ -15,8 +15,7 @@ static void expect_parts(const char *file, const char *message, char *parts) {
     char *end = strstr(part, " | ");
     if (end != NULL) *end = '\0';
     const char *found = strstr(at, part);
-    if (found == NULL || (part == parts && found != message))
-      fail_msg("%s: '%s' is not in: %s", file, part, message);
+    if (found == NULL || (part == parts && found != message)) fail_msg("%s: '%s' is not in: %s", file, part, message);
     at = found + strlen(part);
     part = end != NULL ? end + 3 : NULL;
   }
@@ -36,8 +35,7 @@ static void check_file(const char *path) {
   if (status != LUATTN_SPEC) fail_msg("%s: status %d, not LUATTN_SPEC", file, status);
   if (strncmp(expected, in_parts, sizeof in_parts - 1) == 0) {
     expect_parts(file, err.message, expected + sizeof in_parts - 1);
-  } else if (strncmp(expected, exact, sizeof exact - 1) != 0 ||
-             strcmp(expected + sizeof exact - 1, err.message) != 0) {
+  } else if (strncmp(expected, exact, sizeof exact - 1) != 0 || strcmp(expected + sizeof exact - 1, err.message) != 0) {
     fail_msg("%s\n  says    %s\n  but is  %s", file, expected, err.message);
   }
   arena_close(a);
@@ -77,10 +75,8 @@ static void test_labels(void **state) {
   luattn_error err;
   traced_spec spec;
   arena *a = arena_open(NULL);
-  expect_label("label\n#error injected\n\x7f",
-               "x =", "label?#error injected??:1: unexpected symbol near <eof>");
-  assert_int_equal(front_trace(a, "label\n#error injected\n", source, sizeof source - 1, &spec, &err),
-                   LUATTN_OK);
+  expect_label("label\n#error injected\n\x7f", "x =", "label?#error injected??:1: unexpected symbol near <eof>");
+  assert_int_equal(front_trace(a, "label\n#error injected\n", source, sizeof source - 1, &spec, &err), LUATTN_OK);
   assert_string_equal(spec.file, "label?#error injected?");
   assert_string_equal(spec.name, "label__error_injected_");
   memset(label, 'd', sizeof label);

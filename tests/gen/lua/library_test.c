@@ -106,8 +106,8 @@ static void test_neighborhood(void **state) {
           double kept;
           assert_int_equal(front_oracle_call(o, "block_mask", args, 4, &kept, &err), LUATTN_OK);
           if ((int)kept != wanted_1d(i, j, length, kernel, stride, dilation, causal)) {
-            fail_msg("kernel %d stride %d dilation %d causal %d: query %d, key %d", kernel, stride, dilation,
-                     causal, i, j);
+            fail_msg("kernel %d stride %d dilation %d causal %d: query %d, key %d", kernel, stride, dilation, causal, i,
+                     j);
           }
         }
       }
@@ -128,20 +128,32 @@ static void expect_mask(const char *mask, const char *expected) {
 /* A grid limits lengths where its neighbourhood is asked for any position. */
 static void test_grid_ends(void **state) {
   (void)state;
-  static const struct { const char *mask; long long most; } cases[] = {
+  static const struct {
+    const char *mask;
+    long long most;
+  } cases[] = {
       {"neighborhood { size = {4, 8}, kernel = {3, 3} }", 32},
       {"mask_and(causal(), neighborhood { size = {64}, kernel = {7} })", 64},
       {"mask_or(neighborhood { size = {64}, kernel = {7} }, neighborhood { size = {5, 5}, kernel = {2, 2} })", 25},
       {"neighborhood { kernel = {7} }", 0},
-      {"function(b, h, q_idx, kv_idx) if q_idx >= 64 or kv_idx >= 64 then return true end return grid(b, h, q_idx, kv_idx) end", 0},
-      {"function(b, h, q_idx, kv_idx) if not (q_idx <= 63 and kv_idx < 60) then return true end return grid(b, h, q_idx, kv_idx) end", 0},
-      {"function(b, h, q_idx, kv_idx) if q_idx >= 70 or kv_idx >= 70 then return true end return grid(b, h, q_idx, kv_idx) end", 64},
-      {"function(b, h, q_idx, kv_idx) if q_idx < 5 or kv_idx < 5 then return true end return grid(b, h, q_idx - 5, kv_idx - 5) end", 69},
+      {"function(b, h, q_idx, kv_idx) if q_idx >= 64 or kv_idx >= 64 then return true end return grid(b, h, q_idx, "
+       "kv_idx) end",
+       0},
+      {"function(b, h, q_idx, kv_idx) if not (q_idx <= 63 and kv_idx < 60) then return true end return grid(b, h, "
+       "q_idx, kv_idx) end",
+       0},
+      {"function(b, h, q_idx, kv_idx) if q_idx >= 70 or kv_idx >= 70 then return true end return grid(b, h, q_idx, "
+       "kv_idx) end",
+       64},
+      {"function(b, h, q_idx, kv_idx) if q_idx < 5 or kv_idx < 5 then return true end return grid(b, h, q_idx - 5, "
+       "kv_idx - 5) end",
+       69},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char source[512];
     traced_file t;
-    snprintf(source, sizeof source, "local grid = neighborhood { size = {64}, kernel = {7} }\nreturn attention { block_mask = %s }",
+    snprintf(source, sizeof source,
+             "local grid = neighborhood { size = {64}, kernel = {7} }\nreturn attention { block_mask = %s }",
              cases[i].mask);
     trace_text(&t, source);
     if (t.spec.most_len != cases[i].most) fail_msg("%s: ends at %lld", cases[i].mask, (long long)t.spec.most_len);
@@ -160,9 +172,8 @@ static void test_masks_are_plain(void **state) {
   expect_mask("mask_not(causal())", "(lt q_idx kv_idx)");
   expect_mask("mask_and(causal(), causal())", "(le kv_idx q_idx)");
   expect_mask("mask_or(causal(), mask_not(causal()))", "none");
-  expect_mask(
-      "neighborhood { size = {64}, kernel = {7} }",
-      "(and (le (min (max (sub q_idx 3) 0) 57) kv_idx) (lt kv_idx (add (min (max (sub q_idx 3) 0) 57) 7)))");
+  expect_mask("neighborhood { size = {64}, kernel = {7} }",
+              "(and (le (min (max (sub q_idx 3) 0) 57) kv_idx) (lt kv_idx (add (min (max (sub q_idx 3) 0) 57) 7)))");
 }
 
 int main(void) {

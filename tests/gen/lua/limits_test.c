@@ -81,8 +81,7 @@ static void test_parser(void **state) {
   enum { LABELS = 30000 }; /* Lua's limit is 32767 */
   static char source[1 << 20];
   size_t used = 0;
-  for (int i = 0; i < LABELS; i++)
-    used += (size_t)snprintf(source + used, sizeof source - used, "::l%d:: do end\n", i);
+  for (int i = 0; i < LABELS; i++) used += (size_t)snprintf(source + used, sizeof source - used, "::l%d:: do end\n", i);
   while (used + 32 < sizeof source)
     used += (size_t)snprintf(source + used, sizeof source - used, "goto l%d\n", LABELS - 1);
   const limit_case c = {source, ": time budget: the spec ran for more than 0.2 s"};

@@ -1,11 +1,11 @@
-/* low_bits_test.c: masks of bits over arithmetic that leaves 32 bits give what Lua's own 64 bits give, at all lengths. */
+/* low_bits_test.c: masks of bits over arithmetic that leaves 32 bits give what Lua's own 64 bits give, at all
+ * lengths. */
 #include "traced.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "gen/ir/interval.h"
-
 
 /* Bodies of a block_mask. */
 static const char *const hashes[] = {
@@ -18,9 +18,11 @@ static const char *const hashes[] = {
     "return (q_idx * 2654435761 - kv_idx) % 4294967296 > 3000000000",
     "return ((q_idx ~ 0x80000000) & 0xFFFFFFFF) > (kv_idx * 40503001 & 0xFFFFFFFF)",
     "return (q_idx * 40503 + kv_idx ~ 0x80000000) & 0xFFFFFF < 9000000",
-    "local x = (q_idx * 73856093 ~ kv_idx * 19349663) & 0xFFFFFFFF x = x ~ (x >> 16) x = (x * 0x85ebca6b) & 0xFFFFFFFF x = x ~ (x >> 13) "
+    "local x = (q_idx * 73856093 ~ kv_idx * 19349663) & 0xFFFFFFFF x = x ~ (x >> 16) x = (x * 0x85ebca6b) & 0xFFFFFFFF "
+    "x = x ~ (x >> 13) "
     "x = (x * 0xc2b2ae35) & 0xFFFFFFFF return (x ~ (x >> 16)) % 10 < 3",
-    "local x = q_idx + kv_idx * 57 + 1 x = (x ~ (x << 13)) & 0xFFFFFFFF x = x ~ (x >> 17) x = (x ~ (x << 5)) & 0xFFFFFFFF return x % 7 < 3",
+    "local x = q_idx + kv_idx * 57 + 1 x = (x ~ (x << 13)) & 0xFFFFFFFF x = x ~ (x >> 17) x = (x ~ (x << 5)) & "
+    "0xFFFFFFFF return x % 7 < 3",
     "local x = (q_idx * 1103515245 + kv_idx * 12345) & 0x7FFFFFFF return x // 1000 % 5 < 2",
     "return ((q_idx * q_idx * q_idx * 65537 + kv_idx) & 1023) < 400",
     "return max((q_idx * 2654435761) & 0xFFFFFFFF, 0x90000000) > 0xA0000000",
@@ -53,7 +55,8 @@ static void test_as_lua(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
     char source[1024];
-    const int n = snprintf(source, sizeof source, "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", hashes[i]);
+    const int n = snprintf(source, sizeof source,
+                           "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", hashes[i]);
     compare_with_oracle(hashes[i], source, (size_t)n, 64);
   }
 }
@@ -64,7 +67,8 @@ static void test_lengths(void **state) {
   for (size_t i = 0; i < sizeof hashes / sizeof *hashes; i++) {
     char source[1024];
     traced_file t;
-    snprintf(source, sizeof source, "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", hashes[i]);
+    snprintf(source, sizeof source, "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }",
+             hashes[i]);
     trace_text(&t, source);
     const int64_t limit = ir_int_limit(t.spec.g, &t.spec.block_mask, 1);
     if (limit < 1 << 24) fail_msg("%s: lengths up to %lld", hashes[i], (long long)limit);
@@ -76,10 +80,13 @@ static void test_lengths(void **state) {
 static void test_others_stay(void **state) {
   (void)state;
   traced_file t;
-  trace_text(&t, "return attention { block_mask = function(b, h, q_idx, kv_idx) return (q_idx * 3 + kv_idx) & 7 < 4 end }");
+  trace_text(&t,
+             "return attention { block_mask = function(b, h, q_idx, kv_idx) return (q_idx * 3 + kv_idx) & 7 < 4 end }");
   assert_string_equal(show(&t, t.spec.block_mask), "(lt (mod (add kv_idx (mul q_idx 3)) 8) 4)");
   trace_close(&t);
-  trace_text(&t, "return attention { score_mod = function(score, b, h, q_idx, kv_idx) return score - (q_idx - kv_idx) * 100000 end }");
+  trace_text(&t,
+             "return attention { score_mod = function(score, b, h, q_idx, kv_idx) return score - (q_idx - kv_idx) * "
+             "100000 end }");
   assert_int_equal(ir_int_limit(t.spec.g, &t.spec.score_mod, 1), 21474);
   trace_close(&t);
 }

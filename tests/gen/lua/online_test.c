@@ -27,8 +27,7 @@ static void test_steps(void **state) {
   expect_fwd("return exp(scores), {}", "(exp score)", "state", "1");
   expect_fwd("return exp(scores), { l = rowscales.l + 1 }, 0.5", "(exp score)", "(add state 1)", "0.5");
   expect_fwd("rowscales.l = 2 return exp(scores), rowscales", "(exp score)", "2", "1");
-  expect_fwd("local p = exp(scores) return p, { l = reduce_sum(p) }", "(exp score)",
-             "(reduce_sum (exp score))", "1");
+  expect_fwd("local p = exp(scores) return p, { l = reduce_sum(p) }", "(exp score)", "(reduce_sum (exp score))", "1");
   expect_fwd("return scores, { l = reduce_max(reduce_sum(scores) * scores) }", "score",
              "(reduce_max (mul score (reduce_sum score)))", "1");
   expect_fwd("return scores, { l = reduce_sum(1) }", "score", "(reduce_sum 1)", "1");
@@ -48,15 +47,14 @@ static void test_element_branches(void **state) {
       "(reduce_sum (select (lt 0 score) score (mul score -2)))))",
       "1");
   /* A condition after the reduction does not affect it. */
-  expect_fwd(
-      "local s = reduce_sum(scores) if scores > s then return scores, { l = s } end return s, { l = s }",
-      "(select (lt (reduce_sum score) score) score (reduce_sum score))", "(reduce_sum score)", "1");
+  expect_fwd("local s = reduce_sum(scores) if scores > s then return scores, { l = s } end return s, { l = s }",
+             "(select (lt (reduce_sum score) score) score (reduce_sum score))", "(reduce_sum score)", "1");
 }
 
 static void test_row_branches(void **state) {
   (void)state;
-  expect_fwd("if rowscales.l < 1 then return scores, { l = reduce_sum(scores) } end return scores, {}",
-             "score", "(select (lt state 1) (reduce_sum score) state)", "1");
+  expect_fwd("if rowscales.l < 1 then return scores, { l = reduce_sum(scores) } end return scores, {}", "score",
+             "(select (lt state 1) (reduce_sum score) state)", "1");
   expect_fwd(
       "local m = reduce_max(scores) if m < 0 then m = 0 end return exp(scores - m), { l = "
       "reduce_sum(exp(scores - m)) }",
@@ -87,20 +85,19 @@ static void test_softmax(void **state) {
 static void test_declarations(void **state) {
   (void)state;
   traced_file t;
-  trace_text(
-      &t,
-      "return attention { inputs = { sinks = { axes = {'h'} } }, online_func = {\n"
-      "  name = 'mine',\n"
-      "  online_rowscales = { m = function(b, h) return where(h < 2, sinks[h], 0) end, a = -math.huge },\n"
-      "  final_rowscales = { r = 0, lse = 0, a = 0 },\n"
-      "  online_fwd = function(scores, rowscales, b, h, q_idx) return scores, {} end,\n"
-      "  online_fwd_epilogue = function(o, rowscales, b, h, q_idx)\n"
-      "    return where(rowscales.a > 0, o / rowscales.a, 0), { r = rowscales.m, lse = 1, a = q_idx } end,\n"
-      "  forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return scores * final_rowscales.r "
-      "end,\n"
-      "  backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores)\n"
-      "    return (dp - doosum) * p * scores + final_rowscales.lse + kv_idx end,\n"
-      "} }");
+  trace_text(&t,
+             "return attention { inputs = { sinks = { axes = {'h'} } }, online_func = {\n"
+             "  name = 'mine',\n"
+             "  online_rowscales = { m = function(b, h) return where(h < 2, sinks[h], 0) end, a = -math.huge },\n"
+             "  final_rowscales = { r = 0, lse = 0, a = 0 },\n"
+             "  online_fwd = function(scores, rowscales, b, h, q_idx) return scores, {} end,\n"
+             "  online_fwd_epilogue = function(o, rowscales, b, h, q_idx)\n"
+             "    return where(rowscales.a > 0, o / rowscales.a, 0), { r = rowscales.m, lse = 1, a = q_idx } end,\n"
+             "  forward = function(scores, final_rowscales, b, h, q_idx, kv_idx) return scores * final_rowscales.r "
+             "end,\n"
+             "  backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores)\n"
+             "    return (dp - doosum) * p * scores + final_rowscales.lse + kv_idx end,\n"
+             "} }");
   const traced_online *o = &t.spec.online;
   assert_string_equal(o->name, "mine");
   assert_string_equal(show(&t, o->init[0]), "-inf");
@@ -112,8 +109,7 @@ static void test_declarations(void **state) {
   assert_string_equal(show(&t, o->out), "(select (lt 0 state) (div out state) 0)");
   assert_string_equal(show(&t, o->final[1]), "(to_real q_idx)");
   assert_string_equal(show(&t, o->forward), "(mul score final2)");
-  assert_string_equal(show(&t, o->backward),
-                      "(add (add final (mul score (mul p (sub dp delta)))) (to_real kv_idx))");
+  assert_string_equal(show(&t, o->backward), "(add (add final (mul score (mul p (sub dp delta)))) (to_real kv_idx))");
   trace_close(&t);
 
   trace_text(&t, "return attention { online_func = identity }");
@@ -126,9 +122,8 @@ static void test_declarations(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_steps),        cmocka_unit_test(test_element_branches),
-      cmocka_unit_test(test_row_branches), cmocka_unit_test(test_softmax),
-      cmocka_unit_test(test_declarations),
+      cmocka_unit_test(test_steps),   cmocka_unit_test(test_element_branches), cmocka_unit_test(test_row_branches),
+      cmocka_unit_test(test_softmax), cmocka_unit_test(test_declarations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,9 +33,8 @@ static void test_overlapping_branches(void **state) {
   };
   for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
     char source[512];
-    const int n =
-        snprintf(source, sizeof source,
-                 "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", bodies[i]);
+    const int n = snprintf(source, sizeof source,
+                           "return attention { block_mask = function(b, h, q_idx, kv_idx) %s end }", bodies[i]);
     compare_with_oracle(bodies[i], source, (size_t)n, ROUNDS);
   }
 }
@@ -55,8 +54,7 @@ static void test_errors_of_the_oracle(void **state) {
   front_oracle *o;
   luattn_error err;
   double args[5] = {1.5, 0, 0, 0, 0}, x;
-  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err),
-                   LUATTN_OK);
+  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, no_input, NULL, &o, &err), LUATTN_OK);
   assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
   assert_true(x == 3);
   assert_int_equal(front_oracle_set(o, "c", -1, &err), LUATTN_OK);
@@ -97,8 +95,7 @@ static void test_hooks_without_a_trace(void **state) {
   luattn_error err;
   int calls = 0;
   double args[5] = {1.5, 0, 0, 0, 0}, x;
-  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, count_load, &calls, &o, &err),
-                   LUATTN_OK);
+  assert_int_equal(front_oracle_open("a.lua", source, sizeof source - 1, count_load, &calls, &o, &err), LUATTN_OK);
   assert_true(front_oracle_has(o, "score_mod") && front_oracle_has(o, "block_mask"));
   assert_false(front_oracle_has(o, "query_mod") || front_oracle_has(o, "online.prob"));
   assert_int_equal(front_oracle_call(o, "score_mod", args, 5, &x, &err), LUATTN_OK);
@@ -142,9 +139,9 @@ static void test_all_results_at_once(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_results_at_once), cmocka_unit_test(test_examples),
-      cmocka_unit_test(test_overlapping_branches), cmocka_unit_test(test_errors_of_the_oracle),
-      cmocka_unit_test(test_hooks_without_a_trace)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_results_at_once), cmocka_unit_test(test_examples),
+                                     cmocka_unit_test(test_overlapping_branches),
+                                     cmocka_unit_test(test_errors_of_the_oracle),
+                                     cmocka_unit_test(test_hooks_without_a_trace)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

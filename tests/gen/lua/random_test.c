@@ -168,8 +168,7 @@ static void test_random_hooks(void **state) {
     put(&w,
         "return attention { scalars = { cap = 1.5 }, inputs = { slopes = { axes = {'h'} }, "
         "doc = { axes = {'t'}, dtype = 'i32' }, keep = { axes = {'kv'}, dtype = 'bool' } }, ");
-    put(&w, mask ? "block_mask = function(b, h, q_idx, kv_idx)"
-                 : "score_mod = function(score, b, h, q_idx, kv_idx)");
+    put(&w, mask ? "block_mask = function(b, h, q_idx, kv_idx)" : "score_mod = function(score, b, h, q_idx, kv_idx)");
     body(&w, 4, mask);
     put(&w, " end }");
     compare_with_oracle_any(w.text, w.text, w.size, 4);

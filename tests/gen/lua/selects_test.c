@@ -126,21 +126,16 @@ static void test_forms(void **state) {
   (void)state;
   expect_selects("return score + where(h > 2, 1, 0) + where(h > 5, 1, 0)",
                  "(add (add score (to_real (select (lt 2 h) 1 0))) (to_real (select (lt 5 h) 1 0)))");
-  expect_selects("return where(h > 2 and keep[kv_idx], score, 1)",
-                 "(select (and (lt 2 h) (keep kv_idx)) score 1)");
+  expect_selects("return where(h > 2 and keep[kv_idx], score, 1)", "(select (and (lt 2 h) (keep kv_idx)) score 1)");
   expect_selects("return where(2 > 1, score, 1)", "score");
   expect_selects("return where(h > 2, score + 1, score + cap)", "(add score (select (lt 2 h) 1 scalar))");
   /* what was answered before is known */
   expect_selects("if h > 3 then return where(h > 2, score, 1) end return 2", "(select (lt 3 h) score 2)");
   /* x + -0.0 is x, where x + 0.0 is not for x = -0.0 */
-  expect_selects("if h > 2 then score = score + cap end return score",
-                 "(add score (select (lt 2 h) scalar -0))");
-  expect_selects("if h > 2 then score = score - cap end return score",
-                 "(sub score (select (lt 2 h) scalar 0))");
-  expect_selects("if h > 2 then score = score * cap end return score",
-                 "(mul score (select (lt 2 h) scalar 1))");
-  expect_selects("if h > 2 then return score end return cap + score",
-                 "(add score (select (lt 2 h) -0 scalar))");
+  expect_selects("if h > 2 then score = score + cap end return score", "(add score (select (lt 2 h) scalar -0))");
+  expect_selects("if h > 2 then score = score - cap end return score", "(sub score (select (lt 2 h) scalar 0))");
+  expect_selects("if h > 2 then score = score * cap end return score", "(mul score (select (lt 2 h) scalar 1))");
+  expect_selects("if h > 2 then return score end return cap + score", "(add score (select (lt 2 h) -0 scalar))");
   expect_selects("local n = q_idx if h > 2 then n = n + 1 end if b > 5 then n = n + 1 end return score + n",
                  "(add score (to_real (add (select (lt 5 b) 1 0) (add q_idx (select (lt 2 h) 1 0)))))");
 }
@@ -163,8 +158,8 @@ static void test_other_where(void **state) {
   };
   for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
     char source[1024];
-    snprintf(source, sizeof source,
-             "%sreturn attention { score_mod = function(score, b, h, q_idx, kv_idx) " LOOP, before[i]);
+    snprintf(source, sizeof source, "%sreturn attention { score_mod = function(score, b, h, q_idx, kv_idx) " LOOP,
+             before[i]);
     expect_error(source, refusal);
   }
   expect_error(
@@ -183,12 +178,11 @@ static void test_other_where(void **state) {
 static void test_other_hooks(void **state) {
   (void)state;
   traced_file t;
-  trace_text(
-      &t,
-      "return attention { mask_mod = function(b, h, q_idx, kv_idx) return kv_idx <= where(q_idx < 9, h, "
-      "q_idx) end, "
-      "score_mod = function(score, b, h, q_idx, kv_idx) for i = 1, 13 do score = score + where(kv_idx * i < "
-      "q_idx, i, 0) end return score end }");
+  trace_text(&t,
+             "return attention { mask_mod = function(b, h, q_idx, kv_idx) return kv_idx <= where(q_idx < 9, h, "
+             "q_idx) end, "
+             "score_mod = function(score, b, h, q_idx, kv_idx) for i = 1, 13 do score = score + where(kv_idx * i < "
+             "q_idx, i, 0) end return score end }");
   assert_string_equal(show(&t, t.spec.block_mask),
                       "(or (and (le kv_idx q_idx) (le 9 q_idx)) (and (lt q_idx 9) (le kv_idx h)))");
   assert_true(ir_uses_op(t.spec.g, t.spec.score_mod, IR_SELECT));
@@ -199,21 +193,18 @@ static void test_other_hooks(void **state) {
 static void test_errors(void **state) {
   (void)state;
 #define MANY "local n = 0 for i = 1, 13 do n = n + where(kv_idx * i < q_idx, i, 0) end "
-  expect_error(
-      SCORE MANY "\nreturn score + n + where(h, 1, 0) end }",
-      "test.lua:2: where: the condition is a traced number; write a comparison such as where(x > 0, a, b)");
-  expect_error(
-      SCORE MANY "\nreturn score + n + where(h > 2 and\nbias[{h, 1}], 1, 0) end }",
-      "test.lua:2: where: the condition is a traced number; write a comparison such as where(x > 0, a, b)");
-  expect_error(
-      SCORE
-      "for i = 1, 13 do if kv_idx * i < q_idx then score = score + where(h > i, 1, 0) end end return score "
-      "end }",
-      "test.lua:1: score_mod: its comparisons branch into more than 4096 ways; let one comparison stand for "
-      "several, "
-      "as min(x, y) >= 0 for x >= 0 and y >= 0, and max(x, y) >= 0 for `or`, use abs, relu or clamp, or "
-      "bound its "
-      "loops");
+  expect_error(SCORE MANY "\nreturn score + n + where(h, 1, 0) end }",
+               "test.lua:2: where: the condition is a traced number; write a comparison such as where(x > 0, a, b)");
+  expect_error(SCORE MANY "\nreturn score + n + where(h > 2 and\nbias[{h, 1}], 1, 0) end }",
+               "test.lua:2: where: the condition is a traced number; write a comparison such as where(x > 0, a, b)");
+  expect_error(SCORE
+               "for i = 1, 13 do if kv_idx * i < q_idx then score = score + where(h > i, 1, 0) end end return score "
+               "end }",
+               "test.lua:1: score_mod: its comparisons branch into more than 4096 ways; let one comparison stand for "
+               "several, "
+               "as min(x, y) >= 0 for x >= 0 and y >= 0, and max(x, y) >= 0 for `or`, use abs, relu or clamp, or "
+               "bound its "
+               "loops");
   expect_error(SCORE
                "local function f(i) local r = false for j = 1, 17 do r = r or kv_idx * i * j < q_idx end "
                "return r end\n" MANY "return score + where(f(2), 1, 0) + n end }",

@@ -13,8 +13,8 @@ static const char declarations[] =
 static void expect_hook(const char *field, const char *params, const char *body, const char *expected) {
   char source[2048];
   traced_file t;
-  snprintf(source, sizeof source, "return attention { %s, %s = function(%s) %s end }", declarations, field,
-           params, body);
+  snprintf(source, sizeof source, "return attention { %s, %s = function(%s) %s end }", declarations, field, params,
+           body);
   trace_text(&t, source);
   const ir_ref r = strcmp(field, "block_mask") == 0 ? t.spec.block_mask : t.spec.score_mod;
   const char *shown = show(&t, r);
@@ -43,9 +43,8 @@ static void test_numbers(void **state) {
   expect_score("return score + q_idx / 4", "(add score (mul (to_real q_idx) 0.25))");
   expect_score("return score ^ 2", "(mul score score)");
   expect_score("return score ^ 3", "(mul score (mul score score))");
-  expect_score(
-      "return score + q_len - kv_len + heads // heads_kv",
-      "(add (sub (add score (to_real q_len)) (to_real kv_len)) (to_real (floordiv heads heads_kv)))");
+  expect_score("return score + q_len - kv_len + heads // heads_kv",
+               "(add (sub (add score (to_real q_len)) (to_real kv_len)) (to_real (floordiv heads heads_kv)))");
   expect_score("return cap * tanh(score / cap)", "(mul scalar1 (tanh (div score scalar1)))");
   expect_score("return 0.5", "0.5");
 }
@@ -132,12 +131,10 @@ static void expect_of_file(const char *source, const char *expected) {
 /* The body of a file may assign globals, like any Lua file. */
 static void test_globals(void **state) {
   (void)state;
-  expect_of_file("W = 4 function f(x) return x + W end W = 5 return attention { score_mod = f }",
-                 "(add score 5)");
+  expect_of_file("W = 4 function f(x) return x + W end W = 5 return attention { score_mod = f }", "(add score 5)");
   expect_of_file("t = { 1, 2 } t[3] = 3 return attention { score_mod = function(s) return s + t[3] end }",
                  "(add score 3)");
-  expect_of_file("spec = attention { score_mod = function(s) return s + W end } W = 7 return spec",
-                 "(add score 7)");
+  expect_of_file("spec = attention { score_mod = function(s) return s + W end } W = 7 return spec", "(add score 7)");
   expect_of_file(
       "exp = math.exp max = math.max\n"
       "return attention { score_mod = function(s) return max(exp(s), 1) end }",
@@ -173,18 +170,15 @@ static void test_masks(void **state) {
   expect_mask("return kv_idx <= q_idx", "(le kv_idx q_idx)");
   expect_mask("return kv_idx > q_idx", "(lt q_idx kv_idx)");
   expect_mask("return not (kv_idx <= q_idx)", "(lt q_idx kv_idx)");
-  expect_mask("return kv_idx <= q_idx and q_idx - kv_idx < 8",
-              "(and (le kv_idx q_idx) (lt (sub q_idx kv_idx) 8))");
+  expect_mask("return kv_idx <= q_idx and q_idx - kv_idx < 8", "(and (le kv_idx q_idx) (lt (sub q_idx kv_idx) 8))");
   expect_mask("return kv_idx < 4 or kv_idx <= q_idx", "(or (lt kv_idx 4) (le kv_idx q_idx))");
   expect_mask("return eq(doc[q_idx], 2)", "(eq (doc q_idx) 2)");
   expect_mask("return ne(doc[q_idx], 2)", "(ne (doc q_idx) 2)");
   expect_mask("return not eq(doc[q_idx], 2)", "(ne (doc q_idx) 2)");
   expect_mask("return true", "none");
   expect_mask("return false", "false");
-  expect_mask("return (kv_idx < 4 and h < 2) or q_idx < 3 ",
-              "(or (lt q_idx 3) (and (lt kv_idx 4) (lt h 2)))");
-  expect_mask("return (kv_idx < 4 or h < 2) and q_idx < 3 ",
-              "(and (lt q_idx 3) (or (lt kv_idx 4) (lt h 2)))");
+  expect_mask("return (kv_idx < 4 and h < 2) or q_idx < 3 ", "(or (lt q_idx 3) (and (lt kv_idx 4) (lt h 2)))");
+  expect_mask("return (kv_idx < 4 or h < 2) and q_idx < 3 ", "(and (lt q_idx 3) (or (lt kv_idx 4) (lt h 2)))");
   expect_mask("return (kv_idx < 4 and h < 2) or q_idx < 3 or b < 1",
               "(or (or (lt q_idx 3) (lt b 1)) (and (lt kv_idx 4) (lt h 2)))");
   expect_mask("if h < 2 then return kv_idx <= q_idx else return kv_idx < 4 end",
@@ -243,8 +237,7 @@ static void test_implied_questions(void **state) {
   expect_score("if h > 3 and h <= 4 and ne(h, 4) then return 1 end return 2", "2");
   expect_score("if h > 3 then if h < 5 then if eq(h, 4) then return 1 end return 2 end return 3 end return 4",
                "(select (lt 3 h) (select (lt h 5) 1 3) 4)");
-  expect_score("if eq(h, 4) and h > 2 and h < 5 and ne(h, 3) then return 1 end return 2",
-               "(select (eq h 4) 1 2)");
+  expect_score("if eq(h, 4) and h > 2 and h < 5 and ne(h, 3) then return 1 end return 2", "(select (eq h 4) 1 2)");
   expect_score("if h < 2 then return 1 end if h < 1 then return 2 end if h >= 1 then return 3 end return 4",
                "(select (lt h 2) 1 3)");
   /* Between floats is another float. */
@@ -267,8 +260,7 @@ static void test_implied_questions(void **state) {
 static void test_joins(void **state) {
   (void)state;
   expect_score("if kv_idx < q_idx then return score end return score", "score");
-  expect_score("return exp(where(kv_idx < q_idx, score, cap))",
-               "(exp (select (lt kv_idx q_idx) score scalar1))");
+  expect_score("return exp(where(kv_idx < q_idx, score, cap))", "(exp (select (lt kv_idx q_idx) score scalar1))");
   expect_score("if kv_idx < q_idx then return exp(score) * 2 end return exp(score) * 3",
                "(mul (exp score) (select (lt kv_idx q_idx) 2 3))");
   expect_score("return slopes[where(h < 4, h, h - 4)]", "(slopes (select (lt h 4) h (sub h 4)))");
@@ -279,11 +271,10 @@ static void test_joins(void **state) {
                "score))");
   /* 4096 calls are enough for twelve independent branches. */
   traced_file t;
-  trace_text(
-      &t,
-      "return attention { score_mod = function(score, b, h, q_idx, kv_idx)\n"
-      "  for i = 1, 12 do if kv_idx * i < q_idx then score = score * 2 else score = score * 3 end end\n"
-      "  return score end }");
+  trace_text(&t,
+             "return attention { score_mod = function(score, b, h, q_idx, kv_idx)\n"
+             "  for i = 1, 12 do if kv_idx * i < q_idx then score = score * 2 else score = score * 3 end end\n"
+             "  return score end }");
   trace_close(&t);
 }
 
@@ -330,11 +321,10 @@ static void test_declarations(void **state) {
 static void test_numbers_on_device(void **state) {
   (void)state;
   traced_file t;
-  trace_text(
-      &t,
-      "return attention { inputs = { s = { axes = {}, grad = true }, n = { axes = {}, dtype = 'i32' }, "
-      "f = { axes = {}, dtype = 'bool' } }, score_mod = function(score) return s * score end, "
-      "mask_mod = function(b, h, q, kv) return f and q - kv < n end }");
+  trace_text(&t,
+             "return attention { inputs = { s = { axes = {}, grad = true }, n = { axes = {}, dtype = 'i32' }, "
+             "f = { axes = {}, dtype = 'bool' } }, score_mod = function(score) return s * score end, "
+             "mask_mod = function(b, h, q, kv) return f and q - kv < n end }");
   assert_int_equal(t.spec.input[2].num_axes, 0);
   assert_string_equal(show(&t, t.spec.score_mod), "(mul score (s 0))");
   assert_string_equal(show(&t, t.spec.block_mask), "(and (f 0) (lt (sub q_idx kv_idx) (n 0)))");
@@ -451,14 +441,13 @@ static void test_lines(void **state) {
 static void test_source_is_read_by_tokens(void **state) {
   (void)state;
   traced_file t;
-  trace_text(
-      &t,
-      "-- a == b\n--[[ c ~= d ]]\n--[==[ e == f\n ]] ]==]\n"
-      "local s = 'x == y' .. \"{\" .. [[ z ~= w { ]] .. '\\'=='\n"
-      "if s == 'a' or nil == s or s ~= nil or (s == true) then s = 'b' end\n"
-      "local t = { { 1, { 2 } }, ['a'] = 3, f = function(x) return { x } end }\n"
-      "local n = #t + t[1][2][1] + t.f{5}[1][1] + #t.f(7) + 0x1p4 + 1e-2 + select('#', table.unpack{1, 2})\n"
-      "return attention{ name = (\"n%d\"):format(n // 1), scalars={c=1} }");
+  trace_text(&t,
+             "-- a == b\n--[[ c ~= d ]]\n--[==[ e == f\n ]] ]==]\n"
+             "local s = 'x == y' .. \"{\" .. [[ z ~= w { ]] .. '\\'=='\n"
+             "if s == 'a' or nil == s or s ~= nil or (s == true) then s = 'b' end\n"
+             "local t = { { 1, { 2 } }, ['a'] = 3, f = function(x) return { x } end }\n"
+             "local n = #t + t[1][2][1] + t.f{5}[1][1] + #t.f(7) + 0x1p4 + 1e-2 + select('#', table.unpack{1, 2})\n"
+             "return attention{ name = (\"n%d\"):format(n // 1), scalars={c=1} }");
   assert_string_equal(t.spec.name, "n27"); /* 1 + 2 + 5 + 1 + 16 + 0.01 + 2 */
   trace_close(&t);
   trace_text(&t,

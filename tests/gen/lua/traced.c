@@ -140,8 +140,7 @@ static double oracle_load(void *user, const char *input, int n, const long long 
   return 0;
 }
 
-static void trace_load(void *user, uint32_t input, int n, const double *const *index, int lanes,
-                       double *out) {
+static void trace_load(void *user, uint32_t input, int n, const double *const *index, int lanes, double *out) {
   const comparison *c = user;
   for (int i = 0; i < lanes; i++) {
     long long at[4] = {0};
@@ -206,8 +205,7 @@ static void draw_lane(comparison *c, int i) {
   c->var[VAR_H][i] = below(c, (int)c->var[VAR_HEADS][i]);
   for (int d = 0; d < CHANNELS; d++) c->row[i][d] = uniform(c, -3, 3);
   c->var[VAR_X][i] = c->row[i][(int)c->var[VAR_D][i]];
-  for (int k = 0; k < c->spec.num_scalars; k++)
-    c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
+  for (int k = 0; k < c->spec.num_scalars; k++) c->scalar[k][i] = uniform(c, 0.2, 3) * c->spec.scalar_default[k];
   for (int k = 0; k < SPEC_MAX_STATE; k++) c->state[k][i] = uniform(c, 0.1, 4);
   for (int k = 0; k < SPEC_MAX_FINAL; k++) c->final[k][i] = uniform(c, 0.1, 4);
 }
@@ -256,8 +254,7 @@ static void set_lane(comparison *c, int lane) {
     assert_int_equal(front_oracle_set(c->oracle, names[k], c->var[vars[k]][lane], NULL), LUATTN_OK);
   }
   for (int k = 0; k < c->spec.num_scalars; k++) {
-    assert_int_equal(front_oracle_set(c->oracle, c->spec.scalar_name[k], c->scalar[k][lane], NULL),
-                     LUATTN_OK);
+    assert_int_equal(front_oracle_set(c->oracle, c->spec.scalar_name[k], c->scalar[k][lane], NULL), LUATTN_OK);
   }
 }
 
@@ -312,8 +309,7 @@ static void compare_online(comparison *c) {
   compare(c, "online.backward", o->backward, backward, 9);
 }
 
-static void compare_file(const char *name, const char *source, size_t size, int rounds, bool any_mask,
-                         bool selects) {
+static void compare_file(const char *name, const char *source, size_t size, int rounds, bool any_mask, bool selects) {
   comparison *c = calloc(1, sizeof *c);
   luattn_error err;
   const front_options options = {.selects = selects};
@@ -321,16 +317,13 @@ static void compare_file(const char *name, const char *source, size_t size, int 
   *c = (comparison){.name = name, .a = arena_open(NULL), .seed = 20240229};
   if (front_trace_with(c->a, name, source, size, &options, &c->spec, &err) != LUATTN_OK) {
     static int dropped; /* few random hooks may leave a read input unused */
-    if (strstr(err.message, "nothing is made of its numbers") == NULL || ++dropped > 30)
-      fail_msg("%s", err.message);
+    if (strstr(err.message, "nothing is made of its numbers") == NULL || ++dropped > 30) fail_msg("%s", err.message);
     arena_close(c->a);
     free(c);
     return;
   }
-  if (front_oracle_open(name, source, size, oracle_load, c, &c->oracle, &err) != LUATTN_OK)
-    fail_msg("%s", err.message);
-  const ir_var score[] = {VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV},
-               mod[] = {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D};
+  if (front_oracle_open(name, source, size, oracle_load, c, &c->oracle, &err) != LUATTN_OK) fail_msg("%s", err.message);
+  const ir_var score[] = {VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV}, mod[] = {VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D};
   const bool has_score_mod = !ir_is_var(c->spec.g, c->spec.score_mod, VAR_SCORE);
   for (int round = 0; round < rounds; round++) {
     for (int lane = 0; lane < IR_LANES; lane++) draw_lane(c, lane);

@@ -110,8 +110,7 @@ static arena *open_lib(nvrtc *lib) {
   return arena_open(NULL);
 }
 
-static const template_file header = {"twice.cuh",
-                                     "static __device__ float twice(float x) { return x + x; }\n", 58};
+static const template_file header = {"twice.cuh", "static __device__ float twice(float x) { return x + x; }\n", 58};
 
 static void test_compile(void **state) {
   (void)state;
@@ -177,20 +176,18 @@ static void test_refused_options(void **state) {
   for (int i = 0; i < 2; i++) {
     nvrtc_result r;
     luattn_error err;
-    assert_int_equal(
-        nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
-                      (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
-        LUATTN_OK);
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
+                                   (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
+                     LUATTN_OK);
     assert_true(r.cubin_size > 100);
     assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", source, NULL, 0, "sm_80",
                                    (nvrtc_options){.list = refused[i], .count = 3}, 0, &r, &err),
                      LUATTN_COMPILE);
     assert_non_null(strstr(err.message, "-no-such-option"));
     /* An error of the source is not a refused option. */
-    assert_int_equal(
-        nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
-                      (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
-        LUATTN_COMPILE);
+    assert_int_equal(nvrtc_compile(&lib, a, "fwd.cu", "\n__device__ int x = no_such_name;\n", NULL, 0, "sm_80",
+                                   (nvrtc_options){.list = refused[i], .count = 3, .optional = 2}, 0, &r, &err),
+                     LUATTN_COMPILE);
     assert_non_null(strstr(err.message, "no_such_name"));
   }
   arena_close(a);
@@ -202,8 +199,8 @@ static void test_names_of_passes_are_known(void **state) {
   nvrtc lib;
   arena *a = open_lib(&lib);
   const char *source = "extern \"C\" __global__ void luattn_fwd(float *x) { x[threadIdx.x] = 1.f; }\n";
-  static const char *const names[] = {"-full-inst-combine=0", "-disable-InstructionCombiningPass",
-                                      "-disable-LICMPass", "-disable-NoSuchPass"};
+  static const char *const names[] = {"-full-inst-combine=0", "-disable-InstructionCombiningPass", "-disable-LICMPass",
+                                      "-disable-NoSuchPass"};
   if (lib.major < 13) {
     arena_close(a);
     skip();
@@ -239,8 +236,7 @@ static void *compile_loop(void *data) {
   static const char *const options[] = {
       "-std=c++20", "-Xnvvm", "-Xopt",  "-Xnvvm",           "-disable-InstructionCombiningPass",
       "-Xnvvm",     "-Xopt",  "-Xnvvm", "-disable-LICMPass"};
-  const nvrtc_options told = {
-      .list = options, .count = c->leaves_out ? 9 : 1, .optional = c->leaves_out ? 8 : 0};
+  const nvrtc_options told = {.list = options, .count = c->leaves_out ? 9 : 1, .optional = c->leaves_out ? 8 : 0};
   luattn_error err;
   c->status = nvrtc_compile(c->lib, c->a, "fwd.cu", source, NULL, 0, "sm_80", told, 0, &c->r, &err);
   return NULL;
@@ -320,9 +316,11 @@ static void test_first_error_is_in_the_message(void **state) {
 static const char *lost_sign_of(arena *a, const char *body) {
   luattn_error err;
   const char *entry;
-  char *ptx = arena_printf(a, ".visible .func  (.param .b32 r) helper(\n\t.param .b32 x\n)\n{\n\t.reg .b32 \t%%r<2>;\n}\n"
-                              ".visible .entry luattn_fwd(\n\t.param .u64 x\n)\n{\n\t.reg .pred \t%%p<9>;\n\t.reg .b32 \t%%r<12>;\n%s\n}\n",
-                           body);
+  char *ptx = arena_printf(
+      a,
+      ".visible .func  (.param .b32 r) helper(\n\t.param .b32 x\n)\n{\n\t.reg .b32 \t%%r<2>;\n}\n"
+      ".visible .entry luattn_fwd(\n\t.param .u64 x\n)\n{\n\t.reg .pred \t%%p<9>;\n\t.reg .b32 \t%%r<12>;\n%s\n}\n",
+      body);
   assert_int_equal(ptx_find_lost_sign(a, ptx, &entry, &err), LUATTN_OK);
   return entry;
 }
@@ -333,7 +331,8 @@ static void test_lost_signs_are_found(void **state) {
   static const char *const lost[] = {
       "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r1;\n\tmax.s32 \t%r4, %r2, %r5;",
       "\tneg.s32 \t%r1, %r9;\n\tmin.s32 \t%r2, %r1, %r3;\n\t@!%p1 min.s32 \t%r4, %r5, %r2;",
-      "\tneg.s32 \t%r1, %r9;\n\tmov.u32 \t%r6, %r1;\n\tmax.s32 \t%r2, %r6, 17;\n\tmov.b32 \t%r7, %r2;\n\tmax.s32 \t%r4, 5, %r7;",
+      "\tneg.s32 \t%r1, %r9;\n\tmov.u32 \t%r6, %r1;\n\tmax.s32 \t%r2, %r6, 17;\n\tmov.b32 \t%r7, %r2;\n\tmax.s32 "
+      "\t%r4, 5, %r7;",
       "$L_1:\n\tmax.s32 \t%r4, %r2, %r5;\n\tmax.s32 \t%r2, %r3, %r1;\n\tneg.s32 \t%r1, %r9;\n\t@%p1 bra \t$L_1;"};
   static const char *const kept[] = {
       "\tneg.s32 \t%r1, %r9;\n\tmax.s32 \t%r2, %r3, %r1;\n\tmin.s32 \t%r4, %r2, %r5;", /* no one instruction */
@@ -351,11 +350,12 @@ static void test_integers_are_compared_apart(void **state) {
   (void)state;
   nvrtc lib;
   arena *a = open_lib(&lib);
-  const char *source = "#include \"arch/types.cuh\"\n"
-                       "extern \"C\" __global__ void luattn_fwd(int *x) {\n"
-                       "  const int i = threadIdx.x;\n"
-                       "  x[i] = max_of(max_of(x[i + 99], -x[i + 199]), x[i + 299]);\n"
-                       "}\n";
+  const char *source =
+      "#include \"arch/types.cuh\"\n"
+      "extern \"C\" __global__ void luattn_fwd(int *x) {\n"
+      "  const int i = threadIdx.x;\n"
+      "  x[i] = max_of(max_of(x[i + 99], -x[i + 199]), x[i + 299]);\n"
+      "}\n";
   const char *options[] = {"-std=c++20", "-default-device", "-DLUATTN_MIN_MAX_APART"};
   for (int count = 2; count <= 3; count++) {
     const template_file *files;

@@ -21,8 +21,7 @@ static const int archs[] = {80, 86, 87, 89, 90, 100, 103, 120};
 static int open_spec(void **state) {
   (void)state;
   luattn_error err;
-  static const char source[] =
-      "return attention { name = 'a', block_mask = function(b, h, q, kv) return kv <= q end }";
+  static const char source[] = "return attention { name = 'a', block_mask = function(b, h, q, kv) return kv <= q end }";
   return luattn_spec_load_text("a.lua", source, sizeof source - 1, NULL, &spec, &err) == LUATTN_OK ? 0 : -1;
 }
 
@@ -152,21 +151,22 @@ static void test_packed_targets(void **state) {
   refused(&t, LUATTN_INVALID, "target: one_code: is -1, expected 0 or 1");
 }
 
-/* Each fact of the table has a range, and is named where it is outside; arch and input_types are checked by what there is. */
+/* Each fact of the table has a range, and is named where it is outside; arch and input_types are checked by what there
+ * is. */
 static void test_ranges(void **state) {
   (void)state;
-#define TARGET_FACT(name, type, range, expected, key)                                               \
-  do {                                                                                              \
-    luattn_target t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 80);                             \
-    t.name = (type)-1;                                                                              \
-    if (strcmp(#name, "arch") != 0 && strcmp(#name, "input_types") != 0)                            \
-      refused(&t, LUATTN_INVALID, "target: " #name ": ");                                           \
+#define TARGET_FACT(name, type, range, expected, key)                    \
+  do {                                                                   \
+    luattn_target t = target_of(LUATTN_FORWARD, LUATTN_F32, 64, 0, 80);  \
+    t.name = (type) - 1;                                                 \
+    if (strcmp(#name, "arch") != 0 && strcmp(#name, "input_types") != 0) \
+      refused(&t, LUATTN_INVALID, "target: " #name ": ");                \
   } while (0);
 #include "abi/kernel_facts.def"
 }
 
-/* If the sm90 backward has too few registers for a hook, its kernel of four warpgroups comes next, and then sm80's tiles, unless the
- * caller requires sm90. */
+/* If the sm90 backward has too few registers for a hook, its kernel of four warpgroups comes next, and then sm80's
+ * tiles, unless the caller requires sm90. */
 static void test_backward_falls_back(void **state) {
   (void)state;
   arena *a = arena_open(NULL);
@@ -266,10 +266,8 @@ static void test_small_dots(void **state) {
   static const struct {
     luattn_pass pass;
     int dim, arch;
-  } others[] = {{LUATTN_FORWARD, 64, 90},
-                {LUATTN_FORWARD, 192, 90},
-                {LUATTN_FORWARD, 128, 80},
-                {LUATTN_BACKWARD, 128, 90}};
+  } others[] = {
+      {LUATTN_FORWARD, 64, 90}, {LUATTN_FORWARD, 192, 90}, {LUATTN_FORWARD, 128, 80}, {LUATTN_BACKWARD, 128, 90}};
   for (int i = 0; i < 4; i++) {
     plan q;
     t = target_of(others[i].pass, LUATTN_BF16, others[i].dim, 0, others[i].arch);
@@ -367,10 +365,8 @@ static void test_entries_follow_wants(void **state) {
   const struct {
     unsigned wants;
     int entries;
-  } cases[] = {{LUATTN_WANT_ALL, 3},
-               {LUATTN_WANT_DQ, 2},
-               {LUATTN_WANT_DK | LUATTN_WANT_DV, 2},
-               {LUATTN_WANT_INPUTS, 2}};
+  } cases[] = {
+      {LUATTN_WANT_ALL, 3}, {LUATTN_WANT_DQ, 2}, {LUATTN_WANT_DK | LUATTN_WANT_DV, 2}, {LUATTN_WANT_INPUTS, 2}};
   for (int i = 0; i < 4; i++) {
     t.wants = cases[i].wants;
     assert_int_equal(plan_choose(a, spec, &t, &p, &err), LUATTN_OK);
@@ -411,8 +407,7 @@ static void test_memory_and_tiles(void **state) {
   const luattn_problem odd = {.batch = 1, .heads = 8, .heads_kv = 3, .q_len = 1, .kv_len = 1};
   assert_int_equal(luattn_estimate_memory(spec, &t, &odd, &m, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "heads_kv = 3"));
-  luattn_problem huge = {
-      .batch = 65536, .heads = INT32_MAX, .heads_kv = 1, .q_len = INT32_MAX, .kv_len = INT32_MAX};
+  luattn_problem huge = {.batch = 65536, .heads = INT32_MAX, .heads_kv = 1, .q_len = INT32_MAX, .kv_len = INT32_MAX};
   assert_int_equal(luattn_estimate_memory(spec, &t, &huge, &m, &err), LUATTN_INVALID);
   assert_string_equal(err.message, "problem: batch: is 65536, must be at most 65535");
   huge.batch = 65535;
@@ -427,7 +422,7 @@ int main(void) {
       cmocka_unit_test(test_entries_follow_wants), cmocka_unit_test(test_memory_and_tiles),
       cmocka_unit_test(test_backward_falls_back),  cmocka_unit_test(test_deterministic_families),
       cmocka_unit_test(test_wide_backward),        cmocka_unit_test(test_wide_backward_of_any_wants),
-      cmocka_unit_test(test_packed_targets), cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_packed_targets),       cmocka_unit_test(test_ranges),
       cmocka_unit_test(test_tiles_of_cells),
   };
   return cmocka_run_group_tests(tests, open_spec, close_spec);

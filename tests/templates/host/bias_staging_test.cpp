@@ -40,8 +40,8 @@ static void bias_copy_4(u32 to, u64 from, bool there) {
   check_source(from + before, 4 - before);
   ++copied_4;
   short_words.push_back(0);
-  memcpy(reinterpret_cast<char *>(&short_words.back()) + before,
-         reinterpret_cast<const char *>(from) + before, 4 - before);
+  memcpy(reinterpret_cast<char *>(&short_words.back()) + before, reinterpret_cast<const char *>(from) + before,
+         4 - before);
   copy_async<4>(to, &short_words.back(), true);
 }
 static void bias_copy_2(u32 to, u64 from) {
@@ -152,9 +152,7 @@ static void read_tile(const Given &x, int kv0, bool own) {
         for (int i = 0; i < 2; ++i) {
           const int q = first_row + lane / 4 + 8 * r, kv = kv0 + octet * 8 + lane % 4 * 2 + i;
           if (q >= x.q_len || kv >= x.kv_len) continue;
-          const int at = kv + x.shift + (x.slanted ? q : 0), place = at < 0        ? 0
-                                                                     : at < x.size ? at
-                                                                                   : x.size - 1;
+          const int at = kv + x.shift + (x.slanted ? q : 0), place = at < 0 ? 0 : at < x.size ? at : x.size - 1;
           if (two[i] != float(number_at(q, place))) host_fail("another element's number");
         }
       }
@@ -168,9 +166,7 @@ static void read_lines(const Given &x) {
 }
 
 static void put(float &x, int number) { x = float(number); }
-static void put(bf16_t &x, int number) {
-  x.bits = (unsigned short)(std::bit_cast<uint32_t>(float(number)) >> 16);
-}
+static void put(bf16_t &x, int number) { x.bits = (unsigned short)(std::bit_cast<uint32_t>(float(number)) >> 16); }
 
 template <class Stored, int N>
 static void check_input(Given x, int before) {
@@ -180,13 +176,11 @@ static void check_input(Given x, int before) {
   while (uintptr_t(data) % 16 != 0) ++data;
   data += before;
   for (int q = 0; q < x.q_len; ++q)
-    for (int place = 0; place < x.size; ++place)
-      put(data[q * x.row_stride + place * x.stride], number_at(q, place));
+    for (int place = 0; place < x.size; ++place) put(data[q * x.row_stride + place * x.stride], number_at(q, place));
   x.data = data;
   given = &x;
   memory_begin = reinterpret_cast<const char *>(data);
-  memory_end =
-      reinterpret_cast<const char *>(data + (x.q_len - 1) * x.row_stride + (x.size - 1) * x.stride + 1);
+  memory_end = reinterpret_cast<const char *>(data + (x.q_len - 1) * x.row_stride + (x.size - 1) * x.stride + 1);
   copied_16 = copied_4 = stored = 0;
   launch(read_lines<Stored, N>, dim3(1), 32, 128 * (N * int(sizeof(Stored)) + 16), x);
 }

@@ -3,9 +3,16 @@
 #include "host_cuda.hpp"
 #include "ops/reproducible_sum.cuh"
 
-template <int> struct same_size;
-template <> struct same_size<4> { using type = uint32_t; };
-template <> struct same_size<8> { using type = uint64_t; };
+template <int>
+struct same_size;
+template <>
+struct same_size<4> {
+  using type = uint32_t;
+};
+template <>
+struct same_size<8> {
+  using type = uint64_t;
+};
 
 static uint64_t state = 88172645463325252ull;
 static uint64_t random_bits() {
@@ -82,7 +89,8 @@ static void check_sums() {
   for (int i = 0; i < 300; ++i) {
     const int n = int(random_bits() % 200), spread = i % 3 == 0 ? 0 : i % 3 * 20;
     std::vector<Real> x;
-    for (int k = 0; k < n; ++k) x.push_back(k % 5 == 4 && i % 2 ? -x[random_bits() % x.size()] : random_real<Real>(spread));
+    for (int k = 0; k < n; ++k)
+      x.push_back(k % 5 == 4 && i % 2 ? -x[random_bits() % x.size()] : random_real<Real>(spread));
     Long want;
     for (Real y : x) want.add(double(y));
     Real first = 0;

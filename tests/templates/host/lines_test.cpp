@@ -9,7 +9,6 @@
 #include <set>
 
 using std::max;
-using std::max;
 using std::min;
 
 #define LUATTN_BIAS_ROW_LOADS_CUH
@@ -65,8 +64,7 @@ struct Spec {
     int shift;
   };
   static constexpr bool has_bias_row = Any;
-  static InputRow<Stored> bias_row(const LuattnParams &p, const Site &site, const Head &head, int q,
-                                      int kv) {
+  static InputRow<Stored> bias_row(const LuattnParams &p, const Site &site, const Head &head, int q, int kv) {
     if (!Any) host_fail("a line where there is none");
     if (q < 0 || q >= site.q_len) host_fail("a query past q_len");
     return input_row<Stored, 1>(p.inputs.input[0], site.h, q, kv + head.shift);
@@ -118,8 +116,7 @@ static void read_columns(const Given &x, int kv0, int lane) {
   load(0);
   for (int j = 0; j < cols; ++j) {
     load(j + part);
-    for (int half = 0; half < 2; ++half)
-      check_number<Stored>(x, lines, half, j, q_of(j), kv0 + lane / 4 + half * 8);
+    for (int half = 0; half < 2; ++half) check_number<Stored>(x, lines, half, j, q_of(j), kv0 + lane / 4 + half * 8);
   }
 }
 
@@ -128,8 +125,7 @@ template <class Stored, int Octets, int Parts, int Keys>
 static void read_tile(const Given &x) {
   const int lane = int(threadIdx.x);
   prefetch_bias_rows<Spec<Stored>, Octets * 8, Keys>(x.p, x.site, {x.shift}, x.q0, x.kv0, lane);
-  for (int warp = 0; warp < Keys / 16; ++warp)
-    read_columns<Stored, Octets, Parts>(x, x.kv0 + warp * 16, lane);
+  for (int warp = 0; warp < Keys / 16; ++warp) read_columns<Stored, Octets, Parts>(x, x.kv0 + warp * 16, lane);
 }
 
 // A row entirely before or past the input's row reads a single clamped element, and need not be prefetched.
@@ -146,8 +142,7 @@ static void check_tile(const Given &x) {
     host_fail("a piece that is read is not asked for");
   if (!std::includes(pieces_read.begin(), pieces_read.end(), pieces_asked.begin(), pieces_asked.end()))
     host_fail("a piece that is not read is asked for");
-  if (asks > Octets * 8 * (Keys * int(sizeof(Stored)) / 128 + 1))
-    host_fail("pieces of a line are asked for twice");
+  if (asks > Octets * 8 * (Keys * int(sizeof(Stored)) / 128 + 1)) host_fail("pieces of a line are asked for twice");
 }
 
 // ---- random inputs ----
@@ -175,8 +170,8 @@ template <class Stored>
 static void find_memory(const Given &x) {
   const LuattnInput &in = x.input();
   const int last_q = in.size[1] - 1, last = max(in.size[2] - 1, 0);
-  const u64 corners[] = {address_of<Stored>(x, 0, 0), address_of<Stored>(x, 0, last),
-                         address_of<Stored>(x, last_q, 0), address_of<Stored>(x, last_q, last)};
+  const u64 corners[] = {address_of<Stored>(x, 0, 0), address_of<Stored>(x, 0, last), address_of<Stored>(x, last_q, 0),
+                         address_of<Stored>(x, last_q, last)};
   memory_begin = *std::min_element(corners, corners + 4);
   memory_end = *std::max_element(corners, corners + 4) + sizeof(Stored);
 }

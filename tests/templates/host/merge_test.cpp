@@ -49,7 +49,10 @@ struct Case {
     double largest = -1e37, total = 0;
     bool any = false;
     const int empty = random_below(5);  // 0: all splits; 1: all but one; else some
-    struct Key { double score; std::vector<double> v; };
+    struct Key {
+      double score;
+      std::vector<double> v;
+    };
     std::vector<Key> all;
     for (int split = 0; split < splits; ++split) {
       double m = -1e37, l = 0;
@@ -82,8 +85,16 @@ struct Case {
     for (int d = 0; d < dim; ++d) want_o[size_t(row) * dim + d] = any ? sum[d] * (1 / total) : 0;
   }
   Case(int q_len, int rows, int splits, int dim)
-      : q_len(q_len), rows(rows), splits(splits), dim(dim), part_o(size_t(splits) * rows * dim, NAN),
-        part_state(size_t(3) * splits * rows, NAN), o(size_t(rows) * dim, NAN), lse(rows, NAN), want_o(o), want_lse(lse) {
+      : q_len(q_len),
+        rows(rows),
+        splits(splits),
+        dim(dim),
+        part_o(size_t(splits) * rows * dim, NAN),
+        part_state(size_t(3) * splits * rows, NAN),
+        o(size_t(rows) * dim, NAN),
+        lse(rows, NAN),
+        want_o(o),
+        want_lse(lse) {
     for (int row = 0; row < rows; ++row) fill_row(row);
   }
   void check(const char *what) const {
@@ -95,7 +106,8 @@ struct Case {
         ok = fabs(got - want) < 1e-12 || (isnan(got) && isnan(want));
       }
       if (ok) continue;
-      printf("%s: %d splits, head dim %d, row %d: lse %.17g, expected %.17g\n", what, splits, dim, row, lse[row], want_lse[row]);
+      printf("%s: %d splits, head dim %d, row %d: lse %.17g, expected %.17g\n", what, splits, dim, row, lse[row],
+             want_lse[row]);
       exit(1);
     }
   }
@@ -113,7 +125,8 @@ static void run_dense(int q_len, int splits) {
   p.tensors.lse = {c.lse.data(), (long long)HEADS * q_len, q_len, 1};
   const LuattnSplits parts{c.part_o.data(), c.part_state.data(), splits, 0};
   using C = MergeConfig<Dv, false>;
-  launch([&](const LuattnParams &p) { merge_splits<MergingSpec, C>(p, parts); }, dim3(q_len, HEADS, BATCH), merge_threads<C>, 0, p);
+  launch([&](const LuattnParams &p) { merge_splits<MergingSpec, C>(p, parts); }, dim3(q_len, HEADS, BATCH),
+         merge_threads<C>, 0, p);
   c.check("equal lengths");
   merged += c.rows;
 }

@@ -11,7 +11,6 @@
 #include <map>
 
 using std::max;
-using std::max;
 using std::min;
 struct Config {
   static constexpr bool deterministic = EXAMPLE_DETERMINISTIC != 0;
@@ -45,8 +44,7 @@ static i64 element_at(const float *to, u64 bytes) {
 // If a tile stores an element, no other tile may add to the element, not even zero: the two are unordered.
 static void write(i64 element, float x, bool store) {
   Place &place = memory[element];
-  if (place.stores > 0 || (store && place.adds > 0))
-    host_fail("an element is stored that another write has, too");
+  if (place.stores > 0 || (store && place.adds > 0)) host_fail("an element is stored that another write has, too");
   place.value = store ? x : place.value + x;
   ++(store ? place.stores : place.adds);
   written[element].sum += x;
@@ -78,9 +76,7 @@ enum Layout {
 // A deterministic kernel has another path for elements that are not aligned in fours.
 constexpr bool one_by_one = !Config::deterministic;
 constexpr int input_of(Layout layout) { return layout == BATCHES ? 2 : 0; }
-constexpr int axes_of(Layout layout) {
-  return layout == SHARED ? 2 : layout == BATCHES || layout == APART ? 4 : 3;
-}
+constexpr int axes_of(Layout layout) { return layout == SHARED ? 2 : layout == BATCHES || layout == APART ? 4 : 3; }
 
 struct Given {
   LuattnParams p;
@@ -155,8 +151,7 @@ static Way way_of(const Given &x, int q0, int rows, int kv0) {
              quads = size % 4 == 0 && (grad_begin / 4 + u64(first)) % 4 == 0;
   if (!inside || !quads || !finite || !has_lines(x))
     return Config::deterministic && kv0 >= x.p.shape.kv_len ? NOTHING : one_by_one && finite ? ONE_BY_ONE : REFUSED;
-  const bool alone =
-      (x.p.inputs.alone >> input_of(x.layout)) % 2 != 0 && (Config::deterministic || first <= size - 32);
+  const bool alone = (x.p.inputs.alone >> input_of(x.layout)) % 2 != 0 && (Config::deterministic || first <= size - 32);
   return alone && rows <= x.p.shape.q_len - q0 ? STORES : FOURS;
 }
 
@@ -271,9 +266,7 @@ static void check_gradient(const Given &x) {
 
 static void set_sizes(Given &x, int queries, int size) {
   LuattnInput &in = x.input();
-  const auto set = [&](int a, int b, int c, int d) {
-    in.size[0] = a, in.size[1] = b, in.size[2] = c, in.size[3] = d;
-  };
+  const auto set = [&](int a, int b, int c, int d) { in.size[0] = a, in.size[1] = b, in.size[2] = c, in.size[3] = d; };
   switch (x.layout) {
     case SHARED:
       return set(queries, size, 0, 0);

@@ -36,18 +36,16 @@ struct Spec {
   static Head head(const LuattnParams &, const Site &) { return {}; }
   static Row row(const LuattnParams &, const Site &, const Head &, int) { return {}; }
   static Col col(const LuattnParams &, const Site &, const Head &, int) { return {}; }
-  static float score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, float dot,
-                     Position, Position) {
+  static float score(const LuattnParams &, const Site &, const Head &, const Row &, const Col &, float dot, Position,
+                     Position) {
     return dot;
   }
-  static float row_shift(const LuattnParams &, const Site &s, const Head &, const Row &, Position q,
-                     Position kv) {
+  static float row_shift(const LuattnParams &, const Site &s, const Head &, const Row &, Position q, Position kv) {
     return -slopes[s.h] * float(abs(int(q) + s.kv_len - s.q_len - int(kv)));
   }
   static iv score_bounds(const LuattnParams &, const Site &s, int q0, int q1, int kv0, int kv1, double least,
                          double most) {
-    const ivi far =
-        ivi_abs(ivi_sub(ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len - s.q_len)), ivi_make(kv0, kv1)));
+    const ivi far = ivi_abs(ivi_sub(ivi_add(ivi_make(q0, q1), ivi_point(s.kv_len - s.q_len)), ivi_make(kv0, kv1)));
     return iv_sub(iv_make(least, most, !(most < IV_INF)), iv_mul(iv_point(slopes[s.h]), ivi_to_real(far)));
   }
 };
@@ -71,8 +69,8 @@ struct Problem {
     const Site s{b, h, p.shape.q_len, p.shape.kv_len};
     if (j > Spec::last_key(s, i)) return -INFINITY;
     const float *x = &q[((size_t(b) * HEADS + size_t(h)) * size_t(p.shape.q_len) + size_t(i)) * DIM];
-    const float *y = &k[((size_t(b) * HEADS_KV + size_t(h / p.shape.group)) * size_t(p.shape.kv_len) + size_t(j))
-        * DIM];
+    const float *y =
+        &k[((size_t(b) * HEADS_KV + size_t(h / p.shape.group)) * size_t(p.shape.kv_len) + size_t(j)) * DIM];
     double dot = 0;
     for (int d = 0; d < DIM; ++d) dot += double(x[d]) * double(y[d]);
     return p.scale * dot - double(slopes[h]) * abs(i + p.shape.kv_len - p.shape.q_len - j);
@@ -139,16 +137,15 @@ static void check_backward(Problem &x) {
   const int kv_tiles = ceil_div(p.shape.kv_len, TILE_KV), q_tiles = ceil_div(p.shape.q_len, Config::tile_m);
   const int longest = max_of(p.shape.q_len, p.shape.kv_len), words = ceil_div(q_tiles, 32);
   p.tensors.lse = {x.lse.data(), (long long)HEADS * p.shape.q_len, p.shape.q_len, 1};
-  launch(reach_norms<Config, true>, dim3(unsigned(ceil_div(longest, norm_threads)), HEADS, 2 * BATCH),
-         norm_threads, 0, p);
-  launch(reach_bwd<Spec, Config, TILE_KV>, dim3(unsigned(ceil_div(kv_tiles * words, 4)), HEADS, BATCH),
-         reach_threads, 0, p);
+  launch(reach_norms<Config, true>, dim3(unsigned(ceil_div(longest, norm_threads)), HEADS, 2 * BATCH), norm_threads, 0,
+         p);
+  launch(reach_bwd<Spec, Config, TILE_KV>, dim3(unsigned(ceil_div(kv_tiles * words, 4)), HEADS, BATCH), reach_threads,
+         0, p);
   for (int b = 0; b < BATCH; ++b)
     for (int h = 0; h < HEADS; ++h)
       for (int i = 0; i < p.shape.q_len; ++i)
         for (int j = 0; j < p.shape.kv_len; ++j) {
-          const double weight =
-              exp(x.score(b, h, i, j) - double(x.lse[size_t((b * HEADS + h) * p.shape.q_len + i)]));
+          const double weight = exp(x.score(b, h, i, j) - double(x.lse[size_t((b * HEADS + h) * p.shape.q_len + i)]));
           const bool visited = x.visited(b, h, j / TILE_KV, kv_tiles, q_tiles, i / Config::tile_m);
           if (!visited && weight > 0x1p-24 / longest) host_fail("a weight was left out that matters");
         }

@@ -34,8 +34,7 @@ struct Launch {
   unsigned q_tiles, tiles, grid;
   std::vector<int> taken;
 
-  Launch(int batch, int heads, int group, int q_len, int kv_len, unsigned multiprocessors, unsigned *counter)
-      : p{} {
+  Launch(int batch, int heads, int group, int q_len, int kv_len, unsigned multiprocessors, unsigned *counter) : p{} {
     p.shape.batch = batch, p.shape.heads = heads, p.shape.heads_kv = heads / group, p.shape.group = group;
     p.shape.q_len = q_len, p.shape.kv_len = kv_len, p.scratch.tickets = counter;
     q_tiles = unsigned(ceil_div(q_len, tile_m));
@@ -77,7 +76,8 @@ struct Launch {
   void check_batches() {
     order_fill(&p, q_tiles, order_groups_resident(&p, q_tiles, false, kv_bytes));
     for (unsigned i = 0; i < tiles; ++i) {
-      const BlockSite s = site_of_batches<false>(p.shape, p.order, i), first = site_of_batches<false>(p.shape, p.order, i - unsigned(s.b));
+      const BlockSite s = site_of_batches<false>(p.shape, p.order, i),
+                      first = site_of_batches<false>(p.shape, p.order, i - unsigned(s.b));
       if (s.b != int(i % unsigned(p.shape.batch)) || s.h != first.h || s.q_tile != first.q_tile)
         host_fail("a batch is not behind the one before");
     }

@@ -89,8 +89,7 @@ struct Spec {
   struct Head {};
   struct Acc {};
   static constexpr int parameter_sums = SUM_DISTANCE | SUM_ROW | SUM_COL;
-  static constexpr bool has_distance_term = true, has_query_mod = false, has_key_mod = false,
-                        has_value_mod = false;
+  static constexpr bool has_distance_term = true, has_query_mod = false, has_key_mod = false, has_value_mod = false;
   static float distance_term(const LuattnParams &, const Site &, const Head &, Position q, Position kv) {
     return float(int(q) - int(kv));
   }
@@ -113,9 +112,9 @@ template <int M, int N, int Threads, class Type>
 struct Tiles {
   using Elem = Type;
   static constexpr int tile_m = M, tile_n = N, threads = Threads, head_dim = 64, head_dim_v = 64, stages = 2;
-  static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true,
-                        wants_scalars = false, accumulates_dq = true, deterministic = false,
-                        dq_first_store = false, packed = false, paged = false;
+  static constexpr bool wants_dq = true, wants_dk = true, wants_dv = true, wants_inputs = true, wants_scalars = false,
+                        accumulates_dq = true, deterministic = false, dq_first_store = false, packed = false,
+                        paged = false;
 };
 
 static void expect(double got, double want, const char *what) {
@@ -171,8 +170,7 @@ static void sum_tile(const Problem &x) {
   const SequenceOf<Config> site(x.p, 0, 0);
   const Spec::Head head;
   Spec::Acc acc;
-  const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32,
-                             0};
+  const typename Sums::At at{x.p, site, head, acc, x.q0, x.kv0, int(threadIdx.x) / 32, int(threadIdx.x) % 32, 0};
   Sums sums;
   sums.enter_head();
   sums.add(at);
@@ -224,8 +222,7 @@ struct Place {
 template <int Rows, int Octets, bool Turned>
 static void check_terms(const Place &at) {
   const int lane = int(threadIdx.x);
-  const DistanceTerms<Spec, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1),
-                                                        lane);
+  const DistanceTerms<Spec, Rows, Octets, Turned> terms({}, {}, {}, at.column - (at.row + 8 * Rows - 1), lane);
   for (int r = 0; r < Rows; ++r)
     for (int octet = 0; octet < Octets; ++octet)
       for (int odd = 0; odd < 2; ++odd) {

@@ -89,13 +89,12 @@ static void check_shares() {
     int size = 0;
     for (int i = share.first(p); i < share.end(p); ++i) {
       const Range r = share.of(p, {lo, lo + count}, first + i);
-      if (r.lo != end[unsigned(i)] || r.hi < r.lo)
-        host_fail("a share does not begin where the one before ends");
+      if (r.lo != end[unsigned(i)] || r.hi < r.lo) host_fail("a share does not begin where the one before ends");
       end[unsigned(i)] = r.hi;
       size += r.hi - r.lo;
     }
-    if (abs(size * p.schedule.num_splits - p.shape.group * count) > p.schedule.num_splits
-        * (share.end(p) - share.first(p)))
+    if (abs(size * p.schedule.num_splits - p.shape.group * count) >
+        p.schedule.num_splits * (share.end(p) - share.first(p)))
       host_fail("a share is not an equal part");
   }
   for (int last : end)
