@@ -6,8 +6,9 @@ import itertools
 import unittest
 import warnings
 
-import numpy as np
 from with_torch import torch  # exits without torch, so first
+
+import numpy as np
 
 import luattn
 from luattn import flash_attn, flex
