@@ -105,7 +105,7 @@ typedef struct LuattnScratch {
                     * of a head (sm90/bwd/dq_first_store.cuh); set by prepare */
   unsigned *tickets; /* work counter: the number of tiles drawn so far (work/tile_scheduler.cuh), 0 before and
                       * after a launch; or null */
-  /* Tile skipping (around/tile_skipping.cuh), else null. For each LUATTN_NORM_ROWS positions: */
+  /* Tile skipping (around/before/tile_skipping.cuh), else null. For each LUATTN_NORM_ROWS positions: */
   float *norm_k;                /* [batch][heads_kv][ceil(kv_len / LUATTN_NORM_ROWS)]: an upper bound of |k| */
   float *norm_q, *least_lse;    /* [batch][heads][ceil(q_len / LUATTN_NORM_ROWS)], in backward: an upper bound of
                                  * |q|, and the least lse of rows that keep something */
@@ -196,17 +196,17 @@ typedef struct LuattnOffsets {
   int head_offset, kv_head_offset, heads, heads_kv;
 } LuattnOffsets;
 
-/* Tile bits: a mask from data, evaluated for each cell of LUATTN_CELL x LUATTN_CELL scores (around/tile_bits.cuh). A
- * set is of one batch entry and head. A line of it has workspace_bit_words(cells) pairs of words {kept, whole}: bit i
- * of pair w is of cell 32 w + i of the line. Kept: some score of the cell is; whole: all inside the lengths are. Both
- * are 0 past the ends. */
+/* Tile bits: a mask from data, evaluated for each cell of LUATTN_CELL x LUATTN_CELL scores
+ * (around/before/tile_bits.cuh). A set is of one batch entry and head. A line of it has workspace_bit_words(cells)
+ * pairs of words {kept, whole}: bit i of pair w is of cell 32 w + i of the line. Kept: some score of the cell is;
+ * whole: all inside the lengths are. Both are 0 past the ends. */
 typedef struct LuattnTileBits {
   unsigned *rows;        /* [sets][q cells], a line of kv cells each; null: ranges and minima classify tiles */
   unsigned *columns;     /* [sets][kv cells], a line of q cells each */
   unsigned batch, heads; /* sets: of so many batch entries, 1 or all, by so many heads, 1 or all */
 } LuattnTileBits;
 
-/* The order in which blocks take a head's tiles, the longest first by its tile bits (around/tile_order.cuh,
+/* The order in which blocks take a head's tiles, the longest first by its tile bits (around/before/tile_order.cuh,
  * work/tile_order.cuh): q tiles in forward, kv tiles of luattn_dkdv in backward. A set is of one batch entry and head
  * (backward: kv head). */
 typedef struct LuattnTileOrder {
@@ -219,8 +219,8 @@ typedef struct LuattnTileOrder {
 } LuattnTileOrder;
 
 /* The tiles of packed sequences in the order in which blocks take them, the longest sequence first (luattn_tile_table
- * writes it, around/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of one
- * head, of one of the sizes of workspace_table_size. Its first element is a LuattnPackedHead. */
+ * writes it, around/before/tile_table.cuh; work/tile_table.cuh reads it). A set has the tiles of queries or of keys of
+ * one head, of one of the sizes of workspace_table_size. Its first element is a LuattnPackedHead. */
 typedef struct LuattnPackedTile {
   unsigned entry, tile, count; /* the sequence, the tile's number in it, and the number of its tiles */
   unsigned unused;
@@ -267,9 +267,9 @@ typedef struct LuattnRandom {
   int heads, first_head; /* query heads of the whole; the call's first one there */
 } LuattnRandom;
 
-/* Partial results of blocks that share the keys of a row, for luattn_merge (around/merge.cuh). Rows are those of lse:
- * [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split keeps a
- * score of the row, else 0; neither O nor the other numbers are read there. */
+/* Partial results of blocks that share the keys of a row, for luattn_merge (around/after/merge.cuh). Rows are those of
+ * lse: [batch][heads][q_len], packed [heads][total_q]. The state has a plane more than the spec's: 1 where the split
+ * keeps a score of the row, else 0; neither O nor the other numbers are read there. */
 typedef struct LuattnSplits {
   void *o;     /* Real [count][rows][head_dim_v]: sums of P V, not scaled */
   void *state; /* Real [num_state + 1][count][rows] */
@@ -300,9 +300,9 @@ typedef struct LuattnPaging {
                     is known */
 } LuattnPaging;
 
-/* The blocks of a decode kernel whose entries differ in length (luattn_split_list writes them, around/split_list.cuh;
- * work/split_list.cuh reads them): the longest first, each with an equal part of what the rows of a tile may keep of
- * their entry. */
+/* The blocks of a decode kernel whose entries differ in length (luattn_split_list writes them,
+ * around/before/split_list.cuh; work/split_list.cuh reads them): the longest first, each with an equal part of what the
+ * rows of a tile may keep of their entry. */
 typedef struct LuattnSplitItem {
   unsigned entry, tile; /* of rows: query * group + head of the group */
   unsigned split;       /* its number in the tile, and from bit 16 on how many the tile has */
@@ -336,7 +336,7 @@ typedef struct LuattnAppend {
   const int *cu_seqlens;        /* [batch + 1], or null */
   LuattnDivisor heads_kv, rows; /* rows: of an entry, if they are not packed */
   int batch, total;             /* total: rows of all entries */
-  LuattnDivisor groups;         /* of heads_kv, of as many heads as a thread has: for around/append_modified.cuh */
+  LuattnDivisor groups; /* of heads_kv, of as many heads as a thread has: for around/cache/append_modified.cuh */
 } LuattnAppend;
 
 /* The weights of V, for luattn_weights: Real [batch][heads][rows][columns], those of the longest entry. */

@@ -12,25 +12,25 @@ set(LUATTN_TEMPLATES
   arch/types.cuh
   arch/wgmma.cuh
   arch/wgmma_transposed.cuh
-  around/append.cuh
-  around/append_modified.cuh
   around/around.cuh
-  around/block_bounds.cuh
-  around/block_table.cuh
-  around/finish.cuh
-  around/finish_grouped.cuh
-  around/input_mods.cuh
-  around/merge.cuh
-  around/merge_parts.cuh
-  around/page_table.cuh
-  around/prepare.cuh
-  around/round.cuh
   around/row_mods.cuh
-  around/split_list.cuh
-  around/tile_table.cuh
-  around/tile_bits.cuh
-  around/tile_order.cuh
-  around/tile_skipping.cuh
+  around/after/finish.cuh
+  around/after/finish_grouped.cuh
+  around/after/merge.cuh
+  around/after/merge_parts.cuh
+  around/after/round.cuh
+  around/before/block_bounds.cuh
+  around/before/block_table.cuh
+  around/before/input_mods.cuh
+  around/before/page_table.cuh
+  around/before/prepare.cuh
+  around/before/split_list.cuh
+  around/before/tile_bits.cuh
+  around/before/tile_order.cuh
+  around/before/tile_skipping.cuh
+  around/before/tile_table.cuh
+  around/cache/append.cuh
+  around/cache/append_modified.cuh
   contract/absent.cuh
   contract/contract.cuh
   contract/grad.cuh

@@ -56,6 +56,9 @@ rule(templates/score            "(arch|ops|contract|score)/[a-z0-9_]+\\.cuh|${ab
 rule(templates/sink             "(arch|ops|contract|work|source|sink)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/grads            "(arch|ops|contract|score|grads)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/around           "(arch|ops|contract|source|work|score|sink|grads|around)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/around/before    "(arch|ops|contract|source|work|score|sink|grads|around|around/before)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/around/after     "(arch|ops|contract|source|work|score|sink|grads|around|around/after)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
+rule(templates/around/cache     "(arch|ops|contract|source|work|score|sink|grads|around|around/cache)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/simt             "(arch|ops|contract|source|work|score|sink|grads|simt)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm80             "(arch|ops|contract|source|work|score|sink|grads|sm80)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/decode           "(arch|ops|contract|source|work|score|sink|decode)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
@@ -63,7 +66,7 @@ rule(templates/sm90             "(arch|ops|contract|source|work|score|sink|grads
 rule(templates/sm90/fwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/fwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd         "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
 rule(templates/sm90/bwd_d256    "(arch|ops|contract|source|work|score|sink|grads|sm90|sm90/bwd|sm90/bwd_d256)/[a-z0-9_]+\\.cuh|${abi}"  "${no_system}")
-rule(templates/entry            "config\\.cuh|(around|decode|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|work/sequence\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
+rule(templates/entry            "config\\.cuh|(around/before|around/after|around/cache|decode|simt|sm80|sm90/fwd|sm90/bwd|sm90/bwd_d256|entry)/[a-z0-9_]+\\.cuh|work/sequence\\.cuh|${abi}|spec\\.cuh"  "${no_system}")
 rule(templates                  "${abi}|((arch|ops|contract)/)?[a-z0-9_]+\\.(cuh|h)" "${no_system}")
 
 set(problems "")

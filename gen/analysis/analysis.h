@@ -46,7 +46,7 @@ typedef struct mask_intervals {
 
 /* A mask from data, or of arithmetic that has no bounds (evaluated.c): where ranges and block minima do not decide the
  * classes of tiles, a kernel evaluates the mask for each cell of MASK_CELL x MASK_CELL scores
- * (templates/around/tile_bits.cuh). */
+ * (templates/around/before/tile_bits.cuh). */
 #define MASK_CELL 64
 typedef struct mask_evaluated {
   bool is;

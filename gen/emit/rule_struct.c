@@ -1,4 +1,4 @@
-/* rule_struct.c: prints struct Rule, how finished parts merge by state, for templates/around/merge_parts.cuh. */
+/* rule_struct.c: prints struct Rule, how finished parts merge by state, for templates/around/after/merge_parts.cuh. */
 #include "gen/emit/sections.h"
 
 #define PARTS "const State &mine, const State &theirs"

@@ -10,7 +10,7 @@ static void keep_wanted(const lowered *f, const derived_terms *from, derived_ter
 }
 
 /* A row that keeps nothing has neither delta nor dlse, of which these values are multiples, but may have 1 / 0. A
- * block's sums leave it out (templates/around/prepare.cuh); what is added to memory row by row is 0 by a select. */
+ * block's sums leave it out (around/before/prepare.cuh); what is added to memory row by row is 0 by a select. */
 static void leave_out_empty_rows(lowered *f) {
   ir *g = f->g;
   const ir_ref zero = ir_real(g, 0), delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);

@@ -1,6 +1,6 @@
 /* tile_skipping.c: finds scores that fall with positions, so that P vanishes in whole tiles. Such a score is
  * also emitted as an interval (Spec::score_bounds), and the kernels of the sm90 family skip tiles in which it
- * proves that P vanishes (templates/around/tile_skipping.cuh). */
+ * proves that P vanishes (templates/around/before/tile_skipping.cuh). */
 #include <math.h>
 
 #include "gen/ir/interval.h"

@@ -9,8 +9,8 @@
 #include "gen/plan/check_target.h"
 #include "gen/plan/policy.h"
 
-/* Fixed shapes of the kernels in templates/around/ (around.cuh, tile_skipping.cuh, tile_bits.cuh,
- * tile_order.cuh, tile_table.cuh, split_list.cuh, block_table.cuh, append.cuh). */
+/* Fixed shapes of the kernels in templates/around/ (around.cuh; before/: tile_skipping.cuh, tile_bits.cuh,
+ * tile_order.cuh, tile_table.cuh, split_list.cuh, block_table.cuh; cache/append.cuh). */
 enum {
   AUX_THREADS = 128,
   AUX_TILE = 64,
@@ -396,7 +396,7 @@ luattn_status plan_entries(arena *a, plan *p, const struct luattn_spec *spec, co
     add_entry(p, "luattn_reach", LUATTN_ROLE_REACH, p->pass == LUATTN_FORWARD ? p->tile_m : AUX_THREADS, 0, 0);
   }
   if (p->pass == LUATTN_FORWARD) add_main(p, plan_kernel(p)->entry, LUATTN_ROLE_FORWARD, rows);
-  if (p->family->merges) /* threads: merge_threads of around/merge.cuh */
+  if (p->family->merges) /* threads: merge_threads of around/after/merge.cuh */
     add_entry(p, "luattn_merge", LUATTN_ROLE_MERGE, (p->head_dim_v / 4 + 31) / 32 * 32, 1, 0);
   if (p->pass == LUATTN_BACKWARD) add_backward(p, t, rows);
   for (int i = 0; i < p->num_entries; i++)

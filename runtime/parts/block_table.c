@@ -64,7 +64,7 @@ static luattn_status take_table(const args_call *c, const DLTensor *table, Luatt
   return LUATTN_OK;
 }
 
-/* As templates/around/block_table.cuh. */
+/* As templates/around/before/block_table.cuh. */
 static void list_on_host(const LuattnBlockTable *p, int kind, int64_t b, int64_t h, int64_t row, unsigned char *to) {
   const LuattnBlockList *l = &p->list[kind];
   if (l->count == NULL) return;

@@ -4,7 +4,7 @@
 
 #include "runtime/device/driver.h"
 
-enum { THREADS = 128 }; /* merge_parts_threads of templates/around/merge_parts.cuh */
+enum { THREADS = 128 }; /* merge_parts_threads of templates/around/after/merge_parts.cuh */
 
 struct merge_kernel {
   luattn_driver *driver;

@@ -9,7 +9,7 @@
 #include "runtime/call/tensor_rule.h"
 #include "runtime/device/check_mode.h"
 
-enum { THREADS = 256 }; /* page_table_threads of templates/around/page_table.cuh */
+enum { THREADS = 256 }; /* page_table_threads of templates/around/before/page_table.cuh */
 
 /* ---- arguments ---- */
 

@@ -1,7 +1,7 @@
 /* tile_bits.h: the memory and the launch of luattn_tile_bits, which evaluates a mask from data for cells of scores
- * (LuattnTileBits, templates/around/tile_bits.cuh), and of luattn_tile_order, which orders tiles by them
- * (LuattnTileOrder, templates/around/tile_order.cuh). Nothing here knows where the memory is, so that one set of bits
- * may serve several launches. */
+ * (LuattnTileBits, templates/around/before/tile_bits.cuh), and of luattn_tile_order, which orders tiles by them
+ * (LuattnTileOrder, templates/around/before/tile_order.cuh). Nothing here knows where the memory is, so that one set of
+ * bits may serve several launches. */
 #ifndef LUATTN_RUNTIME_TILE_BITS_H
 #define LUATTN_RUNTIME_TILE_BITS_H
 

@@ -27,8 +27,8 @@
 //                        block_bounds_axis(i), in blocks of block_bounds_size(i). The axes before it,
 //                        flattened, are the rows of params.scratch.stats[i]; an axis of size 1 has index 0,
 //                        whatever b or h is. {min, max} of block j of row r is at [(r * blocks + j) * 2]
-//   has_tile_bits        tiles have the classes of their cells, where luattn_tile_bits has run (around/tile_bits.cuh)
-//   cell_rows, cell_columns
+//   has_tile_bits        tiles have the classes of their cells, where luattn_tile_bits has run
+//   (around/before/tile_bits.cuh) cell_rows, cell_columns
 //                        with tile bits: the part of the mask that reads data, or all of it if there is no
 //                        has_data_part, is constant on aligned blocks of so many q by so many kv
 //   has_cell_class       with tile bits: cells have tighter bounds than tiles (cell_class), because some of what the

@@ -9,7 +9,7 @@
 //   load     K and V of a tile, stages - 1 tiles ahead, by cp.async with an address for each row
 //   compute  S = Q K^T; S becomes P in registers, the A operand of O += P V
 //   finish   the warps' sums and states are merged in shared memory, in order; then O is stored, or with several
-//            blocks the part's sum and state, for luattn_merge (around/merge.cuh)
+//            blocks the part's sum and state, for luattn_merge (around/after/merge.cuh)
 //
 // A row has the hooks' numbers of its own head (Site, Head). A tile of keys is empty or whole if it is for every head.
 //

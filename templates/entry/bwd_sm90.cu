@@ -4,14 +4,14 @@
 
 using RowOrder = ResultGroups;
 #if LUATTN_PART != 1
-#include "around/finish_grouped.cuh"
+#include "around/after/finish_grouped.cuh"
 using DqOrder = WrittenGroups;
 using KvOrder = WrittenGroups;
 #endif
 #include "entry/entries_bwd.cuh"
 
 #if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
-#include "around/tile_skipping.cuh"
+#include "around/before/tile_skipping.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
   reach_norms<Config, true>(p);
 }

@@ -5,9 +5,9 @@
 #include "entry/entries_fwd.cuh"
 
 #if LUATTN_PART != 1
-#include "around/finish.cuh"
-#include "around/prepare.cuh"
-#include "around/round.cuh"
+#include "around/after/finish.cuh"
+#include "around/before/prepare.cuh"
+#include "around/after/round.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads)
     luattn_prepare(const __grid_constant__ PrepareParamsOf<Spec, Config> p) {
   if (has_sequences<Config>(p)) aux_prepare<Spec, Config, RowOrder>(p);

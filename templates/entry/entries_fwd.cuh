@@ -7,32 +7,32 @@
 
 // Reading these headers and compiling two empty kernels takes 10 of 300 ms for a forward image.
 #if !defined(LUATTN_NO_STATS) && LUATTN_PART != 1
-#include "around/block_bounds.cuh"
+#include "around/before/block_bounds.cuh"
 extern "C" __global__ void __launch_bounds__(stats_threads) luattn_stats(const __grid_constant__ ParamsOf<Config> p) {
   aux_stats<Spec>(p);
 }
 #endif
 #if defined(LUATTN_TILE_BITS) && LUATTN_PART != 1
-#include "around/tile_bits.cuh"
+#include "around/before/tile_bits.cuh"
 extern "C" __global__ void __launch_bounds__(tile_bits_threads)
     luattn_tile_bits(const __grid_constant__ ParamsOf<Config> p) {
   find_tile_bits<Spec, Config>(p);
 }
-#include "around/tile_order.cuh"
+#include "around/before/tile_order.cuh"
 extern "C" __global__ void __launch_bounds__(tile_order_threads)
     luattn_tile_order(const __grid_constant__ ParamsOf<Config> p) {
   find_tile_order(p, Spec::has_grad);
 }
 #endif
 #if defined(LUATTN_BLOCK_TABLE) && LUATTN_PART != 1
-#include "around/block_table.cuh"
+#include "around/before/block_table.cuh"
 extern "C" __global__ void __launch_bounds__(block_table_threads)
     luattn_block_table(const __grid_constant__ LuattnBlockTable p) {
   write_block_table(p);
 }
 #endif
 #if defined(LUATTN_TILE_TABLE) && LUATTN_PART != 1
-#include "around/tile_table.cuh"
+#include "around/before/tile_table.cuh"
 extern "C" __global__ void __launch_bounds__(tile_table_threads)
     luattn_tile_table(const __grid_constant__ ParamsOf<Config> p) {
   write_tile_table<Config>(p);
@@ -40,20 +40,20 @@ extern "C" __global__ void __launch_bounds__(tile_table_threads)
 #endif
 #if defined(LUATTN_APPEND) && LUATTN_PART != 1
 #ifdef LUATTN_APPEND_MODS
-#include "around/append_modified.cuh"
+#include "around/cache/append_modified.cuh"
 extern "C" __global__ void __launch_bounds__(append_threads)
     luattn_append(const __grid_constant__ LuattnAppendParams p) {
   append_rows<AppendMods, Config>(p);
 }
 #else
-#include "around/append.cuh"
+#include "around/cache/append.cuh"
 extern "C" __global__ void __launch_bounds__(append_threads) luattn_append(const __grid_constant__ LuattnAppend p) {
   append_rows<Config>(p);
 }
 #endif
 #endif
 #if !defined(LUATTN_NO_MODS) && LUATTN_PART != 1
-#include "around/input_mods.cuh"
+#include "around/before/input_mods.cuh"
 extern "C" __global__ void __launch_bounds__(aux_threads) luattn_mod(const __grid_constant__ ParamsOf<Config> p) {
   aux_mod<Spec, Config>(p);
 }

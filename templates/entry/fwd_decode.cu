@@ -1,10 +1,10 @@
 // entry/fwd_decode.cu: the forward image for few queries and many keys.
 #include "entry/entries_fwd.cuh"
-#include "around/merge.cuh"
+#include "around/after/merge.cuh"
 #include "decode/fwd_decode.cuh"
 
 #if defined(LUATTN_SPLIT_LIST) && LUATTN_PART != 1
-#include "around/split_list.cuh"
+#include "around/before/split_list.cuh"
 extern "C" __global__ void __launch_bounds__(split_list_threads)
     luattn_split_list(const __grid_constant__ DecodeParamsOf<Config> p) {
   write_split_list<Config>(p);

@@ -3,7 +3,7 @@
 #include "sm90/fwd/fwd_sm90.cuh"
 
 #if defined(LUATTN_SCORE_BOUNDS) && LUATTN_PART != 1
-#include "around/tile_skipping.cuh"
+#include "around/before/tile_skipping.cuh"
 extern "C" __global__ void __launch_bounds__(norm_threads) luattn_norms(const __grid_constant__ ParamsOf<Config> p) {
   reach_norms<Config, false>(p);
 }

@@ -1,5 +1,5 @@
 // sink/partial_rows.cuh: what blocks that share a row's keys leave of it for luattn_merge (LuattnSplits,
-// around/merge.cuh).
+// around/after/merge.cuh).
 #pragma once
 #include "contract/contract.cuh"
 #include "work/sequence.cuh"

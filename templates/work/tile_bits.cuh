@@ -1,5 +1,5 @@
 // work/tile_bits.cuh: the class of a tile from the bits of its cells (LuattnTileBits), which luattn_tile_bits has found
-// by evaluating the mask (around/tile_bits.cuh).
+// by evaluating the mask (around/before/tile_bits.cuh).
 //
 // A part of a cell has the cell's class, except that it may be empty or full where the cell is neither. So a tile of
 // any size and place is asked for: it may keep something if one of the cells that it touches does, and keeps

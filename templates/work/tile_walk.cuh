@@ -57,7 +57,7 @@ LUATTN_FN TileClass class_of(const LuattnParams &p, const Site &s, int q0, int q
 // The class of a tile, from the classes of the two parts of the mask.
 LUATTN_FN TileClass least_of(TileClass a, TileClass b) { return a < b ? a : b; }
 
-// The tile bitmap (around/tile_skipping.cuh). For each q tile in forward, and each kv tile in backward, it
+// The tile bitmap (around/before/tile_skipping.cuh). For each q tile in forward, and each kv tile in backward, it
 // has one bit for each tile on the other axis, which says whether the tile is computed. Empty if the spec's
 // scores have no bounds.
 template <class Spec, bool Some = Spec::has_score_bounds>

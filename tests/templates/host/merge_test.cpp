@@ -1,6 +1,6 @@
-// merge_test.cpp: runs luattn_merge's kernel (around/merge.cuh) on partial results of softmax in double, and compares
-// with the row in one step: any number of splits, parts and rows that keep nothing, whose numbers are poison, scores of
-// -inf, packed sequences, and head dims that fill several warps or a part of one.
+// merge_test.cpp: runs luattn_merge's kernel (around/after/merge.cuh) on partial results of softmax in double, and
+// compares with the row in one step: any number of splits, parts and rows that keep nothing, whose numbers are poison,
+// scores of -inf, packed sequences, and head dims that fill several warps or a part of one.
 #include "host_cuda.hpp"
 
 static int min(int a, int b) { return a < b ? a : b; }
@@ -12,7 +12,7 @@ static unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) {
 #include "abi/philox.h"
 #include "spec.cuh"
 
-#include "around/merge.cuh"
+#include "around/after/merge.cuh"
 
 struct Merge : Hoisted {
   static constexpr bool has_merge = true, merge_weighs = true;

@@ -1,4 +1,4 @@
-// reach_test.cpp: compares the tiles that luattn_reach skips (around/tile_skipping.cuh) with all scores in
+// reach_test.cpp: compares the tiles that luattn_reach skips (around/before/tile_skipping.cuh) with all scores in
 // double. In forward the skipped P of a row must sum to less than 2^-24 of the row sum; in backward no
 // skipped P may exceed 2^-24 / n. Some tiles must be skipped, but only for heads with steep slopes.
 #include "host_cuda.hpp"
@@ -7,7 +7,7 @@ static int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 static float fast_sqrt(float x) { return sqrtf(x) * 1.000001f; }  // with the largest error of ops/math.cuh's
 
 #include "ops/interval.cuh"
-#include "around/tile_skipping.cuh"
+#include "around/before/tile_skipping.cuh"
 
 enum { HEADS = 6, HEADS_KV = 2, BATCH = 2, DIM = 24 };
 static const float slopes[HEADS] = {4, 1, 0.3f, 0.002f, 0, -1};

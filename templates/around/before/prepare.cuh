@@ -1,9 +1,9 @@
-// around/prepare.cuh: luattn_prepare: computes delta = rowsum(dO * O) and the row numbers that backward
+// around/before/prepare.cuh: luattn_prepare: computes delta = rowsum(dO * O) and the row numbers that backward
 // reads, and zeroes what luattn_dkdv adds to.
 //
 // Grid (ceil(q_len / aux_tile), heads, batch); aux_threads threads.
 #pragma once
-#include "around/block_bounds.cuh"
+#include "around/before/block_bounds.cuh"
 #include "grads/flush.cuh"
 #include "sink/dq_state.cuh"
 #include "arch/tensor.cuh"

@@ -1,7 +1,7 @@
-// around/finish.cuh: luattn_finish: writes dq, dk and dv from their accumulators, through the derivatives of
+// around/after/finish.cuh: luattn_finish: writes dq, dk and dv from their accumulators, through the derivatives of
 // input mods.
 //
-// Grid: as luattn_mod (around/input_mods.cuh), or (.., batch) if only dq has to be written; aux_threads
+// Grid: as luattn_mod (around/before/input_mods.cuh), or (.., batch) if only dq has to be written; aux_threads
 // threads.
 #pragma once
 #include "around/row_mods.cuh"

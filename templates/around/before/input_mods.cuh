@@ -1,4 +1,4 @@
-// around/input_mods.cuh: luattn_mod: computes q', k', v' from q, k, v by query_mod, key_mod, value_mod.
+// around/before/input_mods.cuh: luattn_mod: computes q', k', v' from q, k, v by query_mod, key_mod, value_mod.
 //
 // Grid (ceil(max(q_len, kv_len) / aux_tile), heads, 3 * batch), blockIdx.z = 3 * b + which, which = 0: q, 1:
 // k, 2: v; aux_threads threads. If a mod reads x[..], blocks divide the tensor's positions and heads

@@ -1,4 +1,4 @@
-// around/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse or their state, or computes the
+// around/after/merge_parts.cuh: luattn_merge_parts: merges finished parts by their lse or their state, or computes the
 // gradient of the former (include/luattn/merge.h has the formulas).
 //
 // Grid (ceil(rows / (merge_parts_threads / lanes))); merge_parts_threads threads. p.lanes threads of a warp share a

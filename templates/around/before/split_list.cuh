@@ -1,5 +1,5 @@
-// around/split_list.cuh: luattn_split_list: cuts the keys of entries that differ in length into blocks of a decode
-// kernel, of about as many keys each, the longest first (LuattnSplitList). One block makes the list.
+// around/before/split_list.cuh: luattn_split_list: cuts the keys of entries that differ in length into blocks of a
+// decode kernel, of about as many keys each, the longest first (LuattnSplitList). One block makes the list.
 //
 // A tile of rows has as many blocks as `chunk` goes into its entry's keys, LUATTN_MAX_SPLITS at most. Where the chunk
 // is not given, it is a quarter of what a block's place has to do if all of those that run at once have as much; blocks

@@ -1,4 +1,4 @@
-// around/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions, as
+// around/before/tile_skipping.cuh: finds tiles in which P vanishes, for specs whose scores fall with positions, as
 // with ALiBi (Spec::has_score_bounds). Two small kernels run before the main one of the sm90 family, which
 // then computes only the remaining tiles (Visits in work/tile_walk.cuh). README.md says which tiles are
 // skipped, and bounds the error.

@@ -1,4 +1,4 @@
-// around/append.cuh: luattn_append: copies new rows of keys and values to their places in a cache (LuattnAppend).
+// around/cache/append.cuh: luattn_append: copies new rows of keys and values to their places in a cache (LuattnAppend).
 //
 // Grid (pieces of k or v / append_threads, 2): a thread copies a piece of a row of k (blockIdx.y 0) or v, 16 bytes, or
 // an element where tensors are not aligned, or rows no whole number of 16 bytes.

@@ -1,4 +1,4 @@
-// around/round.cuh: luattn_round: rounds the reproducible sums of gradients of inputs and scalars.
+// around/after/round.cuh: luattn_round: rounds the reproducible sums of gradients of inputs and scalars.
 //
 // Grid (ceil(most elements / aux_threads), inputs + 1); the last row is for the scalars. aux_threads threads.
 #pragma once

@@ -1,4 +1,4 @@
-// around/block_bounds.cuh: luattn_stats: computes minima and maxima of blocks of the integer inputs that a
+// around/before/block_bounds.cuh: luattn_stats: computes minima and maxima of blocks of the integer inputs that a
 // mask reads.
 //
 // Grid (blocks, rows, num_stats), each the largest that any stat has (contract/contract.cuh); stats_threads

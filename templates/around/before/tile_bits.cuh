@@ -1,4 +1,4 @@
-// around/tile_bits.cuh: luattn_tile_bits: evaluates a mask from data for each cell of 64 x 64 scores, and writes
+// around/before/tile_bits.cuh: luattn_tile_bits: evaluates a mask from data for each cell of 64 x 64 scores, and writes
 // whether it keeps some of them, and whether all: rows and columns of LuattnTileBits.
 //
 // Grid (words of a row, 8 rows of cells each, sets): a block has 8 rows of 32 cells. First a lane for each cell

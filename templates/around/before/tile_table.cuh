@@ -1,4 +1,4 @@
-// around/tile_table.cuh: luattn_tile_table: lists the tiles of packed sequences, the longest sequence first
+// around/before/tile_table.cuh: luattn_tile_table: lists the tiles of packed sequences, the longest sequence first
 // (LuattnTileTable). A block writes the tiles of one sequence: it compares the sequence with all others and adds up the
 // tiles of those that come before. One more block writes the number of all tiles.
 //

@@ -1,5 +1,5 @@
-// around/tile_order.cuh: luattn_tile_order: sorts the tiles of each head by how many cells they keep something of
-// (LuattnTileOrder). One block sorts the tiles of a set.
+// around/before/tile_order.cuh: luattn_tile_order: sorts the tiles of each head by how many cells they keep something
+// of (LuattnTileOrder). One block sorts the tiles of a set.
 //
 // Grid (sets, orders): the one order that a launch asks for, or those of a batch (abi/workspace.h).
 //

@@ -1,9 +1,9 @@
-// around/finish_grouped.cuh: luattn_finish of the sm90 family for tensors without a mod: writes dq, dk and dv
+// around/after/finish_grouped.cuh: luattn_finish of the sm90 family for tensors without a mod: writes dq, dk and dv
 // from accumulators in the layout of ResultGroups.
 #pragma once
 #include "arch/mma.cuh"
 #include "arch/wgmma.cuh"
-#include "around/finish.cuh"
+#include "around/after/finish.cuh"
 #include "sink/dq_acc.cuh"
 
 struct WrittenGroups : ResultGroups {

@@ -1,5 +1,5 @@
-// around/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys (LuattnSplits)
-// to o, lse and saved.
+// around/after/merge.cuh: luattn_merge: reduces the partial results of blocks that have shared a row's keys
+// (LuattnSplits) to o, lse and saved.
 //
 // Grid (q_len, heads, batch); merge_threads<Config> threads. With a list of splits (work/split_list.cuh), a row that
 // one block has is finished. A block takes a row, each thread a few of its channels. Splits are merged in their order,

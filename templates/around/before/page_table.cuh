@@ -1,5 +1,5 @@
-// around/page_table.cuh: luattn_page_table: writes the page table and the lengths of entries whose pages are listed one
-// entry after another (LuattnPageLists). runtime/parts/page_table.c does the same on the host.
+// around/before/page_table.cuh: luattn_page_table: writes the page table and the lengths of entries whose pages are
+// listed one entry after another (LuattnPageLists). runtime/parts/page_table.c does the same on the host.
 //
 // Grid (batch * columns / page_table_threads): a thread writes one number of the table, and an entry's first thread its
 // length.

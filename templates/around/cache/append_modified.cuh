@@ -1,11 +1,11 @@
-// around/append_modified.cuh: luattn_append with AppendMods: new rows go through a spec's mods on their way to the
-// cache (LuattnAppendParams).
+// around/cache/append_modified.cuh: luattn_append with AppendMods: new rows go through a spec's mods on their way to
+// the cache (LuattnAppendParams).
 //
-// Grid (threads for the larger of k and v / append_threads, 2): as in around/append.cuh, but that a thread has the
-// vectors of up to append_heads heads of one row, so that what a mod reads of inputs is read once for them. It loads
-// them before it looks up where the row goes.
+// Grid (threads for the larger of k and v / append_threads, 2): as in around/cache/append.cuh, but that a thread has
+// the vectors of up to append_heads heads of one row, so that what a mod reads of inputs is read once for them. It
+// loads them before it looks up where the row goes.
 #pragma once
-#include "around/append.cuh"
+#include "around/cache/append.cuh"
 #include "around/row_mods.cuh"
 
 static constexpr int append_heads = 4;

@@ -1,4 +1,5 @@
-// around/block_table.cuh: luattn_block_table: writes lists of blocks (LuattnBlockTable) as a table, which a mask reads.
+// around/before/block_table.cuh: luattn_block_table: writes lists of blocks (LuattnBlockTable) as a table, which a mask
+// reads.
 //
 // Grid (rows of blocks, heads, batch): a block has a row. Numbers that are no block of the row are left out.
 #pragma once
