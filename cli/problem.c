@@ -9,7 +9,7 @@
 #include "common/input_dtype.h"
 #include "common/parallel.h"
 #include "common/real.h"
-#include "gen/analysis/int_range.h"
+#include "gen/analysis/specs/int_range.h"
 #include "gen/spec.h"
 
 /* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014), normal by Box and Muller ---- */

@@ -5,7 +5,7 @@
 #include "common/fail.h"
 #include "common/host.h"
 #include "engine/engine.h"
-#include "gen/analysis/int_range.h"
+#include "gen/analysis/specs/int_range.h"
 #include "runtime/call/fetch_tensor.h"
 
 static luattn_status look(const engine_place *at, const luattn_spec *spec, int input, const luattn_input *given,

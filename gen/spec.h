@@ -68,9 +68,9 @@ typedef struct traced_spec {
   ir_ref score_mod;                     /* of VAR_SCORE, VAR_B, VAR_H, VAR_Q, VAR_KV, ..; VAR_SCORE itself if none */
   ir_ref block_mask;                    /* BOOL; IR_NONE: everything is kept */
   ir_ref query_mod, key_mod, value_mod; /* of VAR_X, VAR_B, VAR_H, VAR_POS, VAR_D; IR_NONE if none */
-  /* x[..] in these. VAR_READ of index i is the element at read[i], of VAR_D and the head dim, until analysis/mod_rows.c
-   * knows that: then it is the one at table i of rows (NULL: a mod of one element), of query_mod, key_mod,
-   * value_mod. */
+  /* x[..] in these. VAR_READ of index i is the element at read[i], of VAR_D and the head dim, until
+   * analysis/specs/mod_rows.c knows that: then it is the one at table i of rows (NULL: a mod of one element), of
+   * query_mod, key_mod, value_mod. */
   int num_reads;
   ir_ref read[SPEC_MAX_READS];
   int read_line[SPEC_MAX_READS];
@@ -84,9 +84,10 @@ typedef struct traced_spec {
   bool random;    /* a hook calls random() */
   bool by_passes; /* backward takes a row pass wherever it can, for tests and for measuring: LUATTN_ROW_PASSES=1 */
   /* i32 inputs (a bit each) that the mask, and all hooks, compute with, by how far apart their values are:
-   * analysis/int_range.c. */
+   * analysis/specs/int_range.c. */
   uint16_t inexact_ints[2][3];
-  int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/reads_elsewhere.c */
+  int num_elsewhere; /* axes of inputs that are read at another place than their own: analysis/specs/reads_elsewhere.c
+                      */
   spec_elsewhere elsewhere[SPEC_MAX_ELSEWHERE];
   int64_t most_len; /* positions of longer sequences lie outside of the grid of the block_mask (neighborhood's size); 0:
                        no limit */

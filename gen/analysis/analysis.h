@@ -101,14 +101,4 @@ ir_ref mask_implied(ir *g, ir_ref keep, ir_ref r);
  * bounds the inputs that the mask reads. scratch: ir_count entries. */
 int mask_tile_class(const ir *g, const mask_info *m, const ir_bounds_env *env, ir_bounds *scratch);
 
-/* The level of an expression: what it depends on, which decides where emit hoists it. */
-typedef enum ir_level { LEVEL_HEAD, LEVEL_ROW, LEVEL_COL, LEVEL_ELEMENT } ir_level;
-void analyse_levels(const ir *g, uint8_t *level /* [ir_count] */);
-
-/* Whether all roots are functions of q - kv, and of values that are constant per (batch, head). May be false
- * when it could not be shown. */
-bool analyse_distance(arena *a, const ir *g, const ir_ref *roots, int n);
-/* Whether r is *q * VAR_Q + *kv * VAR_KV + a value that is constant per (batch, head). Likewise. */
-bool analyse_linear(arena *a, const ir *g, ir_ref r, double *q, double *kv);
-
 #endif

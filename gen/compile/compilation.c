@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "common/struct_size.h"
-#include "gen/analysis/append_mods.h"
-#include "gen/analysis/decisions.h"
-#include "gen/analysis/large_scores.h"
-#include "gen/analysis/merge.h"
-#include "gen/analysis/mod_rows.h"
+#include "gen/analysis/specs/append_mods.h"
+#include "gen/analysis/specs/decisions.h"
+#include "gen/analysis/specs/large_scores.h"
+#include "gen/analysis/online/merge.h"
+#include "gen/analysis/specs/mod_rows.h"
 #include "gen/plan/check_target.h"
 
 /* Notes that kernels have no backward, so that programs that compile only forward learn it at once. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/host.h"
-#include "gen/analysis/merge.h"
+#include "gen/analysis/online/merge.h"
 #include "gen/emit/emit.h"
 #include "gen/ir/passes.h"
 #include "gen/nvrtc/nvrtc.h"

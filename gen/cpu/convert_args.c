@@ -6,8 +6,8 @@
 #include "common/choices.h"
 #include "common/input_dtype.h"
 #include "common/overlap.h"
-#include "gen/analysis/large_scores.h"
-#include "gen/analysis/mod_rows.h"
+#include "gen/analysis/specs/large_scores.h"
+#include "gen/analysis/specs/mod_rows.h"
 #include "gen/cpu/cpu.h"
 
 #define MAX_DIM 65536

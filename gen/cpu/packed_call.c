@@ -5,7 +5,7 @@
 
 #include "common/batch.h"
 #include "common/packed_axis.h"
-#include "gen/analysis/large_scores.h"
+#include "gen/analysis/specs/large_scores.h"
 #include "gen/cpu/cpu.h"
 
 /* ---- one sequence's tensors ---- */

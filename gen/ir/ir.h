@@ -66,10 +66,10 @@ typedef enum ir_var {
   VAR_READ,       /* REAL, index: another element of the row in an input mod: traced_spec.read, then row_tables */
   VAR_READ_GRAD,  /* REAL, index: the incoming gradient there */
   VAR_CHANNEL,    /* INT, index: its channel */
-  VAR_OTHER,      /* REAL, index: the online row state of another part of the row, in a merge: analysis/merge.h */
-  VAR_PASS,       /* REAL, index: backward: a sum over the row that a row pass makes: derived_pass of spec.h */
-  VAR_TIE,        /* REAL: how far below a row's maximum a score counts as it, as a part of 1 + its magnitude:
-                     analysis/row_pass.c */
+  VAR_OTHER, /* REAL, index: the online row state of another part of the row, in a merge: analysis/online/merge.h */
+  VAR_PASS,  /* REAL, index: backward: a sum over the row that a row pass makes: derived_pass of spec.h */
+  VAR_TIE,   /* REAL: how far below a row's maximum a score counts as it, as a part of 1 + its magnitude:
+                analysis/online/row_pass.c */
   VAR_COUNT
 } ir_var;
 

@@ -6,6 +6,7 @@
  * thread, but by then NVVM has written them out for each element, which takes compile time.
  */
 #include "common/packed_axis.h"
+#include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 #include "gen/plan/policy.h"
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "gen/analysis/algebra.h"
+#include "gen/analysis/algebra/algebra.h"
 #include "gen/ir/passes.h"
 
 typedef enum limit_kind { UNKNOWN, FINITE, POSITIVE, NUMBER } limit_kind;

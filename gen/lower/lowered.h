@@ -6,7 +6,7 @@
 #define LUATTN_GEN_LOWERED_H
 
 #include "common/fail.h"
-#include "gen/analysis/split.h"
+#include "gen/analysis/algebra/split.h"
 #include "gen/lower/deps.h"
 #include "gen/plan/policy.h"
 

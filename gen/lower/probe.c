@@ -17,7 +17,7 @@
 #include "common/fail.h"
 #include "gen/ir/interval.h"
 #include "gen/ir/passes.h"
-#include "gen/analysis/algebra.h"
+#include "gen/analysis/algebra/algebra.h"
 #include "gen/lower/left_out.h"
 
 /* Rows of random numbers. In every fourth lane scalars and inputs are at most 0, because such a factor turns

@@ -1,5 +1,5 @@
 /* row_parts.c: lowers the merge of two parts of a row, for kernels that share a row's keys among warps or blocks. */
-#include "gen/analysis/merge.h"
+#include "gen/analysis/online/merge.h"
 #include "gen/ir/passes.h"
 #include "gen/lower/lowering.h"
 

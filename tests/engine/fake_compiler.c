@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "common/fail.h"
-#include "gen/analysis/int_range.h"
+#include "gen/analysis/specs/int_range.h"
 #include "gen/compile/cpu_facts.h"
 #include "gen/cpu/append_call.h"
 #include "gen/cpu/packed_call.h"

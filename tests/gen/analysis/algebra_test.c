@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "gen/analysis/algebra.h"
+#include "gen/analysis/algebra/algebra.h"
 #include "rows.h"
 
 enum { EXPRESSIONS = 3000, POINTS = 60 };

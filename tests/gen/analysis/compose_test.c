@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "gen/analysis/split.h"
+#include "gen/analysis/algebra/split.h"
 #include "rows.h"
 
 #define NUM_MODS 200

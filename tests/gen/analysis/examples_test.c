@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "gen/analysis/analysis.h"
-#include "gen/analysis/merge.h"
-#include "gen/analysis/split.h"
+#include "gen/analysis/online/merge.h"
+#include "gen/analysis/algebra/split.h"
 #include "gen/ir/passes.h"
 #include "gen/lua/front.h"
 

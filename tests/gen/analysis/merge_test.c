@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "gen/analysis/merge.h"
-#include "gen/analysis/split.h"
+#include "gen/analysis/online/merge.h"
+#include "gen/analysis/algebra/split.h"
 #include "rows.h"
 
 enum { MAX_PARTS = 5, LENGTH = 24, ROWS = 40 };

@@ -1,0 +1,99 @@
+/* derivation.h: state shared by the steps that derive one online function. Internal to the files of analysis/ that
+ * derive. */
+#ifndef LUATTN_GEN_DERIVATION_H
+#define LUATTN_GEN_DERIVATION_H
+
+#include "gen/analysis/algebra/sample.h"
+#include "gen/base/text.h"
+
+#define LOWEST -1e30 /* scores below count as -inf */
+#define NEAR_START                                                                                   \
+  16 /* a maximum is near the low number that it starts at where it is not so many times closer to 0 \
+      */
+
+typedef struct derivation {
+  arena *a; /* scratch */
+  const traced_spec *t;
+  const traced_online *o;
+  ir *g;
+  text *how;
+  luattn_error *err;
+  sample *s;
+  bool no_memory; /* sticky: an evaluation or a simplification ran out of memory, so later findings cannot be
+                   * trusted */
+
+  /* whole_row.c: the function over a whole row, in terms of VAR_SCORE and VAR_RED; after separate.c also of
+   * the VAR_STATE of stabilisers, which count as constants. */
+  online_split step; /* one online step; also reads VAR_STATE */
+  int num_red;
+  ir_ref score, red[SPEC_MAX_RED];
+  ir_ref term[SPEC_MAX_RED], prob, next[SPEC_MAX_STATE], final[SPEC_MAX_FINAL];
+  ir_ref norm; /* N = d out / d VAR_OUT */
+  ir_ref p;    /* prob * norm */
+  sample_lanes p_value, norm_value;
+  bool forward_is_prob; /* the user's `forward` is shown to be p */
+
+  /* separate.c */
+  int num_arms;                                            /* of the last proof */
+  bool too_long;                                           /* the last proof was given up */
+  bool divides;                                            /* a ratio was left, since it divides by what may be 0 */
+  bool dropped[SPEC_MAX_STATE];                            /* stabilisers */
+  double low_state[SPEC_MAX_STATE], low_red[SPEC_MAX_RED]; /* maxima of rows that have scores lie above; 0: none does */
+  double low_score;                                        /* scores do: 0: nothing is known */
+  bool from_one[SPEC_MAX_RED];                             /* R_k is a sum of exp(x - max x): at least 1 */
+  bool live[SPEC_MAX_RED];                                 /* R_k carries gradient */
+  ir_ref a_delta[SPEC_MAX_RED], b_dlse[SPEC_MAX_RED];      /* A_k = a delta + b dlse; IR_NONE: zero */
+  ir_ref term_s[SPEC_MAX_RED];                             /* df_k/ds; IR_NONE: zero */
+  bool elements_only;                                      /* a row pass is no way */
+  bool by_passes;                                          /* a row pass wherever one is possible */
+
+  /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
+  bool has_passes;
+  ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that
+                                   are it */
+  ir_ref share[SPEC_MAX_RED];   /* a maximum's, of an element: 1 where it is the maximum, else 0; IR_NONE: no maximum */
+  const char *cpu_only;         /* derived_spec.cpu_only */
+  int num_passes, num_sums;
+  derived_pass pass[DERIVED_MAX_PASSES];
+  ir_ref sum[DERIVED_MAX_SUMS];
+  ir_ref p_s;          /* dP/ds at fixed R, */
+  ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
+} derivation;
+
+/* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps
+ * changes nothing, and that `forward` agrees. */
+luattn_status whole_run(derivation *d);
+
+/* Measures what rounding makes of each row, and leaves out those of which it makes much. */
+luattn_status whole_find_slack(derivation *d);
+
+/* Whether two correct forms of one function may differ so on a row with this slack. */
+bool derivation_close(double x, double y, double slack);
+
+/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives are needed, too. */
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves);
+
+/* x / y as an expression that is free of VAR_SCORE; IR_NONE if the quotient depends on it. x is not zero. */
+ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
+/* The same for x = dP/dwrt and y = P, where also the slope of the epilogue's factor over that factor may be it. */
+ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
+bool separate_equal(derivation *d, ir_ref x, ir_ref y);
+
+/* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
+#define RECOVER_MAX_ROOTS (2 + 2 * DERIVED_MAX_TERMS + 2 * DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
+luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
+const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
+
+void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_delta[k] is, and on how many arms */
+
+/* remedy.c: "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is
+ * found; "" if not. */
+const char *remedy_of(const derivation *d);
+
+/* Roots may be IR_NONE. */
+void derivation_simplify(derivation *d, ir_ref *roots, int n);
+sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n); /* NULL: out of memory */
+bool derivation_failed(const derivation *d);                              /* out of memory */
+luattn_status derivation_no_memory(derivation *d);
+
+#endif

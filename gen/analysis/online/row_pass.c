@@ -1,0 +1,181 @@
+/* row_pass.c: adjoints of reductions that are no multiples of delta, by a pass over the row.
+ *
+ * Lambda_k = sum over j of dP_j dP_j/dR_k is rowsum(dO * O_k), O_k being the sum of dP_j/dR_k times v_j: a forward with
+ * another weight. Reductions in descending order have A_k = Lambda_k + dlse dlse/dR_k + sum over m > k of A_m S_mk,
+ * where S_mk, the sum of df_m/dR_k, may be one more sum over the row.
+ */
+#include <math.h>
+
+#include "common/fail.h"
+#include "gen/analysis/algebra/divisors.h"
+#include "gen/analysis/online/partials.h"
+
+typedef struct taker {
+  derivation *d;
+  const partials *p;
+  const wanted_adjoints *want;
+  ir_ref total[SPEC_MAX_RED]; /* A_k; IR_NONE: zero */
+  int num_sizes;              /* sums that only say how large weights are */
+  const char *too_many;       /* what there is no room for */
+} taker;
+
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
+
+/* The expression, with 0 for a score of -inf where it would be NaN. */
+static ir_ref of_kept_scores(derivation *d, ir_ref x) {
+  ir *g = d->g;
+  const ir_ref lowest = ir_real(g, -INFINITY);
+  const ir_ref at_lowest = ir_substitute(g, x, &d->score, &lowest, 1);
+  const sample_lanes *v = derivation_eval(d, &at_lowest, 1);
+  bool defined = v != NULL;
+  for (int i = 0; defined && i < d->s->lanes; i++) defined = !d->s->valid[d->s->row_of[i]] || v[0][i] == v[0][i];
+  if (defined) return x;
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, lowest, d->score), x, ir_real(g, 0));
+}
+
+/* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be,
+ * until these are known. */
+static ir_ref find_sum(derivation *d, ir_ref x, int most) {
+  int i = 0;
+  x = of_kept_scores(d, x);
+  while (i < d->num_sums && d->sum[i] != x) i++;
+  if (i >= most) return IR_NONE;
+  if (i == d->num_sums) d->sum[d->num_sums++] = x;
+  return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
+}
+
+static ir_ref summed(taker *t, ir_ref x) {
+  const ir_ref sum = find_sum(t->d, x, DERIVED_MAX_SUMS - DERIVED_MAX_PASSES + t->num_sizes);
+  if (sum == IR_NONE) t->too_many = "another sum over the row";
+  return sum;
+}
+
+/* A positive number of the row as large as the sum of weights, so that what a pass stores is as large as v: one that
+ * forward keeps, or else a sum of the pass. */
+static ir_ref size_of(taker *t, ir_ref weight) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1);
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->term[k] != weight || !divisors_sum_is_positive(d, k)) continue;
+    return d->from_one[k] ? d->red[k] : ir_op2(g, IR_ADD, one, d->red[k]);
+  }
+  const int before = d->num_sums;
+  const ir_ref sum = find_sum(d, ir_op1(g, IR_ABS, weight), DERIVED_MAX_SUMS);
+  t->num_sizes += d->num_sums - before;
+  return ir_op2(g, IR_ADD, one, sum);
+}
+
+/* rowsum(dO * sum of weight v). */
+static ir_ref weighted(taker *t, ir_ref weight) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref of_kept = of_kept_scores(d, weight);
+  int k = 0;
+  while (k < d->num_passes && d->pass[k].weight != of_kept) k++;
+  if (k == DERIVED_MAX_PASSES) return t->too_many = "another row pass", IR_NONE;
+  const ir_ref size = size_of(t, weight);
+  if (k == d->num_passes) d->pass[d->num_passes++] = (derived_pass){of_kept, ir_op2(g, IR_DIV, ir_real(g, 1), size)};
+  const ir_ref pass = ir_variable(g, VAR_PASS, (uint32_t)k);
+  return ir_op2(g, IR_MUL, pass, size);
+}
+
+/* Lambda_k, the adjoint through prob alone. */
+static ir_ref through_prob(taker *t, int k) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), whole = t->p->ref[P_RED + k];
+  if (whole == IR_NONE) return IR_NONE;
+  if (!d->by_passes) {
+    const ir_ref slope = ir_grad_factor(g, whole, separate_log_slope(d, whole, d->red[k]));
+    if (slope != IR_NONE) return ir_op2(g, IR_MUL, slope, ir_variable(g, VAR_DELTA, 0));
+  }
+  /* prob * norm: what reads no score is a factor of the row. */
+  ir_ref of_prob = IR_NONE, of_norm = IR_NONE, ratio = IR_NONE;
+  ir_grad(g, &d->prob, &one, 1, &d->red[k], &of_prob, 1);
+  ir_grad(g, &d->norm, &one, 1, &d->red[k], &of_norm, 1);
+  derivation_simplify(d, &of_prob, 1);
+  if (of_prob != IR_NONE && (ratio = separate_ratio(d, of_prob, d->prob)) == IR_NONE) return weighted(t, whole);
+  ir_ref factor = add(g, of_norm, mul(g, ratio, d->norm));
+  derivation_simplify(d, &factor, 1);
+  return mul(g, factor, weighted(t, d->prob));
+}
+
+/* S_mk; of a maximum m, whose adjoint is for each of the elements that are it, their sum. */
+static ir_ref reduced(taker *t, int m, int k) {
+  const ir_ref of_term = t->p->ref[TERM_RED + m * SPEC_MAX_RED + k];
+  ir_ref x;
+  if (t->d->step.kind[m] == IR_REDUCE_MAX) return summed(t, mul(t->d->g, t->d->share[m], of_term));
+  return separate_reduced_partial(t->d, t->p, m, k, &x) ? x : summed(t, of_term);
+}
+
+/* The adjoint of a maximum over the number of elements that are it, each of which has its share. */
+static ir_ref shared(taker *t, int k, ir_ref sum) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), largest = d->red[k];
+  const ir_ref size = ir_op2(g, IR_ADD, one, ir_op1(g, IR_ABS, largest));
+  const ir_ref near = ir_op2(g, IR_MUL, ir_variable(g, VAR_TIE, 0), size), top = ir_op2(g, IR_ADD, d->term[k], near);
+  if (sum == IR_NONE) return IR_NONE;
+  d->share[k] = ir_op3(g, IR_SELECT, ir_op2(g, IR_LE, largest, top), one, zero);
+  const ir_ref count = summed(t, d->share[k]), each = ir_op2(g, IR_DIV, sum, count);
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, count), each, zero);
+}
+
+/* A_k, once those of later reductions are known. */
+static ir_ref adjoint(taker *t, int k) {
+  derivation *d = t->d;
+  ir *g = d->g;
+  const ir_ref delta = ir_variable(g, VAR_DELTA, 0), dlse = ir_variable(g, VAR_DLSE, 0);
+  if (t->want->gone[k]) return IR_NONE;
+  const bool is_maximum = d->step.kind[k] == IR_REDUCE_MAX;
+  if (d->live[k] && t->want->why[k] == NULL) {
+    const ir_ref whole = add(g, mul(g, d->a_delta[k], delta), mul(g, d->b_dlse[k], dlse));
+    return is_maximum ? shared(t, k, whole) : whole;
+  }
+  ir_ref sum = through_prob(t, k);
+  sum = add(g, sum, mul(g, t->p->ref[LSE_RED + k], dlse));
+  for (int m = k + 1; m < d->num_red; m++) {
+    if (t->total[m] == IR_NONE || t->p->ref[TERM_RED + m * SPEC_MAX_RED + k] == IR_NONE) continue;
+    sum = add(g, sum, mul(g, t->total[m], reduced(t, m, k)));
+  }
+  derivation_simplify(d, &sum, 1);
+  return is_maximum ? shared(t, k, sum) : sum;
+}
+
+/* Numbers the sums behind the passes that there are. */
+static void number_sums(derivation *d) {
+  ir *g = d->g;
+  const ir_ref zero = ir_real(g, 0), one = ir_real(g, 1);
+  if (d->num_sums > 0 && d->num_passes == 0) d->pass[d->num_passes++] = (derived_pass){zero, one};
+  ir_ref from[DERIVED_MAX_SUMS], to[DERIVED_MAX_SUMS];
+  for (int i = 0; i < d->num_sums; i++) {
+    from[i] = ir_variable(g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
+    to[i] = ir_variable(g, VAR_PASS, (uint32_t)(d->num_passes + i));
+  }
+  for (int k = 0; k < d->num_red; k++)
+    if (d->adjoint[k] != IR_NONE) d->adjoint[k] = ir_substitute(g, d->adjoint[k], from, to, d->num_sums);
+  for (int k = 0; k < d->num_passes; k++)
+    d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
+}
+
+luattn_status row_pass_take(derivation *d, const partials *p, const wanted_adjoints *want) {
+  taker *t = arena_new(d->a, sizeof *t);
+  if (t == NULL) return derivation_no_memory(d);
+  *t = (taker){.d = d, .p = p, .want = want};
+  for (int k = d->num_red; k-- > 0;) {
+    t->total[k] = adjoint(t, k);
+    if (derivation_failed(d)) return derivation_no_memory(d);
+    if (t->too_many != NULL)
+      return separate_refuse(d, k, arena_printf(d->a, "its adjoint needs %s than backward can take", t->too_many));
+    d->adjoint[k] = d->live[k] ? t->total[k] : IR_NONE;
+    if (want->why[k] != NULL) text_add(d->how, "; %s takes a row pass: %s", reduction_name(d, k), want->why[k]);
+    if (d->live[k] && d->share[k] != IR_NONE)
+      text_add(d->how, "; %s does not cancel: the elements that are it share its derivative", reduction_name(d, k));
+    if (d->share[k] != IR_NONE) d->term_s[k] = mul(d->g, d->share[k], d->term_s[k]);
+  }
+  d->has_passes = true;
+  number_sums(d);
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
+}

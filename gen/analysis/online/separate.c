@@ -1,0 +1,588 @@
+/* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
+#include "gen/analysis/algebra/algebra.h"
+#include "gen/analysis/algebra/divisors.h"
+#include "gen/analysis/online/partials.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "common/fail.h"
+
+#define SAME 1e-9      /* relative: two forms of the same value */
+#define VANISHED 1e-10 /* relative to the sum of magnitudes: an adjoint that cancels */
+#define ROUNDING \
+  1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
+#define NOTHING 1e-250
+#define LOW -1e3     /* at least so low starts a maximum that is to be below all scores */
+#define LOST 0x1p-60 /* beside 1 */
+
+static bool row_valid(const derivation *d, int row) { return d->s->valid[row] && !d->s->extreme[row]; }
+static bool lane_valid(const derivation *d, int lane) { return row_valid(d, d->s->row_of[lane]); }
+
+/* The number of rows on which x differs from 0. */
+static int count_rows(const derivation *d, const double *x) {
+  int rows = 0, last = -1;
+  for (int i = 0; i < d->s->lanes; i++) {
+    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(x[i]) > NOTHING) || d->s->row_of[i] == last) continue;
+    last = d->s->row_of[i];
+    rows++;
+  }
+  return rows;
+}
+
+/* The lane of the largest y, of those on which rounding is least; -1: y is 0. */
+static int largest(const derivation *d, const double *x, const double *y) {
+  int best = -1;
+  for (int i = 0; i < d->s->lanes; i++) {
+    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(y[i]) > NOTHING) || !isfinite(y[i])) continue;
+    const double slack = d->s->slack[d->s->row_of[i]], least = best < 0 ? 0 : d->s->slack[d->s->row_of[best]];
+    if (best < 0 || slack < least || (slack == least && fabs(y[i]) > fabs(y[best]))) best = i;
+  }
+  return best;
+}
+
+/* Whether no sample contradicts x = c * y. c is what the samples say, a multiple of a quarter if it is one up to
+ * rounding, and 1 if they say nothing. What they do not contradict is for algebra.h to prove. */
+static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
+  const int best = largest(d, x, y);
+  *c = best < 0 ? 1 : x[best] / y[best];
+  const double quarter = nearbyint(*c * 4) / 4;
+  if (best >= 0 && fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
+  for (int i = 0; i < d->s->lanes; i++) {
+    const double same = SAME + d->s->slack[d->s->row_of[i]];
+    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING)) return false;
+  }
+  return *c != 0 || count_rows(d, y) == 0;
+}
+
+bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
+  const ir_ref both[2] = {x, y};
+  double c = 0;
+  sample_lanes *v = derivation_eval(d, both, 2);
+  return v != NULL && proportional(d, v[0], v[1], &c) && c == 1 && algebra_equal(d, x, y);
+}
+
+/* Lists simple row numbers; a ratio is likely to be a multiple of one. */
+static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
+  ir *g = d->g;
+  int n = 0;
+  row[n++] = ir_real(g, 1);
+  if (d->norm != IR_NONE) row[n++] = d->norm;
+  for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
+  /* A state differs from its reduction if it starts at some value, such as a sink. */
+  for (int i = 0; i < d->o->num_state && n < max; i++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
+  for (int i = 0; i < d->t->num_scalars && n < max; i++) {
+    const ir_ref scalar = ir_variable(g, VAR_SCALAR, (uint32_t)i);
+    const ir_ref zero = ir_real(g, 0);
+    if (ir_substitute(g, x, &scalar, &zero, 1) != x) row[n++] = scalar;
+  }
+  return n;
+}
+
+/* Scores at which y is unlikely to be zero: the row's maximum (where exp neither overflows nor vanishes),
+ * then constants. */
+static int trial_scores(derivation *d, ir_ref *score, int max) {
+  static const double constants[] = {1, 0, -1, 0.5, 3};
+  int n = 0;
+  for (int i = 0; i < d->o->num_state && n < max; i++) {
+    const ir_ref state = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+    const ir_ref zero = ir_real(d->g, 0);
+    if (ir_substitute(d->g, d->p, &state, &zero, 1) != d->p) score[n++] = state; /* a stabiliser */
+  }
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->step.kind[k] == IR_REDUCE_MAX && d->term[k] == d->score && n < max) score[n++] = d->red[k];
+  }
+  for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < max; i++)
+    score[n++] = ir_real(d->g, constants[i]);
+  return n;
+}
+
+enum {
+  MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32,
+  MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5,
+  MAX_TOO_LONG = 2
+};
+
+/* A search for x / y among candidates. */
+typedef struct search {
+  ir_ref x, y;
+  const double *vx; /* x of each sample */
+  bool cancelled;   /* after what both share has been cancelled */
+  int too_long;
+} search;
+
+/* The first of n candidates that is x / y, up to a factor where `exact` is not asked; IR_NONE: none is. */
+static ir_ref first_ratio(derivation *d, search *of, const ir_ref *candidate, int n, bool exact) {
+  ir *g = d->g;
+  ir_ref scaled[MAX_ROWS + MAX_TRIALS] = {IR_NONE};
+  for (int i = 0; i < n; i++) scaled[i] = ir_op2(g, IR_MUL, of->y, candidate[i]);
+  const sample_lanes *v = derivation_eval(d, scaled, n);
+  for (int i = 0; v != NULL && i < n && of->too_long < MAX_TOO_LONG; i++) {
+    double c = 0;
+    if (!proportional(d, of->vx, v[i], &c) || (exact && c != 1)) continue;
+    if (!algebra_proportional(d, of->x, c, candidate[i], of->y)) {
+      of->too_long += d->too_long;
+      continue;
+    }
+    ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), candidate[i]);
+    derivation_simplify(d, &ratio, 1);
+    if (of->cancelled) {
+      ratio = divisors_cancel(g, ratio);
+      derivation_simplify(d, &ratio, 1);
+    }
+    if (divisors_safe(d, ratio, of->x, of->y)) return ratio;
+    d->divides = true;
+  }
+  return IR_NONE;
+}
+
+/* `cancelled`: after what both share has been cancelled. */
+static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
+  ir *g = d->g;
+  if (x == y) return ir_real(g, 1);
+  ir_ref candidate[MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
+  const sample_lanes *vx = derivation_eval(d, &x, 1);
+  if (vx == NULL) return IR_NONE;
+  search of = {x, y, vx[0], cancelled, 0};
+  const ir_ref simple = first_ratio(d, &of, candidate, simple_rows(d, x, candidate, MAX_ROWS), false);
+  if (simple != IR_NONE || of.too_long >= MAX_TOO_LONG) return simple;
+  const int num_trials = trial_scores(d, trial, MAX_TRIALS);
+  for (int i = 0; i < num_trials; i++) {
+    const ir_ref top = ir_substitute(g, x, &d->score, &trial[i], 1);
+    candidate[i] = ir_grad_div(g, top, ir_substitute(g, y, &d->score, &trial[i], 1));
+    derivation_simplify(d, &candidate[i], 1);
+  }
+  return first_ratio(d, &of, candidate, num_trials, true);
+}
+
+ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
+  const ir_ref ratio = find_ratio(d, x, y, false);
+  return ratio != IR_NONE ? ratio : find_ratio(d, x, y, true);
+}
+
+/* The slope of the epilogue's factor over that factor: the ratio where prob itself does not depend on `wrt`. */
+static ir_ref slope_of_factor(derivation *d, ir_ref x, ir_ref wrt) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
+  ir_ref slope = IR_NONE;
+  double c = 0;
+  if (ir_substitute(g, d->prob, &wrt, &zero, 1) != d->prob) return IR_NONE;
+  ir_grad(g, &d->norm, &one, 1, &wrt, &slope, 1);
+  if (slope == IR_NONE) return IR_NONE;
+  ir_ref ratio = divisors_cancel(g, ir_op2(g, IR_DIV, slope, d->norm));
+  derivation_simplify(d, &ratio, 1);
+  const ir_ref both[2] = {x, ir_op2(g, IR_MUL, d->p, ratio)};
+  const sample_lanes *v = derivation_eval(d, both, 2);
+  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1 || !algebra_proportional(d, x, 1, ratio, d->p))
+    return IR_NONE;
+  if (divisors_safe(d, ratio, slope, d->norm)) return ratio;
+  d->divides = true;
+  return IR_NONE;
+}
+
+ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt) {
+  ir_ref ratio = find_ratio(d, x, d->p, false);
+  if (ratio == IR_NONE) ratio = slope_of_factor(d, x, wrt);
+  return ratio != IR_NONE ? ratio : find_ratio(d, x, d->p, true);
+}
+
+const char *reduction_name(derivation *d, int k) {
+  const char *kind = d->step.kind[k] == IR_REDUCE_MAX ? "reduce_max" : "reduce_sum";
+  for (int i = 0; i < d->o->num_state; i++) {
+    if (d->next[i] == d->red[k]) return arena_printf(d->a, "%s kept in '%s'", kind, d->o->state_name[i]);
+  }
+  for (int i = 0; i < d->o->num_state; i++) {
+    const ir_ref zero = ir_real(d->g, 0);
+    if (ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i]) {
+      return arena_printf(d->a, "%s in '%s'", kind, d->o->state_name[i]);
+    }
+  }
+  return arena_printf(d->a, "%s number %d", kind, k + 1);
+}
+
+/* N * dprob/ds, which is dP/ds where N does not read the score. */
+static ir_ref factored_slope(derivation *d) {
+  ir *g = d->g;
+  const ir_ref one = ir_real(g, 1);
+  ir_ref slope = IR_NONE;
+  if (d->p_s == IR_NONE || d->norm == IR_NONE || ir_uses(g, d->norm, VAR_SCORE)) return d->p_s;
+  ir_grad(g, &d->prob, &one, 1, &d->score, &slope, 1);
+  derivation_simplify(d, &slope, 1);
+  return slope == IR_NONE ? d->p_s : ir_op2(g, IR_MUL, slope, d->norm);
+}
+
+static bool differentiate(derivation *d, partials *p) {
+  ir *g = d->g;
+  const int n = d->num_red;
+  const ir_ref one = ir_real(g, 1);
+  const ir_ref lse = d->o->lse < 0 ? IR_NONE : d->final[d->o->lse];
+  ir_grad(g, &d->p, &one, 1, &d->score, &d->p_s, 1);
+  ir_grad(g, &d->p, &one, 1, d->red, p->ref + P_RED, n);
+  if (lse != IR_NONE) ir_grad(g, &lse, &one, 1, d->red, p->ref + LSE_RED, n);
+  for (int k = 0; k < n; k++) {
+    ir_grad(g, &d->term[k], &one, 1, &d->score, &p->ref[TERM_S + k], 1);
+    ir_grad(g, &d->term[k], &one, 1, d->red, p->ref + TERM_RED + k * SPEC_MAX_RED, k);
+    p->ref[TERM + k] = d->term[k];
+  }
+  derivation_simplify(d, &d->p_s, 1);
+  d->p_s_factored = factored_slope(d);
+  derivation_simplify(d, p->ref, NUM_PARTIALS);
+  for (int k = 0; k < n; k++) d->term_s[k] = p->ref[TERM_S + k];
+  p->value = derivation_eval(d, p->ref, NUM_PARTIALS);
+  return p->value != NULL;
+}
+
+/* total[j][k] = sum over m of S_jm total[m][k], where S_jm reduces df_j/dR_m over the row (taken at the
+ * maximum's index for a maximum). */
+static void chain_values(derivation *d, partials *p) {
+  const sample *s = d->s;
+  for (int r = 0; r < s->rows; r++) {
+    for (int k = 0; k < d->num_red; k++) {
+      p->total[k][k][r] = 1;
+      for (int j = k + 1; j < d->num_red; j++) {
+        double sum = 0;
+        for (int m = k; m < j; m++) {
+          const double *x = p->value[TERM_RED + j * SPEC_MAX_RED + m];
+          double direct = 0;
+          if (d->step.kind[j] == IR_REDUCE_MAX)
+            direct = x[s->argmax[j][r]];
+          else
+            for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += s->count[i] * x[i];
+          sum += direct * p->total[m][k][r];
+        }
+        p->total[j][k][r] = sum;
+      }
+    }
+  }
+}
+
+/* Whether samples say so; `root`: the derivatives by x of P, lse and the reductions' terms. */
+static bool drops_out_of_samples(derivation *d, const partials *p, const ir_ref *root) {
+  const sample *s = d->s;
+  sample_lanes *v = derivation_eval(d, root, 2 + d->num_red);
+  if (v == NULL) return false;
+  for (int lane = 0; lane < d->s->lanes; lane++) {
+    const int r = s->row_of[lane];
+    if (!row_valid(d, r)) continue;
+    double sum[2] = {v[0][lane], v[1][lane]};
+    double magnitude[2] = {NOTHING + fabs(sum[0]), fabs(sum[1])};
+    for (int k = 0; k < d->num_red; k++) {
+      double direct = 0; /* dR_k/dx, excluding other reductions, which `total` covers */
+      if (d->step.kind[k] == IR_REDUCE_MAX)
+        direct = v[2 + k][s->argmax[k][r]];
+      else
+        for (int i = s->first[r]; i < s->first[r + 1]; i++) direct += s->count[i] * v[2 + k][i];
+      for (int j = k; j < d->num_red; j++) {
+        for (int of = 0; of < 2; of++) {
+          const double y = p->value[(of == 0 ? P_RED : LSE_RED) + j][lane] * p->total[j][k][r] * direct;
+          sum[of] += y;
+          magnitude[of] += fabs(y);
+        }
+      }
+    }
+    if (!isfinite(magnitude[0]) || !isfinite(magnitude[1])) continue; /* an overflow on the way says nothing */
+    const double vanished = VANISHED + s->slack[r], rounding = ROUNDING + s->slack[r];
+    if (!(fabs(sum[0]) <= vanished * magnitude[0] + rounding * fabs(d->p_value[lane]))) return false;
+    if (!(fabs(sum[1]) <= vanished * magnitude[1] + rounding)) return false;
+  }
+  return true;
+}
+
+/* Whether the derivative of the whole-row function by a row number x, which the reductions' terms may read,
+ * vanishes for P and lse. */
+static bool drops_out(derivation *d, const partials *p, ir_ref x) {
+  const ir_ref one = ir_real(d->g, 1);
+  ir_ref root[2 + SPEC_MAX_RED] = {IR_NONE};
+  ir_grad(d->g, &d->p, &one, 1, &x, &root[0], 1);
+  if (d->o->lse >= 0) ir_grad(d->g, &d->final[d->o->lse], &one, 1, &x, &root[1], 1);
+  for (int j = 0; j < d->num_red; j++) ir_grad(d->g, &d->term[j], &one, 1, &x, &root[2 + j], 1);
+  if (!drops_out_of_samples(d, p, root)) return false;
+  for (int of = 0; of < (d->o->lse >= 0 ? 2 : 1); of++) {
+    const algebra_chain c = {root[of], p->ref + (of == 0 ? P_RED : LSE_RED), p->ref + TERM_RED, root + 2, 0};
+    if (!algebra_vanishes(d, &c)) return false;
+  }
+  return true;
+}
+
+/* Whether x is `red`, or the larger of that and a number *start. */
+static bool is_maximum_of(const ir *g, ir_ref x, ir_ref red, double *start) {
+  const ir_node *n = ir_get(g, x);
+  *start = -INFINITY;
+  if (x == red) return true;
+  return n->op == IR_MAX && (n->arg[0] == red || n->arg[1] == red) && ir_is_const(g, n->arg[n->arg[0] == red], start);
+}
+
+/* The same with a number below all scores. */
+static bool is_maximum(const ir *g, ir_ref x, ir_ref red, double *start) {
+  return is_maximum_of(g, x, red, start) && (x == red || *start <= LOW);
+}
+
+/* A maximum that starts at a low number says by staying near it that its row has no scores. A condition on that is
+ * there for such rows, and scores as low as that count as none. */
+static void find_low(derivation *d) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    for (int k = 0; k < d->num_red; k++) {
+      double start;
+      if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(d->g, d->next[i], d->red[k], &start)) continue;
+      const double low = fmax(LOWEST, start / NEAR_START);
+      d->low_state[i] = d->low_red[k] = isfinite(start) ? low : LOWEST;
+    }
+  }
+}
+
+/* Finds the sums of exp(x - m), where state i is m, the maximum of x: a term of theirs is 1. */
+static void find_sums_from_one(derivation *d, int i) {
+  const ir *g = d->g;
+  const ir_ref m = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  double start;
+  for (int k = 0; k < d->num_red; k++) {
+    if (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum(g, d->next[i], d->red[k], &start)) continue;
+    for (int j = 0; j < d->num_red; j++) {
+      const ir_node *n = ir_get(g, d->term[j]);
+      if (d->step.kind[j] != IR_REDUCE_SUM || (n->op != IR_EXP && n->op != IR_EXP2)) continue;
+      const ir_node *x = ir_get(g, n->arg[0]);
+      if (x->op == IR_SUB && x->arg[0] == d->term[k]) d->from_one[j] |= is_maximum(g, x->arg[1], m, &start);
+    }
+  }
+}
+
+/* Replaces a number of the row in the whole function, but for state i, which it is; -1: in all states. */
+static void replace_number(derivation *d, int i, ir_ref from, ir_ref to) {
+  ir_ref *root[3 + SPEC_MAX_RED + SPEC_MAX_FINAL + SPEC_MAX_STATE];
+  int n = 0;
+  root[n++] = &d->p;
+  root[n++] = &d->prob;
+  root[n++] = &d->norm;
+  for (int k = 0; k < d->num_red; k++) root[n++] = &d->term[k];
+  for (int k = 0; k < d->o->num_final; k++) root[n++] = &d->final[k];
+  for (int k = 0; k < d->o->num_state; k++) {
+    if (k != i) root[n++] = &d->next[k];
+  }
+  for (int k = 0; k < n; k++) *root[k] = ir_substitute(d->g, *root[k], &from, &to, 1);
+}
+
+/* Leaves out numbers beside sums of at least 1 that are below the last bit of 1 in every type, as the 1e-30 of l +
+ * 1e-30: the sum is the same without. */
+static void drop_lost_addends(derivation *d) {
+  ir *g = d->g;
+  for (ir_ref r = 1, count = ir_count(g); r < count; r++) {
+    const ir_node n = *ir_get(g, r);
+    double c;
+    for (int i = 0; i < 2 && n.op == IR_ADD && n.type == IR_REAL; i++) {
+      const ir_node x = *ir_get(g, n.arg[i]);
+      if (x.op != IR_VAR || ir_var_of(&x) != VAR_RED || !d->from_one[ir_index_of(&x)]) continue;
+      if (ir_is_const(g, n.arg[1 - i], &c) && fabs(c) <= LOST) replace_number(d, -1, r, n.arg[i]);
+    }
+  }
+}
+
+/* Tries the new value of state i as a stabiliser: a number made of a maximum on which the result does not
+ * depend, provided that the sums are rescaled with it. Then the derivative treats it as a constant
+ * (VAR_STATE[i], as forward keeps it) wherever it appears. */
+static bool try_stabiliser(derivation *d, partials *p, int i) {
+  const derivation before = *d;
+  const ir_ref to = ir_variable(d->g, VAR_STATE, (uint32_t)i);
+  replace_number(d, i, d->next[i], to);
+  d->dropped[i] = true;
+  find_sums_from_one(d, i);
+  drop_lost_addends(d);
+  if (differentiate(d, p)) {
+    chain_values(d, p);
+    if (drops_out(d, p, to)) return true;
+  }
+  *d = before;
+  return false;
+}
+
+static void drop_stabilisers(derivation *d, partials *p) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    bool of_max = false;
+    for (int k = 0; k < d->num_red && !of_max; k++) {
+      const ir_ref zero = ir_real(d->g, 0);
+      of_max = d->step.kind[k] == IR_REDUCE_MAX && ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i];
+    }
+    if (d->dropped[i] || !of_max || !try_stabiliser(d, p, i)) continue;
+    text_add(d->how, "; stabiliser '%s' drops out", d->o->state_name[i]);
+  }
+}
+
+/* Whether P or lse, by `base`, read R_k, themselves or through later reductions. */
+static bool reads(const derivation *d, const partials *p, int base, int k) {
+  bool depends[SPEC_MAX_RED] = {false}, found = false;
+  depends[k] = true;
+  for (int j = k; j < d->num_red; j++) {
+    for (int m = k; m < j; m++) depends[j] |= depends[m] && p->ref[TERM_RED + j * SPEC_MAX_RED + m] != IR_NONE;
+    found |= depends[j] && p->ref[base + j] != IR_NONE;
+  }
+  return found;
+}
+
+/* Whether no sample contradicts that the sum over j of value[base + j] * total[j][k] is zero. */
+static bool vanishes_in_samples(const derivation *d, const partials *p, int base, int k) {
+  for (int i = 0; i < d->s->lanes; i++) {
+    if (!lane_valid(d, i)) continue;
+    double sum = 0, magnitude = NOTHING;
+    for (int j = k; j < d->num_red; j++) {
+      const double x = p->value[base + j][i] * p->total[j][k][d->s->row_of[i]];
+      sum += x;
+      magnitude += fabs(x);
+    }
+    if (!isfinite(magnitude)) continue;
+    const double slack = d->s->slack[d->s->row_of[i]], one = base == P_RED ? fabs(d->p_value[i]) : 1;
+    if (!(fabs(sum) <= (VANISHED + slack) * magnitude + (ROUNDING + slack) * one)) return false;
+  }
+  return true;
+}
+
+static bool vanishes(derivation *d, const partials *p, int base, int k) {
+  const algebra_chain c = {IR_NONE, p->ref + base, p->ref + TERM_RED, NULL, k};
+  return !reads(d, p, base, k) || (vanishes_in_samples(d, p, base, k) && algebra_vanishes(d, &c));
+}
+
+/* "file: online_func 'x': WHAT: WHY (of reduction k); how to write it". NULL: out of memory. */
+static const char *complaint(derivation *d, const char *what, int k, const char *why) {
+  const char *term = remedy_of(d);
+  const char *remedy =
+      d->o->backward == IR_NONE
+          ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
+          : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
+            "final_rowscales, or the parameters out of online_func";
+  const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
+  if (derivation_failed(d) || arena_failed(d->a)) return NULL;
+  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why,
+                      reduction_name(d, k), term, join, remedy);
+}
+
+luattn_status separate_refuse(derivation *d, int k, const char *why) {
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  const char *message = complaint(d, "runs forward only, as no backward can be derived", k, why);
+  return message == NULL ? derivation_no_memory(d) : luattn_fail(d->err, LUATTN_UNSUPPORTED, "%s", message);
+}
+
+bool separate_reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
+  const ir_ref x = p->ref[TERM_RED + j * SPEC_MAX_RED + k];
+  *out = IR_NONE;
+  if (x == IR_NONE) return true;
+  if (d->step.kind[j] == IR_REDUCE_MAX) {
+    *out = ir_uses(d->g, x, VAR_SCORE) ? separate_ratio(d, x, ir_real(d->g, 1)) : x;
+  } else {
+    const ir_ref ratio = separate_ratio(d, x, d->term[j]);
+    if (ratio != IR_NONE) *out = ir_op2(d->g, IR_MUL, ratio, d->red[j]);
+  }
+  return *out != IR_NONE;
+}
+
+static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
+static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
+
+/* The full adjoint of R_k: through P and lse, directly and through later reductions. Returns why it is no multiple of
+ * delta and dlse; NULL: it is. */
+static const char *element_adjoint(derivation *d, const partials *p, int k, bool of_p, bool of_lse) {
+  ir *g = d->g;
+  ir_ref total[SPEC_MAX_RED] = {IR_NONE}, of_prob = IR_NONE, of_final = IR_NONE;
+  total[k] = ir_real(g, 1);
+  for (int j = k; j < d->num_red; j++) {
+    for (int m = k; m < j; m++) {
+      ir_ref partial;
+      if (total[m] == IR_NONE) continue;
+      if (!separate_reduced_partial(d, p, j, m, &partial))
+        return "a later reduction depends on this one and its derivative needs one more sum over the row";
+      total[j] = add(g, total[j], mul(g, partial, total[m]));
+    }
+    of_prob = add(g, of_prob, mul(g, p->ref[P_RED + j], total[j]));
+    of_final = add(g, of_final, mul(g, p->ref[LSE_RED + j], total[j]));
+  }
+  if (of_lse) {
+    derivation_simplify(d, &of_final, 1);
+    d->b_dlse[k] = of_final;
+  }
+  if (!of_p) return NULL;
+  if (d->by_passes) return "asked for";
+  derivation_simplify(d, &of_prob, 1);
+  /* Where P is 0 any ratio holds, also in an arm of the row in which R_k does not occur and its terms are
+   * NaN. */
+  d->divides = false;
+  d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
+  if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), NULL;
+  return d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
+                    : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
+}
+
+/* Whether any requested derivative depends on f_k. */
+static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leaves) {
+  const ir_ref one = ir_real(d->g, 1);
+  if (d->term_s[k] != IR_NONE) return true;
+  for (int i = 0; i < num_leaves; i++) {
+    ir_ref x = IR_NONE;
+    ir_grad(d->g, &d->term[k], &one, 1, &leaf[i], &x, 1);
+    if (x != IR_NONE) return true;
+  }
+  return false;
+}
+
+#define LIVE_MAXIMUM \
+  "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row"
+
+/* Finds which reductions carry gradient. Returns the first maximum of them; -1: there is none. */
+static int find_live(derivation *d, const partials *p, wanted_adjoints *want, const ir_ref *leaf, int num_leaves,
+                     bool want_delta, bool want_dlse) {
+  int maximum = -1;
+  for (int k = 0; k < d->num_red; k++) {
+    const bool matters = term_matters(d, k, leaf, num_leaves);
+    want->of_p[k] = matters && want_delta && !vanishes(d, p, P_RED, k);
+    want->of_lse[k] = matters && want_dlse && !vanishes(d, p, LSE_RED, k);
+    d->live[k] = want->of_p[k] || want->of_lse[k];
+    if (d->live[k] && d->step.kind[k] == IR_REDUCE_MAX && maximum < 0) maximum = k;
+  }
+  return maximum;
+}
+
+/* Takes maxima with the number that their state starts at as one reduction, which is that state: nothing of the row
+ * says what the maximum alone was. */
+static luattn_status hold_maxima(derivation *d, partials *p) {
+  for (int i = 0; i < d->o->num_state; i++) {
+    int k = 0;
+    double start;
+    while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start)))
+      k++;
+    if (d->dropped[i] || k == d->num_red || d->next[i] == d->red[k]) continue;
+    replace_number(d, i, d->next[i], d->red[k]);
+    d->next[i] = d->red[k];
+    d->s->red[k] = d->s->state[i];
+  }
+  if (!differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  return LUATTN_OK;
+}
+
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
+  partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
+  if (p == NULL) return derivation_no_memory(d);
+  for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
+  find_low(d);
+  drop_stabilisers(d, p);
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->share[k] = IR_NONE;
+  wanted_adjoints *want = arena_new(d->a, sizeof *want);
+  if (want == NULL || !differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  int maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  if (maximum >= 0 && d->elements_only) return separate_refuse(d, maximum, LIVE_MAXIMUM);
+  if (maximum >= 0) TRY(hold_maxima(d, p));
+  if (maximum >= 0) maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  int first = maximum;
+  for (int k = 0; k < d->num_red; k++) {
+    if (!d->live[k]) continue;
+    want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
+    if (first < 0 && want->why[k] != NULL) first = k;
+  }
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  if (first < 0) return LUATTN_OK;
+  if (d->elements_only) return separate_refuse(d, first, want->why[first]);
+  if (maximum >= 0) {
+    d->cpu_only = complaint(d, "its backward runs on the CPU alone", maximum, LIVE_MAXIMUM);
+    if (d->cpu_only == NULL) return derivation_no_memory(d);
+  }
+  for (int k = 0; k < d->num_red; k++)
+    want->gone[k] = !d->live[k] && vanishes(d, p, P_RED, k) && vanishes(d, p, LSE_RED, k);
+  return row_pass_take(d, p, want);
+}
