@@ -77,7 +77,7 @@ static const section_kind kinds[] = {
     {"STAT", false, false, sizeof(manifest_stat), MANIFEST_MAX_STATS, AT(manifest.stat), AT(manifest.num_stats)},
     {"ELSE", false, false, sizeof(manifest_elsewhere), MANIFEST_MAX_ELSEWHERE, AT(manifest.elsewhere),
      AT(manifest.num_elsewhere)},
-#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
+#define IMAGE_SECTION(tag, need, fact, when, takes, type, layout, range) \
   {tag, NEED_##need, false, sizeof(type), 1, AT(manifest.layout), AT(manifest.fact)},
 #include "abi/kernel_facts.def"
     {"TILE", true, false, sizeof(luattn_tiles), 1, AT(tiles), 0},

@@ -6,20 +6,29 @@
 
 #include "luattn/compiler.h"
 
-/* For the rows of TARGET_FACT: what follows `key`, where the fact is of an engine's key; only where it is CALL; only
- * where it is CLASS. */
-#define OF_KEY(key, ...) OF_KEY_##key(__VA_ARGS__)
-#define OF_CALL(key, ...) OF_CALL_##key(__VA_ARGS__)
+/* For the rows of TARGET_FACT: what follows `key`, where the fact is of an engine's key; where it is a member of plans,
+ * too; where it is not, but a family's; where a kernel for another value may serve; and where none does. */
+#define OF_KEY(key, ...) OF_PLAN_##key(__VA_ARGS__) OF_FAMILY_##key(__VA_ARGS__)
+#define OF_PLAN(key, ...) OF_PLAN_##key(__VA_ARGS__)
+#define OF_FAMILY(key, ...) OF_FAMILY_##key(__VA_ARGS__)
 #define OF_CLASS(key, ...) OF_CLASS_##key(__VA_ARGS__)
-#define OF_KEY_CALL(...) __VA_ARGS__
-#define OF_KEY_CLASS(...) __VA_ARGS__
-#define OF_KEY_OPTION(...)
-#define OF_CALL_CALL(...) __VA_ARGS__
-#define OF_CALL_CLASS(...)
-#define OF_CALL_OPTION(...)
+#define OF_CALL(key, ...) OF_CALL_##key(__VA_ARGS__)
+#define OF_PLAN_CALL(...) __VA_ARGS__
+#define OF_PLAN_FAMILY(...)
+#define OF_PLAN_CLASS(...) __VA_ARGS__
+#define OF_PLAN_OPTION(...)
+#define OF_FAMILY_CALL(...)
+#define OF_FAMILY_FAMILY(...) __VA_ARGS__
+#define OF_FAMILY_CLASS(...)
+#define OF_FAMILY_OPTION(...)
 #define OF_CLASS_CALL(...)
+#define OF_CLASS_FAMILY(...)
 #define OF_CLASS_CLASS(...) __VA_ARGS__
 #define OF_CLASS_OPTION(...)
+#define OF_CALL_CALL(...) __VA_ARGS__
+#define OF_CALL_FAMILY(...) __VA_ARGS__
+#define OF_CALL_CLASS(...)
+#define OF_CALL_OPTION(...)
 
 /* How many there are. */
 enum {

@@ -221,13 +221,13 @@ static luattn_status check_ranges(const image_manifest *m, luattn_error *err) {
 static luattn_status check_sections(const image_manifest *m, luattn_error *err) {
 #define CHECKED LUATTN_OK
 #define NUMBER(least, most) check_range(err, name, *number, least, most)
-#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
-  TRY(check_range(err, #fact, m->fact, 0, 1));                    \
-  if (m->fact) {                                                  \
-    const char *name = #layout;                                   \
-    const uint32_t *number = (const void *)m->layout;             \
-    (void)name, (void)number;                                     \
-    TRY(range);                                                   \
+#define IMAGE_SECTION(tag, need, fact, when, takes, type, layout, range) \
+  TRY(check_range(err, #fact, m->fact, 0, 1));                           \
+  if (m->fact) {                                                         \
+    const char *name = #layout;                                          \
+    const uint32_t *number = (const void *)m->layout;                    \
+    (void)name, (void)number;                                            \
+    TRY(range);                                                          \
   }
 #include "abi/kernel_facts.def"
   return LUATTN_OK;

@@ -134,8 +134,8 @@ typedef struct image_manifest {
                                           * and how many of its bytes, from the first, the kernels take */
   uint64_t source_hash[2];               /* section "HASH": the cache's key */
   /* Sections that some images have (abi/kernel_facts.def): whether they do, and what it holds. */
-#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) \
-  uint32_t fact;                                                  \
+#define IMAGE_SECTION(tag, need, fact, when, takes, type, layout, range) \
+  uint32_t fact;                                                         \
   type layout[1];
 #include "abi/kernel_facts.def"
   uint32_t on_cpu; /* not stored in images: the CPU path computes, and there is no code */
@@ -150,7 +150,6 @@ typedef struct image_manifest {
   manifest_stat stat[MANIFEST_MAX_STATS];
 } image_manifest;
 
-/* The call that launches it, as messages begin: "forward", "backward", "weights". */
 /* How an image's kernels are launched. Follows from the manifest, so that images of before have it too. */
 typedef struct image_traits {
   bool takes_descriptors; /* reads tensors by TMA */
@@ -166,6 +165,7 @@ typedef struct image_traits {
 } image_traits;
 const image_traits *manifest_traits(const image_manifest *m);
 
+/* The call that launches it, as messages begin: "forward", "backward", "weights". */
 static inline const char *manifest_pass_name(const image_manifest *m) {
   return m->weights ? "weights" : kernel_pass_name(m->pass);
 }

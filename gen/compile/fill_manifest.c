@@ -7,6 +7,8 @@
 #include "gen/compile/large_integers.h"
 #include "gen/compile/pass_spec.h"
 
+#define TAKES(member) (uint32_t)LUATTN_PARAMS_THROUGH(member)
+
 static void copy_name(char *out, const char *name) { snprintf(out, LUATTN_NAME_SIZE, "%s", name); }
 
 static void fill_entries(const plan *p, image_manifest *out) {
@@ -113,19 +115,11 @@ luattn_status manifest_fill(const compilation *c, image_manifest *out, luattn_er
   out->head_dim_v = (uint32_t)p->head_dim_v;
   out->params_version = LUATTN_PARAMS_VERSION;
   const lowered *l = c->at.lowered;
-#define IMAGE_SECTION(tag, need, fact, when, type, layout, range) out->fact = (when) ? 1 : 0;
+  out->params_bytes = TAKES(dense);
+#define IMAGE_SECTION(tag, need, fact, when, takes, type, layout, range) \
+  out->fact = (when) ? 1 : 0;                                            \
+  if (out->fact && out->params_bytes < (takes)) out->params_bytes = (takes);
 #include "abi/kernel_facts.def"
-  const bool lists = p->family->merges && (p->packed || p->pages);
-  out->params_bytes = out->row_passes  ? LUATTN_PARAMS_THROUGH(passes)
-                      : lists          ? LUATTN_PARAMS_THROUGH(list)
-                      : p->weights     ? LUATTN_PARAMS_THROUGH(weights)
-                      : p->pages       ? LUATTN_PARAMS_THROUGH(paging)
-                      : p->decode      ? LUATTN_PARAMS_THROUGH(splits)
-                      : out->random    ? LUATTN_PARAMS_THROUGH(random)
-                      : p->packed      ? LUATTN_PARAMS_THROUGH(used)
-                      : out->tile_bits ? LUATTN_PARAMS_THROUGH(tile_order)
-                      : p->offsets     ? LUATTN_PARAMS_THROUGH(offsets)
-                                       : LUATTN_PARAMS_THROUGH(dense);
   out->paged_layout[0] = (uint32_t)p->pages;
   out->offsets_layout[0] = p->offsets == LUATTN_OFFSET_ARRAYS;
   out->num_state[0] = (uint32_t)c->spec.traced.online.num_state;

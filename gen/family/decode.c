@@ -67,7 +67,7 @@ static plan_copies copies(const plan *p) {
   return (plan_copies){.row = row, .col = col, .element = row * col};
 }
 
-static bool is_for(const plan *p) { return p->decode; }
+static bool is_for(const luattn_target *t) { return t->decode != 0; }
 
 /* But for an online function whose parts cannot be merged, which gen/lower refuses. */
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {

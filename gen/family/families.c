@@ -20,11 +20,11 @@ luattn_status family_can_run(const struct family *f, const plan *p, luattn_error
   return f->can_run != NULL ? f->can_run(p, err) : LUATTN_OK;
 }
 
-const struct family *family_choose(const plan *p, int wanted) {
+const struct family *family_choose(const plan *p, const luattn_target *t) {
   for (int i = 0; i < NUM_FAMILIES; i++) {
     const struct family *f = families[i];
-    if (f->is_for != NULL && !f->is_for(p)) continue;
-    if (wanted == 1 + (int)f->id || (wanted == 0 && family_can_run(f, p, NULL) == LUATTN_OK)) return f;
+    if (f->is_for != NULL && !f->is_for(t)) continue;
+    if (t->family == 1 + (int)f->id || (t->family == 0 && family_can_run(f, p, NULL) == LUATTN_OK)) return f;
   }
   return &family_simt; /* says what it cannot run */
 }

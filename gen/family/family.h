@@ -23,7 +23,7 @@ typedef struct plan_entry {
 typedef struct plan {
   /* What the target asks for, by the names that it has there, with defaults filled in. 0 where it does not change the
    * kernel. */
-#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, type name;)
+#define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, type name;)
 #include "abi/kernel_facts.def"
   const struct family *family;
   int arch;
@@ -196,11 +196,11 @@ typedef struct family_kernel {
 
 /* What is the same in all passes of a family. */
 struct family {
-  luattn_family id;              /* as callers and images know it */
-  const char *says;              /* its products */
-  const char *before;            /* a line of the plan before all others; NULL: none */
-  unsigned dtypes;               /* bits 1 << luattn_dtype */
-  bool (*is_for)(const plan *p); /* of a call of this kind alone; NULL: of any other */
+  luattn_family id;                       /* as callers and images know it */
+  const char *says;                       /* its products */
+  const char *before;                     /* a line of the plan before all others; NULL: none */
+  unsigned dtypes;                        /* bits 1 << luattn_dtype */
+  bool (*is_for)(const luattn_target *t); /* of a call of this kind alone; NULL: of any other */
   luattn_status (*check_target)(const luattn_target *t, luattn_error *err); /* what such a call lacks; NULL: nothing */
   luattn_status (*can_run)(const plan *p, luattn_error *err);               /* besides types; NULL: all */
   bool (*takes_tiles)(
@@ -213,6 +213,7 @@ struct family {
   bool fast_math;
   bool merges;                /* parts of a row are computed apart, and merged. Its rows are query
                                * heads of a kv head, too few to pay for tile bits */
+  bool writes_weights;        /* those of V in place of O */
   bool lists_tiles;           /* tiles of packed sequences come from a table */
   bool skips_tiles;           /* tiles in which P vanishes (tile_skipping.c) */
   bool stages_bias_rows;      /* ahead of scores (early_terms.c) */
@@ -231,8 +232,8 @@ enum { FAMILY_HALVES = 1 << LUATTN_BF16 | 1 << LUATTN_F16, FAMILY_REALS = 1 << L
 /* What layouts of shared memory (abi/shared_memory.h) read. */
 LayoutSizes plan_sizes(const plan *p, const plan_rows *rows);
 
-/* Chooses the family for p's call. wanted: 0, or 1 + a luattn_family, which may be unable to run it. */
-const struct family *family_choose(const plan *p, int wanted);
+/* Chooses the family for a call, of which p is the plan so far. t->family may be unable to run it. */
+const struct family *family_choose(const plan *p, const luattn_target *t);
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err);
 /* Whether families can run the calls that a target asks for. */
 luattn_status family_check_target(const luattn_target *t, luattn_error *err);

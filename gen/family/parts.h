@@ -30,6 +30,10 @@ luattn_status simt_check(const plan *p, luattn_error *err);
 bool simt_suits(const plan *p);
 plan_copies simt_copies(const plan *p);
 int simt_forward_bytes(LayoutSizes s);
+/* What its forward kernels share, whatever they write. */
+#define SIMT_FORWARD                                                                                   \
+  .check = simt_check, .suits = simt_suits, .shared_bytes = simt_forward_bytes, .copies = simt_copies, \
+  .measured = &simt_forward_measured, .has_distance_terms = true
 
 /* Of sm90's kernels, d256 too. */
 /* The most sums that a gradient adds to for each score, because the backward has registers for no more at head dim

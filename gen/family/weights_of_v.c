@@ -11,7 +11,7 @@ static tile_table tiles(const plan *p) {
   return TILE_TABLE(forward);
 }
 
-static bool is_for(const plan *p) { return p->weights; }
+static bool is_for(const luattn_target *t) { return t->weights != 0; }
 
 static luattn_status check_target(const luattn_target *t, luattn_error *err) {
   char pass[32];
@@ -44,12 +44,6 @@ const struct family family_weights = {
     .is_for = is_for,
     .check_target = check_target,
     .page_multiple = 1,
-    .kernel = {[LUATTN_FORWARD] = {.file = "entry/weights.cu",
-                                   .entry = "luattn_weights",
-                                   .tiles = tiles,
-                                   .check = simt_check,
-                                   .suits = simt_suits,
-                                   .shared_bytes = simt_forward_bytes,
-                                   .copies = simt_copies,
-                                   .measured = &simt_forward_measured,
-                                   .has_distance_terms = true}}};
+    .writes_weights = true,
+    .kernel = {
+        [LUATTN_FORWARD] = {.file = "entry/weights.cu", .entry = "luattn_weights", .tiles = tiles, SIMT_FORWARD}}};

@@ -27,7 +27,7 @@ enum {
 /* Chooses the family that runs this dtype and these head dims. */
 static luattn_status choose_family(const luattn_target *t, plan *p, luattn_error *err) {
   const bool half = (1u << p->dtype & FAMILY_HALVES) != 0;
-  p->family = family_choose(p, t->family);
+  p->family = family_choose(p, t);
   TRY(family_can_run(p->family, p, err));
   family_settle(p);
   p->small_pages = half && t->family == 0 && !p->family->merges && t->arch == 90 && t->pages == 1;
@@ -175,11 +175,10 @@ static const char *explain(arena *a, const plan *p) {
 }
 
 /* Defaults, and what changes no kernel of this pass, family and spec. */
-static void fill_defaults(plan *p, const struct luattn_spec *spec, const luattn_target *t) {
+static void fill_defaults(plan *p, const struct luattn_spec *spec) {
   if (p->head_dim_v == 0) p->head_dim_v = p->head_dim;
   const unsigned wants = kernel_pass_wants(p->pass);
   if (p->wants == 0 || wants == 0) p->wants = wants;
-  p->decode = t->decode != 0;
   p->keys_modified = spec->traced.keys_modified;
 }
 
@@ -195,9 +194,9 @@ static void fill_classes(plan *p, const struct luattn_spec *spec, const luattn_t
 luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t, plan *p, luattn_error *err) {
   memset(p, 0, sizeof *p);
   TRY(target_check(t, err));
-#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, p->name = t->name;)
+#define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, p->name = t->name;)
 #include "abi/kernel_facts.def"
-  fill_defaults(p, spec, t);
+  fill_defaults(p, spec);
   p->arch = t->arch;
   p->arch_suffix = t->arch == 90 ? 'a' : 0;
   p->shared_limit = tiles_shared_limit(t->arch);
@@ -221,7 +220,7 @@ luattn_status plan_start(const struct luattn_spec *spec, const luattn_target *t,
 
 luattn_target plan_target(const plan *p, const luattn_target *given) {
   luattn_target t = *given;
-#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, t.name = p->name;)
+#define TARGET_FACT(name, type, range, expected, key) OF_PLAN(key, t.name = p->name;)
 #include "abi/kernel_facts.def"
   t.family = 1 + (int)p->family->id;
   t.deterministic = p->deterministic;

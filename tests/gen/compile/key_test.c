@@ -245,7 +245,9 @@ static void test_every_fact(void **state) {
       fail_msg("%s does not count for tiles", #name);                                                    \
     member = was;                                                                                        \
   } while (0);
-#define TARGET_FACT(name, type, range, expected, key) OF_KEY(key, COUNTS(name, type, p->name))
+#define TARGET_FACT(name, type, range, expected, key) \
+  OF_PLAN(key, COUNTS(name, type, p->name))           \
+  OF_FAMILY(key, COUNTS(name, type, c->target.name))
 #include "abi/kernel_facts.def"
   compilation_close(c);
   luattn_spec_free(spec);
