@@ -277,6 +277,12 @@ luattn_status args_fill(const args_call *c, LuattnCallParams *out) {
   return args_scalars(c, params);
 }
 
+luattn_status args_fill_arrays(const args_call *c, LuattnCallParams *out) {
+  TRY(packed_fill(c, out));
+  TRY(offsets_fill(c, out));
+  return packed_used(c, &out->used);
+}
+
 luattn_status args_apart(const args_call *c, size_t workspace_size) {
   luattn_args used = *c->args;
   used.workspace_size = workspace_size;

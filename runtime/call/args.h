@@ -8,6 +8,9 @@
  * inputs only. */
 luattn_status args_fill(const args_call *c, LuattnCallParams *params);
 
+/* Called after args_fill with shapes_only: the arrays on the device that say what a call's sequences are. */
+luattn_status args_fill_arrays(const args_call *c, LuattnCallParams *params);
+
 /* Called after args_fill: checks that outputs, and the workspace's first bytes, overlap nothing else. */
 luattn_status args_apart(const args_call *c, size_t workspace_size);
 

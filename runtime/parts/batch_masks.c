@@ -14,6 +14,7 @@
 #include "runtime/call/inputs.h"
 #include "runtime/device/check_mode.h"
 #include "runtime/device/launch_entry.h"
+#include "runtime/parts/made_ahead.h"
 #include "runtime/parts/stats.h"
 #include "runtime/parts/tile_bits.h"
 
@@ -284,15 +285,6 @@ luattn_status luattn_batch_mask_size(const luattn_kernel *kernel, const luattn_a
   return LUATTN_OK;
 }
 
-static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
-  if (size < need || memory == NULL)
-    return args_fail(c, "tile bits: memory: has %zu bytes%s, expected %zu; luattn_batch_mask_size gives the size", size,
-                     memory == NULL ? " at NULL" : "", need);
-  if (((uintptr_t)memory & 255) != 0)
-    return args_fail(c, "tile bits: memory: address %p is not a multiple of 256 bytes; align it", memory);
-  return LUATTN_OK;
-}
-
 /* Drops bits that these replace: of the same arguments, or in the same memory. */
 static void drop_replaced(const args_call *c, luattn_batch *batch, const batch_mask *made) {
   difference d;
@@ -345,7 +337,7 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
   TRY(read_call(kernel, &used, &c, &p, &made, err));
   const batch_mask sizes = made;
   if (sizes.size == 0) return LUATTN_OK;
-  TRY(check_memory(&c, memory, size, sizes.size));
+  TRY(ahead_check_memory(&c, "tile bits", "luattn_batch_mask_size", memory, size, sizes.size));
   c.shapes_only = false;
   TRY(args_inputs(&c, &p.all.dense));
   describe(&c, &p.all.dense, &made);
@@ -364,8 +356,9 @@ luattn_status luattn_batch_prepare_mask(luattn_batch *batch, const luattn_kernel
 /* ---- LUATTN_CHECK ---- */
 
 /* Compares the words of rows of cells. */
-static luattn_status compare(const args_call *c, const LuattnCallParams *all, const unsigned *have,
-                             const unsigned *want) {
+static luattn_status compare(const args_call *c, const prepared *p, const char *bits, const char *others) {
+  const unsigned *have = (const unsigned *)(const void *)bits, *want = (const unsigned *)(const void *)others;
+  const LuattnCallParams *all = &p->all;
   const LuattnShape *s = &all->dense.shape;
   const int64_t words = workspace_bit_words(workspace_cells(s->kv_len)) * 2, rows = workspace_cells(s->q_len),
                 sets = (int64_t)all->bits.batch * all->bits.heads;
@@ -382,40 +375,15 @@ static luattn_status compare(const args_call *c, const LuattnCallParams *all, co
                    row * LUATTN_CELL, bit * LUATTN_CELL, set / all->bits.heads, set % all->bits.heads, wrong - 1);
 }
 
-static luattn_status evaluate_again(const luattn_kernel *kernel, const args_call *c, const prepared *p,
-                                    const batch_mask *sizes, cu_pointer memory, char *host, cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  prepared again = *p;
-  batch_mask made = *sizes;
-  made.memory = (const void *)(uintptr_t)memory;
-  memset(again.all.dense.scratch.stats, 0, sizeof again.all.dense.scratch.stats); /* not yet computed */
-  again.all.tile_order = (LuattnTileOrder){.tiles = NULL};
-  place_all(c, &again.all, &made);
-  TRY(make(kernel, c, &again, stream));
-  cu_result result = d->stream_wait(stream);
-  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)p->all.bits.rows, made.rows_size);
-  if (result == 0) result = d->copy_to_host(host + made.rows_size, memory, made.rows_size);
-  if (result != 0)
-    return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading tile bits of '%s'",
-                       c->info->spec_name);
-  return compare(c, &p->all, (const unsigned *)(const void *)host,
-                 (const unsigned *)(const void *)(host + made.rows_size));
-}
-
-/* Evaluates the mask into memory of its own, and compares. The device's context is current. */
-static luattn_status check_bits(const luattn_kernel *kernel, const args_call *c, const prepared *p,
-                                const batch_mask *sizes, char *host, cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  cu_pointer memory = 0;
-  bool captured;
-  TRY(check_captured(d, stream, &captured, c->err));
-  if (captured) return LUATTN_OK;
-  const cu_result result = d->alloc(&memory, sizes->size);
-  if (result != 0)
-    return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", sizes->size);
-  const luattn_status status = evaluate_again(kernel, c, p, sizes, memory, host, stream);
-  (void)d->free(memory);
-  return status;
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, prepared *p, uintptr_t memory,
+                                cu_stream stream) {
+  batch_mask made = {.device = c->device};
+  TRY(measure(c, &p->all.dense, &p->all.bits, &made));
+  made.memory = (const void *)memory;
+  memset(p->all.dense.scratch.stats, 0, sizeof p->all.dense.scratch.stats); /* not yet computed */
+  p->all.tile_order = (LuattnTileOrder){.tiles = NULL};
+  place_all(c, &p->all, &made);
+  return make(kernel, c, p, stream);
 }
 
 luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
@@ -423,13 +391,11 @@ luattn_status batch_masks_check(const luattn_kernel *kernel, const args_call *c,
   LuattnTileBits bits;
   batch_mask sizes = {.device = c->device};
   TRY(measure(c, &p->all.dense, &bits, &sizes));
-  char *host = malloc(2 * sizes.rows_size);
-  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
-  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
-  if (status == LUATTN_OK) {
-    status = check_bits(kernel, c, p, &sizes, host, stream);
-    driver_pop(kernel->driver);
-  }
-  free(host);
-  return status;
+  const ahead_part part = {.what = "tile bits",
+                           .have = p->all.bits.rows,
+                           .compared = sizes.rows_size,
+                           .size = sizes.size,
+                           .make = make_again,
+                           .compare = compare};
+  return ahead_check(kernel, c, p, &part, stream);
 }

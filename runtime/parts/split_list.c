@@ -2,15 +2,12 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/batch.h"
 #include "runtime/call/args.h"
-#include "runtime/call/offsets.h"
-#include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
 #include "runtime/device/check_mode.h"
+#include "runtime/parts/made_ahead.h"
 
 /* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
  * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
@@ -276,16 +273,9 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
   size_t need;
   TRY(read_call(kernel, used, &c, &p, &need, err));
   if (need == 0) return LUATTN_OK;
-  if (size < need || memory == NULL)
-    return args_fail(&c,
-                     "list of splits: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size",
-                     size, memory == NULL ? " at NULL" : "", need);
-  if (((uintptr_t)memory & 255) != 0)
-    return args_fail(&c, "list of splits: memory: address %p is not a multiple of 256 bytes; align it", memory);
+  TRY(ahead_check_memory(&c, "list of splits", "luattn_batch_tiles_size", memory, size, need));
   c.shapes_only = false;
-  TRY(packed_fill(&c, &p.all)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &p.all));
-  TRY(packed_used(&c, &p.all.used));
+  TRY(args_fill_arrays(&c, &p.all));
   (void)place(&p.all.dense, (uintptr_t)memory, &p.all.list);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = make(kernel, &c, &p, stream);
@@ -296,9 +286,13 @@ luattn_status split_list_prepare(luattn_batch *batch, const luattn_kernel *kerne
 
 /* ---- LUATTN_CHECK ---- */
 
-static luattn_status compare(const args_call *c, const LuattnParams *p, const LuattnSplitList *list,
-                             const LuattnTileSplits *have, const LuattnTileSplits *want) {
-  for (int64_t i = 0; i < (int64_t)p->shape.batch * list->tiles; ++i) {
+static int64_t tiles_of(const prepared *p) { return (int64_t)p->all.dense.shape.batch * p->all.list.tiles; }
+
+static luattn_status compare(const args_call *c, const prepared *p, const char *of_tile, const char *others) {
+  const LuattnSplitList *list = &p->all.list;
+  const LuattnTileSplits *have = (const LuattnTileSplits *)(const void *)of_tile,
+                         *want = (const LuattnTileSplits *)(const void *)others;
+  for (int64_t i = 0; i < tiles_of(p); ++i) {
     const bool same = list->chunk > 0 ? have[i].count == want[i].count : (have[i].count > 0) == (want[i].count > 0);
     if (!same)
       return args_fail(c,
@@ -309,46 +303,22 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const Lu
   return LUATTN_OK;
 }
 
-/* Makes a list in memory of its own, and compares. The device's context is current. */
-static luattn_status check_list(const luattn_kernel *kernel, const args_call *c, const prepared *have, char *host,
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, prepared *p, uintptr_t memory,
                                 cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  const LuattnParams *p = &have->all.dense;
-  const LuattnTileSplits *of_tile = have->all.list.of_tile;
-  prepared again = *have;
-  LuattnSplitList *const list = &again.all.list;
-  const size_t size = place(p, 0, list), tiles = (size_t)p->shape.batch * (size_t)list->tiles * sizeof *of_tile;
-  cu_pointer memory = 0;
-  bool captured;
-  TRY(check_captured(d, stream, &captured, c->err));
-  if (captured) return LUATTN_OK;
-  cu_result result = d->alloc(&memory, size);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
-  (void)place(p, (uintptr_t)memory, list);
-  luattn_status status = make(kernel, c, &again, stream);
-  if (status == LUATTN_OK) {
-    result = d->stream_wait(stream);
-    if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)of_tile, tiles);
-    if (result == 0) result = d->copy_to_host(host + tiles, (cu_pointer)(uintptr_t)list->of_tile, tiles);
-    status =
-        result != 0
-            ? driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading splits of '%s'", c->info->spec_name)
-            : compare(c, p, &have->all.list, (const LuattnTileSplits *)host, (const LuattnTileSplits *)(host + tiles));
-  }
-  (void)d->free(memory);
-  return status;
+  (void)place(&p->all.dense, memory, &p->all.list);
+  return make(kernel, c, p, stream);
 }
 
 luattn_status split_list_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
-  const LuattnSplitList *list = &p->all.list;
+  LuattnSplitList unplaced = p->all.list;
   if (!p->has_list || p->makes_list || !check_asked()) return LUATTN_OK;
-  char *host = malloc((size_t)p->all.dense.shape.batch * (size_t)list->tiles * sizeof(LuattnTileSplits) * 2);
-  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
-  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
-  if (status == LUATTN_OK) {
-    status = check_list(kernel, c, p, host, stream);
-    driver_pop(kernel->driver);
-  }
-  free(host);
-  return status;
+  const size_t compared = (size_t)tiles_of(p) * sizeof *unplaced.of_tile, size = place(&p->all.dense, 0, &unplaced);
+  const ahead_part part = {.what = "a list of splits",
+                           .have = p->all.list.of_tile,
+                           .compared = compared,
+                           .at = size - compared,
+                           .size = size,
+                           .make = make_again,
+                           .compare = compare};
+  return ahead_check(kernel, c, p, &part, stream);
 }

@@ -3,7 +3,6 @@
 #include "runtime/parts/tile_table.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "abi/workspace.h"
@@ -11,11 +10,10 @@
 #include "common/choices.h"
 #include "common/host.h"
 #include "runtime/call/args.h"
-#include "runtime/call/offsets.h"
 #include "runtime/call/order.h"
-#include "runtime/call/packed.h"
 #include "runtime/call/sizes.h"
 #include "runtime/device/check_mode.h"
+#include "runtime/parts/made_ahead.h"
 #include "runtime/parts/split_list.h"
 
 /* Passing over a tile takes a block about 0.7 us, and making a table 3 us. */
@@ -194,15 +192,6 @@ luattn_status luattn_batch_tiles_size(const luattn_kernel *kernel, const luattn_
   return read_call(kernel, &used, &c, &p, size, err);
 }
 
-static luattn_status check_memory(const args_call *c, const void *memory, size_t size, size_t need) {
-  if (size < need || memory == NULL)
-    return args_fail(c, "packed tiles: memory: has %zu bytes%s, expected %zu; luattn_batch_tiles_size gives the size",
-                     size, memory == NULL ? " at NULL" : "", need);
-  if (((uintptr_t)memory & 255) != 0)
-    return args_fail(c, "packed tiles: memory: address %p is not a multiple of 256 bytes; align it", memory);
-  return LUATTN_OK;
-}
-
 luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kernel *kernel, const luattn_args *args,
                                          void *memory, size_t size, void *stream, luattn_error *err) {
   HOST_FLOATS_SCOPE;
@@ -220,11 +209,9 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
   if (split_list_of(&kernel->info)) return split_list_prepare(batch, kernel, &used, memory, size, stream, err);
   TRY(read_call(kernel, &used, &c, &p, &need, err));
   if (need == 0) return LUATTN_OK;
-  TRY(check_memory(&c, memory, size, need));
+  TRY(ahead_check_memory(&c, "packed tiles", "luattn_batch_tiles_size", memory, size, need));
   c.shapes_only = false;
-  TRY(packed_fill(&c, &p.all)); /* checks the memory of arrays */
-  TRY(offsets_fill(&c, &p.all));
-  TRY(packed_used(&c, &p.all.used));
+  TRY(args_fill_arrays(&c, &p.all));
   (void)place(&c, &p.all.dense, (uintptr_t)memory, true, &p.all.table);
   TRY(driver_push(kernel->driver, kernel->context, err));
   const luattn_status status = make(kernel, &c, &p, stream);
@@ -239,14 +226,15 @@ luattn_status luattn_batch_prepare_tiles(luattn_batch *batch, const luattn_kerne
 /* ---- LUATTN_CHECK ---- */
 
 /* Compares two copies of the sets in host memory, as they lie in a batch's memory. */
-static luattn_status compare(const args_call *c, const LuattnParams *p, const char *have, const char *want) {
+static luattn_status compare(const args_call *c, const prepared *p, const char *have, const char *want) {
+  const LuattnParams *dense = &p->all.dense;
   LuattnTileTable made, now;
-  (void)place(c, p, (uintptr_t)have, true, &made);
-  (void)place(c, p, (uintptr_t)want, true, &now);
+  (void)place(c, dense, (uintptr_t)have, true, &made);
+  (void)place(c, dense, (uintptr_t)want, true, &now);
   for (int side = 0; side < 2; ++side)
     for (int slot = 0; slot < LUATTN_TABLE_SIZES; ++slot) {
       const LuattnPackedTile *a = made.sets[side][slot], *b = now.sets[side][slot];
-      const int64_t most = workspace_table_tiles(total_of(c, side), p->shape.batch, workspace_table_size(slot)),
+      const int64_t most = workspace_table_tiles(total_of(c, side), dense->shape.batch, workspace_table_size(slot)),
                     count = least_of(b[0].count, most);
       if (a[0].count == b[0].count && memcmp(a + 1, b + 1, (size_t)count * sizeof *a) == 0) continue;
       return args_fail(c,
@@ -258,47 +246,21 @@ static luattn_status compare(const args_call *c, const LuattnParams *p, const ch
   return LUATTN_OK;
 }
 
-static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_pointer memory,
-                                char *host, size_t size, cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  prepared again = *p;
-  (void)place(c, &p->all.dense, (uintptr_t)memory, true, &again.all.table);
-  TRY(make(kernel, c, &again, stream));
-  cu_result result = d->stream_wait(stream);
-  if (result == 0) result = d->copy_to_host(host, (cu_pointer)(uintptr_t)c->args->batch->table, size);
-  if (result == 0) result = d->copy_to_host(host + size, memory, size);
-  if (result != 0)
-    return driver_fail(d, c->err, result, "cuMemcpyDtoH", "LUATTN_CHECK: reading packed tiles of '%s'",
-                       c->info->spec_name);
-  return compare(c, &p->all.dense, host, host + size);
-}
-
-/* Makes a table in memory of its own, and compares. The device's context is current. */
-static luattn_status check_table(const luattn_kernel *kernel, const args_call *c, const prepared *p, char *host,
-                                 size_t size, cu_stream stream) {
-  const luattn_driver *d = kernel->driver;
-  cu_pointer memory = 0;
-  bool captured;
-  TRY(check_captured(d, stream, &captured, c->err));
-  if (captured) return LUATTN_OK;
-  const cu_result result = d->alloc(&memory, size);
-  if (result != 0) return driver_fail(d, c->err, result, "cuMemAlloc", "LUATTN_CHECK: allocating %zu bytes", size);
-  const luattn_status status = make_again(kernel, c, p, memory, host, size, stream);
-  (void)d->free(memory);
-  return status;
+static luattn_status make_again(const luattn_kernel *kernel, const args_call *c, prepared *p, uintptr_t memory,
+                                cu_stream stream) {
+  (void)place(c, &p->all.dense, memory, true, &p->all.table);
+  return make(kernel, c, p, stream);
 }
 
 luattn_status tile_table_check(const luattn_kernel *kernel, const args_call *c, const prepared *p, cu_stream stream) {
   LuattnTileTable unplaced;
   if (!p->has_table || p->makes_table || !check_asked()) return LUATTN_OK;
   const size_t size = place(c, &p->all.dense, 0, true, &unplaced);
-  char *host = malloc(2 * size);
-  if (host == NULL) return luattn_fail(c->err, LUATTN_NO_MEMORY, "LUATTN_CHECK: out of memory");
-  luattn_status status = driver_push(kernel->driver, kernel->context, c->err);
-  if (status == LUATTN_OK) {
-    status = check_table(kernel, c, p, host, size, stream);
-    driver_pop(kernel->driver);
-  }
-  free(host);
-  return status;
+  const ahead_part part = {.what = "packed tiles",
+                           .have = c->args->batch->table,
+                           .compared = size,
+                           .size = size,
+                           .make = make_again,
+                           .compare = compare};
+  return ahead_check(kernel, c, p, &part, stream);
 }
