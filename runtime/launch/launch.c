@@ -3,7 +3,6 @@
 #include "common/host.h"
 #include "runtime/call/weights_array.h"
 #include "runtime/launch/cpu_kernel.h"
-#include "runtime/launch/launch_kernel.h"
 #include "runtime/launch/pass_launches.h"
 
 luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
@@ -18,7 +17,7 @@ luattn_status luattn_workspace_size(const luattn_kernel *kernel, const luattn_ar
   if (kernel->info.weights) weights_take(&used);
   if (kernel->cpu_run != NULL) return cpu_kernel_workspace(kernel, &used, size, err);
   kernel_launch l;
-  pass_room passes;
+  pass_launches passes;
   TRY(kernel_launch_fill(&l, kernel, &used, NULL, true, err));
   TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
   *size = l.p.room.used;
@@ -30,13 +29,14 @@ static luattn_status launch(const luattn_kernel *kernel, const luattn_args *used
                             luattn_error *err) {
   if (kernel->cpu_run != NULL) return cpu_kernel_launch(kernel, used, weights, stream, err);
   kernel_launch l;
-  pass_room passes;
+  pass_launches passes;
   TRY(kernel_launch_fill(&l, kernel, used, weights, false, err));
   TRY(pass_launches_take(kernel, &l.c, &l.p, &passes));
   TRY(kernel_launch_check(&l, stream));
+  TRY(pass_launches_check(&passes, stream));
   TRY(driver_push(kernel->driver, kernel->context, err));
   luattn_status status = kernel_launch_describe(&l);
-  if (status == LUATTN_OK) status = pass_launches_start(kernel, &l.c, &l.p, &passes, stream);
+  if (status == LUATTN_OK) status = pass_launches_start(&passes, stream);
   if (status == LUATTN_OK) status = kernel_launch_start(&l, stream);
   driver_pop(kernel->driver);
   return status;

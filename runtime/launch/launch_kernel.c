@@ -1,6 +1,5 @@
 #include "runtime/launch/launch_kernel.h"
 
-#include "common/choices.h"
 #include "runtime/call/args.h"
 #include "runtime/call/order.h"
 #include "runtime/call/packed.h"
@@ -115,29 +114,5 @@ luattn_status kernel_launch_start(kernel_launch *l, cu_stream stream) {
   TRY(zero_sums(k, &all->dense, (char *)used->workspace + l->p.sums, l->p.sums_size, stream, err));
   for (uint32_t i = 0; i < k->info.num_entries; ++i)
     TRY(launch_entry(k, i, all, &l->maps.usual, l->grid[i], stream, err));
-  return LUATTN_OK;
-}
-
-luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream,
-                                  luattn_error *err) {
-  kernel_launch l;
-  luattn_args used;
-  TRY(choices_take(args, args_place(kernel), &used, err));
-  TRY(kernel_launch_fill(&l, kernel, &used, NULL, false, err));
-  TRY(kernel_launch_check(&l, stream));
-  TRY(driver_push(kernel->driver, kernel->context, err));
-  luattn_status status = kernel_launch_describe(&l);
-  if (status == LUATTN_OK) status = kernel_launch_start(&l, stream);
-  driver_pop(kernel->driver);
-  return status;
-}
-
-luattn_status kernel_launch_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size,
-                                 luattn_error *err) {
-  kernel_launch l;
-  luattn_args used;
-  TRY(choices_take(args, args_place(kernel), &used, err));
-  TRY(kernel_launch_fill(&l, kernel, &used, NULL, true, err));
-  *size = l.p.room.used;
   return LUATTN_OK;
 }

@@ -27,10 +27,4 @@ luattn_status kernel_launch_check(kernel_launch *l, cu_stream stream);
 luattn_status kernel_launch_describe(kernel_launch *l);
 luattn_status kernel_launch_start(kernel_launch *l, cu_stream stream);
 
-/* All steps, for a kernel that has no row passes; and its workspace. Errors: as luattn_launch and
- * luattn_workspace_size. */
-luattn_status kernel_launch_alone(const luattn_kernel *kernel, const luattn_args *args, cu_stream stream,
-                                  luattn_error *err);
-luattn_status kernel_launch_size(const luattn_kernel *kernel, const luattn_args *args, size_t *size, luattn_error *err);
-
 #endif

@@ -8,7 +8,7 @@
 #include "common/fail.h"
 #include "runtime/call/sizes.h"
 #include "runtime/call/tensor_rule.h"
-#include "runtime/launch/launch_kernel.h"
+#include "runtime/launch/launch_parts.h"
 
 /* The shapes of a call's rows: [batch, heads, q_len]; of packed sequences batch is 1, and q_len the rows of all. */
 typedef struct row_shape {
@@ -21,25 +21,12 @@ static row_shape shape_of(const args_call *c) {
   return c->info->packed ? (row_shape){true, 1, q[1], q[0]} : (row_shape){false, q[0], q[1], q[2]};
 }
 
-/* A tensor, and the memory of its shape. */
-typedef struct sized_tensor {
-  DLTensor tensor;
-  int64_t shape[4], strides[4];
-} sized_tensor;
-
 static void set_tensor(sized_tensor *out, const args_call *c, DLDataType dtype, void *data, int ndim,
                        const int64_t *shape) {
   memcpy(out->shape, shape, (size_t)ndim * sizeof *shape);
   out->tensor =
       (DLTensor){.data = data, .device = c->args->q->device, .ndim = ndim, .dtype = dtype, .shape = out->shape};
 }
-
-/* The arguments of one pass. */
-typedef struct pass_call {
-  luattn_args args;
-  luattn_input input[LUATTN_MAX_INPUTS];
-  sized_tensor row[LUATTN_MAX_INPUTS], o, sums;
-} pass_call;
 
 static void *at_byte(const DLTensor *t, size_t offset) {
   return t == NULL || t->data == NULL ? NULL : (char *)t->data + t->byte_offset + offset;
@@ -64,7 +51,7 @@ static void set_row(const args_call *c, int row, sized_tensor *out) {
 }
 
 /* The spec's inputs, of which there are no more than the image says (args_inputs), and the rows that the pass reads. */
-static void set_inputs(const args_call *c, const image_manifest *pass, int number, pass_call *out) {
+static void set_inputs(const args_call *c, const image_manifest *pass, int number, pass_launch *out) {
   const luattn_args *used = c->args;
   const manifest_row_passes *of = &c->info->passes[0];
   const uint32_t rows = of->num_rows[number];
@@ -79,8 +66,9 @@ static void set_inputs(const args_call *c, const image_manifest *pass, int numbe
   out->args.num_inputs = used->num_inputs + rows;
 }
 
-static void set_call(const luattn_kernel *k, const args_call *c, const prepared *p, const pass_room *shared, int number,
-                     pass_call *out) {
+/* workspace: of all passes, one after another. */
+static void set_call(const luattn_kernel *k, const args_call *c, const prepared *p, void *workspace, int number,
+                     pass_launch *out) {
   const luattn_args *used = c->args;
   const LuattnRowPasses *to = &p->all.passes;
   const row_shape s = shape_of(c);
@@ -99,8 +87,7 @@ static void set_call(const luattn_kernel *k, const args_call *c, const prepared 
                             .scalars = used->scalars,
                             .num_scalars = used->num_scalars,
                             .scale = used->scale,
-                            .workspace = shared->memory,
-                            .workspace_size = shared->size,
+                            .workspace = workspace,
                             .skip = used->skip == LUATTN_SKIP_ALWAYS ? LUATTN_SKIP_AUTO : used->skip,
                             .batch = used->batch,
                             .random = used->random};
@@ -121,13 +108,11 @@ static luattn_status need_whole_rows(const args_call *c) {
       "all, or write backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end");
 }
 
-luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_room *out) {
+/* Takes room for what the passes leave for prepare. */
+static void take_results(const args_call *c, prepared *p) {
   const image_manifest *m = c->info;
   const manifest_row_passes *of = &m->passes[0];
   LuattnRowPasses *to = &p->all.passes;
-  *out = (pass_room){NULL, 0};
-  if (!m->row_passes) return LUATTN_OK;
-  TRY(need_whole_rows(c));
   const row_shape s = shape_of(c);
   const long long dim = m->head_dim_v, row = s.packed ? s.heads * dim : dim;
   for (uint32_t i = 0; i < of->count; ++i) {
@@ -135,24 +120,44 @@ luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c
     to->o[i] = (LuattnTensor){o, s.packed ? 0 : s.heads * s.q_len * dim, s.packed ? dim : s.q_len * dim, row};
   }
   to->sums = room_take(&p->room, args_real_size(m), of->num_sums, s.batch, s.heads, s.q_len);
-  for (uint32_t i = 0; i < of->count; ++i) {
-    pass_call call;
-    size_t size;
-    set_call(kernel, c, p, out, (int)i, &call);
-    TRY(kernel_launch_size(kernel->pass[i], &call.args, &size, c->err));
-    if (size > out->size) out->size = size;
+}
+
+/* Whether the results lie in memory that the launch has; otherwise it is refused once all that it needs is known. */
+static bool has_room(const args_call *c, const prepared *p) {
+  args_call quiet = *c;
+  quiet.err = NULL;
+  return !c->shapes_only && !p->room.overflow && parts_check_workspace(&quiet, p->room.used) == LUATTN_OK;
+}
+
+luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_launches *out) {
+  out->count = 0;
+  if (!c->info->row_passes) return LUATTN_OK;
+  TRY(need_whole_rows(c));
+  take_results(c, p);
+  const bool shapes_only = !has_room(c, p);
+  void *workspace = room_take(&p->room, 1, 0, 1, 1, 1); /* where the next room is, however large */
+  size_t size = 0;
+  for (; out->count < c->info->passes[0].count; ++out->count) {
+    pass_launch *pass = &out->pass[out->count];
+    set_call(kernel, c, p, workspace, (int)out->count, pass);
+    TRY(kernel_launch_fill(&pass->launch, kernel->pass[out->count], &pass->args, NULL, shapes_only, c->err));
+    if (pass->launch.p.room.used > size) size = pass->launch.p.room.used;
   }
-  out->memory = room_take(&p->room, 1, (int64_t)out->size, 1, 1, 1);
+  (void)room_take(&p->room, 1, (int64_t)size, 1, 1, 1);
+  for (uint32_t i = 0; i < out->count; ++i) out->pass[i].args.workspace_size = size;
   if (!p->room.overflow) return LUATTN_OK;
   return args_fail(c, "workspace: would exceed what this machine can address; use smaller tensors");
 }
 
-luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p,
-                                  const pass_room *shared, cu_stream stream) {
-  for (uint32_t i = 0; c->info->row_passes && i < c->info->passes[0].count; ++i) {
-    pass_call call;
-    set_call(kernel, c, p, shared, (int)i, &call);
-    TRY(kernel_launch_alone(kernel->pass[i], &call.args, stream, c->err));
+luattn_status pass_launches_check(pass_launches *l, cu_stream stream) {
+  for (uint32_t i = 0; i < l->count; ++i) TRY(kernel_launch_check(&l->pass[i].launch, stream));
+  return LUATTN_OK;
+}
+
+luattn_status pass_launches_start(pass_launches *l, cu_stream stream) {
+  for (uint32_t i = 0; i < l->count; ++i) {
+    TRY(kernel_launch_describe(&l->pass[i].launch));
+    TRY(kernel_launch_start(&l->pass[i].launch, stream));
   }
   return LUATTN_OK;
 }

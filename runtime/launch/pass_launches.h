@@ -3,20 +3,35 @@
 #ifndef LUATTN_RUNTIME_PASS_LAUNCHES_H
 #define LUATTN_RUNTIME_PASS_LAUNCHES_H
 
-#include "runtime/parts/part.h"
+#include "runtime/launch/launch_kernel.h"
 
-/* The workspace that they share, one after another. */
-typedef struct pass_room {
-  void *memory;
-  size_t size;
-} pass_room;
+/* A tensor, and the memory of its shape. */
+typedef struct sized_tensor {
+  DLTensor tensor;
+  int64_t shape[4], strides[4];
+} sized_tensor;
 
-/* Takes room for it, and for what they leave for prepare, which is entered into p->all.passes. After all parts are
- * taken. Errors: LUATTN_INVALID (arguments that a pass refuses; more than can be addressed). */
-luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_room *out);
+/* A pass, and the arguments that its launch points to. */
+typedef struct pass_launch {
+  kernel_launch launch;
+  luattn_args args;
+  luattn_input input[LUATTN_MAX_INPUTS];
+  sized_tensor row[LUATTN_MAX_INPUTS], o, sums;
+} pass_launch;
 
-/* Errors: as luattn_launch. */
-luattn_status pass_launches_start(const luattn_kernel *kernel, const args_call *c, const prepared *p,
-                                  const pass_room *shared, cu_stream stream);
+/* Of one launch, for which it has to stay where it is; 0 of a forward. */
+typedef struct pass_launches {
+  uint32_t count;
+  pass_launch pass[MANIFEST_MAX_PASSES];
+} pass_launches;
+
+/* Fills the launches of all passes, and takes room for what they leave for prepare, which is entered into
+ * p->all.passes, and for a workspace that they share. After all parts are taken. Errors: LUATTN_INVALID (arguments that
+ * a pass refuses; more than can be addressed). */
+luattn_status pass_launches_take(const luattn_kernel *kernel, const args_call *c, prepared *p, pass_launches *out);
+
+/* As kernel_launch_check of each, and kernel_launch_describe and kernel_launch_start. */
+luattn_status pass_launches_check(pass_launches *l, cu_stream stream);
+luattn_status pass_launches_start(pass_launches *l, cu_stream stream);
 
 #endif
