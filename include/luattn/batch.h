@@ -1,101 +1,13 @@
-/* batch.h: what all layers of a step share: the lengths of packed sequences, the offsets of a call whose q, k and v are
- * a part of a larger problem ("the whole"), and which tiles masks from data keep. One handle serves forward and
- * backward of any number of layers, specs, types and head dims (luattn_args.batch), on a GPU and the CPU. Without a
- * handle, batch entries have equal lengths, the call's tensors are the whole, and its kernels contain no code for
- * either.
+/* batch.h: what all layers of a step share (luattn_args.batch): the lengths of packed sequences, keys in pages, the
+ * offsets of a call whose tensors are a part of a larger problem ("the whole"), and which tiles masks from data keep.
+ * One handle serves any number of layers, passes, specs, types and head dims. Without one, batch entries have equal
+ * lengths and the tensors are the whole. docs/batch.md explains the parts, with pictures and calls.
  *
- * Offsets
- *     the whole      q_len                     a call's q: q_offset .. q_offset + its length - 1
- *       |------------[=========]----|          a call's k, v: kv_offset ..
- *                    q_offset
+ * Arrays are int32 and contiguous, outlive the calls that use them, and overlap no output. Kernels read them in device
+ * memory when they run, as a replayed CUDA graph does; those in host memory luattn_batch_prepare copies for a GPU.
  *
- * Hooks see positions, heads and lengths of the whole: q_idx, kv_idx, pos, h, q_len, kv_len, heads, heads_kv. So
- * alibi() gives a shard of the heads the slopes of these heads, a chunk of queries is masked by its positions in the
- * whole, and a causal query sees the keys of a growing KV cache up to its own position. Inputs belong to the call:
- * their axes b, h, hkv, q and kv have the sizes of the call's tensors. A spec indexes them with positions and heads of
- * the whole, and luattn subtracts the offsets.
- *
- * Packed sequences
- *     cu_seqlens_q   0      3        8 8       12          3 + 5 + 0 + 4 rows of four sequences
- *                    [======|========||========]
- *
- *     q [total_q, heads, head_dim]      k [total_k, heads_kv, head_dim]        lse [heads, total_q]
- *     o [total_q, heads, head_dim_v]    v [total_k, heads_kv, head_dim_v]      saved [num_saved, heads, total_q]
- *
- * Hooks see positions, lengths and masks of each sequence, and its number as b. Values in other sequences' rows never
- * affect a sequence, not even NaN. Rows that no sequence has, behind the last one or behind the used ones (seqused_q,
- * seqused_k), are written, too: o, saved and gradients of q, k and v are 0 there, and lse -inf. (Kernels in packs of an
- * earlier luattn leave them as they are.) In backward dout, dq, dk and dv are packed as o, q, k and v are, dlse as lse.
- * Gradients of inputs and scalars are sums over all sequences.
- *
- * Each input is packed along one axis, its axis q, or its axis kv if it has no q: total_q or total_k long. Another axis
- * q or kv has max_seqlen_q or max_seqlen_k places or more, so a bias of pairs is [.., total_q, max_seqlen_k]. Indices
- * are a sequence's positions, and are clamped to it. An axis b has a place for each sequence, or one for all. In the
- * input's gradient, what is read by no sequence is 0.
- *
- * Sequences of different lengths are computed the longest first, because a long one that starts last would leave the
- * GPU idle. sm90 kernels find the tiles of each sequence in a table that a small kernel makes of the lengths on the
- * device. A launch makes it in its workspace if it needs one; made once for a batch, it serves all layers, forward and
- * backward, of any spec, type, head dim and heads:
- *
- *     luattn_batch_tiles_size(kernel, &args, &size, &err);                           any packed kernel; 0: its family
- * has no table luattn_batch_prepare_tiles(batch, kernel, &args, memory, size, stream, &err);  again whenever cu_seqlens
- * change
- *
- * The decode kernel (luattn_target.decode) of packed sequences or of keys in pages has another list, of its blocks: an
- * entry has as many as its length needs, so that all have about as many keys. The same two calls make it once for a
- * batch, in memory of its own, for all layers of any spec, type, head dim and number of kv heads whose groups and tiles
- * are as large. Without it each entry has as many blocks; but a deterministic kernel's launch makes it in its
- * workspace. A batch holds one of each kind. seqused_k may change after that: results stay right, and only the balance
- * goes by the old lengths.
- *
- * Keys in pages, and caches in part
- *     block_table    4 7 1 -      entry 0: rows 0 .. page_size - 1 are page 4, the next ones page 7, ..
- *                    0 - - -      entry 1: page 0 alone
- *     seqused_k      37 9         rows that there are, of each entry
- *
- *     k [num_pages, heads_kv, page_size, head_dim]      v [num_pages, heads_kv, page_size, head_dim_v]
- *
- * A KV cache of which each entry has a length of its own. Strides are free but for the last one, so pages may have
- * positions before heads or heads before positions, and a page any number of rows. q is [batch, heads, q_len,
- * head_dim], or packed with cu_seqlens_q alone. Without block_table, entry b has the rows of k[b] and v[b]: a cache
- * [batch, heads_kv, longest, head_dim], of which a part is filled. (A block_table [batch, 1] chooses among the entries
- * of a larger cache.)
- *
- * Hooks see an entry's kv_len, seqused_k[b]. Rows behind it change nothing, not even if they are NaN, and the table is
- * not read behind an entry's last page, so anything may be there. An input's axis kv has max_seqlen_k places or more,
- * and indices are clamped to the entry's length; its axis q is q's. There is no backward. On a GPU a spec that has a
- * key_mod or value_mod needs luattn_args.keys_modified = 1, on the CPU it may have it: rows of the cache have then been
- * through these (luattn_append).
- *
- * Masks from data
- * A mask that reads tables, flags or lists of blocks is evaluated on the device for cells of 64 x 64 scores before the
- * attention kernel (docs/masks_from_data.md). These tile bits are the same for all layers of a step, for forward and
- * backward, for every type, head dim and tuning. luattn_batch_prepare_mask makes them once; launches without them
- * evaluate the mask each time, where that pays.
- *
- *     luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err);      any kernel of the spec
- *     luattn_batch_mask_size(kernel, &args, &size, &err);                            0: this mask needs no bits
- *     luattn_batch_prepare_mask(batch, kernel, &args, memory, size, stream, &err);   once a step, and for each spec of
- * the model args.batch = batch;                                                            for every layer, forward and
- * backward
- *
- * Arrays
- * All arrays are int32 and contiguous. Kernels read arrays in device memory when they run, so a replayed CUDA graph
- * uses their current contents; the host never reads them. Arrays in host memory serve the CPU directly; for a GPU,
- * luattn_batch_prepare copies them:
- *
- *     luattn_batch_open(&options, &batch, &err);
- *     luattn_batch_size(batch, &size, &err);                                         only if an array is in host memory
- *     luattn_batch_prepare(batch, driver, device, memory, size, stream, &err);       and calls are on a GPU
- *     args.batch = batch;                                                            for every layer, forward and
- * backward luattn_batch_close(batch);
- *
- * An array must outlive the calls that use it. Outputs must not overlap it.
- *
- * Thread safety: no other thread may use a batch during luattn_batch_prepare, luattn_batch_prepare_tiles or
- * luattn_batch_prepare_mask. Apart from that, a luattn_batch is immutable, and several threads may use it at
- * once. */
+ * Thread safety: no other thread may use a batch during luattn_batch_prepare and luattn_batch_prepare_tiles or _mask.
+ * Apart from that, it is immutable, and several threads may use it at once. */
 #ifndef LUATTN_BATCH_H
 #define LUATTN_BATCH_H
 
