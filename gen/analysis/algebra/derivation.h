@@ -1,5 +1,5 @@
-/* derivation.h: state shared by the steps that derive one online function. Internal to the files of analysis/ that
- * derive. */
+/* derivation.h: state shared by the steps that derive one online function (online/steps.h) and by what they have
+ * proved. Internal to analysis/. */
 #ifndef LUATTN_GEN_DERIVATION_H
 #define LUATTN_GEN_DERIVATION_H
 
@@ -60,35 +60,13 @@ typedef struct derivation {
   ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
 } derivation;
 
-/* whole_row.c: fills the first part; checks that the epilogue is linear, that splitting a row into two steps
- * changes nothing, and that `forward` agrees. */
-luattn_status whole_run(derivation *d);
-
-/* Measures what rounding makes of each row, and leaves out those of which it makes much. */
-luattn_status whole_find_slack(derivation *d);
+#define DERIVATION_CLOSE \
+  1e-8 /* relative; the most by which two correct forms of one function differ on the sampled rows */
 
 /* Whether two correct forms of one function may differ so on a row with this slack. */
 bool derivation_close(double x, double y, double slack);
 
-/* separate.c: the adjoints of the reductions. `leaf` are the parameters whose derivatives are needed, too. */
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves);
-
-/* x / y as an expression that is free of VAR_SCORE; IR_NONE if the quotient depends on it. x is not zero. */
-ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
-/* The same for x = dP/dwrt and y = P, where also the slope of the epilogue's factor over that factor may be it. */
-ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
-bool separate_equal(derivation *d, ir_ref x, ir_ref y);
-
-/* Replaces VAR_RED by values that forward keeps (VAR_STATE, VAR_FINAL). */
-#define RECOVER_MAX_ROOTS (2 + 2 * DERIVED_MAX_TERMS + 2 * DERIVED_MAX_PASSES + DERIVED_MAX_SUMS)
-luattn_status recover_rows(derivation *d, ir_ref *roots, int n);
 const char *reduction_name(derivation *d, int k); /* for messages: "reduce_max kept in 'm'" */
-
-void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_delta[k] is, and on how many arms */
-
-/* remedy.c: "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is
- * found; "" if not. */
-const char *remedy_of(const derivation *d);
 
 /* Roots may be IR_NONE. */
 void derivation_simplify(derivation *d, ir_ref *roots, int n);

@@ -5,6 +5,7 @@
 #include "gen/analysis/analysis.h"
 #include "gen/analysis/online/merge.h"
 #include "gen/analysis/online/merge_proof.h"
+#include "gen/analysis/online/steps.h"
 #include "gen/analysis/algebra/row_sums.h"
 
 #define WORK 100000L

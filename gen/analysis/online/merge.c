@@ -13,6 +13,7 @@
 
 #include "common/fail.h"
 #include "gen/analysis/online/merge_proof.h"
+#include "gen/analysis/online/steps.h"
 #include "gen/ir/passes.h"
 
 enum { PARTS = 3 };

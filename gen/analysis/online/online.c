@@ -2,54 +2,7 @@
 #include "gen/analysis/online/online.h"
 
 #include "common/fail.h"
-#include "gen/analysis/algebra/derivation.h"
-
-#define MAX_LEAVES 48
-
-bool online_add_term(ir *g, derived_terms *terms, ir_ref leaf, ir_ref value) {
-  const ir_node n = *ir_get(g, leaf);
-  derived_term new_term = {.input = -1, .value = value};
-  if (n.op == IR_LOAD) {
-    new_term.input = (int)n.imm.integer;
-    new_term.num_index = n.nargs;
-    for (int i = 0; i < n.nargs; i++) new_term.index[i] = n.arg[i];
-  } else {
-    new_term.scalar = (int)ir_index_of(&n);
-  }
-  for (int k = 0; k < terms->count; k++) {
-    derived_term *old = &terms->term[k];
-    bool same = old->input == new_term.input && old->scalar == new_term.scalar && old->num_index == new_term.num_index;
-    for (int i = 0; i < new_term.num_index && same; i++) same = old->index[i] == new_term.index[i];
-    if (!same) continue;
-    old->value = ir_op2(g, IR_ADD, old->value, value);
-    old->factor = IR_NONE;
-    return true;
-  }
-  if (terms->count == DERIVED_MAX_TERMS) return false;
-  terms->term[terms->count++] = new_term;
-  return true;
-}
-
-static void find_leaves(const traced_spec *t, uint8_t *seen, ir_ref r, ir_ref *leaf, int *count, int max) {
-  if (r == IR_NONE || seen[r]) return;
-  seen[r] = 1;
-  const ir_node *n = ir_get(t->g, r);
-  const bool scalar = n->op == IR_VAR && ir_var_of(n) == VAR_SCALAR;
-  const bool input = n->op == IR_LOAD && n->type == IR_REAL && t->input[n->imm.integer].grad;
-  if (scalar || input) {
-    if (*count < max) leaf[*count] = r;
-    ++*count;
-  }
-  for (int i = 0; i < n->nargs; i++) find_leaves(t, seen, n->arg[i], leaf, count, max);
-}
-
-int online_leaves(const traced_spec *t, const ir_ref *roots, int n, ir_ref *leaf, int max) {
-  int count = 0;
-  uint8_t *seen = arena_array(t->a, ir_count(t->g), 1);
-  if (seen == NULL) return -1;
-  for (int i = 0; i < n; i++) find_leaves(t, seen, roots[i], leaf, &count, max);
-  return count;
-}
+#include "gen/analysis/online/steps.h"
 
 static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
 static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
@@ -265,15 +218,28 @@ static ir_ref given_backward(derivation *d, ir_ref prob, bool derived) {
   return add(g, ds, element_gradient(d, (two_forms){d->p, prob}, (two_forms){IR_NONE, IR_NONE}, d->term_s));
 }
 
+/* The adjoints of the reductions: of each element, or else by row passes. */
+static luattn_status take_adjoints(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
+  wanted_adjoints *want;
+  TRY(separate_reductions(d, want_delta, want_dlse, leaf, num_leaves, &want));
+  if (want->first < 0) return LUATTN_OK;
+  if (d->elements_only) return remedy_refuse(d, want->first, want->why[want->first]);
+  if (want->maximum >= 0) {
+    d->cpu_only = remedy_complaint(d, "its backward runs on the CPU alone", want->maximum, SEPARATE_LIVE_MAXIMUM);
+    if (d->cpu_only == NULL) return derivation_no_memory(d);
+  }
+  return row_pass_take(d, want);
+}
+
 /* Derives the adjoints of the reductions, as far as they are needed. *derived: all of them are known. */
 static luattn_status find_adjoints(derivation *d, const ir_ref *leaf, int num_leaves, bool *derived) {
   const bool has_lse = d->o->lse >= 0, optional = d->o->backward != IR_NONE && num_leaves == 0;
   luattn_error *const err = d->err;
   if (optional) d->err = NULL;
-  const luattn_status status = separate_reductions(d, true, has_lse, leaf, num_leaves);
+  const luattn_status status = take_adjoints(d, true, has_lse, leaf, num_leaves);
   d->err = err;
   *derived = status == LUATTN_OK;
-  if (status == LUATTN_UNSUPPORTED && optional) return separate_reductions(d, false, has_lse, leaf, num_leaves);
+  if (status == LUATTN_UNSUPPORTED && optional) return take_adjoints(d, false, has_lse, leaf, num_leaves);
   return status == LUATTN_NO_MEMORY ? derivation_no_memory(d) : status;
 }
 
@@ -309,19 +275,15 @@ luattn_status online_derive(arena *scratch, const traced_spec *t, online_grad *o
   text_add(how, given ? "backward given by the spec" : "backward derived");
   TRY(whole_run(d));
 
-  ir_ref leaf[MAX_LEAVES], root[SPEC_MAX_RED + 2];
-  int n = 0;
-  for (int k = 0; k < d->num_red; k++) root[n++] = d->term[k];
-  root[n++] = d->p;
-  if (t->online.lse >= 0) root[n++] = d->final[t->online.lse];
-  const int num_leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
+  ir_ref leaf[ONLINE_MAX_LEAVES];
+  const int num_leaves = derivation_leaves(d, leaf);
   if (num_leaves < 0) return derivation_no_memory(d);
-  if (num_leaves > MAX_LEAVES) {
+  if (num_leaves > ONLINE_MAX_LEAVES) {
     return luattn_fail(err, LUATTN_SPEC,
                        "%s: online_func '%s': reads %d parameters with a gradient; at most %d are possible; "
                        "an index that is computed, as in t[q_idx // 64], counts once, each "
                        "constant one counts, and an input without grad does not",
-                       t->file, t->online.name, num_leaves, MAX_LEAVES);
+                       t->file, t->online.name, num_leaves, ONLINE_MAX_LEAVES);
   }
   bool derived;
   d->elements_only = given;

@@ -1,5 +1,5 @@
 /* proof.c: says in words what was proved: for `luattn emit --stage grad`. */
-#include "gen/analysis/algebra/derivation.h"
+#include "gen/analysis/online/steps.h"
 
 enum { MAX_DEPTH = 8 };
 

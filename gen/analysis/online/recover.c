@@ -1,7 +1,7 @@
 /* recover.c: replaces VAR_RED, which only the forward pass knows, by what it can keep: the row's state and
  * its final scalars. */
 #include "common/fail.h"
-#include "gen/analysis/algebra/derivation.h"
+#include "gen/analysis/online/steps.h"
 
 typedef struct renaming {
   ir_ref from[SPEC_MAX_STATE + SPEC_MAX_RED + 1], to[SPEC_MAX_STATE + SPEC_MAX_RED + 1];

@@ -1,6 +1,6 @@
-/* remedy.c: names the term for which a backward cannot be derived, and how to write it. */
-#include "gen/analysis/algebra/derivation.h"
-#include "gen/analysis/online/online.h"
+/* remedy.c: says why a backward cannot be derived: names the reduction and the term, and how to write it. */
+#include "common/fail.h"
+#include "gen/analysis/online/steps.h"
 
 /* A maximum drops out of a row if everything is scaled by exp(-m); a term that is not, such as the eps of o /
  * (l + eps), keeps it in. Whether scaling that term helps is found by deriving the changed function. */
@@ -22,7 +22,6 @@ static int lone_argument(const ir *g, const ir_node *n) {
 }
 
 static bool derives(const derivation *failed, const traced_online *changed) {
-  enum { MAX_LEAVES = 48 };
   arena *a = failed->a;
   derivation *d = arena_new(a, sizeof *d);
   sample *s = arena_new(a, sizeof *s);
@@ -36,13 +35,11 @@ static bool derives(const derivation *failed, const traced_online *changed) {
       .a = a, .t = t, .o = &t->online, .g = failed->g, .how = how, .err = NULL, .s = s, .elements_only = true};
   if (!sample_init(s, a, t)) return false;
   if (whole_run(d) != LUATTN_OK) return false;
-  ir_ref root[SPEC_MAX_RED + 2], leaf[MAX_LEAVES];
-  int n = 0;
-  for (int k = 0; k < d->num_red; k++) root[n++] = d->term[k];
-  root[n++] = d->p;
-  if (d->o->lse >= 0) root[n++] = d->final[d->o->lse];
-  const int leaves = online_leaves(t, root, n, leaf, MAX_LEAVES);
-  return leaves >= 0 && leaves <= MAX_LEAVES && separate_reductions(d, true, d->o->lse >= 0, leaf, leaves) == LUATTN_OK;
+  ir_ref leaf[ONLINE_MAX_LEAVES];
+  wanted_adjoints *want;
+  const int leaves = derivation_leaves(d, leaf);
+  return leaves >= 0 && leaves <= ONLINE_MAX_LEAVES &&
+         separate_reductions(d, true, d->o->lse >= 0, leaf, leaves, &want) == LUATTN_OK && want->first < 0;
 }
 
 /* The online function with `from` replaced by `to` in its epilogue. */
@@ -107,7 +104,8 @@ static const char *try_under(const derivation *d, ir_ref root, int i, int *tried
   return NULL;
 }
 
-const char *remedy_of(const derivation *d) {
+/* "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is found; "" if not. */
+static const char *term_of(const derivation *d) {
   int tried = 0;
   if (d->err == NULL || d->o->backward != IR_NONE) return "";
   for (int i = 0; i < d->o->num_state; i++) {
@@ -117,4 +115,23 @@ const char *remedy_of(const derivation *d) {
     if (remedy != NULL) return remedy;
   }
   return "";
+}
+
+const char *remedy_complaint(derivation *d, const char *what, int k, const char *why) {
+  const char *term = term_of(d);
+  const char *remedy =
+      d->o->backward == IR_NONE
+          ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
+          : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
+            "final_rowscales, or the parameters out of online_func";
+  const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
+  if (derivation_failed(d) || arena_failed(d->a)) return NULL;
+  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why,
+                      reduction_name(d, k), term, join, remedy);
+}
+
+luattn_status remedy_refuse(derivation *d, int k, const char *why) {
+  if (derivation_failed(d)) return derivation_no_memory(d);
+  const char *message = remedy_complaint(d, "runs forward only, as no backward can be derived", k, why);
+  return message == NULL ? derivation_no_memory(d) : luattn_fail(d->err, LUATTN_UNSUPPORTED, "%s", message);
 }

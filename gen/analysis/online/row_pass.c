@@ -160,15 +160,15 @@ static void number_sums(derivation *d) {
     d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
 }
 
-luattn_status row_pass_take(derivation *d, const partials *p, const wanted_adjoints *want) {
+luattn_status row_pass_take(derivation *d, const wanted_adjoints *want) {
   taker *t = arena_new(d->a, sizeof *t);
   if (t == NULL) return derivation_no_memory(d);
-  *t = (taker){.d = d, .p = p, .want = want};
+  *t = (taker){.d = d, .p = want->partials, .want = want};
   for (int k = d->num_red; k-- > 0;) {
     t->total[k] = adjoint(t, k);
     if (derivation_failed(d)) return derivation_no_memory(d);
     if (t->too_many != NULL)
-      return separate_refuse(d, k, arena_printf(d->a, "its adjoint needs %s than backward can take", t->too_many));
+      return remedy_refuse(d, k, arena_printf(d->a, "its adjoint needs %s than backward can take", t->too_many));
     d->adjoint[k] = d->live[k] ? t->total[k] : IR_NONE;
     if (want->why[k] != NULL) text_add(d->how, "; %s takes a row pass: %s", reduction_name(d, k), want->why[k]);
     if (d->live[k] && d->share[k] != IR_NONE)

@@ -186,20 +186,6 @@ ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt) {
   return ratio != IR_NONE ? ratio : find_ratio(d, x, d->p, true);
 }
 
-const char *reduction_name(derivation *d, int k) {
-  const char *kind = d->step.kind[k] == IR_REDUCE_MAX ? "reduce_max" : "reduce_sum";
-  for (int i = 0; i < d->o->num_state; i++) {
-    if (d->next[i] == d->red[k]) return arena_printf(d->a, "%s kept in '%s'", kind, d->o->state_name[i]);
-  }
-  for (int i = 0; i < d->o->num_state; i++) {
-    const ir_ref zero = ir_real(d->g, 0);
-    if (ir_substitute(d->g, d->next[i], &d->red[k], &zero, 1) != d->next[i]) {
-      return arena_printf(d->a, "%s in '%s'", kind, d->o->state_name[i]);
-    }
-  }
-  return arena_printf(d->a, "%s number %d", kind, k + 1);
-}
-
 /* N * dprob/ds, which is dP/ds where N does not read the score. */
 static ir_ref factored_slope(derivation *d) {
   ir *g = d->g;
@@ -439,26 +425,6 @@ static bool vanishes(derivation *d, const partials *p, int base, int k) {
   return !reads(d, p, base, k) || (vanishes_in_samples(d, p, base, k) && algebra_vanishes(d, &c));
 }
 
-/* "file: online_func 'x': WHAT: WHY (of reduction k); how to write it". NULL: out of memory. */
-static const char *complaint(derivation *d, const char *what, int k, const char *why) {
-  const char *term = remedy_of(d);
-  const char *remedy =
-      d->o->backward == IR_NONE
-          ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
-          : "backward does not say how lse and the parameters inside online_func move; leave lse out of "
-            "final_rowscales, or the parameters out of online_func";
-  const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
-  if (derivation_failed(d) || arena_failed(d->a)) return NULL;
-  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why,
-                      reduction_name(d, k), term, join, remedy);
-}
-
-luattn_status separate_refuse(derivation *d, int k, const char *why) {
-  if (derivation_failed(d)) return derivation_no_memory(d);
-  const char *message = complaint(d, "runs forward only, as no backward can be derived", k, why);
-  return message == NULL ? derivation_no_memory(d) : luattn_fail(d->err, LUATTN_UNSUPPORTED, "%s", message);
-}
-
 bool separate_reduced_partial(derivation *d, const partials *p, int j, int k, ir_ref *out) {
   const ir_ref x = p->ref[TERM_RED + j * SPEC_MAX_RED + k];
   *out = IR_NONE;
@@ -520,9 +486,6 @@ static bool term_matters(derivation *d, int k, const ir_ref *leaf, int num_leave
   return false;
 }
 
-#define LIVE_MAXIMUM \
-  "this maximum does not cancel, or is not shown to, and its derivative lives on one element of the row"
-
 /* Finds which reductions carry gradient. Returns the first maximum of them; -1: there is none. */
 static int find_live(derivation *d, const partials *p, wanted_adjoints *want, const ir_ref *leaf, int num_leaves,
                      bool want_delta, bool want_dlse) {
@@ -555,34 +518,40 @@ static luattn_status hold_maxima(derivation *d, partials *p) {
   return LUATTN_OK;
 }
 
-luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves) {
+static luattn_status adjoints_of(derivation *d, partials *p, wanted_adjoints *want, bool want_delta, bool want_dlse,
+                                 const ir_ref *leaf, int num_leaves) {
+  if (!differentiate(d, p)) return derivation_no_memory(d);
+  chain_values(d, p);
+  want->maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  if (want->maximum >= 0 && d->elements_only) {
+    want->first = want->maximum;
+    want->why[want->first] = SEPARATE_LIVE_MAXIMUM;
+    return LUATTN_OK;
+  }
+  if (want->maximum >= 0) TRY(hold_maxima(d, p));
+  if (want->maximum >= 0) want->maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  want->first = want->maximum;
+  for (int k = 0; k < d->num_red; k++) {
+    if (!d->live[k]) continue;
+    want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
+    if (want->first < 0 && want->why[k] != NULL) want->first = k;
+  }
+  if (want->first >= 0 && !d->elements_only)
+    for (int k = 0; k < d->num_red; k++)
+      want->gone[k] = !d->live[k] && vanishes(d, p, P_RED, k) && vanishes(d, p, LSE_RED, k);
+  return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
+}
+
+luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse, const ir_ref *leaf, int num_leaves,
+                                  wanted_adjoints **out) {
   partials *p = arena_raw(d->a, 1, sizeof *p); /* most of `total` is never read */
-  if (p == NULL) return derivation_no_memory(d);
+  wanted_adjoints *want = arena_new(d->a, sizeof *want);
+  if (p == NULL || want == NULL) return derivation_no_memory(d);
+  *out = want;
+  want->partials = p;
   for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
   find_low(d);
   drop_stabilisers(d, p);
   for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->share[k] = IR_NONE;
-  wanted_adjoints *want = arena_new(d->a, sizeof *want);
-  if (want == NULL || !differentiate(d, p)) return derivation_no_memory(d);
-  chain_values(d, p);
-  int maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
-  if (maximum >= 0 && d->elements_only) return separate_refuse(d, maximum, LIVE_MAXIMUM);
-  if (maximum >= 0) TRY(hold_maxima(d, p));
-  if (maximum >= 0) maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
-  int first = maximum;
-  for (int k = 0; k < d->num_red; k++) {
-    if (!d->live[k]) continue;
-    want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
-    if (first < 0 && want->why[k] != NULL) first = k;
-  }
-  if (derivation_failed(d)) return derivation_no_memory(d);
-  if (first < 0) return LUATTN_OK;
-  if (d->elements_only) return separate_refuse(d, first, want->why[first]);
-  if (maximum >= 0) {
-    d->cpu_only = complaint(d, "its backward runs on the CPU alone", maximum, LIVE_MAXIMUM);
-    if (d->cpu_only == NULL) return derivation_no_memory(d);
-  }
-  for (int k = 0; k < d->num_red; k++)
-    want->gone[k] = !d->live[k] && vanishes(d, p, P_RED, k) && vanishes(d, p, LSE_RED, k);
-  return row_pass_take(d, p, want);
+  return adjoints_of(d, p, want, want_delta, want_dlse, leaf, num_leaves);
 }

@@ -2,51 +2,14 @@
  * steps. */
 #include "gen/analysis/algebra/algebra.h"
 #include "gen/analysis/online/merge_proof.h"
+#include "gen/analysis/online/steps.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "common/fail.h"
 
-#define CLOSE                                                                                 \
-  1e-8 /* relative; the most by which two correct forms of one function differ on the sampled \
-        * rows */
-#define NOTHING 1e-250
 #define ROUNDING (256 * 0x1p-53) /* of sums that are added up in another order */
-
-bool derivation_close(double x, double y, double slack) {
-  return x == y || fabs(x - y) <= (CLOSE + slack) * fmax(fabs(x), fabs(y)) + NOTHING;
-}
-
-void derivation_simplify(derivation *d, ir_ref *roots, int n) {
-  ir_ref *used = arena_array(d->a, (size_t)n + 1, sizeof *used);
-  if (used == NULL) {
-    d->no_memory = true;
-    return;
-  }
-  int count = 0;
-  for (int i = 0; i < n; i++) {
-    if (roots[i] != IR_NONE) used[count++] = roots[i];
-  }
-  ir_simplify(d->g, used, count);
-  count = 0;
-  for (int i = 0; i < n; i++) {
-    if (roots[i] != IR_NONE) roots[i] = used[count++];
-  }
-}
-
-sample_lanes *derivation_eval(derivation *d, const ir_ref *roots, int n) {
-  sample_lanes *out = arena_array(d->a, (size_t)n + 1, sizeof *out);
-  if (out != NULL && !ir_failed(d->g) && sample_eval(d->s, roots, n, out)) return out;
-  d->no_memory = true;
-  return NULL;
-}
-
-bool derivation_failed(const derivation *d) { return d->no_memory || ir_failed(d->g) || arena_failed(d->a); }
-
-luattn_status derivation_no_memory(derivation *d) {
-  return luattn_fail(d->err, LUATTN_NO_MEMORY, "%s: online_func '%s': out of memory", d->t->file, d->o->name);
-}
 
 /* The first step from the initial state, taken over the whole row; then the epilogue. */
 static luattn_status run_once(derivation *d) {
@@ -249,7 +212,7 @@ static luattn_status leave_out_of(derivation *d, ir_ref x, const double *value) 
   const sample_lanes *v = size == IR_NONE ? NULL : derivation_eval(d, &size, 1);
   if (v == NULL) return derivation_no_memory(d);
   for (int lane = 0; lane < d->s->lanes; lane++)
-    if (!(ROUNDING * (*v)[lane] <= CLOSE * fabs(value[lane]))) d->s->valid[d->s->row_of[lane]] = false;
+    if (!(ROUNDING * (*v)[lane] <= DERIVATION_CLOSE * fabs(value[lane]))) d->s->valid[d->s->row_of[lane]] = false;
   return LUATTN_OK;
 }
 

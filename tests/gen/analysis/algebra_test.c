@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "gen/analysis/algebra/algebra.h"
+#include "gen/analysis/online/steps.h"
 #include "rows.h"
 
 enum { EXPRESSIONS = 3000, POINTS = 60 };
