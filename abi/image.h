@@ -20,7 +20,7 @@
  *   SCAL  required  luattn_scalar_info each
  *   STAT  required  manifest_stat each
  *   ELSE  required  manifest_elsewhere each                    only where kernels take offsets, of inputs that they
- * read elsewhere
+ *                                                              read elsewhere
  *   ..              those of IMAGE_SECTION in abi/kernel_facts.def, each only where its fact holds
  *   PAS0  required  the image of the first row pass, whole; PAS1: of the second
  *   PLAN            the plan's text, ending in 0

@@ -10,8 +10,8 @@
  *     key        the seed, low word first
  *     counter    offset + b * heads + h, low word first; q / 16 * 4 + q % 8 / 2; kv / 16 * 4 + kv % 8 / 4 * 2 + call
  *     planes     the words of call 0, then those of call 1: bits 7, 6, .. 0 of all draws of the patch
- *     bit        of each plane that belongs to a score: kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2 + kv /
- * 8 % 2
+ *     bit        of each plane that belongs to a score: kv / 2 % 2 * 16 + kv % 2 * 8 + q % 2 * 4 + q / 8 % 2 * 2
+ *                + kv / 8 % 2
  *
  * A score's weight is kept if its draw is below `keep`, that is, with probability keep / 256, and is then multiplied by
  * 256 / keep. Planes compare all draws of a patch at once. Patches and bits lie so that in the accumulators of mma and

@@ -25,8 +25,8 @@ typedef struct check_report {
 /* Checks kernels against the CPU path in double precision, forward and backward (the gradients in `wants`,
  * luattn_wants), on the same stored values. Tolerances:
  * - f64: 1e-12, f32: 1e-5, of the largest value, plus twice (gradients: three times) the error of plain arithmetic in
- * that type, which ill-conditioned hooks magnify. In f64, that error is 2^-14 of the one of arithmetic with 16 bits
- * less.
+ *   that type, which ill-conditioned hooks magnify. In f64, that error is 2^-14 of the one of arithmetic with 16 bits
+ *   less.
  * - f16, bf16: twice (gradients: three times) the error of the same computation with its intermediates
  *   rounded to that type, plus 1e-5 of the largest value (for the part in f32), and for o two roundings of
  *   the type.

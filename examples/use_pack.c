@@ -2,8 +2,7 @@
  * only luattn_runtime.
  *
  *   luattn pack -o causal.luapack --arch sm_80,sm_90a --dtype f32 --head-dim 64 examples/causal.lua
- *   use_pack causal.luapack [SPEC]      prints O of the last query row and the sums of dq, dk and
- * dv */
+ *   use_pack causal.luapack [SPEC]      prints O of the last query row and the sums of dq, dk and dv */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

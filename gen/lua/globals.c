@@ -9,12 +9,10 @@
 #include "gen/lua/input.h"
 #include "gen/lua/value.h"
 
-#define GLOBALS "luattn.globals" /* name -> value */
-#define ENVIRONMENT                                                                                   \
-  "luattn.environment"                 /* an empty proxy table, so that every access goes through its \
-                                        * metatable */
-#define PREDEFINED "luattn.predefined" /* set of names */
-#define GUARD "luattn.guard"           /* metatable of the spec's own tables */
+#define GLOBALS "luattn.globals"         /* name -> value */
+#define ENVIRONMENT "luattn.environment" /* an empty proxy table: every access goes through its metatable */
+#define PREDEFINED "luattn.predefined"   /* set of names */
+#define GUARD "luattn.guard"             /* metatable of the spec's own tables */
 
 typedef struct missing_row {
   const char *name, *reason;

@@ -21,18 +21,19 @@ typedef void luattn_log(void *user, const char *line);
 
 /* luattn_engine_options.device: runs on the CPU. The calls below are the same as on a GPU, except that
  *   - tensors are in host memory (kDLCPU), stream is NULL, and a call returns when its outputs are written. No
- * workspace is needed: its size is 0, and luattn_args.workspace is ignored; a running call takes its memory from the
- * spec's luattn_allocator;
+ *     workspace is needed: its size is 0, and luattn_args.workspace is ignored; a running call takes its memory from
+ *     the spec's luattn_allocator;
  *   - it computes in double precision, whatever the tensors' type, on luattn_args.num_threads threads, and gives the
- * same bits in every run;
+ *     same bits in every run;
  *   - neither libcuda nor NVRTC is loaded, nothing is compiled, and cache_dir, nvrtc, packs, never_compile, no_tuned
- * and lengths have no effect. The first request for a kernel plans it, which takes some milliseconds;
+ *     and lengths have no effect. The first request for a kernel plans it, which takes some milliseconds;
  *   - luattn_engine_driver returns NULL.
  * Arguments that a GPU of compute capability 8.0 refuses (9.0 for packed sequences, and if options.family asks for sm90
  * kernels) are refused with the same messages: types other than the kernel's, strides, alignments, head dims and
  * lengths, lse and saved in another layout than a kernel writes, and specs that no kernel computes. So a call that runs
- * on the CPU also runs on such a GPU, if its memory suffices. cpu_relaxed lifts these checks. Packed sequences are
- * computed one after another. The contents of cu_seqlens are checked, and no sequence may be longer than max_seqlen. */
+ * on the CPU also runs on such a GPU, if its memory suffices. cpu_relaxed lifts these checks.
+ * Packed sequences are computed one after another. The contents of cu_seqlens are checked, and no sequence may be
+ * longer than max_seqlen. */
 #define LUATTN_CPU (-1)
 
 typedef struct luattn_engine_options {

@@ -16,9 +16,9 @@
  * luattn_engine_options, luattn_pack_query) grow at their ends, and all follow one rule. Set struct_size to sizeof of
  * the struct, and unused members to zero.
  *   - a smaller size, from a program built for an earlier luattn, is accepted; the missing members are zero, which
- * means the default;
+ *     means the default;
  *   - a larger size, from a program built for a later luattn, is accepted if all bytes unknown to this library are
- * zero; else an error names the byte that is set and this library's version;
+ *     zero; else an error names the byte that is set and this library's version;
  *   - an error: 0, a size too small for the members of the first version, or one that is not a multiple of 8.
  * A struct that luattn fills and that starts with `struct_size` (luattn_kernel_description) grows likewise. Set only
  * struct_size: a smaller struct gets the members that it has, and a larger one gets zeros in the members that this
@@ -30,11 +30,11 @@
  * The calling program's state does not affect results, output or messages of a call, and is unchanged afterwards:
  *   locale          Every call works in the "C" locale, which it sets for its own thread alone.
  *   floating point  Every call rounds to nearest, traps nothing and keeps subnormal numbers. On return rounding mode,
- * traps, exception flags and flush-to-zero are the caller's again. stack           Every call needs less than 64 KB of
- * the caller's stack, plus the driver's in calls that use a device. Where a thread has less than 4 MB left, calls on a
- * spec (compiler.h) run in a thread with a stack of 8 MB that luattn starts, with all signals blocked, and waits for.
- * The allocator is then called in that thread, too. If the thread cannot be started, the call returns
- * LUATTN_NO_MEMORY. */
+ *                   traps, exception flags and flush-to-zero are the caller's again.
+ *   stack           Every call needs less than 64 KB of the caller's stack, plus the driver's in calls that use a
+ *                   device. Where a thread has less than 4 MB left, calls on a spec (compiler.h) run in a thread with a
+ *                   stack of 8 MB that luattn starts, with all signals blocked, and waits for. The allocator is then
+ *                   called in that thread, too. If the thread cannot be started, the call returns LUATTN_NO_MEMORY. */
 #ifndef LUATTN_STATUS_H
 #define LUATTN_STATUS_H
 

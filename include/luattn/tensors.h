@@ -1,15 +1,19 @@
 /* tensors.h: how tensors and scalars are passed to luattn. Tensors are DLPack's DLTensor; luattn never owns one.
  *
- * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]   logical order; any strides with a contiguous
- * last k, dk            [batch, heads_kv, kv_len, head_dim]                 dimension, so that memory may be
- * heads-first (bhsd) or v, dv            [batch, heads_kv, kv_len, head_dim_v]               heads-last (bshd) lse,
- * dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included saved
- * [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse Outputs must not
- * overlap: not an output's own elements, and not an output with another tensor of the pass or the workspace. Launches
- * check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a first element that the
- * other has, too, or that lies in a tensor without gaps. luattn/batch.h has the axes of packed sequences. heads is a
- * multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and byte_offset
- * that reach beyond 64-bit addresses are an error.
+ * q, o, dout, dq   [batch, heads,    q_len,  head_dim or head_dim_v]
+ * k, dk            [batch, heads_kv, kv_len, head_dim]
+ * v, dv            [batch, heads_kv, kv_len, head_dim_v]
+ * lse, dlse        [batch, heads, q_len]   float32 (float64 in float64 kernels), natural log, every bias included
+ * saved            [num_saved, batch, heads, q_len]   same type, contiguous: what forward keeps for backward beyond lse
+ *
+ * The order of axes is logical: strides are free but for the last dimension, which is contiguous, so that memory may be
+ * heads-first (bhsd) or heads-last (bshd).
+ * Outputs must not overlap: not an output's own elements, and not an output with another tensor of the pass or the
+ * workspace. Launches check this, except that tensors with gaps (dq, dk and dv in one array) are only checked for a
+ * first element that the other has, too, or that lies in a tensor without gaps.
+ * luattn/batch.h has the axes of packed sequences.
+ * heads is a multiple of heads_kv. DLTensor.strides NULL means contiguous. byte_offset is honoured. Shape, strides and
+ * byte_offset that reach beyond 64-bit addresses are an error.
  */
 #ifndef LUATTN_TENSORS_H
 #define LUATTN_TENSORS_H

@@ -1,11 +1,13 @@
 /* pack.h: the format of a pack, with offsets from its start and numbers in the machine's byte order:
  *
  *    0  magic "LUATTNPK"
- *    8  format version, byte-order mark      u32 each. Version 2 if some entry has another pack_variant than all zeros,
- * whose records 1 lacks 16  XXH3-128 of everything from byte 32 to the end of the index   u64 low, high 32  total size,
- * number of entries        u64 each 48  versions of luattn and NVRTC         32 bytes each, ending in 0 112  index: one
- * pack_record for each entry the entries' bytes, one after another, in the index's order, without
- * gaps */
+ *    8  format version, byte-order mark      u32 each. Version 2 if some entry has another pack_variant than all zeros;
+ *                                            records of version 1 have none
+ *   16  XXH3-128 of everything from byte 32 to the end of the index   u64 low, high
+ *   32  total size, number of entries        u64 each
+ *   48  versions of luattn and NVRTC         32 bytes each, ending in 0
+ * 112  index: one pack_record for each entry
+ *       the entries' bytes, one after another, in the index's order, without gaps */
 #ifndef LUATTN_RUNTIME_PACK_H
 #define LUATTN_RUNTIME_PACK_H
 

@@ -117,10 +117,8 @@ LUATTN_FN int max_of(int a, int b) {
   return int(most ^ 1u << 31);
 }
 #endif
-LUATTN_FN float max_of(float a, float b) {
-  return fmaxf(a, b);
-}  // one FMNMX; the ternary is two
-   // instructions
+// One FMNMX; the ternary is two instructions.
+LUATTN_FN float max_of(float a, float b) { return fmaxf(a, b); }
 LUATTN_FN double max_of(double a, double b) { return fmax(a, b); }
 
 LUATTN_FN void atomic_add(float *p, float x) { atomicAdd(p, x); }

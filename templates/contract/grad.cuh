@@ -46,8 +46,7 @@ constexpr int row_pass_numbers<S> = S::num_passes + S::num_sums;
 //
 // Hooks
 //   prepare              once a row: delta = sum over d of dO * O; acc collects gradients that arise per row; behind
-//   the
-//                        num_saved numbers of forward, `saved` has those of row passes.
+//                        the num_saved numbers of forward, `saved` has those of row passes.
 //                        Not called for a row whose lse is -inf; the numbers of that row are 0. Without
 //                        has_lse it is also called for a row that keeps nothing: delta is 0, and acc then
 //                        stays unchanged

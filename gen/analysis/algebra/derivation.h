@@ -7,9 +7,8 @@
 #include "gen/base/text.h"
 
 #define LOWEST -1e30 /* scores below count as -inf */
-#define NEAR_START                                                                                   \
-  16 /* a maximum is near the low number that it starts at where it is not so many times closer to 0 \
-      */
+/* A maximum is near the low number that it starts at where it is not so many times closer to 0. */
+#define NEAR_START 16
 
 typedef struct derivation {
   arena *a; /* scratch */
