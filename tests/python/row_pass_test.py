@@ -158,6 +158,18 @@ class Passes(unittest.TestCase):
             o = luattn.attention(spec_of(name))(*t[:3], bias=t[3], x=t[4])
             self.check(f"{name}, equal scores", grad(o), grad(reference(name, *t, torch.ones(3, 6, dtype=torch.bool))))
 
+    def test_scores_of_minus_infinity(self):
+        """A score of -inf has no part in a pass where its weight is 0."""
+        torch.manual_seed(8)
+        for name in FUNCTIONS.keys() - {"softpick", "moments", "two sums", "the largest magnitude"}:  # in whose sums it has one
+            t = self.given(9, 20)
+            far = torch.arange(9)[:, None] * 7 + torch.arange(20) * 3
+            dout = torch.randn(*t[0].shape, dtype=torch.float64)
+            text = spec_of(name).replace("return s +", "return where((q_idx * 7 + kv_idx * 3) % 5 < 2, -math.huge, s +").replace("cos(q_idx - kv_idx) end", "cos(q_idx - kv_idx)) end")
+            o = luattn.attention(text)(*t[:3], bias=t[3], x=t[4])
+            grad = lambda y: torch.autograd.grad((y * dout).sum(), t, allow_unused=True)
+            self.check(f"{name}, scores of -inf", grad(o), grad(reference(name, *t, far % 5 >= 2)))
+
     def test_packed(self):
         torch.manual_seed(3)
         lengths = (3, 0, 70, 17)

@@ -8,6 +8,7 @@
 
 #include "common/fail.h"
 #include "gen/analysis/algebra/divisors.h"
+#include "gen/analysis/algebra/limits_at.h"
 #include "gen/analysis/online/partials.h"
 
 typedef struct taker {
@@ -22,31 +23,33 @@ typedef struct taker {
 static ir_ref add(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE ? y : y == IR_NONE ? x : ir_op2(g, IR_ADD, x, y); }
 static ir_ref mul(ir *g, ir_ref x, ir_ref y) { return x == IR_NONE || y == IR_NONE ? IR_NONE : ir_grad_mul(g, x, y); }
 
-/* The expression, with 0 for a score of -inf where it would be NaN. */
-static ir_ref of_kept_scores(derivation *d, ir_ref x) {
+/* x, which moves with the row as `of` does, for a score of -inf, too: 0 where `of` is shown to be one number there,
+ * and where x has no value. IR_NONE: `of` is not known. */
+static ir_ref of_kept_scores(derivation *d, ir_ref x, ir_ref of) {
   ir *g = d->g;
-  const ir_ref lowest = ir_real(g, -INFINITY);
-  const ir_ref at_lowest = ir_substitute(g, x, &d->score, &lowest, 1);
-  const sample_lanes *v = derivation_eval(d, &at_lowest, 1);
-  bool defined = v != NULL;
-  for (int i = 0; defined && i < d->s->lanes; i++) defined = !d->s->valid[d->s->row_of[i]] || v[0][i] == v[0][i];
-  if (defined) return x;
-  return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, lowest, d->score), x, ir_real(g, 0));
+  const ir_ref lowest = ir_real(g, -INFINITY), zero = ir_real(g, 0);
+  const ir_ref kept = ir_op2(g, IR_LT, lowest, d->score);
+  limits at;
+  double c;
+  if (!limits_open(&at, d->a, g, -INFINITY) || limits_is_finite(&at, x)) return x;
+  if (of != IR_NONE && limits_is_number(&at, of, &c) && isfinite(c)) return ir_op3(g, IR_SELECT, kept, x, zero);
+  const ir_ref has_value = ir_op2(g, IR_LT, ir_op1(g, IR_ABS, x), ir_real(g, INFINITY));
+  return ir_op3(g, IR_SELECT, ir_op2(g, IR_OR, kept, has_value), x, zero);
 }
 
 /* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be,
  * until these are known. */
 static ir_ref find_sum(derivation *d, ir_ref x, int most) {
   int i = 0;
-  x = of_kept_scores(d, x);
   while (i < d->num_sums && d->sum[i] != x) i++;
   if (i >= most) return IR_NONE;
   if (i == d->num_sums) d->sum[d->num_sums++] = x;
   return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
 }
 
-static ir_ref summed(taker *t, ir_ref x) {
-  const ir_ref sum = find_sum(t->d, x, DERIVED_MAX_SUMS - DERIVED_MAX_PASSES + t->num_sizes);
+/* Of an x that moves with the row as `of` does. */
+static ir_ref summed(taker *t, ir_ref x, ir_ref of) {
+  const ir_ref sum = find_sum(t->d, of_kept_scores(t->d, x, of), DERIVED_MAX_SUMS - DERIVED_MAX_PASSES + t->num_sizes);
   if (sum == IR_NONE) t->too_many = "another sum over the row";
   return sum;
 }
@@ -71,14 +74,21 @@ static ir_ref size_of(taker *t, ir_ref weight) {
 static ir_ref weighted(taker *t, ir_ref weight) {
   derivation *d = t->d;
   ir *g = d->g;
-  const ir_ref of_kept = of_kept_scores(d, weight);
   int k = 0;
-  while (k < d->num_passes && d->pass[k].weight != of_kept) k++;
+  while (k < d->num_passes && d->pass[k].weight != weight) k++;
   if (k == DERIVED_MAX_PASSES) return t->too_many = "another row pass", IR_NONE;
   const ir_ref size = size_of(t, weight);
-  if (k == d->num_passes) d->pass[d->num_passes++] = (derived_pass){of_kept, ir_op2(g, IR_DIV, ir_real(g, 1), size)};
+  if (k == d->num_passes) d->pass[d->num_passes++] = (derived_pass){weight, ir_op2(g, IR_DIV, ir_real(g, 1), size)};
   const ir_ref pass = ir_variable(g, VAR_PASS, (uint32_t)k);
   return ir_op2(g, IR_MUL, pass, size);
+}
+
+/* What P is where prob is 0 for a score of -inf: 0 in every row that has a value; else P. */
+static ir_ref p_of_lowest(derivation *d) {
+  limits at;
+  double c;
+  const bool is_number = limits_open(&at, d->a, d->g, -INFINITY) && limits_is_number(&at, d->prob, &c);
+  return is_number && c == 0 ? d->prob : d->p;
 }
 
 /* Lambda_k, the adjoint through prob alone. */
@@ -96,18 +106,20 @@ static ir_ref through_prob(taker *t, int k) {
   ir_grad(g, &d->prob, &one, 1, &d->red[k], &of_prob, 1);
   ir_grad(g, &d->norm, &one, 1, &d->red[k], &of_norm, 1);
   derivation_simplify(d, &of_prob, 1);
-  if (of_prob != IR_NONE && (ratio = separate_ratio(d, of_prob, d->prob)) == IR_NONE) return weighted(t, whole);
+  if (of_prob != IR_NONE && (ratio = separate_ratio(d, of_prob, d->prob)) == IR_NONE)
+    return weighted(t, of_kept_scores(d, whole, p_of_lowest(d)));
   ir_ref factor = add(g, of_norm, mul(g, ratio, d->norm));
   derivation_simplify(d, &factor, 1);
-  return mul(g, factor, weighted(t, d->prob));
+  return mul(g, factor, weighted(t, d->prob)); /* as forward has it, for any score */
 }
 
 /* S_mk; of a maximum m, whose adjoint is for each of the elements that are it, their sum. */
 static ir_ref reduced(taker *t, int m, int k) {
+  derivation *d = t->d;
   const ir_ref of_term = t->p->ref[TERM_RED + m * SPEC_MAX_RED + k];
   ir_ref x;
-  if (t->d->step.kind[m] == IR_REDUCE_MAX) return summed(t, mul(t->d->g, t->d->share[m], of_term));
-  return separate_reduced_partial(t->d, t->p, m, k, &x) ? x : summed(t, of_term);
+  if (d->step.kind[m] == IR_REDUCE_MAX) return summed(t, mul(d->g, d->share[m], of_term), d->share[m]);
+  return separate_reduced_partial(d, t->p, m, k, &x) ? x : summed(t, of_term, d->term[m]);
 }
 
 /* The adjoint of a maximum over the number of elements that are it, each of which has its share. */
@@ -119,7 +131,7 @@ static ir_ref shared(taker *t, int k, ir_ref sum) {
   const ir_ref near = ir_op2(g, IR_MUL, ir_variable(g, VAR_TIE, 0), size), top = ir_op2(g, IR_ADD, d->term[k], near);
   if (sum == IR_NONE) return IR_NONE;
   d->share[k] = ir_op3(g, IR_SELECT, ir_op2(g, IR_LE, largest, top), one, zero);
-  const ir_ref count = summed(t, d->share[k]), each = ir_op2(g, IR_DIV, sum, count);
+  const ir_ref count = summed(t, d->share[k], IR_NONE), each = ir_op2(g, IR_DIV, sum, count);
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, count), each, zero);
 }
 

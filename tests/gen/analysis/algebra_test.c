@@ -1,5 +1,5 @@
-/* algebra_test.c: what algebra proves of random expressions is true of random numbers, and it proves what a
- * rewriting of an expression cannot change. */
+/* algebra_test.c: what algebra and limits prove of random expressions is true of random numbers, and algebra proves
+ * what a rewriting of an expression cannot change. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "gen/analysis/algebra/algebra.h"
+#include "gen/analysis/algebra/limits_at.h"
 #include "gen/analysis/online/steps.h"
 #include "rows.h"
 
@@ -164,8 +165,59 @@ static void test_squares(void **state) {
   fixture_close(&f);
 }
 
+/* What is shown of an expression for a score of -inf is so for random scalars, inputs and numbers of the row. */
+static void test_limits(void **state) {
+  (void)state;
+  int numbers = 0, finite = 0;
+  for (int i = 0; i < EXPRESSIONS; i++) {
+    fixture f;
+    limits l;
+    double c;
+    fixture_open(&f);
+    f.seed = (uint64_t)i * 77 + 5;
+    const ir_ref x = grow(&(grower){&f, -1}, 1 + i % 3);
+    assert_true(limits_open(&l, f.a, f.t.g, -INFINITY));
+    const bool is_number = limits_is_number(&l, x, &c), is_finite = limits_is_finite(&l, x);
+    numbers += is_number && ir_uses(f.t.g, x, VAR_SCORE), finite += is_finite;
+    for (int k = 0; k < POINTS && (is_number || is_finite); k++) {
+      row_env e;
+      memset(&e, 0, sizeof e);
+      e.var[VAR_SCORE] = -INFINITY;
+      e.red[0] = fixture_uniform(&f, -1, 1);
+      e.red[1] = fixture_uniform(&f, -1, 1);
+      e.scalar[0] = k == 0 ? 0 : fixture_uniform(&f, -1, 1);
+      for (int j = 0; j < 4; j++) e.slopes[j] = k == 1 ? 0 : fixture_uniform(&f, -1, 1);
+      const double got = row_eval(&f, x, &e);
+      assert_false(isnan(got) || (is_finite && !isfinite(got)));
+      if (is_number) assert_true(got == c || fabs(got - c) < 1e-12 * fabs(c));
+    }
+    fixture_close(&f);
+  }
+  assert_in_range(numbers, 300, EXPRESSIONS);
+  assert_in_range(finite, 300, EXPRESSIONS);
+}
+
+/* Whether a score of -inf leaves a product without a value is for the scalar to say, whatever its default. */
+static void test_limits_for_all_scalars(void **state) {
+  (void)state;
+  fixture f;
+  limits l;
+  double c;
+  fixture_open(&f);
+  ir *g = f.t.g;
+  const ir_ref s = ir_variable(g, VAR_SCORE, 0), t = ir_variable(g, VAR_SCALAR, 0), weight = ir_op1(g, IR_EXP, s);
+  const ir_ref gated = ir_op3(g, IR_SELECT, ir_op2(g, IR_EQ, t, ir_real(g, 7)), ir_op2(g, IR_MUL, s, weight), weight);
+  const ir_ref scaled = ir_op1(g, IR_SIGMOID, ir_op2(g, IR_MUL, s, t));
+  assert_true(limits_open(&l, f.a, g, -INFINITY));
+  assert_true(limits_is_number(&l, weight, &c) && c == 0);
+  assert_false(limits_is_number(&l, gated, &c) || limits_is_finite(&l, gated));
+  assert_false(limits_is_number(&l, scaled, &c) || limits_is_finite(&l, scaled));
+  fixture_close(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_false_is_proved), cmocka_unit_test(test_squares),
-                                     cmocka_unit_test(test_rewritten_expressions)};
+                                     cmocka_unit_test(test_rewritten_expressions), cmocka_unit_test(test_limits),
+                                     cmocka_unit_test(test_limits_for_all_scalars)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
