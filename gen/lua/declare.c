@@ -7,47 +7,15 @@
 #include "common/input_dtype.h"
 #include "gen/lua/fields.h"
 #include "gen/lua/hooks.h"
-#include "gen/lua/input.h"
+#include "gen/lua/names.h"
 #include "gen/lua/scan.h"
 #include "gen/lua/trace_online.h"
 
 #define DECLARED "luattn.declared" /* the argument of attention {..} */
 
-static bool is_identifier(const char *name, size_t size) {
-  if (strlen(name) != size) return false;
-  if (!isalpha((unsigned char)*name) && *name != '_') return false;
-  while (*name != '\0' && (isalnum((unsigned char)*name) || *name == '_')) name++;
-  return *name == '\0';
-}
-
-int declare_names(lua_State *L, int table, const char *owner, const char **names, int most) {
-  int n = 0;
-  table = lua_absindex(L, table);
-  lua_pushnil(L);
-  while (lua_next(L, table) != 0) {
-    lua_pop(L, 1);
-    const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-    if (key == NULL) front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, fields_shown(L, -1));
-    if (!is_identifier(key, lua_rawlen(L, -1))) {
-      front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
-    }
-    if (scan_is_keyword(key))
-      front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
-    if (strlen(key) >= LUATTN_NAME_SIZE) {
-      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1), strlen(key),
-                  LUATTN_NAME_SIZE - 1);
-    }
-    if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
-    int at = n++;
-    for (; at > 0 && strcmp(names[at - 1], key) > 0; at--) names[at] = names[at - 1];
-    names[at] = front_format(L, "%s", key);
-  }
-  return n;
-}
-
 static void check_new_name(lua_State *L, const char *owner, const char *name) {
-  const bool predefined = globals_predefined(L, name);
-  if (predefined || globals_defined(L, name)) {
+  const bool predefined = names_predefined(L, name);
+  if (predefined || names_defined(L, name)) {
     if (predefined)
       front_raise(L, "%s: '%s' is already the name of something predefined; choose another name", owner, name);
     front_raise(L,
@@ -64,7 +32,7 @@ static void declare_scalars(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  spec->num_scalars = declare_names(L, -1, "scalars", spec->scalar_name, 32);
+  spec->num_scalars = fields_names(L, -1, "scalars", spec->scalar_name, 32);
   for (int i = 0; i < spec->num_scalars; i++) {
     const char *name = spec->scalar_name[i];
     check_new_name(L, "scalars", name);
@@ -106,7 +74,7 @@ static int32_t axis_of(lua_State *L, const char *owner) {
                 owner, front_kind(L, -1));
   }
   const char *axis = lua_tostring(L, -1);
-  if (!is_identifier(axis, lua_rawlen(L, -1))) {
+  if (!fields_is_identifier(axis, lua_rawlen(L, -1))) {
     front_raise(L, "%s: axis '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
   }
   for (int i = 0; i < 5; i++) {
@@ -258,7 +226,7 @@ static void declare_inputs(lua_State *L, int table) {
     lua_pop(L, 1);
     return;
   }
-  const int n = declare_names(L, -1, "inputs", names, 12);
+  const int n = fields_names(L, -1, "inputs", names, 12);
   for (int i = 0; i < n; i++) {
     lua_pushstring(L, names[i]);
     lua_rawget(L, -2);

@@ -8,7 +8,4 @@ void declare_open(lua_State *L); /* defines `attention` in the table at the top 
 /* Pushes the table that the file returned, which must be the result of attention {..}; raises otherwise. */
 void declare_push(lua_State *L, int returned);
 
-/* The sorted string keys of the table at `table`, in the arena; raises on other keys and past `most`. */
-int declare_names(lua_State *L, int table, const char *owner, const char **names, int most);
-
 #endif

@@ -1,7 +1,10 @@
 #include "gen/lua/fields.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <string.h>
+
+#include "gen/lua/scan.h"
 
 /* The row of the name at the top of the stack. A zero byte would hide the rest of a name. */
 static const field_row *find(lua_State *L, const field_row *rows, int n) {
@@ -81,4 +84,36 @@ const char *fields_shown(lua_State *L, int index) {
   if (lua_isinteger(L, index)) return front_format(L, "%lld", (long long)lua_tointeger(L, index));
   const double x = lua_tonumber(L, index);
   return x != x ? "nan" : front_format(L, "%.14g", x); /* printf may show its sign, which says nothing */
+}
+
+bool fields_is_identifier(const char *name, size_t size) {
+  if (strlen(name) != size) return false;
+  if (!isalpha((unsigned char)*name) && *name != '_') return false;
+  while (*name != '\0' && (isalnum((unsigned char)*name) || *name == '_')) name++;
+  return *name == '\0';
+}
+
+int fields_names(lua_State *L, int table, const char *owner, const char **names, int most) {
+  int n = 0;
+  table = lua_absindex(L, table);
+  lua_pushnil(L);
+  while (lua_next(L, table) != 0) {
+    lua_pop(L, 1);
+    const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+    if (key == NULL) front_raise(L, "%s: entry [%s] has no name; write name = ..", owner, fields_shown(L, -1));
+    if (!fields_is_identifier(key, lua_rawlen(L, -1))) {
+      front_raise(L, "%s: '%s' is not a name; use letters, digits and _", owner, front_shown(L, -1));
+    }
+    if (scan_is_keyword(key))
+      front_raise(L, "%s: '%s' is a keyword of Lua, which no hook can read; choose another name", owner, key);
+    if (strlen(key) >= LUATTN_NAME_SIZE) {
+      front_raise(L, "%s: the name '%s' has %zu characters; the limit is %d", owner, front_shown(L, -1), strlen(key),
+                  LUATTN_NAME_SIZE - 1);
+    }
+    if (n == most) front_raise(L, "%s: more than %d entries; the limit is %d", owner, most, most);
+    int at = n++;
+    for (; at > 0 && strcmp(names[at - 1], key) > 0; at--) names[at] = names[at - 1];
+    names[at] = front_format(L, "%s", key);
+  }
+  return n;
 }

@@ -22,6 +22,11 @@ void fields_check(lua_State *L, int table, const char *owner, const field_row *r
  * it. */
 int fields_check_list(lua_State *L, int table, const char *owner, const char *example);
 
+/* Whether the string is a name in Lua: of letters, digits and _. */
+bool fields_is_identifier(const char *name, size_t size);
+/* The sorted string keys of the table at `table`, in the arena; raises on other keys and past `most`. */
+int fields_names(lua_State *L, int table, const char *owner, const char **names, int most);
+
 /* For a message: 2.5, 'text', true, or as front_kind. */
 const char *fields_shown(lua_State *L, int index);
 

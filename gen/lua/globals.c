@@ -5,14 +5,13 @@
 #include "gen/lua/bounded.h"
 #include "gen/lua/declare.h"
 #include "gen/lua/functions.h"
+#include "gen/lua/gather.h"
 #include "gen/lua/hooks.h"
 #include "gen/lua/input.h"
+#include "gen/lua/names.h"
 #include "gen/lua/value.h"
 
-#define GLOBALS "luattn.globals"         /* name -> value */
-#define ENVIRONMENT "luattn.environment" /* an empty proxy table: every access goes through its metatable */
-#define PREDEFINED "luattn.predefined"   /* set of names */
-#define GUARD "luattn.guard"             /* metatable of the spec's own tables */
+#define GUARD "luattn.guard" /* metatable of the spec's own tables */
 
 typedef struct missing_row {
   const char *name, *reason;
@@ -204,7 +203,7 @@ static void refuse_assignment(lua_State *L, const char *name) {
   for (int i = 0; i < s->spec->num_inputs; i++) declared |= strcmp(s->spec->input[i].name, name) == 0;
   if (declared)
     front_raise(L, "'%s' is assigned, but attention { .. } declares it; choose another name for one of them", name);
-  if (globals_predefined(L, name))
+  if (names_predefined(L, name))
     front_raise(L, "'%s' is predefined; choose another name, or write local %s%s%s", name,
                 is_function ? "function " : "", name, is_function ? "(..)" : " = ..");
 }
@@ -274,7 +273,7 @@ static void take(lua_State *L, const char *const *names) {
 /* Lua's own gives nil for traced numbers. */
 static int spec_tonumber(lua_State *L) {
   luaL_checkany(L, 1);
-  input_refuse_unindexed(L, 1, "tonumber");
+  gather_refuse_unindexed(L, 1, "tonumber");
   if (value_is_traced(L, 1) && lua_isnoneornil(L, 2)) {
     value_get(L, 1, "tonumber"); /* raises if it is stale */
     lua_settop(L, 1);
@@ -379,40 +378,5 @@ void globals_open(lua_State *L) {
   lua_pushcclosure(L, global_set, 1);
   lua_setfield(L, -2, "__newindex");
   lua_setmetatable(L, -2);
-  lua_setfield(L, LUA_REGISTRYINDEX, ENVIRONMENT);
-  lua_setfield(L, LUA_REGISTRYINDEX, GLOBALS);
-}
-
-void globals_push(lua_State *L) { lua_getfield(L, LUA_REGISTRYINDEX, ENVIRONMENT); }
-
-void globals_lock(lua_State *L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, GLOBALS);
-  lua_newtable(L);
-  lua_pushnil(L);
-  while (lua_next(L, -3) != 0) {
-    lua_pop(L, 1);
-    lua_pushvalue(L, -1);
-    lua_pushboolean(L, 1);
-    lua_rawset(L, -4);
-  }
-  lua_setfield(L, LUA_REGISTRYINDEX, PREDEFINED);
-  lua_pop(L, 1);
-}
-
-bool globals_predefined(lua_State *L, const char *name) {
-  bool found = strcmp(name, "linear_attention") == 0; /* names that are not available may be defined by the
-                                                       * spec */
-  for (int i = 0; i < INPUT_LENGTHS; i++) found = found || strcmp(name, input_lengths[i].name) == 0;
-  const int top = lua_gettop(L);
-  if (lua_getfield(L, LUA_REGISTRYINDEX, PREDEFINED) == LUA_TTABLE)
-    found = found || lua_getfield(L, -1, name) != LUA_TNIL;
-  lua_settop(L, top);
-  return found;
-}
-
-bool globals_defined(lua_State *L, const char *name) {
-  lua_getfield(L, LUA_REGISTRYINDEX, GLOBALS);
-  const bool found = lua_getfield(L, -1, name) != LUA_TNIL;
-  lua_pop(L, 2);
-  return found;
+  names_open(L);
 }

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "gen/lua/library.h"
+#include "gen/lua/gather.h"
+#include "gen/lua/makers.h"
 #include "gen/lua/numbers.h"
 
 #define SITE VAR_B, VAR_H, VAR_Q
@@ -33,7 +34,7 @@ int hook_line_of(lua_State *L, int index) {
   lua_pushvalue(L, index);
   lua_getinfo(L, ">S", &info);
   if (strcmp(info.source, CHUNK_SPEC) == 0) return info.linedefined;
-  const int line = library_line(L, index);
+  const int line = makers_line(L, index);
   return line > 0 ? line : front_of(L)->declared_line;
 }
 
@@ -82,7 +83,7 @@ void hook_check(lua_State *L, hook_id id, const char *name) {
   if (!lua_isfunction(L, -1)) {
     front_raise(L, "%s is %s; it must be a function(%s)", name, front_kind(L, -1), row->params);
   }
-  const char *call = library_maker(L, -1);
+  const char *call = makers_call(L, -1);
   if (call != NULL)
     front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s = %s", name, name, call);
   lua_Debug info;
@@ -222,7 +223,7 @@ int hook_call(lua_State *L, hook_id id, int function) {
 void hook_take_number(lua_State *L, int index, const char *what, replay_result *out) {
   const front_state *s = front_of(L);
   if (lua_type(L, index) != LUA_TNUMBER && !value_is_traced(L, index)) {
-    input_refuse_unindexed(L, index, what);
+    gather_refuse_unindexed(L, index, what);
     front_raise(L, "%s: returned %s; return a number%s", what, front_kind(L, index),
                 lua_isboolean(L, index)    ? " such as where(condition, a, b)"
                 : lua_isfunction(L, index) ? "; call that function where the hook is declared, as in softcap(50)"

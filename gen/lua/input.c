@@ -5,96 +5,10 @@
 #include "common/input_dtype.h"
 #include "gen/lua/fields.h"
 #include "gen/lua/functions.h"
+#include "gen/lua/gather.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/row.h"
-#include "gen/lua/value.h"
-
-#define METATABLE "input"
-
-const length_row input_lengths[INPUT_LENGTHS] = {
-    {"q_len", VAR_Q_LEN},
-    {"kv_len", VAR_KV_LEN},
-    {"heads", VAR_HEADS},
-    {"heads_kv", VAR_HEADS_KV},
-};
-
-/* An input with the indices given so far: t, then t[i] of t[i][j]. */
-typedef struct gather {
-  uint32_t input, generation;
-  int count;
-  operand index[4];    /* FRONT_TRACING */
-  long long number[4]; /* FRONT_NUMBERS */
-} gather;
-
-static const luattn_input_info *info_of(lua_State *L, const gather *t) { return &front_of(L)->spec->input[t->input]; }
-
-int input_num_axes(lua_State *L, int index) { return (int)info_of(L, luaL_checkudata(L, index, METATABLE))->num_axes; }
-
-int input_axis_size(lua_State *L, int index, int i) {
-  const luattn_input_info *info = info_of(L, luaL_checkudata(L, index, METATABLE));
-  return i >= 1 && i <= (int)info->num_axes && info->axis[i - 1] > 0 ? (int)info->axis[i - 1] : 0;
-}
-
-const char *input_number_name(lua_State *L, int index) {
-  const front_state *s = front_of(L);
-  const ir_node *n = ir_get(s->g, value_get(L, index, "an index").ref);
-  if (n->op != IR_LOAD || s->spec->input[n->imm.integer].num_axes > 0) return NULL;
-  return s->spec->input[n->imm.integer].name;
-}
-
-static const char *axes_text(lua_State *L, const luattn_input_info *info) {
-  static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
-  const char *text = "";
-  for (uint32_t i = 0; i < info->num_axes; i++) {
-    const char *comma = i > 0 ? ", " : "";
-    text = info->axis[i] > 0 ? front_format(L, "%s%s%d", text, comma, (int)info->axis[i])
-                             : front_format(L, "%s%s%s", text, comma, meaning[-info->axis[i]]);
-  }
-  return text;
-}
-
-/* In key_mod and value_mod h is the kv head. */
-static bool heads_are_kv(lua_State *L) {
-  const char *hook = front_of(L)->hook;
-  return hook != NULL && (strcmp(hook, "key_mod") == 0 || strcmp(hook, "value_mod") == 0);
-}
-
-/* slopes[h], bias[{h, q_idx, i}]: how an input is read. */
-static const char *indexed_text(lua_State *L, const luattn_input_info *info) {
-  static const char *const of_query[] = {NULL, "b", "h", "h // (heads // heads_kv)", "q_idx", "kv_idx"};
-  static const char *const of_key[] = {NULL, "b", "h * (heads // heads_kv)", "h", "pos", "pos"};
-  const char *const *by_axis = heads_are_kv(L) ? of_key : of_query;
-  static const char *const other[] = {"i", "j", "k", "l"};
-  const char *text = "";
-  for (uint32_t i = 0; i < info->num_axes; i++) {
-    const int32_t axis = info->axis[i];
-    text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", axis < 0 ? by_axis[-axis] : other[i]);
-  }
-  return front_format(L, info->num_axes == 1 ? "%s[%s]" : "%s[{%s}]", info->name, text);
-}
-
-static void refuse_count(lua_State *L, const gather *t, int count) __attribute__((noreturn));
-static void refuse_count(lua_State *L, const gather *t, int count) {
-  const luattn_input_info *info = info_of(L, t);
-  front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s", info->name, info->num_axes,
-              axes_text(L, info), count, count == 1 ? "index is" : "indices are", indexed_text(L, info));
-}
-
-void input_refuse_unindexed(lua_State *L, int index, const char *what) {
-  const gather *t = luaL_testudata(L, index, METATABLE);
-  if (t == NULL) return;
-  if (t->count > 0) refuse_count(L, t, t->count);
-  const luattn_input_info *info = info_of(L, t);
-  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s", what, info->name,
-              axes_text(L, info), indexed_text(L, info));
-}
-
-static void push_gather(lua_State *L, const gather *t) {
-  gather *copy = lua_newuserdatauv(L, sizeof *copy, 0);
-  *copy = *t;
-  luaL_setmetatable(L, METATABLE);
-}
 
 /* A bare b, h, q_idx or kv_idx on an axis of another kind is a swapped index: the gather would clamp it and
  * go on. q and kv may have the same length, as for document ids, so these two are not refused. */
@@ -107,17 +21,17 @@ static void check_kind(lua_State *L, const luattn_input_info *info, int position
   const int want = axis < 0 ? of_axis[-axis] : OTHER;
   int is = OTHER;
   if (ir_is_var(g, index, VAR_B)) is = BATCH;
-  if (ir_is_var(g, index, VAR_H)) is = heads_are_kv(L) ? HEAD_KV : HEAD;
+  if (ir_is_var(g, index, VAR_H)) is = gather_heads_are_kv(L) ? HEAD_KV : HEAD;
   if (ir_is_var(g, index, VAR_Q) || ir_is_var(g, index, VAR_KV) || ir_is_var(g, index, VAR_POS)) is = PLACE;
   if (want == OTHER || is == OTHER || want == is) return;
   front_raise(L, "input '%s': index %d is %s, but its axes are (%s); write %s", info->name, position, names[is],
-              axes_text(L, info), indexed_text(L, info));
+              gather_axes(L, info), gather_indexed(L, info));
 }
 
 /* Appends the index at the top of the stack. */
 static void add_index(lua_State *L, gather *t, int position) {
-  const luattn_input_info *info = info_of(L, t);
-  if (t->count == (int)info->num_axes) refuse_count(L, t, t->count + 1);
+  const luattn_input_info *info = gather_info(L, t);
+  if (t->count == (int)info->num_axes) gather_refuse_count(L, t, t->count + 1);
   const front_state *s = front_of(L);
   if (lua_type(L, -1) == LUA_TNUMBER && !lua_isinteger(L, -1)) {
     front_raise(L, "input '%s': index %d is the float %f; gathers take integers, so use // or floor()", info->name,
@@ -152,7 +66,7 @@ static void add_index(lua_State *L, gather *t, int position) {
 
 static int push_number(lua_State *L, const gather *t) {
   const front_numbers *n = front_of(L)->numbers;
-  const luattn_input_info *info = info_of(L, t);
+  const luattn_input_info *info = gather_info(L, t);
   const double x = n->load(n->user, info->name, t->count, t->number);
   if (info->dtype == LUATTN_INPUT_BOOL)
     lua_pushboolean(L, x != 0);
@@ -167,7 +81,7 @@ static int push_number(lua_State *L, const gather *t) {
 static int push_load(lua_State *L, const gather *t) {
   front_state *s = front_of(L);
   if (s->mode == FRONT_NUMBERS) return push_number(L, t);
-  const luattn_input_info *info = info_of(L, t);
+  const luattn_input_info *info = gather_info(L, t);
   const ir_type type = info->dtype == LUATTN_INPUT_BOOL ? IR_BOOL : input_is_integer(info->dtype) ? IR_INT : IR_REAL;
   ir_ref index[4];
   uint32_t depth = 0;
@@ -186,16 +100,16 @@ static int push_load(lua_State *L, const gather *t) {
 }
 
 static int meta_index(lua_State *L) {
-  gather t = *(gather *)luaL_checkudata(L, 1, METATABLE);
+  gather t = *(gather *)luaL_checkudata(L, 1, GATHER_METATABLE);
   const front_state *s = front_of(L);
   if (t.generation != s->generation) {
-    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used", info_of(L, &t)->name);
+    front_raise(L, "input '%s' was kept from an earlier call; name it where it is used", gather_info(L, &t)->name);
   }
   if (s->mode == FRONT_TRACING) ir_set_line(s->g, (uint32_t)front_line(L));
   if (lua_istable(L, 2)) {
-    const int size = fields_check_list(L, 2, front_format(L, "input '%s': its index", info_of(L, &t)->name),
+    const int size = fields_check_list(L, 2, front_format(L, "input '%s': its index", gather_info(L, &t)->name),
                                        "list one index for each axis, as in {i, j}");
-    if (t.count + size != (int)info_of(L, &t)->num_axes) refuse_count(L, &t, t.count + size);
+    if (t.count + size != (int)gather_info(L, &t)->num_axes) gather_refuse_count(L, &t, t.count + size);
     for (int i = 1; i <= size; i++) {
       lua_rawgeti(L, 2, i);
       add_index(L, &t, i);
@@ -205,26 +119,26 @@ static int meta_index(lua_State *L) {
     lua_settop(L, 2);
     add_index(L, &t, t.count + 1);
   }
-  if (t.count == (int)info_of(L, &t)->num_axes) return push_load(L, &t);
-  push_gather(L, &t);
+  if (t.count == (int)gather_info(L, &t)->num_axes) return push_load(L, &t);
+  gather_push(L, &t);
   return 1;
 }
 
 static int meta_call(lua_State *L) {
-  const luattn_input_info *info = info_of(L, luaL_checkudata(L, 1, METATABLE));
-  front_raise(L, "input '%s' is called like a function; write %s", info->name, indexed_text(L, info));
+  const luattn_input_info *info = gather_info(L, luaL_checkudata(L, 1, GATHER_METATABLE));
+  front_raise(L, "input '%s' is called like a function; write %s", info->name, gather_indexed(L, info));
 }
 
 static int meta_assign(lua_State *L) {
-  const gather *t = luaL_checkudata(L, 1, METATABLE);
+  const gather *t = luaL_checkudata(L, 1, GATHER_METATABLE);
   front_raise(L, "an element of input '%s' is assigned; a hook reads inputs and returns its result",
-              info_of(L, t)->name);
+              gather_info(L, t)->name);
 }
 
 static int meta_operator(lua_State *L) {
   const char *sign = lua_tostring(L, lua_upvalueindex(1));
-  input_refuse_unindexed(L, 1, sign);
-  input_refuse_unindexed(L, 2, sign);
+  gather_refuse_unindexed(L, 1, sign);
+  gather_refuse_unindexed(L, 2, sign);
   front_raise(L, "%s is not possible on an input", sign);
 }
 
@@ -242,7 +156,7 @@ static const char *const operators[][2] = {
 };
 
 void input_open(lua_State *L) {
-  luaL_newmetatable(L, METATABLE);
+  luaL_newmetatable(L, GATHER_METATABLE);
   lua_pushcfunction(L, meta_index);
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, meta_call);
@@ -265,12 +179,12 @@ bool input_push_name(lua_State *L, const char *name) {
   const front_state *s = front_of(L);
   const bool numbers = s->mode == FRONT_NUMBERS;
   if (s->mode == FRONT_LOADING) return false;
-  for (int i = 0; i < INPUT_LENGTHS; i++) {
-    if (strcmp(name, input_lengths[i].name) != 0) continue;
+  for (int i = 0; i < NAMES_LENGTHS; i++) {
+    if (strcmp(name, names_lengths[i].name) != 0) continue;
     if (numbers)
       lua_pushinteger(L, s->numbers->length[i]);
     else
-      push_variable(L, input_lengths[i].var, 0);
+      push_variable(L, names_lengths[i].var, 0);
     return true;
   }
   for (int i = 0; i < s->spec->num_scalars; i++) {
@@ -285,7 +199,7 @@ bool input_push_name(lua_State *L, const char *name) {
     if (strcmp(name, s->spec->input[i].name) != 0) continue;
     const gather t = {.input = (uint32_t)i, .generation = s->generation};
     if (s->spec->input[i].num_axes > 0)
-      push_gather(L, &t);
+      gather_push(L, &t);
     else
       push_load(L, &t);
     return true;
@@ -298,7 +212,7 @@ bool input_push_name(lua_State *L, const char *name) {
 
 void input_suggest(lua_State *L, front_suggestion *s) {
   const traced_spec *spec = front_of(L)->spec;
-  for (int i = 0; i < INPUT_LENGTHS; i++) front_suggest_try(s, input_lengths[i].name);
+  for (int i = 0; i < NAMES_LENGTHS; i++) front_suggest_try(s, names_lengths[i].name);
   front_suggest_try(s, "head_dim");
   front_suggest_try(s, "random");
   for (int i = 0; i < spec->num_scalars; i++) front_suggest_try(s, spec->scalar_name[i]);

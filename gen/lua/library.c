@@ -5,70 +5,22 @@
 #include <string.h>
 
 #include "gen/lua/fields.h"
+#include "gen/lua/gather.h"
 #include "gen/lua/hooks.h"
-#include "gen/lua/input.h"
+#include "gen/lua/makers.h"
 #include "gen/lua/replay.h"
 #include "gen/lua/scan.h"
 
-#define MAKERS "luattn.makers" /* function -> how a call of it is written */
-#define LINES "luattn.lines"   /* what such a function has made -> the line of that call */
-
 enum { MOST_FIELDS = 8 };
 
-const char *library_maker(lua_State *L, int index) {
-  index = lua_absindex(L, index);
-  const int top = lua_gettop(L);
-  const char *call = NULL;
-  if (lua_getfield(L, LUA_REGISTRYINDEX, MAKERS) == LUA_TTABLE) {
-    lua_pushvalue(L, index);
-    if (lua_rawget(L, -2) == LUA_TSTRING) call = front_format(L, "%s", lua_tostring(L, -1));
-  }
-  lua_settop(L, top);
-  return call;
-}
-
-/* makes(f, "causal()") */
-static int makes(lua_State *L) {
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, MAKERS);
-  lua_pushvalue(L, 1);
-  lua_pushvalue(L, 2);
-  lua_rawset(L, -3);
-  return 0;
-}
-
-/* made(f) returns f, whose line is from now on the one that asks for it */
-static int made(lua_State *L) {
-  lua_settop(L, 1);
-  if (!lua_isfunction(L, 1)) return 1;
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, LINES);
-  lua_pushvalue(L, 1);
-  lua_pushinteger(L, front_line(L));
-  lua_rawset(L, -3);
-  lua_settop(L, 1);
-  return 1;
-}
-
-int library_line(lua_State *L, int index) {
-  index = lua_absindex(L, index);
-  const int top = lua_gettop(L);
-  int line = 0;
-  if (lua_getfield(L, LUA_REGISTRYINDEX, LINES) == LUA_TTABLE) {
-    lua_pushvalue(L, index);
-    lua_rawget(L, -2);
-    line = (int)lua_tointeger(L, -1);
-  }
-  lua_settop(L, top);
-  return line;
-}
-
 static int num_axes(lua_State *L) {
-  lua_pushinteger(L, input_num_axes(L, 1));
+  lua_pushinteger(L, gather_num_axes(L, 1));
   return 1;
 }
 
 /* axis_size(input, i): of its i-th axis, from 1; 0: of any size, or there are fewer */
 static int axis_size(lua_State *L) {
-  lua_pushinteger(L, input_axis_size(L, 1, (int)lua_tointeger(L, 2)));
+  lua_pushinteger(L, gather_axis_size(L, 1, (int)lua_tointeger(L, 2)));
   return 1;
 }
 
@@ -109,7 +61,7 @@ static int check_entries(lua_State *L) {
 
 /* check_function(what, f, hook): f is called as a mask, as a mod or with (b, h). */
 static int check_function(lua_State *L) {
-  const char *what = lua_tostring(L, 1), *hook = lua_tostring(L, 3), *call = library_maker(L, 2);
+  const char *what = lua_tostring(L, 1), *hook = lua_tostring(L, 3), *call = makers_call(L, 2);
   if (call != NULL)
     front_raise(L, "%s is a function of the standard library that makes one; call it, as in %s", what, call);
   if (!lua_isfunction(L, 2)) front_raise(L, "%s is %s; give a function", what, fields_shown(L, 2));
@@ -133,8 +85,8 @@ static int check_result(lua_State *L) {
   if (n > 1) raise_of(L, 2, front_format(L, "%s returned %d values; return one", what, n));
   lua_settop(L, 4);
   if (wants_boolean ? lua_isboolean(L, 4) : lua_type(L, 4) == LUA_TNUMBER || value_is_traced(L, 4)) return 1;
-  input_refuse_unindexed(L, 4, what);
-  const char *call = library_maker(L, 4);
+  gather_refuse_unindexed(L, 4, what);
+  const char *call = makers_call(L, 4);
   const char *remedy = lua_isfunction(L, 4) ? front_format(L, "; a function that makes one is called, as in %s",
                                                            call != NULL    ? call
                                                            : wants_boolean ? "causal()"
@@ -281,9 +233,9 @@ int library_truth(lua_State *L) {
                 "or false, compare it, "
                 "as in x > 0, or ask whether it is given by x ~= nil",
                 fields_shown(L, 1));
-  input_refuse_unindexed(L, 1, "a condition");
+  gather_refuse_unindexed(L, 1, "a condition");
   if (!lua_isfunction(L, 1)) return 1;
-  const char *call = library_maker(L, 1);
+  const char *call = makers_call(L, 1);
   if (call != NULL)
     front_raise(
         L, "a function stands where a condition is needed, and in Lua each function is true; it is called, as in %s",
@@ -312,8 +264,9 @@ static int uncalled(lua_State *L) {
 }
 
 int library_push(lua_State *L) {
-  static const lua_CFunction functions[] = {num_axes,     axis_size, shown, check_fields, check_entries, check_function,
-                                            check_result, makes,     made,  covers,       takes,         uncalled};
+  static const lua_CFunction functions[] = {num_axes,      axis_size,      shown,        check_fields,
+                                            check_entries, check_function, check_result, makers_makes,
+                                            makers_made,   covers,         takes,        uncalled};
   const int n = sizeof functions / sizeof *functions;
   luaL_checkstack(L, n, NULL);
   for (int i = 0; i < n; i++) lua_pushcfunction(L, functions[i]);

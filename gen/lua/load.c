@@ -5,7 +5,9 @@
 #include "gen/lua/functions.h"
 #include "gen/lua/input.h"
 #include "gen/lua/library.h"
+#include "gen/lua/names.h"
 #include "gen/lua/prelude.h"
+#include "gen/lua/refuse.h"
 #include "gen/lua/scan.h"
 #include "gen/lua/value.h"
 
@@ -44,7 +46,7 @@ static void load_chunk(lua_State *L, const char *source, size_t size, const char
  * have no global names. Leaves its first result. */
 static void run_chunk(lua_State *L, const char *source, size_t size, const char *name, int count) {
   load_chunk(L, source, size, name);
-  globals_push(L);
+  names_push(L);
   lua_setupvalue(L, -2, 1); /* _ENV */
   lua_insert(L, -1 - count);
   lua_call(L, count, 1);
@@ -91,10 +93,11 @@ void front_load_file(lua_State *L) {
   front_state *s = front_of(L);
   globals_open(L);
   value_open(L);
+  refuse_open(L);
   input_open(L);
   run_chunk(L, (const char *)front_prelude, front_prelude_size, CHUNK_PRELUDE, library_push(L));
   lua_pop(L, 1);
-  globals_lock(L);
+  names_lock(L);
 
   const char *source = s->source;
   size_t size = s->source_size;

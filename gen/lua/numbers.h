@@ -2,14 +2,14 @@
 #ifndef LUATTN_GEN_LUA_NUMBERS_H
 #define LUATTN_GEN_LUA_NUMBERS_H
 
-#include "gen/lua/input.h"
+#include "gen/lua/names.h"
 #include "gen/lua/replay.h"
 
 typedef struct front_numbers {
   front_load load;
   double (*random)(void *user, const long long at[4]); /* NULL: random() is refused */
   void *user;
-  long long length[INPUT_LENGTHS];
+  long long length[NAMES_LENGTHS];
   int head_dim, head_dim_v;
   const double *row; /* the row of which x is an element, in an input mod; NULL: x[..] is refused */
   int row_size;

@@ -71,8 +71,8 @@ void front_oracle_close(front_oracle *o) {
 }
 
 luattn_status front_oracle_set(front_oracle *o, const char *scalar_or_length, double value, luattn_error *err) {
-  for (int i = 0; i < INPUT_LENGTHS; i++) {
-    if (strcmp(scalar_or_length, input_lengths[i].name) != 0) continue;
+  for (int i = 0; i < NAMES_LENGTHS; i++) {
+    if (strcmp(scalar_or_length, names_lengths[i].name) != 0) continue;
     o->numbers.length[i] = (long long)value;
     return LUATTN_OK;
   }

@@ -2,9 +2,10 @@
 
 #include <string.h>
 
-#include "gen/lua/input.h"
+#include "gen/lua/names.h"
 #include "gen/lua/row.h"
 #include "gen/lua/scan.h"
+#include "gen/lua/value.h"
 
 typedef struct refused_row {
   const char *event, *message;
@@ -60,14 +61,14 @@ static int raise_boolean(lua_State *L) {
 static int read_or_raise(lua_State *L) {
   if (row_push_read(L)) return 1;
   if (lua_type(L, 2) != LUA_TSTRING) {
-    const char *number = input_number_name(L, 1);
+    const char *number = value_input_name(L, 1);
     if (number != NULL)
       front_raise(L, "input '%s' has no axes, so it is one number and takes no index; write %s", number, number);
     front_raise(L, "a traced number is indexed; only inputs and tables have elements%s",
                 row_in_mod(L) ? ", and x its row's at a channel that is an integer" : "");
   }
   const char *name = lua_tostring(L, 2);
-  if (globals_defined(L, name))
+  if (names_defined(L, name))
     front_raise(L, "a traced number has no '%s'; functions stand in front: %s(x)", name, name);
   front_raise(L, "a traced number has no '%s'; functions stand in front, as in tanh(x)", front_shown(L, 2));
 }
@@ -80,16 +81,24 @@ static void add_rows(lua_State *L, const refused_row *row, size_t count, lua_CFu
   }
 }
 
-void refuse_on_numbers(lua_State *L) {
+static void refuse_on_numbers(lua_State *L) {
+  luaL_getmetatable(L, VALUE_METATABLE);
   add_rows(L, on_numbers, sizeof on_numbers / sizeof *on_numbers, raise_number);
   lua_pushcfunction(L, read_or_raise);
   lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
 }
 
-void refuse_on_booleans(lua_State *L) {
+/* Conditions of a hook are plain booleans, on which Python would use a & b, a | b and ~a. */
+static void refuse_on_booleans(lua_State *L) {
   lua_pushboolean(L, 0); /* all booleans share one metatable */
   lua_newtable(L);
   add_rows(L, on_booleans, sizeof on_booleans / sizeof *on_booleans, raise_boolean);
   lua_setmetatable(L, -2);
   lua_pop(L, 1);
+}
+
+void refuse_open(lua_State *L) {
+  refuse_on_numbers(L);
+  refuse_on_booleans(L);
 }

@@ -4,10 +4,7 @@
 
 #include <lua.h>
 
-/* Completes the metatable of traced numbers, which is at the top of the stack. */
-void refuse_on_numbers(lua_State *L);
-/* Gives booleans a metatable: conditions of a hook are plain booleans, on which Python would use a & b, a | b
- * and ~a. */
-void refuse_on_booleans(lua_State *L);
+/* Completes the metatable of traced numbers (value_open), and gives booleans one. */
+void refuse_open(lua_State *L);
 
 #endif

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "gen/lua/input.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/value.h"
 
@@ -56,7 +55,7 @@ bool row_push_read(lua_State *L) {
   front_state *s = front_of(L);
   if (s->mode != FRONT_TRACING || !row_in_mod(L)) return false;
   if (lua_type(L, 2) != LUA_TNUMBER && !value_is_traced(L, 2)) return false;
-  if (input_number_name(L, 1) != NULL) return false; /* an input of no axes */
+  if (value_input_name(L, 1) != NULL) return false; /* an input of no axes */
   const operand x = value_get(L, 1, "x[..]");
   if (!ir_is_var(s->g, x.ref, VAR_X))
     front_raise(L,

@@ -108,13 +108,9 @@ void sandbox_check_time(lua_State *L); /* raises once the time is over; for C fu
 
 #define DIVIDED_BY_ZERO "; divide by max(n, 1)"
 
-/* The environment that the file and the prelude run in (globals.c). */
+/* Opens the environment that the file and the prelude run in (globals.c, names.h). */
 void globals_open(lua_State *L);
-void globals_push(lua_State *L);       /* leaves it on the stack */
 int globals_guard_table(lua_State *L); /* a lua_CFunction: gives a table of the spec its guard, and returns it */
-void globals_lock(lua_State *L);       /* locks the names defined so far: a spec cannot redefine them */
-bool globals_predefined(lua_State *L, const char *name);
-bool globals_defined(lua_State *L, const char *name);
 
 #define CHUNK_SPEC "=(spec)" /* replaced by the file's name when the message is complete */
 #define CHUNK_PRELUDE "=(luattn)"

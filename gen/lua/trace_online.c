@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/lua/declare.h"
 #include "gen/lua/fields.h"
+#include "gen/lua/names.h"
 #include "gen/lua/numbers.h"
 
 /* Pushes online_func, by default online_softmax. */
@@ -13,7 +13,7 @@ static void push_online(lua_State *L, int table) {
   lua_pushliteral(L, "online_func");
   if (lua_rawget(L, table) != LUA_TNIL) return;
   lua_pop(L, 1);
-  globals_push(L);
+  names_push(L);
   lua_getfield(L, -1, "online_softmax");
   lua_remove(L, -2);
 }
@@ -26,7 +26,7 @@ static int push_raw(lua_State *L, const char *name) {
 
 static void declare_states(lua_State *L, traced_online *o) {
   if (push_raw(L, "online_rowscales") != LUA_TNIL) {
-    o->num_state = declare_names(L, -1, "online_rowscales", o->state_name, SPEC_MAX_STATE);
+    o->num_state = fields_names(L, -1, "online_rowscales", o->state_name, SPEC_MAX_STATE);
     for (int i = 0; i < o->num_state; i++) {
       const int type = push_raw(L, o->state_name[i]);
       if (type == LUA_TFUNCTION)
@@ -64,7 +64,7 @@ static void declare_finals(lua_State *L, traced_online *o) {
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
   }
-  o->num_final = declare_names(L, listed > 0 ? -1 : -2, "final_rowscales", o->final_name, SPEC_MAX_FINAL);
+  o->num_final = fields_names(L, listed > 0 ? -1 : -2, "final_rowscales", o->final_name, SPEC_MAX_FINAL);
   for (int i = 0; i < o->num_final; i++) {
     if (strcmp(o->final_name[i], "lse") != 0) continue;
     memmove(o->final_name + 1, o->final_name, (size_t)i * sizeof *o->final_name);

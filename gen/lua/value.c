@@ -3,11 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/lua/input.h"
-#include "gen/lua/refuse.h"
+#include "gen/lua/gather.h"
 #include "gen/lua/replay.h"
 
-#define METATABLE "traced number"
 #define DEPTH_MAX 4096u
 #define NODES_MAX 262144u
 #define EXACT_INT (INT64_C(1) << 53) /* of doubles, in which constants are folded */
@@ -17,7 +15,7 @@ typedef struct traced_value {
   uint32_t generation;
 } traced_value;
 
-bool value_is_traced(lua_State *L, int index) { return luaL_testudata(L, index, METATABLE) != NULL; }
+bool value_is_traced(lua_State *L, int index) { return luaL_testudata(L, index, VALUE_METATABLE) != NULL; }
 
 void value_push(lua_State *L, operand x) {
   const front_state *s = front_of(L);
@@ -31,7 +29,7 @@ void value_push(lua_State *L, operand x) {
   }
   traced_value *v = lua_newuserdatauv(L, sizeof *v, 0);
   *v = (traced_value){.x = x, .generation = s->generation};
-  luaL_setmetatable(L, METATABLE);
+  luaL_setmetatable(L, VALUE_METATABLE);
 }
 
 void value_push_leaf(lua_State *L, ir_ref leaf) { value_push(L, (operand){.ref = leaf, .depth = 1}); }
@@ -49,7 +47,6 @@ static operand constant(lua_State *L, int index, const char *what) {
   return (operand){.ref = ir_real(g, x), .depth = 1};
 }
 
-/* Simplifies 0 times a number, whatever the number is, so that no node of it remains. */
 static void note_operand(front_state *s, ir_ref r) {
   const ir_node *n = ir_get(s->g, r);
   if (n->op == IR_LOAD) s->computed_with |= UINT32_C(1) << n->imm.integer;
@@ -57,7 +54,7 @@ static void note_operand(front_state *s, ir_ref r) {
 
 operand value_get(lua_State *L, int index, const char *what) {
   ir_set_line(front_of(L)->g, (uint32_t)front_line(L)); /* nodes built next carry the calling line */
-  const traced_value *v = luaL_testudata(L, index, METATABLE);
+  const traced_value *v = luaL_testudata(L, index, VALUE_METATABLE);
   if (v != NULL) {
     if (v->generation != front_of(L)->generation) {
       front_raise(L,
@@ -70,12 +67,19 @@ operand value_get(lua_State *L, int index, const char *what) {
     return v->x;
   }
   if (lua_type(L, index) == LUA_TNUMBER) return constant(L, index, what);
-  input_refuse_unindexed(L, index, what);
+  gather_refuse_unindexed(L, index, what);
   if (lua_isboolean(L, index)) {
     front_raise(L, "%s: a boolean stands where a number is needed; write where(condition, 1, 0)", what);
   }
   front_raise(L, "%s: %s stands where a number is needed%s", what, front_kind(L, index),
               lua_isfunction(L, index) ? "; call it, as in softcap(50)(score, b, h, q_idx, kv_idx)" : "");
+}
+
+const char *value_input_name(lua_State *L, int index) {
+  const front_state *s = front_of(L);
+  const ir_node *n = ir_get(s->g, value_get(L, index, "an index").ref);
+  if (n->op != IR_LOAD || s->spec->input[n->imm.integer].num_axes > 0) return NULL;
+  return s->spec->input[n->imm.integer].name;
 }
 
 static uint32_t deeper(operand a, operand b) { return 1 + (a.depth > b.depth ? a.depth : b.depth); }
@@ -365,7 +369,7 @@ static int meta_tostring(lua_State *L) {
 }
 
 void value_open(lua_State *L) {
-  luaL_newmetatable(L, METATABLE);
+  luaL_newmetatable(L, VALUE_METATABLE);
   for (size_t i = 0; i < sizeof arithmetic / sizeof *arithmetic; i++) {
     lua_pushinteger(L, (lua_Integer)i);
     lua_pushcclosure(L, meta_arith, 1);
@@ -378,7 +382,6 @@ void value_open(lua_State *L) {
   }
   lua_pushcfunction(L, meta_bnot);
   lua_setfield(L, -2, "__bnot");
-  refuse_on_numbers(L);
   for (int strict = 0; strict < 2; strict++) {
     lua_pushboolean(L, strict);
     lua_pushcclosure(L, meta_compare, 1);
@@ -391,5 +394,4 @@ void value_open(lua_State *L) {
   lua_pushcfunction(L, meta_tostring);
   lua_setfield(L, -2, "__tostring");
   lua_pop(L, 1);
-  refuse_on_booleans(L);
 }

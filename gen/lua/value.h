@@ -10,12 +10,16 @@ typedef struct operand {
   uint32_t depth; /* longest chain of operations under it; bounds the recursion of later passes */
 } operand;
 
-void value_open(lua_State *L);                 /* registers the metatables */
+#define VALUE_METATABLE "traced number"
+
+void value_open(lua_State *L);                 /* registers the metatable */
 bool value_is_traced(lua_State *L, int index); /* a traced number */
 void value_push(lua_State *L, operand x);      /* checks for memory and the limits of a trace */
 void value_push_leaf(lua_State *L, ir_ref leaf);
 /* The number or traced number at `index`. Raises for everything else; `what` names it in messages. */
 operand value_get(lua_State *L, int index, const char *what);
+/* The name of the input without axes behind the traced number at `index`; NULL: it is none. */
+const char *value_input_name(lua_State *L, int index);
 
 /* Arithmetic with Lua's rules: INT op INT stays INT where Lua says so, otherwise both become REAL. */
 operand value_arith(lua_State *L, ir_op op, operand a, operand b);

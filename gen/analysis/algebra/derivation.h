@@ -59,8 +59,8 @@ typedef struct derivation {
   ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
 } derivation;
 
-#define DERIVATION_CLOSE \
-  1e-8 /* relative; the most by which two correct forms of one function differ on the sampled rows */
+/* Relative: the most by which two correct forms of one function differ on the sampled rows. */
+#define DERIVATION_CLOSE 1e-8
 
 /* Whether two correct forms of one function may differ so on a row with this slack. */
 bool derivation_close(double x, double y, double slack);

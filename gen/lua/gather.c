@@ -1,0 +1,64 @@
+#include "gen/lua/gather.h"
+
+#include <string.h>
+
+const luattn_input_info *gather_info(lua_State *L, const gather *t) { return &front_of(L)->spec->input[t->input]; }
+
+int gather_num_axes(lua_State *L, int index) {
+  return (int)gather_info(L, luaL_checkudata(L, index, GATHER_METATABLE))->num_axes;
+}
+
+int gather_axis_size(lua_State *L, int index, int i) {
+  const luattn_input_info *info = gather_info(L, luaL_checkudata(L, index, GATHER_METATABLE));
+  return i >= 1 && i <= (int)info->num_axes && info->axis[i - 1] > 0 ? (int)info->axis[i - 1] : 0;
+}
+
+const char *gather_axes(lua_State *L, const luattn_input_info *info) {
+  static const char *const meaning[] = {"free", "b", "h", "hkv", "q", "kv"};
+  const char *text = "";
+  for (uint32_t i = 0; i < info->num_axes; i++) {
+    const char *comma = i > 0 ? ", " : "";
+    text = info->axis[i] > 0 ? front_format(L, "%s%s%d", text, comma, (int)info->axis[i])
+                             : front_format(L, "%s%s%s", text, comma, meaning[-info->axis[i]]);
+  }
+  return text;
+}
+
+bool gather_heads_are_kv(lua_State *L) {
+  const char *hook = front_of(L)->hook;
+  return hook != NULL && (strcmp(hook, "key_mod") == 0 || strcmp(hook, "value_mod") == 0);
+}
+
+const char *gather_indexed(lua_State *L, const luattn_input_info *info) {
+  static const char *const of_query[] = {NULL, "b", "h", "h // (heads // heads_kv)", "q_idx", "kv_idx"};
+  static const char *const of_key[] = {NULL, "b", "h * (heads // heads_kv)", "h", "pos", "pos"};
+  const char *const *by_axis = gather_heads_are_kv(L) ? of_key : of_query;
+  static const char *const other[] = {"i", "j", "k", "l"};
+  const char *text = "";
+  for (uint32_t i = 0; i < info->num_axes; i++) {
+    const int32_t axis = info->axis[i];
+    text = front_format(L, "%s%s%s", text, i > 0 ? ", " : "", axis < 0 ? by_axis[-axis] : other[i]);
+  }
+  return front_format(L, info->num_axes == 1 ? "%s[%s]" : "%s[{%s}]", info->name, text);
+}
+
+void gather_refuse_count(lua_State *L, const gather *t, int count) {
+  const luattn_input_info *info = gather_info(L, t);
+  front_raise(L, "input '%s' has %u axes (%s), but %d %s given; write %s", info->name, info->num_axes,
+              gather_axes(L, info), count, count == 1 ? "index is" : "indices are", gather_indexed(L, info));
+}
+
+void gather_refuse_unindexed(lua_State *L, int index, const char *what) {
+  const gather *t = luaL_testudata(L, index, GATHER_METATABLE);
+  if (t == NULL) return;
+  if (t->count > 0) gather_refuse_count(L, t, t->count);
+  const luattn_input_info *info = gather_info(L, t);
+  front_raise(L, "%s: input '%s' is used without an index; its axes are (%s), so write %s", what, info->name,
+              gather_axes(L, info), gather_indexed(L, info));
+}
+
+void gather_push(lua_State *L, const gather *t) {
+  gather *copy = lua_newuserdatauv(L, sizeof *copy, 0);
+  *copy = *t;
+  luaL_setmetatable(L, GATHER_METATABLE);
+}
