@@ -233,23 +233,20 @@ static luattn_status check_sections(const image_manifest *m, luattn_error *err) 
   return LUATTN_OK;
 }
 
-const image_traits *manifest_traits(const image_manifest *m) {
-  static const image_traits of_family[KERNEL_FAMILIES] = {
-      [LUATTN_SIMT] = {.products = 2},
-      [LUATTN_SM80] = {.numbers_tiles = true, .vector_bits = 64, .products = 20},
-      [LUATTN_SM90] = {.takes_descriptors = true,
-                       .is_resident = true,
-                       .numbers_tiles = true,
-                       .groups_rows = true,
-                       .pairs_blocks = true,
-                       .prepares_sums = true,
-                       .reads_tile_words = true,
-                       .vector_bits = 64,
-                       .products = 40}};
-  static const image_traits of_weights = {.vector_bits = 16, .products = 2},
-                            of_decode = {.vector_bits = 64, .products = 20};
-  return m->weights ? &of_weights : m->decode ? &of_decode : &of_family[m->family];
-}
+const image_traits traits_of_weights = {.vector_bits = 16, .products = 2},
+                   traits_of_decode = {.vector_bits = 64, .products = 20},
+                   traits_of_family[KERNEL_FAMILIES] = {
+                       [LUATTN_SIMT] = {.products = 2},
+                       [LUATTN_SM80] = {.numbers_tiles = true, .vector_bits = 64, .products = 20},
+                       [LUATTN_SM90] = {.takes_descriptors = true,
+                                        .is_resident = true,
+                                        .numbers_tiles = true,
+                                        .groups_rows = true,
+                                        .pairs_blocks = true,
+                                        .prepares_sums = true,
+                                        .reads_tile_words = true,
+                                        .vector_bits = 64,
+                                        .products = 40}};
 
 luattn_status manifest_check(const image_manifest *m, luattn_error *err) {
   TRY(check_name(err, "spec", m->spec_name, sizeof m->spec_name, true));

@@ -163,7 +163,10 @@ typedef struct image_traits {
   int products;           /* multiply-adds in the time of an instruction of each lane, of which half of the most can be
                            * issued: an estimate that is good within a factor of two */
 } image_traits;
-const image_traits *manifest_traits(const image_manifest *m);
+extern const image_traits traits_of_weights, traits_of_decode, traits_of_family[KERNEL_FAMILIES];
+static inline const image_traits *manifest_traits(const image_manifest *m) {
+  return m->weights ? &traits_of_weights : m->decode ? &traits_of_decode : &traits_of_family[m->family];
+}
 
 /* The call that launches it, as messages begin: "forward", "backward", "weights". */
 static inline const char *manifest_pass_name(const image_manifest *m) {

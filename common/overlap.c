@@ -94,8 +94,12 @@ static bool holds(const region *dense, const region *r) {
   return r->first >= dense->low && r->first < dense->high && is_dense(dense);
 }
 
+/* The common case: neither is written, or they lie apart. */
+static inline bool is_fine(const region *a, const region *b) {
+  return !(a->is_output || b->is_output) || a->low >= b->high || b->low >= a->high;
+}
+
 static bool meet(const region *a, const region *b) {
-  if (a->low >= b->high || b->low >= a->high) return false; /* the common case */
   return a->first == b->first || holds(a, b) || holds(b, a) || (is_dense(a) && is_dense(b));
 }
 
@@ -172,7 +176,7 @@ static void describe(const region *r, char *text, size_t size) {
 }
 
 static bool share_memory(const region *a, const region *b, overlap_pair *found) {
-  if (!(a->is_output || b->is_output) || !meet(a, b)) return false;
+  if (is_fine(a, b) || !meet(a, b)) return false;
   const region *output = a->is_output ? a : b, *other = a->is_output ? b : a;
   describe(output, found->output, sizeof found->output);
   describe(other, found->other, sizeof found->other);
@@ -186,7 +190,7 @@ bool overlap_find(const luattn_args *args, bool is_forward, overlap_pair *found)
   const int n = find_regions(args, is_forward, r);
   for (int i = 0; i < n; i++)
     for (int j = 0; j < i; j++)
-      if (share_memory(&r[i], &r[j], found)) return true;
+      if (!is_fine(&r[i], &r[j]) && share_memory(&r[i], &r[j], found)) return true;
   return false;
 }
 

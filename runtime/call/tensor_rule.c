@@ -82,8 +82,22 @@ static luattn_status refuse_reach(const args_call *c, const tensor_rule *rule, c
   return args_fail(c, "%s: %s", rule->name, text);
 }
 
-static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
-                                   long long stride[4]) {
+/* Whether a tensor has elements, one behind another, and not too many: the common case, for which all that
+ * check_any_strides asks holds but that their addresses fit. */
+static inline bool is_plain(const DLTensor *t, int ndim, long long stride[4], uint64_t *elements) {
+  int64_t next = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    const int64_t size = t->shape[i];
+    if (size <= 0 || (t->strides != NULL && size > 1 && t->strides[i] != next)) return false;
+    stride[i] = size > 1 ? next : 0;
+    if (__builtin_mul_overflow(next, size, &next)) return false;
+  }
+  *elements = (uint64_t)next;
+  return next <= INT64_MAX / 16;
+}
+
+static luattn_status check_any_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
+                                       long long stride[4]) {
   int64_t next = 1;
   bool is_empty = false;
   overlap_reach reach = {0, 0, false};
@@ -110,6 +124,14 @@ static luattn_status check_strides(const args_call *c, const tensor_rule *rule, 
   }
   if (!is_empty && !overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data)) return refuse_reach(c, rule, t);
   return check_nests(c, rule, t);
+}
+
+static luattn_status check_strides(const args_call *c, const tensor_rule *rule, const DLTensor *t,
+                                   long long stride[4]) {
+  uint64_t elements;
+  if (!is_plain(t, rule->ndim, stride, &elements)) return check_any_strides(c, rule, t, stride);
+  const overlap_reach reach = {.above = elements - 1};
+  return overlap_reach_ok(&reach, t, c->shapes_only ? NULL : t->data) ? LUATTN_OK : refuse_reach(c, rule, t);
 }
 
 /* Checks a tensor for a kernel of the CPU path. */
