@@ -3,9 +3,11 @@
 
 #include "common/fail.h"
 
-/* Those of one kind of call first, then the fastest. */
-static const struct family *const families[] = {&family_weights, &family_decode, &family_sm90,
-                                                &family_d256,    &family_sm80,   &family_simt};
+static const struct family *const families[] = {
+#define FAMILY(name) &family_##name,
+#include "gen/family/families.def"
+#undef FAMILY
+};
 enum { NUM_FAMILIES = sizeof families / sizeof families[0] };
 
 luattn_status family_can_run(const struct family *f, const plan *p, luattn_error *err) {

@@ -1,7 +1,7 @@
 /* family.h: a plan, and what its kernel family knows. Each family is a file of this folder, the rows of a table: what
  * it can run, its tiles and their arithmetic, which the kernel headers repeat, its thresholds, and the facts that
  * lowering, printing and the manifest ask for. Nobody else compares families: a new one is a file here, a row in
- * families.c, and a folder of templates/.
+ * families.def, and a folder of templates/.
  *
  * luattn_family, which callers, images and packs have, knows three. Three more are kernels of one of those for few
  * queries (decode), for weights, and for large head dims in backward (d256). */
@@ -225,7 +225,9 @@ struct family {
   bool calls_sums;            /* exact sums of gradients are called, as registers are few */
 };
 
-extern const struct family family_simt, family_weights, family_sm80, family_decode, family_sm90, family_d256;
+#define FAMILY(name) extern const struct family family_##name;
+#include "gen/family/families.def"
+#undef FAMILY
 
 enum { FAMILY_HALVES = 1 << LUATTN_BF16 | 1 << LUATTN_F16, FAMILY_REALS = 1 << LUATTN_F32 | 1 << LUATTN_F64 };
 

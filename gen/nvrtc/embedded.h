@@ -1,5 +1,4 @@
-/* embedded.h: the templates, as templates/embed.cmake compiled them in. Their list is
- * templates/files.cmake. */
+/* embedded.h: the templates, as templates/embed.cmake compiled them in; templates/files.cmake finds them. */
 #ifndef LUATTN_GEN_EMBEDDED_H
 #define LUATTN_GEN_EMBEDDED_H
 
