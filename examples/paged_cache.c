@@ -149,16 +149,21 @@ static float compare(luattn_engine *engine, const luattn_spec *spec, float steps
   return off;
 }
 
+/* An engine of the GPU, or without one of the CPU. */
+static luattn_engine *open_engine(void) {
+  luattn_engine *engine;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+  if (luattn_engine_open(NULL, &engine, &err) == LUATTN_OK)
+    driver = luattn_engine_driver(engine);
+  else
+    check(luattn_engine_open(&options, &engine, &err));
+  return engine;
+}
+
 int main(void) {
   luattn_spec *spec;
-  luattn_engine *engine;
   check(luattn_spec_load_text("paged_cache.c", source, sizeof source - 1, NULL, &spec, &err));
-  if (luattn_engine_open(NULL, &engine, &err) == LUATTN_OK) {
-    driver = luattn_engine_driver(engine);
-  } else {
-    const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
-    check(luattn_engine_open(&options, &engine, &err));
-  }
+  luattn_engine *engine = open_engine();
 
   array q, o, k, v, new_k, new_v;
   new_array(&q, BATCH, HEADS, 1), new_array(&o, BATCH, HEADS, 1);

@@ -94,21 +94,47 @@ static void forward(luattn_engine *engine, const luattn_spec *spec, luattn_args 
 
 enum { Q, K, V };
 
+/* The largest difference of the steps from the same queries in one call over all positions, the last of which were
+ * `position`. */
+static float compare(luattn_engine *engine, const luattn_spec *spec, array *k, array *v, const int32_t *position,
+                     float (*steps)[BATCH * HEADS * HEAD_DIM]) {
+  static float all[BATCH * HEADS * CACHE * HEAD_DIM];
+  array q, o;
+  float off = 0;
+  new_array(&q, HEADS, CACHE), new_array(&o, HEADS, CACHE);
+  luattn_args whole = {.struct_size = sizeof whole, .q = &q.tensor, .k = &k->tensor, .v = &v->tensor, .o = &o.tensor};
+  for (int b = 0; b < BATCH; ++b) write_rows(&q, Q, b, 0, CACHE, 0);
+  forward(engine, spec, &whole);
+  to_host(all, o.tensor.data, sizeof all);
+  for (int i = 0; i < STEPS; ++i)
+    for (int row = 0; row < BATCH * HEADS; ++row)
+      for (int d = 0; d < HEAD_DIM; ++d) {
+        const int at = position[row / HEADS] - STEPS + i;
+        off = fmaxf(off, fabsf(steps[i][row * HEAD_DIM + d] - all[(row * CACHE + at) * HEAD_DIM + d]));
+      }
+  device_free(q.tensor.data), device_free(o.tensor.data);
+  return off;
+}
+
+/* An engine of the GPU, or without one of the CPU. */
+static luattn_engine *open_engine(void) {
+  luattn_engine *engine;
+  const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
+  if (luattn_engine_open(NULL, &engine, &err) == LUATTN_OK)
+    driver = luattn_engine_driver(engine);
+  else
+    check(luattn_engine_open(&options, &engine, &err));
+  return engine;
+}
+
 int main(void) {
   luattn_spec *spec;
-  luattn_engine *engine;
   check(luattn_spec_load_text("static_cache.c", source, sizeof source - 1, NULL, &spec, &err));
-  if (luattn_engine_open(NULL, &engine, &err) == LUATTN_OK) {
-    driver = luattn_engine_driver(engine);
-  } else {
-    const luattn_engine_options options = {.struct_size = sizeof options, .device = LUATTN_CPU};
-    check(luattn_engine_open(&options, &engine, &err));
-  }
+  luattn_engine *engine = open_engine();
 
-  array q, k, v, o, whole_q, whole_o;
+  array q, k, v, o;
   new_array(&q, HEADS, 1), new_array(&o, HEADS, 1);
   new_array(&k, HEADS_KV, CACHE), new_array(&v, HEADS_KV, CACHE);
-  new_array(&whole_q, HEADS, CACHE), new_array(&whole_o, HEADS, CACHE);
 
   /* The position of each sequence's next query. */
   int32_t position[BATCH] = {PROMPT, PROMPT + 100};
@@ -138,24 +164,11 @@ int main(void) {
     for (int b = 0; b < BATCH; ++b) ++position[b];
   }
 
-  /* Computes the same queries in one call over all positions. */
-  luattn_args whole = {
-      .struct_size = sizeof whole, .q = &whole_q.tensor, .k = &k.tensor, .v = &v.tensor, .o = &whole_o.tensor};
-  for (int b = 0; b < BATCH; ++b) write_rows(&whole_q, Q, b, 0, CACHE, 0);
-  forward(engine, spec, &whole);
-  static float all[BATCH * HEADS * CACHE * HEAD_DIM];
-  to_host(all, whole_o.tensor.data, sizeof all);
-  float off = 0;
-  for (int i = 0; i < STEPS; ++i)
-    for (int row = 0; row < BATCH * HEADS; ++row)
-      for (int d = 0; d < HEAD_DIM; ++d) {
-        const int at = position[row / HEADS] - STEPS + i;
-        off = fmaxf(off, fabsf(steps[i][row * HEAD_DIM + d] - all[(row * CACHE + at) * HEAD_DIM + d]));
-      }
+  const float off = compare(engine, spec, &k, &v, position, steps);
   printf("%s: %d steps of %d sequences, at most %.1e from one call; O[0, 0, 0, :2] = %.4f %.4f\n",
          driver != NULL ? "GPU" : "CPU", STEPS, BATCH, (double)off, (double)steps[0][0], (double)steps[0][1]);
 
-  array *arrays[] = {&q, &k, &v, &o, &whole_q, &whole_o};
+  array *arrays[] = {&q, &k, &v, &o};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i) device_free(arrays[i]->tensor.data);
   device_free(positions.data);
   luattn_batch_close(batch);

@@ -42,6 +42,28 @@ static int64_t offset_of(const cpu_lanes *c, ir_var v) {
   }
 }
 
+/* Numbers of the row whose scores are computed. */
+static double row_number(const cpu_lanes *c, ir_var v, uint32_t index) {
+  switch (v) {
+    case VAR_STATE:
+      return c->state[index];
+    case VAR_OUT:
+      return c->out;
+    case VAR_FINAL:
+      return c->final[index];
+    case VAR_DELTA:
+      return c->delta;
+    case VAR_DLSE:
+      return c->dlse;
+    case VAR_PASS:
+      return c->pass[index];
+    case VAR_ROW:
+      return c->row[index];
+    default:
+      return c->red[index];
+  }
+}
+
 /* Fills all lanes. A NaN exposes variables that should not be left after analysis. */
 static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
   const cpu_problem *p = c->p;
@@ -65,21 +87,14 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
     case VAR_POS:
       return c->pos0 + (double)offset_of(c, v);
     case VAR_STATE:
-      return c->state[index];
     case VAR_OUT:
-      return c->out;
     case VAR_FINAL:
-      return c->final[index];
     case VAR_DELTA:
-      return c->delta;
     case VAR_DLSE:
-      return c->dlse;
     case VAR_PASS:
-      return c->pass[index];
     case VAR_ROW:
-      return c->row[index];
     case VAR_RED:
-      return c->red[index];
+      return row_number(c, v, index);
     case VAR_SCALE:
       return p->scale;
     case VAR_TIE: /* forward and backward may round what they compute of a score differently */

@@ -157,32 +157,38 @@ static void manifest_is_checked(void **state) {
   }
 }
 
-static void names_and_tiles_are_checked(void **state) {
-  (void)state;
+static void must_refuse(const image_manifest *info, const char *message) {
   luattn_error err;
   luattn_image *image = NULL;
+  assert_int_equal(image_create(info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
+  if (strstr(err.message, message) == NULL) fail_msg("'%s' lacks '%s'", err.message, message);
+  assert_null(image);
+}
+
+static void names_and_tiles_are_checked(void **state) {
+  (void)state;
   image_manifest info = sample(LUATTN_FORWARD);
   memset(info.spec_name, 'x', sizeof info.spec_name);
-  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "spec: its name does not end"));
+  must_refuse(&info, "spec: its name does not end");
   info = sample(LUATTN_FORWARD);
   memcpy(info.input[2].name, "slopes", sizeof "slopes");
-  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "input 'slopes': stands twice"));
+  must_refuse(&info, "input 'slopes': stands twice");
   info = sample(LUATTN_FORWARD);
   info.entry[2].tile_n = 0;
-  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "entry: tile_n: is 0"));
+  must_refuse(&info, "entry: tile_n: is 0");
   info = sample(LUATTN_FORWARD);
   info.entry[0].role = LUATTN_ROLE_TILE_ORDER, info.entry[0].tile_m = 64;
-  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "entries: an order of tiles, and no bits"));
+  must_refuse(&info, "entries: an order of tiles, and no bits");
   info = sample(LUATTN_FORWARD);
   info.decode = 1;
   for (uint32_t i = 0; i < info.num_entries; ++i)
     if (info.entry[i].role == LUATTN_ROLE_FORWARD) info.entry[i].role = LUATTN_ROLE_MERGE;
-  assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-  assert_non_null(strstr(err.message, "entries: no decode kernel"));
+  must_refuse(&info, "entries: no decode kernel");
+}
+
+static void sections_are_checked(void **state) {
+  (void)state;
+  image_manifest info;
   const struct {
     size_t at;
     uint32_t value;
@@ -195,9 +201,7 @@ static void names_and_tiles_are_checked(void **state) {
     info = sample(LUATTN_FORWARD);
     info.weights = 1, info.family = LUATTN_SIMT, info.paged_layout[0] = 1;
     memcpy((char *)&info + of_weights[i].at, &of_weights[i].value, sizeof of_weights[i].value);
-    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_weights[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, of_weights[i].message);
+    must_refuse(&info, of_weights[i].message);
   }
   static const struct {
     uint32_t offsets;
@@ -209,9 +213,7 @@ static void names_and_tiles_are_checked(void **state) {
   for (size_t i = 0; i < sizeof of_elsewhere / sizeof *of_elsewhere; ++i) {
     info = sample(LUATTN_FORWARD);
     info.offsets = of_elsewhere[i].offsets, info.num_elsewhere = 1, info.elsewhere[0] = of_elsewhere[i].at;
-    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_elsewhere[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, of_elsewhere[i].message);
+    must_refuse(&info, of_elsewhere[i].message);
   }
   static const struct {
     bool paged;
@@ -228,11 +230,15 @@ static void names_and_tiles_are_checked(void **state) {
     info = sample(LUATTN_FORWARD);
     info.keys_modified = 1, info.paged = of_append[i].paged, info.paged_layout[0] = 1,
     info.append_mods[0] = of_append[i].mods;
-    assert_int_equal(image_create(&info, NULL, cubin, sizeof cubin, &image, &err), LUATTN_IMAGE);
-    if (strstr(err.message, of_append[i].message) == NULL)
-      fail_msg("'%s' lacks '%s'", err.message, of_append[i].message);
+    must_refuse(&info, of_append[i].message);
   }
-  info = sample(LUATTN_FORWARD);
+}
+
+static void code_is_checked(void **state) {
+  (void)state;
+  luattn_error err;
+  luattn_image *image = NULL;
+  image_manifest info = sample(LUATTN_FORWARD);
   info.is_ptx = 1;
   assert_int_equal(image_create(&info, NULL, "PTX", 3, &image, &err), LUATTN_IMAGE);
   assert_non_null(strstr(err.message, "PTX of 3 bytes: does not end in a 0"));
@@ -522,6 +528,8 @@ int main(void) {
       cmocka_unit_test(row_passes),
       cmocka_unit_test(manifest_is_checked),
       cmocka_unit_test(names_and_tiles_are_checked),
+      cmocka_unit_test(sections_are_checked),
+      cmocka_unit_test(code_is_checked),
       cmocka_unit_test(cubins_end_where_they_say),
       cmocka_unit_test(two_codes),
       cmocka_unit_test(header_is_checked),

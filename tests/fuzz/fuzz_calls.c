@@ -73,6 +73,27 @@ static const DLTensor *tensor(all *a, bytes *b, int ndim, const int64_t *usual, 
   return t;
 }
 
+/* Shapes of the new rows of a call. */
+typedef struct new_shapes {
+  int ndim;
+  const int64_t *rows;
+} new_shapes;
+
+static void append(bytes *b, all *a, const luattn_spec *spec, const luattn_args *args, new_shapes shape) {
+  luattn_error err;
+  const luattn_kernel *kernel;
+  const luattn_append_args append = {.struct_size = sizeof append,
+                                     .k = args->k,
+                                     .v = args->v,
+                                     .batch = args->batch,
+                                     .inputs = args->inputs,
+                                     .num_inputs = args->num_inputs,
+                                     .new_k = tensor(a, b, shape.ndim, shape.rows, false),
+                                     .new_v = tensor(a, b, shape.ndim, shape.rows, false)};
+  if (luattn_engine_kernel(engine, spec, LUATTN_FORWARD, args, &kernel, &err) == LUATTN_OK)
+    fuzz_expect(luattn_append(kernel, &append, NULL, &err), LUATTN_INVALID, LUATTN_UNSUPPORTED);
+}
+
 static void run(bytes *b) {
   all a = {.count = 0};
   luattn_error err;
@@ -121,19 +142,9 @@ static void run(bytes *b) {
       args.saved = tensor(&a, b, packed ? 3 : 4, packed ? saved : dense_saved, false);
     else
       args.lse = tensor(&a, b, packed ? 2 : 3, packed ? lse : dense_lse, false);
-    const luattn_kernel *kernel;
     const unsigned what = take(b) % 4;
     if (what == 3 && paged) { /* new rows */
-      const luattn_append_args append = {.struct_size = sizeof append,
-                                         .k = tk,
-                                         .v = tv,
-                                         .batch = batch,
-                                         .inputs = args.inputs,
-                                         .num_inputs = args.num_inputs,
-                                         .new_k = tensor(&a, b, packed ? 3 : 4, packed ? packed_new : new_rows, false),
-                                         .new_v = tensor(&a, b, packed ? 3 : 4, packed ? packed_new : new_rows, false)};
-      if (luattn_engine_kernel(engine, spec, LUATTN_FORWARD, &args, &kernel, &err) == LUATTN_OK)
-        fuzz_expect(luattn_append(kernel, &append, NULL, &err), LUATTN_INVALID, LUATTN_UNSUPPORTED);
+      append(b, &a, spec, &args, packed ? (new_shapes){3, packed_new} : (new_shapes){4, new_rows});
     } else if (what == 2) {
       const DLTensor *weights = tensor(&a, b, 4, w, false);
       if (weights != NULL)

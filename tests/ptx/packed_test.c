@@ -235,7 +235,22 @@ static bool saved_is_lse(const problem *p, const array *saved) {
 }
 
 /* O is at most about 1, except for retention without decay, which sums `kv` terms, so its tolerance is scaled
- * by that. */
+ * by that. `what`: as messages begin. */
+static bool sequences_are_right(luattn_spec *spec, const problem *p, kind k, bool has_lse, bool has_slope, int only,
+                                bool shifted, const char *what) {
+  bool ok = true;
+  for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b) {
+    double of_o, of_lse;
+    compare(spec, p, has_lse, has_slope, b, only < 0 ? b : 0, shifted, &of_o, &of_lse);
+    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * (has_lse ? 1 : 64);
+    if (of_o <= tolerance && of_lse <= (k == F64 ? 1e-12 : 2e-5)) continue;
+    fprintf(stderr, "FAILED: %s sequence %d (%d x %d): O %g (allowed %g), lse %g\n", what, b, q_lens[b], k_lens[b],
+            of_o, tolerance, of_lse);
+    ok = false;
+  }
+  return ok;
+}
+
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, int dim, int dim_v, const char *family,
                   int longest_q, int longest_k, int only, bool shifted) {
   problem p;
@@ -274,23 +289,15 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   args.workspace = size > 0 ? workspace.device : NULL, args.workspace_size = size;
   need(luattn_forward(engine, spec, &args, NULL, &err) == LUATTN_OK, "forward");
   need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
-  fetch(&p.o);
-  fetch(&p.lse);
-  fetch(&saved);
+  fetch(&p.o), fetch(&p.lse), fetch(&saved);
   if (large_scores && !saved_is_lse(&p, &saved)) {
     fprintf(stderr, "FAILED: spec %d %s: the saved maximum and log l are not lse\n", number, family);
     ok = false;
   }
-  for (int b = only < 0 ? 0 : only; b < (only < 0 ? BATCH : only + 1); ++b) {
-    double of_o, of_lse;
-    compare(spec, &p, has_lse, has_slope, b, only < 0 ? b : 0, shifted, &of_o, &of_lse);
-    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * (has_lse ? 1 : 64);
-    if (of_o <= tolerance && of_lse <= (k == F64 ? 1e-12 : 2e-5)) continue;
-    fprintf(stderr, "FAILED: spec %d%s %s %s D %d Dv %d sequence %d (%d x %d): O %g (allowed %g), lse %g\n", number,
-            shifted ? " with offsets" : "", family, kind_name[k], dim, dim_v, b, q_lens[b], k_lens[b], of_o, tolerance,
-            of_lse);
-    ok = false;
-  }
+  char what[120];
+  snprintf(what, sizeof what, "spec %d%s %s %s D %d Dv %d", number, shifted ? " with offsets" : "", family,
+           kind_name[k], dim, dim_v);
+  ok &= sequences_are_right(spec, &p, k, has_lse, has_slope, only, shifted, what);
   if (!others_are_right(&p, only, has_lse)) {
     fprintf(stderr,
             "FAILED: spec %d %s D %d sequence %d: rows of no sequence are not 0 and -inf, or others not as they were\n",

@@ -385,6 +385,25 @@ static bool appends(luattn_engine *engine, luattn_spec *spec, problem *p, const 
   return ok;
 }
 
+/* Compares O and lse of all entries with the CPU's. */
+static bool entries_are_right(luattn_spec *spec, const problem *p, int number, kind k, const char *family, int mode) {
+  bool ok = true;
+  for (int b = 0; b < BATCH; ++b) {
+    double of_o, of_lse;
+    compare(spec, p, number, b, &of_o, &of_lse);
+    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * specs[number].scale;
+    /* Kernels round what query_mod gives to the type of q. */
+    const double rounded = number == QUERY_MOD ? 16 * kind_unit[k] : 0, of_type = k == F64 ? 1e-12 : 2e-5;
+    if (of_o <= tolerance && of_lse <= of_type * specs[number].scale + rounded) continue;
+    fprintf(stderr,
+            "FAILED: %s %s pages of %d, spec %d, mode %d, D %d Dv %d, entry %d (%d x %d): O %g (allowed %g), lse %g\n",
+            family, kind_name[k], p->page_size, number, mode, p->dim, p->dim_v, b, q_len_of(p, b), k_lens[b], of_o,
+            tolerance, of_lse);
+    ok = false;
+  }
+  return ok;
+}
+
 static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, const char *family, int page_size,
                   int mode, int dim, int dim_v) {
   problem p;
@@ -426,19 +445,7 @@ static bool check(luattn_engine *engine, luattn_spec *spec, int number, kind k, 
   need(luattn_forward(engine, spec, &args, NULL, &err) == LUATTN_OK, "forward");
   if (driver != NULL) need(luattn_synchronize(driver, 0, NULL, &err) == LUATTN_OK, "synchronize");
   fetch(&p.o), fetch(&p.lse);
-  for (int b = 0; b < BATCH; ++b) {
-    double of_o, of_lse;
-    compare(spec, &p, number, b, &of_o, &of_lse);
-    const double tolerance = (k == F64 ? 1e-12 : k == F32 ? 2e-6 : 4 * kind_unit[k]) * specs[number].scale;
-    /* Kernels round what query_mod gives to the type of q. */
-    const double rounded = number == QUERY_MOD ? 16 * kind_unit[k] : 0, of_type = k == F64 ? 1e-12 : 2e-5;
-    if (of_o <= tolerance && of_lse <= of_type * specs[number].scale + rounded) continue;
-    fprintf(stderr,
-            "FAILED: %s %s pages of %d, spec %d, mode %d, D %d Dv %d, entry %d (%d x %d): O %g (allowed %g), lse %g\n",
-            family, kind_name[k], p.page_size, number, mode, dim, dim_v, b, q_len_of(&p, b), k_lens[b], of_o, tolerance,
-            of_lse);
-    ok = false;
-  }
+  ok &= entries_are_right(spec, &p, number, k, family, mode);
   if (number == 0 && (mode & CACHE) == 0 && !finds_bad_pages(engine, spec, &p, &args)) {
     fprintf(stderr, "FAILED: %s pages of %d: a number that is no page was accepted, or: %s\n", family, p.page_size,
             err.message);

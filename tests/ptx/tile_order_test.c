@@ -313,6 +313,26 @@ static int launch(const problem *x, luattn_pass pass, luattn_args *args, int *or
   return x->table < 4 ? wrong : wrong + launch_with_batch(x, pass, args, without);
 }
 
+/* Runs backward again, and compares the bits. */
+static int check_again(problem *x, tensors *t, luattn_args *args, int *ordered) {
+  const size_t bytes = x->k == F64 ? 8 : x->k == F32 ? 4 : 2;
+  array before[3];
+  for (int i = 0; i < 3; ++i) {
+    make(&before[i], x->k, 4, t->of[DQ + i].shape);
+    memcpy(before[i].host, t->of[DQ + i].host, t->of[DQ + i].count * bytes);
+  }
+  int wrong = launch(x, LUATTN_BACKWARD, args, ordered);
+  for (int i = 0; i < 3; ++i) {
+    fetch(&t->of[DQ + i]);
+    if (memcmp(before[i].host, t->of[DQ + i].host, t->of[DQ + i].count * bytes) != 0) {
+      fprintf(stderr, "FAILED: table '%s' of %s: other bits in another run\n", table_name[x->table], x->mask->axes);
+      ++wrong;
+    }
+    drop(&before[i]);
+  }
+  return wrong;
+}
+
 static int check(problem *x, bool deterministic, int ordered[2]) {
   tensors t;
   for (int i = 0; i < TENSORS; ++i) {
@@ -354,25 +374,7 @@ static int check(problem *x, bool deterministic, int ordered[2]) {
   for (int i = O; i < TENSORS; ++i)
     if (i != DOUT) fetch(&t.of[i]);
   wrong += compare(x, &t, true);
-  if (deterministic) {
-    array before[3];
-    for (int i = 0; i < 3; ++i) {
-      make(&before[i], x->k, 4, t.of[DQ + i].shape);
-      memcpy(before[i].host, t.of[DQ + i].host, t.of[DQ + i].count * (x->k == F64 ? 8 : x->k == F32 ? 4 : 2));
-    }
-    wrong += launch(x, LUATTN_BACKWARD, &args, &ordered[1]);
-    for (int i = 0; i < 3; ++i) {
-      fetch(&t.of[DQ + i]);
-      if (memcmp(before[i].host, t.of[DQ + i].host,
-                 t.of[DQ + i].count * (x->k == F64   ? 8
-                                       : x->k == F32 ? 4
-                                                     : 2)) != 0) {
-        fprintf(stderr, "FAILED: table '%s' of %s: other bits in another run\n", table_name[x->table], x->mask->axes);
-        ++wrong;
-      }
-      drop(&before[i]);
-    }
-  }
+  if (deterministic) wrong += check_again(x, &t, &args, &ordered[1]);
   for (int i = 0; i < TENSORS; ++i) drop(&t.of[i]);
   drop(&t.lse), drop(&data);
   free(x->on);

@@ -12,11 +12,33 @@
 
 #include "rows.h"
 
+/* A probability by hand: `m` and `sum` are the row's, `scale` its scale. */
+static double weight_by_hand(online_kind kind, const row_case *c, double s, double m, double sum, double scale) {
+  const double relu = s > 0 ? s : 0, tau = kind == TEMPERATURE ? c->env.scalar[0] : 1, beta = c->env.scalar[1];
+  switch (kind) {
+    case RETENTION:
+    case RETENTION_DETACHED:
+      return s / scale;
+    case SIGMOID:
+      return 1 / (1 + exp(-s - beta));
+    case RELU:
+      return relu;
+    case RELU_SQUARED:
+      return relu * relu;
+    case IDENTITY:
+      return s;
+    case RELU_L2:
+      return relu / sqrt(sum + 1e-3);
+    default:
+      return exp(tau * s - m) / sum;
+  }
+}
+
 /* Computes a full row with hand-written formulas. `frozen` is the row scale of a detached normaliser, which
  * stays constant while scores are perturbed; NULL: the row's own scale. */
 static void by_hand(online_kind kind, const row_case *c, const double *frozen, row_result *r) {
   const double *s = c->t;
-  const double tau = kind == TEMPERATURE ? c->env.scalar[0] : 1, beta = c->env.scalar[1];
+  const double tau = kind == TEMPERATURE ? c->env.scalar[0] : 1;
   const double sink = c->env.slopes[(int)c->env.var[VAR_H]];
   double m = kind == SOFTMAX_ONE ? 0 : kind == SINK ? sink : -INFINITY, sum = 0;
   memset(r, 0, sizeof *r);
@@ -40,31 +62,7 @@ static void by_hand(online_kind kind, const row_case *c, const double *frozen, r
   if (kind == SINK) sum += exp(sink - m);
   const double scale = frozen != NULL ? *frozen : fmax(sum, 1);
   for (int i = 0; i < c->n; i++) {
-    const double relu = s[i] > 0 ? s[i] : 0;
-    switch (kind) {
-      case RETENTION:
-      case RETENTION_DETACHED:
-        r->p[i] = s[i] / scale;
-        break;
-      case SIGMOID:
-        r->p[i] = 1 / (1 + exp(-s[i] - beta));
-        break;
-      case RELU:
-        r->p[i] = relu;
-        break;
-      case RELU_SQUARED:
-        r->p[i] = relu * relu;
-        break;
-      case IDENTITY:
-        r->p[i] = s[i];
-        break;
-      case RELU_L2:
-        r->p[i] = relu / sqrt(sum + 1e-3);
-        break;
-      default:
-        r->p[i] = exp(tau * s[i] - m) / sum;
-        break;
-    }
+    r->p[i] = weight_by_hand(kind, c, s[i], m, sum, scale);
     r->out += r->p[i] * c->v[i];
   }
   if (kind <= TEMPERATURE) {

@@ -19,6 +19,29 @@ static long long lua_floordiv(long long x, long long y) {
   return x % y != 0 && (x < 0) != (y < 0) ? q - 1 : q;
 }
 
+static double ref_comparison(ir_op op, double x, double y, double z) {
+  switch (op) {
+    case IR_LT:
+      return y > x;
+    case IR_LE:
+      return y >= x;
+    case IR_EQ:
+      return x == y;
+    case IR_NE:
+      return x != y;
+    case IR_AND:
+      return x * y;
+    case IR_OR:
+      return fmax(x, y);
+    case IR_NOT:
+      return 1 - x;
+    case IR_SELECT:
+      return x == 1 ? y : z;
+    default:
+      return NAN;
+  }
+}
+
 static double ref_arithmetic(ir_op op, double x, double y, double z) {
   switch (op) {
     case IR_ADD:
@@ -58,22 +81,6 @@ static double ref_arithmetic(ir_op op, double x, double y, double z) {
       return (double)(long long)x;
     case IR_FLOOR_INT:
       return (double)(long long)floor(x);
-    case IR_LT:
-      return y > x;
-    case IR_LE:
-      return y >= x;
-    case IR_EQ:
-      return x == y;
-    case IR_NE:
-      return x != y;
-    case IR_AND:
-      return x * y;
-    case IR_OR:
-      return fmax(x, y);
-    case IR_NOT:
-      return 1 - x;
-    case IR_SELECT:
-      return x == 1 ? y : z;
     case IR_DIFFERENCE:
       return x + -y;
     case IR_SUM:
@@ -87,7 +94,7 @@ static double ref_arithmetic(ir_op op, double x, double y, double z) {
     case IR_ROUND_COARSE:
       return x == 0 ? x : ldexp(nearbyint(ldexp(x, 36 - ilogb(x))), ilogb(x) - 36);
     default:
-      return NAN;
+      return ref_comparison(op, x, y, z);
   }
 }
 
