@@ -55,6 +55,10 @@ set_tests_properties(check_costs_refuses PROPERTIES PASS_REGULAR_EXPRESSION
 
 add_test(NAME check_format COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_format.sh ${PROJECT_SOURCE_DIR})
 set_tests_properties(check_format PROPERTIES SKIP_RETURN_CODE 77)
+add_test(NAME check_functions COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_functions.sh ${PROJECT_SOURCE_DIR})
+file(WRITE ${bad_tree}/functions/gen/long.c "int f(\n    int x) {\n  const int t[] = {\n      1,\n  };\n  return x + t[0];\n}\nint g(void) {\n  f(1);\n  f(2);\n  return f(3);\n}\n")
+add_test(NAME check_functions_refuses COMMAND ${CMAKE_CURRENT_LIST_DIR}/check_functions.sh ${bad_tree}/functions 4)
+set_tests_properties(check_functions_refuses PROPERTIES PASS_REGULAR_EXPRESSION "^gen/long.c:8: a function of 5 lines[^\n]*\n2 functions checked")
 add_test(NAME check_names COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_names.cmake)
 file(WRITE ${bad_tree}/names/gen/emit/tile.c "\n")
 file(WRITE ${bad_tree}/names/gen/cpu/tile.c "\n")
