@@ -9,6 +9,11 @@
 #include "gen/ir/passes.h"
 #include "gen/ir/scalar.h"
 
+/* The value column on doubles. */
+#define EXACT(value) (value)
+#define NEAR(value) (value)
+#define WIDE(value, wide) (value)
+
 double ir_value(ir_op op, ir_type type, double x, double y, double z) {
   (void)type;
   switch (op) {
@@ -157,61 +162,23 @@ static void run_op(ir_op op, ir_type type, const double *restrict a, const doubl
 
 /* ---- integers of 64 bits, which lie in their slots as such ---- */
 
-static int64_t scalar_wide(ir_op op, int64_t x, int64_t y, int64_t z) {
-  const uint64_t a = (uint64_t)x, b = (uint64_t)y;
+#undef EXACT
+#undef NEAR
+#undef WIDE
+#define EXACT(value) (assert(!"an op of integers has no form of 64 bits"), 0)
+#define NEAR(value) EXACT(value)
+#define WIDE(value, wide) (wide)
+static int64_t wide_value(ir_op op, int64_t x, int64_t y, int64_t z) {
   switch (op) {
-    case IR_ADD:
-      return (int64_t)(a + b);
-    case IR_SUB:
-      return (int64_t)(a - b);
-    case IR_MUL:
-      return (int64_t)(a * b);
-    case IR_NEG:
-      return (int64_t)(0 - a);
-    case IR_FLOORDIV:
-      return scalar_wide_floordiv(x, y);
-    case IR_MOD:
-      return (int64_t)(a - (uint64_t)scalar_wide_floordiv(x, y) * b);
-    case IR_MIN:
-      return x < y ? x : y;
-    case IR_MAX:
-      return x > y ? x : y;
-    case IR_ABS:
-      return x < 0 ? (int64_t)(0 - a) : x;
-    case IR_SIGN:
-      return (x > 0) - (x < 0);
-    case IR_BAND:
-      return (int64_t)(a & b);
-    case IR_BOR:
-      return (int64_t)(a | b);
-    case IR_BXOR:
-      return (int64_t)(a ^ b);
-    case IR_SHL:
-      return scalar_wide_shl(x, y);
-    case IR_SHR:
-      return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64);
-    case IR_SHR_BAND:
-      return scalar_wide_shl(x, y > -64 && y < 64 ? -y : 64) & z;
-    case IR_LT:
-      return x < y;
-    case IR_LE:
-      return x <= y;
-    case IR_EQ:
-      return x == y;
-    case IR_NE:
-      return x != y;
-    case IR_SELECT:
-      return x != 0 ? y : z;
-    case IR_STOP_GRADIENT:
-      return x;
-    case IR_SUM_APART:
-      return (int64_t)(a + b);
-    case IR_WRAP:
-      return (int32_t)(uint32_t)(a * b + (uint64_t)z);
-    default:
-      assert(!"an op of integers has no form of 64 bits");
-      return 0;
+#define IR_OP(id, name, arity, types, cuda, value, ...) \
+  case IR_##id:                                         \
+    return value;
+#include "gen/ir/ops.def"
+#undef IR_OP
+    case IR_OP_COUNT:
+      break;
   }
+  return 0;
 }
 
 static void read_wide(int64_t *out, const double *slot) { memcpy(out, slot, sizeof(int64_t) * IR_LANES); }
@@ -233,8 +200,8 @@ static void run_wide(const instr *in, const ir_lane_block *slot, double *out) {
       read_wide(x[k], slot[in->arg[k]]);
     else
       for (int i = 0; i < IR_LANES; ++i) x[k][i] = scalar_bits(slot[in->arg[k]][i]);
-  for (int i = 0; i < IR_LANES; ++i) made[i] = scalar_wide((ir_op)in->op, x[0][i], x[1][i], x[2][i]);
-  if (in->op == IR_LT || in->op == IR_LE || in->op == IR_EQ || in->op == IR_NE) {
+  for (int i = 0; i < IR_LANES; ++i) made[i] = wide_value((ir_op)in->op, x[0][i], x[1][i], x[2][i]);
+  if (ir_op_rule((ir_op)in->op) == COMPARES) {
     for (int i = 0; i < IR_LANES; ++i) as_double[i] = (double)made[i];
     memcpy(out, as_double, sizeof as_double);
   } else {

@@ -55,8 +55,6 @@ ir_ref ir_intern(ir *g, const ir_node *n);
 ir_ref ir_fail(ir *g); /* g has failed; returns IR_NONE */
 /* Result type for these arguments (the rule's, given a node's own type for leaves). */
 ir_type ir_result_type(const ir *g, ir_op op, const ir_ref *arg);
-/* The value column on single numbers (eval.c). */
-double ir_value(ir_op op, ir_type type, double x, double y, double z);
 /* Type that selects between the INT, REAL and BOOL forms of an op: the type of the last argument. */
 ir_type ir_operand_type(const ir *g, const ir_node *n);
 
@@ -64,8 +62,6 @@ bool ir_const_value(const ir *g, ir_ref r, double *value); /* like ir_is_const, 
 ir_ref ir_const_of(ir *g, ir_type type, double value);
 ir_ref ir_zero(ir *g, ir_type type);
 bool ir_is_op(const ir *g, ir_ref r, ir_op op);
-/* Whether the op has one result for given arguments everywhere: what IEEE 754 rounds, and what rounds nothing. */
-bool ir_op_exact(ir_op op);
 /* Whether the last bits of the node's REAL arguments may decide: a comparison, or a step of whole numbers
  * (simplify.c). */
 bool ir_is_sharp(const ir *g, const ir_node *n);

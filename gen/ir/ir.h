@@ -153,7 +153,11 @@ ir_ref ir_rebuild(ir *g, ir_ref r, const ir_ref *args);
 ir_ref ir_substitute(ir *g, ir_ref r, const ir_ref *from, const ir_ref *to, int n);
 
 const char *ir_op_name(ir_op op);
-int ir_op_arity(ir_op op); /* -1 for LOAD and LISTED, which have 1 to 4 */
+/* The value column of ops.def on single numbers (eval.c); type: of the arguments. */
+double ir_value(ir_op op, ir_type type, double x, double y, double z);
+bool ir_op_exact(ir_op op);  /* its REAL result is the same everywhere: EXACT and WIDE of ops.def */
+bool ir_op_called(ir_op op); /* specs call it by that name, with one number */
+int ir_op_arity(ir_op op);   /* -1 for LOAD and LISTED, which have 1 to 4 */
 const char *ir_op_cuda(
     ir_op op); /* spelling with %0 %1 %2 for the arguments; NULL for leaves, LOAD, RANDOM, LISTED and reductions */
 /* Approximate device instructions of an op. `type` is the type of its result. */

@@ -86,16 +86,21 @@ static inline double scalar_wrap(double x, double y, double z) {
   return low >> 31 != 0 ? -(double)(~low) - 1 : (double)low;
 }
 
-/* Integers of 64 bits, which wrap, as kernels and torch compute with them (eval.c). */
-static inline int64_t scalar_wide_floordiv(int64_t x, int64_t y) {
+/* Integers of 64 bits, which wrap, as kernels and torch compute with them. */
+static inline int64_t wide_add(int64_t x, int64_t y) { return (int64_t)((uint64_t)x + (uint64_t)y); }
+static inline int64_t wide_sub(int64_t x, int64_t y) { return (int64_t)((uint64_t)x - (uint64_t)y); }
+static inline int64_t wide_mul(int64_t x, int64_t y) { return (int64_t)((uint64_t)x * (uint64_t)y); }
+static inline int64_t wide_floordiv(int64_t x, int64_t y) {
   if (y == 0) return 0;
-  if (y == -1) return (int64_t)(0 - (uint64_t)x);
+  if (y == -1) return wide_sub(0, x);
   const int64_t q = x / y;
   return q - (q * y != x && (x < 0) != (y < 0));
 }
-static inline int64_t scalar_wide_shl(int64_t x, int64_t n) {
+static inline int64_t wide_mod(int64_t x, int64_t y) { return wide_sub(x, wide_mul(wide_floordiv(x, y), y)); }
+static inline int64_t wide_shl(int64_t x, int64_t n) {
   if (n <= -64 || n >= 64) return 0;
   return (int64_t)(n >= 0 ? (uint64_t)x << n : (uint64_t)x >> -n);
 }
+static inline int64_t wide_shr(int64_t x, int64_t n) { return wide_shl(x, n > -64 && n < 64 ? -n : 64); }
 
 #endif

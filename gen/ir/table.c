@@ -5,6 +5,7 @@
 
 _Static_assert(IR_OP_COUNT <= 64 * IR_OP_WORDS && VAR_COUNT <= 64, "ir_content keeps one bit for each");
 
+#define CALLED(name) name
 const char *ir_op_name(ir_op op) {
   static const char *const name[] = {
 #define IR_OP(id, name, ...) name,
@@ -13,6 +14,18 @@ const char *ir_op_name(ir_op op) {
   };
   return (unsigned)op < IR_OP_COUNT ? name[op] : "?";
 }
+#undef CALLED
+
+#define CALLED(name) NULL
+bool ir_op_called(ir_op op) {
+  static const char *const other[] = {
+#define IR_OP(id, name, ...) name,
+#include "gen/ir/ops.def"
+#undef IR_OP
+  };
+  return other[op] == NULL;
+}
+#undef CALLED
 
 int ir_op_arity(ir_op op) {
   static const signed char arity[] = {
@@ -33,37 +46,15 @@ ir_rule ir_op_rule(ir_op op) {
 }
 
 bool ir_op_exact(ir_op op) {
-  switch (op) {
-    case IR_CONST_REAL:
-    case IR_LOAD:
-    case IR_ADD:
-    case IR_SUB:
-    case IR_DIFFERENCE:
-    case IR_SUM:
-    case IR_PRODUCT:
-    case IR_QUOTIENT:
-    case IR_MUL:
-    case IR_DIV:
-    case IR_NEG:
-    case IR_FLOORDIV:
-    case IR_MOD:
-    case IR_MIN:
-    case IR_MAX:
-    case IR_CLAMP:
-    case IR_ABS:
-    case IR_SIGN:
-    case IR_FLOOR:
-    case IR_RELU:
-    case IR_TO_REAL:
-    case IR_ROUND_FLOAT:
-    case IR_ROUND_COARSE:
-    case IR_SELECT:
-    case IR_STOP_GRADIENT:
-    case IR_RANDOM:
-      return true;
-    default:
-      return false;
-  }
+#define EXACT(value) true
+#define NEAR(value) false
+#define WIDE(value, wide) true
+  static const bool exact[] = {
+#define IR_OP(id, name, arity, rule, cuda, value, ...) value,
+#include "gen/ir/ops.def"
+#undef IR_OP
+  };
+  return exact[op];
 }
 
 const char *ir_op_cuda(ir_op op) {

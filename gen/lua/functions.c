@@ -3,45 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/lua/input.h"
 #include "gen/lua/numbers.h"
 #include "gen/lua/replay.h"
-
-#define SQRT_HALF 0.70710678118654752440
-
-static double number_rsqrt(double x) { return 1 / sqrt(x); }
-static double number_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
-static double number_softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
-static double number_relu(double x) { return x > 0 ? x : 0; }
-static double number_gelu(double x) { return 0.5 * x * (1 + erf(x * SQRT_HALF)); }
-static double number_silu(double x) { return x * number_sigmoid(x); }
-static double number_same(double x) { return x; }
-
-typedef struct unary_row {
-  const char *name;
-  ir_op op;
-  double (*number)(double);
-} unary_row;
-
-static const unary_row unary[] = {
-    {"abs", IR_ABS, fabs},
-    {"exp", IR_EXP, exp},
-    {"exp2", IR_EXP2, exp2},
-    {"log2", IR_LOG2, log2},
-    {"log1p", IR_LOG1P, log1p},
-    {"sqrt", IR_SQRT, sqrt},
-    {"rsqrt", IR_RSQRT, number_rsqrt},
-    {"tanh", IR_TANH, tanh},
-    {"sigmoid", IR_SIGMOID, number_sigmoid},
-    {"softplus", IR_SOFTPLUS, number_softplus},
-    {"relu", IR_RELU, number_relu},
-    {"gelu", IR_GELU, number_gelu},
-    {"silu", IR_SILU, number_silu},
-    {"erf", IR_ERF, erf},
-    {"sin", IR_SIN, sin},
-    {"cos", IR_COS, cos},
-    {"stop_gradient", IR_STOP_GRADIENT, number_same},
-};
 
 static void check_count(lua_State *L, const char *name, int least, int most) {
   const int n = lua_gettop(L);
@@ -62,16 +25,18 @@ static bool plain(lua_State *L, const char *name) {
   return !traced;
 }
 
-static int call_unary(lua_State *L) {
-  const unary_row *row = &unary[lua_tointeger(L, lua_upvalueindex(1))];
-  check_count(L, row->name, 1, 1);
-  if (!plain(L, row->name)) {
-    value_push(L, value_unary(L, row->op, value_get(L, 1, row->name)));
-  } else if (row->op == IR_ABS && lua_isinteger(L, 1)) {
+/* An op of ops.def that specs call by its name. */
+static int call_op(lua_State *L) {
+  const ir_op op = (ir_op)lua_tointeger(L, lua_upvalueindex(1));
+  const char *name = ir_op_name(op);
+  check_count(L, name, 1, 1);
+  if (!plain(L, name)) {
+    value_push(L, value_unary(L, op, value_get(L, 1, name)));
+  } else if (op == IR_ABS && lua_isinteger(L, 1)) {
     const lua_Integer x = lua_tointeger(L, 1);
     lua_pushinteger(L, x < 0 ? (lua_Integer)(0 - (lua_Unsigned)x) : x);
   } else {
-    lua_pushnumber(L, row->number(lua_tonumber(L, 1)));
+    lua_pushnumber(L, ir_value(op, IR_REAL, lua_tonumber(L, 1), 0, 0));
   }
   return 1;
 }
@@ -339,10 +304,11 @@ static void add_flagged(lua_State *L, const char *name, lua_CFunction f, bool fl
 }
 
 void functions_add(lua_State *L, bool also_math) {
-  for (size_t i = 0; i < sizeof unary / sizeof *unary; i++) {
-    lua_pushinteger(L, (lua_Integer)i);
-    lua_pushcclosure(L, call_unary, 1);
-    lua_setfield(L, -2, unary[i].name);
+  for (ir_op op = 0; op < IR_OP_COUNT; op++) {
+    if (!ir_op_called(op)) continue;
+    lua_pushinteger(L, op);
+    lua_pushcclosure(L, call_op, 1);
+    lua_setfield(L, -2, ir_op_name(op));
   }
   add(L, "floor", call_floor);
   add(L, "ceil", call_ceil);
