@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "common/choices.h"
 #include "common/fail.h"
 #include "engine/kernel_slots.h"
 
@@ -54,7 +55,16 @@ luattn_status luattn_engine_forget(luattn_engine *engine, const luattn_spec *spe
 
 engine_place engine_get_place(const luattn_engine *engine) {
   const engine_setup *e = &engine->how;
-  return (engine_place){e->driver, e->device, e->arch, e->driver_version, e->nvrtc, e->never_compile, e->cpu_relaxed};
+  return (engine_place){.driver = e->driver,
+                        .device = e->device,
+                        .arch = e->arch,
+                        .driver_version = e->driver_version,
+                        .nvrtc = e->nvrtc,
+                        .never_compile = e->never_compile,
+                        .cpu_relaxed = e->cpu_relaxed,
+                        .names_family = e->family != 0,
+                        .deterministic = e->deterministic,
+                        .multiprocessors = e->multiprocessors};
 }
 
 engine_merges *engine_lock_merges(luattn_engine *engine) {
@@ -109,6 +119,25 @@ luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec,
   TRY(engine_key(&at, spec, pass, args, false, &key, err));
   TRY(kernel_slots_ready(&engine->kernels, &key, &s, err));
   *plan = s->plan;
+  return LUATTN_OK;
+}
+
+luattn_status luattn_engine_choice(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                   const luattn_args *args, char *text, size_t size, luattn_error *err) {
+  kernel_key key;
+  const slot *s;
+  luattn_args taken;
+  fail_clear(err);
+  NEED(engine);
+  NEED(spec);
+  NEED(args);
+  NEED(text);
+  if (size == 0) return luattn_fail(err, LUATTN_INVALID, "luattn_engine_choice: size: is 0, expected room for a text");
+  const engine_place at = engine_get_place(engine);
+  TRY(engine_key(&at, spec, pass, args, false, &key, err));
+  TRY(kernel_slots_ready(&engine->kernels, &key, &s, err));
+  TRY(choices_take(args, kernel_pass_name(pass), &taken, err));
+  choice_explain(&at, pass, &taken, key.decode != 0 && !s->is_fallback, text, size);
   return LUATTN_OK;
 }
 

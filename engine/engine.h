@@ -16,6 +16,8 @@ typedef struct engine_place {
   int device, arch, driver_version;
   const char *nvrtc; /* as in luattn_target */
   bool never_compile, cpu_relaxed;
+  bool names_family, deterministic; /* as in luattn_engine_options; names_family: family is set */
+  int multiprocessors;
 } engine_place;
 engine_place engine_get_place(const luattn_engine *engine);
 
@@ -23,6 +25,15 @@ engine_place engine_get_place(const luattn_engine *engine);
  * may be missing where keys are in pages. */
 luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn_pass pass, const luattn_args *args,
                          bool for_append, kernel_key *key, luattn_error *err);
+
+/* luattn_target.decode for a call whose q and v have their axes. kernel_choice.c. */
+int choice_of_decode(const engine_place *at, luattn_pass pass, const luattn_args *args);
+/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch
+ * refuses. */
+bool choice_has_more_rows(const luattn_args *args, int64_t most);
+/* Says in a line which kernel a call has and why; an empty text where there is no choice. */
+void choice_explain(const engine_place *at, luattn_pass pass, const luattn_args *args, bool takes_decode, char *text,
+                    size_t size);
 
 /* What merge_parts.c and page_tables.c keep with an engine, behind the lock; `close` frees it with the engine. */
 typedef struct engine_merges {

@@ -71,32 +71,6 @@ static luattn_status read_input_types(const luattn_spec *spec, const char *place
   return LUATTN_OK;
 }
 
-/* Whether the rows of a kv head, queries times its query heads, are more than `most`; true for shapes that a launch
- * refuses. */
-static bool has_more_rows(const luattn_args *args, int64_t most) {
-  const DLTensor *q = args->q, *k = args->k;
-  if (k == NULL || k->ndim < 2 || k->shape == NULL || k->shape[1] < 1) return true;
-  const int64_t q_len = batch_is_packed(args->batch) ? args->batch->lengths[0].longest : q->shape[2];
-  int64_t rows, of_all;
-  if (__builtin_mul_overflow(most, k->shape[1], &of_all) || __builtin_mul_overflow(q_len, q->shape[1], &rows))
-    return true;
-  return rows > of_all;
-}
-
-/* luattn_target.decode for these arguments. */
-static int wants_decode(const engine_place *at, luattn_pass pass, const luattn_args *args) {
-  if (pass != LUATTN_FORWARD || at->driver == NULL || args->decode == LUATTN_DECODE_NEVER) return 0;
-  if (args->decode != LUATTN_DECODE_AUTO) return 1;
-  const bool packed = batch_is_packed(args->batch), paged = batch_is_paged(args->batch);
-  const DLTensor *q = args->q, *k = args->k;
-  if (q->dtype.bits != 16) return 0;
-  if (k == NULL || k->ndim != (paged ? 4 : q->ndim) || k->shape == NULL || k->shape[1] < 1) return 0;
-  const int64_t kv_len = paged    ? batch_longest_paged(args->batch, k->shape[2])
-                         : packed ? args->batch->lengths[1].longest
-                                  : k->shape[2];
-  return kv_len >= LUATTN_DECODE_KEYS && !has_more_rows(args, LUATTN_DECODE_ROWS) ? 2 : 0;
-}
-
 /* What no kernel of an engine at this place does. */
 static luattn_status check_supported(const engine_place *at, luattn_pass pass, const luattn_args *args,
                                      luattn_error *err) {
@@ -169,8 +143,8 @@ static void read_classes(const luattn_args *args, kernel_key *key) {
   key->lengths = luattn_lengths_of(key->pass, key->packed ? batch->lengths[0].longest : args->q->shape[2],
                                    key->packed ? batch->lengths[1].longest : args->v->shape[2]);
   if (key->decode == 0) return;
-  key->lengths = has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
-  key->many_rows = has_more_rows(args, LUATTN_DECODE_MANY);
+  key->lengths = choice_has_more_rows(args, LUATTN_DECODE_TILE) ? LUATTN_LONG : LUATTN_SHORT;
+  key->many_rows = choice_has_more_rows(args, LUATTN_DECODE_MANY);
 }
 
 static luattn_status read_wants(const luattn_args *args, kernel_key *key, luattn_error *err) {
@@ -217,8 +191,8 @@ luattn_status engine_key(const engine_place *at, const luattn_spec *spec, luattn
                        "bfloat16 or float16; convert it",
                        place, args->q->dtype.code, args->q->dtype.bits, args->q->dtype.lanes);
   if (!at->cpu_relaxed) TRY(check_choices(key, args, info.name, err));
-  key->decode = wants_decode(at, pass, args);
   TRY(read_dims(at, args, ndims, key, err));
+  key->decode = choice_of_decode(at, pass, args);
   read_classes(args, key);
   TRY(read_input_types(spec, place, args, for_append && paged, &key->input_types, err));
   return read_wants(args, key, err);

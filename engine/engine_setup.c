@@ -80,6 +80,7 @@ luattn_status engine_setup_open(engine_setup *e, const luattn_engine_options *gi
   TRY(luattn_device_get_info(e->driver, e->device, &info, err));
   TRY(luattn_driver_version(e->driver, &e->driver_version, err));
   e->arch = info.arch;
+  e->multiprocessors = info.multiprocessors;
   memcpy(e->device_name, info.name, sizeof e->device_name);
   return LUATTN_OK;
 }

@@ -10,7 +10,7 @@
 typedef struct engine_setup {
   luattn_driver *driver; /* NULL: on the CPU */
   bool cpu_relaxed;
-  int device, arch, driver_version;
+  int device, arch, driver_version, multiprocessors;
   char device_name[sizeof((luattn_device_info *)NULL)->name];
   int family; /* 0: the plan chooses; else 1 + luattn_family */
   bool no_tuned;

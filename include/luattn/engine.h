@@ -40,7 +40,8 @@ typedef struct luattn_engine_options {
   size_t struct_size;
   int device;            /* number of a GPU, or LUATTN_CPU */
   const char *cache_dir; /* as in luattn_target */
-  int family;            /* as in luattn_target, for every kernel of the engine; 0: the plan chooses */
+  int family;            /* as in luattn_target, for every kernel of the engine, which is then that for all lengths
+                          * (luattn_args.decode); 0: the plan chooses */
   int no_tuned;          /* 1: stored tuning results (luattn tune) are not used */
   int lengths; /* 0: each call gets tiles for its lengths; else 1 + luattn_lengths: every call gets the tiles of this
                 * class */
@@ -83,6 +84,12 @@ LUATTN_API luattn_status luattn_engine_kernel(luattn_engine *engine, const luatt
 LUATTN_API luattn_status luattn_engine_plan(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
                                             const luattn_args *args, const char **plan, luattn_error *err);
 
+/* Writes at most `size` bytes, with a final 0: in one line which of forward's kernels these arguments take, that for
+ * few queries or that for all lengths (luattn_args.decode), why, how long each is predicted to take, and what a
+ * luattn_batch would change. An empty text where there is no choice: backward, float32 and float64, the CPU. */
+LUATTN_API luattn_status luattn_engine_choice(luattn_engine *engine, const luattn_spec *spec, luattn_pass pass,
+                                              const luattn_args *args, char *text, size_t size, luattn_error *err);
+
 /* Unloads the spec's kernels, after which it may be freed before the engine; results of luattn_engine_kernel and
  * luattn_engine_plan for it become invalid. No other call with this spec and engine may be running, no launch of the
  * spec may be in flight, and a CUDA graph that contains one must not be launched again. A spec without kernels in the
@@ -120,7 +127,7 @@ typedef struct luattn_call {
 /* The same for the kernels that these launches will use, whatever they are: for few queries, keys in pages, packed
  * sequences, parts of a whole, large scores, inputs of any type. Launches of the same arguments then compile nothing;
  * neither do those of other lengths in the same classes: luattn_lengths, and for few queries up to LUATTN_DECODE_TILE
- * rows of a kv head, up to LUATTN_DECODE_MANY, up to LUATTN_DECODE_ROWS, and more. */
+ * rows of a kv head, up to LUATTN_DECODE_MANY, and more. */
 LUATTN_API luattn_status luattn_prepare_calls(luattn_engine *engine, const luattn_call *const *calls, size_t num_calls,
                                               int threads, luattn_progress *progress, void *user, luattn_error *err);
 

@@ -67,15 +67,15 @@ typedef enum luattn_skip {
 
 typedef struct luattn_batch luattn_batch; /* luattn/batch.h */
 
-/* Which kernel an engine's forward takes for few queries and many keys. */
+/* Which kernel an engine's forward takes. The decode kernel is that of luattn_target.decode. */
 typedef enum luattn_decode {
-  LUATTN_DECODE_AUTO, /* that of luattn_target.decode where the rows of a kv head, q_len * heads / heads_kv, are at most
-                       * LUATTN_DECODE_ROWS and kv_len is at least LUATTN_DECODE_KEYS, if it has the spec. Where packs
-                       * have the kernel for all lengths alone, that one */
-  LUATTN_DECODE_ALWAYS, /* that one, or an error that says what it lacks */
+  /* The decode kernel where a model of both predicts that it takes no longer (by queries, keys, entries, heads, head
+   * dims and multiprocessors; luattn_engine_choice tells) and it has the spec. The one for all lengths where packs have
+   * no other, or the engine names a family. */
+  LUATTN_DECODE_AUTO,
+  LUATTN_DECODE_ALWAYS, /* the decode kernel, or an error that says what it lacks */
   LUATTN_DECODE_NEVER   /* the one for all lengths */
 } luattn_decode;
-enum { LUATTN_DECODE_ROWS = 64, LUATTN_DECODE_KEYS = 1024 };
 #define LUATTN_DECODE_TILE 16 /* rows for which the decode kernel has tiles of short lengths */
 #define LUATTN_DECODE_MANY 32 /* with more rows it has the tiles of luattn_target.many_rows */
 

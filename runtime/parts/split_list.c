@@ -1,17 +1,16 @@
 #include "runtime/parts/split_list.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 #include "common/batch.h"
+#include "common/kernel_time.h"
 #include "runtime/call/args.h"
 #include "runtime/call/sizes.h"
 #include "runtime/device/check_mode.h"
 #include "runtime/parts/made_ahead.h"
 
-/* In bytes that memory delivers meanwhile (H200): what luattn_merge takes, and what blocks take before their first tile
- * and after their last. A multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
-#define DECODE_MERGE 18e6
+/* What blocks take before their first tile and after their last, in bytes that memory delivers meanwhile (H200). A
+ * multiprocessor of 227 KB has two blocks of DECODE_HALF bytes of shared memory. */
 #define DECODE_START 7e6
 enum { DECODE_HALF = 113 * 1024 };
 
@@ -20,8 +19,10 @@ enum { PARTS_RESIDENT = 8 };
 
 static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
+static int blocks_each(const manifest_entry *main) { return main->shared_bytes > DECODE_HALF ? 1 : 2; }
+
 static double blocks_resident(const args_call *c, const manifest_entry *main) {
-  return c->multiprocessors * (main->shared_bytes > DECODE_HALF ? 1.0 : 2.0);
+  return (double)c->multiprocessors * blocks_each(main);
 }
 
 static double bytes_of_key(const image_manifest *m) { return (m->head_dim + m->head_dim_v) * 2.0; }
@@ -36,46 +37,28 @@ static int64_t splits_alone(int64_t keys) {
   return splits < 1 ? 1 : least_of(splits, LUATTN_MAX_SPLITS);
 }
 
-/* The share of memory's rate that so many blocks reach. One on each of 72 in 100 multiprocessors reaches almost all, or
- * four fifths of it with 64 rows, whose products take longer; where some multiprocessors have a block more than others
- * at the end, a part is lost. */
-static double decode_rate(double blocks, double multiprocessors, double resident, bool many_rows) {
-  const double filled = blocks / multiprocessors, alone = many_rows ? 0.8 : 0.98;
-  if (filled <= 1) return filled < 0.72 ? alone / 0.72 * filled : alone + 0.02 / 0.28 * (filled - 0.72);
-  return 1 - 0.35 * (1 - blocks / (ceil(blocks / resident) * resident));
-}
-
-/* Measured: 8, 32 and 256 tiles by 1 to 64 splits. Packed sequences have their total of keys, and no block of the
- * longest one should take longer than all of them. */
-static int best_decode_splits(const args_call *c, const LuattnParams *p) {
+/* Packed sequences have their total of keys; lengths of entries are not known. */
+static int best_splits(const args_call *c, const LuattnParams *p) {
   const image_manifest *m = c->info;
   const manifest_entry *main = sizes_entry(m, LUATTN_ROLE_FORWARD);
-  const bool totals = m->packed && !m->paged,
-             many = main->tile_m > 32; /* totals: of keys; lengths of entries are not known */
-  const double tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) * p->shape.heads_kv *
-                       p->shape.batch,
-               row = bytes_of_key(m),
-               keys = totals ? (double)c->args->k->shape[0] : (double)p->shape.batch * p->shape.kv_len,
-               bytes = tiles / p->shape.batch * keys * row, parts = bytes_of_part(m, main),
-               resident = blocks_resident(c, main);
-  const int64_t most = ceil_div(p->shape.kv_len, main->tile_n);
-  int best = 1;
-  double least = 0;
-  if (tiles == 0) return 1;
-  for (int n = 1; n <= LUATTN_MAX_SPLITS && (n == 1 || n <= most); ++n) {
-    if (n > 1 && tiles * n > 4 * resident && !totals) break; /* no more to gain */
-    const double blocks = tiles * n,
-                 longest = p->shape.kv_len * row / n / decode_rate(1, c->multiprocessors, resident, many),
-                 time = fmax(bytes / decode_rate(blocks, c->multiprocessors, resident, many), longest) +
-                        ceil(blocks / resident) * DECODE_START + (n > 1 ? DECODE_MERGE + blocks * parts : 0);
-    if (n == 1 || time < least) best = n, least = time;
-  }
-  return best;
+  const bool totals = m->packed && !m->paged;
+  if (p->shape.batch == 0) return 1;
+  const decode_sizes sizes = {.tiles = (double)ceil_div((int64_t)p->shape.q_len * p->shape.group, main->tile_m) *
+                                       p->shape.heads_kv * p->shape.batch,
+                              .keys = totals ? (double)c->args->k->shape[0] / p->shape.batch : (double)p->shape.kv_len,
+                              .longest = p->shape.kv_len,
+                              .tile_m = (int)main->tile_m,
+                              .tile_n = (int)main->tile_n,
+                              .head_dim = (int)m->head_dim,
+                              .head_dim_v = (int)m->head_dim_v,
+                              .multiprocessors = c->multiprocessors,
+                              .blocks_each = blocks_each(main)};
+  return decode_best_splits(&sizes);
 }
 
 /* The number for each entry, where there is no list. */
 static int split_count(const args_call *c, const LuattnParams *p) {
-  return c->info->deterministic ? (int)splits_alone(p->shape.kv_len) : best_decode_splits(c, p);
+  return c->info->deterministic ? (int)splits_alone(p->shape.kv_len) : best_splits(c, p);
 }
 
 /* ---- the list ---- */

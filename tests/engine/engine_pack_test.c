@@ -214,7 +214,7 @@ static void packed_decode_kernels(void **state) {
   luattn_image *const images[] = {problem_image(&p), problem_image(&few)};
   const luattn_pack_item item[2] = {{.kind = LUATTN_PACK_IMAGE, .image = images[0], .spec_hash = {7, 8}},
                                     {.kind = LUATTN_PACK_IMAGE, .image = images[1], .spec_hash = {7, 8}}};
-  p.q.shape[2] = 1, p.k.shape[2] = p.v.shape[2] = LUATTN_DECODE_KEYS;
+  p.q.shape[2] = 1, p.k.shape[2] = p.v.shape[2] = 8192;
   for (size_t count = 1; count <= 2; ++count)
     for (int decode = LUATTN_DECODE_AUTO; decode <= LUATTN_DECODE_NEVER; ++decode) {
       luattn_pack *pack;
@@ -260,7 +260,9 @@ static void prepares_calls(void **state) {
   const luattn_call *calls[3];
   for (int i = 0; i < 3; ++i) {
     problem_open(&p[i], LUATTN_FORWARD);
-    if (i == 1) p[i].q.shape[2] = 1, p[i].k.shape[2] = p[i].v.shape[2] = LUATTN_DECODE_KEYS; /* few queries */
+    p[i].args.decode = LUATTN_DECODE_AUTO;
+    if (i == 0) p[i].q.shape[2] = 1000;
+    if (i == 1) p[i].q.shape[2] = 1, p[i].k.shape[2] = p[i].v.shape[2] = 8192; /* few queries */
     if (i == 2) p[i].q.shape[2] = 100000;
     p[i].q.t.data = p[i].k.t.data = p[i].v.t.data = NULL;
     call[i] = (luattn_call){.struct_size = sizeof call[i], .spec = &spec, .args = &p[i].args};

@@ -372,7 +372,7 @@ static void choices_come_first(void **state) {
   assert_int_equal(spec.compilations, 0);
   p.args.keys_modified = 0;
   p.q.shape[1] = p.q.shape[2] = p.k.shape[1] = INT64_C(1) << 62;
-  p.v.shape[2] = p.k.shape[2] = LUATTN_DECODE_KEYS;
+  p.v.shape[2] = p.k.shape[2] = 8192;
   assert_int_equal(luattn_forward(engine, &spec, &p.args, NULL, &err), LUATTN_INVALID);
   assert_non_null(strstr(err.message, "q: axis 1 has size 4611686018427387904"));
   luattn_engine_close(engine);
@@ -411,11 +411,11 @@ static void classes_of_rows(void **state) {
     luattn_error err;
     problem p;
     problem_open(&p, LUATTN_FORWARD);
-    p.k.shape[2] = p.v.shape[2] = LUATTN_DECODE_KEYS;
+    p.k.shape[2] = p.v.shape[2] = 8192, p.args.decode = LUATTN_DECODE_AUTO;
     const luattn_kernel *kernel[3];
     for (int round = 0; round < 2; ++round)
       for (int i = 0; i < 3; ++i) {
-        p.q.shape[2] = (int64_t[]){1, LUATTN_DECODE_MANY, LUATTN_DECODE_ROWS}[i] * HEADS_KV / HEADS;
+        p.q.shape[2] = (int64_t[]){1, LUATTN_DECODE_MANY, 64}[i] * HEADS_KV / HEADS;
         if (p.q.shape[2] == 0) p.q.shape[2] = 1;
         assert_int_equal(luattn_engine_kernel(engine, &spec, LUATTN_FORWARD, &p.args, &kernel[i], &err), LUATTN_OK);
       }

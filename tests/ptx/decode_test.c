@@ -400,7 +400,7 @@ static bool refuses_splits(luattn_engine *engine, const luattn_spec *spec, kind 
   return ok;
 }
 
-/* Which kernel an engine takes by itself: decode from 1024 keys on, for at most 64 rows, where the spec has it. */
+/* Which kernel an engine takes by itself: the one that a model says is faster, where the spec has decode. */
 static bool chooses(luattn_engine *engine, kind k) {
   static const struct {
     const char *text;
@@ -416,8 +416,10 @@ static bool chooses(luattn_engine *engine, kind k) {
       {"return attention {}", 3, 11, 1024, LUATTN_DECODE_AUTO, "tiles 64 x 64", true},
       {"return attention {}", 4, 16, 1024, LUATTN_DECODE_AUTO, "tiles 32 x 128", true},
       {"return attention {}", 4, 16, 1024, LUATTN_DECODE_AUTO, "decode: ", true},
-      {"return attention {}", 4, 4, 1023, LUATTN_DECODE_AUTO, "decode: ", false},
-      {"return attention {}", 4, 17, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
+      {"return attention {}", 4, 4, 512, LUATTN_DECODE_AUTO, "decode: ", true},
+      {"return attention {}", 4, 1, 8, LUATTN_DECODE_AUTO, "decode: ", true},
+      {"return attention {}", 4, 16, 256, LUATTN_DECODE_AUTO, "tiles 64 x 64", false}, /* of 128 channels */
+      {"return attention {}", 4, 512, 1024, LUATTN_DECODE_AUTO, "decode: ", false},
       {"return attention {}", 4, 4, 1024, LUATTN_DECODE_NEVER, "decode: ", false},
       {UNMERGED, 1, 1, 1024, LUATTN_DECODE_AUTO,
        "not the decode kernel: root: online_func 'root': parts of a row cannot be merged", true},
@@ -439,6 +441,11 @@ static bool chooses(luattn_engine *engine, kind k) {
     need(luattn_engine_plan(engine, spec, LUATTN_FORWARD, &args, &plan, &err) == LUATTN_OK, "plan");
     if ((strstr(plan, choices[i].plan) != NULL) != choices[i].is_there)
       ok = false, fprintf(stderr, "FAILED: choice %zu: %s\n", i, plan);
+    char choice[500];
+    need(luattn_engine_choice(engine, spec, LUATTN_FORWARD, &args, choice, sizeof choice, &err) == LUATTN_OK, "choice");
+    const bool few = strncmp(choice, "choice: the kernel for few queries, as the faster one: predicted ", 64) == 0;
+    if (few != (strncmp(plan, "decode: ", 8) == 0) || strchr(choice, '\n') != choice + strlen(choice) - 1)
+      ok = false, fprintf(stderr, "FAILED: choice %zu: %sof %s\n", i, choice, plan);
     close_problem(&p);
     need(luattn_engine_forget(engine, spec, &err) == LUATTN_OK, "forget");
     luattn_spec_free(spec);

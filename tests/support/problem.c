@@ -110,6 +110,7 @@ void problem_open(problem *p, luattn_pass pass) {
   p->inputs[3] = (luattn_input){"table", &p->table.t, NULL};
   p->scalars[0] = (luattn_scalar){"cap", 30};
   p->args = (luattn_args){.struct_size = sizeof p->args,
+                          .decode = LUATTN_DECODE_NEVER, /* by whatever lengths */
                           .q = &p->q.t,
                           .k = &p->k.t,
                           .v = &p->v.t,
