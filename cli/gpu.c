@@ -90,6 +90,7 @@ static void print_tuning(const char *pass, const char *plan) {
 void gpu_print_tuning(const cli_gpu *g) {
   for (uint32_t pass = 0; pass < KERNEL_PASSES; pass++)
     if (g->plan[pass] != NULL) print_tuning(kernel_pass_name(pass), g->plan[pass]);
+  if (g->choice[0] != 0) printf("  forward %s", g->choice);
 }
 
 /* Every buffer is surrounded by bytes 0xff, which is NaN in every float type: reading there shows in the
@@ -198,6 +199,8 @@ luattn_status gpu_workspace(gpu_buffers *b, const cli_problem *p, luattn_pass pa
     fprintf(stderr, "luattn: warning: %s\n", err->message); /* a warning of the
                                                              * compilation */
   TRY(luattn_engine_plan(b->g->engine, p->spec, pass, a, &b->g->plan[pass], err));
+  if (pass == LUATTN_FORWARD)
+    TRY(luattn_engine_choice(b->g->engine, p->spec, pass, a, b->g->choice, sizeof b->g->choice, err));
   if (a->workspace_size == 0) return LUATTN_OK;
   return gpu_buffer_new(b, a->workspace_size, &a->workspace, err);
 }

@@ -141,6 +141,8 @@ static const option options[] = {
      "P accurate for scores up to 1e9, with the maximum and log l of a row saved (luattn_args.large_scores)"},
     {"--decode", SWITCH, AT(decode), CLI_RUN | CLI_CHECK | CLI_BENCH | CLI_EMIT | CLI_TUNE, NULL,
      "forward by the kernel for few queries and many keys (luattn_target.decode)"},
+    {"--no-decode", SWITCH, AT(no_decode), CLI_RUN | CLI_CHECK | CLI_BENCH, NULL,
+     "forward by the kernel for all lengths (default: by the one that a model predicts to be faster)"},
     {"--decode", SWITCH, AT(decode), GRID, NULL,
      "also forward's kernels for few queries and many keys (luattn_target.decode)"},
     {"--packed", SWITCH, AT(packed), GRID, NULL, "also the kernels for packed sequences (luattn_target.packed)"},

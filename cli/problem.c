@@ -510,6 +510,7 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
       .dtype = LUATTN_F32,
       .scale = o->scale,
       .decode = o->decode,
+      .no_decode = o->no_decode,
       .seed = seed,
 #define CALL_CHOICE(name, serves_both, if_1, if_0) .name = o->name,
 #include "abi/kernel_facts.def"
@@ -517,6 +518,9 @@ luattn_status problem_read(const luattn_spec *spec, const cli_options *o, bool n
   if (o->splits < 0 || o->splits > CHOICES_MAX_SPLITS)
     return luattn_fail(err, LUATTN_INVALID, "--splits: is %ld, expected 1 to %d, or 0 to leave it to the launch",
                        o->splits, CHOICES_MAX_SPLITS);
+  if (o->decode && o->no_decode)
+    return luattn_fail(err, LUATTN_INVALID,
+                       "--no-decode: goes without --decode, which asks for the other kernel; give one of both");
   p->num_splits = (int)o->splits;
   TRY(skip_option(o, &p->skip, err));
   luattn_spec_get_info(spec, &p->info);
@@ -617,7 +621,9 @@ luattn_args problem_args(const cli_problem *p, const cli_result *r, bool backwar
       .skip = p->skip,
 #define CALL_CHOICE(name, serves_both, if_1, if_0) .name = p->name,
 #include "abi/kernel_facts.def"
-      .decode = p->decode ? LUATTN_DECODE_ALWAYS : LUATTN_DECODE_AUTO,
+      .decode = p->decode      ? LUATTN_DECODE_ALWAYS
+                : p->no_decode ? LUATTN_DECODE_NEVER
+                               : LUATTN_DECODE_AUTO,
       .random = &bind->random,
       .batch = p->sequences,
   };

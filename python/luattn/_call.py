@@ -291,10 +291,16 @@ class Frame:
         self.check(lib.luattn_engine_plan(engine, self.spec.pointer, self._pass, self.args, at, self._err_at))
         return (text.value or b"").decode()
 
+    def choice(self, engine: int) -> str:
+        """Which of forward's kernels these arguments take, and why, in one line; nothing where there is no choice."""
+        text = ctypes.create_string_buffer(1000)
+        self.check(lib.luattn_engine_choice(engine, self.spec.pointer, self._pass, self.args, text, len(text), self._err_at))
+        return text.value.decode()
+
     def clear(self) -> None:
         """Forgets what only some calls set."""
         args = self._args
-        args.random, args.num_splits = None, 0
+        args.random, args.num_splits, args.decode = None, 0, 0
         for name in CHOICES:
             setattr(args, name, 0)
         if args.workspace:
@@ -310,12 +316,13 @@ class Frame:
 
 
 class FewQueries:
-    """A luattn_call of so many queries of one head, beside as many keys as the kernel for few queries takes; without data."""
+    """A luattn_call of so many queries of one head, beside so many keys that it takes the kernel for few queries; without data."""
 
+    KEYS = 1 << 16
     ROWS = (capi.DECODE_TILE, capi.DECODE_MANY, capi.DECODE_MANY + 1)  # of each of its tiles
 
     def __init__(self, spec: Spec, dtype: str, head_dim: int, head_dim_v: int, rows: int) -> None:
-        sizes = ((rows, head_dim), (capi.DECODE_KEYS, head_dim), (capi.DECODE_KEYS, head_dim_v))
+        sizes = ((rows, head_dim), (self.KEYS, head_dim), (self.KEYS, head_dim_v))
         self._shapes = [(ctypes.c_int64 * 4)(1, 1, *size) for size in sizes]
         code, bits = capi.DL_CODES[dtype]
         self._tensors = [
@@ -341,12 +348,15 @@ ARRAYS = {
 # Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def).
 CHOICES = ("keys_modified",)
 
+# Which of forward's kernels, in luattn_decode's order.
+DECODE = ("auto", "always", "never")
+
 # Arguments of the ops that do not exist yet.
 LATER = ("exact_rows",)
 
 
 # Arguments that say nothing of what luattn_batch holds.
-IN_NO_BATCH = frozenset(("deterministic", "exact_rows", "num_splits", "seed", *CHOICES))
+IN_NO_BATCH = frozenset(("decode", "deterministic", "exact_rows", "num_splits", "seed", *CHOICES))
 
 
 FIXED_AXES = frozenset(("b", "h", "hkv", "q", "kv"))  # of inputs: of the lengths of q and k

@@ -22,6 +22,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_spec_load_text": [ctypes.c_char_p, ctypes.c_char_p, _SIZE, _P, _P],
     "luattn_engine_open": [_P, _P],
     "luattn_engine_kernel": [_P, _P, _INT, _P, _P],
+    "luattn_engine_choice": [_P, _P, _INT, _P, _P, _SIZE],
     "luattn_engine_plan": [_P, _P, _INT, _P, _P],
     "luattn_engine_workspace_size": [_P, _P, _INT, _P, _P],
     "luattn_forward": [_P, _P, _P, _P],

@@ -227,6 +227,8 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
         frame.set_batch(fill, given)
     if not frame.backward and given.get("num_splits"):
         frame.set_options(num_splits=given["num_splits"])
+    if not frame.backward and given.get("decode"):
+        frame.set_options(decode=given["decode"])
     frame.set_choices(given)
     seed = given.get("seed")
     if seed is None:

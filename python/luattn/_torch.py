@@ -30,7 +30,7 @@ _BATCH = (
 )
 # learned: float64 [number of scalars] on the CPU, in the place of scalars, with a gradient.
 # seed: int64 [2], the seed and an offset, where q is or on the CPU.
-# num_splits: of decode kernels, how many blocks share the keys of a row; 0: the library chooses.
+# num_splits: of decode kernels, how many blocks share the keys of a row; 0: the library chooses. decode: _call.DECODE.
 # deterministic: of backward, beside torch.use_deterministic_algorithms; forward hands it on.
 # whole: _call.WHOLE, or nothing. q_offset, kv_offset: int32 [batch], in the place of whole's first two.
 _SPEC = (
@@ -39,7 +39,7 @@ _SPEC = (
 )
 _lib = torch.library.Library("luattn", "DEF")
 # keys_modified: k and v have been through the spec's key_mod and value_mod; forward alone.
-_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, int num_splits=0, bool keys_modified=False, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
+_lib.define(f"forward({_SPEC.format('', '', 'bool exact_rows=False, int num_splits=0, bool keys_modified=False, int decode=0, ')}) -> (Tensor o, Tensor lse, Tensor saved)")
 _lib.define(
     f"backward({_SPEC.format('Tensor dout, Tensor? dlse, ', 'Tensor o, Tensor lse, Tensor saved, ', '')}, "
     "int wants=31, bool[] want_inputs=[]) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dscalars, Tensor[] dinputs)"
@@ -217,7 +217,7 @@ class _Attention(torch.autograd.Function):
             lse, saved = _filled(q, (lse, saved))
             made = _backward(
                 spec.line, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
-                **{name: x for name, x in given.items() if name not in ("exact_rows", "num_splits")}, wants=wants, want_inputs=grads,
+                **{name: x for name, x in given.items() if name not in ("exact_rows", "num_splits", "decode")}, wants=wants, want_inputs=grads,
             )  # fmt: skip
         dq, dk, dv, dscalars, dinputs = made
         first = (

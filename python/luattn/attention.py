@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _capi as capi
 from ._arguments import AllArguments, Arguments, is_compiling, is_dense, take, what
-from ._call import LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
+from ._call import DECODE, IN_NO_BATCH, LATER, WHOLE, FewQueries, fill_of, give_back, is_numpy, numbers_of, padding_line, pads, take_frame
 from ._inputs import ALIKE, input_of, scalar_of
 from ._library import call
 from ._spec import InputInfo, Spec, load, spec_of
@@ -20,7 +20,7 @@ from ._scale import is_plain
 from .progress import progress_bar
 
 _PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "seqused_k", "block_table")
-_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", *LATER)
+_RESERVED = ("q", "k", "v", "scale", "return_lse", "return_state", "layout", *WHOLE, *_PACKED, "batch", "seed", "keys_modified", "decode", *LATER)
 _NOTHING: dict[str, Any] = {}
 _TENSORS = {"q": "tensor", "k": "tensor", "v": "tensor"}
 _ARRAYS = {name: "integer?" if name.startswith("max_") else "tensor?" for name in _PACKED}
@@ -151,6 +151,7 @@ class Attention:
         batch: Batch | None = None,
         seed: Any = None,
         keys_modified: bool = False,
+        decode: str = "auto",
         **given: Any,
     ) -> Any:
         """Computes o, with return_lse (o, lse), and with return_state (o, lse, state), as merge takes them where these are some of the keys. Torch
@@ -180,6 +181,9 @@ class Attention:
         gradients.
 
         batch: which tiles the mask keeps, found once for several calls (luattn.Batch).
+
+        decode: which of forward's kernels on a GPU in half precision: "auto", the one that a model predicts to be faster, which plan() tells;
+        "always", that for few queries and many keys; "never", that for all lengths.
 
         seed: of a spec with dropout or random(), what its numbers depend on, beside batch entry, head and positions: a number, a seed
         and an offset, or these as an int64 tensor [2] where q is, which kernels read. None: torch's generator of q's device has it.
@@ -219,6 +223,8 @@ class Attention:
             options = {**options, "batch": batch.token}
         if keys_modified:
             options = {**options, "keys_modified": True}
+        if decode != "auto":
+            options = {**options, "decode": self._number_of(decode)}
         if seed is not None or spec.draws:
             options = {**options, "seed": _seed_of(self.name, seed, q)}
         if return_state:
@@ -234,6 +240,11 @@ class Attention:
         _, *found = _OF_PART.take(self.name, q, *given)
         whole, packed = found[: len(WHOLE)], zip(_PACKED, found[len(WHOLE) :])
         return {**_whole(q, found[len(WHOLE)], *whole), **{name: x for name, x in packed if x is not None}}
+
+    def _number_of(self, decode: Any) -> int:
+        if decode not in DECODE:
+            raise InvalidError(f"{self.name}: decode: is {what(decode)}, expected 'auto', 'always' or 'never'")
+        return DECODE.index(decode)
 
     def _swapped(self, **tensors: Any) -> list[Any]:
         """Heads before lengths, or the other way round."""
@@ -400,11 +411,16 @@ class Attention:
         return inputs, scalars, later
 
     def plan(
-        self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", **inputs: Any
+        self, q: Any, k: Any, v: Any, *, backward: bool = False, layout: str = "bhsd", decode: str = "auto", batch: Batch | None = None, **given: Any
     ) -> str:
-        """How these tensors are computed, one fact a line: kernels, tiles, and why. Compiles the kernel if it is new."""
+        """How a call with these arguments is computed, one fact a line: which of forward's kernels it takes, why, and what a Batch would
+        change; then the kernel's tiles, and why. Compiles the kernel if it is new. given: inputs, and what else the call has of offsets, packed
+        sequences and caches."""
         q, k, v, backward, layout = _OF_PLAN.take(f"{self.name}: plan", q, k, v, backward, layout)
-        given = self._sort(inputs, q, reads=False)[0]
+        options = self._part_of(q, *(given.pop(name, None) for name in (*WHOLE, *_PACKED)))
+        if batch is not None:
+            options["batch"] = batch.token
+        inputs = self._sort(given, q, reads=False)[0]
         if layout == "bshd":
             q, k, v = self._swapped(q=q, k=k, v=v)
         elif layout != "bhsd":
@@ -414,15 +430,18 @@ class Attention:
             line = padding_line(q.shape[-1], v.shape[-1])
             q, k, v = _padded_of(is_numpy(q))(self._spec, q, k, v)
         fill = fill_of(q)
-        grads = [x if backward and info.grad else None for x, info in zip(given, self._spec.inputs)]
+        grads = [x if backward and info.grad else None for x, info in zip(inputs, self._spec.inputs)]
         is_cuda = not is_numpy(q) and q.is_cuda
         engine = engine_of(q.device.index, wants_deterministic()) if is_cuda else engine_of(capi.CPU)
         frame = take_frame(self._spec, backward)
         try:
             frame.set(fill, (q, k, v, *[None] * 5, q, k, v) if backward else (q, k, v, None, None, None))
-            frame.set_inputs(fill, given, grads)
+            frame.set_inputs(fill, inputs, grads)
             frame.set_scalar_grads(fill, None)
-            return line + frame.plan(engine)
+            frame.set_options(decode=self._number_of(decode))
+            if not IN_NO_BATCH.issuperset(options):
+                frame.set_batch(fill, options)
+            return line + frame.choice(engine) + frame.plan(engine)
         finally:
             give_back(frame)
 

@@ -91,7 +91,7 @@ class Layout(unittest.TestCase):
         for i, name in enumerate(("F64", "F32", "BF16", "F16", "I32", "BOOL", "I64", "I16", "U8", "ANY")):
             lines.append(f'_Static_assert(LUATTN_INPUT_{name} == {i}, "{name}");')
         for name in ("CPU", "FORWARD", "BACKWARD", "WANT_DQ", "WANT_DK", "WANT_DV", "WANT_INPUTS", "WANT_SCALARS", "WANT_ALL", "LONG",
-                     "DECODE_TILE", "DECODE_MANY", "DECODE_KEYS"):
+                     "DECODE_TILE", "DECODE_MANY"):
             lines.append(f'_Static_assert(LUATTN_{name} == {getattr(capi, name)}, "{name}");')
         lines.append(f'_Static_assert(LUATTN_MERGE_MAX == {capi.MERGE_MAX} && LUATTN_SHORT == {capi.SHORT} && LUATTN_SHORT_MAX == {capi.SHORT_MAX}, "");')
         with tempfile.NamedTemporaryFile("w", suffix=".c") as file:
@@ -337,6 +337,10 @@ class Arrays(unittest.TestCase):
 
     def test_plan(self):
         self.assertIn("cpu: tiles of 64 x 64", self.gemma2.plan(self.q, self.k, self.v, backward=True))
+        self.assertEqual(self.gemma2.plan(self.q, self.k, self.v, decode="always"), self.gemma2.plan(self.q, self.k, self.v))  # which has no choice
+        for call in (self.gemma2, self.gemma2.plan):
+            with self.assertRaisesRegex(luattn.InvalidError, "decode: is the string 'often', expected 'auto', 'always' or 'never'"):
+                call(self.q, self.k, self.v, decode="often")
 
 
 if __name__ == "__main__":

@@ -259,7 +259,13 @@ class Machine(unittest.TestCase):
             frame.clear()
             frame.set_batch(fill, given)
             self.assertNotEqual(with_list, frame.workspace_size(engine_of(0)))
+            few = "^choice: the kernel for few queries, as the faster one: predicted [0-9]+ us .* of 3 entries of up to 1120 keys"
+            self.assertRegex(frame.choice(engine_of(0)), f"{few} .*a list of blocks by length in its batch pays where lengths differ\n$")
+            frame.set_options(decode=2)
+            self.assertIn("the kernel for all lengths, as decode forbids the other", frame.choice(engine_of(0)))
             give_back(frame)
+            for decode in ("always", "never"):
+                torch.testing.assert_close(causal(q, k, v, **given, decode=decode), want, atol=3e-2, rtol=2e-2)
             _tensors.prepare_splits(batch, causal._spec, q.transpose(2, 3).contiguous().transpose(2, 3), k, v, (), (), given)
             with self.assertRaisesRegex(luattn.InvalidError, "layout: is 'bshd', and packed sequences have no batch axis"):
                 batch.prepare(causal, q, k, layout="bshd", seqused_k=given["seqused_k"], cu_seqlens_q=given["seqused_k"])
