@@ -21,6 +21,8 @@ struct arena {
   chunk *chunks; /* the first one is the one being filled */
   size_t next_size;
   bool failed;
+  arena *lender; /* NULL: none */
+  chunk *spare;  /* what borrowers gave back */
 };
 
 static void *default_realloc(void *user, void *ptr, size_t old_size, size_t new_size) {
@@ -43,14 +45,51 @@ arena *arena_open(const luattn_allocator *allocator) {
   return a;
 }
 
+arena *arena_borrow(arena *from) {
+  arena *a = arena_open(&from->allocator);
+  if (a != NULL) a->lender = from;
+  return a;
+}
+
+static void free_chunks(const luattn_allocator *use, chunk *c) {
+  for (chunk *next; c != NULL; c = next) {
+    next = c->next;
+    use->realloc(use->user, c, c->size, 0);
+  }
+}
+
+static void give_back(arena *lender, chunk *c) {
+  for (chunk *next; c != NULL; c = next) {
+    next = c->next;
+    c->next = lender->spare;
+    lender->spare = c;
+  }
+}
+
 void arena_close(arena *a) {
   if (a == NULL) return;
   const luattn_allocator use = a->allocator;
-  for (chunk *c = a->chunks, *next; c != NULL; c = next) {
-    next = c->next;
-    use.realloc(use.user, c, c->size, 0);
+  for (int i = 0; i < 2; i++) {
+    chunk *const c = i == 0 ? a->chunks : a->spare;
+    if (a->lender != NULL)
+      give_back(a->lender, c);
+    else
+      free_chunks(&use, c);
   }
   use.realloc(use.user, a, sizeof *a, 0);
+}
+
+/* A chunk of at least `size` bytes that was given back to a lender, or to one of which that borrows; NULL: none. */
+static chunk *take_spare(arena *a, size_t size) {
+  for (arena *lender = a->lender; lender != NULL; lender = lender->lender) {
+    for (chunk **at = &lender->spare; *at != NULL; at = &(*at)->next) {
+      chunk *c = *at;
+      if (c->size < size) continue;
+      *at = c->next;
+      return c;
+    }
+  }
+  return NULL;
 }
 
 /* A large block gets a chunk of its own, after the one being filled, so that the rest of that one stays
@@ -61,7 +100,11 @@ static void *new_chunk(arena *a, size_t need) {
   const bool alone = a->chunks != NULL && need >= a->next_size / 2;
   size_t size = need + header;
   if (!alone && size < a->next_size) size = a->next_size;
-  chunk *c = a->allocator.realloc(a->allocator.user, NULL, 0, size);
+  chunk *c = take_spare(a, size);
+  if (c != NULL)
+    size = c->size;
+  else
+    c = a->allocator.realloc(a->allocator.user, NULL, 0, size);
   if (c == NULL) return NULL;
   *c = (chunk){.next = NULL, .size = size, .used = header + need};
   if (alone) {

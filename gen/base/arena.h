@@ -11,6 +11,9 @@ typedef struct arena arena;
 
 /* `allocator` may be NULL (malloc); it is copied. NULL on out of memory. */
 arena *arena_open(const luattn_allocator *allocator);
+/* An arena for what is dropped soon: its memory comes from `from` and goes back there, for the next one, when it is
+ * closed, which has to be before `from` is. */
+arena *arena_borrow(arena *from);
 void arena_close(arena *a);                             /* NULL is fine */
 void *arena_new(arena *a, size_t size);                 /* zeroed, aligned for any type; NULL: out of memory */
 void *arena_array(arena *a, size_t count, size_t size); /* likewise, with an overflow check */

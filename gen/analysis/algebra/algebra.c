@@ -9,7 +9,7 @@
 bool algebra_proves(derivation *d, arms_claim *claim, void *what, long work) {
   bool ok = false;
   for (int whole = 1; whole >= 0 && !ok && !d->no_memory; whole--) {
-    arena *scratch = arena_open(arena_allocator(d->a));
+    arena *scratch = arena_borrow(d->a);
     arms *A = scratch == NULL ? NULL : arms_open(d, scratch, whole != 0, work);
     ok = A != NULL && arms_all(A, claim, what);
     d->no_memory |= A == NULL || arena_failed(scratch);

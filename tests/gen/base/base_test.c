@@ -53,6 +53,30 @@ static void test_arena_zeroes_and_aligns(void **state) {
   arena_close(NULL);
 }
 
+/* Memory that was given back serves the next borrower, and comes zeroed. */
+static void test_arena_borrow(void **state) {
+  (void)state;
+  counter c = {.fail_at = -1};
+  const luattn_allocator allocator = {count_realloc, &c};
+  arena *a = arena_open(&allocator);
+  long before = 0;
+  for (int round = 0; round < 4; round++) {
+    arena *b = arena_borrow(a), *inner = arena_borrow(b);
+    unsigned char *p = arena_new(b, 3000000), *q = arena_new(inner, 70000);
+    for (int i = 0; i < 3000000; i++) assert_int_equal(p[i], 0);
+    for (int i = 0; i < 70000; i++) assert_int_equal(q[i], 0);
+    memset(p, 1, 3000000);
+    memset(q, 2, 70000);
+    assert_int_equal(p[2999999], 1);
+    arena_close(inner);
+    arena_close(b);
+    if (round > 0) assert_int_equal(c.calls - before, 2); /* the arenas themselves */
+    before = c.calls;
+  }
+  arena_close(a);
+  assert_int_equal(c.live, 0);
+}
+
 static void test_arena_out_of_memory(void **state) {
   (void)state;
   counter c = {.fail_at = 0};
@@ -138,11 +162,9 @@ static void test_hash(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_arena_zeroes_and_aligns),
-      cmocka_unit_test(test_arena_out_of_memory),
-      cmocka_unit_test(test_text_indents),
-      cmocka_unit_test(test_text_long_and_failing),
-      cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_arena_zeroes_and_aligns), cmocka_unit_test(test_arena_borrow),
+      cmocka_unit_test(test_arena_out_of_memory),     cmocka_unit_test(test_text_indents),
+      cmocka_unit_test(test_text_long_and_failing),   cmocka_unit_test(test_hash),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
