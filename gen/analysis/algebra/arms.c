@@ -1,6 +1,7 @@
 #include "gen/analysis/algebra/arms.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "gen/analysis/algebra/divisors.h"
 #include "gen/ir/scalar.h"
@@ -109,20 +110,32 @@ static int side_of_two(const arm *const *of, const int *sign, double c, double a
   return c >= at ? 1 : NOT_DECIDED;
 }
 
-/* The side that follows from two comparisons, as a < c from a < b and b < c. */
-static int side_by_two(arms *A, const form *key, double at) {
-  for (int i = 0; i < A->num_known; i++) {
+/* The side that follows from a comparison and another one before it, as a < c from a < b and b < c. */
+static int side_with(arms *A, const form *key, int i, double at) {
+  for (int signs = 0; signs < 2; signs++) {
+    const int first = signs == 0 ? 1 : -1;
+    const form *rest = form_add(&A->F, key, A->known[i].key, -first);
     for (int j = 0; j < i; j++) {
       const arm *const of[2] = {&A->known[i], &A->known[j]};
-      if (of[0]->key == NULL || of[1]->key == NULL || !is_visible(A, i) || !is_visible(A, j)) continue;
-      for (int signs = 0; signs < 4; signs++) {
-        const int sign[2] = {signs & 1 ? -1 : 1, signs & 2 ? -1 : 1};
+      if (of[1]->key == NULL || !is_visible(A, j)) continue;
+      if (abs(rest->n - of[1]->key->n) > 1) continue; /* the difference is no number */
+      for (int second = 1; second >= -1; second -= 2) {
         double c;
-        const form *rest = form_add(&A->F, form_add(&A->F, key, of[0]->key, -sign[0]), of[1]->key, -sign[1]);
-        const int side = form_is_number(rest, &c) ? side_of_two(of, sign, c, at) : NOT_DECIDED;
+        const form *left = form_add(&A->F, rest, of[1]->key, -second);
+        if (!form_is_number(left, &c)) continue;
+        const int side = side_of_two(of, (const int[2]){first, second}, c, at);
         if (side != NOT_DECIDED) return side;
       }
     }
+  }
+  return NOT_DECIDED;
+}
+
+static int side_by_two(arms *A, const form *key, double at) {
+  for (int i = 1; i < A->num_known; i++) {
+    if (A->known[i].key == NULL || !is_visible(A, i)) continue;
+    const int side = side_with(A, key, i, at);
+    if (side != NOT_DECIDED) return side;
   }
   return NOT_DECIDED;
 }

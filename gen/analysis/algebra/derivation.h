@@ -35,7 +35,6 @@ typedef struct derivation {
   /* separate.c */
   int num_arms;                                            /* of the last proof */
   bool too_long;                                           /* the last proof was given up */
-  bool divides;                                            /* a ratio was left, since it divides by what may be 0 */
   bool dropped[SPEC_MAX_STATE];                            /* stabilisers */
   double low_state[SPEC_MAX_STATE], low_red[SPEC_MAX_RED]; /* maxima of rows that have scores lie above; 0: none does */
   double low_score;                                        /* scores do: 0: nothing is known */

@@ -42,14 +42,38 @@ static sign sign_of_variable(const prover *p, const ir_node *n, int depth) {
   }
 }
 
+/* Whether the sign of what the op makes follows from its arguments'. */
+static bool asks_arguments(uint16_t op) {
+  switch (op) {
+    case IR_ADD:
+    case IR_MUL:
+    case IR_DIV:
+    case IR_MIN:
+    case IR_POW:
+    case IR_MAX:
+    case IR_CLAMP:
+    case IR_SELECT:
+    case IR_SQRT:
+    case IR_RSQRT:
+    case IR_TO_REAL:
+    case IR_STOP_GRADIENT:
+    case IR_LOG1P:
+    case IR_ABS:
+    case IR_RELU:
+      return true;
+    default:
+      return false;
+  }
+}
+
 static sign sign_of(const prover *p, ir_ref r, int depth) {
   const ir_node *n = ir_get(p->d->g, r);
   double c;
   if (ir_is_const(p->d->g, r, &c)) return c > 0 ? ABOVE : c == 0 ? NOT_BELOW : ANY_SIGN;
   if (depth == 0) return ANY_SIGN;
-  sign of[3] = {ANY_SIGN};
-  for (int i = 0; i < n->nargs && i < 3; i++)
-    if (ir_typeof(p->d->g, n->arg[i]) != IR_BOOL) of[i] = sign_of(p, n->arg[i], depth - 1);
+  sign of[3] = {ANY_SIGN, ANY_SIGN, ANY_SIGN};
+  for (int i = n->op == IR_SELECT; asks_arguments(n->op) && i < n->nargs && i < 3; i++)
+    of[i] = i > 0 && n->arg[i] == n->arg[i - 1] ? of[i - 1] : sign_of(p, n->arg[i], depth - 1);
   switch (n->op) {
     case IR_VAR:
       return sign_of_variable(p, n, depth - 1);
@@ -89,8 +113,7 @@ static sign sign_of(const prover *p, ir_ref r, int depth) {
 
 /* What holds on the way down to a node: conditions and whether they hold. */
 typedef struct path {
-  const derivation *d;
-  const uint8_t *divides; /* what x or y divide by */
+  const divisors *of;
   ir_ref condition[MAX_CONDITIONS];
   bool holds[MAX_CONDITIONS];
   int num, steps;
@@ -98,7 +121,7 @@ typedef struct path {
 
 /* Whether a condition on the way, as 0 < r, says that r is not 0, or above 0. */
 static bool is_known(const path *w, ir_ref r, bool above) {
-  const ir *g = w->d->g;
+  const ir *g = w->of->d->g;
   for (int i = 0; i < w->num; i++) {
     const ir_node *n = ir_get(g, w->condition[i]);
     double c;
@@ -112,9 +135,10 @@ static bool is_known(const path *w, ir_ref r, bool above) {
 }
 
 static bool cannot_be_zero(const path *w, ir_ref r, int depth) {
-  const prover p = {w->d, false};
-  const ir_node *n = ir_get(w->d->g, r);
-  if (w->divides[r] != 0 || is_known(w, r, false) || sign_of(&p, r, MAX_DEPTH) == ABOVE) return true;
+  const prover p = {w->of->d, false};
+  const ir_node *n = ir_get(w->of->d->g, r);
+  if ((r < w->of->count && w->of->divides[r] != 0) || is_known(w, r, false) || sign_of(&p, r, MAX_DEPTH) == ABOVE)
+    return true;
   if (depth == 0) return false;
   switch (n->op) {
     case IR_CONST_REAL:
@@ -136,7 +160,7 @@ static bool cannot_be_zero(const path *w, ir_ref r, int depth) {
 
 /* Whether every division under r is by what cannot be 0 where it counts. */
 static bool is_safe(path *w, ir_ref r) {
-  const ir_node n = *ir_get(w->d->g, r);
+  const ir_node n = *ir_get(w->of->d->g, r);
   if (w->steps-- <= 0) return false;
   if (n.op == IR_DIV && !cannot_be_zero(w, n.arg[1], MAX_DEPTH)) return false;
   const bool known = n.op == IR_SELECT && w->num < MAX_CONDITIONS;
@@ -159,18 +183,23 @@ static void mark(const ir *g, ir_ref root, uint8_t *seen) {
   }
 }
 
-bool divisors_safe(const derivation *d, ir_ref ratio, ir_ref x, ir_ref y) {
+bool divisors_open(divisors *v, arena *a, const derivation *d, ir_ref x, ir_ref y) {
   const uint32_t count = ir_count(d->g);
-  uint8_t *seen = arena_array(d->a, count, 1), *divides = arena_array(d->a, count, 1);
-  if (seen == NULL || divides == NULL) return false; /* the arena remembers */
+  uint8_t *seen = arena_array(a, count, 1), *divides = arena_array(a, count, 1);
+  *v = (divisors){d, divides, count};
+  if (seen == NULL || divides == NULL) return false;
   mark(d->g, x, seen);
   mark(d->g, y, seen);
   for (ir_ref r = 1; r < count; r++)
     if (seen[r] && ir_get(d->g, r)->op == IR_DIV) divides[ir_get(d->g, r)->arg[1]] = 1;
   for (ir_ref r = count; r-- > 1;) /* each arm of a divisor */
     for (int i = 1; i < 3 && divides[r] && ir_get(d->g, r)->op == IR_SELECT; i++) divides[ir_get(d->g, r)->arg[i]] = 1;
-  path w = {.d = d, .divides = divides, .steps = MAX_STEPS};
-  return is_safe(&w, ratio);
+  return true;
+}
+
+bool divisors_safe(const divisors *v, ir_ref ratio) {
+  path w = {.of = v, .steps = MAX_STEPS};
+  return !ir_failed(v->d->g) && is_safe(&w, ratio);
 }
 
 /* ---- common factors ---- */
@@ -239,6 +268,7 @@ static ir_ref cancel_selects(ir *g, ir_ref r, const factors *f, int depth) {
 static ir_ref cancel(ir *g, ir_ref r, int depth) {
   factors f = {.num_up = 0};
   double c;
+  if (ir_failed(g)) return r; /* which the derivation reports */
   gather(g, r, true, &f);
   for (int i = 0; i < f.num_up; i++)
     if (ir_is_const(g, f.up[i], &c) && c == 0) return f.up[i];

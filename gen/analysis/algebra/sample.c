@@ -43,8 +43,6 @@ double sample_draw_score(int row, int lane) {
 
 sample_lanes sample_buffer(sample *s) { return arena_array(s->a, (size_t)s->lanes, sizeof(double)); }
 
-static sample_lanes raw_buffer(sample *s) { return arena_raw(s->a, (size_t)s->lanes, sizeof(double)); }
-
 enum { LONGEST = 4096, EXTREMES = 30 };
 #define MOVE 0x1p-40
 #define MOST_SLACK 1e-9
@@ -204,6 +202,10 @@ static void variable(void *user, ir_var v, uint32_t index, int lanes, double *ou
         out[i] = gaussian((uint64_t)v, (uint64_t)lane);
         break;
       default:
+        if (i > 0 && s->row_of[lane] == s->row_of[lane - 1]) {
+          out[i] = out[i - 1];
+          break;
+        }
         out[i] = row_value(s, v, index, s->row_of[lane]);
         if (v == VAR_SCALAR && s->moved) out[i] *= 1 + MOVE * (index % 2 == 0 ? 1 : -1);
         break;
@@ -217,8 +219,14 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
   const sample *s = user;
   const uint32_t dtype = s->t->input[input].dtype;
   for (int i = 0; i < lanes; i++) {
-    const int row = s->row_of[s->block * IR_LANES + i];
+    const int *row_of = &s->row_of[s->block * IR_LANES], row = row_of[i];
     uint64_t key = ((uint64_t)row << 32) + input;
+    bool again = i > 0 && row == row_of[i - 1];
+    for (int k = 0; k < n_index && again; k++) again = index[k][i] == index[k][i - 1];
+    if (again) {
+      out[i] = out[i - 1];
+      continue;
+    }
     for (int k = 0; k < n_index; k++) key = mix(key ^ (uint64_t)(int64_t)index[k][i]);
     const double x = 0.2 + uniform(key, 7);
     if (input_is_integer(dtype))
@@ -230,29 +238,35 @@ static void load(void *user, uint32_t input, int n_index, const double *const *i
   }
 }
 
-bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out) {
-  ir_program *program = ir_program_new(s->a, s->t->g, roots, n);
-  void *scratch = program == NULL ? NULL : arena_new(s->a, ir_program_scratch(program));
-  double **to = arena_array(s->a, (size_t)n, sizeof *to);
+static bool compile(const sample *s, arena *a, const ir_ref *roots, int n, sample_program *out) {
+  ir_program *program = ir_program_new(a, s->t->g, roots, n);
+  void *scratch = program == NULL ? NULL : arena_new(a, ir_program_scratch(program));
+  double **to = arena_array(a, (size_t)n, sizeof *to);
   *out = (sample_program){program, scratch, to, n};
   return scratch != NULL && to != NULL;
 }
 
-void sample_run(sample *s, const sample_program *p, const sample_lanes *out) {
+static void run(sample *s, const sample_program *p, int blocks, const sample_lanes *out) {
   const ir_env env = {.user = s, .variable = variable, .load = load};
-  for (s->block = 0; s->block < s->blocks; s->block++) {
+  for (s->block = 0; s->block < blocks; s->block++) {
     for (int i = 0; i < p->count; i++) p->to[i] = out[i] + s->block * IR_LANES;
     ir_program_run(p->program, &env, IR_LANES, p->scratch, p->to);
   }
 }
 
-bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
-  ir_ref *used = arena_array(s->a, (size_t)n + 1, sizeof *used);
-  sample_lanes *to = arena_array(s->a, (size_t)n + 1, sizeof *to);
+bool sample_compile(sample *s, const ir_ref *roots, int n, sample_program *out) {
+  return compile(s, s->a, roots, n, out);
+}
+
+void sample_run(sample *s, const sample_program *p, const sample_lanes *out) { run(s, p, s->blocks, out); }
+
+static bool eval_with(sample *s, arena *scratch, arena *a, int blocks, const ir_ref *roots, int n, sample_lanes *out) {
+  ir_ref *used = arena_array(scratch, (size_t)n + 1, sizeof *used);
+  sample_lanes *to = arena_array(scratch, (size_t)n + 1, sizeof *to);
   if (used == NULL || to == NULL) return false;
   int count = 0;
   for (int i = 0; i < n; i++) {
-    out[i] = roots[i] == IR_NONE ? s->zeros : raw_buffer(s);
+    out[i] = roots[i] == IR_NONE ? s->zeros : arena_raw(a, (size_t)blocks * IR_LANES, sizeof(double));
     if (out[i] == NULL) return false;
     if (roots[i] == IR_NONE) continue;
     to[count] = out[i];
@@ -260,9 +274,20 @@ bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
   }
   if (count == 0) return true;
   sample_program program;
-  if (!sample_compile(s, used, count, &program)) return false;
-  sample_run(s, &program, to);
+  if (!compile(s, scratch, used, count, &program)) return false;
+  run(s, &program, blocks, to);
   return true;
+}
+
+bool sample_eval_first(sample *s, arena *a, int blocks, const ir_ref *roots, int n, sample_lanes *out) {
+  arena *scratch = arena_borrow(a);
+  const bool ok = scratch != NULL && eval_with(s, scratch, a, blocks, roots, n, out);
+  arena_close(scratch);
+  return ok;
+}
+
+bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out) {
+  return sample_eval_first(s, s->a, s->blocks, roots, n, out);
 }
 
 bool sample_reduce(sample *s, const ir_op *kind, const ir_ref *term, int n, const uint8_t *part, int which) {

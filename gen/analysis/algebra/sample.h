@@ -60,6 +60,8 @@ sample_lanes sample_buffer(sample *s); /* zeros; NULL: out of memory */
 /* out[i] = values of roots[i] at every lane, in new buffers; s->zeros where roots[i] is IR_NONE. False: out of
  * memory. */
 bool sample_eval(sample *s, const ir_ref *roots, int n, sample_lanes *out);
+/* The same of the lanes of the first `blocks`, in buffers of this arena. */
+bool sample_eval_first(sample *s, arena *a, int blocks, const ir_ref *roots, int n, sample_lanes *out);
 
 /* The same in two steps; the second may be repeated with other scores. out[i]: [s->lanes]. */
 typedef struct sample_program {

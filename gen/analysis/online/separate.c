@@ -1,6 +1,5 @@
 /* separate.c: finds which reductions carry gradient, and their adjoints as a(R) * delta + b(R) * dlse. */
 #include "gen/analysis/algebra/algebra.h"
-#include "gen/analysis/algebra/divisors.h"
 #include "gen/analysis/online/partials.h"
 
 #include <math.h>
@@ -8,7 +7,6 @@
 
 #include "common/fail.h"
 
-#define SAME 1e-9      /* relative: two forms of the same value */
 #define VANISHED 1e-10 /* relative to the sum of magnitudes: an adjoint that cancels */
 #define ROUNDING \
   1e-13 /* relative to P, or to 1 for lse: the residue of a single partial that already cancels in itself */
@@ -18,173 +16,6 @@
 
 static bool row_valid(const derivation *d, int row) { return d->s->valid[row] && !d->s->extreme[row]; }
 static bool lane_valid(const derivation *d, int lane) { return row_valid(d, d->s->row_of[lane]); }
-
-/* The number of rows on which x differs from 0. */
-static int count_rows(const derivation *d, const double *x) {
-  int rows = 0, last = -1;
-  for (int i = 0; i < d->s->lanes; i++) {
-    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(x[i]) > NOTHING) || d->s->row_of[i] == last) continue;
-    last = d->s->row_of[i];
-    rows++;
-  }
-  return rows;
-}
-
-/* The lane of the largest y, of those on which rounding is least; -1: y is 0. */
-static int largest(const derivation *d, const double *x, const double *y) {
-  int best = -1;
-  for (int i = 0; i < d->s->lanes; i++) {
-    if (!lane_valid(d, i) || !isfinite(x[i]) || !(fabs(y[i]) > NOTHING) || !isfinite(y[i])) continue;
-    const double slack = d->s->slack[d->s->row_of[i]], least = best < 0 ? 0 : d->s->slack[d->s->row_of[best]];
-    if (best < 0 || slack < least || (slack == least && fabs(y[i]) > fabs(y[best]))) best = i;
-  }
-  return best;
-}
-
-/* Whether no sample contradicts x = c * y. c is what the samples say, a multiple of a quarter if it is one up to
- * rounding, and 1 if they say nothing. What they do not contradict is for algebra.h to prove. */
-static bool proportional(const derivation *d, const double *x, const double *y, double *c) {
-  const int best = largest(d, x, y);
-  *c = best < 0 ? 1 : x[best] / y[best];
-  const double quarter = nearbyint(*c * 4) / 4;
-  if (best >= 0 && fabs(quarter - *c) <= (SAME + d->s->slack[d->s->row_of[best]]) * fabs(*c)) *c = quarter;
-  for (int i = 0; i < d->s->lanes; i++) {
-    const double same = SAME + d->s->slack[d->s->row_of[i]];
-    if (lane_valid(d, i) && !(fabs(x[i] - *c * y[i]) <= same * (fabs(x[i]) + fabs(*c * y[i])) + NOTHING)) return false;
-  }
-  return *c != 0 || count_rows(d, y) == 0;
-}
-
-bool separate_equal(derivation *d, ir_ref x, ir_ref y) {
-  const ir_ref both[2] = {x, y};
-  double c = 0;
-  sample_lanes *v = derivation_eval(d, both, 2);
-  return v != NULL && proportional(d, v[0], v[1], &c) && c == 1 && algebra_equal(d, x, y);
-}
-
-/* Lists simple row numbers; a ratio is likely to be a multiple of one. */
-static int simple_rows(derivation *d, ir_ref x, ir_ref *row, int max) {
-  ir *g = d->g;
-  int n = 0;
-  row[n++] = ir_real(g, 1);
-  if (d->norm != IR_NONE) row[n++] = d->norm;
-  for (int k = 0; k < d->num_red && n < max; k++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->red[k]);
-  /* A state differs from its reduction if it starts at some value, such as a sink. */
-  for (int i = 0; i < d->o->num_state && n < max; i++) row[n++] = ir_op2(g, IR_DIV, ir_real(g, 1), d->next[i]);
-  for (int i = 0; i < d->t->num_scalars && n < max; i++) {
-    const ir_ref scalar = ir_variable(g, VAR_SCALAR, (uint32_t)i);
-    const ir_ref zero = ir_real(g, 0);
-    if (ir_substitute(g, x, &scalar, &zero, 1) != x) row[n++] = scalar;
-  }
-  return n;
-}
-
-/* Scores at which y is unlikely to be zero: the row's maximum (where exp neither overflows nor vanishes),
- * then constants. */
-static int trial_scores(derivation *d, ir_ref *score, int max) {
-  static const double constants[] = {1, 0, -1, 0.5, 3};
-  int n = 0;
-  for (int i = 0; i < d->o->num_state && n < max; i++) {
-    const ir_ref state = ir_variable(d->g, VAR_STATE, (uint32_t)i);
-    const ir_ref zero = ir_real(d->g, 0);
-    if (ir_substitute(d->g, d->p, &state, &zero, 1) != d->p) score[n++] = state; /* a stabiliser */
-  }
-  for (int k = 0; k < d->num_red; k++) {
-    if (d->step.kind[k] == IR_REDUCE_MAX && d->term[k] == d->score && n < max) score[n++] = d->red[k];
-  }
-  for (size_t i = 0; i < sizeof constants / sizeof constants[0] && n < max; i++)
-    score[n++] = ir_real(d->g, constants[i]);
-  return n;
-}
-
-enum {
-  MAX_ROWS = 2 + SPEC_MAX_RED + SPEC_MAX_STATE + 32,
-  MAX_TRIALS = SPEC_MAX_STATE + SPEC_MAX_RED + 5,
-  MAX_TOO_LONG = 2
-};
-
-/* A search for x / y among candidates. */
-typedef struct search {
-  ir_ref x, y;
-  const double *vx; /* x of each sample */
-  bool cancelled;   /* after what both share has been cancelled */
-  int too_long;
-} search;
-
-/* The first of n candidates that is x / y, up to a factor where `exact` is not asked; IR_NONE: none is. */
-static ir_ref first_ratio(derivation *d, search *of, const ir_ref *candidate, int n, bool exact) {
-  ir *g = d->g;
-  ir_ref scaled[MAX_ROWS + MAX_TRIALS] = {IR_NONE};
-  for (int i = 0; i < n; i++) scaled[i] = ir_op2(g, IR_MUL, of->y, candidate[i]);
-  const sample_lanes *v = derivation_eval(d, scaled, n);
-  for (int i = 0; v != NULL && i < n && of->too_long < MAX_TOO_LONG; i++) {
-    double c = 0;
-    if (!proportional(d, of->vx, v[i], &c) || (exact && c != 1)) continue;
-    if (!algebra_proportional(d, of->x, c, candidate[i], of->y)) {
-      of->too_long += d->too_long;
-      continue;
-    }
-    ir_ref ratio = ir_op2(g, IR_MUL, ir_real(g, c), candidate[i]);
-    derivation_simplify(d, &ratio, 1);
-    if (of->cancelled) {
-      ratio = divisors_cancel(g, ratio);
-      derivation_simplify(d, &ratio, 1);
-    }
-    if (divisors_safe(d, ratio, of->x, of->y)) return ratio;
-    d->divides = true;
-  }
-  return IR_NONE;
-}
-
-/* `cancelled`: after what both share has been cancelled. */
-static ir_ref find_ratio(derivation *d, ir_ref x, ir_ref y, bool cancelled) {
-  ir *g = d->g;
-  if (x == y) return ir_real(g, 1);
-  ir_ref candidate[MAX_ROWS + MAX_TRIALS], trial[MAX_TRIALS];
-  const sample_lanes *vx = derivation_eval(d, &x, 1);
-  if (vx == NULL) return IR_NONE;
-  search of = {x, y, vx[0], cancelled, 0};
-  const ir_ref simple = first_ratio(d, &of, candidate, simple_rows(d, x, candidate, MAX_ROWS), false);
-  if (simple != IR_NONE || of.too_long >= MAX_TOO_LONG) return simple;
-  const int num_trials = trial_scores(d, trial, MAX_TRIALS);
-  for (int i = 0; i < num_trials; i++) {
-    const ir_ref top = ir_substitute(g, x, &d->score, &trial[i], 1);
-    candidate[i] = ir_grad_div(g, top, ir_substitute(g, y, &d->score, &trial[i], 1));
-    derivation_simplify(d, &candidate[i], 1);
-  }
-  return first_ratio(d, &of, candidate, num_trials, true);
-}
-
-ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y) {
-  const ir_ref ratio = find_ratio(d, x, y, false);
-  return ratio != IR_NONE ? ratio : find_ratio(d, x, y, true);
-}
-
-/* The slope of the epilogue's factor over that factor: the ratio where prob itself does not depend on `wrt`. */
-static ir_ref slope_of_factor(derivation *d, ir_ref x, ir_ref wrt) {
-  ir *g = d->g;
-  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0);
-  ir_ref slope = IR_NONE;
-  double c = 0;
-  if (ir_substitute(g, d->prob, &wrt, &zero, 1) != d->prob) return IR_NONE;
-  ir_grad(g, &d->norm, &one, 1, &wrt, &slope, 1);
-  if (slope == IR_NONE) return IR_NONE;
-  ir_ref ratio = divisors_cancel(g, ir_op2(g, IR_DIV, slope, d->norm));
-  derivation_simplify(d, &ratio, 1);
-  const ir_ref both[2] = {x, ir_op2(g, IR_MUL, d->p, ratio)};
-  const sample_lanes *v = derivation_eval(d, both, 2);
-  if (v == NULL || !proportional(d, v[0], v[1], &c) || c != 1 || !algebra_proportional(d, x, 1, ratio, d->p))
-    return IR_NONE;
-  if (divisors_safe(d, ratio, slope, d->norm)) return ratio;
-  d->divides = true;
-  return IR_NONE;
-}
-
-ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt) {
-  ir_ref ratio = find_ratio(d, x, d->p, false);
-  if (ratio == IR_NONE) ratio = slope_of_factor(d, x, wrt);
-  return ratio != IR_NONE ? ratio : find_ratio(d, x, d->p, true);
-}
 
 /* N * dprob/ds, which is dP/ds where N does not read the score. */
 static ir_ref factored_slope(derivation *d) {
@@ -467,11 +298,11 @@ static const char *element_adjoint(derivation *d, const partials *p, int k, bool
   derivation_simplify(d, &of_prob, 1);
   /* Where P is 0 any ratio holds, also in an arm of the row in which R_k does not occur and its terms are
    * NaN. */
-  d->divides = false;
   d->a_delta[k] = ir_grad_factor(g, of_prob, separate_log_slope(d, of_prob, d->red[k]));
   if (d->a_delta[k] != IR_NONE) return proof_of_factor(d, k), NULL;
-  return d->divides ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
-                    : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
+  return separate_log_slope_divides(d, of_prob, d->red[k])
+             ? "the derivative of log prob by this reduction divides by a factor of prob that may be 0"
+             : "the derivative of log prob by this reduction depends on the score, or is not shown not to";
 }
 
 /* Whether any requested derivative depends on f_k. */

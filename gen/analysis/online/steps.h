@@ -37,6 +37,8 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
 ir_ref separate_ratio(derivation *d, ir_ref x, ir_ref y);
 /* The same for x = dP/dwrt and y = P, where also the slope of the epilogue's factor over that factor may be it. */
 ir_ref separate_log_slope(derivation *d, ir_ref x, ir_ref wrt);
+/* Whether there is such a slope, but it divides by what may be 0. */
+bool separate_log_slope_divides(derivation *d, ir_ref x, ir_ref wrt);
 bool separate_equal(derivation *d, ir_ref x, ir_ref y);
 
 void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_delta[k] is, and on how many arms */
