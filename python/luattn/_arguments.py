@@ -320,6 +320,8 @@ class Arguments:
     def _is_known(self, kind: str, x: Any) -> bool:
         if kind.rstrip("?") in ("tensor", "data", "torch", "any") or (x is None and kind.endswith("?")):
             return True
+        if kind.rstrip("?") in ("offset", "length") and is_tensor(x):  # a number has no axes, which each call looks at
+            return bool(x.dim())
         return type(x) in _TYPES.get(kind.rstrip("?"), ())
 
     def _check_library(self, place: str, given: Sequence[Any]) -> None:

@@ -29,6 +29,14 @@ class Tensors:
         first = ctypes.addressof(self.array)
         self.at = [first + i * _SIZE for i in range(count)]
 
+    def own(self, at: int) -> None:
+        """Gives the DLTensor at this address, which is filled, a shape and strides that are not the tensor's."""
+        t = capi.DLTensor.from_address(at)
+        n = t.ndim
+        sizes = KEPT[at] = (ctypes.c_int64 * (2 * n))(*t.shape[:n], *t.strides[:n])
+        t.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+        t.strides = ctypes.cast(ctypes.addressof(sizes) + 8 * n, ctypes.POINTER(ctypes.c_int64))
+
     def __del__(self, kept: dict[int, Any] = KEPT) -> None:
         for at in self.at:
             kept.pop(at, None)
@@ -42,8 +50,9 @@ class Frame:
         n, num_scalars = len(spec.inputs), len(spec.scalars)
         self.spec: Spec = spec  # while a call has it: see give_back
         self.backward = backward
-        # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch.
-        self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS))
+        # In this order: TENSORS, the inputs, their gradients, scalar_grads, then arrays of the batch, and of new rows, as in ROWS.
+        self._tensors = Tensors(_NUM + 2 * n + 1 + len(ARRAYS) + len(ROWS))
+        self._at_arrays = self._tensors.at[_NUM + 2 * n + 1 : -len(ROWS)]
         self._at = self._tensors.at
         inputs, scalars = (capi.Input * n)(), (capi.Scalar * num_scalars)()
         for i, one in enumerate(spec.inputs):
@@ -69,6 +78,8 @@ class Frame:
         self._shared: Any = None  # a luattn.Batch, and what it has for this call, which another thread may prepare again
         self._missing: list[int] = []  # inputs
         self._random = capi.Random(struct_size=ctypes.sizeof(capi.Random))
+        self._options: Any = None  # of luattn_batch_open, where this frame opens one
+        self._rows: Any = None  # luattn_append_args, and the options of its batch
         self._err = capi.Error()
         self._warned = (ctypes.c_byte * 1).from_buffer(self._err, capi.Error.message.offset)  # the first letter
         self._size = ctypes.c_size_t()
@@ -109,6 +120,9 @@ class Frame:
     def set_numbers(self, scale: float, scalars: Sequence[float]) -> None:
         """The scale (0: the default), and the scalars in the spec's order."""
         self._args.scale = scale
+        self.set_scalars(scalars)
+
+    def set_scalars(self, scalars: Sequence[float]) -> None:
         for i, value in enumerate(scalars):
             self._values[2 * i + 1] = value
 
@@ -125,7 +139,7 @@ class Frame:
 
     def set_scalar_grads(self, fill: Fill, grads: Any) -> None:
         """Where the scalars' gradients go; None: not wanted."""
-        at = self._at[-1 - len(ARRAYS)]
+        at = self._at[_NUM + 2 * len(self.spec.inputs)]
         if grads is not None:
             self._held_others = grads
             fill(grads, at)
@@ -135,20 +149,52 @@ class Frame:
         """The luattn_batch of a call: WHOLE's numbers as given["whole"], ARRAYS, and max_seqlen_q and max_seqlen_k; or the
         handle with tile bits that given["batch"] stands for."""
         self._held_others = self._held_others, given
-        token = given.get("batch")
-        if token is not None and self._share_batch(token, given):
+        if given.get("batch") is not None and self.share_batch(given):
             return
-        options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
+        self._options = options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions), **dict(zip(WHOLE, given.get("whole") or ())))
         options.max_seqlen_q, options.max_seqlen_k = (given.get(f"max_seqlen_{x}") or 0 for x in "qk")
-        for (name, option), at in zip(ARRAYS.items(), self._at[-len(ARRAYS) :]):
+        for (name, option), at in zip(ARRAYS.items(), self._at_arrays):
             array = given.get(name)
             if array is not None:
                 fill(array, at)
                 setattr(options, option, at)
+        self.open_batch()
+
+    def set_rows(self, fill: Fill, given: Mapping[str, Any]) -> None:
+        """ROWS: new rows, which the call writes to its k and v first, and of its batch seqused_k before them, and block_table."""
+        options = capi.BatchOptions(ctypes.sizeof(capi.BatchOptions))
+        rows = capi.AppendArgs(ctypes.sizeof(capi.AppendArgs))
+        for (name, option), at in zip(ROWS.items(), self._at[-len(ROWS) :]):
+            if given.get(name) is not None:
+                fill(given[name], at)
+                setattr(rows if hasattr(rows, option) else options, option, at)
+        rows.batch = self._open(options)
+        self._rows, self._args.append = (rows, options), ctypes.addressof(rows)
+
+    def has_options(self) -> bool:
+        """Whether its calls open a luattn_batch of their own."""
+        return self._options is not None
+
+    def open_batch(self) -> None:
+        """Opens a luattn_batch of the options that set_batch filled in, and one of those of set_rows."""
+        self._args.batch = self._open(self._options)
+        self._owns_batch = True
+        if self._rows is not None:
+            self._rows[0].batch = self._open(self._rows[1])
+
+    def _open(self, options: capi.BatchOptions) -> int:
         batch = ctypes.c_void_p()
         self.check(lib.luattn_batch_open(ctypes.byref(options), ctypes.byref(batch), self._err_at))
-        self._args.batch = batch
-        self._owns_batch = True
+        assert batch.value
+        return batch.value
+
+    def close_batch(self) -> None:
+        if self._owns_batch:
+            lib.luattn_batch_close(self._args.batch)
+        self._args.batch, self._owns_batch, self._shared = None, False, None
+        if self._rows is not None:
+            lib.luattn_batch_close(self._rows[0].batch)
+            self._rows[0].batch = None
 
     def use_batch(self, handle: int) -> None:
         """A luattn_batch that the caller opened and closes."""
@@ -167,11 +213,12 @@ class Frame:
         self._owns_batch = False
         return handle
 
-    def _share_batch(self, token: Any, given: Mapping[str, Any]) -> bool:
-        """Takes what a luattn.Batch has for this call. False: nothing, and the call opens a luattn_batch of its own."""
+    def share_batch(self, given: Mapping[str, Any]) -> bool:
+        """Takes what the luattn.Batch of a call has for it. False: nothing, and the call opens a luattn_batch of its own."""
         from .batch import bits_of, splits_of
 
         made: Any
+        token = given["batch"]
         if is_paged(given):
             batch, made = splits_of(token, self.spec, given, (*ARRAYS, "whole", "max_seqlen_q", "max_seqlen_k"))
             if made is None:
@@ -272,6 +319,14 @@ class Frame:
     def set_workspace(self, address: int, size: int) -> None:
         self._args.workspace, self._args.workspace_size = address, size
 
+    def try_run(self, engine: int, stream: int | None) -> bool:
+        """As run. False: the library refuses the call, or a callback has raised something, which the next call raises."""
+        if self._run(engine, self.spec.pointer, self.args, stream, self._err_at) or thrown:
+            return False
+        if self._warned[0]:
+            self.check(0)
+        return True
+
     def run(self, engine: int, stream: int | None) -> None:
         """Launches the pass on a stream; on the CPU computes it."""
         status = self._run(engine, self.spec.pointer, self.args, stream, self._err_at)
@@ -297,6 +352,33 @@ class Frame:
         self.check(lib.luattn_engine_choice(engine, self.spec.pointer, self._pass, self.args, text, len(text), self._err_at))
         return text.value.decode()
 
+    def slots(self) -> dict[str, int]:
+        """Addresses of the DLTensors that are filled, by name: one of capi.TENSORS, "input NAME", "gradient NAME", "scalar_grads", or one of ARRAYS."""
+        n, given, at = len(self.spec.inputs), self._options, self._at
+        found = [(name, self._slots[i], at[i]) for i, name in enumerate(capi.TENSORS)]
+        for i, info in enumerate(self.spec.inputs):
+            found.append((f"input {info.name}", self._grads[3 * i + 1], at[_NUM + i]))
+            found.append((f"gradient {info.name}", self._grads[3 * i + 2], at[_NUM + n + i]))
+        found.append(("scalar_grads", self._args.scalar_grads, at[_NUM + 2 * n]))
+        found += [(name, given and getattr(given, option), x) for (name, option), x in zip(ARRAYS.items(), self._at_arrays)]
+        found += [(name, any(getattr(x, option, None) for x in self._rows or ()), x) for (name, option), x in zip(ROWS.items(), at[-len(ROWS) :])]
+        return {name: x for name, is_given, x in found if is_given}
+
+    def pointers(self) -> dict[str, int]:
+        """Where the tensors of slots() lie; 0: in no memory."""
+        filled = {name: capi.DLTensor.from_address(at) for name, at in self.slots().items()}
+        return {name: (t.data or 0) + t.byte_offset for name, t in filled.items()}
+
+    def keep(self) -> dict[str, int]:
+        """Makes this the frame of calls that differ from the one that it was filled for in addresses and scalars alone: shapes and strides are its own
+        from now on, and it has no tensor. The result is where in `data` addresses are to be set before each launch: all of slots()."""
+        found = self.slots()
+        for at in found.values():
+            self._tensors.own(at)
+        self.data = (ctypes.c_void_p * (_SIZE // 8 * len(self._at))).from_buffer(self._tensors.array)
+        self._held = self._held_inputs = self._held_others = None
+        return {name: (at - self._at[0]) // 8 for name, at in found.items()}
+
     def clear(self) -> None:
         """Forgets what only some calls set."""
         args = self._args
@@ -309,9 +391,8 @@ class Frame:
             i = self._missing.pop()
             self._grads[3 * i + 1] = self._at[_NUM + i]
         if args.batch:
-            if self._owns_batch:
-                lib.luattn_batch_close(args.batch)
-            args.batch, self._owns_batch, self._shared = None, False, None
+            self.close_batch()
+        self._options = None
         self._held = self._held_inputs = self._held_others = None
 
 
@@ -344,6 +425,9 @@ ARRAYS = {
     "seqused_k": "seqused_k",
     "block_table": "block_table",
 }
+
+# New rows of a call, by the names of members of luattn_append_args and of its batch's options.
+ROWS = {"new_k": "new_k", "new_v": "new_v", "seqused_k before": "seqused_k", "block_table before": "block_table"}
 
 # Arguments that are members of luattn_args, 0 or 1 (CALL_CHOICE in abi/kernel_facts.def).
 CHOICES = ("keys_modified",)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from . import _tensors as tensors
-from . import _torch
-from ._scale import check_scale
+from . import _signature, _torch
+from ._call import Frame
+from ._scale import check_scale, is_plain
 from .errors import InvalidError, Unsupported
 
 _NAME = "flash_attn_with_kvcache"
@@ -160,6 +161,7 @@ class CacheCall:
                 raise _fail(f"{name}: is {t.dtype} {tuple(t.shape)}, expected {cache.dtype} {want}, as the cache's rows are")
         new = k.shape[1] if self.packed_new is None else self.packed_new.diff()
         self._check_lengths(new)
+        self.before = self.lengths
         self.write(q, k, v)
         self.lengths = self.lengths + new
 
@@ -248,8 +250,9 @@ class CacheCall:
             named |= {"rotary_cos": self.turns[0], "rotary_sin": self.turns[1], "first_new": self.lengths}
         self.inputs: list[Any] = [named[one.name] for one in self.spec.inputs]
 
-    def attend(self, q: Tensor) -> tuple[Tensor, Any]:
-        """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]."""
+    def attend(self, q: Tensor, new: tuple[Tensor | None, Tensor | None], known: "KnownCall") -> tuple[Tensor, Any]:
+        """o [batch, length, heads, headdim] and lse [batch, heads, length]; packed [total, heads, headdim] and [heads, total]. new: rows that were
+        written. known: where others of this signature find how it was computed."""
         dim, dim_v, given = q.shape[-1], self.caches[1].shape[3], self._given()
         if self.num_splits:
             given["num_splits"] = self.num_splits
@@ -262,4 +265,51 @@ class CacheCall:
             q, k, v = (torch.nn.functional.pad(t, (0, -t.shape[-1] % 8)) if t.shape[-1] % 8 else t for t in (q, k, v))
         scale = dim**-0.5 if self.scale is None else self.scale
         o, lse = _torch.attend(self.spec, q, k, v, self.inputs, [], scale, given)
-        return (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
+        results = (o if self.packed is not None else o.transpose(1, 2))[..., :dim_v], lse
+        if known.key is not None and (self.scale is None or is_plain(self.scale)):
+
+            def fill(frame: Frame) -> None:
+                tensors.fill_forward(frame, (q, k, v), (o, lse, None), self.inputs, (), float(scale), given)
+                if new[0] is not None:
+                    rows = {name: t if t is None else t.transpose(1, 2) for name, t in zip(("new_k", "new_v"), new)}
+                    frame.set_rows(tensors.fill, {**rows, "seqused_k before": self.before, "block_table before": self.table})
+
+            known.remember(self.spec, fill, (*results, None), given, self.lengths)
+        return results
+
+
+class KnownCall:
+    """How calls with the arguments of one before are found. Looks at arguments as they are given: what take() of _arguments.py would refuse has
+    another type or value than what it let through."""
+
+    table: dict[Any, Any] = {}
+
+    def __init__(self, numbers: tuple[Any, ...], window: Any, of_other_calls: tuple[Any, ...], has_rows: bool, **named: Any) -> None:
+        """named: the tensors, by their names in a frame. of_other_calls: those of calls that take more than one launch, where these are given."""
+        self.key = self.known = None
+        self.has_rows, self.named = has_rows, {name: t for name, t in named.items() if t is not None}
+        is_one = _NONE.issuperset(map(type, of_other_calls)) and type(window) is tuple and isinstance(named["q"], Tensor) and isinstance(named["seqused_k"], Tensor)
+        if not is_one or torch.compiler.is_compiling() or not _NUMBERS.issuperset(map(type, numbers)) or not _INTEGERS.issuperset(map(type, window)):
+            return
+        self.key, self.known = _signature.find(self.table, self.named, (numbers, window, *map(type, numbers)))
+
+    def run(self, k: Tensor | None) -> Any:
+        """o and lse; None: they are to be had the general way. k: new rows."""
+        if self.known is None:
+            return None
+        if k is not None:
+            self.named["seqused_k after"] = self.named["seqused_k"] + k.shape[1]
+        made = self.known.run(self.known.spec, self.named)
+        return made and made[:2]
+
+    def remember(self, spec: Any, fill: Any, made: Any, given: Any, lengths: Tensor | None) -> None:
+        sources = {}
+        if self.has_rows:
+            assert lengths is not None
+            self.named["seqused_k after"] = lengths
+            sources = {"seqused_k": "seqused_k after", "block_table before": "block_table"}
+            sources |= dict.fromkeys(("seqused_k before", "input first_new"), "seqused_k")
+        _signature.remember(self.table, self.key, spec, False, self.named, fill, made, given, sources=sources)
+
+
+_NUMBERS, _INTEGERS, _NONE = frozenset((float, int, bool, type(None))), frozenset((int,)), frozenset((type(None),))

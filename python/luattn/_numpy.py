@@ -58,9 +58,13 @@ def attend(
     scale: float | None,
     given: Mapping[str, Any],
     return_lse: bool,
+    swapped: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch."""
-    return _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse)[:2]
+    """The result and lse (None unless return_lse). given: keyword arguments of the ops of torch. swapped: lengths are before heads."""
+    if swapped:
+        q, k, v = (t.swapaxes(1, 2) for t in (q, k, v))
+    o, lse, _ = _attend(spec, q, k, v, inputs, scalars, scale, given, return_lse)
+    return o.swapaxes(1, 2) if swapped else o, lse
 
 
 def attend_state(

@@ -95,6 +95,7 @@ class Spec:
         # What stands for it in the ops of torch. Inductor writes arguments of ops into comments, which a new line would end.
         self.line = json.dumps(text, ensure_ascii=False)
         self.frames: tuple[list[Any], list[Any]] = ([], [])  # of _call.py, by pass: those that no call uses
+        self.signatures: dict[Any, Any] = {}  # of _signature.py
         self._parts: Spec | None = None
         self.scaled: dict[str, Spec] = {}  # of _scale.py
         free_unused()
@@ -122,6 +123,7 @@ class Spec:
             )
             for i, one in enumerate(info.inputs[: info.num_inputs])
         )
+        self.input_names = tuple(f"input {one.name}" for one in self.inputs)  # as _signature.py has them
         self.scalars = {
             info.scalar_names[i].decode(): float(info.scalar_defaults[i]) for i in range(info.num_scalars)
         }

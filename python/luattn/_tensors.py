@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 from . import _capi as capi
+from ._allocate import gradients as gradients
+from ._allocate import memory as memory
+from ._allocate import new_where as new_where
+from ._allocate import results, rows_type
 from ._arguments import take
 from ._call import ARRAYS, IN_NO_BATCH, KEPT, Fill, Frame, check_seed, give_back, is_paged, refuse_later, take_frame
 from ._fit import needs_padding, padded
@@ -47,139 +51,8 @@ def _find_fill() -> Fill:
 fill = _find_fill()
 
 
-# --- shapes of results, for fake tensors too ---
-
-
-def _rows_type(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype is torch.float64 else torch.float32
-
-
 def is_packed(given: Mapping[str, Any]) -> bool:
     return given.get("cu_seqlens_q") is not None
-
-
-def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What results() returns, where q may be fake."""
-    d, shape = v.shape[-1], q.shape[:-1]
-    rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
-    if q.is_contiguous() and d == q.shape[-1]:
-        o = torch.empty_like(q)
-    elif len(shape) == 3:  # in the order that q has in memory, such as [B, S, H, D]
-        strides = q.stride()
-        order = sorted((0, 1, 2), key=lambda i: -strides[i])
-        o = q.new_empty((*(shape[i] for i in order), d)).permute(*(order.index(i) for i in (0, 1, 2)), 3)
-    else:
-        o = q.new_empty((*shape, d))
-    lse = q.new_empty(rows, dtype=_rows_type(q)) if spec.has_lse and want_lse else None
-    saved = q.new_empty((spec.num_saved, *rows), dtype=_rows_type(q)) if spec.num_saved else None
-    return o, lse, saved
-
-
-def fake_gradients(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    wants: int,
-    want_inputs: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
-    """What gradients() returns, where tensors may be fake."""
-    dq = torch.empty_like(q) if wants & capi.WANT_DQ else None
-    dk = torch.empty_like(k) if wants & capi.WANT_DK else None
-    dv = torch.empty_like(v) if wants & capi.WANT_DV else None
-    dscalars = None
-    if wants & capi.WANT_SCALARS and spec.scalars:
-        dscalars = q.new_empty((len(spec.scalars),), dtype=_rows_type(q))
-    dinputs = [
-        q.new_empty(t.shape, dtype=_rows_type(q)) if want else None for t, want in zip(inputs, want_inputs)
-    ]
-    return dq, dk, dv, dscalars, dinputs
-
-
-# --- memory ---
-
-# Makes a tensor of a shape, strides and a type. A torch.Size is not the tuple that it takes.
-New = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
-# How Inductor allocates: past the dispatcher, in a third of the time.
-_NEW: dict[str, New] = {
-    device: made
-    for device in ("cpu", "cuda")
-    if (made := getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)) is not None
-}
-
-
-def new_where(q: Tensor) -> New:
-    """What makes tensors where q is."""
-    if q.is_cuda:
-        if "cuda" in _NEW and q.get_device() == torch._C._cuda_getDevice():  # the one in which it allocates
-            return _NEW["cuda"]
-    elif "cpu" in _NEW:
-        return _NEW["cpu"]
-    device = q.device
-    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-
-def memory(q: Tensor, size: int) -> Tensor:
-    """Bytes for kernels, where q is: 512-byte aligned."""
-    return new_where(q)((size,), (1,), torch.uint8)
-
-
-# Shape, strides and type of what a call makes, by what decides them. PyTorch takes longer to find out than to allocate.
-_LAYOUTS: dict[Any, Any] = {}
-
-
-def _layout(t: Tensor | None) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None:
-    return None if t is None else (tuple(t.shape), t.stride(), t.dtype)
-
-
-def _remember(key: Any, layout: Any) -> None:
-    if len(_LAYOUTS) >= 4096:
-        _LAYOUTS.clear()
-    _LAYOUTS[key] = layout
-
-
-def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """o, lse and saved; None for what the spec does not have, or nobody wants."""
-    key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
-    known = _LAYOUTS.get(key)
-    if known is None:
-        made = fake_results(spec, q, v, want_lse)
-        _remember(key, tuple(map(_layout, made)))
-        return made
-    new, (o, lse, saved) = new_where(q), known
-    return new(*o), None if lse is None else new(*lse), None if saved is None else new(*saved)
-
-
-def _like(t: Tensor, new: New) -> Tensor:
-    """torch.empty_like."""
-    key = t.shape, t.stride(), t.dtype
-    known = _LAYOUTS.get(key)
-    if known is None:
-        made = torch.empty_like(t)
-        _remember(key, _layout(made))
-        return made
-    return new(*known)
-
-
-def gradients(
-    spec: Spec,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    inputs: Sequence[Tensor],
-    wants: int,
-    want_inputs: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
-    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
-    new = new_where(q)
-    dq = _like(q, new) if wants & capi.WANT_DQ else None
-    dk = _like(k, new) if wants & capi.WANT_DK else None
-    dv = _like(v, new) if wants & capi.WANT_DV else None
-    if not inputs and not wants & capi.WANT_SCALARS:
-        return dq, dk, dv, None, ()
-    *_, dscalars, dinputs = fake_gradients(spec, q, k, v, inputs, wants & capi.WANT_SCALARS, want_inputs)
-    return dq, dk, dv, dscalars, dinputs
 
 
 # --- what the ops check, and a launch does not ---
@@ -230,9 +103,11 @@ def _set_given(frame: Frame, given: Mapping[str, Any]) -> None:
     if not frame.backward and given.get("decode"):
         frame.set_options(decode=given["decode"])
     frame.set_choices(given)
-    seed = given.get("seed")
-    if seed is None:
-        return
+    if given.get("seed") is not None:
+        set_seed(frame, given["seed"])
+
+
+def set_seed(frame: Frame, seed: Tensor) -> None:
     if on_device(seed):
         frame.set_seed(0, 0, seed.data_ptr())
     else:
@@ -278,15 +153,30 @@ def _check_devices(
 # --- both passes ---
 
 
+def gpu_of(t: Tensor) -> int:
+    """The number of a tensor's GPU; capi.CPU: it is on the CPU."""
+    return t.get_device()
+
+
+def stream_of(gpu: int) -> int:
+    """The current stream of a GPU."""
+    stream: int = torch._C._cuda_getCurrentRawStream(gpu)
+    return stream
+
+
 def place(q: Tensor) -> tuple[int, int]:
     """The GPU of a tensor, and its current stream."""
-    index = q.get_device()
-    return index, torch._C._cuda_getCurrentRawStream(index)
+    return gpu_of(q), stream_of(gpu_of(q))
 
 
 def engine_for(index: int, given: Mapping[str, Any] | None) -> int:
     """The engine of a GPU; that of deterministic kernels where torch or the call asks for them."""
     return engine_of(index, torch.are_deterministic_algorithms_enabled() or bool(given and given.get("deterministic")))
+
+
+def engine_at(gpu: int, given: Mapping[str, Any] | None) -> int:
+    """The engine of gpu_of()."""
+    return engine_of(capi.CPU) if gpu == capi.CPU else engine_for(gpu, given)
 
 
 def _prepare_batch(frame: Frame, engine: int, q: Tensor, stream: int) -> Tensor | None:
@@ -446,6 +336,35 @@ def append(
     return True
 
 
+def fill_forward(
+    frame: Frame, qkv: Sequence[Tensor], made: Sequence[Tensor | None], inputs: Sequence[Tensor], scalars: Sequence[float], scale: float,
+    given: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """made: o, lse and saved."""
+    frame.set(fill, (*qkv, *made))
+    if inputs:
+        frame.set_inputs(fill, inputs)
+    frame.set_numbers(scale, scalars)
+    if given:
+        _set_given(frame, given)
+
+
+def fill_backward(
+    frame: Frame, tensors: Sequence[Tensor | None], made: Sequence[Any], inputs: Sequence[Tensor], scalars: Sequence[float], scale: float,
+    given: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """tensors: q, k, v, o, lse, saved, dout and dlse. made: as gradients() has them."""
+    dq, dk, dv, dscalars, dinputs = made
+    frame.set(fill, (*tensors, dq, dk, dv))
+    if inputs:
+        frame.set_inputs(fill, inputs, dinputs)
+    frame.set_numbers(scale, scalars)
+    if scalars:
+        frame.set_scalar_grads(fill, dscalars)
+    if given:
+        _set_given(frame, given)
+
+
 def forward(
     spec: Spec,
     q: Tensor,
@@ -468,12 +387,7 @@ def forward(
                 made[1].fill_(-torch.inf)
     frame = take_frame(spec, False)
     try:
-        frame.set(fill, (q, k, v, *made))
-        if inputs:
-            frame.set_inputs(fill, inputs)
-        frame.set_numbers(scale, scalars)
-        if given:
-            _set_given(frame, given)
+        fill_forward(frame, (q, k, v), made, inputs, scalars, scale, given)
         run(frame, q, given)
     except RuntimeError as e:
         _check_devices(spec, q, inputs, given, k=k, v=v)
@@ -490,8 +404,8 @@ def fake_weights(q: Tensor, k: Tensor, given: Mapping[str, Any]) -> Tensor:
     """What weights() returns, where q may be fake."""
     cu = given.get("cu_seqlens_q")
     if cu is None:
-        return q.new_empty((*q.shape[:3], k.shape[2]), dtype=_rows_type(q))
-    return q.new_empty((cu.shape[0] - 1, q.shape[1], given["max_seqlen_q"], given["max_seqlen_k"]), dtype=_rows_type(q))
+        return q.new_empty((*q.shape[:3], k.shape[2]), dtype=rows_type(q))
+    return q.new_empty((cu.shape[0] - 1, q.shape[1], given["max_seqlen_q"], given["max_seqlen_k"]), dtype=rows_type(q))
 
 
 def weights(
@@ -587,21 +501,13 @@ def backward(
     if not dout.is_contiguous() or dout.data_ptr() % 16:
         dout = _aligned(dout)
     made = gradients(spec, q, k, v, inputs, wants, want_inputs)
-    dq, dk, dv, dscalars, dinputs = made
     if given and given.get("seqused_q") is not None:
-        _clear(dq)
+        _clear(made[0])
     if given and given.get("seqused_k") is not None:
-        _clear(dk, dv)
+        _clear(made[1], made[2])
     frame = take_frame(spec, True)
     try:
-        frame.set(fill, (q, k, v, o, lse, saved, dout, dlse, dq, dk, dv))
-        if inputs:
-            frame.set_inputs(fill, inputs, dinputs)
-        frame.set_numbers(scale, scalars)
-        if scalars:
-            frame.set_scalar_grads(fill, dscalars)
-        if given:
-            _set_given(frame, given)
+        fill_backward(frame, (q, k, v, o, lse, saved, dout, dlse), made, inputs, scalars, scale, given)
         run(frame, q, given)
     except RuntimeError as e:
         _check_devices(spec, q, inputs, given, k=k, v=v, dout=dout, dlse=dlse, o=o, lse=lse, saved=saved)

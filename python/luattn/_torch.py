@@ -18,9 +18,11 @@ from torch.autograd import forward_ad
 
 from . import _capi as capi
 from . import _tensors as tensors
-from . import _fit, _scale
-from ._call import ARRAYS, numbers_of
+from . import _allocate, _fit, _scale, _signature
+from ._call import ARRAYS, Frame, numbers_of
 from ._import_hook import when_imported
+from ._signature import is_plain as is_plain
+from ._signature import named_of
 from ._spec import Spec, spec_in_graph
 from .errors import InvalidError, Unsupported
 
@@ -120,7 +122,7 @@ def _check_fake(text: str, inputs: Sequence[Tensor], q: Tensor, given: dict[str,
 @torch.library.register_fake("luattn::forward", lib=_lib)
 def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v)
-    return tuple(_filled(q, tensors.fake_results(spec_in_graph(text), q, v)))
+    return tuple(_filled(q, _allocate.fake_results(spec_in_graph(text), q, v)))
 
 
 @torch.library.register_fake("luattn::append", lib=_lib)
@@ -138,60 +140,47 @@ def _(text, q, k, v, inputs, scalars, learned, scale, **given):  # type: ignore[
 def _(text, dout, dlse, q, k, v, o, lse, saved, inputs, *rest, wants=31, want_inputs=(), **given):  # type: ignore[no-untyped-def]
     _check_fake(text, inputs, q, given, k=k, v=v, dout=dout, o=o)
     want_inputs = want_inputs or [False] * len(inputs)
-    *made, dinputs = tensors.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs)
+    *made, dinputs = _allocate.fake_gradients(spec_in_graph(text), q, k, v, inputs, wants, want_inputs)
     return (*_filled(q, made), _filled(q, dinputs))
 
 
 # --- autograd ---
 
 
-def is_plain(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether only autograd stands between a call and the kernel: no mode, transform, subclass or lazy negation. The
-    dispatcher takes 3 us for each key that it asks."""
-    if _num_dispatch_modes() or _num_function_modes() or _has_autocast() or forward_ad._current_level >= 0:
-        return False
-    if _transform() is not None or _trace() is not None:
-        return False
-    first: Any = tensors[0]
-    if not _PLAIN.issuperset(map(type, tensors)) or not (first.is_cuda or first.is_cpu):
-        return False
-    for t in tensors:  # the library refuses one that is not where the first is
-        if t is not None and t.is_neg():
-            return False
-    return True
-
-
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
-_num_dispatch_modes, _num_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-_has_autocast, _trace = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
-_transform = torch._C._functorch.maybe_current_level
-
-
 _SAVED = frozenset((*ARRAYS, "seed"))
 
 
+def _swap(swapped: bool, *given: Any) -> Sequence[Any]:
+    """Heads before lengths, or the other way round."""
+    return [t if t is None else t.transpose(1, 2) for t in given] if swapped else given
+
+
 class _Attention(torch.autograd.Function):
-    """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op.
+    """run(..), which computes o, lse and saved, with gradients. count: of these, how many are returned; 3: run is the op. swapped: q, k, v and o
+    have lengths before heads. key to known: of _signature.py, with the call's tensors by name.
     One tuple has all that is no tensor: each argument takes its time in both passes."""
 
     @staticmethod
     def forward(ctx, call, q, k, v, learned, *inputs):  # type: ignore[no-untyped-def]
-        run, count, spec, scalars, scale, given = call
+        run, count, spec, scalars, scale, given, swapped, key, named, known = call
         values = scalars if count == 3 else _numbers(scalars, learned)  # the op reads them itself
-        o, lse, saved = results = run(spec, q, k, v, inputs, values, scale, given)
+        results = known and known.run(spec, named, values, given)
+        if results is None:
+            results = _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, True)
+        o, lse, saved = results
         # Tensors go through autograd alone, which objects where one is written to before backward reads it. A Batch is no
         # tensor: the library compares what it was prepared with.
         names = [name for name in given if name in _SAVED and given[name] is not None] if given else ()
-        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED} if names else given, names
+        ctx.call = spec, scalars, scale, {name: x for name, x in given.items() if name not in _SAVED} if names else given, names, swapped
         ctx.save_for_backward(q, k, v, learned, o, lse, saved, *inputs, *(given[name] for name in names))
         ctx.set_materialize_grads(False)
         if count == 3:
             ctx.mark_non_differentiable(*([saved] if spec.has_lse else [lse, saved]))
-        return o if count == 1 else results[:count]
+        return o if count == 1 else tuple(results[:count])
 
     @staticmethod
     def backward(ctx, dout, dlse=None, _=None):  # type: ignore[no-untyped-def]
-        spec, scalars, scale, given, names = ctx.call
+        spec, scalars, scale, given, names, swapped = ctx.call
         q, k, v, learned, o, lse, saved, *inputs = ctx.saved_tensors
         if names:
             given = given | dict(zip(names, inputs[-len(names) :]))
@@ -208,18 +197,19 @@ class _Attention(torch.autograd.Function):
             return (None,) * len(needs)
         if dout is None:
             dout = torch.zeros_like(o)
-        if not torch.is_grad_enabled() and is_plain((dout, dlse, q, k, v, o, lse, saved, learned, *inputs)):
-            values = _numbers(scalars, learned)
-            made: Any = tensors.backward(
-                spec, dout, dlse, q, k, v, o, _given(lse), _given(saved), inputs, values, scale, given, wants, grads
-            )
-        else:
+        made: Any = None
+        if not torch.is_grad_enabled():
+            tensors_of_rows = q, k, v, o, _given(lse), _given(saved), dout, dlse
+            made = _backward_plainly(spec, tensors_of_rows, inputs, _numbers(scalars, learned), scale, given, wants, grads, swapped)
+        if made is None:
             lse, saved = _filled(q, (lse, saved))
-            made = _backward(
+            dout, q, k, v, o = _swap(swapped, dout, q, k, v, o)
+            *made, dinputs = _backward(
                 spec.line, dout, dlse, q, k, v, o, lse, saved, inputs, scalars, learned, scale,
                 **{name: x for name, x in given.items() if name not in ("exact_rows", "num_splits", "decode")}, wants=wants, want_inputs=grads,
             )  # fmt: skip
-        dq, dk, dv, dscalars, dinputs = made
+            made = *_swap(swapped, *(d if need else None for d, need in zip(made[:3], needs[1:]))), made[3], *dinputs
+        dq, dk, dv, dscalars, *dinputs = made
         first = (
             None, dq if needs[1] else None, dk if needs[2] else None, dv if needs[3] else None,
             dscalars.to("cpu", torch.float64) if needs[4] else None,
@@ -227,6 +217,46 @@ class _Attention(torch.autograd.Function):
         if not inputs:
             return first
         return (*first, *(d.to(t.dtype) if want else None for d, want, t in zip(dinputs, grads, inputs)))
+
+
+def _forward_anew(run, spec, q, k, v, inputs, values, scale, given, swapped, key, named, needs_grad, want_lse=True):  # type: ignore[no-untyped-def]
+    """o, lse and saved of tensors that may be swapped, whose signature is not known."""
+    views = _swap(swapped, q, k, v)
+    made = run(spec, *views, inputs, values, scale, given, *(() if want_lse else (False,)))
+    results = (*_swap(swapped, made[0]), *made[1:])
+    if key is not None:
+
+        def fill(frame: Frame) -> None:
+            tensors.fill_forward(frame, views, made, inputs, values, scale, given)
+
+        _signature.remember(spec.signatures, key, spec, False, named, fill, results, given, needs_grad)
+    return results
+
+
+def _backward_plainly(
+    spec: Spec, given_tensors: Sequence[Any], inputs: Sequence[Tensor], values: Sequence[float], scale: float, given: dict[str, Any], wants: int,
+    want_inputs: Sequence[bool], swapped: bool,
+) -> Sequence[Tensor | None] | None:  # fmt: skip
+    """dq, dk, dv, those of scalars and those of the inputs, of q, k, v, o, lse, saved, dout and dlse. None: these are for the op."""
+    q, k, v, o, lse, saved, dout, dlse = given_tensors
+    named, numbers = named_of(spec, q, k, v, inputs, given, o=o, lse=lse, saved=saved, dout=dout, dlse=dlse)
+    key, known = _signature.find(spec.signatures, named, (*numbers, "backward", scale, wants, *want_inputs, swapped))
+    found: list[Tensor | None] | None = known and known.run(spec, named, values, given)
+    if found is not None:
+        return found
+    if key is None and not is_plain((*given_tensors, *inputs)):
+        return None
+    dout, q, k, v, o = views = _swap(swapped, dout, q, k, v, o)
+    made = tensors.backward(spec, dout, dlse, q, k, v, o, lse, saved, inputs, values, scale, given, wants, want_inputs)
+    results = *_swap(swapped, *made[:3]), made[3], *made[4]
+    if key is not None:
+
+        def fill(frame: Frame) -> None:
+            dout, *first = views
+            tensors.fill_backward(frame, (*first, lse, saved, dout, dlse), made, inputs, values, scale, given)
+
+        _signature.remember(spec.signatures, key, spec, True, named, fill, results, given)
+    return results
 
 
 # Function.apply before PyTorch 2.15 looks at each argument for transforms, of which a plain call has none.
@@ -273,7 +303,7 @@ def _forward_autograd(text, q, k, v, inputs, scalars, learned, scale, **given): 
     spec = spec_in_graph(text)
     if _needs_grad(spec, q, k, v, learned, inputs):
         run = functools.partial(_forward_below, learned)
-        return _Attention.apply((run, 3, spec, scalars, scale, given), q, k, v, learned, *inputs)
+        return _Attention.apply((run, 3, spec, scalars, scale, given, False, None, None, None), q, k, v, learned, *inputs)
     with _below_autograd():
         return _forward(text, q, k, v, inputs, scalars, learned, scale, **given)
 
@@ -361,6 +391,9 @@ def _tensors_in(given: dict[str, Any]) -> Sequence[Tensor]:
     return [x for x in given.values() if isinstance(x, Tensor)] if given else ()
 
 
+_FLOATS = frozenset((float,))
+
+
 def attend(
     spec: Spec,
     q: Tensor,
@@ -371,13 +404,45 @@ def attend(
     scale: float | Tensor | None,
     given: dict[str, Any] = _NOTHING,
     return_lse: bool = True,
+    swapped: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The result and lse (None unless return_lse) of torch tensors, with gradients. scale: None: head_dim ** -0.5. given: keyword
-    arguments of the op."""
+    arguments of the op. swapped: q, k, v and the result have lengths before heads."""
+    key: Any = None
+    named: Any = None
+    known: Any = None
+    if (scale is None or _scale.is_plain(scale)) and _FLOATS.issuperset(map(type, scalars)) and not torch.compiler.is_compiling():
+        named, numbers = named_of(spec, q, k, v, inputs, given)
+        key, known = _signature.find(spec.signatures, named, (*numbers, scale, return_lse, swapped))
+    if known is not None:
+        if known.needs_grad:
+            made = _apply_plain((tensors.forward, 1 + return_lse, spec, scalars, scale or 0.0, given, swapped, key, named, known), q, k, v, None, *inputs)
+            return made if return_lse else (made, None)
+        made = known.run(spec, named, scalars, given)
+        if made is not None:
+            return made[0], made[1]
+    return _attend_anew(spec, q, k, v, inputs, scalars, scale, given, return_lse, swapped, key, named)
+
+
+def _attend_anew(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[float | Tensor],
+    scale: float | Tensor | None,
+    given: dict[str, Any],
+    return_lse: bool,
+    swapped: bool,
+    key: Any,
+    named: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """attend, of a call whose signature is not known."""
     spec, inputs, scalars, scale = with_scale(spec, q, inputs, scalars, scale)
     if _fit.needs_padding(spec, q, v):
         wide = _fit.padded(spec, q, k, v)
-        o, lse = attend(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given, return_lse)
+        o, lse = attend(spec, wide[0], wide[1], wide[2], inputs, scalars, _fit.scale_of(scale, q), given, return_lse, swapped)
         return _fit.columns(o, v.size(-1)), lse
     if inputs:
         inputs = _fit.with_rows(spec, q, k, inputs)
@@ -388,15 +453,14 @@ def attend(
         learned = _stack(spec, scalars)
         scalars = []
     if compiling or not is_plain((q, k, v, learned, *inputs, *_tensors_in(given))):
-        o, lse, _ = _forward(spec.line, q, k, v, list(inputs), list(scalars), learned, scale, **given)
-        return o, lse
+        o, lse, _ = _forward(spec.line, *_swap(swapped, q, k, v), list(inputs), list(scalars), learned, scale, **given)
+        return o.transpose(1, 2) if swapped else o, lse
     if _needs_grad(spec, q, k, v, learned, inputs):
-        made = _apply_plain(
-            (tensors.forward, 1 + return_lse, spec, scalars, scale, given), q, k, v, learned, *inputs
-        )
+        made = _apply_plain((tensors.forward, 1 + return_lse, spec, scalars, scale, given, swapped, key, named, None), q, k, v, learned, *inputs)
         return made if return_lse else (made, None)
     values = _numbers(scalars, learned)
-    return tensors.forward(spec, q, k, v, inputs, values, scale, given, return_lse)[:2]
+    made = _forward_anew(tensors.forward, spec, q, k, v, inputs, values, scale, given, swapped, key, named, False, return_lse)
+    return made[0], made[1]
 
 
 def attend_state(

@@ -65,6 +65,7 @@ def tune(spec: Spec, q: Tensor, k: Tensor, v: Tensor, inputs: Sequence[Tensor], 
             give_back(frame)
         deadline += time_limit
     call("luattn_engine_forget", engine_of(device_of(q)), spec.pointer)  # so that the next call takes what is remembered
+    spec.signatures.clear()
     return "\n".join(lines)
 
 

@@ -193,7 +193,7 @@ class Attention:
             self.name, q, k, v, scale, return_lse, return_state, layout, keys_modified
         )
         if layout == "bshd":
-            q, k, v = self._swapped(q=q, k=k, v=v)
+            self._check_axes(q=q, k=k, v=v)
         elif layout != "bhsd":
             raise InvalidError(f"{self.name}: layout: is {layout!r}, expected 'bhsd' or 'bshd'")
         if return_state:
@@ -228,11 +228,11 @@ class Attention:
         if seed is not None or spec.draws:
             options = {**options, "seed": _seed_of(self.name, seed, q)}
         if return_state:
+            if layout == "bshd":
+                q, k, v = map(_swap, (q, k, v))
             o, lse, state = _state_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options)
             return (_swap(o) if layout == "bshd" else o), lse, state
-        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse)
-        if layout == "bshd":
-            o = _swap(o)
+        o, lse = _attend_of(is_numpy(q))(spec, q, k, v, inputs, scalars, scale, options, return_lse, layout == "bshd")
         return (o, lse) if return_lse else o
 
     def _part_of(self, q: Any, *given: Any) -> dict[str, Any]:
@@ -246,11 +246,14 @@ class Attention:
             raise InvalidError(f"{self.name}: decode: is {what(decode)}, expected 'auto', 'always' or 'never'")
         return DECODE.index(decode)
 
-    def _swapped(self, **tensors: Any) -> list[Any]:
-        """Heads before lengths, or the other way round."""
+    def _check_axes(self, **tensors: Any) -> None:
         for name, t in tensors.items():
             if len(t.shape) < 3:
                 raise InvalidError(f"{self.name}: {name}: has {len(t.shape)} dimensions, expected 4: batch, length, heads and head dim")
+
+    def _swapped(self, **tensors: Any) -> list[Any]:
+        """Heads before lengths, or the other way round."""
+        self._check_axes(**tensors)
         return [t.swapaxes(1, 2) for t in tensors.values()]
 
     def append(

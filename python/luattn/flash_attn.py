@@ -152,8 +152,10 @@ def _attend(
     alibi_slopes: Tensor | None,
     deterministic: bool,
     return_attn_probs: bool,
+    *,
+    swapped: bool = False,
 ) -> Any:
-    """The functions of flash-attn, of tensors as luattn takes them."""
+    """The functions of flash-attn, of tensors as luattn takes them. swapped: lengths are before heads."""
     if not 0 <= dropout_p < 1:
         raise InvalidError(f"{name}: dropout_p: is {dropout_p}, expected a number of at least 0 and below 1")
     slopes = 0 if alibi_slopes is None else alibi_slopes.dim()
@@ -171,11 +173,13 @@ def _attend(
         given = {**given, "deterministic": True}
     if spec.draws:
         given = {**given, "seed": _torch.seed_of(None, q)}
-    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs)
+    o, lse = _torch.attend(spec, q, k, v, inputs, [], scale, given, return_attn_probs, swapped)
     if not return_attn_probs:
         return o
     if not spec.draws:
         return o, lse, None
+    if swapped:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return o, lse, _torch.weights(spec, q, k, v, inputs, scale, given).to(o.dtype)
 
 
@@ -218,11 +222,7 @@ def _dense(name: str, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Any:
     for what, t in (("q", q), ("k", k), ("v", v)):
         if t.dim() != 4:
             raise InvalidError(f"{name}: {what}: has {t.dim()} axes, expected (batch_size, seqlen, nheads, headdim)")
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    found = _attend(name, q, k, v, k.shape[2], {}, *options)
-    if isinstance(found, tuple):
-        return found[0].transpose(1, 2), *found[1:]
-    return found.transpose(1, 2)
+    return _attend(name, q, k, v, k.shape[1], {}, *options, swapped=True)
 
 
 def flash_attn_qkvpacked_func(
@@ -424,9 +424,19 @@ def flash_attn_with_kvcache(
     attention_chunk, a query sees the keys of its chunk of so many positions. Its pack_gqa, sm_margin, scheduler_metadata and a rotary_seqlens that is
     cache_seqlens change nothing here; its other arguments are refused.
     """
-    from ._kvcache import CacheCall, check_flash_attn_3
+    from ._kvcache import CacheCall, KnownCall, check_flash_attn_3
 
     check_flash_attn_3(of_flash_attn_3, cache_seqlens)
+    has_rows = k is not None and v is not None
+    known = KnownCall(
+        (softmax_scale, causal, softcap, rotary_interleaved, num_splits, max_seqlen_q, attention_chunk), window_size,
+        (cache_batch_idx, cu_seqlens_k_new, cu_seqlens_q if has_rows else None, page_table), has_rows, q=q, k=k_cache, v=v_cache, new_k=k, new_v=v,
+        seqused_k=cache_seqlens, block_table=block_table, cu_seqlens_q=cu_seqlens_q,
+        **{"input rotary_cos": rotary_cos, "input rotary_sin": rotary_sin, "input leftpad": cache_leftpad, "input alibi_slopes": alibi_slopes},
+    )  # fmt: skip
+    found = known.run(k)
+    if found is not None:
+        return tuple(found) if return_softmax_lse else found[0]
     (
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, block_table, page_table, alibi_slopes, cu_seqlens_q,
         cu_seqlens_k_new, cache_seqlens, softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
@@ -447,7 +457,7 @@ def flash_attn_with_kvcache(
         call.set_turns(rotary_cos, rotary_sin, rotary_interleaved, causal or window != (-1, -1) or attention_chunk > 0, k is not None or v is not None)
         call.set_scores(softmax_scale, window, _cap("flash_attn_with_kvcache", softcap), alibi_slopes, attention_chunk)
         call.append(q, k, v)
-        o, lse = call.attend(q)
+        o, lse = call.attend(q, (k, v), known)
     return (o, lse) if return_softmax_lse else o
 
 

@@ -21,7 +21,7 @@ if not os.environ.get("LUATTN_PTX_NVRTC"):
         sys.exit(77)
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn import _spec, _tensors, _tune, flex  # noqa: E402
+from luattn import _signature, _spec, _tensors, _tune, flex  # noqa: E402
 from luattn._call import give_back, take_frame  # noqa: E402
 from luattn.batch import Bits  # noqa: E402
 from luattn.engine import engine_of  # noqa: E402
@@ -30,6 +30,7 @@ from luattn.flex import _bits, _block_mask, _programs  # noqa: E402
 driver = ctypes.CDLL(os.environ["LUATTN_LIBCUDA"])
 allocated = []
 _tensors.is_capturing = lambda: False  # torch would ask a CUDA that is not there
+find, _signature.find = _signature.find, lambda *args: (None, None)  # calls on the CPU look the same
 
 
 def on_device(tensor):
@@ -112,6 +113,36 @@ class Machine(unittest.TestCase):
                     self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
                     error = (a.double() - b.double()).norm() / b.double().norm()
                     self.assertLess(error, 1e-5 if dtype == torch.float32 else 1e-2)
+
+    def test_calls_of_one_signature(self):
+        """Launched from kept frames: both passes with an input, and lists of blocks of a luattn.Batch."""
+        attention = luattn.attention(f"{ROOT}/examples/attention_sink.lua")
+        there = {"fill": fill, "run": run, "results": results, "gradients": gradients, "gpu_of": lambda t: 0, "stream_of": lambda gpu: 0,
+                 "new_where": lambda q: lambda shape, strides, dtype: on_device(torch.empty_strided(shape, strides, dtype=dtype))}  # fmt: skip
+        ran, real = [], _signature.Signature.run
+
+        def noted(*args):
+            ran.append(real(*args))
+            return ran[-1]
+
+        def compute(*tensors):
+            *wants, dout = tensors
+            o = attention(*[t.requires_grad_() for t in wants[:3]], sinks=wants[3].requires_grad_(), layout="bshd")
+            return o, *torch.autograd.grad(o, wants, dout)
+
+        for seed in range(3):
+            torch.manual_seed(seed)
+            given = [torch.randn(1, n, h, 64).to(torch.bfloat16) for n, h in ((40, 2), (50, 1), (50, 1))]
+            given += torch.randn(2), torch.randn(1, 40, 2, 64).to(torch.bfloat16)
+            with (
+                mock.patch.multiple(_tensors, **there), mock.patch.object(_signature, "find", find),
+                mock.patch.object(_signature.Signature, "run", noted),
+            ):  # fmt: skip
+                found = compute(*map(on_device, given))
+            for a, b in zip(found, compute(*given)):
+                self.assertEqual((a.dtype, a.shape, a.stride()), (b.dtype, b.shape, b.stride()))
+                self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-2)
+        self.assertEqual([made is not None for made in ran], [True] * 4)
 
     def test_row_pass_of_a_part(self):
         """A row pass sums over the keys of its call, so that some keys of a whole have none."""

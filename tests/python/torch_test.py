@@ -10,7 +10,7 @@ from problems import EXAMPLES, example, forward_op, grads, inputs_of, problem, r
 
 import luattn
 import torch
-from luattn import _tensors
+from luattn import _allocate, _tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -493,9 +493,9 @@ class Shapes(unittest.TestCase):
             v = q[..., : q.shape[-1] // 2]
             for want_lse in (True, False):
                 args, grads = (causal._spec, q, v, want_lse), (causal._spec, q, v, v, (), 7, ())
-                want = *_tensors.fake_results(*args), *_tensors.fake_gradients(*grads)[:3]
+                want = *_allocate.fake_results(*args), *_allocate.fake_gradients(*grads)[:3]
                 found = [(*_tensors.results(*args), *_tensors.gradients(*grads)[:3]) for again in range(2)]
-                with mock.patch.dict(_tensors._NEW, clear=True):
+                with mock.patch.dict(_allocate._NEW, clear=True):
                     found.append((*_tensors.results(*args), *_tensors.gradients(*grads)[:3]))
                 for a, b in itertools.chain(*(zip(one, want) for one in found)):
                     self.assertEqual(a is None, b is None)

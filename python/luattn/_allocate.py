@@ -1,0 +1,137 @@
+"""Memory for what a call makes: shapes of its results, for fake tensors too, and tensors of these shapes past PyTorch's dispatcher."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _capi as capi
+from ._spec import Spec
+
+def rows_type(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype is torch.float64 else torch.float32
+
+
+def fake_results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What results() returns, where q may be fake."""
+    d, shape = v.shape[-1], q.shape[:-1]
+    rows = (shape[1], shape[0]) if len(shape) == 2 else shape  # packed: [heads, total_q]
+    if q.is_contiguous() and d == q.shape[-1]:
+        o = torch.empty_like(q)
+    elif len(shape) == 3:  # in the order that q has in memory, such as [B, S, H, D]
+        strides = q.stride()
+        order = sorted((0, 1, 2), key=lambda i: -strides[i])
+        o = q.new_empty((*(shape[i] for i in order), d)).permute(*(order.index(i) for i in (0, 1, 2)), 3)
+    else:
+        o = q.new_empty((*shape, d))
+    lse = q.new_empty(rows, dtype=rows_type(q)) if spec.has_lse and want_lse else None
+    saved = q.new_empty((spec.num_saved, *rows), dtype=rows_type(q)) if spec.num_saved else None
+    return o, lse, saved
+
+
+def fake_gradients(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:
+    """What gradients() returns, where tensors may be fake."""
+    dq = torch.empty_like(q) if wants & capi.WANT_DQ else None
+    dk = torch.empty_like(k) if wants & capi.WANT_DK else None
+    dv = torch.empty_like(v) if wants & capi.WANT_DV else None
+    dscalars = None
+    if wants & capi.WANT_SCALARS and spec.scalars:
+        dscalars = q.new_empty((len(spec.scalars),), dtype=rows_type(q))
+    dinputs = [
+        q.new_empty(t.shape, dtype=rows_type(q)) if want else None for t, want in zip(inputs, want_inputs)
+    ]
+    return dq, dk, dv, dscalars, dinputs
+
+
+# --- memory ---
+
+# Makes a tensor of a shape, strides and a type. A torch.Size is not the tuple that it takes.
+New = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
+# How Inductor allocates: past the dispatcher, in a third of the time.
+_NEW: dict[str, New] = {
+    device: made
+    for device in ("cpu", "cuda")
+    if (made := getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)) is not None
+}
+
+
+def new_where(q: Tensor) -> New:
+    """What makes tensors where q is."""
+    if q.is_cuda:
+        if "cuda" in _NEW and q.get_device() == torch._C._cuda_getDevice():  # the one in which it allocates
+            return _NEW["cuda"]
+    elif "cpu" in _NEW:
+        return _NEW["cpu"]
+    device = q.device
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def memory(q: Tensor, size: int) -> Tensor:
+    """Bytes for kernels, where q is: 512-byte aligned."""
+    return new_where(q)((size,), (1,), torch.uint8)
+
+
+# Shape, strides and type of what a call makes, by what decides them. PyTorch takes longer to find out than to allocate.
+_LAYOUTS: dict[Any, Any] = {}
+
+
+def layout_of(t: Tensor | None) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None:
+    return None if t is None else (tuple(t.shape), t.stride(), t.dtype)
+
+
+def _remember(key: Any, layout: Any) -> None:
+    if len(_LAYOUTS) >= 4096:
+        _LAYOUTS.clear()
+    _LAYOUTS[key] = layout
+
+
+def results(spec: Spec, q: Tensor, v: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """o, lse and saved; None for what the spec does not have, or nobody wants."""
+    key = spec.saves, q.shape, q.stride(), q.dtype, v.size(-1), want_lse
+    known = _LAYOUTS.get(key)
+    if known is None:
+        made = fake_results(spec, q, v, want_lse)
+        _remember(key, tuple(map(layout_of, made)))
+        return made
+    new, (o, lse, saved) = new_where(q), known
+    return new(*o), None if lse is None else new(*lse), None if saved is None else new(*saved)
+
+
+def _like(t: Tensor, new: New) -> Tensor:
+    """torch.empty_like."""
+    key = t.shape, t.stride(), t.dtype
+    known = _LAYOUTS.get(key)
+    if known is None:
+        made = torch.empty_like(t)
+        _remember(key, layout_of(made))
+        return made
+    return new(*known)
+
+
+def gradients(
+    spec: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inputs: Sequence[Tensor],
+    wants: int,
+    want_inputs: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]]:
+    """dq, dk, dv, those of scalars and those of inputs; None for what nobody wants."""
+    new = new_where(q)
+    dq = _like(q, new) if wants & capi.WANT_DQ else None
+    dk = _like(k, new) if wants & capi.WANT_DK else None
+    dv = _like(v, new) if wants & capi.WANT_DV else None
+    if not inputs and not wants & capi.WANT_SCALARS:
+        return dq, dk, dv, None, ()
+    *_, dscalars, dinputs = fake_gradients(spec, q, k, v, inputs, wants & capi.WANT_SCALARS, want_inputs)
+    return dq, dk, dv, dscalars, dinputs
