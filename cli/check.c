@@ -345,7 +345,7 @@ luattn_status check_results(const cli_problem *p, const cli_result *got, bool ba
 
 luattn_status check_kernels(cli_gpu *gpu, const cli_problem *p, unsigned wants, check_report *out, luattn_error *err) {
   cli_result got;
-  const bool backward = p->info.has_backward != 0 && luattn_spec_cpu_only(p->spec) == NULL;
+  const bool backward = p->info.has_backward != 0;
   *out = (check_report){0};
   TRY(result_new(p, dtype_dl(p->dtype), real_of(p), backward, &got, err));
   keep_wanted(&got, wants);

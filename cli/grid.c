@@ -245,9 +245,9 @@ static luattn_status check_passes(const grid *g, const choices *c, luattn_error 
   for (int i = 0; i < c->num_passes; i++) backward |= c->pass[i] == LUATTN_BACKWARD;
   for (size_t i = 0; i < g->num_specs && backward; i++) {
     luattn_spec_get_info(g->spec[i], &info);
-    const char *why = info.has_backward ? luattn_spec_cpu_only(g->spec[i]) : info.why_no_backward;
-    if (why != NULL)
-      return luattn_fail(err, LUATTN_UNSUPPORTED, "%s; or compile forward alone, with --pass forward", why);
+    if (!info.has_backward)
+      return luattn_fail(err, LUATTN_UNSUPPORTED, "%s; or compile forward alone, with --pass forward",
+                         info.why_no_backward);
   }
   return LUATTN_OK;
 }

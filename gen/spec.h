@@ -126,7 +126,7 @@ typedef struct derived_mod {
 } derived_mod;
 
 #define DERIVED_MAX_PASSES 2
-#define DERIVED_MAX_SUMS 6 /* one for each pass says how large its weights are */
+#define DERIVED_MAX_SUMS 8
 
 /* A row pass: forward with another weight. With O_k = factor * sum over kept j of weight_j v_j, VAR_PASS[k] = rowsum(dO
  * * O_k). Dropout drops what forward's drops. */
@@ -135,6 +135,26 @@ typedef struct derived_pass {
                     score is -inf */
   ir_ref factor; /* of VAR_FINAL, leaves of the row, and the sums among VAR_PASS */
 } derived_pass;
+
+/* A number of the row that pass 0 makes beside its O, of the row's kept elements.
+ *
+ * The derivative of a maximum goes to elements that are it. Kernels round a score in more ways than one, so that none
+ * of them compares its scores with what another has found to be the largest. Where the first takes all of it,
+ * PASS_PLACE is its position. Where several are the largest in all bits, and what comes next is further below than the
+ * part MAXIMUM_GAP of 1 + |m|, all that are at least PASS_LEAST share it, which lies between, and PASS_PLACE is minus
+ * their number. Otherwise each is +inf: of a row that keeps nothing, or whose maximum is the number that it started at.
+ */
+#define MAXIMUM_GAP 0x1p-6
+typedef enum derived_kind {
+  PASS_SUM,   /* the sum of x */
+  PASS_PLACE, /* of the maximum of x, */
+  PASS_LEAST  /* right after it: of the same */
+} derived_kind;
+typedef struct derived_sum {
+  derived_kind kind;
+  ir_ref of;    /* x, of the variables of a weight */
+  double start; /* PASS_PLACE: a maximum below this number is not the row's */
+} derived_sum;
 
 /* What backward needs, separated by where it is computed. */
 typedef struct derived_spec {
@@ -146,15 +166,12 @@ typedef struct derived_spec {
   ir_ref saved[DERIVED_MAX_ROWS];
   bool reads_lse;        /* a row below reads lse */
   bool has_large_scores; /* the last two of them are the maximum and log l: large_scores.c */
-  /* Why kernels cannot run it, though the CPU can: it compares scores with the row's maximum (VAR_TIE), which kernels
-   * round in more ways than one. NULL: they can. */
-  const char *cpu_only;
-  /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum over kept j of sum[i], which
-   * are of the same variables as a weight. Sums come with a pass: its weight may be 0. */
+  /* Row passes, before prepare: VAR_PASS[k] of pass k, then VAR_PASS[num_passes + i] = sum[i]. Sums come with a pass:
+   * its weight may be 0. */
   int num_passes;
   derived_pass pass[DERIVED_MAX_PASSES];
   int num_sums;
-  ir_ref sum[DERIVED_MAX_SUMS];
+  derived_sum sum[DERIVED_MAX_SUMS];
   /* Per row, in prepare: of VAR_FINAL, which counts lse (if there is one) and then saved[0], saved[1], ..; VAR_DELTA,
    * VAR_DLSE, VAR_PASS and row-level leaves. VAR_ROW[i] in the element expressions stands for row[i]. */
   int num_rows;

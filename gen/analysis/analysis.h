@@ -12,7 +12,8 @@ luattn_status derive_spec(arena *a, const traced_spec *t, derived_spec *out, lua
 /* Adds lines that say what is proved of the online function beside its backward: that tiles do not matter, where
  * weights lie, and how parts merge. Adds nodes to t->g. Errors: as derive_spec. */
 struct text;
-luattn_status derive_describe(arena *scratch, const traced_spec *t, struct text *out, luattn_error *err);
+luattn_status derive_describe(arena *scratch, const traced_spec *t, const derived_spec *derived, struct text *out,
+                              luattn_error *err);
 
 /* Fills t->elsewhere (reads_elsewhere.c). false: out of memory. */
 bool spec_find_elsewhere(traced_spec *t);

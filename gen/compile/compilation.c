@@ -14,8 +14,7 @@
 /* Notes that kernels have no backward, so that programs that compile only forward learn it at once. */
 static const char *backward_note(const compilation *c) {
   const derived_spec *d = &c->spec.derived;
-  const char *missing = d->missing != NULL ? d->missing : d->cpu_only;
-  return missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", missing);
+  return d->missing == NULL ? "" : arena_printf(c->a, "no backward: %s\n", d->missing);
 }
 
 /* Head dims that no kernel has are refused later, by plan_start. */

@@ -91,12 +91,16 @@ static void add_terms(compilation *c, roots *r, const char *where, const derived
   }
 }
 
+/* What pass 0 leaves of a row besides its O: derived_sum. */
+static const char *const pass_number_name[] = {
+    [PASS_SUM] = "sum", [PASS_PLACE] = "place_of_largest", [PASS_LEAST] = "least_of_largest"};
+
 static luattn_status stage_grad(compilation *c, text *out, luattn_error *err) {
   const derived_spec *d = &c->spec.derived;
   roots *r = arena_new(c->a, sizeof *r);
   if (r == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "emit: grad: out of memory");
   text_add(out, "# %s\n", d->missing != NULL ? d->missing : d->how);
-  if (c->spec.parts == NULL) TRY(derive_describe(c->a, &c->spec.traced, out, err));
+  if (c->spec.parts == NULL) TRY(derive_describe(c->a, &c->spec.traced, d, out, err));
   if (d->missing != NULL) return LUATTN_OK;
   print_rows(c, out);
   for (int i = 0; i < d->num_saved; i++) add(r, arena_printf(c->a, "saved%d", i), d->saved[i]);
@@ -104,7 +108,8 @@ static luattn_status stage_grad(compilation *c, text *out, luattn_error *err) {
     add(r, arena_printf(c->a, "pass%d.weight", i), d->pass[i].weight);
     add(r, arena_printf(c->a, "pass%d.factor", i), d->pass[i].factor);
   }
-  for (int i = 0; i < d->num_sums; i++) add(r, arena_printf(c->a, "sum%d", i), d->sum[i]);
+  for (int i = 0; i < d->num_sums; i++)
+    add(r, arena_printf(c->a, "%s%d", pass_number_name[d->sum[i].kind], i), d->sum[i].of);
   for (int i = 0; i < d->num_rows; i++) add(r, arena_printf(c->a, "row%d", i), d->row[i]);
   add(r, "prob", d->prob);
   add(r, "ds", d->ds);

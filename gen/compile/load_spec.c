@@ -241,8 +241,6 @@ int luattn_spec_modifies_keys(const luattn_spec *spec) {
   return spec != NULL && (spec->traced.key_mod != IR_NONE || spec->traced.value_mod != IR_NONE);
 }
 
-const char *luattn_spec_cpu_only(const luattn_spec *spec) { return spec != NULL ? spec->derived.cpu_only : NULL; }
-
 int luattn_spec_row_passes(const luattn_spec *spec) { return spec != NULL ? spec->derived.num_passes : 0; }
 
 unsigned luattn_spec_wants(const luattn_spec *spec) {

@@ -123,19 +123,11 @@ static luattn_status refuse_mods(const compilation *c, luattn_error *err) {
                      (int)c->target.pages, t->name, t->key_mod != IR_NONE ? "key_mod" : "value_mod");
 }
 
-/* What the CPU alone does. */
-static luattn_status refuse_cpu_only(const compilation *c, luattn_error *err) {
-  if (c->target.pass != LUATTN_BACKWARD) return LUATTN_OK;
-  if (c->spec.derived.cpu_only == NULL) return LUATTN_OK;
-  return luattn_fail(err, LUATTN_UNSUPPORTED, "%s", c->spec.derived.cpu_only);
-}
-
 luattn_status pipeline_tuned_source(compilation *c, luattn_error *err) {
   tuned *t = arena_new(c->a, sizeof *t);
   if (t == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "compile: out of memory");
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err));
   TRY(refuse_mods(c, err));
-  TRY(refuse_cpu_only(c, err));
   TRY(use_tuned(c, t, err));
   const luattn_status status = pipeline_source(c, err);
   if (status != LUATTN_OK) {
@@ -297,7 +289,6 @@ luattn_status pipeline_run(compilation *c, luattn_image **image, luattn_compile_
   r->report = report;
   TRY(plan_start(&c->spec, &c->target, &c->at.plan, err)); /* fills the target's defaults */
   TRY(refuse_mods(c, err));
-  TRY(refuse_cpu_only(c, err));
   const luattn_status ready = look_around(c, r, &said);
   if (ready != LUATTN_OK) {
     TRY(pipeline_source(c, err)); /* errors of the target come first */

@@ -16,7 +16,8 @@ static luattn_status rows_open(backward *w, luattn_error *err) {
     row[i] = derived->row[i];
     const bool cancels =
         ir_uses(p->g, row[i], VAR_DELTA) || ir_uses(p->g, row[i], VAR_DLSE) || ir_uses(p->g, row[i], VAR_PASS);
-    if (is_noise(w) && cancels) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
+    const bool is_place = ir_is_var(p->g, row[i], VAR_PASS); /* or a maximum: what is compared has no noise */
+    if (is_noise(w) && cancels && !is_place) TRY(magnitude_of(p->a, p->g, &row[i], 1, err));
   }
   return program_open(p, row, derived->num_rows, &w->rows, err);
 }

@@ -97,8 +97,6 @@ static double shared_value(const cpu_lanes *c, ir_var v, uint32_t index) {
       return row_number(c, v, index);
     case VAR_SCALE:
       return p->scale;
-    case VAR_TIE: /* forward and backward may round what they compute of a score differently */
-      return p->decides_in_double ? 0x1p-40 : 0x1p-16;
     case VAR_SCORE:
     case VAR_KV:
     case VAR_X:

@@ -13,8 +13,9 @@ luattn_status passes_open(backward *w, luattn_error *err) {
   for (int k = 0; k < derived->num_passes; k++)
     root[n++] = derived->pass[k].weight, factor[k] = derived->pass[k].factor;
   for (int i = 0; i < derived->num_sums; i++) {
-    root[n] = derived->sum[i];
-    if (is_noise(w)) TRY(magnitude_of(p->a, p->g, &root[n], 1, err));
+    const bool is_maximum = derived->sum[i].kind == PASS_PLACE || derived->sum[i].kind == PASS_LEAST;
+    root[n] = derived->sum[i].of;
+    if (is_noise(w) && !is_maximum) TRY(magnitude_of(p->a, p->g, &root[n], 1, err));
     n++;
   }
   TRY(program_open(p, root, n, &w->passes, err));
@@ -60,8 +61,41 @@ static double output_noise(const backward *w, const cpu_lanes *lanes, int k) {
   return sum;
 }
 
+/* A maximum so far: its value, the next below it, the place of the first that is it, and how many are. */
+typedef struct running_maximum {
+  double top, next, place, count;
+} running_maximum;
+
+static void take_largest(running_maximum *m, double x, double place) {
+  if (x > m->top)
+    *m = (running_maximum){x, m->top, place, 1};
+  else if (x == m->top && m->count > 0)
+    m->count++;
+  else if (x > m->next)
+    m->next = x;
+}
+
+/* Finds a maximum in a tile's kept elements, which come in ascending order. */
+static void find_largest(const cpu_lanes *lanes, int count, const double *value, running_maximum *m) {
+  for (int i = 0; i < count; i++)
+    if (lanes->score[i] > -INFINITY) take_largest(m, value[i], lanes->kv_idx[i]);
+}
+
+/* Writes what derived_sum says of a maximum. Where rounding chooses another element, or the number that it starts at,
+ * is a kink: there all that are the largest share it, however near the next are. */
+static void write_largest(const backward *w, int k, const running_maximum *m, double *sum) {
+  const derived_spec *derived = &w->p.spec->derived;
+  const double size = 1 + fabs(m->top), gap = m->top - m->next;
+  const double start = derived->sum[k].start, between = m->top - 0.5 * fmin(gap, size);
+  const bool kinks = w->purpose == KINKS, some = m->top > -INFINITY && (kinks || m->top >= start);
+  const bool share = kinks || (m->count > 1 && gap > MAXIMUM_GAP * size);
+  sum[k] = !some ? INFINITY : share ? -m->count : m->place;
+  sum[k + 1] = !some || !share ? INFINITY : kinks ? fmax(between, start) : between;
+}
+
 /* Adds a tile's kept elements. */
-static void add_tile(const backward *w, cpu_lanes *lanes, int count, double *score, double *pass) {
+static void add_tile(const backward *w, cpu_lanes *lanes, int count, double *score, running_maximum *largest,
+                     double *pass) {
   const derived_spec *derived = &w->p.spec->derived;
   const int num_passes = derived->num_passes, n = num_passes + derived->num_sums;
   double value[PASSES_MAX][IR_LANES], *out[PASSES_MAX], dp[IR_LANES];
@@ -71,6 +105,9 @@ static void add_tile(const backward *w, cpu_lanes *lanes, int count, double *sco
   program_run(&w->passes, lanes, count, out);
   products(w, lanes, count, dp);
   for (int k = 0; k < n; k++) {
+    const derived_kind kind = k < num_passes ? PASS_SUM : derived->sum[k - num_passes].kind;
+    if (kind == PASS_PLACE) find_largest(lanes, count, value[k], &largest[k - num_passes]);
+    if (kind != PASS_SUM) continue;
     if (k < num_passes) round_all(w->p.precision, value[k], count);
     if (k < num_passes && is_noise(w)) add_output(w, lanes, count, value[k], k);
     for (int i = 0; i < count; i++) {
@@ -84,14 +121,18 @@ void passes_run(const backward *w, cpu_lanes *lanes, const unsigned char *classe
   const derived_spec *derived = &w->p.spec->derived;
   const int kv_tiles = w->stage.blocks.kv_tiles;
   double score[IR_LANES], factor[DERIVED_MAX_PASSES], *out[DERIVED_MAX_PASSES];
+  running_maximum largest[DERIVED_MAX_SUMS];
   memset(pass, 0, PASSES_MAX * sizeof *pass);
+  for (int k = 0; k < derived->num_sums; k++) largest[k] = (running_maximum){-INFINITY, -INFINITY, INFINITY, 0};
   if (derived->num_passes == 0) return;
   memset(lanes->w->row, 0, (size_t)(derived->num_passes * w->p.dim_v) * sizeof(double));
   for (int t = 0; t < kv_tiles; t++) {
     if (classes[t] == 0) continue;
     const int count = scores_kept(&w->scores, lanes, t * CPU_TILE, classes[t] == 1, score);
-    if (count > 0) add_tile(w, lanes, count, score, pass);
+    if (count > 0) add_tile(w, lanes, count, score, largest, pass);
   }
+  for (int k = 0; k < derived->num_sums; k++)
+    if (derived->sum[k].kind == PASS_PLACE) write_largest(w, k, &largest[k], pass + derived->num_passes);
   for (int k = 0; k < derived->num_passes; k++) out[k] = &factor[k];
   lanes->pass = pass; /* of which factors read the sums */
   program_run(&w->factors, lanes, 1, out);

@@ -57,9 +57,10 @@ static void tables(writer *w) {
   const int num_state = writer_traced(w)->online.num_state;
   const char *kinds[SPEC_MAX_RED], *shifted[SPEC_MAX_RED], *deferred[SPEC_MAX_STATE];
   for (int k = 0; k < f->step.num_red; k++)
-    kinds[k] = f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
-               : f->red_deferred[k]             ? "REDUCE_SUM_DEFERRED"
-                                                : "REDUCE_SUM";
+    kinds[k] = f->red_place[k]                    ? "REDUCE_PLACE"
+               : f->step.kind[k] == IR_REDUCE_MAX ? "REDUCE_MAX"
+               : f->red_deferred[k]               ? "REDUCE_SUM_DEFERRED"
+                                                  : "REDUCE_SUM";
   for (int k = 0; k < f->step.num_red; k++) shifted[k] = truth[f->red_shifted[k]];
   for (int i = 0; i < num_state; i++) deferred[i] = truth[f->state_deferred[i]];
   print_table(w, "int", "reduction", kinds, f->step.num_red, "REDUCE_SUM");

@@ -85,7 +85,6 @@ static const char *const single[VAR_COUNT] = {
     [VAR_HEADS] = "Site::heads(p)",
     [VAR_HEADS_KV] = "Site::heads_kv(p)",
     [VAR_SCALE] = "Real(p.scale)",
-    [VAR_TIE] = "Real(sizeof(Real) == 8 ? 0x1p-40 : 0x1p-14)",
     [VAR_X] = "x",
     [VAR_POS] = "i",
     [VAR_D] = "d",

@@ -68,8 +68,6 @@ typedef enum ir_var {
   VAR_CHANNEL,    /* INT, index: its channel */
   VAR_OTHER, /* REAL, index: the online row state of another part of the row, in a merge: analysis/online/merge.h */
   VAR_PASS,  /* REAL, index: backward: a sum over the row that a row pass makes: derived_pass of spec.h */
-  VAR_TIE,   /* REAL: how far below a row's maximum a score counts as it, as a part of 1 + its magnitude:
-                analysis/online/row_pass.c */
   VAR_COUNT
 } ir_var;
 

@@ -150,7 +150,6 @@ static const var_row var_table[] = {
     [VAR_CHANNEL] = {"channel", IR_INT, true},
     [VAR_OTHER] = {"other", IR_REAL, true},
     [VAR_PASS] = {"pass", IR_REAL, true},
-    [VAR_TIE] = {"tie", IR_REAL, false},
 };
 _Static_assert(sizeof var_table / sizeof var_table[0] == VAR_COUNT, "one row for each variable");
 

@@ -52,7 +52,6 @@ static int deps_of_var(ir_var v) {
     case VAR_HEADS_KV:
     case VAR_SCALAR:
     case VAR_SCALE:
-    case VAR_TIE:
     case VAR_HEAD_DIM:
     case VAR_HEAD_DIM_V:
     case VAR_COUNT:

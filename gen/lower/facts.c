@@ -324,7 +324,10 @@ static int outlined_work(const lowered *f) {
  * exact up to 2^24. */
 static int64_t max_len(const lowered *f) {
   const int64_t limit = f->mask->max_len, exact = 1 << 24;
-  return f->positions_as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
+  bool as_real = f->positions_as_real;
+  for (int k = 0; k < f->step.num_red; k++) as_real |= f->red_place[k];
+  for (int i = 0; i < f->spec->derived.num_sums; i++) as_real |= f->spec->derived.sum[i].kind == PASS_PLACE;
+  return as_real && f->plan->dtype != LUATTN_F64 && limit > exact ? exact : limit;
 }
 
 static bool is_crowded(const lowered *f) {

@@ -109,6 +109,7 @@ typedef struct lowered {
   online_split step; /* of VAR_SCORE as stored */
   ir_ref init[SPEC_MAX_STATE];
   bool red_deferred[SPEC_MAX_RED], state_deferred[SPEC_MAX_STATE];
+  bool red_place[SPEC_MAX_RED]; /* a maximum from whose terms the kernel takes the key's position: REDUCE_PLACE */
   bool lazy_rescale;            /* the running maximum may be stale: `raise` updates it, and the step reads the state
                                  * unchanged */
   int max_state;                /* the state that is the maximum */

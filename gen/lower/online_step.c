@@ -200,10 +200,23 @@ static void rescale_lazily(lowered *f) {
   s->next[1 - f->max_state] = ir_op2(g, IR_ADD, sum, ir_variable(g, VAR_RED, 1));
 }
 
+/* Leaves positions to the kernel, of which the online function of a row pass alone reads any: in the maximum over
+ * elements of x - kv_idx (gen/compile/pass_spec.c). */
+static void take_places(lowered *f) {
+  ir *g = f->g;
+  const ir_ref kv = ir_to_real(g, ir_variable(g, VAR_KV, 0));
+  for (int k = 0; k < f->step.num_red; k++) {
+    const ir_node n = *ir_get(g, f->step.term[k]);
+    f->red_place[k] = f->step.kind[k] == IR_REDUCE_MAX && n.op == IR_SUB && n.arg[1] == kv;
+    if (f->red_place[k]) f->step.term[k] = n.arg[0];
+  }
+}
+
 luattn_status online_step_build(lowered *f, luattn_error *err) {
   ir *g = f->g;
   const traced_online *o = &lowered_traced(f)->online;
   TRY(split_online(g, o, lowered_traced(f)->file, &f->step, err));
+  take_places(f);
   memcpy(f->init, o->init, sizeof f->init);
   memcpy(f->saved, f->spec->derived.saved, sizeof f->saved);
   f->tail[0] = o->out;

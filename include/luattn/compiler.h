@@ -52,10 +52,6 @@ LUATTN_API int luattn_spec_draws(const luattn_spec *spec);
 /* 1: the spec has a key_mod or value_mod, which luattn_args.keys_modified is about; 0: neither, or spec is NULL. */
 LUATTN_API int luattn_spec_modifies_keys(const luattn_spec *spec);
 
-/* Of a spec whose backward the CPU alone computes, the error message of compilations of it, which says how to rewrite
- * the spec; NULL: kernels have its backward too, or nothing has, or spec is NULL. */
-LUATTN_API const char *luattn_spec_cpu_only(const luattn_spec *spec);
-
 /* How often backward goes through a row before it computes gradients (docs/numerics.md): 0, but for functions that need
  * it. A backward that does needs all keys of a row in one call. */
 LUATTN_API int luattn_spec_row_passes(const luattn_spec *spec);

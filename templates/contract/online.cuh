@@ -10,8 +10,9 @@
 
 // A REDUCE_SUM_DEFERRED reduction is used only by `next`, and linearly. Each thread passes its own partial
 // sum, and the state components with state_deferred(i), which begin at 0, are summed over the row's threads
-// at the end.
-enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2 };
+// at the end. REDUCE_PLACE, of a row pass, is the maximum of term<k> less the key's position: -kv of the first key
+// whose term is 0, where others have -inf.
+enum ReduceKind { REDUCE_MAX = 0, REDUCE_SUM = 1, REDUCE_SUM_DEFERRED = 2, REDUCE_PLACE = 3 };
 
 // Constants
 //   has_online           false: NoOnline

@@ -65,7 +65,7 @@ struct ForwardDecode : RowDraws<Config, Config::tile_m / decode_row_groups(Confi
   static constexpr u32 k_bytes = layout.k, stage_bytes = layout.k + layout.v;
   static constexpr int out_pitch = layout.out_pitch;  // floats of a row of the warps' sums
 
-  using Online = OnlineRows<Spec, 1, cols, 4>;
+  using Online = OnlineRows<Spec, 1, cols, 4, 2>;
   using Drops = Dropout<Config>;
   using Block = DecodeBlock<Sequence, tile_m>;
 

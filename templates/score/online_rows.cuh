@@ -48,8 +48,28 @@ LUATTN_FN constexpr int shared_reductions() {
   return n;
 }
 
-template <class Spec, int Rows, int Cols, int Lanes>
-struct OnlineRows {
+template <class Spec>
+LUATTN_FN constexpr bool finds_places() {
+  bool any = false;
+  for (int k = 0; k < Spec::num_reductions; ++k) any = any || Spec::reduction(k) == REDUCE_PLACE;
+  return any;
+}
+
+// Where a thread's columns lie, if reductions find places: lanes have Pair adjacent keys each, in turn.
+template <bool Any, int Lanes, int Pair>
+struct Places {
+  LUATTN_FN void enter_tile(int) {}
+};
+template <int Lanes, int Pair>
+struct Places<true, Lanes, Pair> {
+  int first_key;
+  // Before a step; first is the position of the thread's first column.
+  __device__ __forceinline__ void enter_tile(int first) { first_key = first; }
+  __device__ __forceinline__ int place(int j) const { return first_key + j / Pair * Pair * Lanes + j % Pair; }
+};
+
+template <class Spec, int Rows, int Cols, int Lanes, int Pair>
+struct OnlineRows : Places<finds_places<Spec>(), Lanes, Pair> {
   using Real = typename Spec::Real;
   using Head = typename Spec::Head;
   using Row = typename Spec::Row;
@@ -205,16 +225,18 @@ struct OnlineRows {
 
   // Computes reductions K .. End - 1.
   template <bool Masked, int K, int End>
-  LUATTN_FN void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row, const State &old,
-                        Real (&score)[Cols], const KeepBits<Cols> &keep, Real (&red)[num_red]) {
+  __device__ __forceinline__ void reduce(const LuattnParams &p, const Site &site, const Head &head, const Row &row,
+                                         const State &old, Real (&score)[Cols], const KeepBits<Cols> &keep,
+                                         Real (&red)[num_red]) {
     if constexpr (K < End) {
-      constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX;
+      constexpr bool is_max = Spec::reduction(K) == REDUCE_MAX || Spec::reduction(K) == REDUCE_PLACE;
       // Several interleaved chains, because each operation waits for the previous one of its chain.
       constexpr int chains = Cols < 4 ? 1 : is_max ? 2 : 4;
       Real part[chains];
 #pragma unroll
       for (int j = 0; j < Cols; ++j) {
         Real x = Spec::template term<K>(p, site, head, row, old, red, score[j], j);
+        if constexpr (Spec::reduction(K) == REDUCE_PLACE) x -= Real(this->place(j));
         if (!is_kept<Masked>(keep, j)) x = is_max ? -infinity<Real>() : Real(0);
         if constexpr (Spec::prob_term == K) score[j] = x;  // the last term that needs the score itself
         part[j % chains] = j < chains ? x : is_max ? max_of(part[j % chains], x) : part[j % chains] + x;
@@ -223,7 +245,7 @@ struct OnlineRows {
 #pragma unroll
       for (int c = 1; c < chains; ++c) sum = is_max ? max_of(sum, part[c]) : sum + part[c];
       if constexpr (Spec::has_row_shift) sum = Spec::red_shifted(K) ? sum + row.shift : sum;
-      if constexpr (Spec::reduction(K) == REDUCE_MAX) sum = lanes_max<Lanes>(sum);
+      if constexpr (is_max) sum = lanes_max<Lanes>(sum);
       if constexpr (Spec::reduction(K) == REDUCE_SUM) sum = lanes_sum<Lanes>(sum);
       red[K] = sum;
       reduce<Masked, K + 1, End>(p, site, head, row, old, score, keep, red);

@@ -101,7 +101,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
   typename Spec::Row row[rows];
 #pragma unroll
   for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, min_of(q0 + t.row_at(r), site.q_len - 1));
-  OnlineRows<Spec, rows, cols, T::lanes> online;
+  OnlineRows<Spec, rows, cols, T::lanes, 1> online;
   online.init(p, site, head, row);
   Real out[rows][LaneColumns<Real, dim_v>::each] = {};
   using Drops = Dropout<Config>;
@@ -132,6 +132,7 @@ LUATTN_FN void fwd_simt(const LuattnParams &p) {
     for (int r = 0; r < rows; ++r) keep[r] = KeepBits<cols>::none();
     score_tile(t, p, site, head, row, q0, k.first, terms, s);
     if (tile.masked) mask_tile(t, p, site, head, row, q0, k.first, s, keep);
+    online.enter_tile(t.kv_at(k.first, 0));
     if constexpr (Spec::mask_by_inf || Spec::mask_by_zero) {
       online.kept.bits |= tile.masked ? online.kept_rows(keep) : online.all;
       online.step_by_inf(p, site, head, row, s, scale);

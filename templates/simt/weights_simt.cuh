@@ -125,7 +125,7 @@ LUATTN_FN void weights_simt(const LuattnWeightParams &p) {
   typename Spec::Row row[rows];
 #pragma unroll
   for (int r = 0; r < rows; ++r) row[r] = Spec::row(p, site, head, min_of(q0 + t.row_at(r), site.q_len - 1));
-  OnlineRows<Spec, rows, cols, T::lanes> online;
+  OnlineRows<Spec, rows, cols, T::lanes, 1> online;
   online.init(p, site, head, row);
   Dropout<Config> dropout;
   if constexpr (Dropout<Config>::any) dropout.enter_head(p, site);

@@ -79,7 +79,7 @@ struct ForwardSm80 {
   const int kv_head;
   Head head;
   Row row[rows];
-  OnlineRows<Spec, rows, cols, 4> online;
+  OnlineRows<Spec, rows, cols, 4, 2> online;
   using Drops = Dropout<Config>;
   Drops dropout;
   u32 q_frag[q_in_registers ? dim / 16 : 1][m_tiles][4];
@@ -392,6 +392,7 @@ struct ForwardSm80 {
     float x[rows][cols], scale[rows];
     const int kv0 = tile.index * tile_n;
     score(s, kv0, x);
+    online.enter_tile(column(kv0, 0));
     if constexpr (kind == MIXED) {
       bool some = true;
       if (__any_sync(0xffffffffu, tile.masked)) {  // the vote tells the compiler that the

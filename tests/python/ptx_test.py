@@ -163,6 +163,37 @@ class Machine(unittest.TestCase):
         for a, b in zip(found, want):
             self.assertLess((a.double() - b.double()).norm() / b.double().norm(), 1e-5)
 
+    def test_largest_of_integers(self):
+        """Scores of integers are equal in all bits, whoever computes them: the largest share the derivative of their maximum, as in torch."""
+        torch.manual_seed(4)
+        attention = luattn.attention("""return attention { name = "eps", block_mask = causal_bottom_right(), online_func = { online_rowscales = { m = -1e37, l = 0 }, final_rowscales = { "lse" },
+            online_fwd = function(s, r) local m = max(r.m, reduce_max(s)) local f, p = exp(r.m - m), exp(s - m)
+              return p, { m = m, l = r.l * f + reduce_sum(p) }, f end,
+            online_fwd_epilogue = function(o, r) return o / (r.l + 2), { lse = log(r.l) + r.m } end } }""")
+        q, k = (torch.randint(-1, 2, (1, h, n, 16)).double() for h, n in ((2, 40), (1, 100)))
+        k[:, :, 50:] = k[:, :, :50]
+        v, dout = torch.randn(1, 1, 100, 16).bfloat16().double(), torch.randn(1, 2, 40, 16).bfloat16().double()
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        keep = torch.ones(40, 100, dtype=torch.bool).tril(60)
+        s = (0.5 * leaves[0] @ leaves[1].mT).where(keep, -torch.inf)
+        e = (s - s.amax(-1, keepdim=True)).exp()
+        exact = torch.autograd.grad(e / (e.sum(-1, keepdim=True) + 2) @ leaves[2], leaves, dout)
+        self.assertGreater(((s == s.amax(-1, keepdim=True)).sum(-1) > 1).double().mean(), 0.5)
+        for dtype, family, bound in ((torch.float64, None, 1e-12), (torch.float64, "simt", 1e-12), (torch.float32, "simt", 1e-5), (torch.float16, "sm80", 2e-2),
+                                     (torch.bfloat16, "sm80", 2e-2), (torch.float16, "sm90", 2e-2), (torch.bfloat16, "sm90", 2e-2)):
+            with self.subTest(family, dtype=dtype):
+                found = self.on_family(family, attention, [t.to(dtype) for t in (q, k, v)], dout.to(dtype), {"scale": 0.5})
+                for a, b in zip(found[-3:], exact):
+                    self.assertLess((a.double() - b).norm() / b.norm(), bound)
+
+    def on_family(self, family, attention, tensors, dout, given):
+        """Both passes in kernels of a family; None: on the CPU."""
+        if family is None:
+            return self.compute(attention, tensors, dout, given, {})
+        number = 1 + ("simt", "sm80", "sm90").index(family)
+        with mock.patch.multiple(_tensors, fill=fill, run=run, results=results, gradients=gradients, engine_for=lambda index, _: engine_of(index, False, number)):
+            return self.compute(attention, [on_device(t) for t in tensors], on_device(dout), given, {})
+
     def test_benchmarks(self):
         """bench/builds.py: calls of the package, loaded once more under another name for its library."""
         sys.path.insert(0, f"{ROOT}/bench")

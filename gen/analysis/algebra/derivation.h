@@ -48,12 +48,12 @@ typedef struct derivation {
   /* row_pass.c: of a function that takes passes, in place of a_delta and b_dlse. */
   bool has_passes;
   ir_ref adjoint[SPEC_MAX_RED]; /* A_k, of VAR_PASS too; IR_NONE: zero. Of a maximum: over the number of elements that
-                                   are it */
-  ir_ref share[SPEC_MAX_RED];   /* a maximum's, of an element: 1 where it is the maximum, else 0; IR_NONE: no maximum */
-  const char *cpu_only;         /* derived_spec.cpu_only */
+                                   share it */
+  ir_ref takes[SPEC_MAX_RED];   /* BOOL: whether an element has a share of a maximum's adjoint; IR_NONE: no maximum */
+  double start[SPEC_MAX_RED];   /* what a maximum starts at */
   int num_passes, num_sums;
   derived_pass pass[DERIVED_MAX_PASSES];
-  ir_ref sum[DERIVED_MAX_SUMS];
+  derived_sum sum[DERIVED_MAX_SUMS];
   ir_ref p_s;          /* dP/ds at fixed R, */
   ir_ref p_s_factored; /* and as N * dprob/ds, of which more is proved: backward computes the other */
 } derivation;

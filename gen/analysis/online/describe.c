@@ -1,5 +1,7 @@
 /* describe.c: says in words what is proved of an online function beside its backward: for `luattn emit --stage
  * grad`. */
+#include <string.h>
+
 #include "common/fail.h"
 #include "gen/analysis/algebra/algebra.h"
 #include "gen/analysis/analysis.h"
@@ -64,7 +66,17 @@ static void say_merges(derivation *d, text *out) {
   d->no_memory |= status == LUATTN_NO_MEMORY || by_lse == LUATTN_NO_MEMORY;
 }
 
-luattn_status derive_describe(arena *scratch, const traced_spec *t, struct text *out, luattn_error *err) {
+/* Names the term that keeps a maximum in, for which backward takes a row pass. */
+static void say_remedy(derivation *d, const derived_spec *derived, text *out) {
+  bool live = false;
+  for (int i = 0; i < derived->num_sums; i++) live |= derived->sum[i].kind == PASS_PLACE;
+  const char *remedy = live ? remedy_term(d) : ""; /* "; it is .., write ..., " */
+  const size_t length = strlen(remedy);
+  if (length > 4) text_add(out, "# without a row pass: %.*s\n", (int)length - 4, remedy + 2);
+}
+
+luattn_status derive_describe(arena *scratch, const traced_spec *t, const derived_spec *derived, struct text *out,
+                              luattn_error *err) {
   derivation *d = arena_new(scratch, sizeof *d);
   sample *s = arena_new(scratch, sizeof *s);
   if (d == NULL || s == NULL) return luattn_fail(err, LUATTN_NO_MEMORY, "%s: out of memory", t->file);
@@ -78,5 +90,6 @@ luattn_status derive_describe(arena *scratch, const traced_spec *t, struct text 
   text_add(out, "# steps over parts give what one over the row does, on %d arm%s\n", d->num_arms, plural(d->num_arms));
   say_weights(d, out);
   say_merges(d, out);
+  say_remedy(d, derived, out);
   return derivation_failed(d) ? derivation_no_memory(d) : LUATTN_OK;
 }

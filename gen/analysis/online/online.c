@@ -80,12 +80,18 @@ static bool multiple_of(derivation *d, ir_ref u, ir_ref v, ir_ref base, ir_ref *
   return true;
 }
 
+/* What goes through a maximum reaches only the elements that share it. */
+static ir_ref taken(derivation *d, int k, ir_ref x) {
+  if (x == IR_NONE || d->takes[k] == IR_NONE) return x;
+  return ir_op3(d->g, IR_SELECT, d->takes[k], x, ir_real(d->g, 0));
+}
+
 /* The same as element_gradient where adjoints come from passes. */
 static ir_ref gradient_by_passes(derivation *d, two_forms own, const ir_ref *partial) {
   ir *g = d->g;
   ir_ref sum = own.whole == IR_NONE ? IR_NONE : ir_op2(g, IR_MUL, own.form, ir_variable(g, VAR_DP, 0));
   for (int k = 0; k < d->num_red; k++)
-    if (d->live[k]) sum = add(g, sum, mul(g, d->adjoint[k], partial[k]));
+    if (d->live[k]) sum = add(g, sum, taken(d, k, mul(g, d->adjoint[k], partial[k])));
   return sum;
 }
 
@@ -176,8 +182,6 @@ static luattn_status compose_parameter(derivation *d, ir_ref prob, ir_ref leaf, 
   for (int k = 0; k < d->num_red; k++) ir_grad(g, &d->term[k], &one, 1, &leaf, &partial[k], 1);
   ir_grad(g, &d->p, &one, 1, &leaf, &of_p, 1);
   if (d->o->lse >= 0) ir_grad(g, &d->final[d->o->lse], &one, 1, &leaf, &of_lse, 1);
-  for (int k = 0; k < d->num_red; k++)
-    if (d->share[k] != IR_NONE) partial[k] = mul(g, d->share[k], partial[k]);
   derivation_simplify(d, partial, d->num_red);
   derivation_simplify(d, &of_p, 1);
   derivation_simplify(d, &of_lse, 1);
@@ -224,10 +228,6 @@ static luattn_status take_adjoints(derivation *d, bool want_delta, bool want_dls
   TRY(separate_reductions(d, want_delta, want_dlse, leaf, num_leaves, &want));
   if (want->first < 0) return LUATTN_OK;
   if (d->elements_only) return remedy_refuse(d, want->first, want->why[want->first]);
-  if (want->maximum >= 0) {
-    d->cpu_only = remedy_complaint(d, "its backward runs on the CPU alone", want->maximum, SEPARATE_LIVE_MAXIMUM);
-    if (d->cpu_only == NULL) return derivation_no_memory(d);
-  }
   return row_pass_take(d, want);
 }
 
@@ -249,17 +249,16 @@ static luattn_status recover_all(derivation *d, online_grad *out) {
   root[n++] = out->prob;
   root[n++] = out->ds;
   for (int i = 0; i < d->num_passes; i++) root[n++] = d->pass[i].weight, root[n++] = d->pass[i].factor;
-  for (int i = 0; i < d->num_sums; i++) root[n++] = d->sum[i];
+  for (int i = 0; i < d->num_sums; i++) root[n++] = d->sum[i].of;
   for (int i = 0; i < out->rows.count; i++) root[n++] = out->rows.term[i].value;
   for (int i = 0; i < out->elements.count; i++) root[n++] = out->elements.term[i].value;
   TRY(recover_rows(d, root, n));
   n = 0;
   out->prob = root[n++];
   out->ds = root[n++];
-  out->cpu_only = d->cpu_only;
   out->num_passes = d->num_passes, out->num_sums = d->num_sums;
   for (int i = 0; i < d->num_passes; i++) out->pass[i].weight = root[n++], out->pass[i].factor = root[n++];
-  for (int i = 0; i < d->num_sums; i++) out->sum[i] = root[n++];
+  for (int i = 0; i < d->num_sums; i++) out->sum[i] = d->sum[i], out->sum[i].of = root[n++];
   for (int i = 0; i < out->rows.count; i++) out->rows.term[i].value = root[n++];
   for (int i = 0; i < out->elements.count; i++) out->elements.term[i].value = root[n++];
   return LUATTN_OK;

@@ -18,10 +18,9 @@ typedef struct online_grad {
   ir_ref prob;                  /* P, of VAR_SCORE */
   ir_ref ds;                    /* of VAR_SCORE, VAR_DP, VAR_DELTA, VAR_DLSE */
   derived_terms rows, elements; /* gradients of the parameters inside the online function */
-  const char *cpu_only;         /* derived_spec.cpu_only */
   int num_passes, num_sums;     /* row passes, as in derived_spec */
   derived_pass pass[DERIVED_MAX_PASSES];
-  ir_ref sum[DERIVED_MAX_SUMS];
+  derived_sum sum[DERIVED_MAX_SUMS];
 } online_grad;
 
 /* `scratch` stays valid until the call returns. `how` receives what was found, in words. Errors: LUATTN_SPEC

@@ -104,8 +104,7 @@ static const char *try_under(const derivation *d, ir_ref root, int i, int *tried
   return NULL;
 }
 
-/* "; .. write .., ": names the term that prevents a backward, and how to write it, if a way is found; "" if not. */
-static const char *term_of(const derivation *d) {
+const char *remedy_term(const derivation *d) {
   int tried = 0;
   if (d->err == NULL || d->o->backward != IR_NONE) return "";
   for (int i = 0; i < d->o->num_state; i++) {
@@ -117,8 +116,9 @@ static const char *term_of(const derivation *d) {
   return "";
 }
 
-const char *remedy_complaint(derivation *d, const char *what, int k, const char *why) {
-  const char *term = term_of(d);
+/* "file: online_func 'x': runs forward only, ..: WHY (of reduction k); how to write it". NULL: out of memory. */
+static const char *complaint(derivation *d, int k, const char *why) {
+  const char *term = remedy_term(d);
   const char *remedy =
       d->o->backward == IR_NONE
           ? "backward = function(dp, p, final_rowscales, doosum, b, h, q_idx, kv_idx, scores) .. end"
@@ -126,12 +126,12 @@ const char *remedy_complaint(derivation *d, const char *what, int k, const char 
             "final_rowscales, or the parameters out of online_func";
   const char *join = *term != 0 ? "or " : d->o->backward == IR_NONE ? "; write " : "; ";
   if (derivation_failed(d) || arena_failed(d->a)) return NULL;
-  return arena_printf(d->t->a, "%s: online_func '%s': %s: %s (%s)%s%s%s", d->t->file, d->o->name, what, why,
-                      reduction_name(d, k), term, join, remedy);
+  return arena_printf(d->t->a, "%s: online_func '%s': runs forward only, as no backward can be derived: %s (%s)%s%s%s",
+                      d->t->file, d->o->name, why, reduction_name(d, k), term, join, remedy);
 }
 
 luattn_status remedy_refuse(derivation *d, int k, const char *why) {
   if (derivation_failed(d)) return derivation_no_memory(d);
-  const char *message = remedy_complaint(d, "runs forward only, as no backward can be derived", k, why);
+  const char *message = complaint(d, k, why);
   return message == NULL ? derivation_no_memory(d) : luattn_fail(d->err, LUATTN_UNSUPPORTED, "%s", message);
 }

@@ -11,12 +11,15 @@
 #include "gen/analysis/algebra/limits_at.h"
 #include "gen/analysis/online/partials.h"
 
+enum { MOST_PLAIN = 4 };
+
 typedef struct taker {
   derivation *d;
   const partials *p;
   const wanted_adjoints *want;
   ir_ref total[SPEC_MAX_RED]; /* A_k; IR_NONE: zero */
-  int num_sizes;              /* sums that only say how large weights are */
+  int num_plain;              /* sums that say more than how large weights are */
+  int place[SPEC_MAX_RED];    /* which of the row's numbers is a maximum's PASS_PLACE */
   const char *too_many;       /* what there is no room for */
 } taker;
 
@@ -37,20 +40,32 @@ static ir_ref of_kept_scores(derivation *d, ir_ref x, ir_ref of) {
   return ir_op3(g, IR_SELECT, ir_op2(g, IR_OR, kept, has_value), x, zero);
 }
 
-/* The sum of x over the row; IR_NONE: there are `most` sums. Sums are numbered behind all passes that there may be,
- * until these are known. */
-static ir_ref find_sum(derivation *d, ir_ref x, int most) {
+/* Whether one more number finds room in the state of a pass, where a maximum's take two each (pass_spec.c). */
+static bool has_room(const derivation *d, derived_kind kind) {
+  int taken = kind == PASS_PLACE || kind == PASS_LEAST ? 2 : 1;
+  for (int i = 0; i < d->num_sums; i++) taken += d->sum[i].kind == PASS_PLACE || d->sum[i].kind == PASS_LEAST ? 2 : 1;
+  return d->num_sums < DERIVED_MAX_SUMS && taken <= SPEC_MAX_STATE && taken <= SPEC_MAX_RED;
+}
+
+/* A number of the row; IR_NONE: there is no room. They are numbered behind all passes that there may be, until these
+ * are known. */
+static ir_ref find_number(taker *t, derived_sum x) {
+  derivation *d = t->d;
   int i = 0;
-  while (i < d->num_sums && d->sum[i] != x) i++;
-  if (i >= most) return IR_NONE;
-  if (i == d->num_sums) d->sum[d->num_sums++] = x;
+  while (i < d->num_sums && (d->sum[i].of != x.of || d->sum[i].kind != x.kind)) i++;
+  if (i == d->num_sums) {
+    if (!has_room(d, x.kind)) return t->too_many = "another sum over the row", IR_NONE;
+    d->sum[d->num_sums++] = x;
+  }
   return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
 }
 
-/* Of an x that moves with the row as `of` does. */
+/* The sum of an x that moves with the row as `of` does. */
 static ir_ref summed(taker *t, ir_ref x, ir_ref of) {
-  const ir_ref sum = find_sum(t->d, of_kept_scores(t->d, x, of), DERIVED_MAX_SUMS - DERIVED_MAX_PASSES + t->num_sizes);
-  if (sum == IR_NONE) t->too_many = "another sum over the row";
+  const int before = t->d->num_sums;
+  const ir_ref sum = find_number(t, (derived_sum){.kind = PASS_SUM, .of = of_kept_scores(t->d, x, of)});
+  t->num_plain += t->d->num_sums - before;
+  if (t->num_plain > MOST_PLAIN) t->too_many = "another sum over the row";
   return sum;
 }
 
@@ -64,9 +79,7 @@ static ir_ref size_of(taker *t, ir_ref weight) {
     if (d->term[k] != weight || !divisors_sum_is_positive(d, k)) continue;
     return d->from_one[k] ? d->red[k] : ir_op2(g, IR_ADD, one, d->red[k]);
   }
-  const int before = d->num_sums;
-  const ir_ref sum = find_sum(d, ir_op1(g, IR_ABS, weight), DERIVED_MAX_SUMS);
-  t->num_sizes += d->num_sums - before;
+  const ir_ref sum = find_number(t, (derived_sum){.kind = PASS_SUM, .of = ir_op1(g, IR_ABS, weight)});
   return ir_op2(g, IR_ADD, one, sum);
 }
 
@@ -113,26 +126,47 @@ static ir_ref through_prob(taker *t, int k) {
   return mul(g, factor, weighted(t, d->prob)); /* as forward has it, for any score */
 }
 
-/* S_mk; of a maximum m, whose adjoint is for each of the elements that are it, their sum. */
+/* How many elements share a maximum. */
+static ir_ref count_of(const taker *t, int k) {
+  ir *g = t->d->g;
+  const ir_ref place = ir_variable(g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + t->place[k]));
+  const ir_ref one = ir_real(g, 1);
+  return ir_op2(g, IR_MAX, one, ir_op1(g, IR_NEG, place));
+}
+
+/* x of an element that is the maximum: x itself where it reads no score, or a multiple of what is the largest. */
+static ir_ref at_largest(taker *t, int m, ir_ref x) {
+  derivation *d = t->d;
+  if (!ir_uses(d->g, x, VAR_SCORE)) return x;
+  const ir_ref ratio = separate_ratio(d, x, d->term[m]);
+  if (ratio == IR_NONE) t->too_many = "another number of the row";
+  return mul(d->g, ratio, d->red[m]);
+}
+
+/* S_mk; of a maximum m, whose adjoint is for each of the elements that share it, their sum. */
 static ir_ref reduced(taker *t, int m, int k) {
   derivation *d = t->d;
   const ir_ref of_term = t->p->ref[TERM_RED + m * SPEC_MAX_RED + k];
   ir_ref x;
-  if (d->step.kind[m] == IR_REDUCE_MAX) return summed(t, mul(d->g, d->share[m], of_term), d->share[m]);
+  if (d->step.kind[m] == IR_REDUCE_MAX) return mul(d->g, count_of(t, m), at_largest(t, m, of_term));
   return separate_reduced_partial(d, t->p, m, k, &x) ? x : summed(t, of_term, d->term[m]);
 }
 
-/* The adjoint of a maximum over the number of elements that are it, each of which has its share. */
+/* The adjoint of a maximum over the number of elements that share it: the first that is largest, or several that are
+ * so in all bits (derived_sum). */
 static ir_ref shared(taker *t, int k, ir_ref sum) {
   derivation *d = t->d;
   ir *g = d->g;
-  const ir_ref one = ir_real(g, 1), zero = ir_real(g, 0), largest = d->red[k];
-  const ir_ref size = ir_op2(g, IR_ADD, one, ir_op1(g, IR_ABS, largest));
-  const ir_ref near = ir_op2(g, IR_MUL, ir_variable(g, VAR_TIE, 0), size), top = ir_op2(g, IR_ADD, d->term[k], near);
   if (sum == IR_NONE) return IR_NONE;
-  d->share[k] = ir_op3(g, IR_SELECT, ir_op2(g, IR_LE, largest, top), one, zero);
-  const ir_ref count = summed(t, d->share[k], IR_NONE), each = ir_op2(g, IR_DIV, sum, count);
-  return ir_op3(g, IR_SELECT, ir_op2(g, IR_LT, zero, count), each, zero);
+  t->place[k] = d->num_sums;
+  const ir_ref place = find_number(t, (derived_sum){PASS_PLACE, d->term[k], d->start[k]});
+  const ir_ref least = find_number(t, (derived_sum){.kind = PASS_LEAST, .of = d->term[k]});
+  if (least == IR_NONE) return IR_NONE;
+  const ir_ref is_there = ir_op2(g, IR_EQ, ir_to_real(g, ir_variable(g, VAR_KV, 0)), place);
+  const ir_ref is_among = ir_op2(g, IR_LE, least, d->term[k]);
+  d->takes[k] = ir_op2(g, IR_OR, is_there, is_among);
+  const ir_ref some = ir_op2(g, IR_LT, place, ir_real(g, INFINITY)), each = ir_op2(g, IR_DIV, sum, count_of(t, k));
+  return ir_op3(g, IR_SELECT, some, each, ir_real(g, 0));
 }
 
 /* A_k, once those of later reductions are known. */
@@ -166,8 +200,10 @@ static void number_sums(derivation *d) {
     from[i] = ir_variable(g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
     to[i] = ir_variable(g, VAR_PASS, (uint32_t)(d->num_passes + i));
   }
-  for (int k = 0; k < d->num_red; k++)
+  for (int k = 0; k < d->num_red; k++) {
     if (d->adjoint[k] != IR_NONE) d->adjoint[k] = ir_substitute(g, d->adjoint[k], from, to, d->num_sums);
+    if (d->takes[k] != IR_NONE) d->takes[k] = ir_substitute(g, d->takes[k], from, to, d->num_sums);
+  }
   for (int k = 0; k < d->num_passes; k++)
     d->pass[k].factor = ir_substitute(g, d->pass[k].factor, from, to, d->num_sums);
 }
@@ -183,9 +219,9 @@ luattn_status row_pass_take(derivation *d, const wanted_adjoints *want) {
       return remedy_refuse(d, k, arena_printf(d->a, "its adjoint needs %s than backward can take", t->too_many));
     d->adjoint[k] = d->live[k] ? t->total[k] : IR_NONE;
     if (want->why[k] != NULL) text_add(d->how, "; %s takes a row pass: %s", reduction_name(d, k), want->why[k]);
-    if (d->live[k] && d->share[k] != IR_NONE)
-      text_add(d->how, "; %s does not cancel: the elements that are it share its derivative", reduction_name(d, k));
-    if (d->share[k] != IR_NONE) d->term_s[k] = mul(d->g, d->share[k], d->term_s[k]);
+    if (d->live[k] && d->takes[k] != IR_NONE)
+      text_add(d->how, "; %s does not cancel, or is not shown to: a row pass finds which element takes its derivative",
+               reduction_name(d, k));
   }
   d->has_passes = true;
   number_sums(d);

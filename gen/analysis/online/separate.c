@@ -340,6 +340,7 @@ static luattn_status hold_maxima(derivation *d, partials *p) {
     while (k < d->num_red && (d->step.kind[k] != IR_REDUCE_MAX || !is_maximum_of(d->g, d->next[i], d->red[k], &start)))
       k++;
     if (d->dropped[i] || k == d->num_red || d->next[i] == d->red[k]) continue;
+    d->start[k] = start;
     replace_number(d, i, d->next[i], d->red[k]);
     d->next[i] = d->red[k];
     d->s->red[k] = d->s->state[i];
@@ -353,15 +354,13 @@ static luattn_status adjoints_of(derivation *d, partials *p, wanted_adjoints *wa
                                  const ir_ref *leaf, int num_leaves) {
   if (!differentiate(d, p)) return derivation_no_memory(d);
   chain_values(d, p);
-  want->maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
-  if (want->maximum >= 0 && d->elements_only) {
-    want->first = want->maximum;
+  want->first = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
+  if (want->first >= 0 && d->elements_only) {
     want->why[want->first] = SEPARATE_LIVE_MAXIMUM;
     return LUATTN_OK;
   }
-  if (want->maximum >= 0) TRY(hold_maxima(d, p));
-  if (want->maximum >= 0) want->maximum = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
-  want->first = want->maximum;
+  if (want->first >= 0) TRY(hold_maxima(d, p));
+  if (want->first >= 0) want->first = find_live(d, p, want, leaf, num_leaves, want_delta, want_dlse);
   for (int k = 0; k < d->num_red; k++) {
     if (!d->live[k]) continue;
     want->why[k] = element_adjoint(d, p, k, want->of_p[k], want->of_lse[k]);
@@ -383,6 +382,6 @@ luattn_status separate_reductions(derivation *d, bool want_delta, bool want_dlse
   for (int i = 0; i < NUM_PARTIALS; i++) p->ref[i] = IR_NONE;
   find_low(d);
   drop_stabilisers(d, p);
-  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->share[k] = IR_NONE;
+  for (int k = 0; k < d->num_red; k++) d->a_delta[k] = d->b_dlse[k] = d->takes[k] = IR_NONE, d->start[k] = -INFINITY;
   return adjoints_of(d, p, want, want_delta, want_dlse, leaf, num_leaves);
 }

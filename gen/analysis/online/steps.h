@@ -22,8 +22,7 @@ typedef struct wanted_adjoints {
   bool of_p[SPEC_MAX_RED], of_lse[SPEC_MAX_RED]; /* it reaches the loss through prob, through lse */
   bool gone[SPEC_MAX_RED];                       /* its adjoint vanishes */
   const char *why[SPEC_MAX_RED];                 /* in words; NULL: the element form gives all of it */
-  int first;   /* the reduction that says why the element form does not do; -1: it gives all */
-  int maximum; /* the first maximum that carries gradient; -1: none does */
+  int first; /* the reduction that says why the element form does not do, a maximum if there is one; -1: it gives all */
 } wanted_adjoints;
 
 /* separate.c: the adjoints of the reductions, as far as the element form gives them. `leaf` are the parameters whose
@@ -43,8 +42,9 @@ bool separate_equal(derivation *d, ir_ref x, ir_ref y);
 
 void proof_of_factor(derivation *d, int k); /* proof.c: adds to `how` what a_delta[k] is, and on how many arms */
 
-/* remedy.c: "file: online_func 'x': WHAT: WHY (of reduction k); how to write it". NULL: out of memory. */
-const char *remedy_complaint(derivation *d, const char *what, int k, const char *why);
+/* remedy.c: "; .. write .., ": names the term that keeps a maximum in, and how to write it, if a way is found; "" if not.
+ */
+const char *remedy_term(const derivation *d);
 /* Refuses a backward because of reduction k. */
 luattn_status remedy_refuse(derivation *d, int k, const char *why);
 

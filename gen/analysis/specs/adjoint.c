@@ -99,7 +99,6 @@ static luattn_status chain_score(const traced_spec *t, const online_grad *online
   const ir_ref ds = ir_substitute(g, online->ds, &score, &t->score_mod, 1);
   out->prob = ir_substitute(g, online->prob, &score, &t->score_mod, 1);
   out->row_terms = online->rows;
-  out->cpu_only = online->cpu_only;
   out->num_passes = online->num_passes, out->num_sums = online->num_sums;
   memcpy(out->pass, online->pass, sizeof out->pass);
   memcpy(out->sum, online->sum, sizeof out->sum);

@@ -104,7 +104,7 @@ static int row_roots(derived_spec *out, ir_ref **root) {
   for (int i = 0; i < out->num_rows; i++) root[n++] = &out->row[i];
   for (int i = 0; i < out->row_terms.count; i++) root[n++] = &out->row_terms.term[i].value;
   for (int i = 0; i < out->num_passes; i++) root[n++] = &out->pass[i].weight, root[n++] = &out->pass[i].factor;
-  for (int i = 0; i < out->num_sums; i++) root[n++] = &out->sum[i];
+  for (int i = 0; i < out->num_sums; i++) root[n++] = &out->sum[i].of;
   return n;
 }
 

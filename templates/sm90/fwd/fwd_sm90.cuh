@@ -94,7 +94,7 @@ struct ConsumerSm90 {
   int first_row;  // the warp's first query
   Head head;
   Row row[rows];
-  using Online = OnlineRows<Spec, rows, cols, 4>;
+  using Online = OnlineRows<Spec, rows, cols, 4, 2>;
   Online online;
   PipelineState<stages> k, v;
   PipelineState<1> q;
@@ -253,6 +253,7 @@ struct ConsumerSm90 {
       }
     const int kv0 = tile.index() * tile_n + lane % 4 * 2;
     score(kv0, s, x);
+    online.enter_tile(kv0);
     if constexpr (Shared::has_bias_rows)
       if (!ends(tile)) bias_rows.release();
     KeepBits<cols> keep[rows];

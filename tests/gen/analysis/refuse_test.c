@@ -41,16 +41,23 @@ static void expect_forward_only(fixture *f, const char *const *words) {
   assert_int_equal(d.num_saved, 0);
 }
 
-/* Expects a backward that kernels have not, and a message that says why. */
-static void expect_cpu_only(fixture *f, const char *const *words) {
+/* Expects a row pass that finds the element of a maximum, and words that say how to do without. */
+static void expect_place(fixture *f, const char *name, const char *const *words) {
   derived_spec d;
   luattn_error err;
   if (derive_spec(f->a, &f->t, &d, &err) != LUATTN_OK) fail_msg("refused: %s", err.message);
-  if (d.cpu_only == NULL) fail_msg("kernels have a backward: %s", d.how);
-  for (int i = 0; words[i] != NULL; i++) {
-    if (strstr(d.cpu_only, words[i]) == NULL) fail_msg("'%s' is not in the message: %s", words[i], d.cpu_only);
-  }
-  assert_non_null(strstr(d.how, "the elements that are it share its derivative"));
+  assert_null(d.missing);
+  assert_int_equal(d.num_passes, 1);
+  assert_int_equal(d.sum[d.num_sums - 2].kind, PASS_PLACE), assert_int_equal(d.sum[d.num_sums - 1].kind, PASS_LEAST);
+  assert_non_null(strstr(d.how, name));
+  assert_non_null(
+      strstr(d.how, "does not cancel, or is not shown to: a row pass finds which element takes its derivative"));
+  text described;
+  text_init(&described, f->a);
+  assert_int_equal(derive_describe(f->a, &f->t, &d, &described, &err), LUATTN_OK);
+  for (int i = 0; words[i] != NULL; i++)
+    if (strstr(text_get(&described), words[i]) == NULL)
+      fail_msg("'%s' is not in the words: %s", words[i], text_get(&described));
 }
 
 static void test_wrong_forward(void **state) {
@@ -155,7 +162,7 @@ static void test_lost_reduction(void **state) {
   fixture_close(&f);
 }
 
-/* max |s| is the normaliser, whose derivative is nonzero for a single element: kernels have no backward. */
+/* max |s| is the normaliser, whose derivative is nonzero for a single element. */
 static void test_live_maximum(void **state) {
   (void)state;
   fixture f;
@@ -168,8 +175,7 @@ static void test_live_maximum(void **state) {
   o->init[0] = ir_real(g, 0);
   o->next[0] = OP2(MAX, VAR(VAR_STATE), OP1(REDUCE_MAX, OP1(ABS, VAR(VAR_SCORE))));
   o->out = OP2(DIV, VAR(VAR_OUT), VAR(VAR_STATE));
-  expect_cpu_only(&f,
-                  (const char *[]){"on the CPU alone", "maximum does not cancel", "'top'", "; write backward", NULL});
+  expect_place(&f, "reduce_max kept in 'top'", (const char *[]){NULL});
   /* A user's own backward is used unchanged. */
   o->backward = OP2(DIV, VAR(VAR_DP), VAR(VAR_FINAL));
   o->num_final = 1;
@@ -186,10 +192,10 @@ static void test_live_maximum(void **state) {
 /* Softmax with an eps that is not scaled by exp(-m). The message names the unscaled term. */
 static void test_unscaled_term(void **state) {
   (void)state;
-  static const char *const terms[] = {"; + 1e-06 is not scaled with exp(-m) as", "; + tau is not scaled with",
-                                      "; 2 is not scaled with"};
-  static const char *const ways[] = {"write 1e-06 * exp(-rowscales.m), or backward",
-                                     "write tau * exp(-rowscales.m), or", "write 2 * exp(-rowscales.m), or"};
+  static const char *const terms[] = {"# without a row pass: + 1e-06 is not scaled with exp(-m) as",
+                                      ": + tau is not scaled with", ": 2 is not scaled with"};
+  static const char *const ways[] = {"write 1e-06 * exp(-rowscales.m)\n", "write tau * exp(-rowscales.m)",
+                                     "write 2 * exp(-rowscales.m)"};
   for (int i = 0; i < 3; i++) {
     fixture f;
     fixture_open(&f);
@@ -201,7 +207,7 @@ static void test_unscaled_term(void **state) {
     if (i == 0) o->out = OP2(DIV, out, OP2(ADD, l, ir_real(g, 1e-6)));
     if (i == 1) o->out = OP2(DIV, out, OP2(ADD, l, ir_variable(g, VAR_SCALAR, 0)));
     if (i == 2) o->out = OP2(DIV, out, OP2(MAX, l, ir_real(g, 2)));
-    expect_cpu_only(&f, (const char *[]){"maximum does not cancel", terms[i], ways[i], NULL});
+    expect_place(&f, "reduce_max kept in 'm'", (const char *[]){terms[i], ways[i], NULL});
     fixture_close(&f);
   }
 }

@@ -278,7 +278,7 @@ struct Forward : Hosted<Spec> {
   // Computes the row from the tiles t with t % parts == part. O of a part that keeps nothing is poison.
   RowPart<Spec> run_part(const Site &s, const Head &head, const Row (&row)[1], int q, int part, int parts,
                          std::vector<double> &o) const {
-    OnlineRows<Spec, 1, N, 1> online;
+    OnlineRows<Spec, 1, N, 1, 1> online;
     online.init(p, s, head, row);
     KvTiles<Spec, M, N> walk(p, s, q / M);
     for (Tile t = walk.next(p, s); t.valid(); t = walk.next(p, s)) {

@@ -1,10 +1,10 @@
--- softpick with an unscaled eps: p = relu(exp(s - m) - exp(-m)) / (sum |exp(s - m) - exp(-m)| + eps). The
--- result depends on the maximum m, whose derivative is concentrated on one score of the row: kernels have no backward.
+-- softpick with an unscaled eps: p = relu(exp(s - m) - exp(-m)) / (sum |exp(s - m) - exp(-m)| + eps). The result depends on the
+-- maximum m itself, whose derivative goes to one score of the row, which a row pass finds.
 return attention {
-  name = "softpick",
+  name = "softpick_eps",
   block_mask = causal(),
   online_func = {
-    name = "softpick",
+    name = "softpick_eps",
     online_rowscales = { m = 0, l = 0 },
     online_fwd = function(scores, rowscales)
       local m = max(rowscales.m, reduce_max(scores))
