@@ -47,14 +47,14 @@ static bool has_room(const derivation *d, derived_kind kind) {
   return d->num_sums < DERIVED_MAX_SUMS && taken <= SPEC_MAX_STATE && taken <= SPEC_MAX_RED;
 }
 
-/* A number of the row; IR_NONE: there is no room. They are numbered behind all passes that there may be, until these
+/* A number of the row; if there is no room, any. They are numbered behind all passes that there may be, until these
  * are known. */
 static ir_ref find_number(taker *t, derived_sum x) {
   derivation *d = t->d;
   int i = 0;
   while (i < d->num_sums && (d->sum[i].of != x.of || d->sum[i].kind != x.kind)) i++;
   if (i == d->num_sums) {
-    if (!has_room(d, x.kind)) return t->too_many = "another sum over the row", IR_NONE;
+    if (!has_room(d, x.kind)) return t->too_many = "another sum over the row", ir_real(d->g, 0);
     d->sum[d->num_sums++] = x;
   }
   return ir_variable(d->g, VAR_PASS, (uint32_t)(DERIVED_MAX_PASSES + i));
@@ -161,7 +161,6 @@ static ir_ref shared(taker *t, int k, ir_ref sum) {
   t->place[k] = d->num_sums;
   const ir_ref place = find_number(t, (derived_sum){PASS_PLACE, d->term[k], d->start[k]});
   const ir_ref least = find_number(t, (derived_sum){.kind = PASS_LEAST, .of = d->term[k]});
-  if (least == IR_NONE) return IR_NONE;
   const ir_ref is_there = ir_op2(g, IR_EQ, ir_to_real(g, ir_variable(g, VAR_KV, 0)), place);
   const ir_ref is_among = ir_op2(g, IR_LE, least, d->term[k]);
   d->takes[k] = ir_op2(g, IR_OR, is_there, is_among);
