@@ -179,8 +179,7 @@ class Machine(unittest.TestCase):
         e = (s - s.amax(-1, keepdim=True)).exp()
         exact = torch.autograd.grad(e / (e.sum(-1, keepdim=True) + 2) @ leaves[2], leaves, dout)
         self.assertGreater(((s == s.amax(-1, keepdim=True)).sum(-1) > 1).double().mean(), 0.5)
-        for dtype, family, bound in ((torch.float64, None, 1e-12), (torch.float64, "simt", 1e-12), (torch.float32, "simt", 1e-5), (torch.float16, "sm80", 2e-2),
-                                     (torch.bfloat16, "sm80", 2e-2), (torch.float16, "sm90", 2e-2), (torch.bfloat16, "sm90", 2e-2)):
+        for dtype, family, bound in ((torch.float64, None, 1e-12), (torch.float32, "simt", 1e-5), (torch.float16, "sm80", 2e-2), (torch.bfloat16, "sm90", 2e-2)):
             with self.subTest(family, dtype=dtype):
                 found = self.on_family(family, attention, [t.to(dtype) for t in (q, k, v)], dout.to(dtype), {"scale": 0.5})
                 for a, b in zip(found[-3:], exact):
