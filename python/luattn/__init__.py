@@ -11,6 +11,7 @@ import importlib
 import sys
 from typing import Any
 
+from ._examples import examples
 from ._library import __version__
 from .attention import Attention, attention, prepare
 from .batch import Batch
@@ -31,6 +32,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "attention",
+    "examples",
     "merge",
     "page_table",
     "prepare",

@@ -242,7 +242,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "layout": (lambda x: x if isinstance(x, str) else _WRONG, "'bhsd' or 'bshd'"),
     "function": (_function, "a function of scores and indices"),
     "aux": (_aux, "an AuxRequest"),
-    "source": (_source, "the path of a Lua file, or its text"),
+    "source": (_source, "the path of a Lua file, the name of an example, or its text"),
     "parts": (_parts, "a list of tensors"),
     "any": (lambda x: x, ""),
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _capi as capi
+from ._examples import path_of
 from ._library import call, lib
 from .engine import opened
 
@@ -198,9 +199,9 @@ def _of_line(text: str, name: str) -> Spec | None:
 
 
 def load(source: str | os.PathLike[str]) -> Spec:
-    """A spec from its path, or from its text, which is a string of more than one line or with a `{`."""
+    """A spec from its path, the name of an example, or its text, which is a string of more than one line or with a `{`."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return spec_of(source)
-    path = os.fspath(source)
+    path = path_of(os.fspath(source))
     with open(path, encoding="utf-8") as file:
         return spec_of(file.read(), path)

@@ -43,7 +43,8 @@ _OF_MASK = Arguments(q_len="integer", kv_len="integer", batch="integer", head="i
 
 
 def attention(spec: str | os.PathLike[str]) -> "Attention":
-    """Loads a spec: the path of a Lua file, or its text. Errors: SpecError, with the file and the line."""
+    """Loads a spec: the path of a Lua file, the name of one of examples(), or its text. Errors: SpecError, with the file and the line;
+    FileNotFoundError."""
     return Attention(load(take("attention", "spec", "source", spec)))
 
 

@@ -13,7 +13,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     with open("PKG-INFO", encoding="utf-8") as info:
         text = info.read()
     name, version = (re.search(f"(?m)^{field}: *(.*)$", text).group(1) for field in ("Name", "Version"))
-    folder = f"{name}-{version}.dist-info"
+    folder = re.sub("[-.]+", "_", name) + f"-{version}.dist-info"
     os.mkdir(os.path.join(metadata_directory, folder))
     shutil.copy("PKG-INFO", os.path.join(metadata_directory, folder, "METADATA"))
     return folder
