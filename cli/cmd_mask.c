@@ -30,34 +30,26 @@ static void print_text(const picture *m) {
   }
 }
 
-static luattn_status write_svg(const char *path, const picture *m, luattn_error *err) {
-  static const char *const colour[] = {"#ffffff", "#f2a65a", "#3b6ea8"};
-  FILE *f = fopen(path, "w");
+static luattn_status write_svg(const cli_options *o, const cli_problem *p, const picture *m, luattn_error *err) {
+  char title[256], *drawn;
+  snprintf(title, sizeof title, "%s, batch %ld, head %ld", p->info.name, o->batch, o->head);
+  TRY(luattn_mask_svg(&(luattn_mask_picture){.title = title,
+                                             .classes = m->tile,
+                                             .q_len = p->q_len,
+                                             .kv_len = p->kv_len,
+                                             .tile_m = m->tile_m,
+                                             .tile_n = m->tile_n},
+                      &drawn, err));
+  FILE *f = fopen(o->svg, "w");
   if (f == NULL) {
-    return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; name a file in a folder that exists", path,
+    luattn_text_free(drawn);
+    return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; name a file in a folder that exists", o->svg,
                        strerror(errno));
   }
-  const int cell = m->columns > 128 || m->rows > 128 ? 4 : 10;
-  fprintf(f,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" shape-rendering=\"crispEdges\">\n"
-          "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\" stroke=\"#888\"/>\n",
-          m->columns * cell, m->rows * cell);
-  for (int r = 0; r < m->rows; r++) {
-    for (int c = 0; c < m->columns;) {
-      const unsigned char *row = m->tile + (size_t)r * (size_t)m->columns;
-      int end = c + 1;
-      while (end < m->columns && row[end] == row[c]) end++;
-      if (row[c] != 0) {
-        fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"%s\"/>\n", c * cell, r * cell,
-                (end - c) * cell, cell, colour[row[c]]);
-      }
-      c = end;
-    }
-  }
-  fprintf(f, "</svg>\n");
-  return fclose(f) == 0
-             ? LUATTN_OK
-             : luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space", path, strerror(errno));
+  fputs(drawn, f);
+  luattn_text_free(drawn);
+  if (fclose(f) == 0) return LUATTN_OK;
+  return luattn_fail(err, LUATTN_IO, "--svg: '%s' cannot be written: %s; free some space", o->svg, strerror(errno));
 }
 
 static luattn_status in_range(const char *option, long given, int count, const char *axis, luattn_error *err) {
@@ -103,7 +95,7 @@ static luattn_status show(const cli_options *o, const cli_problem *p, const pict
   print_text(m);
   print_means(p, c);
   print_counts(o, p, m, classes);
-  if (o->svg != NULL) TRY(write_svg(o->svg, m, err));
+  if (o->svg != NULL) TRY(write_svg(o, p, m, err));
   return o->json != NULL ? mask_counts_write(o->json, o, p->info.name, c, classes, err) : LUATTN_OK;
 }
 

@@ -78,10 +78,11 @@ add_test(NAME check_links_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P
 set_tests_properties(check_links_refuses PROPERTIES
   PASS_REGULAR_EXPRESSION "README.md: docs/none.md: there is no such file.*README.md: README.md#two: there is no such heading")
 
-add_test(NAME check_readme COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_readme.cmake)
-file(WRITE ${bad_tree}/examples/gemma2.lua "return attention {}\n")
-add_test(NAME check_readme_refuses COMMAND ${CMAKE_COMMAND} -DROOT=${bad_tree} -P ${CMAKE_CURRENT_LIST_DIR}/check_readme.cmake)
-set_tests_properties(check_readme_refuses PROPERTIES PASS_REGULAR_EXPRESSION "README.md: its spec differs from examples/gemma2.lua")
+set(check_readme ${CMAKE_COMMAND} -DLUATTN=$<TARGET_FILE:luattn-cli> -DOUT=${CMAKE_CURRENT_BINARY_DIR})
+add_test(NAME check_readme COMMAND ${check_readme} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check_readme.cmake)
+file(WRITE ${bad_tree}/readme/README.md "\n```lua\nreturn attention { score_mod = function(score) return scores end }\n```\n")
+add_test(NAME check_readme_refuses COMMAND ${check_readme} -DROOT=${bad_tree}/readme -P ${CMAKE_CURRENT_LIST_DIR}/check_readme.cmake)
+set_tests_properties(check_readme_refuses PROPERTIES PASS_REGULAR_EXPRESSION "README.md: its spec fails: .*readme.lua:1: .*scores")
 
 find_program(LUATTN_CXX NAMES c++ g++ clang++)
 set(includes $<JOIN:$<TARGET_PROPERTY:luattn_gen_lua,INCLUDE_DIRECTORIES>,$<COMMA>>)

@@ -224,6 +224,17 @@ LUATTN_API luattn_status luattn_cpu_weights(const luattn_spec *spec, const luatt
 LUATTN_API luattn_status luattn_mask_tiles(const luattn_spec *spec, const luattn_args *args, int b, int h, int tile_m,
                                            int tile_n, unsigned char *out, luattn_error *err);
 
+/* Classes of tiles, as a picture has them. */
+typedef struct luattn_mask_picture {
+  const char *title;
+  const unsigned char *classes; /* as luattn_mask_tiles wrote them */
+  int q_len, kv_len, tile_m, tile_n;
+} luattn_mask_picture;
+
+/* Draws classes of tiles as an SVG with axes in positions and a legend, the same text for the same classes. The caller
+ * frees *out with luattn_text_free. Errors: LUATTN_INVALID (sizes below 1, a class that is none). */
+LUATTN_API luattn_status luattn_mask_svg(const luattn_mask_picture *picture, char **out, luattn_error *err);
+
 /* By what means kernels find which tiles of a mask to compute (docs/what_is_skipped.md). */
 typedef enum luattn_mask_means {
   LUATTN_MASK_NONE,   /* there is no mask: all tiles are full */

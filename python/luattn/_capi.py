@@ -230,6 +230,14 @@ class DeviceInfo(c.Structure):
     ]
 
 
+class MaskPicture(c.Structure):
+    _fields_ = [
+        ("title", c.c_char_p),
+        ("classes", c.c_char_p),
+        *((name, c.c_int) for name in ("q_len", "kv_len", "tile_m", "tile_n")),
+    ]
+
+
 class Tiles(c.Structure):
     _fields_ = [(name, c.c_int) for name in ("tile_m", "tile_n", "threads", "stages", "warps_n", "chunk_m")]
 

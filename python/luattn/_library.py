@@ -60,6 +60,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "luattn_timer_read": [_P, _P],
     "luattn_mask_tiles": [_P, _P, _INT, _INT, _INT, _INT, _P],
     "luattn_mask_survey": [_P, _P, _P, _INT, _INT, _P],
+    "luattn_mask_svg": [_P, _P],
 }
 
 
@@ -97,7 +98,7 @@ def _load() -> ctypes.CDLL:
     lib.luattn_spec_wants.restype = ctypes.c_uint
     lib.luattn_engine_driver.argtypes = [_P]
     lib.luattn_engine_driver.restype = _P
-    for name in ("luattn_batch_close", "luattn_image_free", "luattn_kernel_unload", "luattn_spec_free", "luattn_timer_close"):
+    for name in ("luattn_batch_close", "luattn_image_free", "luattn_kernel_unload", "luattn_spec_free", "luattn_text_free", "luattn_timer_close"):
         getattr(lib, name).argtypes, getattr(lib, name).restype = [_P], None
     return lib
 

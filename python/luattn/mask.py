@@ -1,15 +1,15 @@
 """Mask: which tiles of scores a spec's mask leaves empty, full or partial, and a picture of them."""
 
 import ctypes
-import html
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from . import _capi as capi
 from ._call import KEPT, fill_of, give_back, take_frame
-from ._library import call
+from ._library import call, lib
 from ._spec import Spec
-from .errors import InvalidError
+from .errors import InvalidError, Unsupported
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
@@ -40,28 +40,43 @@ class Mask:
         return "\n".join("".join(" ░█"[one] for one in row) for row in self.rows)
 
     def _repr_svg_(self) -> str:
-        """For notebooks: full tiles dark, partial ones light, runs of one class as one rectangle."""
-        side = max(1.0, min(16.0, 480 / max(1, len(self.rows), len(self.rows[0]) if self.rows else 1)))
-        boxes = []
-        for i, row in enumerate(self.rows):
-            j = 0
-            while j < len(row):
-                end = j + 1
-                while end < len(row) and row[end] == row[j]:
-                    end += 1
-                if row[j] != EMPTY:
-                    color = "#1f4e8c" if row[j] == FULL else "#9ec3f0"
-                    place = (
-                        f'x="{j * side:g}" y="{i * side:g}" width="{(end - j) * side:g}" height="{side:g}"'
-                    )
-                    boxes.append(f'<rect {place} fill="{color}"/>')
-                j = end
-        width, height = side * (len(self.rows[0]) if self.rows else 0), side * len(self.rows)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}">'
-            f"<title>{html.escape(repr(self))}</title>"
-            f'<rect width="100%" height="100%" fill="#f4f4f4"/>{"".join(boxes)}</svg>'
-        )
+        """For notebooks: the picture that `luattn mask --svg` draws."""
+        title, classes = f"{self.name}, {self.q_len} x {self.kv_len}".encode(), bytes(one for row in self.rows for one in row)
+        drawn = ctypes.c_void_p()
+        picture = capi.MaskPicture(title, classes, self.q_len, self.kv_len, self.tile, self.tile)
+        call("luattn_mask_svg", ctypes.byref(picture), ctypes.byref(drawn))
+        try:
+            return ctypes.string_at(drawn.value or 0).decode()
+        finally:
+            lib.luattn_text_free(drawn)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the picture to a file: NAME.svg, or NAME.png, which needs matplotlib."""
+        name = os.fspath(path)
+        if name.endswith(".svg"):
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(self._repr_svg_())
+        elif name.endswith(".png"):
+            _plot(self, name)
+        else:
+            raise InvalidError(f"{self.name}: save: path: '{name}' ends in neither .svg nor .png, the formats that there are")
+
+
+def _plot(mask: Mask, path: str) -> None:
+    try:
+        from matplotlib.colors import ListedColormap
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unsupported(f"{mask.name}: save: '{path}' needs matplotlib; pip install matplotlib, or save a .svg, which needs nothing") from None
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    across, down = (len(mask.rows[0]) if mask.rows else 0) * mask.tile, len(mask.rows) * mask.tile
+    colors = ListedColormap(["#ffffff", "#e69f00", "#0072b2"])  # as gen/cpu/mask_svg.c has them
+    axes.imshow(mask.rows, cmap=colors, vmin=0, vmax=2, interpolation="nearest", extent=(0, across, down, 0))
+    axes.set(xlim=(0, mask.kv_len), ylim=(mask.q_len, 0), xlabel="kv_idx", ylabel="q_idx", title=repr(mask)[1:-1])
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.tick_top()
+    figure.savefig(path, dpi=150)
 
 
 def shape_only(sizes: tuple[int, ...], at: int) -> Any:

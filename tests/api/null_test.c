@@ -70,6 +70,11 @@ static void cpu(void **state) {
   REFUSES(luattn_mask_tiles, "spec", NULL, &c.args, 0, 0, 8, 8, tile, err);
   REFUSES(luattn_mask_tiles, "args", c.spec, NULL, 0, 0, 8, 8, tile, err);
   REFUSES(luattn_mask_tiles, "out", c.spec, &c.args, 0, 0, 8, 8, NULL, err);
+  char *drawn;
+  const luattn_mask_picture picture = {
+      .title = "t", .classes = tile, .q_len = 8, .kv_len = 8, .tile_m = 8, .tile_n = 8};
+  REFUSES(luattn_mask_svg, "picture", NULL, &drawn, err);
+  REFUSES(luattn_mask_svg, "out", &picture, NULL, err);
   luattn_mask_counts counts = {.struct_size = sizeof counts};
   REFUSES(luattn_mask_survey, "spec", NULL, NULL, &c.args, 8, 8, &counts, err);
   REFUSES(luattn_mask_survey, "args", c.spec, NULL, NULL, 8, 8, &counts, err);

@@ -8,6 +8,8 @@ import unittest
 
 from with_torch import ROOT, torch  # exits without torch, so first
 
+import luattn
+
 
 def read(name):
     with open(f"{ROOT}/{name}", encoding="utf-8") as file:
@@ -25,6 +27,17 @@ def run_cell(source, names):
 class Documents(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(1)
+
+    def test_readme(self):
+        """Its Python runs, and its spec in Lua computes what its mod does."""
+        readme, names = read("README.md"), {}
+        for block in re.findall(r"```python\n(.*?)```", readme, re.S):
+            if "transformers" not in block:
+                exec(block, names)
+        q, k, v, bias, o = (names[name] for name in ("q", "k", "v", "bias", "o"))
+        self.assertGreater(bias.grad.abs().max(), 0)
+        lua = luattn.attention(re.search(r"```lua\n(.*?)```", readme, re.S)[1])
+        torch.testing.assert_close(lua(q, k, v, bias=bias), o)
 
     def test_tables_of_calls(self):
         for name in ("from_sdpa", "from_flash_attn"):

@@ -9,12 +9,13 @@ import sys
 import tempfile
 import threading
 import unittest
+from xml.etree import ElementTree
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, f"{ROOT}/python")
 import luattn  # noqa: E402
 from luattn import _capi as capi  # noqa: E402
-from luattn._library import lib  # noqa: E402
+from luattn._library import call, lib  # noqa: E402
 from luattn._spec import InputInfo  # noqa: E402
 
 try:
@@ -36,6 +37,7 @@ STRUCTS = {
     capi.Request: "luattn_request",
     capi.Call: "luattn_call",
     capi.DeviceInfo: "luattn_device_info",
+    capi.MaskPicture: "luattn_mask_picture",
     capi.Tiles: "luattn_tiles",
     capi.Target: "luattn_target",
     capi.CompileReport: "luattn_compile_report",
@@ -184,6 +186,31 @@ class Errors(unittest.TestCase):
             sigmoid(q, q, q, bias=None, return_lse=True)
 
 
+class Examples(unittest.TestCase):
+    def test_names(self):
+        self.assertEqual({*luattn.examples()}, {os.path.basename(path)[:-4] for path in glob.glob(f"{ROOT}/examples/*.lua")})
+        self.assertEqual(luattn.attention("gemma2").name, "gemma2")
+        with self.assertRaisesRegex(FileNotFoundError, "'gema2' is neither a file nor an example of the package; did you mean 'gemma2'"):
+            luattn.attention("gema2")
+        with self.assertRaisesRegex(FileNotFoundError, "luattn.examples\\(\\) has their names"):
+            luattn.attention("zzz")
+
+    def test_command(self):
+        """`python -m luattn`: info, and the program's subcommands with the name of an example for its path."""
+        def run(*args):
+            return subprocess.run([sys.executable, "-m", "luattn", *args], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": f"{ROOT}/python"})
+
+        info = run("info")
+        self.assertEqual(info.returncode, 0, info.stderr)
+        for word in ("luattn ", "Python ", "torch ", "NVRTC ", "GPUs ", "cache "):
+            self.assertRegex(info.stdout, f"(?m)^{word}")
+        self.assertIn("all within tolerance", run("check", "causal", "--device", "cpu").stdout)
+        self.assertIn("luattn info", run("--help").stdout)
+        wrong = run("check", "no_such_example")
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("no_such_example", wrong.stderr)
+
+
 class Masks(unittest.TestCase):
     def test_causal(self):
         mask = luattn.attention(example("causal")).mask(250, 250)
@@ -191,7 +218,38 @@ class Masks(unittest.TestCase):
         self.assertEqual(str(mask).splitlines()[1], "█░  ")
         self.assertEqual(mask.sparsity, 6 / 16)
         self.assertIn("6 full, 4 partial, 6 empty", repr(mask))
-        self.assertEqual(mask._repr_svg_().count("<rect"), 1 + 4 + 3)
+
+    def test_picture(self):
+        """Rectangles of the tiles' classes where their scores are, axes in positions, a legend with counts; the same as the program's."""
+        mask = luattn.attention(example("causal")).mask(250, 250)
+        svg = mask._repr_svg_()
+        root = ElementTree.fromstring(svg)
+        boxes = [(e.get("fill"), *(float(e.get(name)) for name in ("x", "y", "width", "height"))) for e in root.iter() if e.tag.endswith("rect") and e.get("x")]
+        side = 480 / 250
+        for i, row in enumerate(mask.rows):
+            for j, one in enumerate(row):
+                x, y = 76 + (64 * j + 20) * side, 62 + (64 * i + 20) * side
+                found = [fill for fill, left, top, w, h in boxes if left < x < left + w and top < y < top + h and fill != "none"]
+                self.assertEqual(found, [["#e69f00"], ["#0072b2"]][one - 1] if one else [])
+        texts = [e.text for e in root.iter() if e.tag.endswith("text")]
+        for text in ("causal, 250 x 250", "kv_idx", "q_idx", "0", "64", "128", "192", "6 empty", "4 partial", "6 full"):
+            self.assertIn(text, texts)
+        self.assertIn("tiles of 64 x 64: 62.5 % are computed", texts)
+        with tempfile.TemporaryDirectory() as folder:
+            mask.save(f"{folder}/mask.svg")
+            with open(f"{folder}/mask.svg", encoding="utf-8") as file:
+                self.assertEqual(file.read(), svg)
+            with self.assertRaisesRegex(luattn.InvalidError, "save: path: '.*mask.jpg' ends in neither .svg nor .png"):
+                mask.save(f"{folder}/mask.jpg")
+
+    def test_picture_escapes(self):
+        drawn, picture = ctypes.c_void_p(), capi.MaskPicture(b"a<b & c", b"\2", 8, 8, 8, 8)
+        call("luattn_mask_svg", ctypes.byref(picture), ctypes.byref(drawn))
+        self.assertEqual(ElementTree.fromstring(ctypes.string_at(drawn.value))[0].text, "a<b & c")
+        lib.luattn_text_free(drawn)
+        for wrong in (capi.MaskPicture(b"t", b"\3", 8, 8, 8, 8), capi.MaskPicture(b"t", b"\2", 0, 8, 8, 8)):
+            with self.assertRaisesRegex(luattn.InvalidError, "expected"):
+                call("luattn_mask_svg", ctypes.byref(wrong), ctypes.byref(drawn))
 
     def test_empty(self):
         self.assertEqual(luattn.attention(example("causal")).mask(0, 10).rows, [])

@@ -12,7 +12,7 @@ fail() { echo "$wheel: $*" >&2; exit 1; }
 [[ $wheel =~ py3-none-manylinux_2_17_(x86_64|aarch64).whl$ ]] || fail 'its name has no tag py3-none-manylinux_2_17_MACHINE'
 machine=${BASH_REMATCH[1]}
 size=$(stat -c %s "$wheel")
-[ "$size" -le 2000000 ] || fail "has $size bytes, expected 2000000 at most"
+[ "$size" -le 4000000 ] || fail "has $size bytes, expected 4000000 at most: a library and a program that has one of its own"
 python3 -m zipfile -e "$wheel" "$folder/files"
 library=$folder/files/luattn/libluattn.so
 readelf -h "$library" | grep -qi "Machine:.*${machine/_/.}" || fail "its library is not for $machine"
@@ -25,6 +25,8 @@ others=$(readelf -d "$library" | grep NEEDED | grep -vE '\[(libc|libm|libdl|libp
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
 cd "$folder"
+venv/bin/luattn info >info.txt || fail "luattn info: $(cat info.txt)"
+venv/bin/luattn check gemma2 --device cpu >check.txt || fail "luattn check gemma2: $(tail -n 3 check.txt)"
 venv/bin/python - "$examples" <<'PYTHON'
 import ctypes
 import sys
