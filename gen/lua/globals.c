@@ -117,7 +117,6 @@ static const missing_row foreign[] = {
     {"sinh", "write (exp(x) - exp(-x)) / 2"},
     {"cosh", "write (exp(x) + exp(-x)) / 2"},
     {"elu", "write where(x > 0, x, exp(x) - 1)"},
-    {"expm1", "write exp(x) - 1"},
     {"log10", "write log(x) / math.log(10)"},
     {"erfc", "write 1 - erf(x)"},
     {"neg", "write -x"},

@@ -373,6 +373,7 @@ IV_FN iv iv_at_least(iv a, double lo) { return iv_make(iv_most(a.lo, lo), iv_mos
 
 IV_FN iv iv_exp(iv a) { return iv_at_least(iv_relative(exp(a.lo), exp(a.hi), a.nan), 0); }
 IV_FN iv iv_exp2(iv a) { return iv_at_least(iv_relative(exp2(a.lo), exp2(a.hi), a.nan), 0); }
+IV_FN iv iv_expm1(iv a) { return iv_absolute(expm1(a.lo), expm1(a.hi), a.nan); }
 IV_FN iv iv_log(iv a) {
   if (a.lo < IV_TINY)
     return a.lo < 0 || a.hi < IV_TINY ? iv_all() : iv_make(-IV_INF, iv_absolute(0, log(a.hi), false).hi, a.nan);

@@ -2,7 +2,7 @@
 //
 // float functions have two forms. With Config::fast_math (16-bit storage), exp, log and division use hardware
 // approximations with relative errors near 2^-22; otherwise they are CUDA's accurate functions. sin, cos,
-// pow, erf and log1p are always accurate, because their fast forms fail for arguments in the usual range of
+// pow, erf, log1p and expm1 are always accurate, because their fast forms fail for arguments in the usual range of
 // positions and scores. Include this file after Config. The bounds in ops/interval.cuh allow for these
 // errors.
 //
@@ -160,6 +160,7 @@ LUATTN_FN int op_floor_int(double x) { return x == x ? __double2int_rd(x) : 0; }
   }
 LUATTN_CALLED(exp2)
 LUATTN_CALLED(exp)
+LUATTN_CALLED(expm1)
 LUATTN_CALLED(log2)
 LUATTN_CALLED(log)
 LUATTN_CALLED(log1p)
@@ -181,6 +182,9 @@ LUATTN_FN float op_exp(float x) {
     return expf(x);
 }
 LUATTN_FN double op_exp(double x) { return called_exp(x); }
+
+LUATTN_FN float op_expm1(float x) { return expm1f(x); }
+LUATTN_FN double op_expm1(double x) { return called_expm1(x); }
 
 LUATTN_FN float op_log2(float x) {
   if constexpr (Config::fast_math)

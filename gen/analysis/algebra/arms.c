@@ -375,6 +375,8 @@ static const form *function(arms *A, ir_op op, const form *x) {
       return form_exp(F, x);
     case IR_EXP2:
       return exp_of(A, x, SCALAR_LN_2);
+    case IR_EXPM1:
+      return minus(A, form_exp(F, x), number(A, 1));
     case IR_LOG:
       return form_log(F, x);
     case IR_LOG2:

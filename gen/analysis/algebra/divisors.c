@@ -96,6 +96,7 @@ static sign sign_of(const prover *p, ir_ref r, int depth) {
       return most(NOT_BELOW, of[0]);
     case IR_TO_REAL:
     case IR_STOP_GRADIENT:
+    case IR_EXPM1:
     case IR_LOG1P:
       return of[0];
     case IR_ABS:

@@ -11,7 +11,7 @@ from ._bends import Bends
 from ._lua_text import kind, name_of
 
 # Written as a call of the same name.
-_CALLS = "abs exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid relu silu erf sin cos floor ceil softplus minimum maximum pow".split()
+_CALLS = "abs exp exp2 expm1 log log2 log1p sqrt rsqrt tanh sigmoid relu silu erf sin cos floor ceil softplus minimum maximum pow".split()
 _RENAMED = {"minimum": "min", "maximum": "max"}
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "remainder": "%", "ge": ">=", "gt": ">", "le": "<=", "lt": "<",

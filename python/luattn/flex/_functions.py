@@ -123,15 +123,6 @@ def _atanh(x: Tensor) -> Tensor:
     return 0.5 * (2 * x / (1 - x)).log1p()
 
 
-def _expm1(x: Tensor) -> Tensor:
-    x = _real(x)
-    near = x.abs() < 0.5
-    t, found = _where(near, x, 0.0), torch.ones_like(x)
-    for n in range(15, 1, -1):
-        found = 1 + found * t / n
-    return _where(near, t * found, _where(near, 1.0, x).exp() - 1)
-
-
 def _sinh(x: Tensor) -> Tensor:
     x = _real(x)
     near = x.abs() < 1
@@ -227,7 +218,7 @@ def _glu(x: Tensor, dim: int = -1) -> Tensor:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """By the ops of PyTorch."""
     made: dict[str, Callable[..., Any]] = {
-        "atan": _atan, "atan2": _atan2, "asin": _asin, "acos": _acos, "asinh": _odd(_asinh), "acosh": _acosh, "atanh": _odd(_atanh), "expm1": _expm1,
+        "atan": _atan, "atan2": _atan2, "asin": _asin, "acos": _acos, "asinh": _odd(_asinh), "acosh": _acosh, "atanh": _odd(_atanh),
         "sinh": _sinh, "hypot": _hypot, "copysign.Tensor": _copysign, "copysign.Scalar": _copysign, "nan_to_num": _nan_to_num, "cosh": _cosh,
         "sinc": _sinc, "erfc": _erfc, "fmax": _fmax, "fmin": _fmin, "aminmax": _aminmax, "_prelu_kernel": _prelu, "glu": _glu,
     }  # fmt: skip

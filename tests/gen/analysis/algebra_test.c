@@ -47,8 +47,9 @@ static ir_ref grow(grower *w, int depth) {
   ir *g = w->f->t.g;
   if (depth == 0) return leaf(w);
   const bool other = w->left-- == 0;
-  const int pick = fixture_int(w->f, 22);
+  const int pick = fixture_int(w->f, 23) - 1;
   const ir_ref x = grow(w, depth - 1);
+  if (pick < 0) return ir_op1(g, other ? IR_EXP : IR_EXPM1, x);
   if (pick < 10) return ir_op1(g, unary[other ? (pick + 1) % 10 : pick], x);
   const ir_ref y = grow(w, depth - 1);
   if (pick < 13) return ir_op2(g, other ? IR_SUB : IR_ADD, x, y);

@@ -104,6 +104,8 @@ static double ref_function(ir_op op, double x, double y) {
       return (double)expl(x);
     case IR_EXP2:
       return (double)powl(2, x);
+    case IR_EXPM1:
+      return (double)(expl(x) - 1);
     case IR_LOG:
       return (double)logl(x);
     case IR_LOG2:
